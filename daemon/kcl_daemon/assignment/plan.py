@@ -1,0 +1,93 @@
+"""What an assignment strategy is given and what it answers, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The state of an application as its leader sees it.
+
+    Args:
+        leases: every lease in the table.
+        abandoned: leases whose owner has not renewed them for the fail-over time.
+        overdue: leases whose hand-off has taken longer than it may.
+        workers: those that show that they live.
+        max_leases_for_worker: nobody is given more than these.
+    """
+
+    leases: Sequence[Lease]
+    abandoned: frozenset[LeaseKey]
+    overdue: frozenset[LeaseKey]
+    workers: frozenset[WorkerId]
+    max_leases_for_worker: int
+
+    @property
+    def unfinished(self) -> list[Lease]:
+        """The leases that are still work; finished ones count in no balance."""
+        return [lease for lease in self.leases if not lease.is_finished]
+
+    def is_free(self, lease: Lease) -> bool:
+        """Whether nobody reads the shard: no owner, or one that has gone silent."""
+        return lease.actual_owner is None or lease.lease_key in self.abandoned
+
+    def able_workers(self) -> frozenset[WorkerId]:
+        """The workers that may be given leases.
+
+        A row may outlive its worker by a minute; one all of whose leases stand still is dead already, and giving it
+        more would only make them wait (what Java workers do, and why their fail-over takes so long).
+        """
+        busy = {lease.actual_owner for lease in self.unfinished if not self.is_free(lease)}
+        silent = {lease.actual_owner for lease in self.unfinished if lease.lease_key in self.abandoned}
+        return self.workers - (silent - busy)
+
+
+class How(Enum):
+    """The way a lease changes hands."""
+
+    TAKE = "take"
+    """Nobody reads the shard: at once, unless the lease has moved since it was looked at."""
+    HAND_OFF = "hand off"
+    """Its owner lives: ask it to finish, checkpoint and pass the lease on."""
+    FORCE = "force"
+    """Its owner was asked and did not finish in time: at once, although it still renews."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One lease to give to a worker.
+
+    Args:
+        lease: as it was read.
+        to: the worker.
+        reason: for people.
+        how: in which way.
+    """
+
+    lease: Lease
+    to: WorkerId
+    reason: str
+    how: How
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now. `unplaced` leases found no worker with room."""
+
+    moves: tuple[Move, ...] = ()
+    unplaced: tuple[LeaseKey, ...] = ()
+    counts: Mapping[WorkerId, int] = field(default_factory=dict[WorkerId, int])
+
+
+class Strategy(Protocol):
+    """A rule that decides who holds what."""
+
+    def __call__(self, fleet: Fleet) -> Plan:
+        """The moves for this state of the fleet; none when it is balanced."""
+        ...

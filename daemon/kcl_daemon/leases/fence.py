@@ -1,0 +1,70 @@
+"""Whether a lease is still ours when a write was refused or its answer got lost (KCL: DynamoDBLeaseRefresher.renewLease).
+
+A worker has at most one write under way for a lease, and every write of its own raises the counter by exactly one. So
+the row tells what became of a write whose answer never came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kcl_daemon.leases.lease import Lease, WorkerId
+from kcl_daemon.leases.row import MalformedRowError, lease_from_row
+from kcl_daemon.leases.table import Row
+
+
+@dataclass(frozen=True, slots=True)
+class StillOurs:
+    """We hold it, as this lease.
+
+    Args:
+        lease: the row as it is now.
+        moved: whether an earlier write of ours took effect after all.
+    """
+
+    lease: Lease
+    moved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """We do not hold it any more; `reason` says why, for people."""
+
+    reason: str
+
+
+def judge(held: Lease, row: Row | None, *, me: WorkerId, uncertain: bool) -> StillOurs | Gone:
+    """What a row says about a lease that we believe to hold.
+
+    Args:
+        held: the lease as it was after our last write that is known to have taken effect.
+        row: what the table holds now.
+        me: our worker id.
+        uncertain: whether a write of ours may have taken effect without our knowing.
+    """
+    if row is None:
+        return Gone("its row was deleted")
+    try:
+        lease = lease_from_row(row)
+    except MalformedRowError as malformed:
+        return Gone(str(malformed))
+    taken = _taken_by_another(lease, me)
+    if taken is not None:
+        return Gone(taken)
+    ahead = lease.lease_counter - held.lease_counter
+    if ahead == 0 or (ahead == 1 and uncertain):
+        return StillOurs(lease, moved=ahead == 1)
+    return Gone(
+        f"its counter is {lease.lease_counter} where ours would be {held.lease_counter}: was it assigned to us anew, "
+        "or does another process use our worker id?"
+    )
+
+
+def _taken_by_another(lease: Lease, me: WorkerId) -> str | None:
+    if lease.actual_owner is None:
+        return "nobody owns it now"
+    if lease.actual_owner != me:
+        return f"{lease.actual_owner} owns it now"
+    if lease.checkpoint_owner == lease.lease_owner:
+        return "its hand-off names us on both sides"
+    return None

@@ -1,0 +1,125 @@
+"""Who leads: the lock row, and when it may be taken (KCL: LeaderLock, AmazonDynamoDBLockClient).
+
+The row holds no time of day. A lock is stale only when the observer has seen the same version for longer than the
+owner's own lease duration, on the observer's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.table import Absent, Condition, Conditions, Equals, Present, Row, RowUpdate
+
+LEADER_KEY: Final = "Leader"
+_OWNER: Final = "ownerName"
+_DURATION: Final = "leaseDuration"
+_VERSION: Final = "recordVersionNumber"
+_RELEASED: Final = "isReleased"
+_ENTITY: Final = "entityType"
+
+# A row whose duration cannot be read is treated as KCL's default would be.
+_DEFAULT_DURATION_MS: Final = 120_000
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderLock:
+    """The lock row.
+
+    Args:
+        owner: who leads.
+        version: new with each heartbeat.
+        duration_ms: for how long the owner may be silent.
+        released: the owner gave it up but left the row.
+    """
+
+    owner: WorkerId
+    version: str
+    duration_ms: int
+    released: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """Since when (monotonic seconds) a version of the lock has been seen unchanged."""
+
+    version: str
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Try to take the lock: the conditions for the write, and why, for people."""
+
+    require: Conditions
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Do not; remember this sighting. `silent_s`: for how long the leader has not been heard of."""
+
+    sighting: Sighting
+    owner: WorkerId
+    silent_s: float
+    duration_s: float
+
+
+def lock_from_row(row: Row | None) -> LeaderLock | None:
+    """The lock in a row; None where there is no row or it is no lock (which may be overwritten only if absent)."""
+    if row is None:
+        return None
+    owner, version, duration = row.get(_OWNER), row.get(_VERSION), row.get(_DURATION)
+    if not isinstance(owner, str) or not isinstance(version, str):
+        return LeaderLock(WorkerId(""), "", _DEFAULT_DURATION_MS)
+    readable = isinstance(duration, str) and duration.isdecimal()
+    return LeaderLock(
+        WorkerId(owner),
+        version,
+        int(str(duration)) if readable else _DEFAULT_DURATION_MS,
+        row.get(_RELEASED) == "1",
+    )
+
+
+def lock_row(key_attribute: str, lock: LeaderLock) -> Row:
+    """The whole row of a lock that is being taken."""
+    return {
+        key_attribute: LEADER_KEY,
+        _OWNER: lock.owner,
+        _DURATION: str(lock.duration_ms),  # a string, as the lock client writes it
+        _VERSION: lock.version,
+        _ENTITY: "LEADER",
+    }
+
+
+def decide(
+    lock: LeaderLock | None, seen: Sighting | None, *, me: WorkerId, now_s: float, key_attribute: str
+) -> Claim | Watch:
+    """Whether to try for the lock, from the row as read now and the sighting remembered from earlier looks."""
+    if lock is None:
+        return Claim((Absent(key_attribute),), "there is no leader")
+    there: tuple[Condition, ...] = (Present(key_attribute), Equals(_VERSION, lock.version))
+    if lock.released:
+        return Claim((Present(key_attribute), Equals(_RELEASED, "1")), f"{lock.owner} gave it up")
+    if lock.owner == me:
+        return Claim(there, "an earlier process of this worker held it")
+    since = seen.since_s if seen is not None and seen.version == lock.version else now_s
+    silent_s, duration_s = now_s - since, lock.duration_ms / 1000
+    if silent_s > duration_s and lock.version:
+        return Claim(there, f"{lock.owner} was silent for {silent_s:.1f} s")
+    return Watch(Sighting(lock.version, since), lock.owner, silent_s, duration_s)
+
+
+def heartbeat(lock: LeaderLock, version: str) -> RowUpdate:
+    """Show that the leader lives: a new version, if the row is still ours."""
+    return RowUpdate(
+        LEADER_KEY,
+        put={_VERSION: version, _DURATION: str(lock.duration_ms)},
+        require=ours(lock),
+    )
+
+
+def ours(lock: LeaderLock) -> Conditions:
+    """The conditions under which the row is still this lock."""
+    return (Equals(_VERSION, lock.version), Equals(_OWNER, lock.owner))

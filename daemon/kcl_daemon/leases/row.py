@@ -1,0 +1,266 @@
+"""The lease row: its attribute names, its types and every conditional write on it.
+
+The only place that knows KCL's names of lease attributes (KCL: DynamoDBLeaseSerializer). Rows are read tolerantly and
+written exactly; attributes that are not ours survive because no write replaces a row.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Final
+
+from kcl_protocol.sequence import ExtendedSequenceNumber
+
+from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
+from kcl_daemon.leases.table import Absent, Condition, Equals, Row, RowUpdate, Value
+
+KEY: Final = "leaseKey"
+OWNER: Final = "leaseOwner"
+OWNER_INDEX: Final = "LeaseOwnerToLeaseKeyIndex"
+_ENTITY: Final = "entityType"
+_LEASE_ENTITY: Final = "LEASE"
+_COUNTER: Final = "leaseCounter"
+_CHECKPOINT_OWNER: Final = "checkpointOwner"
+_SWITCHES: Final = "ownerSwitchesSinceCheckpoint"
+_CHECKPOINT: Final = "checkpoint"
+_CHECKPOINT_SUB: Final = "checkpointSubSequenceNumber"
+_PENDING: Final = "pendingCheckpoint"
+_PENDING_SUB: Final = "pendingCheckpointSubSequenceNumber"
+_PENDING_STATE: Final = "pendingCheckpointState"
+_PARENTS: Final = "parentShardId"  # singular, but a set
+_CHILDREN: Final = "childShardIds"
+_HASH_START: Final = "startingHashKey"
+_HASH_END: Final = "endingHashKey"
+_THROUGHPUT: Final = "throughputKBps"
+
+_SIX_PLACES: Final = Decimal("0.000001")
+
+
+class MalformedRowError(ValueError):
+    """Raised when a row cannot be a lease; it is left alone and reported.
+
+    Attributes:
+        key: the row's key.
+        problem: which attribute, and what is wrong with it.
+    """
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"row {key}: {problem}")
+        self.key = key
+        self.problem = problem
+
+
+def is_lease_row(row: Row) -> bool:
+    """Whether a row of the lease table is a lease; KCL 3.5 keeps worker and coordinator rows there too."""
+    return row.get(_ENTITY, _LEASE_ENTITY) == _LEASE_ENTITY
+
+
+def lease_from_row(row: Row) -> Lease:
+    """The lease that a row holds. Unknown attributes do not matter; MalformedRowError where a needed one is missing."""
+    reader = _Reader(row)
+    return Lease(
+        lease_key=LeaseKey(reader.key),
+        lease_counter=reader.integer(_COUNTER),
+        checkpoint=reader.position(_CHECKPOINT, _CHECKPOINT_SUB),
+        lease_owner=reader.worker(OWNER),
+        checkpoint_owner=reader.worker(_CHECKPOINT_OWNER),
+        owner_switches_since_checkpoint=reader.integer(_SWITCHES),
+        pending_checkpoint=reader.position(_PENDING, _PENDING_SUB) if _PENDING in row else None,
+        pending_checkpoint_state=reader.binary(_PENDING_STATE),
+        parent_shard_ids=reader.shard_ids(_PARENTS),
+        child_shard_ids=reader.shard_ids(_CHILDREN),
+        hash_range=reader.hash_range(),
+        throughput_kbps=reader.number(_THROUGHPUT),
+    )
+
+
+def new_lease_row(lease: Lease) -> Row:
+    """The row that creates a lease (T5.1); counter 0 and no owner come from the lease."""
+    row: dict[str, Value] = {
+        KEY: lease.lease_key,
+        _ENTITY: _LEASE_ENTITY,
+        _COUNTER: lease.lease_counter,
+        _SWITCHES: lease.owner_switches_since_checkpoint,
+        **_position(_CHECKPOINT, _CHECKPOINT_SUB, lease.checkpoint),
+    }
+    if lease.lease_owner is not None:
+        row[OWNER] = lease.lease_owner
+    if lease.parent_shard_ids:
+        row[_PARENTS] = frozenset[str](lease.parent_shard_ids)
+    if lease.child_shard_ids:
+        row[_CHILDREN] = frozenset[str](lease.child_shard_ids)
+    row.update(_hash_range(lease.hash_range))
+    return row
+
+
+def creation(lease: Lease) -> tuple[Row, tuple[Condition, ...]]:
+    """Row and condition that create a lease only where none is (T5.1)."""
+    return new_lease_row(lease), (Absent(KEY),)
+
+
+def renewal(lease: Lease, throughput_kbps: float | None) -> RowUpdate:
+    """Keep a lease (T5.2). Refused when somebody else wrote it, or began a hand-off that we do not know of yet."""
+    put: dict[str, Value] = {_COUNTER: lease.lease_counter + 1}
+    if throughput_kbps is not None:
+        put[_THROUGHPUT] = Decimal(str(throughput_kbps)).quantize(_SIX_PLACES, rounding=ROUND_HALF_UP)
+    handoff: tuple[Condition, ...] = () if lease.checkpoint_owner else (Absent(_CHECKPOINT_OWNER),)
+    return RowUpdate(lease.lease_key, put=put, require=(_counter_is(lease), *handoff))
+
+
+def checkpoint(lease: Lease, position: ExtendedSequenceNumber) -> RowUpdate:
+    """Store a checkpoint (T5.3, T5.12); fenced by the counter alone, as in KCL, so it passes during a hand-off."""
+    put: dict[str, Value] = {
+        _COUNTER: lease.lease_counter + 1,
+        _SWITCHES: 0,
+        **_position(_CHECKPOINT, _CHECKPOINT_SUB, position),
+        **_hash_range(lease.hash_range),
+    }
+    if lease.child_shard_ids:
+        put[_CHILDREN] = frozenset[str](lease.child_shard_ids)
+    return RowUpdate(
+        lease.lease_key,
+        put=put,
+        remove=frozenset({_PENDING, _PENDING_SUB, _PENDING_STATE}),
+        require=(_counter_is(lease),),
+    )
+
+
+def assignment(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> RowUpdate:
+    """Give a lease to a worker (T5.5), also the last step of a hand-off.
+
+    Args:
+        lease: as it was read; its owners must still be the same.
+        to: the new owner.
+        only_if_untouched: also demand that nobody renewed it since. KCL does not; without it a lease that looked
+            abandoned in an old read could be torn from an owner that lives.
+    """
+    switched = (lease.lease_owner is not None and lease.lease_owner != to) or lease.checkpoint_owner == to
+    return RowUpdate(
+        lease.lease_key,
+        put={OWNER: to},
+        add={_COUNTER: 1, **({_SWITCHES: 1} if switched else {})},
+        remove=frozenset({_CHECKPOINT_OWNER}),
+        require=(*_as_read(lease), *((_counter_is(lease),) if only_if_untouched else ())),
+    )
+
+
+def handoff(lease: Lease, to: WorkerId) -> RowUpdate:
+    """Ask the owner to finish and pass the lease on (T5.6); the counter stays, so that its renewals go through."""
+    if lease.lease_owner is None or lease.checkpoint_owner is not None:
+        raise ValueError(
+            f"{lease.lease_key} cannot be handed off: owner {lease.lease_owner}, hand-off {lease.checkpoint_owner}"
+        )
+    return RowUpdate(
+        lease.lease_key,
+        put={OWNER: to, _CHECKPOINT_OWNER: lease.lease_owner},
+        require=_as_read(lease),
+    )
+
+
+def release(lease: Lease) -> RowUpdate:
+    """Give a lease up (T5.7): nobody owns it, anybody may be given it at once."""
+    return RowUpdate(
+        lease.lease_key,
+        add={_COUNTER: 1},
+        remove=frozenset({OWNER, _CHECKPOINT_OWNER}),
+        require=(*_as_read(lease), _counter_is(lease)),
+    )
+
+
+def children_of(lease: Lease, child_shard_ids: frozenset[ShardId]) -> RowUpdate:
+    """Write down which shards follow (T5.8); the counter stays."""
+    return RowUpdate(
+        lease.lease_key,
+        put={_CHILDREN: frozenset[str](child_shard_ids)},
+        require=(Equals(KEY, lease.lease_key),),
+    )
+
+
+def _counter_is(lease: Lease) -> Condition:
+    return Equals(_COUNTER, lease.lease_counter)
+
+
+def _as_read(lease: Lease) -> tuple[Condition, ...]:
+    return (
+        Equals(KEY, lease.lease_key),
+        _owner_is(OWNER, lease.lease_owner),
+        _owner_is(_CHECKPOINT_OWNER, lease.checkpoint_owner),
+    )
+
+
+def _owner_is(attribute: str, owner: WorkerId | None) -> Condition:
+    return Absent(attribute) if owner is None else Equals(attribute, owner)
+
+
+def _position(name: str, sub_name: str, position: ExtendedSequenceNumber) -> dict[str, Value]:
+    return {name: str(position.sequence_number), sub_name: position.sub_sequence_number}
+
+
+def _hash_range(hash_range: HashRange | None) -> dict[str, Value]:
+    return {} if hash_range is None else {_HASH_START: str(hash_range.start), _HASH_END: str(hash_range.end)}
+
+
+class _Reader:
+    """Reads attributes of one row and names the one that is wrong."""
+
+    def __init__(self, row: Row) -> None:
+        self._row = row
+        key = row.get(KEY)
+        self.key = key if isinstance(key, str) else repr(key)
+
+    def _wrong(self, name: str, wanted: str) -> MalformedRowError:
+        found = repr(self._row[name])[:80] if name in self._row else "nothing"
+        return MalformedRowError(self.key, f"{name} should be {wanted}, found {found}")
+
+    def text(self, name: str) -> str | None:
+        value = self._row.get(name)
+        if value is not None and not isinstance(value, str):
+            raise self._wrong(name, "a string")
+        return value
+
+    def worker(self, name: str) -> WorkerId | None:
+        return WorkerId(text) if (text := self.text(name)) else None
+
+    def integer(self, name: str) -> int:
+        value = self._row.get(name)
+        if not isinstance(value, int):
+            raise self._wrong(name, "a whole number")
+        return value
+
+    def number(self, name: str) -> float | None:
+        value = self._row.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, int | Decimal):
+            raise self._wrong(name, "a number")
+        return float(value)
+
+    def binary(self, name: str) -> bytes | None:
+        value = self._row.get(name)
+        if value is not None and not isinstance(value, bytes):
+            raise self._wrong(name, "binary")
+        return value
+
+    def shard_ids(self, name: str) -> frozenset[ShardId]:
+        value = self._row.get(name, frozenset[str]())
+        if not isinstance(value, frozenset):
+            raise self._wrong(name, "a set of strings")
+        return frozenset(ShardId(shard_id) for shard_id in value)
+
+    def position(self, name: str, sub_name: str) -> ExtendedSequenceNumber:
+        text = self.text(name)
+        sub = self._row.get(sub_name, 0)
+        try:
+            if text is None or not isinstance(sub, int):
+                raise self._wrong(name, f"a sequence number, {sub_name} a whole number")
+            return ExtendedSequenceNumber(text, sub)
+        except ValueError as wrong:
+            raise self._wrong(name, f"a sequence number or sentinel ({wrong})") from wrong
+
+    def hash_range(self) -> HashRange | None:
+        start, end = self.text(_HASH_START), self.text(_HASH_END)
+        if start is None or end is None:
+            return None
+        if not (start.isdecimal() and end.isdecimal() and int(start) <= int(end)):
+            raise self._wrong(_HASH_START, f"below {_HASH_END} {end!r}")
+        return HashRange(int(start), int(end))

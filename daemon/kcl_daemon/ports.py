@@ -1,0 +1,255 @@
+"""The ports: all that the daemon wants of the world, as protocols.
+
+Loops read and write through these only, so that the simulator can run the same object graph in virtual time. Adapters
+translate the world's errors into `kcl_daemon.errors`; every port call may be cancelled at any await, in which case a
+write may or may not have taken effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from anyio import CancelScope
+from kcl_protocol.messages import Record
+
+from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Written
+from kcl_daemon.shards.shard import ChildShard, InitialPosition, Shard
+
+
+class Log(Protocol):
+    """A structured logger with fields bound to it; events are short snake_case phrases, all else is fields."""
+
+    def bind(self, **fields: object) -> Log:
+        """The same logger with more fields."""
+        ...
+
+    def debug(self, event: str, /, **fields: object) -> object:
+        """For those who look into one shard or one call."""
+        ...
+
+    def info(self, event: str, /, **fields: object) -> object:
+        """Something normal that an operator may want to know."""
+        ...
+
+    def warning(self, event: str, /, **fields: object) -> object:
+        """Something that the daemon handles by itself but that should not go on."""
+        ...
+
+    def error(self, event: str, /, **fields: object) -> object:
+        """Somebody must act; the fields say on what."""
+        ...
+
+
+class Clock(Protocol):
+    """Time as this worker sees it. Simulated workers have skewed and drifting ones."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never goes back. For all durations and expiries."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Epoch milliseconds. Only for what other machines read; may jump."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait that long by `monotonic`."""
+        ...
+
+    def move_on_after(self, seconds: float | None) -> CancelScope:
+        """A scope that is cancelled after that long by `monotonic`; None: never."""
+        ...
+
+
+class Randomness(Protocol):
+    """All chance. Seeded in the simulator."""
+
+    def uniform(self, low: float, high: float) -> float:
+        """A number between the two."""
+        ...
+
+    def token(self) -> str:
+        """A fresh random UUID as text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRef:
+    """How a stream is named in calls: by ARN where one is configured (it may be another account's), else by name."""
+
+    name: str
+    arn: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSummary:
+    """What DescribeStreamSummary tells."""
+
+    name: str
+    arn: str
+    status: str
+    creation_time_s: float
+
+
+class IteratorKind(Enum):
+    """ShardIteratorType."""
+
+    AT_SEQUENCE_NUMBER = "AT_SEQUENCE_NUMBER"
+    AFTER_SEQUENCE_NUMBER = "AFTER_SEQUENCE_NUMBER"
+    TRIM_HORIZON = "TRIM_HORIZON"
+    LATEST = "LATEST"
+    AT_TIMESTAMP = "AT_TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFrom:
+    """Where a shard iterator points: a sequence number, or a timestamp in epoch seconds, as the kind asks."""
+
+    kind: IteratorKind
+    sequence_number: str | None = None
+    timestamp_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """One answer of GetRecords.
+
+    Args:
+        records: in order; `data` is base64 text.
+        next_iterator: None at the end of a closed shard.
+        millis_behind_latest: None where the service did not tell.
+        child_shards: only at the end of a closed shard.
+        size_bytes: about the memory that the records take.
+    """
+
+    records: Sequence[Record]
+    next_iterator: str | None
+    millis_behind_latest: int | None
+    child_shards: tuple[ChildShard, ...]
+    size_bytes: int
+
+
+class Kinesis(Protocol):
+    """Kinesis Data Streams, the calls a consumer needs.
+
+    Every call may raise Throttled, Unavailable, AccessDenied, InvalidRequest or StreamNotFound.
+    """
+
+    async def describe_stream(self, stream: StreamRef) -> StreamSummary:
+        """DescribeStreamSummary."""
+        ...
+
+    async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
+        """Every page of ListShards; with `start` only the shards that are open at that position."""
+        ...
+
+    async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
+        """GetShardIterator."""
+        ...
+
+    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:
+        """GetRecords; also raises IteratorExpired."""
+        ...
+
+
+class Table(Protocol):
+    """One DynamoDB table of rows with a string key.
+
+    Every call may raise Throttled, Unavailable, AccessDenied, InvalidRequest or TableNotFound. A write that raises
+    Unavailable may have taken effect; one that raises anything else has not.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name in DynamoDB."""
+        ...
+
+    @property
+    def key_attribute(self) -> str:
+        """Name of the key attribute."""
+        ...
+
+    async def ensure(self) -> bool:
+        """Make sure that the table exists and can be used; True where this call created it."""
+        ...
+
+    async def get(self, key: str) -> Row | None:
+        """The row, by a consistent read."""
+        ...
+
+    async def scan(self) -> list[Row]:
+        """All rows, eventually consistent."""
+        ...
+
+    async def owned_keys(self, owner: str) -> list[str]:
+        """Keys of the rows whose `leaseOwner` this is, from the index; a moment behind the table."""
+        ...
+
+    async def put(self, row: Row, require: Conditions = ()) -> Written:
+        """Write a whole row if all conditions hold for the row that is there."""
+        ...
+
+    async def update(self, update: RowUpdate) -> Written:
+        """Change a row if its conditions hold."""
+        ...
+
+    async def delete(self, key: str, require: Conditions = ()) -> Written:
+        """Remove a row if all conditions hold."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The three tables of an application (KCL 3.0 - 3.4 layout)."""
+
+    leases: Table
+    worker_metrics: Table
+    coordinator: Table
+
+
+class Child(Protocol):
+    """One running child process. Its stderr is passed through by the adapter."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        ...
+
+    async def send(self, line: bytes) -> None:
+        """Write a whole line to its stdin; waits while the pipe is full. ChildExited when nobody reads it any more."""
+        ...
+
+    async def receive(self) -> bytes:
+        """The next piece of its stdout; empty when it is closed."""
+        ...
+
+    async def close_stdin(self) -> None:
+        """Tell it that nothing more will come; never raises."""
+        ...
+
+    async def wait(self) -> int:
+        """Its exit code, negative for a signal, when it has ended and been reaped."""
+        ...
+
+    def terminate(self) -> None:
+        """SIGTERM to it and what it started; no effect on an ended one."""
+        ...
+
+    def kill(self) -> None:
+        """SIGKILL to it and what it started; no effect on an ended one."""
+        ...
+
+    async def aclose(self) -> None:
+        """Kill it if it still runs, reap it and free its pipes; safe under cancellation."""
+        ...
+
+
+class Children(Protocol):
+    """Starts children."""
+
+    async def start(self, shard_id: ShardId) -> Child:
+        """Start the configured program for a shard, in its own session; ChildStartFailed says why not."""
+        ...
