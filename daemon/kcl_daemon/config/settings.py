@@ -1,0 +1,113 @@
+"""The typed settings of one daemon: what a properties file means once it has been read.
+
+Durations are milliseconds as in the file (`_ms`). Defaults are the Java daemon's unless the comment says why not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kcl_daemon.shards.shard import InitialPosition
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where the services are; None: where the AWS SDK finds them (`AWS_ENDPOINT_URL*` included)."""
+
+    region_name: str | None = None
+    kinesis: str | None = None
+    dynamodb: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSettings:
+    """Leases and the fleet.
+
+    Args:
+        failover_time_ms: a lease whose counter stands still for this long is free to take.
+        max_leases_for_worker: a worker is given no more than these.
+        parent_shard_poll_interval_ms: how often a shard looks whether its parents are finished.
+        leader_lease_ms: how long a silent leader is waited for; written into the lock row, Java workers honour it.
+        leader_heartbeat_ms: how often the leader shows that it lives.
+        worker_metrics_report_ms: how often a worker shows that it lives.
+        handoff_timeout_ms: how long a graceful hand-off may take before the lease is moved all the same.
+    """
+
+    failover_time_ms: int = 10_000
+    max_leases_for_worker: int = 2**31 - 1
+    parent_shard_poll_interval_ms: int = 10_000
+    leader_lease_ms: int = 30_000
+    leader_heartbeat_ms: int = 5_000
+    worker_metrics_report_ms: int = 30_000
+    handoff_timeout_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalSettings:
+    """Polling.
+
+    Args:
+        max_records: Limit of GetRecords, 1 to 10,000.
+        idle_time_between_reads_ms: pause between two reads of a shard that has nothing more to give.
+        prefetch_bytes: no further read of a shard while this much waits for its child.
+        prefetch_batches: no further read of a shard while this many answers wait for its child.
+    """
+
+    max_records: int = 10_000
+    idle_time_between_reads_ms: int = 1_500
+    prefetch_bytes: int = 8 * 1024 * 1024
+    prefetch_batches: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSettings:
+    """The child processes.
+
+    Args:
+        command: program and arguments, as `executableName` splits on spaces.
+        timeout_s: how long a child may take for one answer; None: for ever.
+        shutdown_grace_ms: how long a child may take in all to finish when the daemon stops, before it is ended.
+        call_for_empty: whether empty batches are delivered.
+        backoff_first_ms: wait before the first restart of a failed child; doubles with each failure in a row.
+        backoff_most_ms: longest wait before a restart.
+        exit_grace_ms: how long a child may take to end after its stdin was closed, and again after SIGTERM.
+    """
+
+    command: tuple[str, ...]
+    timeout_s: float | None = None
+    shutdown_grace_ms: int = 20_000
+    call_for_empty: bool = False
+    backoff_first_ms: int = 500
+    backoff_most_ms: int = 60_000
+    exit_grace_ms: int = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything a daemon needs to know."""
+
+    application_name: str
+    stream_name: str
+    child: ChildSettings
+    worker_id: str
+    stream_arn: str | None = None
+    table_name: str | None = None
+    initial_position: InitialPosition = field(default_factory=InitialPosition)
+    endpoints: Endpoints = field(default_factory=Endpoints)
+    leases: LeaseSettings = field(default_factory=LeaseSettings)
+    retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
+
+    @property
+    def lease_table(self) -> str:
+        """Name of the lease table."""
+        return self.table_name or self.application_name
+
+    @property
+    def worker_metrics_table(self) -> str:
+        """Name of the table of worker metric rows (KCL: DdbTableConfig; from the application's name, not the table's)."""
+        return f"{self.application_name}-WorkerMetricStats"
+
+    @property
+    def coordinator_table(self) -> str:
+        """Name of the table of coordinator rows (KCL: DdbTableConfig)."""
+        return f"{self.application_name}-CoordinatorState"

@@ -1,0 +1,105 @@
+"""One held lease at work: waits for its parents, keeps a child running, ends with the lease (KCL: ShardConsumer)."""
+
+from __future__ import annotations
+
+from kcl_daemon.consumer.incarnation import CalledAway, Failed, Finished, Incarnation
+from kcl_daemon.consumer.interrupts import Call, Interrupts
+from kcl_daemon.consumer.parts import ConsumerParts
+from kcl_daemon.coordination.keeper import HeldLease
+from kcl_daemon.errors import AwsError, ChildStartFailed
+from kcl_daemon.leases.lease import Lease, ShardId
+from kcl_daemon.leases.row import lease_from_row
+from kcl_daemon.retrieval.start import StartMemory
+from kcl_daemon.shards.children import unfinished_parents
+
+
+class Consumer:
+    """The consumer of one held lease. A failing child is replaced here; other shards do not notice."""
+
+    def __init__(self, *, parts: ConsumerParts, held: HeldLease) -> None:
+        self._parts = parts
+        self._held = held
+        self._interrupts = Interrupts()
+        self._memory = StartMemory()
+        self._log = parts.log.bind(shard_id=held.lease.shard_id)
+        held.on_change = self._lease_changed
+
+    def request_stop(self) -> None:
+        """Finish what is under way, let the child checkpoint, release the lease. Idempotent."""
+        self._interrupts.raise_to(Call.STOP)
+
+    def _lease_changed(self) -> None:
+        self._interrupts.raise_to(Call.STOP if self._held.lost is None else Call.LEASE_LOST)
+
+    async def run(self) -> None:
+        """Until the shard is finished or the lease is gone; it is not held afterwards.
+
+        Cancelled: the child is killed and nothing is written.
+        """
+        if self._held.next_owner is not None:
+            self.request_stop()
+        if await self._parents_finished():
+            await self._work()
+        if self._held.lost is None and self._parts.keeper.holds(self._held.key):
+            await self._parts.keeper.give_up(self._held)
+
+    async def _work(self) -> None:
+        failures = 0
+        while self._interrupts.call is Call.NONE:
+            incarnation = Incarnation(
+                parts=self._parts,
+                held=self._held,
+                interrupts=self._interrupts,
+                memory=self._memory,
+                log=self._log,
+            )
+            match await incarnation.run():
+                case Finished():
+                    self._log.info("shard_finished")
+                    self._parts.shard_finished.fire()
+                    return
+                case CalledAway():
+                    return
+                case Failed(error, progressed):
+                    failures = 1 if progressed else failures + 1
+                    tell = self._log.error if isinstance(error, ChildStartFailed) else self._log.warning
+                    tell(
+                        "child_failed",
+                        error=str(error),
+                        failures=failures,
+                        restart_from=str(self._held.lease.checkpoint),
+                    )
+                    await self._back_off(failures)
+
+    async def _back_off(self, failures: int) -> None:
+        """Wait before the next child: twice as long after each failure in a row, never in step with other shards."""
+        settings = self._parts.settings.child
+        most_ms = min(settings.backoff_first_ms * 2 ** min(failures - 1, 20), settings.backoff_most_ms)
+        pause_s = most_ms / 1000 * self._parts.randomness.uniform(0.5, 1.0)
+        with self._parts.clock.move_on_after(pause_s):
+            await self._interrupts.until_called()
+
+    async def _parents_finished(self) -> bool:
+        """Wait until the parents are done; False where called away first."""
+        said = False
+        while self._interrupts.call is Call.NONE:
+            waiting = await self._unfinished_parents()
+            if not waiting:
+                return True
+            (self._log.debug if said else self._log.info)("shard_waits_for_parents", parents=sorted(waiting))
+            said = True
+            await self._interrupts.interruptible(
+                lambda: self._parts.shard_finished.wait(self._parts.timings.parents_s)
+            )
+        return False
+
+    async def _unfinished_parents(self) -> frozenset[ShardId]:
+        parents: dict[ShardId, Lease | None] = {}
+        try:
+            for shard_id in sorted(self._held.lease.parent_shard_ids):
+                row = await self._parts.table.get(shard_id)
+                parents[shard_id] = None if row is None else lease_from_row(row)
+        except (AwsError, ValueError) as error:
+            self._log.warning("parents_unreadable", error=str(error))
+            return self._held.lease.parent_shard_ids
+        return unfinished_parents(self._held.lease, parents)

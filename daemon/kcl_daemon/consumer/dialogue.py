@@ -1,0 +1,145 @@
+"""Talks with one child: gives it an action, serves its checkpoints, waits for its status (KCL: MultiLangProtocol).
+
+Owns the pace of the conversation and its time-outs. Knows nothing of batches, leases or restarts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+from kcl_protocol import Echo, Stray, decode_child_line, encode
+from kcl_protocol.conversation import Conversation, Role
+from kcl_protocol.errors import CheckpointInvalidState, RemoteProtocolError
+from kcl_protocol.framing import LineFramer, OversizedLine
+from kcl_protocol.messages import Action, CheckpointAnswer, CheckpointRequest, ChildMessage, Status
+
+from kcl_daemon.errors import ChildBrokeProtocol, ChildExited, ChildTimedOut
+from kcl_daemon.ports import Child, Clock, Log
+
+# What a child says is short; a longer line is no message and is dropped while it streams by.
+_LINE_MOST_BYTES: Final = 1024 * 1024
+_INBOX_MESSAGES: Final = 16
+_EXIT_STATUS_WAIT_S: Final = 1.0
+
+
+class Dialogue:
+    """The conversation with one child. `pump` must run beside it, from start to end."""
+
+    def __init__(
+        self,
+        child: Child,
+        *,
+        clock: Clock,
+        log: Log,
+        timeout_s: float | None,
+        on_checkpoint: Callable[[CheckpointRequest], Awaitable[CheckpointAnswer]],
+        on_silence: Callable[[], None],
+    ) -> None:
+        self._child = child
+        self._clock = clock
+        self._log = log
+        self._timeout_s = timeout_s
+        self._on_checkpoint = on_checkpoint
+        self._on_silence = on_silence
+        self._conversation = Conversation(Role.DAEMON)
+        self._framer = LineFramer(_LINE_MOST_BYTES)
+        self._inbox_in, self._inbox = anyio.create_memory_object_stream[ChildMessage](_INBOX_MESSAGES)
+        self._strays = 0
+        self.silent = False
+
+    async def pump(self) -> None:
+        """Read the child's stdout until it is closed, also between actions, so that a chatty child cannot block.
+
+        Only messages wait in the inbox. Says by `on_silence` when nothing more will come; returns then.
+        """
+        with self._inbox_in, self._inbox:
+            while True:
+                data = await self._child.receive()
+                if not data:
+                    break
+                for line in self._framer.feed(data):
+                    await self._line(line)
+            rest = self._framer.close()
+            if rest is not None:
+                await self._line(rest)
+            self._inbox_in.close()
+            self.silent = True
+            self._on_silence()
+            await anyio.sleep_forever()  # what waits in the inbox may still be read
+
+    async def perform(self, action: Action) -> None:
+        """Have the child do one action.
+
+        Raises:
+            ChildExited: it ended or closed its stdout first.
+            ChildTimedOut: one of its messages took longer than the time-out; it should be ended.
+            ChildBrokeProtocol: it answered something else.
+        """
+        self._conversation.send(action)
+        await self._send(encode(action), action.action)
+        while True:
+            message = await self._next(action.action)
+            try:
+                self._conversation.receive(message)
+            except RemoteProtocolError as broken:
+                raise ChildBrokeProtocol(str(broken)) from broken
+            match message:
+                case Status():
+                    return
+                case CheckpointRequest():
+                    answer = await self._answer(message)
+                    self._conversation.send(answer)
+                    await self._send(encode(answer), action.action)
+
+    async def _answer(self, request: CheckpointRequest) -> CheckpointAnswer:
+        if self._conversation.may_checkpoint:
+            return await self._on_checkpoint(request)
+        refused = CheckpointInvalidState.wire_name
+        self._log.warning(
+            "checkpoint_refused", error=refused, reason=f"not possible during {self._conversation.awaiting}"
+        )
+        return CheckpointAnswer(request.sequence_number, request.sub_sequence_number, refused)
+
+    async def exited(self, doing: str) -> ChildExited:
+        """The error that says how the child went; waits a moment for its exit code."""
+        with self._clock.move_on_after(_EXIT_STATUS_WAIT_S):
+            return ChildExited(doing, await self._child.wait())
+        return ChildExited(doing, None)
+
+    async def _send(self, line: bytes, doing: str) -> None:
+        try:
+            with self._clock.move_on_after(self._timeout_s):
+                await self._child.send(line)
+                return
+        except ChildExited as gone:
+            raise await self.exited(doing) from gone
+        raise ChildTimedOut(doing, self._timeout_s or 0.0)
+
+    async def _next(self, doing: str) -> ChildMessage:
+        try:
+            with self._clock.move_on_after(self._timeout_s):
+                return await self._inbox.receive()
+        except anyio.EndOfStream as ended:
+            raise await self.exited(doing) from ended
+        raise ChildTimedOut(doing, self._timeout_s or 0.0)
+
+    async def _line(self, line: bytes | OversizedLine) -> None:
+        if isinstance(line, OversizedLine):
+            self._stray(f"a line of {line.length_bytes} bytes", line.head.decode(errors="replace"))
+            return
+        match decode_child_line(line):
+            case Stray() as stray:
+                if not stray.blank:
+                    self._stray(stray.reason, stray.text)
+            case Echo(action):
+                self._stray("it echoed an action of ours", action)
+            case message:
+                await self._inbox_in.send(message)
+
+    def _stray(self, reason: str, text: str) -> None:
+        """Say it loudly once for each child: a message lost in the noise makes a child wait for ever."""
+        self._strays += 1
+        tell = self._log.warning if self._strays == 1 else self._log.debug
+        tell("child_stray_output", reason=reason, text=text[:200], count=self._strays)

@@ -1,0 +1,211 @@
+"""One child process for one lease, from its start to its end (KCL: MultiLangShardRecordProcessor, ShardConsumer)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import anyio
+from kcl_protocol.messages import Initialize, ProcessRecords, ShardEnded, ShutdownRequested
+from kcl_protocol.messages import LeaseLost as LeaseLostMessage
+
+from kcl_daemon.consumer.checkpointer import Checkpointer
+from kcl_daemon.consumer.dialogue import Dialogue
+from kcl_daemon.consumer.ending import end_child
+from kcl_daemon.consumer.interrupts import Call, Interrupts
+from kcl_daemon.consumer.parts import ConsumerParts
+from kcl_daemon.consumer.shard_end import create_child_leases
+from kcl_daemon.coordination.keeper import HeldLease
+from kcl_daemon.errors import ChildError, ChildStartFailed, ChildTimedOut, LeaseLost
+from kcl_daemon.ports import Child, Log
+from kcl_daemon.retrieval.prefetch import Batch, EndOfShard, Prefetch, Source
+from kcl_daemon.retrieval.start import StartMemory
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The whole shard has been processed and SHARD_END is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalledAway:
+    """The worker stops, the lease moves or is lost; the child has been told as far as there was time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The child did something it must not; another one is to go on from the checkpoint.
+
+    Args:
+        error: what it did.
+        progressed: whether it had stored a new checkpoint before.
+    """
+
+    error: ChildError
+    progressed: bool
+
+
+Outcome = Finished | CalledAway | Failed
+
+
+class NoFinalCheckpoint(ChildError):
+    """Raised when the child answered shardEnded without a checkpoint: the shard cannot be called finished."""
+
+    def __str__(self) -> str:
+        return "child answered shardEnded without a checkpoint; checkpoint in shardEnded, best without a sequence number"
+
+
+class Incarnation:
+    """Runs one child. Used once."""
+
+    def __init__(
+        self, *, parts: ConsumerParts, held: HeldLease, interrupts: Interrupts, memory: StartMemory, log: Log
+    ) -> None:
+        self._parts = parts
+        self._held = held
+        self._interrupts = interrupts
+        self._memory = memory
+        self._log = log
+        self._checkpointer = Checkpointer(held=held, keeper=parts.keeper, log=log)
+
+    async def run(self) -> Outcome:
+        """From the start of the process until it has ended; never raises for what the child or AWS does.
+
+        Cancelled: the child is killed, nothing is written.
+        """
+        try:
+            child = await self._parts.children.start(self._held.lease.shard_id)
+        except ChildStartFailed as failed:
+            return Failed(failed, progressed=False)
+        self._log = self._log.bind(pid=child.pid)
+        self._log.info("child_started", checkpoint=str(self._held.lease.checkpoint))
+        try:
+            return await self._run(child)
+        finally:
+            await child.aclose()
+
+    async def _run(self, child: Child) -> Outcome:
+        settings = self._parts.settings.child
+        dialogue = Dialogue(
+            child,
+            clock=self._parts.clock,
+            log=self._log,
+            timeout_s=settings.timeout_s,
+            on_checkpoint=self._checkpointer.answer,
+            on_silence=self._interrupts.stir,
+        )
+        prefetch = self._prefetch()
+        outcome: Outcome = CalledAway()
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(dialogue.pump)
+            beside.start_soon(prefetch.run)
+            with anyio.CancelScope() as conversation:
+                beside.start_soon(self._limit, conversation)
+                outcome = await self._converse(dialogue, prefetch)
+            if conversation.cancelled_caught:
+                self._log.warning(
+                    "child_overran", advice="it did not finish in shutdownGraceMillis; it is ended now"
+                )
+            stuck = conversation.cancelled_caught or (
+                isinstance(outcome, Failed) and isinstance(outcome.error, ChildTimedOut)
+            )
+            await end_child(
+                child,
+                clock=self._parts.clock,
+                grace_s=settings.exit_grace_ms / 1000,
+                ask=not stuck,
+                log=self._log,
+            )
+            beside.cancel_scope.cancel()
+        return outcome
+
+    def _prefetch(self) -> Prefetch:
+        parts, lease = self._parts, self._held.lease
+        source = Source(
+            stream=parts.stream,
+            shard_id=lease.shard_id,
+            checkpoint=lease.checkpoint,
+            timestamp_s=parts.settings.initial_position.timestamp_s,
+            memory=self._memory,
+        )
+        return Prefetch(
+            source,
+            kinesis=parts.kinesis,
+            settings=parts.settings.retrieval,
+            clock=parts.clock,
+            randomness=parts.randomness,
+            log=self._log,
+        )
+
+    async def _limit(self, conversation: anyio.CancelScope) -> None:
+        """Once called away the child has so long, and not longer."""
+        await self._interrupts.until_called()
+        handed_over = self._held.next_owner is not None
+        grace_s = self._parts.settings.child.shutdown_grace_ms / 1000
+        await self._parts.clock.sleep(max(grace_s, self._parts.timings.handoff_s) if handed_over else grace_s)
+        conversation.cancel()
+
+    async def _converse(self, dialogue: Dialogue, prefetch: Prefetch) -> Outcome:
+        start = self._held.lease.checkpoint
+        try:
+            await dialogue.perform(
+                Initialize(self._held.lease.shard_id, start.sequence_number, start.sub_sequence_number)
+            )
+            end = await self._deliver(dialogue, prefetch)
+            if end is not None and await self._end_shard(dialogue, end):
+                return Finished()
+            await self._take_leave(dialogue)
+        except ChildError as error:
+            return Failed(error, self._checkpointer.advanced)
+        return CalledAway()
+
+    async def _deliver(self, dialogue: Dialogue, prefetch: Prefetch) -> EndOfShard | None:
+        """Batch by batch until the shard ends, or until called away (None)."""
+        while True:
+            item = await self._interrupts.interruptible(prefetch.next)
+            if dialogue.silent:
+                raise await dialogue.exited("idle")
+            match item:
+                case Batch():
+                    await self._process(dialogue, item)
+                case EndOfShard():
+                    return item
+                case None:
+                    if self._interrupts.call is not Call.NONE:
+                        return None
+
+    async def _process(self, dialogue: Dialogue, batch: Batch) -> None:
+        if batch.records:
+            self._checkpointer.delivering(batch.records[-1])
+        elif not self._parts.settings.child.call_for_empty:
+            return
+        await dialogue.perform(ProcessRecords(batch.records, batch.millis_behind_latest))
+
+    async def _end_shard(self, dialogue: Dialogue, end: EndOfShard) -> bool:
+        """Whether the shard could be finished; False: called away first."""
+        while await self._interrupts.interruptible(lambda: self._create_child_leases(end)) is None:
+            if dialogue.silent:
+                raise await dialogue.exited("idle")
+            if self._interrupts.call is not Call.NONE:
+                return False
+        self._checkpointer.shard_ended()
+        await dialogue.perform(ShardEnded())
+        if self._held.lost is not None:
+            return False
+        if not self._held.lease.is_finished:
+            raise NoFinalCheckpoint
+        return True
+
+    async def _create_child_leases(self, end: EndOfShard) -> bool | None:
+        """True when it is done, None where the lease was lost meanwhile (which the interrupts know too)."""
+        try:
+            await create_child_leases(self._parts, self._held, end.children, self._log)
+        except LeaseLost:
+            return None
+        return True
+
+    async def _take_leave(self, dialogue: Dialogue) -> None:
+        """The child's last words, and the lease on to the next (KCL: ShutdownNotificationTask, then leaseLost)."""
+        if self._interrupts.call is Call.STOP and self._held.lost is None:
+            await dialogue.perform(ShutdownRequested())
+            await self._parts.keeper.give_up(self._held)
+        await dialogue.perform(LeaseLostMessage())

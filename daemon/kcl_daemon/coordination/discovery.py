@@ -1,0 +1,104 @@
+"""Finds the leases that the leader has given to this worker (KCL: DynamoDBLeaseDiscoverer)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
+from kcl_daemon.coordination.nudge import Nudge
+from kcl_daemon.coordination.timings import Timings
+from kcl_daemon.errors import AwsError, TableNotFound
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.row import KEY, OWNER, MalformedRowError, is_lease_row, lease_from_row
+from kcl_daemon.ports import Clock, Log, Table
+
+
+class Discovery:
+    """Asks the owner index for our leases, takes the new ones into the keeper and says so."""
+
+    def __init__(
+        self,
+        *,
+        table: Table,
+        worker_id: WorkerId,
+        keeper: LeaseKeeper,
+        clock: Clock,
+        timings: Timings,
+        log: Log,
+        on_found: Callable[[HeldLease], None],
+    ) -> None:
+        self._table = table
+        self._me = worker_id
+        self._keeper = keeper
+        self._clock = clock
+        self._timings = timings
+        self._log = log
+        self._on_found = on_found
+        self._nudge = Nudge(clock)
+        self._finished: set[LeaseKey] = set()
+        self._reported: set[str] = set()
+
+    def nudge(self) -> None:
+        """Look now."""
+        self._nudge.nudge()
+
+    async def run(self) -> None:
+        """Look in each period, or when nudged; for ever."""
+        while True:
+            await self._nudge.wait(self._timings.look_s)
+            try:
+                await self.look()
+            except AwsError as error:
+                self._log.warning("lease_discovery_failed", error=str(error))
+
+    async def look(self) -> None:
+        """One look. AwsError where the index or a row could not be read; what was found before stays found."""
+        keys = [LeaseKey(key) for key in await self._owned_keys()]
+        self._finished &= set(keys)
+        for key in sorted(keys):
+            if not self._keeper.holds(key) and key not in self._finished:
+                await self._take(key)
+
+    async def _owned_keys(self) -> list[str]:
+        try:
+            return await self._table.owned_keys(self._me)
+        except TableNotFound:
+            # The index is missing or still building: work goes on, at the price of reading the whole table.
+            self._log.debug("owner_index_missing", advice="leases are found by scans until it exists")
+            rows = await self._table.scan()
+            return [str(row[KEY]) for row in rows if row.get(OWNER) == self._me and KEY in row]
+
+    async def _take(self, key: LeaseKey) -> None:
+        row = await self._table.get(key)
+        if row is None or not is_lease_row(row):
+            return
+        try:
+            lease = lease_from_row(row)
+        except MalformedRowError as malformed:
+            if key not in self._reported:
+                self._reported.add(key)
+                self._log.error(
+                    "lease_row_malformed",
+                    lease_key=key,
+                    error=str(malformed),
+                    advice="repair or delete the row",
+                )
+            return
+        if lease.is_finished:
+            self._finished.add(key)
+        elif lease.lease_owner == self._me and lease.checkpoint_owner is None:
+            held = await self._keeper.claim(lease)
+            if held is not None:
+                self._found(held)
+
+    def take_assigned(self, lease: Lease, moved_s: float) -> None:
+        """Hold a lease that this worker, as leader, has just assigned; nothing where it went to another.
+
+        `moved_s` is from before the write.
+        """
+        if lease.lease_owner == self._me and not self._keeper.holds(lease.lease_key):
+            self._found(self._keeper.adopt(lease, moved_s=moved_s))
+
+    def _found(self, held: HeldLease) -> None:
+        self._log.info("lease_taken", lease_key=held.key, checkpoint=str(held.lease.checkpoint))
+        self._on_found(held)

@@ -1,0 +1,263 @@
+"""The leases this worker holds: renewed, checkpointed, given up, one writer for each (KCL: DynamoDBLeaseRenewer).
+
+Owns the truth about what is held. A lease is held only while its last write that is known to have taken effect is
+younger than the fail-over time on our monotonic clock, whatever DynamoDB says or does not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import anyio
+from kcl_protocol.sequence import ExtendedSequenceNumber
+
+from kcl_daemon.coordination.nudge import Nudge
+from kcl_daemon.coordination.timings import Timings
+from kcl_daemon.errors import AwsError, LeaseLost, Unavailable
+from kcl_daemon.leases import row as lease_row
+from kcl_daemon.leases.fence import Gone, judge
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
+from kcl_daemon.leases.table import Row, RowUpdate, Written
+from kcl_daemon.ports import Clock, Log, Table
+
+
+def _nobody_minds() -> None:
+    """The default of `on_change`."""
+
+
+@dataclass(eq=False, slots=True)
+class HeldLease:
+    """One held lease. Only the keeper changes it.
+
+    Args:
+        lease: as last known to be stored.
+        moved_s: monotonic seconds just before the last write that took effect.
+        uncertain: a write may have taken effect without our knowing.
+        lost: why it is not held any more, None while it is.
+        on_change: called, from the loop, when it is lost or a hand-off of it begins.
+        giving_up: we are passing it on ourselves.
+    """
+
+    lease: Lease
+    moved_s: float
+    uncertain: bool = False
+    lost: str | None = None
+    on_change: Callable[[], None] = _nobody_minds
+    giving_up: bool = False
+    writing: anyio.Lock = field(default_factory=anyio.Lock)
+
+    @property
+    def key(self) -> LeaseKey:
+        """Its lease key."""
+        return self.lease.lease_key
+
+    @property
+    def next_owner(self) -> WorkerId | None:
+        """Whom the lease shall be handed to, None while nobody asked."""
+        return None if self.lease.checkpoint_owner is None else self.lease.lease_owner
+
+
+class LeaseKeeper:
+    """Holds leases. Every write goes through the lease's own lock, so that renewal and checkpoint cannot race."""
+
+    def __init__(
+        self, *, table: Table, worker_id: WorkerId, clock: Clock, timings: Timings, log: Log
+    ) -> None:
+        self._table = table
+        self._me = worker_id
+        self._clock = clock
+        self._timings = timings
+        self._log = log
+        self._held: dict[LeaseKey, HeldLease] = {}
+        self._nudge = Nudge(clock)
+
+    @property
+    def held(self) -> dict[LeaseKey, HeldLease]:
+        """What is held now, by lease key."""
+        return dict(self._held)
+
+    def holds(self, key: LeaseKey) -> bool:
+        """Whether a lease is held."""
+        return key in self._held
+
+    def adopt(self, lease: Lease, *, moved_s: float) -> HeldLease:
+        """Hold a lease that has just been written as ours; `moved_s` is from before that write."""
+        held = HeldLease(lease, moved_s)
+        self._held[lease.lease_key] = held
+        self._nudge.nudge()
+        return held
+
+    async def claim(self, lease: Lease) -> HeldLease | None:
+        """Hold a lease that was found to be ours, by renewing it first; None where it no longer is.
+
+        Raises:
+            AwsError: the renewal failed; nothing is held.
+        """
+        began_s = self._clock.monotonic()
+        written = await self._call(lease_row.renewal(lease, None))
+        if not written.applied or written.row is None:
+            return None
+        return self.adopt(lease_row.lease_from_row(written.row), moved_s=began_s)
+
+    async def run(self) -> None:
+        """Renew what is due, drop what has expired; for ever."""
+        async with anyio.create_task_group() as renewals:
+            while True:
+                await self._nudge.wait(self._until_due())
+                now_s = self._clock.monotonic()
+                for held in list(self._held.values()):
+                    if now_s - held.moved_s > self._timings.failover_s:
+                        self._expire(held, now_s)
+                    elif now_s - held.moved_s >= self._timings.renew_s and not held.writing.locked():
+                        renewals.start_soon(self._renew, held)
+
+    def _until_due(self) -> float:
+        """Seconds until something is due; where renewals fail, four tries in each renewal period."""
+        now_s = self._clock.monotonic()
+        oldest_s = min((held.moved_s for held in self._held.values()), default=now_s)
+        return max(self._timings.renew_s / 4, oldest_s + self._timings.renew_s - now_s)
+
+    async def _renew(self, held: HeldLease) -> None:
+        counter = held.lease.lease_counter
+        try:
+            # A counter that has moved meanwhile is all that a renewal is for.
+            await self._write(
+                held, lambda lease: lease_row.renewal(lease, None) if lease.lease_counter == counter else None
+            )
+        except LeaseLost:
+            pass  # _lose has said so
+        except AwsError as error:
+            self._log.warning("lease_renewal_failed", lease_key=held.key, error=str(error))
+
+    async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None:
+        """Store a checkpoint; does nothing where it is stored already.
+
+        Raises:
+            LeaseLost: not ours any more; nothing was stored.
+            AwsError: it could not be stored, or that is not known; the same checkpoint may be tried again.
+        """
+        await self._write(
+            held,
+            lambda lease: None if position <= lease.checkpoint else lease_row.checkpoint(lease, position),
+        )
+
+    async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None:
+        """Write down which shards follow; the same errors as `checkpoint`."""
+        self._require_held(held)
+        written = await self._call(lease_row.children_of(held.lease, child_shard_ids))
+        if not written.applied:
+            self._lose(held, "its row was deleted")
+            raise LeaseLost(held.lost)
+
+    async def give_up(self, held: HeldLease) -> None:
+        """Stop holding a lease and pass it on: to the next owner of a hand-off, else to whoever is given it.
+
+        Never raises for AWS: what cannot be written expires.
+        """
+        held.giving_up = True
+        try:
+            await self._write(held, self._passing_on)
+            self._log.info("lease_released", lease_key=held.key, to=held.lease.lease_owner)
+        except LeaseLost:
+            pass  # _lose has said so
+        except AwsError as error:
+            self._log.warning(
+                "lease_release_failed", lease_key=held.key, error=str(error), advice="it expires by itself"
+            )
+        finally:
+            self.drop(held)
+
+    def _passing_on(self, lease: Lease) -> RowUpdate:
+        if lease.checkpoint_owner is not None and lease.lease_owner is not None:
+            return lease_row.assignment(lease, lease.lease_owner)
+        return lease_row.release(lease)
+
+    def drop(self, held: HeldLease) -> None:
+        """Stop holding a lease without a write."""
+        if self._held.get(held.key) is held:
+            del self._held[held.key]
+
+    async def _write(self, held: HeldLease, make: Callable[[Lease], RowUpdate | None]) -> None:
+        """One conditional write on a held lease; an unclear outcome is read back before anything is called lost.
+
+        Args:
+            held: the lease.
+            make: the write for the lease as it is now; None: nothing is left to write.
+        """
+        async with held.writing:
+            # Twice: where the row shows that an earlier write of ours took effect, this one is made anew on top of it.
+            for _ in range(2):
+                self._require_held(held)
+                update = make(held.lease)
+                if update is None or await self._attempt(held, update):
+                    return
+            raise Unavailable("the row kept changing under the write", operation="UpdateItem")
+
+    async def _attempt(self, held: HeldLease, update: RowUpdate) -> bool:
+        """Whether the write took effect; False: the lease has changed, but is ours, and the write is to be made anew."""
+        began_s = self._clock.monotonic()
+        before, held.uncertain = held.uncertain, True  # also while a cancelled call is on its way
+        written: Written | None = None
+        try:
+            written = await self._call(update)
+            held.uncertain = before
+        except Unavailable:
+            pass  # the row will tell
+        except AwsError:
+            held.uncertain = before
+            raise
+        if written is not None and written.applied and written.row is not None:
+            self._moved(held, lease_row.lease_from_row(written.row), began_s)
+            return True
+        row = await self._call_get(held.key) if written is None else written.row
+        verdict = judge(held.lease, row, me=self._me, uncertain=held.uncertain)
+        if isinstance(verdict, Gone):
+            self._lose(held, verdict.reason)
+            raise LeaseLost(verdict.reason)
+        if verdict.moved:
+            self._moved(held, verdict.lease, began_s)
+        elif verdict.lease.checkpoint_owner != held.lease.checkpoint_owner:
+            self._handoff_began(held, verdict.lease)
+        else:
+            raise Unavailable("the write was not answered and has not taken effect", operation="UpdateItem")
+        return False
+
+    def _moved(self, held: HeldLease, lease: Lease, began_s: float) -> None:
+        handoff_began = lease.checkpoint_owner is not None and held.lease.checkpoint_owner is None
+        held.lease, held.moved_s, held.uncertain = lease, began_s, False
+        if handoff_began:
+            self._handoff_began(held, lease)
+
+    def _handoff_began(self, held: HeldLease, lease: Lease) -> None:
+        held.lease = lease
+        self._log.info("lease_handoff_asked", lease_key=held.key, to=held.next_owner)
+        held.on_change()
+
+    def _require_held(self, held: HeldLease) -> None:
+        now_s = self._clock.monotonic()
+        if held.lost is None and now_s - held.moved_s > self._timings.failover_s:
+            self._expire(held, now_s)
+        if held.lost is not None or self._held.get(held.key) is not held:
+            raise LeaseLost(held.lost or "it was given up")
+
+    def _expire(self, held: HeldLease, now_s: float) -> None:
+        self._lose(held, f"it could not be renewed for {now_s - held.moved_s:.1f} s")
+
+    def _lose(self, held: HeldLease, reason: str) -> None:
+        if held.lost is None:
+            held.lost = reason
+            tell = self._log.info if held.giving_up else self._log.warning
+            tell("lease_lost", lease_key=held.key, reason=reason)
+            self.drop(held)
+            held.on_change()
+
+    async def _call(self, update: RowUpdate) -> Written:
+        with self._clock.move_on_after(self._timings.call_s):
+            return await self._table.update(update)
+        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="UpdateItem")
+
+    async def _call_get(self, key: LeaseKey) -> Row | None:
+        with self._clock.move_on_after(self._timings.call_s):
+            return await self._table.get(key)
+        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="GetItem")

@@ -1,0 +1,47 @@
+"""Shows the fleet that this worker lives, by its row in the worker metrics table (KCL: WorkerMetricStatsReporter)."""
+
+from __future__ import annotations
+
+from kcl_daemon.coordination.timings import Timings
+from kcl_daemon.errors import AwsError
+from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.stats import report
+from kcl_daemon.ports import Clock, Log, Table
+
+
+class Reporter:
+    """Writes this worker's row, and takes it away at the end so that no leader gives leases to a stopped worker."""
+
+    def __init__(
+        self, *, table: Table, worker_id: WorkerId, clock: Clock, timings: Timings, log: Log
+    ) -> None:
+        self._table = table
+        self._me = worker_id
+        self._clock = clock
+        self._timings = timings
+        self._log = log
+
+    async def run(self) -> None:
+        """Report now and then in each period; a failed report is tried again ten times sooner. For ever."""
+        while True:
+            reported = await self.report()
+            await self._clock.sleep(self._timings.report_s if reported else self._timings.report_s / 10)
+
+    async def report(self) -> bool:
+        """Write the row once; False where that did not work."""
+        try:
+            with self._clock.move_on_after(self._timings.call_s):
+                await self._table.update(report(self._me, now_s=self._clock.wall_ms() // 1000))
+                return True
+            self._log.warning("worker_report_failed", error=f"no answer within {self._timings.call_s:g} s")
+        except AwsError as error:
+            self._log.warning("worker_report_failed", error=str(error))
+        return False
+
+    async def retire(self) -> None:
+        """Take the row away. Never raises for AWS: a row left behind grows old."""
+        try:
+            with self._clock.move_on_after(self._timings.call_s):
+                await self._table.delete(self._me)
+        except AwsError as error:
+            self._log.warning("worker_report_failed", error=str(error), advice="the row grows old by itself")

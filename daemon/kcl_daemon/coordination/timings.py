@@ -1,0 +1,56 @@
+"""How often each loop looks, all derived from the settings in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kcl_daemon.config.settings import LeaseSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Periods and limits of one worker, in seconds.
+
+    Args:
+        failover_s: a lease is ours, and another's is not abandoned, for this long after its last movement.
+        renew_s: a lease is renewed this long after its last movement (KCL: fail-over / 3 - 25 ms).
+        call_s: a lease call that has not answered by then is given up; well below the fail-over time.
+        look_s: how often leases are discovered and, by the leader, assigned.
+        report_s: how often this worker's row is written.
+        active_s: a worker whose row is older is not given leases.
+        heartbeat_s: how often the leader writes the lock and the others look at it.
+        leader_lease_s: how long this leader may be silent.
+        handoff_s: a hand-off that takes longer is cut short.
+        parents_s: how often a shard looks at its parents.
+        audit_s: how often the leader looks for holes.
+    """
+
+    failover_s: float
+    renew_s: float
+    call_s: float
+    look_s: float
+    report_s: float
+    active_s: float
+    heartbeat_s: float
+    leader_lease_s: float
+    handoff_s: float
+    parents_s: float
+    audit_s: float = 120.0
+
+
+def timings(settings: LeaseSettings) -> Timings:
+    """The timings for a worker's settings."""
+    failover_s = settings.failover_time_ms / 1000
+    report_s = settings.worker_metrics_report_ms / 1000
+    return Timings(
+        failover_s=failover_s,
+        renew_s=max(failover_s / 3 - 0.025, 0.05),
+        call_s=max(failover_s / 3, 0.5),
+        look_s=min(max(failover_s / 5, 0.2), 2.0),
+        report_s=report_s,
+        active_s=2 * report_s,
+        heartbeat_s=settings.leader_heartbeat_ms / 1000,
+        leader_lease_s=settings.leader_lease_ms / 1000,
+        handoff_s=settings.handoff_timeout_ms / 1000,
+        parents_s=min(settings.parent_shard_poll_interval_ms / 1000, 2.0),
+    )

@@ -1,0 +1,1 @@
+"""One worker's life: start, main task group, shutdown."""

@@ -1,0 +1,165 @@
+"""One worker's life: prepare, run all loops, stop in order (KCL: Scheduler, GracefulShutdownCoordinator)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kcl_daemon.consumer.consumer import Consumer
+from kcl_daemon.consumer.parts import ConsumerParts
+from kcl_daemon.coordination.assigner import Assigner
+from kcl_daemon.coordination.discovery import Discovery
+from kcl_daemon.coordination.elector import Elector
+from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
+from kcl_daemon.coordination.reporter import Reporter
+from kcl_daemon.errors import Throttled, Unavailable
+from kcl_daemon.leases.lease import LeaseKey
+from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Tables
+
+# What does not answer at the start is asked again for this long (KCL: maxInitializationAttempts, 1 s apart).
+_START_ATTEMPTS: Final = 20
+_START_PAUSE_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """The parts of a worker that run all the time."""
+
+    keeper: LeaseKeeper
+    elector: Elector
+    reporter: Reporter
+    assigner: Assigner
+    discovery: Discovery
+
+
+@dataclass(eq=False, slots=True)
+class _Running:
+    consumer: Consumer
+    done: anyio.Event
+
+
+class Worker:
+    """One worker. `run` once."""
+
+    def __init__(
+        self, *, tables: Tables, kinesis: Kinesis, stream: StreamRef, clock: Clock, log: Log
+    ) -> None:
+        self._tables = tables
+        self._kinesis = kinesis
+        self._stream = stream
+        self._clock = clock
+        self._log = log
+        self._stop = anyio.Event()
+        self._consumers: dict[LeaseKey, _Running] = {}
+        self._loops: Loops | None = None
+        self._parts: ConsumerParts | None = None
+        self._work: TaskGroup | None = None
+
+    def equip(self, loops: Loops, parts: ConsumerParts) -> None:
+        """Give it what it runs; apart from the constructor because the parts call back into the worker."""
+        self._loops, self._parts = loops, parts
+
+    def request_stop(self) -> None:
+        """Begin the graceful stop. Idempotent."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Work until `request_stop`; returns when every lease has been passed on.
+
+        Cancelled: the fast exit. Children are killed, nothing is written, leases expire.
+
+        Raises:
+            KclError: it could not start: no such stream, no access, tables that cannot be used, no answer for long.
+        """
+        assert self._loops is not None, "equip() comes first"
+        await self._prepare()
+        if self._stop.is_set():
+            return
+        await self._loops.reporter.report()  # so that the first assignment knows of us
+        loops = self._loops
+        async with anyio.create_task_group() as work:
+            self._work = work
+            work.start_soon(loops.keeper.run)
+            async with anyio.create_task_group() as coordination:
+                for loop in (loops.reporter, loops.elector, loops.assigner, loops.discovery):
+                    coordination.start_soon(loop.run)
+                self._log.info("worker_started")
+                await self._stop.wait()
+                coordination.cancel_scope.cancel()
+            await self._drain(loops)
+            work.cancel_scope.cancel()
+        self._log.info("worker_stopped")
+
+    async def _prepare(self) -> None:
+        """Tables and stream, in that order; what is only slow or busy is asked again."""
+        for step in (self._ensure_tables, self._look_at_stream):
+            await self._with_patience(step)
+
+    async def _ensure_tables(self) -> None:
+        for table in (self._tables.leases, self._tables.worker_metrics, self._tables.coordinator):
+            if await table.ensure():
+                self._log.info("table_created", table=table.name)
+
+    async def _look_at_stream(self) -> None:
+        summary = await self._kinesis.describe_stream(self._stream)
+        self._log.info("stream_found", stream=summary.name, arn=summary.arn, status=summary.status)
+
+    async def _with_patience(self, step: Callable[[], Awaitable[None]]) -> None:
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            if self._stop.is_set():
+                return
+            try:
+                await step()
+            except (Throttled, Unavailable) as error:
+                if attempt == _START_ATTEMPTS:
+                    raise
+                self._log.warning(
+                    "start_delayed", error=str(error), attempt=attempt, attempts_most=_START_ATTEMPTS
+                )
+            else:
+                return
+            with self._clock.move_on_after(_START_PAUSE_S):
+                await self._stop.wait()
+
+    def lease_found(self, held: HeldLease) -> None:
+        """Start a consumer for a lease that the keeper now holds."""
+        assert self._work is not None, "leases are found only while the worker runs"
+        assert self._parts is not None, "equip() comes first"
+        running = _Running(Consumer(parts=self._parts, held=held), anyio.Event())
+        before = self._consumers.get(held.key)
+        self._consumers[held.key] = running
+        self._work.start_soon(self._consume, held, running, before)
+
+    async def _consume(self, held: HeldLease, running: _Running, before: _Running | None) -> None:
+        assert self._loops is not None, "equip() comes first"
+        try:
+            if before is not None:
+                await (
+                    before.done.wait()
+                )  # one child for a shard at a time, also when a lease was lost and regained
+            await running.consumer.run()
+        except Exception:  # noqa: BLE001
+            # A fault of ours in one shard must not end the others; the lease is given up so that another may try.
+            self._log.error(
+                "consumer_crashed", shard_id=held.lease.shard_id, exc_info=True, advice="please report this"
+            )
+            await self._loops.keeper.give_up(held)
+        finally:
+            running.done.set()
+            if self._consumers.get(held.key) is running:
+                del self._consumers[held.key]
+            self._loops.discovery.nudge()
+
+    async def _drain(self, loops: Loops) -> None:
+        """Leave the fleet: first so that nothing new is given to us, then shard by shard."""
+        self._log.info("worker_stopping", leases=len(self._consumers))
+        await loops.reporter.retire()
+        await loops.elector.resign()
+        for running in list(self._consumers.values()):
+            running.consumer.request_stop()
+        while self._consumers:
+            await next(iter(self._consumers.values())).done.wait()
