@@ -1,0 +1,94 @@
+"""The line protocol between the daemon and a record processor, without I/O.
+
+Everything public is here. A side of a conversation cuts bytes into lines (`LineFramer`), reads and writes messages
+(`decode_child_line` or `decode_daemon_line`, `encode`) and asks a `Conversation` whether they are allowed.
+"""
+
+from __future__ import annotations
+
+from kcl_protocol._diagram import state_diagram
+from kcl_protocol.codec import Echo, Stray, decode_child_line, decode_daemon_line, encode
+from kcl_protocol.conversation import Conversation, Role, State
+from kcl_protocol.errors import (
+    CheckpointDependencyFailed,
+    CheckpointError,
+    CheckpointIllegalArgument,
+    CheckpointInvalidState,
+    CheckpointShutdown,
+    CheckpointThrottled,
+    LocalProtocolError,
+    ProtocolError,
+    RemoteProtocolError,
+    UnknownCheckpointError,
+    checkpoint_error,
+)
+from kcl_protocol.framing import LineFramer, OversizedLine
+from kcl_protocol.messages import (
+    Action,
+    CheckpointAnswer,
+    CheckpointRequest,
+    ChildMessage,
+    DaemonMessage,
+    Initialize,
+    LeaseLost,
+    Message,
+    ProcessRecords,
+    Record,
+    ShardEnded,
+    Shutdown,
+    ShutdownRequested,
+    Status,
+)
+from kcl_protocol.sequence import (
+    AT_TIMESTAMP,
+    LATEST,
+    SHARD_END,
+    TRIM_HORIZON,
+    ExtendedSequenceNumber,
+    Sentinel,
+)
+
+__all__ = [
+    "AT_TIMESTAMP",
+    "LATEST",
+    "SHARD_END",
+    "TRIM_HORIZON",
+    "Action",
+    "CheckpointAnswer",
+    "CheckpointDependencyFailed",
+    "CheckpointError",
+    "CheckpointIllegalArgument",
+    "CheckpointInvalidState",
+    "CheckpointRequest",
+    "CheckpointShutdown",
+    "CheckpointThrottled",
+    "ChildMessage",
+    "Conversation",
+    "DaemonMessage",
+    "Echo",
+    "ExtendedSequenceNumber",
+    "Initialize",
+    "LeaseLost",
+    "LineFramer",
+    "LocalProtocolError",
+    "Message",
+    "OversizedLine",
+    "ProcessRecords",
+    "ProtocolError",
+    "Record",
+    "RemoteProtocolError",
+    "Role",
+    "Sentinel",
+    "ShardEnded",
+    "Shutdown",
+    "ShutdownRequested",
+    "State",
+    "Status",
+    "Stray",
+    "UnknownCheckpointError",
+    "checkpoint_error",
+    "decode_child_line",
+    "decode_daemon_line",
+    "encode",
+    "state_diagram",
+]

@@ -1,0 +1,105 @@
+"""Messages to lines and lines to messages: the only place where the wire's camelCase names and JSON exist.
+
+Owns writing, for both sides, and gives the two readers, which differ on purpose: the daemon reads what any program
+may print (`_child_lines`), a client reads what a daemon says (`_daemon_lines`). Knows nothing of how lines are cut
+(`framing`) or of who may speak when (`conversation`).
+"""
+
+from __future__ import annotations
+
+from json.encoder import encode_basestring_ascii
+from typing import assert_never
+
+import orjson
+
+from kcl_protocol._child_lines import Echo, Stray, decode_child_line
+from kcl_protocol._daemon_lines import decode_daemon_line
+from kcl_protocol.messages import (
+    CheckpointAnswer,
+    CheckpointRequest,
+    Initialize,
+    LeaseLost,
+    Message,
+    ProcessRecords,
+    Record,
+    ShardEnded,
+    Shutdown,
+    ShutdownRequested,
+    Status,
+)
+
+__all__ = ["Echo", "Stray", "decode_child_line", "decode_daemon_line", "encode"]
+
+
+def encode(message: Message) -> bytes:
+    r"""The message as one line of compact JSON with one LF at its end, in ASCII only.
+
+    Every declared field is there, None as null; `action` is the first key of a message and the last of a record, as
+    KCL writes them. Text outside ASCII becomes `\uXXXX`, because children read stdin in the encoding of their locale;
+    lone surrogates are kept as such.
+
+    Raises:
+        TypeError: an integer does not fit in 64 bits.
+    """
+    fields = _fields(message)
+    try:
+        line = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+    except orjson.JSONEncodeError:  # a lone surrogate, which has no UTF-8 form but has an escape
+        return _encode_escaped(fields)
+    # orjson cannot escape by itself. Most lines need nothing: they pay for this check, others for a second run.
+    return line if line.isascii() else _encode_escaped(fields)
+
+
+def _encode_escaped(fields: dict[str, object]) -> bytes:
+    _escape(fields)
+    records = fields.get("records")
+    if isinstance(records, list):
+        for record in records:
+            _escape(record)
+    return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _escape(fields: dict[str, object]) -> None:
+    """Put ready-made JSON in place of the texts that are not ASCII."""
+    for name, value in fields.items():
+        if isinstance(value, str) and not value.isascii():
+            fields[name] = orjson.Fragment(encode_basestring_ascii(value))
+
+
+def _fields(message: Message) -> dict[str, object]:
+    fields: dict[str, object] = {"action": message.action}
+    match message:
+        case ProcessRecords():
+            fields["records"] = [_record_fields(record) for record in message.records]
+            fields["millisBehindLatest"] = message.millis_behind_latest
+        case Initialize():
+            fields["shardId"] = message.shard_id
+            fields["sequenceNumber"] = message.sequence_number
+            fields["subSequenceNumber"] = message.sub_sequence_number
+        case CheckpointAnswer():
+            fields["sequenceNumber"] = message.sequence_number
+            fields["subSequenceNumber"] = message.sub_sequence_number
+            fields["error"] = message.error
+        case CheckpointRequest():
+            fields["sequenceNumber"] = message.sequence_number
+            fields["subSequenceNumber"] = message.sub_sequence_number
+        case Status():
+            fields["responseFor"] = message.response_for
+        case Shutdown():
+            fields["reason"] = message.reason
+        case LeaseLost() | ShardEnded() | ShutdownRequested():
+            pass
+        case _:
+            assert_never(message)
+    return fields
+
+
+def _record_fields(record: Record) -> dict[str, object]:
+    return {
+        "data": record.data,
+        "partitionKey": record.partition_key,
+        "sequenceNumber": record.sequence_number,
+        "approximateArrivalTimestamp": record.approximate_arrival_timestamp,
+        "subSequenceNumber": record.sub_sequence_number,
+        "action": "record",
+    }

@@ -1,0 +1,86 @@
+"""Lines out of a byte stream that arrives in pieces.
+
+Owns where a line ends and how long it may be. Knows nothing of what a line says (`codec`) or where bytes come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+# What is kept of a line that is dropped for its length: enough to recognise who wrote it.
+_HEAD_BYTES: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class OversizedLine:
+    """A line that was longer than allowed and has been dropped.
+
+    Args:
+        length_bytes: how long it was, without its terminator.
+        head: its first bytes, at most 256.
+    """
+
+    length_bytes: int
+    head: bytes
+
+
+class LineFramer:
+    """Cuts a stream into lines; LF, CR and CRLF end a line (KCL: Java's `BufferedReader.readLine`).
+
+    Holds at most one unfinished line, never more than `max_line_bytes` of it and a piece. A longer line streams by
+    without being kept and is reported when it ends. Every byte is copied a bounded number of times, however small
+    the pieces are.
+
+    Args:
+        max_line_bytes: longest line to deliver, without its terminator.
+
+    Raises:
+        ValueError: the limit is not positive.
+    """
+
+    def __init__(self, max_line_bytes: int) -> None:
+        if max_line_bytes < 1:
+            raise ValueError(f"max_line_bytes must be positive, not {max_line_bytes}")
+        self._max_line_bytes = max_line_bytes
+        self._buffer = bytearray()
+        self._length_bytes = 0
+        self._after_cr = False
+
+    def feed(self, data: bytes) -> list[bytes | OversizedLine]:
+        """The lines that end in this piece, in order, without terminators; empty lines included."""
+        if self._after_cr and data:
+            # The line has been delivered at its CR; an LF right after it belongs to the same end.
+            self._after_cr = False
+            data = data.removeprefix(b"\n")
+        ended: list[bytes | OversizedLine] = []
+        for piece in data.splitlines(keepends=True):
+            content = piece.rstrip(b"\r\n")
+            is_end = len(content) < len(piece)
+            if is_end and not self._length_bytes and len(content) <= self._max_line_bytes:
+                ended.append(content)
+                continue
+            self._keep(content)
+            if is_end:
+                ended.append(self._take())
+        self._after_cr = self._after_cr or data.endswith(b"\r")
+        return ended
+
+    def close(self) -> bytes | OversizedLine | None:
+        """The last line where the stream ended without a terminator, else None. The framer is empty afterwards."""
+        self._after_cr = False
+        return self._take() if self._length_bytes else None
+
+    def _keep(self, content: bytes) -> None:
+        self._length_bytes += len(content)
+        if self._length_bytes <= self._max_line_bytes:
+            self._buffer += content
+        else:
+            self._buffer += content[:_HEAD_BYTES]
+            del self._buffer[_HEAD_BYTES:]
+
+    def _take(self) -> bytes | OversizedLine:
+        kept, length_bytes = bytes(self._buffer), self._length_bytes
+        self._buffer.clear()
+        self._length_bytes = 0
+        return kept if length_bytes <= self._max_line_bytes else OversizedLine(length_bytes, kept)

@@ -1,0 +1,223 @@
+"""What the daemon makes of a child's stdout: KCL's tolerance, line by line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kcl_protocol import CheckpointRequest, Echo, Status, Stray, decode_child_line
+
+DIGITS = "49640000000000000000000000000000000000000000000000000115"
+DONE = b'{"action":"status","responseFor":"initialize"}'
+
+
+def stray(line: bytes) -> Stray:
+    heard = decode_child_line(line)
+    assert isinstance(heard, Stray), heard
+    return heard
+
+
+def checkpoint(fields: str) -> object:
+    return decode_child_line(b'{"action":"checkpoint",' + fields.encode() + b"}")
+
+
+@pytest.mark.parametrize("line", [b"", b"\n", b"\r\n", b"  \t "])
+def test_a_blank_line_is_marked_as_such(line: bytes) -> None:
+    assert decode_child_line(line) == Stray("blank line", "", blank=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"starting up", "not a JSON object"),
+        (b'["status"]', "not a JSON object"),
+        (b"17", "not a JSON object"),
+        (b'"status"', "not a JSON object"),
+        (b"true", "not a JSON object"),
+        (b"null", "not a JSON object"),
+        (b"\xef\xbb\xbf" + DONE, "not a JSON object"),
+        (b"\xff\xfe" + DONE, "not a JSON object"),
+        (DONE[:-1], "not JSON: "),
+        (b"{action: status}", "not JSON: "),
+        (b'{"action":"status","responseFor":NaN}', "not JSON: NaN is not a JSON value"),
+        (b'{"action":"status","responseFor":"a\tb"}', "not JSON: "),
+        (b"{" + b'"a":[' * 200_000, "not JSON: "),
+        (b"{}", 'no "action"'),
+        (b'{"level":"info"}', 'no "action"'),
+        (b'{"action":null}', 'no "action"'),
+        (b'{"action":["status"]}', 'no "action"'),
+        (b'{"Action":"status","responseFor":"initialize"}', 'no "action"'),
+        (b'{"action":"Status","responseFor":"initialize"}', "unknown action 'Status'"),
+        (b'{"action":"record"}', "unknown action 'record'"),
+        (b'{"action":"status","responseFor":{"a":1}}', '"responseFor" is not a text'),
+        (b'{"action":"checkpoint","sequenceNumber":[1]}', '"sequenceNumber" is not a text'),
+    ],
+)
+def test_what_is_no_message_is_stray_and_says_why(line: bytes, reason: str) -> None:
+    heard = stray(line)
+    assert heard.reason.startswith(reason)
+    assert not heard.blank
+
+
+def test_a_stray_line_is_kept_readable() -> None:
+    assert stray(b" caf\xe9 \xe2\x82\xac\r\n").text == "caf\ufffd €"
+
+
+@pytest.mark.parametrize("character", ["x", "é", "😀"])
+def test_a_long_stray_line_is_cut(character: str) -> None:
+    assert stray((character * 5_000).encode()).text == character * 2_000 + "…"
+    assert stray((character * 2_000).encode()).text == character * 2_000
+
+
+def test_the_reason_does_not_repeat_a_long_action() -> None:
+    assert len(stray(b'{"action":"%s"}' % (b"x" * 5_000)).reason) < 120
+
+
+@pytest.mark.parametrize(
+    "action",
+    ["initialize", "processRecords", "leaseLost", "shardEnded", "shutdownRequested", "shutdown"],
+)
+def test_an_echoed_daemon_message_is_an_echo(action: str) -> None:
+    assert decode_child_line(f'{{"action":"{action}","whatever":1}}'.encode()) == Echo(action)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        DONE,
+        DONE + b"\n",
+        DONE + b"\r\n",
+        b"   " + DONE,
+        b'{ "responseFor" : "initialize" , "action" : "status" }',
+        b'{"action":"status","responseFor":"initialize","pid":1,"more":{"a":[1]}}',
+        DONE + b' {"action":"status","responseFor":"processRecords"}',
+        DONE + b"trailing \xff text",
+        b'{"action":"status","responseFor":"initiali\\u007ae"}',
+    ],
+)
+def test_a_status_is_read_however_it_is_dressed(line: bytes) -> None:
+    assert decode_child_line(line) == Status("initialize")
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [("null", None), ("true", "true"), ("false", "false"), ("5", "5"), ('""', ""), ('"\\ud800"', "\ud800")],
+)
+def test_a_status_for_something_else_is_read_as_it_is(value: str, read: str | None) -> None:
+    assert decode_child_line(f'{{"action":"status","responseFor":{value}}}'.encode()) == Status(read)
+
+
+def test_a_status_without_its_action_is_read() -> None:
+    assert decode_child_line(b'{"action":"status"}') == Status(None)
+
+
+def test_undecodable_bytes_inside_a_message_are_replaced_as_in_kcl() -> None:
+    assert decode_child_line(b'{"action":"status","responseFor":"\xff"}') == Status("\ufffd")
+
+
+@pytest.mark.parametrize(
+    ("fields", "request_read"),
+    [
+        ('"sequenceNumber":null,"subSequenceNumber":null', CheckpointRequest()),
+        ('"error":null', CheckpointRequest()),
+        ('"error":{"ignored":1},"sequenceNumber":"7"', CheckpointRequest("7")),
+        (f'"sequenceNumber":"{DIGITS}","subSequenceNumber":2', CheckpointRequest(DIGITS, 2)),
+        (f'"sequenceNumber":{DIGITS}', CheckpointRequest(DIGITS)),
+        ('"sequenceNumber":7', CheckpointRequest("7")),
+        ('"sequenceNumber":1.50e3', CheckpointRequest("1.50e3")),
+        ('"sequenceNumber":""', CheckpointRequest("")),
+        ('"checkpoint":"7"', CheckpointRequest("7")),
+        ('"checkpoint":null', CheckpointRequest()),
+        ('"checkpoint":"7","sequenceNumber":"8"', CheckpointRequest("8")),
+    ],
+)
+def test_a_checkpoint_request_is_read_in_every_form(fields: str, request_read: CheckpointRequest) -> None:
+    assert checkpoint(fields) == request_read
+
+
+def test_a_numeric_sequence_number_of_any_length_keeps_its_digits() -> None:
+    digits = "9" * 10_000
+    assert checkpoint(f'"sequenceNumber":{digits}') == CheckpointRequest(digits)
+
+
+def test_a_numeric_sequence_number_becomes_an_ordinary_text() -> None:
+    request = checkpoint('"sequenceNumber":7')
+    assert isinstance(request, CheckpointRequest)
+    assert type(request.sequence_number) is str
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ("3", 3),
+        ("-1", -1),
+        ('"3"', 3),
+        ('" 3 "', 3),
+        ("4.7", 4),
+        ("-4.7", -4),
+        ("1e3", 1000),
+        ('""', None),
+        ('"null"', None),
+        (str(2**63 - 1), 2**63 - 1),
+        (str(-(2**63)), -(2**63)),
+        (f'"{2**63 - 1}"', 2**63 - 1),
+    ],
+)
+def test_a_sub_sequence_number_is_taken_for_the_integer_it_means(value: str, read: int | None) -> None:
+    assert checkpoint(f'"subSequenceNumber":{value}') == CheckpointRequest(None, read)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "true",
+        "[]",
+        "{}",
+        '"many"',
+        '"4.7"',
+        '"\u0663"',
+        str(2**63),
+        str(-(2**63) - 1),
+        "1e400",
+        "-1e400",
+        "9" * 9_000,
+    ],
+)
+def test_a_checkpoint_request_with_an_impossible_sub_sequence_number_is_stray(value: str) -> None:
+    heard = checkpoint(f'"subSequenceNumber":{value}')
+    assert isinstance(heard, Stray)
+    assert heard.reason == '"subSequenceNumber" is not a 64-bit integer'
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.binary() | st.binary().map(lambda tail: b'{"action":"checkpoint",' + tail))
+def test_no_bytes_whatever_raise(line: bytes) -> None:
+    assert isinstance(decode_child_line(line), Status | CheckpointRequest | Echo | Stray)
+
+
+@given(
+    st.sampled_from(["status", "checkpoint", "initialize", "other"]) | json_values,
+    st.dictionaries(
+        st.sampled_from(["responseFor", "sequenceNumber", "subSequenceNumber", "checkpoint", "error", "x"]),
+        json_values,
+    ),
+)
+def test_no_value_in_any_field_raises(action: object, fields: dict[str, object]) -> None:
+    heard = decode_child_line(json.dumps({"action": action, **fields}).encode())
+    assert isinstance(heard, Status | CheckpointRequest | Echo | Stray)
+    if isinstance(heard, Stray):
+        assert heard.reason
+        assert not heard.blank
+
+
+@given(st.integers(min_value=0))
+def test_a_number_and_its_text_mean_the_same(number: int) -> None:
+    assert checkpoint(f'"sequenceNumber":{number}') == checkpoint(f'"sequenceNumber":"{number}"')

@@ -1,0 +1,341 @@
+"""Who may say what and when, by example and against a second statement of the rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kcl_protocol import (
+    CheckpointAnswer,
+    CheckpointRequest,
+    Conversation,
+    Initialize,
+    LeaseLost,
+    LocalProtocolError,
+    Message,
+    ProcessRecords,
+    RemoteProtocolError,
+    Role,
+    ShardEnded,
+    Shutdown,
+    ShutdownRequested,
+    State,
+    Status,
+    state_diagram,
+)
+from kcl_protocol.conversation import CHILD_SAYS, DAEMON_SAYS, Kind
+
+INITIALIZE = Initialize("shardId-000000000000", "TRIM_HORIZON", 0)
+BATCH = ProcessRecords([], None)
+ASK = CheckpointRequest()
+ANSWER = CheckpointAnswer(None, None, None)
+FROM_CHILD = (Status, CheckpointRequest)
+OPENING: tuple[Message, ...] = (INITIALIZE, Status("initialize"))
+
+
+def told(role: Role, *messages: Message) -> Conversation:
+    conversation = Conversation(role)
+    for message in messages:
+        say(conversation, role, message)
+    return conversation
+
+
+def say(conversation: Conversation, role: Role, message: Message) -> None:
+    speaker = Role.CHILD if isinstance(message, FROM_CHILD) else Role.DAEMON
+    if speaker is role:
+        conversation.send(message)
+    else:
+        conversation.receive(message)
+
+
+each_role = pytest.mark.parametrize("role", list(Role))
+
+
+@each_role
+def test_nothing_is_owed_at_the_start(role: Role) -> None:
+    conversation = Conversation(role)
+    assert conversation.state is State.START
+    assert conversation.awaiting is None
+    assert not conversation.checkpoint_pending
+    assert not conversation.may_checkpoint
+    assert not conversation.is_over
+
+
+@each_role
+def test_an_action_awaits_its_status(role: Role) -> None:
+    conversation = told(role, *OPENING, BATCH)
+    awaited = conversation.awaiting
+    say(conversation, role, Status("processRecords"))
+    assert (awaited, conversation.awaiting) == ("processRecords", None)
+    assert conversation.state is State.IDLE
+
+
+@each_role
+def test_a_checkpoint_waits_for_its_answer_inside_the_action(role: Role) -> None:
+    conversation = told(role, *OPENING, BATCH)
+    pending: list[bool] = []
+    for message in (ASK, ANSWER, ASK, ANSWER):
+        say(conversation, role, message)
+        pending.append(conversation.checkpoint_pending)
+        assert conversation.awaiting == "processRecords"
+    assert pending == [True, False, True, False]
+    say(conversation, role, Status("processRecords"))
+    assert conversation.state is State.IDLE
+
+
+@each_role
+@pytest.mark.parametrize(
+    ("action", "may"),
+    [
+        (BATCH, True),
+        (ShutdownRequested(), True),
+        (ShardEnded(), True),
+        (LeaseLost(), False),
+        (Shutdown("TERMINATE"), True),
+        (Shutdown("ZOMBIE"), False),
+    ],
+)
+def test_a_checkpoint_may_be_asked_for_everywhere_but_not_succeed_everywhere(
+    role: Role, action: Message, may: bool
+) -> None:
+    conversation = told(role, *OPENING, action)
+    assert conversation.may_checkpoint is may
+    say(conversation, role, ASK)
+    assert conversation.may_checkpoint is may
+    say(conversation, role, ANSWER)
+    say(conversation, role, Status(action.action))
+    assert not conversation.may_checkpoint
+
+
+@each_role
+def test_no_checkpoint_can_succeed_before_the_first_batch(role: Role) -> None:
+    conversation = told(role, INITIALIZE)
+    assert not conversation.may_checkpoint
+    say(conversation, role, ASK)
+    assert not conversation.may_checkpoint
+
+
+@each_role
+@pytest.mark.parametrize("end", [LeaseLost(), ShardEnded(), Shutdown("ZOMBIE"), Shutdown("TERMINATE")])
+@pytest.mark.parametrize("is_requested", [False, True])
+def test_the_end_comes_with_or_without_a_shutdown_request(
+    role: Role, end: Message, is_requested: bool
+) -> None:
+    requested = (ShutdownRequested(), Status("shutdownRequested")) if is_requested else ()
+    conversation = told(role, *OPENING, *requested, end)
+    was_over = conversation.is_over
+    say(conversation, role, Status(end.action))
+    assert (was_over, conversation.is_over) == (False, True)
+    assert conversation.awaiting is None
+
+
+REFUSED: list[tuple[tuple[Message, ...], Message, str]] = [
+    ((), BATCH, "daemon said processRecords in state start; expected initialize"),
+    ((), LeaseLost(), "daemon said leaseLost in state start; expected initialize"),
+    (
+        (),
+        Status("initialize"),
+        "child said status for 'initialize' in state start; expected nothing until the daemon",
+    ),
+    (
+        (INITIALIZE,),
+        INITIALIZE,
+        "daemon said initialize in state initializing; expected nothing until the child",
+    ),
+    (
+        (INITIALIZE,),
+        BATCH,
+        "daemon said processRecords in state initializing; expected nothing until the child",
+    ),
+    (
+        (INITIALIZE,),
+        ANSWER,
+        "daemon said checkpoint answer in state initializing; expected nothing until the child",
+    ),
+    (
+        OPENING,
+        INITIALIZE,
+        "daemon said initialize in state idle; expected processRecords or shutdownRequested or",
+    ),
+    (
+        OPENING,
+        ASK,
+        "child said checkpoint request in state idle; expected nothing until the daemon has spoken",
+    ),
+    (OPENING, Status("initialize"), "child said status for 'initialize' in state idle"),
+    (OPENING, Status(None), "child said status for None in state idle"),
+    (
+        (*OPENING, BATCH),
+        Status("initialize"),
+        "in state processing; expected checkpoint request or status for 'processRecords'",
+    ),
+    ((*OPENING, BATCH), Status(None), "child said status for None in state processing"),
+    ((*OPENING, BATCH), BATCH, "daemon said processRecords in state processing"),
+    ((*OPENING, BATCH, ASK), ASK, "child said checkpoint request in state processing_checkpoint"),
+    (
+        (*OPENING, BATCH, ASK),
+        Status("processRecords"),
+        "in state processing_checkpoint; expected nothing until",
+    ),
+    ((*OPENING, BATCH, ASK), LeaseLost(), "in state processing_checkpoint; expected checkpoint answer"),
+    (
+        (*OPENING, ShutdownRequested(), Status("shutdownRequested")),
+        BATCH,
+        "in state stopped; expected leaseLost or",
+    ),
+    ((*OPENING, ShutdownRequested(), Status("shutdownRequested")), ShutdownRequested(), "in state stopped"),
+    ((*OPENING, LeaseLost(), Status("leaseLost")), ShardEnded(), "in state over; expected nothing more"),
+    ((*OPENING, ShardEnded(), Status("shardEnded")), LeaseLost(), "in state over; expected nothing more"),
+    (
+        (*OPENING, ShardEnded(), Status("shardEnded")),
+        Status("shardEnded"),
+        "in state over; expected nothing more",
+    ),
+    (
+        (*OPENING, Shutdown("ZOMBIE")),
+        Status("leaseLost"),
+        "expected checkpoint request or status for 'shutdown'",
+    ),
+    ((INITIALIZE,), Shutdown("ZOMBIE"), "daemon said shutdown in state initializing"),
+]
+
+
+@each_role
+@pytest.mark.parametrize(("before", "message", "text"), REFUSED)
+def test_what_is_not_allowed_is_refused_and_changes_nothing(
+    role: Role, before: tuple[Message, ...], message: Message, text: str
+) -> None:
+    conversation = told(role, *before)
+    state, awaiting = conversation.state, conversation.awaiting
+    speaker = Role.CHILD if isinstance(message, FROM_CHILD) else Role.DAEMON
+    with pytest.raises(LocalProtocolError if speaker is role else RemoteProtocolError) as caught:
+        say(conversation, role, message)
+    assert text in str(caught.value)
+    assert (conversation.state, conversation.awaiting) == (state, awaiting)
+
+
+def test_nobody_may_say_what_is_for_the_other_to_say() -> None:
+    daemon = told(Role.DAEMON, *OPENING, BATCH)
+    with pytest.raises(LocalProtocolError, match="daemon said status"):
+        daemon.send(Status("processRecords"))
+    with pytest.raises(RemoteProtocolError, match="child said leaseLost"):
+        daemon.receive(LeaseLost())
+
+
+def test_a_foreign_text_is_not_repeated_at_length() -> None:
+    daemon = told(Role.DAEMON, INITIALIZE)
+    with pytest.raises(RemoteProtocolError) as caught:
+        daemon.receive(Status("x" * 100_000))
+    assert len(str(caught.value)) < 300
+
+
+def test_each_state_is_the_turn_of_one_side() -> None:
+    assert DAEMON_SAYS.keys() | CHILD_SAYS.keys() == set(State)
+    assert not DAEMON_SAYS.keys() & CHILD_SAYS.keys()
+
+
+def test_every_state_can_be_reached() -> None:
+    following = {
+        next_state
+        for table in (DAEMON_SAYS, CHILD_SAYS)
+        for row in table.values()
+        for next_state in row.values()
+    }
+    assert following == set(State) - {State.START}
+
+
+def test_every_kind_of_message_is_allowed_somewhere() -> None:
+    kinds = {kind for table in (DAEMON_SAYS, CHILD_SAYS) for row in table.values() for kind in row}
+    assert kinds == set(Kind)
+
+
+def test_the_diagram_shows_every_state_and_transition() -> None:
+    lines = state_diagram().splitlines()
+    assert lines[0] == "stateDiagram-v2"
+    for state in State:
+        assert any(state.value in line.split() for line in lines), state
+    transitions = sum(len(row) for table in (DAEMON_SAYS, CHILD_SAYS) for row in table.values())
+    assert len(lines) == 1 + transitions + 2
+    assert "    idle --> processing : daemon says processRecords" in lines
+    assert "    over --> [*]" in lines
+
+
+@dataclass
+class Rules:
+    """The rules once more, as conditions over what has been said."""
+
+    actions: list[str] = field(default_factory=list)
+    owes_status: bool = False
+    owes_answer: bool = False
+
+    def allow(self, message: Message) -> bool:
+        if isinstance(message, CheckpointAnswer):
+            return self.owes_answer
+        if self.owes_answer:
+            return False
+        if isinstance(message, Status):
+            return self.owes_status and message.response_for == self.actions[-1]
+        if isinstance(message, CheckpointRequest):
+            return self.owes_status
+        return not self.owes_status and self._may_begin(message)
+
+    def _may_begin(self, message: Message) -> bool:
+        if isinstance(message, Initialize):
+            return not self.actions
+        if not self.actions or {"leaseLost", "shardEnded", "shutdown"} & set(self.actions):
+            return False
+        goes_on = isinstance(message, ProcessRecords | ShutdownRequested)
+        return not (goes_on and "shutdownRequested" in self.actions)
+
+    def note(self, message: Message) -> None:
+        if isinstance(message, CheckpointAnswer | CheckpointRequest):
+            self.owes_answer = not self.owes_answer
+        elif isinstance(message, Status):
+            self.owes_status = False
+        else:
+            self.actions.append(message.action)
+            self.owes_status = True
+
+
+ANYTHING: list[Message] = [
+    INITIALIZE,
+    BATCH,
+    ShutdownRequested(),
+    LeaseLost(),
+    ShardEnded(),
+    Shutdown("ZOMBIE"),
+    Shutdown("TERMINATE"),
+    ASK,
+    ANSWER,
+    Status(None),
+    *(
+        Status(name)
+        for name in (
+            "initialize",
+            "processRecords",
+            "shutdownRequested",
+            "leaseLost",
+            "shardEnded",
+            "shutdown",
+        )
+    ),
+]
+
+
+@given(st.sampled_from(Role), st.data())
+def test_both_sides_follow_the_rules_whatever_is_said(role: Role, data: st.DataObject) -> None:
+    conversation, rules = Conversation(role), Rules()
+    for _ in range(data.draw(st.integers(0, 40))):
+        # Half of the time something allowed, or no conversation would get far.
+        allowed = [message for message in ANYTHING if rules.allow(message)]
+        message = data.draw(st.sampled_from(ANYTHING) | st.sampled_from(allowed or ANYTHING))
+        if not rules.allow(message):
+            with pytest.raises((LocalProtocolError, RemoteProtocolError)):
+                say(conversation, role, message)
+            continue
+        say(conversation, role, message)
+        rules.note(message)
+        assert conversation.awaiting == (rules.actions[-1] if rules.owes_status else None)
+        assert conversation.checkpoint_pending == rules.owes_answer

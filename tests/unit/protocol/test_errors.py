@@ -1,0 +1,53 @@
+"""The names of failed checkpoints and the errors that stand for them."""
+
+from __future__ import annotations
+
+import pytest
+from kcl_protocol import (
+    CheckpointDependencyFailed,
+    CheckpointError,
+    CheckpointIllegalArgument,
+    CheckpointInvalidState,
+    CheckpointShutdown,
+    CheckpointThrottled,
+    LocalProtocolError,
+    ProtocolError,
+    RemoteProtocolError,
+    UnknownCheckpointError,
+    checkpoint_error,
+)
+
+NAMES: list[tuple[str, type[CheckpointError], bool]] = [
+    ("ThrottlingException", CheckpointThrottled, True),
+    ("KinesisClientLibDependencyException", CheckpointDependencyFailed, True),
+    ("ShutdownException", CheckpointShutdown, False),
+    ("InvalidStateException", CheckpointInvalidState, False),
+    ("IllegalArgumentException", CheckpointIllegalArgument, False),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "retryable"), NAMES)
+def test_each_wire_name_has_its_error(name: str, kind: type[CheckpointError], retryable: bool) -> None:
+    error = checkpoint_error(name)
+    assert type(error) is kind
+    assert error.wire_name == name
+    assert error.retryable is retryable
+
+
+def test_the_text_is_what_happened_where_nothing_better_is_known() -> None:
+    assert str(checkpoint_error("ThrottlingException")) == CheckpointThrottled.__doc__
+    assert str(checkpoint_error("ThrottlingException", "slow down")) == "slow down"
+
+
+def test_an_unknown_name_is_kept() -> None:
+    error = checkpoint_error("ProvisionedThroughputExceededException")
+    assert isinstance(error, UnknownCheckpointError)
+    assert error.name == "ProvisionedThroughputExceededException"
+    assert str(error) == "ProvisionedThroughputExceededException"
+    assert not error.retryable
+
+
+def test_one_can_tell_whose_fault_a_breach_is() -> None:
+    assert issubclass(LocalProtocolError, ProtocolError)
+    assert issubclass(RemoteProtocolError, ProtocolError)
+    assert not issubclass(LocalProtocolError, RemoteProtocolError)

@@ -1,0 +1,15 @@
+"""What the package promises to others."""
+
+from __future__ import annotations
+
+import kcl_protocol
+
+
+def test_everything_promised_is_there() -> None:
+    assert all(hasattr(kcl_protocol, name) for name in kcl_protocol.__all__)
+
+
+def test_everything_public_is_promised() -> None:
+    modules = {"codec", "conversation", "errors", "framing", "messages", "sequence", "annotations"}
+    public = {name for name in vars(kcl_protocol) if not name.startswith("_")} - modules
+    assert public == set(kcl_protocol.__all__)
