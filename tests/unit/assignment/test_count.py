@@ -1,0 +1,150 @@
+"""Assignment by number of leases."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from kcl_daemon.assignment.count import by_lease_count
+from kcl_daemon.assignment.plan import Fleet, How, Move
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
+
+A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
+WORKERS = (A, B, C)
+
+
+def lease(
+    number: int, owner: WorkerId | None = None, *, old_owner: WorkerId | None = None, finished: bool = False
+) -> Lease:
+    return Lease(
+        LeaseKey(f"shard-{number:03d}"),
+        5,
+        SHARD_END if finished else TRIM_HORIZON,
+        lease_owner=owner,
+        checkpoint_owner=old_owner,
+    )
+
+
+def fleet(
+    leases: list[Lease],
+    *workers: WorkerId,
+    abandoned: frozenset[LeaseKey] = frozenset(),
+    overdue: frozenset[LeaseKey] = frozenset(),
+    most: int = 1000,
+) -> Fleet:
+    return Fleet(leases, abandoned, overdue, frozenset(workers), most)
+
+
+def placed(moves: tuple[Move, ...]) -> Counter[WorkerId]:
+    return Counter(move.to for move in moves)
+
+
+def test_a_fresh_fleet_is_spread_evenly_with_nobody_idle() -> None:
+    plan = by_lease_count(fleet([lease(n) for n in range(4)], A, B, C))
+    assert placed(plan.moves) == {A: 2, B: 1, C: 1}
+    assert {move.how for move in plan.moves} == {How.TAKE}
+
+
+def test_a_silent_owners_leases_go_to_the_living_only() -> None:
+    leases = [lease(0, A), lease(1, A), lease(2, B)]
+    plan = by_lease_count(
+        fleet(leases, A, B, C, abandoned=frozenset({leases[0].lease_key, leases[1].lease_key}))
+    )
+    assert placed(plan.moves) == {B: 1, C: 1} or placed(plan.moves) == {C: 2}
+    assert A not in placed(plan.moves)  # its row is still fresh, but nothing of it moves
+    assert all("gone silent" in move.reason for move in plan.moves)
+
+
+def test_a_worker_that_renews_some_leases_is_not_dead() -> None:
+    leases = [lease(0, A), lease(1, A)]
+    plan = by_lease_count(fleet(leases, A, abandoned=frozenset({leases[0].lease_key})))
+    assert [(move.lease.lease_key, move.to) for move in plan.moves] == [(leases[0].lease_key, A)]
+
+
+def test_a_new_worker_is_handed_its_share_by_those_with_most() -> None:
+    plan = by_lease_count(
+        fleet([lease(n, A) for n in range(4)] + [lease(n, B) for n in range(4, 8)], A, B, C)
+    )
+    assert placed(plan.moves) == {C: 2}
+    assert {move.how for move in plan.moves} == {How.HAND_OFF}
+    assert sorted(str(move.lease.lease_owner) for move in plan.moves) == ["a", "b"]
+    assert "leases 4 -> " in plan.moves[0].reason
+
+
+def test_nothing_moves_when_the_numbers_differ_by_one() -> None:
+    assert by_lease_count(fleet([lease(0, A), lease(1, A), lease(2, B)], A, B)).moves == ()
+
+
+def test_finished_leases_are_no_work() -> None:
+    leases = [lease(n, A, finished=True) for n in range(5)] + [lease(9)]
+    assert placed(by_lease_count(fleet(leases, A, B)).moves) == {A: 1}
+
+
+def test_a_handoff_under_way_counts_for_the_next_owner_and_is_left_alone() -> None:
+    leases = [lease(0, B, old_owner=A), lease(1, A), lease(2, A)]
+    assert by_lease_count(fleet(leases, A, B)).moves == ()
+
+
+def test_an_overdue_handoff_is_forced() -> None:
+    leases = [lease(0, B, old_owner=A), lease(1, A)]
+    (move,) = by_lease_count(fleet(leases, A, B, overdue=frozenset({leases[0].lease_key}))).moves
+    assert (move.how, move.to) == (How.FORCE, B)
+    assert "took too long" in move.reason
+
+
+def test_a_handoff_whose_old_owner_died_is_taken() -> None:
+    leases = [lease(0, B, old_owner=A)]
+    (move,) = by_lease_count(fleet(leases, B, abandoned=frozenset({leases[0].lease_key}))).moves
+    assert (move.how, move.to) == (How.TAKE, B)
+
+
+def test_leases_beyond_the_limit_are_reported_not_placed() -> None:
+    plan = by_lease_count(fleet([lease(n) for n in range(5)], A, B, most=2))
+    assert placed(plan.moves) == {A: 2, B: 2}
+    assert plan.unplaced == (LeaseKey("shard-004"),)
+
+
+def test_without_workers_everything_waits() -> None:
+    plan = by_lease_count(fleet([lease(0), lease(1, A)]))
+    assert plan.moves == ()
+    assert plan.unplaced == (LeaseKey("shard-000"),)
+
+
+owners = st.sampled_from([None, *WORKERS, WorkerId("gone")])
+
+
+@given(
+    owned=st.lists(owners, max_size=30),
+    abandoned=st.sets(st.integers(0, 29)),
+    alive=st.sets(st.sampled_from(WORKERS)),
+)
+def test_repeated_runs_come_to_rest_balanced_and_never_move_a_lease_twice(
+    owned: list[WorkerId | None], abandoned: set[int], alive: set[WorkerId]
+) -> None:
+    leases = [lease(n, owner) for n, owner in enumerate(owned)]
+    lost = {
+        each.lease_key for n, each in enumerate(leases) if each.lease_owner is not None and n in abandoned
+    }
+    lost |= {
+        each.lease_key for each in leases if each.lease_owner is not None and each.lease_owner not in alive
+    }
+    for _ in range(4):
+        now = fleet(leases, *sorted(alive), abandoned=frozenset(lost))
+        plan = by_lease_count(now)
+        assert len({move.lease.lease_key for move in plan.moves}) == len(plan.moves)
+        moved = {move.lease.lease_key: move.to for move in plan.moves}
+        assert set(moved.values()) <= now.able_workers()
+        leases = [replace(each, lease_owner=moved.get(each.lease_key, each.lease_owner)) for each in leases]
+        lost -= set(moved)
+    final = by_lease_count(fleet(leases, *sorted(alive), abandoned=frozenset(lost)))
+    assert final.moves == ()
+    if final.counts:
+        assert max(final.counts.values()) - min(final.counts.values()) <= 1
+
+
+def test_the_plan_does_not_depend_on_the_order_of_the_rows() -> None:
+    leases = [lease(n, A if n % 3 else None) for n in range(9)]
+    assert by_lease_count(fleet(leases, A, B, C)).moves == by_lease_count(fleet(leases[::-1], C, B, A)).moves

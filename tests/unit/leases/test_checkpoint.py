@@ -1,0 +1,62 @@
+"""Which checkpoints are allowed (reference: R1 - R4, protocol section 5)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kcl_daemon.leases.checkpoint import CheckpointWindow
+from kcl_protocol.errors import CheckpointIllegalArgument
+from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+
+
+def at(number: int, sub: int = 0) -> ExtendedSequenceNumber:
+    return ExtendedSequenceNumber(str(number), sub)
+
+
+def test_no_number_means_everything_handed_over() -> None:
+    assert CheckpointWindow(at(5), at(9, 2)).position(None, 7) == at(9, 2)
+
+
+def test_no_number_at_the_end_of_the_shard_means_shard_end() -> None:
+    assert CheckpointWindow(at(5), at(9), shard_ended=True).position(None, None) == SHARD_END
+
+
+def test_a_number_alone_means_sub_sequence_zero() -> None:
+    assert CheckpointWindow(at(5), at(9, 2)).position("9", None) == at(9, 0)
+
+
+@pytest.mark.parametrize("stored", [at(5), at(9), TRIM_HORIZON])
+def test_the_last_number_at_the_end_means_shard_end_even_if_it_is_stored_already(
+    stored: ExtendedSequenceNumber,
+) -> None:
+    # kcl#211: the Java guard drops this request and the shard never completes.
+    assert CheckpointWindow(stored, at(9), shard_ended=True).position("9", 0) == SHARD_END
+
+
+def test_an_earlier_number_at_the_end_is_stored_as_it_is() -> None:
+    assert CheckpointWindow(at(5), at(9), shard_ended=True).position("7", 0) == at(7)
+
+
+def test_shard_end_by_name_only_at_the_end() -> None:
+    assert CheckpointWindow(at(5), at(9), shard_ended=True).position("SHARD_END", None) == SHARD_END
+    with pytest.raises(CheckpointIllegalArgument, match="beyond"):
+        CheckpointWindow(at(5), at(9)).position("SHARD_END", None)
+
+
+@pytest.mark.parametrize(("number", "sub"), [("", 0), ("12a", 0), ("-3", 0), ("9", -1), ("latest", 0)])
+def test_malformed_positions_are_refused(number: str, sub: int) -> None:
+    with pytest.raises(CheckpointIllegalArgument):
+        CheckpointWindow(at(5), at(9)).position(number, sub)
+
+
+@given(last=st.integers(0, 50), ahead=st.integers(0, 50), asked=st.integers(0, 120), sub=st.integers(0, 3))
+def test_a_number_is_accepted_exactly_between_the_stored_one_and_the_last_handed_over(
+    last: int, ahead: int, asked: int, sub: int
+) -> None:
+    window = CheckpointWindow(at(last), at(last + ahead))
+    if at(last) <= at(asked, sub) <= at(last + ahead):
+        assert window.position(str(asked), sub) == at(asked, sub)
+    else:
+        with pytest.raises(CheckpointIllegalArgument):
+            window.position(str(asked), sub)

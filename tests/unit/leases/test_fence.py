@@ -1,0 +1,56 @@
+"""Whether a lease is still ours after a write whose outcome is not known."""
+
+from __future__ import annotations
+
+import pytest
+from kcl_daemon.leases.fence import Gone, StillOurs, judge
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.row import new_lease_row
+from kcl_daemon.leases.table import Row
+from kcl_protocol.sequence import TRIM_HORIZON
+
+ME, OTHER = WorkerId("me"), WorkerId("other")
+HELD = Lease(LeaseKey("s"), 7, TRIM_HORIZON, lease_owner=ME)
+
+
+def row(counter: int, owner: WorkerId | None = ME, checkpoint_owner: WorkerId | None = None) -> Row:
+    found = dict(new_lease_row(Lease(LeaseKey("s"), counter, TRIM_HORIZON, lease_owner=owner)))
+    if checkpoint_owner is not None:
+        found["checkpointOwner"] = checkpoint_owner
+    return found
+
+
+def test_an_unchanged_row_is_still_ours_and_shows_no_write() -> None:
+    assert judge(HELD, row(7), me=ME, uncertain=True) == StillOurs(HELD, moved=False)
+
+
+def test_our_own_lost_answer_is_recognised() -> None:
+    verdict = judge(HELD, row(8), me=ME, uncertain=True)
+    assert isinstance(verdict, StillOurs)
+    assert verdict.moved
+    assert verdict.lease.lease_counter == 8
+
+
+@pytest.mark.parametrize(
+    ("now", "uncertain", "reason"),
+    [
+        (None, True, "deleted"),
+        (row(8), False, "counter is 8"),
+        (row(9), True, "counter is 9"),
+        (row(8, OTHER), True, "other owns it"),
+        (row(8, None), True, "nobody owns it"),
+        (row(7, OTHER, OTHER), True, "other owns it"),
+        (row(7, ME, ME), True, "both sides"),
+        ({"leaseKey": "s", "leaseOwner": "me"}, True, "leaseCounter"),
+    ],
+)
+def test_everything_else_is_lost_with_a_reason(now: Row | None, uncertain: bool, reason: str) -> None:
+    verdict = judge(HELD, now, me=ME, uncertain=uncertain)
+    assert isinstance(verdict, Gone)
+    assert reason in verdict.reason
+
+
+def test_a_handoff_away_from_us_is_still_ours_until_we_pass_it_on() -> None:
+    verdict = judge(HELD, row(7, OTHER, ME), me=ME, uncertain=False)
+    assert isinstance(verdict, StillOurs)
+    assert verdict.lease.lease_owner == OTHER

@@ -1,0 +1,92 @@
+"""The lock row and when it may be taken (reference: T9.1, F2)."""
+
+from __future__ import annotations
+
+import pytest
+from kcl_daemon.leases.leader import (
+    LEADER_KEY,
+    Claim,
+    LeaderLock,
+    Sighting,
+    Watch,
+    decide,
+    heartbeat,
+    lock_from_row,
+    lock_row,
+)
+from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.table import Absent, Equals, Present, apply_update
+
+ME, OTHER = WorkerId("me"), WorkerId("other")
+LOCK = LeaderLock(OTHER, "v-1", 120_000)
+
+
+def ask(lock: LeaderLock | None, seen: Sighting | None = None, *, now_s: float = 1000.0) -> Claim | Watch:
+    return decide(lock, seen, me=ME, now_s=now_s, key_attribute="key")
+
+
+def test_the_row_is_that_of_the_lock_client() -> None:
+    assert lock_row("key", LOCK) == {
+        "key": "Leader",
+        "ownerName": "other",
+        "leaseDuration": "120000",
+        "recordVersionNumber": "v-1",
+        "entityType": "LEADER",
+    }
+
+
+def test_a_row_is_read_back_with_its_owners_duration() -> None:
+    assert lock_from_row(lock_row("leaseKey", LOCK)) == LOCK
+    assert lock_from_row(None) is None
+
+
+def test_a_duration_that_cannot_be_read_counts_as_the_default() -> None:
+    for duration in ("soon", 7):
+        lock = lock_from_row({"ownerName": "other", "recordVersionNumber": "v", "leaseDuration": duration})
+        assert lock is not None
+        assert lock.duration_ms == 120_000
+
+
+def test_no_row_is_claimed_only_if_there_is_still_none() -> None:
+    assert ask(None) == Claim((Absent("key"),), "there is no leader")
+
+
+def test_a_released_row_is_claimed_at_once() -> None:
+    claim = ask(LeaderLock(OTHER, "v-1", 120_000, released=True))
+    assert isinstance(claim, Claim)
+    assert claim.require == (Present("key"), Equals("isReleased", "1"))
+
+
+def test_a_lock_seen_for_the_first_time_is_watched() -> None:
+    assert ask(LOCK) == Watch(Sighting("v-1", 1000.0), OTHER, 0.0, 120.0)
+
+
+def test_a_lock_is_taken_once_its_version_stood_still_for_its_owners_duration() -> None:
+    seen = Sighting("v-1", 1000.0)
+    assert isinstance(ask(LOCK, seen, now_s=1120.0), Watch)
+    claim = ask(LOCK, seen, now_s=1120.1)
+    assert isinstance(claim, Claim)
+    assert claim.require == (Present("key"), Equals("recordVersionNumber", "v-1"))
+
+
+def test_a_heartbeat_starts_the_wait_anew() -> None:
+    watch = ask(LeaderLock(OTHER, "v-2", 120_000), Sighting("v-1", 0.0), now_s=5000.0)
+    assert watch == Watch(Sighting("v-2", 5000.0), OTHER, 0.0, 120.0)
+
+
+def test_a_lock_of_an_earlier_process_of_ours_is_taken_at_once() -> None:
+    assert isinstance(ask(LeaderLock(ME, "v-1", 120_000)), Claim)
+
+
+def test_a_row_that_is_no_lock_is_never_overwritten() -> None:
+    lock = lock_from_row({"key": LEADER_KEY, "something": "else"})
+    assert isinstance(ask(lock, Sighting("", 0.0), now_s=10_000.0), Watch)
+
+
+@pytest.mark.parametrize("change", [{"ownerName": "x"}, {"recordVersionNumber": "x"}])
+def test_a_heartbeat_is_refused_when_the_lock_is_not_ours_any_more(change: dict[str, str]) -> None:
+    row = lock_row("key", LOCK)
+    update = heartbeat(LOCK, "v-2")
+    assert not apply_update(update, {**row, **change}, key_attribute="key").applied
+    after = apply_update(update, row, key_attribute="key").row
+    assert after == {**row, "recordVersionNumber": "v-2"}

@@ -1,0 +1,62 @@
+"""What follows a shard (reference: M8, O2)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId
+from kcl_daemon.shards.children import awaited_parents, child_leases, unfinished_parents
+from kcl_daemon.shards.shard import ChildShard, Shard
+from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
+
+P, Q, G = ShardId("p"), ShardId("q"), ShardId("g")
+
+
+def lease(shard_id: str, *, finished: bool = False) -> Lease:
+    return Lease(LeaseKey(shard_id), 3, SHARD_END if finished else TRIM_HORIZON)
+
+
+def shard(shard_id: ShardId, *parents: ShardId) -> Shard:
+    return Shard(shard_id, HashRange(0, 9), frozenset(parents), 1, 2)
+
+
+def test_child_leases_begin_at_the_beginning_with_parents_and_hash_range() -> None:
+    children = [
+        ChildShard(ShardId("c2"), frozenset({P}), HashRange(5, 9)),
+        ChildShard(ShardId("c1"), frozenset({P}), HashRange(0, 4)),
+    ]
+    assert child_leases(children) == [
+        Lease(LeaseKey("c1"), 0, TRIM_HORIZON, parent_shard_ids=frozenset({P}), hash_range=HashRange(0, 4)),
+        Lease(LeaseKey("c2"), 0, TRIM_HORIZON, parent_shard_ids=frozenset({P}), hash_range=HashRange(5, 9)),
+    ]
+
+
+def test_only_parents_with_an_unfinished_lease_block() -> None:
+    child = replace(lease("c"), parent_shard_ids=frozenset({P, Q}))
+    assert unfinished_parents(child, {P: lease("p"), Q: lease("q", finished=True)}) == {P}
+    assert unfinished_parents(child, {P: None, Q: lease("q", finished=True)}) == set()
+    assert unfinished_parents(child, {}) == set()
+
+
+MERGED = replace(lease("c"), parent_shard_ids=frozenset({P, Q}))
+
+
+def test_a_merged_shard_waits_for_a_parent_whose_ancestor_is_still_read() -> None:
+    shards = {P: shard(P), Q: shard(Q, G), G: shard(G)}
+    leases = {LeaseKey("p"): lease("p"), LeaseKey("g"): lease("g")}
+    assert awaited_parents(MERGED, leases, shards) == {Q}
+
+
+def test_it_does_not_wait_for_a_parent_that_exists_or_that_nothing_leads_to() -> None:
+    shards = {P: shard(P), Q: shard(Q, G), G: shard(G)}
+    both = {LeaseKey("p"): lease("p"), LeaseKey("q"): lease("q")}
+    assert awaited_parents(MERGED, both, shards) == set()
+    cleaned_up = {LeaseKey("p"): lease("p"), LeaseKey("g"): lease("g", finished=True)}
+    assert awaited_parents(MERGED, cleaned_up, shards) == set()
+    assert awaited_parents(MERGED, {LeaseKey("p"): lease("p")}, {P: shard(P)}) == set()
+
+
+def test_an_ancestor_far_up_counts_too() -> None:
+    far = ShardId("far")
+    shards = {Q: shard(Q, G), G: shard(G, far), far: shard(far)}
+    assert awaited_parents(MERGED, {LeaseKey("p"): lease("p"), LeaseKey("far"): lease("far")}, shards) == {Q}
