@@ -60,10 +60,10 @@ class Dialogue:
                 if not data:
                     break
                 for line in self._framer.feed(data):
-                    await self._line(line)
+                    self._line(line)
             rest = self._framer.close()
             if rest is not None:
-                await self._line(rest)
+                self._line(rest)
             self._inbox_in.close()
             self.silent = True
             self._on_silence()
@@ -125,7 +125,7 @@ class Dialogue:
             raise await self.exited(doing) from ended
         raise ChildTimedOut(doing, self._timeout_s or 0.0)
 
-    async def _line(self, line: bytes | OversizedLine) -> None:
+    def _line(self, line: bytes | OversizedLine) -> None:
         if isinstance(line, OversizedLine):
             self._stray(f"a line of {line.length_bytes} bytes", line.head.decode(errors="replace"))
             return
@@ -136,7 +136,11 @@ class Dialogue:
             case Echo(action):
                 self._stray("it echoed an action of ours", action)
             case message:
-                await self._inbox_in.send(message)
+                try:
+                    self._inbox_in.send_nowait(message)
+                except anyio.WouldBlock:
+                    # Nobody asked for so many; the first of them ends the conversation when it is looked at.
+                    self._stray("more messages than were asked for", str(message))
 
     def _stray(self, reason: str, text: str) -> None:
         """Say it loudly once for each child: a message lost in the noise makes a child wait for ever."""

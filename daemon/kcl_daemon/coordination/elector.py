@@ -24,7 +24,7 @@ from kcl_daemon.leases.leader import (
     ours,
 )
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.table import Row, Written
+from kcl_daemon.leases.table import Row
 from kcl_daemon.ports import Clock, Log, Randomness, Table
 
 
@@ -52,6 +52,7 @@ class Elector:
         self._proved_s = 0.0
         self._sighting: Sighting | None = None
         self._silent_s = 0.0
+        self._unanswered: set[str] = set()
         self._on_elected: Callable[[], None] | None = None
 
     def on_elected(self, callback: Callable[[], None]) -> None:
@@ -102,24 +103,23 @@ class Elector:
     async def _beat(self, lock: LeaderLock) -> None:
         began_s = self._clock.monotonic()
         version = self._randomness.token()
-        try:
-            written = await self._call_update(lock, version)
-        except Unavailable:
-            # The row knows which of the two versions it holds.
-            seen = lock_from_row(await self._get())
-            if seen is None or seen.owner != self._me or seen.version not in (lock.version, version):
-                self._step_down("another worker took the lock")
-                return
-            self._lock = seen
-            if seen.version == version:
-                self._proved_s = began_s
-            self._step_down_if_stale()
+        self._unanswered.add(version)
+        with self._clock.move_on_after(self._timings.call_s):
+            written = await self._table.update(heartbeat(lock, version))
+            row = lock_from_row(written.row)
+            if written.applied:
+                self._lock, self._proved_s = LeaderLock(self._me, version, lock.duration_ms), began_s
+                self._unanswered.clear()
+            elif row is not None and row.owner == self._me and row.version in self._unanswered:
+                # A heartbeat whose answer got lost had taken effect.
+                self._lock = row
+                self._nudge.nudge()
+            else:
+                self._step_down(
+                    "another worker took the lock" if row is not None else "the lock row was deleted"
+                )
             return
-        if not written.applied:
-            self._step_down("another worker took the lock")
-            return
-        self._lock = LeaderLock(self._me, version, lock.duration_ms)
-        self._proved_s = began_s
+        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="UpdateItem")
 
     async def _look(self) -> None:
         key_attribute = self._table.key_attribute
@@ -165,8 +165,3 @@ class Elector:
         with self._clock.move_on_after(self._timings.call_s):
             return await self._table.get(LEADER_KEY)
         raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="GetItem")
-
-    async def _call_update(self, lock: LeaderLock, version: str) -> Written:
-        with self._clock.move_on_after(self._timings.call_s):
-            return await self._table.update(heartbeat(lock, version))
-        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="UpdateItem")
