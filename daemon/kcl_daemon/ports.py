@@ -13,11 +13,11 @@ from enum import Enum
 from typing import Protocol
 
 from anyio import CancelScope
-from kcl_protocol.messages import Record
 
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Written
 from kcl_daemon.shards.shard import ChildShard, InitialPosition, Shard
+from kcl_protocol.messages import Record
 
 
 class Log(Protocol):

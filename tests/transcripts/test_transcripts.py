@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from kcl_protocol import (
     Conversation,
     Echo,
@@ -16,7 +17,6 @@ from kcl_protocol import (
     decode_daemon_line,
     encode,
 )
-
 from tests.transcripts.transcript import Line, Transcript, load_all
 
 TRANSCRIPTS = load_all()

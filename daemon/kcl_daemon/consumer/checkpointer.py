@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
+from kcl_daemon.errors import AwsError, LeaseLost, TableNotFound, Throttled
+from kcl_daemon.leases.checkpoint import CheckpointWindow
+from kcl_daemon.ports import Log
 from kcl_protocol.errors import (
     CheckpointDependencyFailed,
     CheckpointError,
@@ -11,11 +15,6 @@ from kcl_protocol.errors import (
 )
 from kcl_protocol.messages import CheckpointAnswer, CheckpointRequest, Record
 from kcl_protocol.sequence import ExtendedSequenceNumber
-
-from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
-from kcl_daemon.errors import AwsError, LeaseLost, TableNotFound, Throttled
-from kcl_daemon.leases.checkpoint import CheckpointWindow
-from kcl_daemon.ports import Log
 
 
 class Checkpointer:

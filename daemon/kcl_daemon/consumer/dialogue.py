@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
+
+from kcl_daemon.errors import ChildBrokeProtocol, ChildExited, ChildTimedOut
+from kcl_daemon.ports import Child, Clock, Log
 from kcl_protocol import Echo, Stray, decode_child_line, encode
 from kcl_protocol.conversation import Conversation, Role
 from kcl_protocol.errors import CheckpointInvalidState, RemoteProtocolError
 from kcl_protocol.framing import LineFramer, OversizedLine
 from kcl_protocol.messages import Action, CheckpointAnswer, CheckpointRequest, ChildMessage, Status
-
-from kcl_daemon.errors import ChildBrokeProtocol, ChildExited, ChildTimedOut
-from kcl_daemon.ports import Child, Clock, Log
 
 # What a child says is short; a longer line is no message and is dropped while it streams by.
 _LINE_MOST_BYTES: Final = 1024 * 1024

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import anyio
-from kcl_protocol.messages import Initialize, ProcessRecords, ShardEnded, ShutdownRequested
-from kcl_protocol.messages import LeaseLost as LeaseLostMessage
 
 from kcl_daemon.consumer.checkpointer import Checkpointer
 from kcl_daemon.consumer.dialogue import Dialogue
@@ -19,6 +17,8 @@ from kcl_daemon.errors import ChildError, ChildStartFailed, ChildTimedOut, Lease
 from kcl_daemon.ports import Child, Log
 from kcl_daemon.retrieval.prefetch import Batch, EndOfShard, Prefetch, Source
 from kcl_daemon.retrieval.start import StartMemory
+from kcl_protocol.messages import Initialize, ProcessRecords, ShardEnded, ShutdownRequested
+from kcl_protocol.messages import LeaseLost as LeaseLostMessage
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import anyio
-from kcl_protocol.sequence import ExtendedSequenceNumber
 
 from kcl_daemon.coordination.nudge import Nudge
 from kcl_daemon.coordination.timings import Timings
@@ -20,6 +19,7 @@ from kcl_daemon.leases.fence import Gone, judge
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.table import Row, RowUpdate, Written
 from kcl_daemon.ports import Clock, Log, Table
+from kcl_protocol.sequence import ExtendedSequenceNumber
 
 
 def _nobody_minds() -> None:
@@ -89,7 +89,7 @@ class LeaseKeeper:
         return held
 
     async def claim(self, lease: Lease) -> HeldLease | None:
-        """Hold a lease that was found to be ours, by renewing it first; None where it no longer is.
+        """Hold a lease that was found to be ours, by renewing it first; None where it no longer is, or is held already.
 
         Raises:
             AwsError: the renewal failed; nothing is held.
@@ -98,7 +98,14 @@ class LeaseKeeper:
         written = await self._call(lease_row.renewal(lease, None))
         if not written.applied or written.row is None:
             return None
-        return self.adopt(lease_row.lease_from_row(written.row), moved_s=began_s)
+        renewed = lease_row.lease_from_row(written.row)
+        held = self._held.get(renewed.lease_key)
+        if held is None:
+            return self.adopt(renewed, moved_s=began_s)
+        # As leader we gave it to ourselves while the renewal was on its way: one holder, with what is stored now.
+        if renewed.lease_counter > held.lease.lease_counter:
+            self._moved(held, renewed, began_s)
+        return None
 
     async def run(self) -> None:
         """Renew what is due, drop what has expired; for ever."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Final
 
-from kcl_protocol.sequence import ExtendedSequenceNumber
-
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.table import Absent, Condition, Equals, Row, RowUpdate, Value
+from kcl_protocol.sequence import ExtendedSequenceNumber
 
 KEY: Final = "leaseKey"
 OWNER: Final = "leaseOwner"

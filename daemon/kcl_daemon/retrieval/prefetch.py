@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import anyio
-from kcl_protocol.messages import Record
-from kcl_protocol.sequence import ExtendedSequenceNumber
 
 from kcl_daemon.config.settings import RetrievalSettings
 from kcl_daemon.errors import (
@@ -28,6 +26,8 @@ from kcl_daemon.ports import Clock, Fetched, IteratorKind, Kinesis, Log, Randomn
 from kcl_daemon.retrieval.pacing import Pace
 from kcl_daemon.retrieval.start import StartMemory, read_from
 from kcl_daemon.shards.shard import ChildShard
+from kcl_protocol.messages import Record
+from kcl_protocol.sequence import ExtendedSequenceNumber
 
 # A call that has not answered by then is given up and made again; the adapter's own time-outs are shorter.
 _CALL_TIMEOUT_S = 60.0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kcl_protocol.sequence import ExtendedSequenceNumber, Sentinel
-
 from kcl_daemon.ports import IteratorKind, ReadFrom
+from kcl_protocol.sequence import ExtendedSequenceNumber, Sentinel
 
 
 @dataclass(slots=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kcl_protocol.sequence import TRIM_HORIZON
-
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
 from kcl_daemon.shards.shard import ChildShard, Shard
+from kcl_protocol.sequence import TRIM_HORIZON
 
 
 def child_leases(children: Iterable[ChildShard]) -> list[Lease]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, TRIM_HORIZON, ExtendedSequenceNumber
-
 from kcl_daemon.leases.lease import HashRange, ShardId
+from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, TRIM_HORIZON, ExtendedSequenceNumber
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
-
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, ShardId
 from kcl_daemon.shards.shard import InitialPosition, Shard, StartAt
+from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 
 
 def new_lease(shard: Shard, checkpoint: ExtendedSequenceNumber) -> Lease:

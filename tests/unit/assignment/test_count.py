@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kcl_daemon.assignment.count import by_lease_count
 from kcl_daemon.assignment.plan import Fleet, How, Move
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId

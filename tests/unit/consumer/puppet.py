@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 import anyio
+
 from kcl_daemon.errors import ChildExited
 from kcl_protocol import CheckpointAnswer, DaemonMessage, decode_daemon_line, encode
 from kcl_protocol.messages import CheckpointRequest, Status

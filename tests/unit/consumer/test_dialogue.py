@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
+
 from kcl_daemon.consumer.dialogue import Dialogue
 from kcl_daemon.errors import ChildBrokeProtocol, ChildError, ChildExited, ChildTimedOut
 from kcl_protocol import CheckpointAnswer, CheckpointRequest, encode
 from kcl_protocol.messages import Initialize, LeaseLost, ProcessRecords, Record, ShardEnded, Status
-
 from tests.simulator.loop import run_virtual
 from tests.unit.consumer.puppet import Answer, Puppet, checkpoint_then_status, obedient, saying
 from tests.unit.fakes import LoopClock, MemoryLog

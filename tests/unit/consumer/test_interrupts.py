@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import anyio
-from kcl_daemon.consumer.interrupts import Call, Interrupts
 
+from kcl_daemon.consumer.interrupts import Call, Interrupts
 from tests.simulator.loop import run_virtual
 
 

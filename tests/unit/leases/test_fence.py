@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from kcl_daemon.leases.fence import Gone, StillOurs, judge
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import new_lease_row

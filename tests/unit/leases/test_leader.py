@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from kcl_daemon.leases.leader import (
     LEADER_KEY,
     Claim,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
+
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.row import MalformedRowError, lease_from_row

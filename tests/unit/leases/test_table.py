@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from kcl_daemon.leases.table import Absent, Equals, Present, Row, RowUpdate, apply_update, holds
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kcl_protocol import CheckpointRequest, Echo, Status, Stray, decode_child_line
 
 DIGITS = "49640000000000000000000000000000000000000000000000000115"

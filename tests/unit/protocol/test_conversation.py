@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kcl_protocol import (
     CheckpointAnswer,
     CheckpointRequest,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, ShardId
 from kcl_daemon.shards.shard import InitialPosition, Shard, StartAt
 from kcl_daemon.shards.sync import first_hole, lease_hole, leases_for_empty_table, missing_leases, new_lease
 from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
-
 from tests.unit.shards.trees import Tree, lineages, shard
 
 OLDEST = InitialPosition(StartAt.TRIM_HORIZON)

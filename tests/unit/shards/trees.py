@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hypothesis import strategies as st
+
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, ShardId
 from kcl_daemon.shards.shard import Shard
 

@@ -1,0 +1,45 @@
+"""Write a record processor in Python: subclass `RecordProcessor`, call `run`.
+
+Owns the public names; everything else in the package may change. Knows the protocol, and nothing of the daemon.
+"""
+
+from __future__ import annotations
+
+from kcl_client.checkpointer import AsyncCheckpointer, Checkpointer, Position
+from kcl_client.processor import AsyncRecordProcessor, RecordProcessor
+from kcl_client.records import Batch, JsonValue, Record, Scalar, ShardStart
+from kcl_client.runner import EXIT_PROTOCOL_ERROR, EXIT_USER_ERROR, run
+from kcl_protocol.errors import (
+    CheckpointDependencyFailed,
+    CheckpointError,
+    CheckpointIllegalArgument,
+    CheckpointInvalidState,
+    CheckpointShutdown,
+    CheckpointThrottled,
+    UnknownCheckpointError,
+)
+from kcl_protocol.sequence import ExtendedSequenceNumber
+
+__all__ = [
+    "EXIT_PROTOCOL_ERROR",
+    "EXIT_USER_ERROR",
+    "AsyncCheckpointer",
+    "AsyncRecordProcessor",
+    "Batch",
+    "CheckpointDependencyFailed",
+    "CheckpointError",
+    "CheckpointIllegalArgument",
+    "CheckpointInvalidState",
+    "CheckpointShutdown",
+    "CheckpointThrottled",
+    "Checkpointer",
+    "ExtendedSequenceNumber",
+    "JsonValue",
+    "Position",
+    "Record",
+    "RecordProcessor",
+    "Scalar",
+    "ShardStart",
+    "UnknownCheckpointError",
+    "run",
+]
