@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import anyio
 
@@ -20,6 +21,10 @@ from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.table import Row, RowUpdate, Written
 from kcl_daemon.ports import Clock, Log, Table
 from kcl_protocol.sequence import ExtendedSequenceNumber
+
+
+# A timer may fire a hair before its time; waiting for the rest would cost a quarter of a period.
+_TOLERANCE_S: Final = 0.01
 
 
 def _nobody_minds() -> None:
@@ -116,7 +121,10 @@ class LeaseKeeper:
                 for held in list(self._held.values()):
                     if now_s - held.moved_s > self._timings.failover_s:
                         self._expire(held, now_s)
-                    elif now_s - held.moved_s >= self._timings.renew_s and not held.writing.locked():
+                    elif (
+                        now_s - held.moved_s >= self._timings.renew_s - _TOLERANCE_S
+                        and not held.writing.locked()
+                    ):
                         renewals.start_soon(self._renew, held)
 
     def _until_due(self) -> float:
