@@ -72,12 +72,13 @@ def play(scene: Callable[[Stage, HeldLease], Awaitable[T]], *, running: bool = F
     async def main() -> T:
         stage = Stage()
         held = await stage.begin()
+        results: list[T] = []
         async with anyio.create_task_group() as beside:
             if running:
                 beside.start_soon(stage.keeper.run)
-            result = await scene(stage, held)
+            results.append(await scene(stage, held))
             beside.cancel_scope.cancel()
-        return result
+        return results[0]
 
     return run_virtual(main)
 

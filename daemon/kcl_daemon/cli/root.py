@@ -1,0 +1,117 @@
+"""`kcl-daemon`: its options, exit codes and subcommands.
+
+Imports nothing heavy: what runs the daemon is loaded when a daemon is to be run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal
+
+import click
+
+from kcl_daemon import __version__
+from kcl_daemon.cli.commands import CommandGroup, LaterCommand
+
+_EPILOG: Final = """\b
+Exit codes:
+  0      stopped as asked, every child has finished
+  1      could not start, or had to give up
+  2      wrong command line, properties file or environment; trying again does not help
+  128+n  a second signal (number n) ended it at once, or the first came before it had started
+
+\b
+SIGTERM, SIGINT or SIGHUP stop it gracefully; a second one stops it at once.
+The log goes to stderr: text on a terminal, else one JSON object a line.
+"""
+
+
+@click.command("run", short_help="Run the daemon; the default.")
+@click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "-p",
+    "--properties",
+    "--properties-file",
+    "properties_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The properties file, in the form of the Java daemon; wins over [FILE].",
+)
+@click.option(
+    "-l",
+    "--log-configuration",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Accepted for the Java daemon's sake and not read; see --log-level.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="Lowest level to log.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["console", "json", "auto"], case_sensitive=False),
+    default="auto",
+    show_default=True,
+    help="Text, JSON lines, or text on a terminal and JSON elsewhere.",
+)
+def run(
+    *,
+    file: Path | None,
+    properties_file: Path | None,
+    log_configuration: Path | None,
+    log_level: Literal["debug", "info", "warning", "error"],
+    log_format: Literal["console", "json", "auto"],
+) -> None:
+    """Run the daemon on a properties file until it is told to stop."""
+    chosen = properties_file or file
+    if chosen is None:
+        raise click.UsageError("no properties file given: kcl-daemon --properties FILE")
+    # Here and not above: --help must not wait for the AWS SDK.
+    from kcl_daemon.cli.run import Request, run_daemon  # noqa: PLC0415
+
+    run_daemon(
+        Request(
+            file=chosen,
+            ignored_file=file if properties_file is not None else None,
+            log_configuration=log_configuration,
+            log_level=log_level,
+            log_format=log_format,
+        )
+    )
+
+
+def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"kcl-daemon {__version__}")
+        context.exit()
+
+
+main: Final = CommandGroup(
+    name="kcl-daemon",
+    help="Consume an Amazon Kinesis data stream with a program in any language.\n\n"
+    "Runs the program of executableName once for each shard and speaks the MultiLangDaemon protocol with it.",
+    epilog=_EPILOG,
+    default=run,
+    later={
+        "demo": LaterCommand(
+            "kcl_local.demo.command:demo",
+            "Try everything out on this machine, without an AWS account.",
+            extra="local",
+            modules=("aiohttp", "flask", "flask_cors", "moto", "rich"),
+        ),
+    },
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            help="Show the version and exit.",
+            callback=_show_version,
+        )
+    ],
+)

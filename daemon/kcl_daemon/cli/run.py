@@ -1,0 +1,145 @@
+"""`kcl-daemon run`: from the command line to a running worker, and from its end to an exit code.
+
+Owns the order of the start: file, program, log, then the outside world. Knows nothing of leases, shards or records.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final, Literal, NoReturn
+
+import anyio
+import click
+
+from kcl_daemon import __version__
+from kcl_daemon.app import build
+from kcl_daemon.children.start import find_program
+from kcl_daemon.cli.failures import EXIT_CONFIGURATION, report_failure
+from kcl_daemon.cli.supervise import EXIT_SIGNAL, Runnable, supervise
+from kcl_daemon.config.load import Loaded, load
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.errors import ChildStartFailed, ConfigurationError
+from kcl_daemon.observe.logs import LogForm, LogLevel, build_log
+from kcl_daemon.ports import Log
+from kcl_daemon.production import real_adapters
+from kcl_daemon.system import SystemClock, SystemRandomness
+
+_STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command line asks for.
+
+    Args:
+        file: the properties file.
+        ignored_file: a second file that was named and is not read.
+        log_configuration: a logback file, which is not read.
+        log_level: lowest level to log.
+        log_format: `auto`: console on a terminal, else JSON.
+    """
+
+    file: Path
+    ignored_file: Path | None
+    log_configuration: Path | None
+    log_level: LogLevel
+    log_format: LogForm | Literal["auto"]
+
+
+def run_daemon(request: Request) -> NoReturn:
+    """Run a daemon to its end and leave the process with the exit code that the help tells."""
+    signals = _signals_to_heed()
+    for number in signals:
+        # Until the loop listens. As process 1 of a container there is no default action: SIGTERM would be lost.
+        signal.signal(number, _leave_before_start)
+    try:
+        loaded = load(request.file, randomness=SystemRandomness(), hostname=socket.gethostname())
+        check_program(loaded)
+    except ConfigurationError as error:
+        for line in str(error).splitlines():
+            click.echo(line, err=True)
+        sys.exit(EXIT_CONFIGURATION)
+    log = _log(request)
+    _tell(loaded, request, log)
+    code = _run(loaded.settings, signals, log)
+    if code > EXIT_SIGNAL:
+        # At once: the interpreter would still wait for threads that are inside calls of the AWS SDK.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def check_program(loaded: Loaded) -> None:
+    """Make sure that there is a program to run.
+
+    Raises:
+        ConfigurationError: there is none; says where it looked.
+    """
+    try:
+        find_program(loaded.settings.child.command[0])
+    except ChildStartFailed as error:
+        raise loaded.about_executable(str(error)) from None
+
+
+def _run(settings: Settings, signals: tuple[signal.Signals, ...], log: Log) -> int:
+    try:
+        return anyio.run(_serve, settings, signals, log)
+    except Exception as error:  # noqa: BLE001 - the last place where an error can be reported
+        return report_failure(error, log)
+
+
+async def _serve(settings: Settings, signals: tuple[signal.Signals, ...], log: Log) -> int:
+    @asynccontextmanager
+    async def open_worker() -> AsyncGenerator[Runnable, None]:
+        async with real_adapters(settings, log) as adapters:
+            yield build(settings, adapters)
+
+    with anyio.open_signal_receiver(*signals) as received:
+        return await supervise(open_worker, received, log)
+
+
+def _signals_to_heed() -> tuple[signal.Signals, ...]:
+    """All that ask for a stop, but SIGHUP where it was ignored from outside (`nohup`)."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return tuple(number for number in _STOPPING if not (ignored and number is signal.SIGHUP))
+
+
+def _leave_before_start(number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(EXIT_SIGNAL + number)
+
+
+def _log(request: Request) -> Log:
+    form = request.log_format
+    if form == "auto":
+        form = "console" if sys.stderr.isatty() else "json"
+    return build_log(level=request.log_level, form=form, stream=sys.stderr, clock=SystemClock())
+
+
+def _tell(loaded: Loaded, request: Request, log: Log) -> None:
+    """Log what was started, and every notice about it."""
+    settings = loaded.settings
+    log.info(
+        "daemon_starting",
+        version=__version__,
+        file=loaded.file,
+        application_name=settings.application_name,
+        stream=settings.stream_arn or settings.stream_name,
+        worker_id=settings.worker_id,
+    )
+    if request.log_configuration is not None:
+        advice = "logback files are not read; use --log-level and --log-format"
+        log.warning("log_configuration_not_read", file=str(request.log_configuration), advice=advice)
+    if request.ignored_file is not None:
+        log.warning("properties_file_ignored", file=str(request.ignored_file), used=loaded.file)
+    for notice in loaded.warnings:
+        tell = log.info if notice.level == "info" else log.warning
+        tell(notice.event, **notice.fields(loaded.file))

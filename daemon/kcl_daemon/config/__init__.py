@@ -1,0 +1,1 @@
+"""From the text of a properties file to typed settings."""

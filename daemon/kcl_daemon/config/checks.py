@@ -1,0 +1,103 @@
+"""What single values cannot tell: properties that contradict each other, and values that are put right with a word.
+
+Pure. Works on values that are good by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kcl_daemon.config.keys import (
+    BACKOFF_FIRST,
+    BACKOFF_MOST,
+    FASTEST_READS_MS,
+    IDLE_TIME,
+    LEADER_HEARTBEAT,
+    LEADER_LEASE,
+    REGION_NAME,
+    STREAM_ARN,
+    STREAM_NAME,
+    Key,
+)
+from kcl_daemon.config.kinds import StreamArn
+from kcl_daemon.config.notices import Notice, Problem
+from kcl_daemon.config.settings import ChildSettings, LeaseSettings
+
+_LEASE_DEFAULTS: Final = LeaseSettings()
+_CHILD_DEFAULTS: Final = ChildSettings(command=())
+HEARTBEATS_IN_A_LEASE: Final = 3  # two may get lost before a living leader is taken for dead
+
+
+def across(values: dict[str, object], lines: Mapping[str, int]) -> tuple[list[Problem], list[Notice]]:
+    """Check properties against each other; a pause between reads that is too short is raised in `values`.
+
+    Args:
+        values: by key name, good ones only.
+        lines: where each key stands.
+    """
+    problems = [*_heartbeat(values, lines), *_backoff(values, lines)]
+    return problems, [*_idle_time(values, lines), *_arn(values, lines)]
+
+
+def _heartbeat(values: Mapping[str, object], lines: Mapping[str, int]) -> list[Problem]:
+    lease = _number(values, LEADER_LEASE, _LEASE_DEFAULTS.leader_lease_ms)
+    heartbeat = _number(values, LEADER_HEARTBEAT, _LEASE_DEFAULTS.leader_heartbeat_ms)
+    if heartbeat * HEARTBEATS_IN_A_LEASE < lease:
+        return []
+    reason = (
+        f"the leader's heartbeat of {heartbeat} ms must be less than a third of its lease of {lease} ms; "
+        f"set both {LEADER_HEARTBEAT.name} and {LEADER_LEASE.name}"
+    )
+    return [_problem(reason, (LEADER_HEARTBEAT, heartbeat), (LEADER_LEASE, lease), lines)]
+
+
+def _backoff(values: Mapping[str, object], lines: Mapping[str, int]) -> list[Problem]:
+    first = _number(values, BACKOFF_FIRST, _CHILD_DEFAULTS.backoff_first_ms)
+    most = _number(values, BACKOFF_MOST, _CHILD_DEFAULTS.backoff_most_ms)
+    if first <= most:
+        return []
+    reason = (
+        f"the first wait of {first} ms before a restart must not be longer than the longest of {most} ms; "
+        f"set both {BACKOFF_FIRST.name} and {BACKOFF_MOST.name}"
+    )
+    return [_problem(reason, (BACKOFF_FIRST, first), (BACKOFF_MOST, most), lines)]
+
+
+def _problem(reason: str, one: tuple[Key, int], other: tuple[Key, int], lines: Mapping[str, int]) -> Problem:
+    """Reported at the first of two keys that is in the file; at least one is, as the defaults agree."""
+    key, value = one if one[0].name in lines else other
+    return Problem(reason, key.name, str(value), lines[key.name])
+
+
+def _idle_time(values: dict[str, object], lines: Mapping[str, int]) -> list[Notice]:
+    pause_ms = values.get(IDLE_TIME.name)
+    if not isinstance(pause_ms, int) or pause_ms >= FASTEST_READS_MS:
+        return []
+    values[IDLE_TIME.name] = FASTEST_READS_MS
+    facts: dict[str, object] = {
+        "given": pause_ms,
+        "used": FASTEST_READS_MS,
+        "why": "Kinesis allows five reads a second of a shard",
+    }
+    return [Notice("property_raised", IDLE_TIME.name, lines[IDLE_TIME.name], facts)]
+
+
+def _arn(values: Mapping[str, object], lines: Mapping[str, int]) -> list[Notice]:
+    arn = values.get(STREAM_ARN.name)
+    if not isinstance(arn, StreamArn):
+        return []
+    notices: list[Notice] = []
+    for key, told in ((STREAM_NAME, arn.stream_name), (REGION_NAME, arn.region_name)):
+        given = values.get(key.name)
+        if given is not None and given != told:
+            used = told if key is STREAM_NAME else given
+            facts = {"given": given, "arn": arn.arn, "used": used}
+            notices.append(Notice("property_contradicts_stream_arn", key.name, lines[key.name], facts))
+    return notices
+
+
+def _number(values: Mapping[str, object], key: Key, default: int) -> int:
+    number = values.get(key.name, default)
+    assert isinstance(number, int), f"{key.name} is a whole number"
+    return number

@@ -1,0 +1,279 @@
+"""The one table of all properties that the daemon acts on.
+
+Each key says how its text is read, what is allowed, what it means and which field of `Settings` it fills; loader and
+reference are made from this table. Defaults are those of `Settings`. Keys without an effect are in `inert`, the
+credentials keys in `credentials`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kcl_daemon.config.kinds import (
+    INT_MAX,
+    LONG_MAX,
+    Kind,
+    command,
+    endpoint,
+    name,
+    start_timestamp,
+    start_word,
+    stream_arn,
+    truth,
+    whole_number,
+)
+
+_MILLISECONDS: Final = whole_number(1, LONG_MAX, "milliseconds")
+_MILLISECONDS_OR_NONE: Final = whole_number(0, LONG_MAX, "milliseconds")
+
+# DynamoDB takes 255 characters, of which the names of the two other tables need 18.
+_APPLICATION_NAME: Final = name(
+    r"[A-Za-z0-9_.-]{3,237}", "3 to 237 letters, digits, dots, dashes and underlines, as it names the tables"
+)
+_TABLE_NAME: Final = name(r"[A-Za-z0-9_.-]{3,255}", "3 to 255 letters, digits, dots, dashes and underlines")
+_STREAM_NAME: Final = name(r"[A-Za-z0-9_.-]{1,128}", "1 to 128 letters, digits, dots, dashes and underlines")
+_REGION: Final = name(r"[A-Za-z0-9-]{1,63}", "a region such as eu-west-1")
+_WORKER_ID: Final = name(r"[!-~]([ -~]{0,254}[!-~])?", "1 to 256 printable ASCII characters")
+
+FASTEST_READS_MS: Final = (
+    200  # KCL: PollingConfig; five reads a second is what Kinesis allows all readers of a shard
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One property.
+
+    Args:
+        name: as Java has it; names are case-sensitive.
+        kind: how its value is read.
+        target: the field of `Settings` that it fills, as a dotted path.
+        meaning: one line for the reference.
+        aliases: other names of the same property; the one that comes last in the file counts.
+        default: what the reference says where the default of `Settings` does not tell it.
+        required: whether the daemon cannot start without it.
+        blank_is_absent: whether an empty value is the same as no line, as in Java.
+        extension: whether the Java daemon does not know it from a file; it ignores it.
+    """
+
+    name: str
+    kind: Kind
+    target: str
+    meaning: str
+    aliases: tuple[str, ...] = ()
+    default: str | None = None
+    required: bool = False
+    blank_is_absent: bool = False
+    extension: bool = False
+
+
+EXECUTABLE_NAME: Final = Key(
+    "executableName",
+    command(),
+    "child.command",
+    "Program and arguments that are run for each shard. Split at spaces only.",
+    required=True,
+)
+APPLICATION_NAME: Final = Key(
+    "applicationName",
+    _APPLICATION_NAME,
+    "application_name",
+    "Name of the application; its workers share the tables that are named after it.",
+    required=True,
+)
+STREAM_NAME: Final = Key(
+    "streamName",
+    _STREAM_NAME,
+    "stream_name",
+    "The stream to read.",
+    default="required where there is no `streamArn`",
+    required=True,
+    blank_is_absent=True,
+)
+STREAM_ARN: Final = Key(
+    "streamArn",
+    stream_arn(),
+    "stream_arn",
+    "ARN of the stream. Its name replaces `streamName`, calls are made with the ARN, and its region is used where "
+    "`regionName` is absent.",
+    default="none",
+    blank_is_absent=True,
+)
+REGION_NAME: Final = Key(
+    "regionName",
+    _REGION,
+    "endpoints.region_name",
+    "Region of all services.",
+    default="that of `streamArn`, else as the AWS SDK finds it",
+)
+WORKER_ID: Final = Key(
+    "workerId",
+    _WORKER_ID,
+    "worker_id",
+    "Name of this worker in the tables. Must differ between running workers.",
+    aliases=("workerIdentifier",),
+    default="host name and 12 random hexadecimal digits",
+)
+IDLE_TIME: Final = Key(
+    "idleTimeBetweenReadsInMillis",
+    _MILLISECONDS_OR_NONE,
+    "retrieval.idle_time_between_reads_ms",
+    f"Pause between two reads of a shard. Less than {FASTEST_READS_MS} is raised to that, with a warning.",
+    aliases=("pollingConfig.idleTimeBetweenReadsInMillis",),
+)
+LEADER_LEASE: Final = Key(
+    "leaderLeaseMillis",
+    _MILLISECONDS,
+    "leases.leader_lease_ms",
+    "How long a silent leader is waited for before another worker takes over. The same on all workers.",
+    extension=True,
+)
+LEADER_HEARTBEAT: Final = Key(
+    "leaderHeartbeatMillis",
+    _MILLISECONDS,
+    "leases.leader_heartbeat_ms",
+    "How often the leader shows that it lives. Less than a third of `leaderLeaseMillis`.",
+    extension=True,
+)
+BACKOFF_FIRST: Final = Key(
+    "childRestartBackoffMillis",
+    _MILLISECONDS,
+    "child.backoff_first_ms",
+    "Wait before a failed child is started again; doubles with each failure in a row.",
+    extension=True,
+)
+BACKOFF_MOST: Final = Key(
+    "childRestartBackoffMaxMillis",
+    _MILLISECONDS,
+    "child.backoff_most_ms",
+    "Longest wait before a failed child is started again.",
+    extension=True,
+)
+
+KEYS: Final[tuple[Key, ...]] = (
+    EXECUTABLE_NAME,
+    APPLICATION_NAME,
+    STREAM_NAME,
+    STREAM_ARN,
+    WORKER_ID,
+    Key(
+        "tableName",
+        _TABLE_NAME,
+        "table_name",
+        "Name of the lease table.",
+        default="`applicationName`",
+        blank_is_absent=True,
+    ),
+    REGION_NAME,
+    Key(
+        "kinesisEndpoint",
+        endpoint(),
+        "endpoints.kinesis",
+        "Address of Kinesis.",
+        aliases=("kinesisClient.endpointOverride",),
+        default="as the AWS SDK finds it",
+    ),
+    Key(
+        "dynamoDBEndpoint",
+        endpoint(),
+        "endpoints.dynamodb",
+        "Address of DynamoDB.",
+        aliases=("dynamoDbClient.endpointOverride",),
+        default="as the AWS SDK finds it",
+    ),
+    Key(
+        "initialPositionInStream",
+        start_word(),
+        "initial_position",
+        "Where reading starts in a shard that has no lease yet.",
+    ),
+    # After the key above: this one wins.
+    Key(
+        "initialPositionInStreamExtended",
+        start_timestamp(),
+        "initial_position",
+        "The same as a time; wins over `initialPositionInStream`.",
+        default="none",
+    ),
+    Key(
+        "failoverTimeMillis",
+        _MILLISECONDS,
+        "leases.failover_time_ms",
+        "A lease that has not been renewed for this long is given to another worker.",
+    ),
+    Key(
+        "maxLeasesForWorker",
+        whole_number(1, INT_MAX, "leases"),
+        "leases.max_leases_for_worker",
+        "Most leases, and so most children, that this worker holds.",
+    ),
+    Key(
+        "parentShardPollIntervalMillis",
+        _MILLISECONDS,
+        "leases.parent_shard_poll_interval_ms",
+        "How often a shard looks whether its parents are finished.",
+    ),
+    Key(
+        "workerMetricsReporterFreqInMillis",
+        _MILLISECONDS,
+        "leases.worker_metrics_report_ms",
+        "How often a worker writes its row in the table of workers.",
+        aliases=("workerUtilizationAwareAssignmentConfigBean.workerMetricsReporterFreqInMillis",),
+    ),
+    LEADER_LEASE,
+    LEADER_HEARTBEAT,
+    Key(
+        "maxRecords",
+        whole_number(1, 10_000, "records"),
+        "retrieval.max_records",
+        "Most records in one read.",
+        aliases=("pollingConfig.maxRecords",),
+    ),
+    IDLE_TIME,
+    Key(
+        "maxPendingProcessRecordsInput",
+        whole_number(1, INT_MAX, "answers"),
+        "retrieval.prefetch_batches",
+        "No further read of a shard while this many answers wait for its child.",
+        extension=True,
+    ),
+    Key(
+        "prefetchMaxBytes",
+        whole_number(1, LONG_MAX, "bytes"),
+        "retrieval.prefetch_bytes",
+        "No further read of a shard while this much waits for its child.",
+        extension=True,
+    ),
+    Key(
+        "timeoutInSeconds",
+        whole_number(1, INT_MAX, "seconds"),
+        "child.timeout_s",
+        "How long a child may take for one answer before it is replaced.",
+        default="none: for ever",
+    ),
+    Key(
+        "shutdownGraceMillis",
+        _MILLISECONDS_OR_NONE,
+        "child.shutdown_grace_ms",
+        "How long the children may take to finish when the daemon stops. Java's default is 0, which loses the last "
+        "checkpoint.",
+    ),
+    Key(
+        "callProcessRecordsEvenForEmptyRecordList",
+        truth(),
+        "child.call_for_empty",
+        "Whether children are given empty batches.",
+    ),
+    BACKOFF_FIRST,
+    BACKOFF_MOST,
+    Key(
+        "childExitGraceMillis",
+        _MILLISECONDS_OR_NONE,
+        "child.exit_grace_ms",
+        "How long a child may take to end after its stdin was closed, and again after SIGTERM.",
+        extension=True,
+    ),
+)
+
+BY_NAME: Final[dict[str, Key]] = {spelling: key for key in KEYS for spelling in (key.name, *key.aliases)}

@@ -1,0 +1,213 @@
+"""The kinds of value that a property can have: how its text is read and what is allowed.
+
+Pure. Numbers, words and names are trimmed as Java trims (everything up to the space character). Where Java silently
+takes 0 or a default for junk, a kind refuses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NoReturn
+from urllib.parse import urlsplit
+
+from kcl_daemon.shards.shard import InitialPosition, StartAt
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+# Last second of the year 9999. A larger number is a timestamp in milliseconds, which Java would take as seconds too.
+_EPOCH_SECONDS_MAX: Final = 253_402_300_799
+
+_BLANKS: Final = "".join(map(chr, range(33)))
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+_DIGITS_MAX: Final = 40
+_ARN = re.compile(
+    r"arn:aws[a-z0-9-]*:kinesis:(?P<region>[a-z0-9-]+):[0-9]{12}:stream/(?P<name>[A-Za-z0-9_.-]{1,128})"
+)
+
+
+class Refused(ValueError):
+    """Raised when a text is not a value of its kind; the message is the reason alone, such as `not a whole number`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of value.
+
+    Args:
+        read: the value of a text; raises Refused.
+        allowed: what may be written, for messages and for the reference.
+    """
+
+    read: Callable[[str], object]
+    allowed: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamArn:
+    """What a stream's ARN tells."""
+
+    arn: str
+    region_name: str
+    stream_name: str
+
+
+def trimmed(text: str) -> str:
+    """The text without blanks around it, as `java.lang.String.trim` has it."""
+    return text.strip(_BLANKS)
+
+
+def _some(text: str) -> str:
+    word = trimmed(text)
+    if not word:
+        raise Refused("empty; give a value or take the line out")
+    return word
+
+
+def whole_number(low: int, high: int, unit: str = "") -> Kind:
+    """A whole number from `low` to `high`, both included."""
+
+    def read(text: str) -> int:
+        word = _some(text)
+        if not _WHOLE_NUMBER.fullmatch(word):
+            raise Refused("not a whole number")
+        if len(word) > _DIGITS_MAX or not low <= (number := int(word)) <= high:
+            raise Refused("out of range")
+        return number
+
+    return Kind(read, f"{low} to {high} {unit}".strip())
+
+
+def truth() -> Kind:
+    """A boolean in the words that Java's converter knows, in any case."""
+    words = {
+        **dict.fromkeys(("true", "yes", "y", "on", "1"), True),
+        **dict.fromkeys(("false", "no", "n", "off", "0"), False),
+    }
+
+    def read(text: str) -> bool:
+        value = words.get(_some(text).lower())
+        if value is None:
+            raise Refused("neither true nor false")
+        return value
+
+    return Kind(read, "true, yes, y, on, 1, false, no, n, off, 0")
+
+
+def choice(values: Mapping[str, object], advice: Mapping[str, str] | None = None) -> Kind:
+    """One of some words in any case.
+
+    Args:
+        values: what each word, in capitals, stands for.
+        advice: words that are refused with a reason of their own.
+    """
+
+    def read(text: str) -> object:
+        word = _some(text).upper()
+        if word not in values:
+            raise Refused((advice or {}).get(word, "not one of the words"))
+        return values[word]
+
+    return Kind(read, " or ".join(values))
+
+
+def start_word() -> Kind:
+    """`initialPositionInStream`; a timestamp has a key of its own."""
+    return choice(
+        {"LATEST": InitialPosition(StartAt.LATEST), "TRIM_HORIZON": InitialPosition(StartAt.TRIM_HORIZON)},
+        {"AT_TIMESTAMP": "for a time set initialPositionInStreamExtended to epoch seconds instead"},
+    )
+
+
+def start_timestamp() -> Kind:
+    """`initialPositionInStreamExtended`: epoch seconds."""
+    seconds = whole_number(0, _EPOCH_SECONDS_MAX, "seconds since 1970-01-01 UTC")
+
+    def read(text: str) -> InitialPosition:
+        try:
+            number = seconds.read(text)
+        except Refused as refusal:
+            word = trimmed(text)
+            if word.isdecimal() and len(word) == 13:
+                raise Refused(f"out of range, these are milliseconds: write {word[:-3]}") from None
+            raise refusal from None
+        assert isinstance(number, int), "whole_number gives whole numbers"
+        return InitialPosition(StartAt.TIMESTAMP, float(number))
+
+    return Kind(read, seconds.allowed)
+
+
+def name(pattern: str, allowed: str) -> Kind:
+    """A name that matches a pattern as a whole, blanks around it taken away."""
+    compiled = re.compile(pattern)
+
+    def read(text: str) -> str:
+        word = _some(text)
+        if not compiled.fullmatch(word):
+            raise Refused("not such a name")
+        return word
+
+    return Kind(read, allowed)
+
+
+def endpoint() -> Kind:
+    """The base address of a service."""
+    allowed = "http://HOST, http://HOST:PORT or the same with https"
+
+    def refuse() -> NoReturn:
+        raise Refused("not an address of a service")
+
+    def read(text: str) -> str:
+        word = _some(text)
+        if not word.isascii() or not word.isprintable() or " " in word:
+            refuse()
+        try:
+            parts = urlsplit(word)
+            good = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        except ValueError:
+            refuse()
+        if not good or parts.query or parts.fragment:
+            refuse()
+        if parts.username is not None or parts.password is not None:
+            raise Refused(
+                "an address with a user name; the requests are signed, nothing of that kind is needed"
+            )
+        return word
+
+    return Kind(read, allowed)
+
+
+def stream_arn() -> Kind:
+    """A stream's ARN (KCL: KinesisClientLibConfigurator checks the same form)."""
+
+    def read(text: str) -> StreamArn:
+        word = _some(text)
+        match = _ARN.fullmatch(word)
+        if match is None:
+            raise Refused("not the ARN of a stream")
+        return StreamArn(word, match["region"], match["name"])
+
+    return Kind(read, "arn:aws:kinesis:REGION:ACCOUNT:stream/NAME, with an account of 12 digits")
+
+
+def command() -> Kind:
+    """Program and arguments, split at runs of spaces and at nothing else (KCL: MultiLangRecordProcessorFactory)."""
+
+    def read(text: str) -> tuple[str, ...]:
+        words = tuple(word for word in text.split(" ") if word)
+        if not words:
+            raise Refused("empty; name the program that speaks the protocol")
+        if any("\0" in word or not _has_bytes(word) for word in words):
+            raise Refused("a character that no command line can hold")
+        return words
+
+    return Kind(read, "a program and its arguments, separated by spaces; no quotes, no shell")
+
+
+def _has_bytes(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,41 @@
+"""The adapters of a real daemon: AWS, child processes, the machine's clock and chance.
+
+Owns what is opened for a run, and that it is closed again in the right order. Knows nothing of what the worker does
+with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from kcl_daemon.app import Adapters
+from kcl_daemon.aws.build import build_kinesis, build_tables
+from kcl_daemon.aws.session import open_clients
+from kcl_daemon.children.process import ProcessChildren
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.ports import Log
+from kcl_daemon.system import SystemClock, SystemRandomness
+
+
+@asynccontextmanager
+async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters, None]:
+    """The adapters while the context is open; at its end, by whatever way, no child runs any more.
+
+    Raises:
+        ConfigurationError: region, endpoint or profile cannot be used; nothing has been touched.
+        AccessDenied: there are no credentials.
+    """
+    clock = SystemClock()
+    async with (
+        open_clients(settings.endpoints) as clients,
+        ProcessChildren(settings.child.command, log, clock) as children,
+    ):
+        yield Adapters(
+            clock=clock,
+            randomness=SystemRandomness(),
+            kinesis=build_kinesis(clients),
+            tables=build_tables(settings, clients, clock),
+            children=children,
+            log=log,
+        )

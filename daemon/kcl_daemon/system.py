@@ -1,0 +1,50 @@
+"""The real clock and real chance: the only place where the daemon asks the machine for either.
+
+Knows nothing else. The simulator puts its own in their place.
+"""
+
+from __future__ import annotations
+
+import random  # noqa: TID251 - this module is the adapter of the Randomness port
+import time
+import uuid
+from typing import Final
+
+import anyio
+
+_MILLISECONDS: Final = 1_000_000  # nanoseconds in one
+
+
+class SystemClock:
+    """The machine's clock, as the Clock port. `monotonic` is what the event loop counts by, too."""
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary start."""
+        return time.monotonic()  # noqa: TID251 - this module is the adapter of the Clock port
+
+    def wall_ms(self) -> int:
+        """Epoch milliseconds."""
+        return time.time_ns() // _MILLISECONDS
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait; at once where there is nothing to wait for, but always a place to be cancelled."""
+        await anyio.sleep(max(seconds, 0))
+
+    def move_on_after(self, seconds: float | None) -> anyio.CancelScope:
+        """A scope with that deadline; None: without."""
+        return anyio.move_on_after(seconds)
+
+
+class SystemRandomness:
+    """Chance from the operating system, as the Randomness port."""
+
+    def __init__(self) -> None:
+        self._random = random.SystemRandom()
+
+    def uniform(self, low: float, high: float) -> float:
+        """A number between the two."""
+        return self._random.uniform(low, high)
+
+    def token(self) -> str:
+        """A random UUID."""
+        return str(uuid.uuid4())  # noqa: TID251 - this module is the adapter of the Randomness port

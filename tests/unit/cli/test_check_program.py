@@ -1,0 +1,59 @@
+"""A program that cannot be run is told of before anything is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcl_daemon.cli.run import check_program
+from kcl_daemon.config.load import Loaded, interpret
+from kcl_daemon.errors import ConfigurationError
+
+
+def loaded(command: str) -> Loaded:
+    text = f"streamName = s\nexecutableName = {command}\napplicationName = app\n"
+    return interpret(text.encode(), file="app.properties", default_worker_id="w")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with one program; PATH has one empty directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    program = tmp_path / "consumer"
+    program.write_text("#!/bin/sh\n", encoding="ascii")
+    program.chmod(0o755)
+    (tmp_path / "notes.txt").touch(0o644)
+    return tmp_path
+
+
+def test_a_path_with_a_slash_is_taken_from_the_working_directory(here: Path) -> None:
+    check_program(loaded("./consumer --fast"))
+    check_program(loaded(f"{here}/consumer"))
+
+
+def test_a_name_is_looked_for_in_path(here: Path) -> None:
+    (here / "consumer").rename(here / "bin" / "consumer")
+    check_program(loaded("consumer --fast"))
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("consumer", "looked in PATH"),
+        ("./missing.py", "no such file"),
+        ("./notes.txt", "not executable"),
+        ("./bin", "directory"),
+    ],
+)
+def test_what_cannot_be_run_is_named_with_file_line_and_reason(here: Path, command: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_program(loaded(command))
+    message = str(caught.value)
+    assert message.startswith("app.properties:2: ")
+    assert "executableName" in message
+    assert command in message
+    assert reason in message
+    assert message.isprintable()

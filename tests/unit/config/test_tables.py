@@ -1,0 +1,75 @@
+"""The tables of properties agree with the settings, with each other and with the committed reference."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from kcl_daemon.config.inert import INERT
+from kcl_daemon.config.keys import BY_NAME, KEYS, Key
+from kcl_daemon.config.reference import default_of, reference
+from kcl_daemon.config.settings import Settings
+from tests.unit.config.helpers import GOOD, read
+
+ROOT = Path(__file__).parents[3]
+
+# A value for each key that differs from its default.
+SAMPLES = {
+    "executableName": "a b",
+    "applicationName": "other",
+    "streamName": "other",
+    "streamArn": "arn:aws-cn:kinesis:cn-north-1:111122223333:stream/clicks",
+    "workerId": "w",
+    "tableName": "table",
+    "regionName": "eu-west-1",
+    "kinesisEndpoint": "http://127.0.0.1:1",
+    "dynamoDBEndpoint": "http://127.0.0.1:2",
+    "initialPositionInStream": "TRIM_HORIZON",
+    "initialPositionInStreamExtended": "12",
+    "callProcessRecordsEvenForEmptyRecordList": "on",
+    "leaderHeartbeatMillis": "4000",
+    "leaderLeaseMillis": "20000",
+}
+
+
+def field_of(settings: Settings, target: str) -> object:
+    value: object = settings
+    for name in target.split("."):
+        assert name in {each.name for each in dataclasses.fields(value)}  # type: ignore[arg-type]  # a settings object
+        value = getattr(value, name)
+    return value
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+def test_every_key_reaches_the_field_that_the_table_names(key: Key) -> None:
+    before = field_of(read().settings, key.target)
+    after = field_of(read(f"{key.name} = {SAMPLES.get(key.name, '600')}\n").settings, key.target)
+    assert after != before
+    assert before is None or type(after) is type(before)
+
+
+def test_no_name_is_in_two_tables() -> None:
+    spellings = [spelling for key in KEYS for spelling in (key.name, *key.aliases)]
+    assert len(spellings) == len(set(spellings)) == len(BY_NAME)
+    assert not set(spellings) & set(INERT)
+
+
+def test_defaults_are_those_of_the_settings() -> None:
+    assert default_of(BY_NAME["failoverTimeMillis"]) == "10000"
+    assert default_of(BY_NAME["initialPositionInStream"]) == "LATEST"
+    assert default_of(BY_NAME["callProcessRecordsEvenForEmptyRecordList"]) == "false"
+    assert default_of(BY_NAME["executableName"]) == "required"
+
+
+def test_a_default_can_be_written_out_without_changing_anything() -> None:
+    written = "".join(
+        f"{key.name} = {default_of(key)}\n" for key in KEYS if key.default is None and not key.required
+    )
+    assert read(written).settings == read(base=GOOD).settings
+
+
+def test_the_committed_reference_is_the_generated_one() -> None:
+    committed = (ROOT / "docs" / "properties.md").read_text(encoding="utf-8")
+    assert committed == reference(), "run: python -m kcl_daemon.config.reference > docs/properties.md"

@@ -1,0 +1,78 @@
+"""What comes from outside is shown on one line and without credentials."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kcl_daemon.observe.redact import MASK, encodable, is_secret_name, masked, on_one_line, shown
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("key AKIAIOSFODNN7EXAMPLE here", f"key {MASK} here"),
+        ("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", MASK),
+        ("aws_secret_access_key = abc/def", f"aws_secret_access_key = {MASK}"),
+        ('{"password": "hunter2"}', f'{{"password": "{MASK}"}}'),
+        ("https://me:pass@host/x", f"https://{MASK}@host/x"),
+        (
+            "Authorization: AWS4-HMAC-SHA256 Credential=x, Signature=y",
+            f"Authorization: AWS4-HMAC-SHA256 {MASK}",
+        ),
+        ("https://h/?X-Amz-Signature=abc123&a=b", f"https://h/?X-Amz-Signature={MASK}&a=b"),
+    ],
+)
+def test_credentials_are_masked(text: str, expected: str) -> None:
+    assert masked(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "49640000000000000000000000000000000000000000000000000115",
+        "shardId-000000000000",
+        "a9993e364706816aba3e25717850c26c9cd0d89d",
+        "http://127.0.0.1:4567/",
+        "arn:aws:kinesis:eu-west-1:111122223333:stream/clicks",
+        "the password was wrong",
+    ],
+)
+def test_what_is_no_credential_stays(text: str) -> None:
+    assert masked(text) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("aws_secret_access_key", True),
+        ("sessionToken", True),
+        ("Authorization", True),
+        ("concurrency_token", False),
+        ("AwsCredentialsProvider", False),
+        ("shard_id", False),
+    ],
+)
+def test_a_name_tells_a_secret(name: str, secret: bool) -> None:
+    assert is_secret_name(name) is secret
+
+
+def test_a_value_under_a_secret_name_is_not_shown_at_all() -> None:
+    assert shown("abc", name="mySecret") == MASK
+    assert shown("", name="mySecret") == ""
+
+
+def test_a_long_value_is_cut_with_its_length() -> None:
+    assert shown("x" * 1000) == "x" * 200 + "... (1000 characters)"
+
+
+def test_control_characters_are_escaped() -> None:
+    assert on_one_line("a\x1b[31m\nb\u2028\ud800") == "a\\x1b[31m\\nb\\u2028\\ud800"
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(codec=None)))
+def test_anything_can_be_shown(text: str) -> None:
+    assert shown(text).isprintable()
+    encodable(text).encode()

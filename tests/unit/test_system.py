@@ -1,0 +1,41 @@
+"""The real clock and real chance behave as their ports say."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from kcl_daemon.ports import Clock, Randomness
+from kcl_daemon.system import SystemClock, SystemRandomness
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def test_they_are_the_ports() -> None:
+    clock: Clock = SystemClock()
+    randomness: Randomness = SystemRandomness()
+    assert clock.monotonic() <= clock.monotonic()
+    assert 1 <= randomness.uniform(1, 2) <= 2
+    assert randomness.token() != randomness.token()
+
+
+def test_wall_time_is_in_milliseconds() -> None:
+    assert 1_700_000_000_000 < SystemClock().wall_ms() < 10_000_000_000_000
+
+
+@pytest.mark.anyio
+async def test_a_scope_ends_by_the_same_clock_and_none_is_without_end() -> None:
+    clock = SystemClock()
+    with clock.move_on_after(0) as scope:
+        await clock.sleep(60)
+    assert scope.cancelled_caught
+    assert clock.move_on_after(None).deadline == float("inf")
+    await clock.sleep(-1)
+
+
+@pytest.mark.anyio
+async def test_the_event_loop_counts_by_the_same_clock() -> None:
+    assert abs(anyio.current_time() - SystemClock().monotonic()) < 5
