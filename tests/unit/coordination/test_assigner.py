@@ -1,0 +1,307 @@
+"""The leader at work over real rows, and workers that find what it gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from kcl_daemon.assignment.count import by_lease_count
+from kcl_daemon.config.settings import LeaseSettings
+from kcl_daemon.coordination.assigner import Assigner
+from kcl_daemon.coordination.discovery import Discovery
+from kcl_daemon.coordination.elector import Elector
+from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
+from kcl_daemon.coordination.reporter import Reporter
+from kcl_daemon.coordination.syncer import Syncer
+from kcl_daemon.coordination.timings import timings
+from kcl_daemon.leases import row as lease_row
+from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.stats import report
+from kcl_daemon.leases.table import Row
+from kcl_daemon.ports import StreamRef, Tables
+from kcl_daemon.shards.shard import InitialPosition, StartAt
+from kcl_local.kinesis.model import KinesisModel
+from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
+from tests.simulator.loop import run_virtual
+from tests.simulator.memory.kinesis import MemoryKinesis
+from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.troubled import Trouble, TroubledTable
+
+ME, OTHER, GONE = WorkerId("me"), WorkerId("other"), WorkerId("gone")
+
+
+class Stage:
+    """One worker's coordination over empty tables and a stream of four shards; consumers are only noted."""
+
+    def __init__(self) -> None:
+        clock, self.log, periods = LoopClock(), MemoryLog(), timings(LeaseSettings())
+        self.clock = clock
+        self.leases = TroubledTable()
+        self.tables = Tables(
+            self.leases, TroubledTable("metrics", "wid"), TroubledTable("coordinator", "key")
+        )
+        self.model = KinesisModel(lambda: clock.wall_ms() / 1000)
+        self.model.handle("CreateStream", {"StreamName": "words", "ShardCount": 4})
+        self.found: list[LeaseKey] = []
+        self.keeper = LeaseKeeper(table=self.leases, worker_id=ME, clock=clock, timings=periods, log=self.log)
+        self.elector = Elector(
+            table=self.tables.coordinator,
+            worker_id=ME,
+            clock=clock,
+            randomness=CalmChance(),
+            timings=periods,
+            log=self.log,
+        )
+        self.reporter = Reporter(
+            table=self.tables.worker_metrics, worker_id=ME, clock=clock, timings=periods, log=self.log
+        )
+        self.discovery = Discovery(
+            table=self.leases,
+            worker_id=ME,
+            keeper=self.keeper,
+            clock=clock,
+            timings=periods,
+            log=self.log,
+            on_found=self._on_found,
+        )
+        self.assigner = Assigner(
+            tables=self.tables,
+            elector=self.elector,
+            syncer=Syncer(
+                table=self.leases,
+                kinesis=MemoryKinesis(self.model),
+                stream=StreamRef("words"),
+                position=InitialPosition(StartAt.TRIM_HORIZON),
+                clock=clock,
+                timings=periods,
+                log=self.log,
+            ),
+            strategy=by_lease_count,
+            max_leases_for_worker=1000,
+            clock=clock,
+            timings=periods,
+            log=self.log,
+            on_assigned=self.discovery.take_assigned,
+        )
+
+    def _on_found(self, held: HeldLease) -> None:
+        self.found.append(held.key)
+
+    async def has_lease(self, number: int, owner: WorkerId | None, **changes: str) -> LeaseKey:
+        """A lease is in the table already."""
+        width = (MAX_HASH + 1) // 4
+        hash_range = HashRange(number * width, (number + 1) * width - 1)
+        key = LeaseKey(f"shardId-{number:012d}")
+        lease = Lease(key, 3, TRIM_HORIZON, lease_owner=owner, hash_range=hash_range)
+        await TroubledTable.put(self.leases, {**lease_row.new_lease_row(lease), **changes})
+        return key
+
+    async def has_worker(self, worker: WorkerId) -> None:
+        """Another worker reports now."""
+        await self.tables.worker_metrics.update(report(worker, now_s=self.clock.wall_ms() // 1000))
+
+    async def owners(self) -> dict[str, str | None]:
+        """Who owns what."""
+        rows = await TroubledTable.scan(self.leases)
+        return {str(row["leaseKey"]): str(row["leaseOwner"]) if "leaseOwner" in row else None for row in rows}
+
+
+def play(
+    scene: Callable[[Stage], Awaitable[None]], *, before: Callable[[Stage], Awaitable[object]] | None = None
+) -> Stage:
+    """Run all loops beside a scene, after the tables were prepared."""
+
+    async def main() -> Stage:
+        stage = Stage()
+        for table in (stage.leases, stage.tables.worker_metrics, stage.tables.coordinator):
+            await table.ensure()
+        if before is not None:
+            await before(stage)
+        await stage.reporter.report()
+        async with anyio.create_task_group() as beside:
+            loops = (stage.keeper, stage.elector, stage.reporter, stage.assigner, stage.discovery)
+            for loop in loops:
+                beside.start_soon(loop.run)
+            await scene(stage)
+            beside.cancel_scope.cancel()
+        return stage
+
+    return run_virtual(main)
+
+
+def test_a_fresh_application_gets_its_leases_and_its_first_worker_holds_them_at_once() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(0.5)
+        assert set((await stage.owners()).values()) == {"me"}
+        assert sorted(stage.keeper.held) == sorted(stage.found)
+        assert len(stage.found) == 4
+
+    play(scene)
+
+
+def test_a_bootstrap_that_was_cut_off_is_completed_by_the_next_leader() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(0.5)
+        assert len(await stage.owners()) == 4
+
+    play(scene, before=lambda stage: stage.has_lease(2, None))
+
+
+def test_a_dead_workers_leases_are_taken_after_the_failover_time_and_not_before() -> None:
+    async def before(stage: Stage) -> None:
+        for number in range(4):
+            await stage.has_lease(number, GONE)
+        await stage.has_worker(GONE)  # its row is still fresh
+
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(9.9)
+        assert stage.found == []
+        await anyio.sleep(5.0)
+        assert len(stage.found) == 4
+        assert set((await stage.owners()).values()) == {"me"}
+
+    play(scene, before=before)
+
+
+def test_a_new_worker_is_handed_half_of_the_leases_by_their_owner() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(5.0)
+        await stage.has_worker(OTHER)
+        await anyio.sleep(6.0)
+        handed = [held for held in stage.keeper.held.values() if held.next_owner == OTHER]
+        assert len(handed) == 2
+        for held in handed:
+            await stage.keeper.give_up(held)
+        await anyio.sleep(5.0)
+        assert sorted(str(owner) for owner in (await stage.owners()).values()) == [
+            "me",
+            "me",
+            "other",
+            "other",
+        ]
+
+    play(scene)
+
+
+def test_a_handoff_that_never_ends_is_cut_short() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(5.0)
+        await stage.has_worker(OTHER)
+        for _ in range(6):
+            await anyio.sleep(10.0)
+            await stage.has_worker(OTHER)  # it lives, but we never pass anything on
+        rows = await TroubledTable.scan(stage.leases)
+        assert not any("checkpointOwner" in row for row in rows)
+
+    stage = play(scene)
+    assert any("took too long" in str(fields) for _, _, fields in stage.log.lines)
+
+
+def test_a_worker_that_left_is_given_nothing() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.reporter.retire()
+        await anyio.sleep(5.0)
+        assert set((await stage.owners()).values()) == {None}
+
+    async def before(stage: Stage) -> None:
+        for number in range(4):
+            await stage.has_lease(number, None)
+
+    async def main() -> None:
+        stage = Stage()
+        for table in (stage.leases, stage.tables.worker_metrics, stage.tables.coordinator):
+            await table.ensure()
+        await before(stage)
+        async with anyio.create_task_group() as beside:
+            for loop in (stage.elector, stage.assigner, stage.discovery):
+                beside.start_soon(loop.run)
+            await scene(stage)
+            beside.cancel_scope.cancel()
+
+    run_virtual(main)
+
+
+def test_a_malformed_row_is_reported_once_and_left_alone() -> None:
+    bad: Row = {"leaseKey": "shardId-bad", "leaseOwner": "me", "checkpoint": "soon"}
+
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(30.0)
+        assert await TroubledTable.get(stage.leases, "shardId-bad") == bad
+        assert len(stage.found) == 4
+
+    stage = play(scene, before=lambda stage: stage.leases.put(bad))
+    assert (
+        stage.log.events("error").count("lease_row_malformed") == 2
+    )  # once as leader, once as the owner it names
+
+
+def test_rows_of_other_kinds_in_the_lease_table_are_no_leases() -> None:
+    metrics: Row = {"leaseKey": "w-9", "entityType": "WORKER_METRIC_STATS", "lut": 5}
+
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(5.0)
+        assert len(stage.found) == 4
+
+    assert play(scene, before=lambda stage: stage.leases.put(metrics)).log.events("error") == []
+
+
+def test_a_finished_lease_given_to_us_is_not_consumed() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(30.0)
+        assert stage.found.count(LeaseKey("shardId-000000000000")) == 0
+
+    play(scene, before=lambda stage: stage.has_lease(0, ME, checkpoint=str(SHARD_END)))
+
+
+def test_a_lease_in_handoff_to_us_waits_until_its_old_owner_is_done() -> None:
+    async def before(stage: Stage) -> None:
+        await stage.has_lease(0, ME, checkpointOwner="other")
+        await stage.has_worker(OTHER)
+
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(9.0)
+        key = LeaseKey("shardId-000000000000")
+        assert key not in stage.found
+        row = await TroubledTable.get(stage.leases, key)
+        assert row is not None
+        await TroubledTable.update(stage.leases, lease_row.assignment(lease_row.lease_from_row(row), ME))
+        await anyio.sleep(2.5)
+        assert key in stage.found
+
+    play(scene, before=before)
+
+
+def test_a_restarted_worker_of_the_same_name_resumes_its_leases_at_once() -> None:
+    async def before(stage: Stage) -> None:
+        for number in range(4):
+            await stage.has_lease(number, ME)
+
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(2.1)
+        assert len(stage.found) == 4
+
+    play(scene, before=before)
+
+
+def test_without_the_owner_index_leases_are_found_by_a_scan() -> None:
+    async def before(stage: Stage) -> None:
+        stage.leases._has_owner_index = False
+        for number in range(4):
+            await stage.has_lease(number, ME)
+
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(2.1)
+        assert len(stage.found) == 4
+
+    play(scene, before=before)
+
+
+def test_a_leader_whose_runs_keep_failing_lets_another_lead() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(1.0)
+        stage.leases.reads.extend([Trouble.THROTTLED] * 30)
+        await anyio.sleep(12.0)
+
+    stage = play(scene)
+    assert "leadership_released" in stage.log.events("info")

@@ -1,0 +1,191 @@
+"""One worker's part in the election."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from kcl_daemon.config.settings import LeaseSettings
+from kcl_daemon.coordination.elector import Elector
+from kcl_daemon.coordination.timings import timings
+from kcl_daemon.leases.leader import LEADER_KEY, LeaderLock, lock_from_row, lock_row
+from kcl_daemon.leases.lease import WorkerId
+from tests.simulator.loop import run_virtual
+from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.troubled import Trouble, TroubledTable
+
+ME, OTHER = WorkerId("me"), WorkerId("other")
+
+
+class Stage:
+    """An elector over a coordinator table."""
+
+    def __init__(self) -> None:
+        self.table = TroubledTable("coordinator", "key")
+        self.log = MemoryLog()
+        self.elected_at_s: list[float] = []
+        self.elector = Elector(
+            table=self.table,
+            worker_id=ME,
+            clock=LoopClock(),
+            randomness=CalmChance(),
+            timings=timings(LeaseSettings()),
+            log=self.log,
+        )
+        self.elector.on_elected(lambda: self.elected_at_s.append(anyio.current_time()))
+
+    async def lock(self) -> LeaderLock | None:
+        return lock_from_row(await TroubledTable.get(self.table, LEADER_KEY))
+
+    async def led_by(self, owner: WorkerId, *, version: str = "v-1", duration_ms: int = 120_000) -> None:
+        """Somebody else's lock is in the table."""
+        await TroubledTable.put(self.table, lock_row("key", LeaderLock(owner, version, duration_ms)))
+
+
+def play(scene: Callable[[Stage], Awaitable[None]], *, led_by: WorkerId | None = None) -> Stage:
+    """Run the elector beside a scene."""
+
+    async def main() -> Stage:
+        stage = Stage()
+        await stage.table.ensure()
+        if led_by is not None:
+            await stage.led_by(led_by)
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(stage.elector.run)
+            await scene(stage)
+            beside.cancel_scope.cancel()
+        return stage
+
+    return run_virtual(main)
+
+
+def test_without_a_leader_the_first_look_takes_the_lock() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(0.1)
+        assert stage.elector.is_leader
+        lock = await stage.lock()
+        assert lock == LeaderLock(ME, "token-1", 30_000)
+
+    assert play(scene).elected_at_s == [0.0]
+
+
+def test_the_leader_shows_a_new_version_with_each_heartbeat() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(11.0)
+        lock = await stage.lock()
+        assert lock is not None
+        assert lock.version == "token-3"
+
+    play(scene)
+
+
+def test_a_silent_leader_is_replaced_after_its_own_lease_and_one_look() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(300.0)
+        assert stage.elector.is_leader
+
+    (elected_s,) = play(scene, led_by=OTHER).elected_at_s
+    assert 120.0 < elected_s <= 130.0
+
+
+def test_a_heartbeating_leader_is_never_replaced() -> None:
+    async def scene(stage: Stage) -> None:
+        for beat in range(20):
+            await anyio.sleep(100.0)
+            await stage.led_by(OTHER, version=f"beat-{beat}")
+        assert not stage.elector.is_leader
+
+    assert play(scene, led_by=OTHER).elected_at_s == []
+
+
+def test_a_leader_that_left_cleanly_is_replaced_at_the_next_look() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(61.0)
+        await TroubledTable.delete(stage.table, LEADER_KEY)
+        await anyio.sleep(5.1)
+        assert stage.elector.is_leader
+
+    play(scene, led_by=OTHER)
+
+
+def test_a_silent_leader_is_noticed_before_it_may_be_replaced() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(8.0)
+        assert not stage.elector.may_lead_soon
+        await anyio.sleep(12.0)
+        assert stage.elector.may_lead_soon
+
+    play(scene, led_by=OTHER)
+
+
+def test_a_heartbeat_whose_answer_got_lost_does_not_cost_the_lock() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(1.0)
+        stage.table.writes.extend([Trouble.FAILED_AFTER, Trouble.FAILED_AFTER])
+        await anyio.sleep(60.0)
+        assert stage.elector.is_leader
+        assert "leadership_lost" not in stage.log.events()
+
+    assert len(play(scene).elected_at_s) == 1
+
+
+def test_a_leader_that_cannot_reach_the_table_steps_down_when_its_lease_is_over() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(1.0)
+        stage.table.writes.extend([Trouble.FAILED_BEFORE] * 100)
+        await anyio.sleep(29.0)
+        assert stage.elector.is_leader
+        await anyio.sleep(6.0)
+        assert (
+            stage.log.events("warning")[-1] == "leader_lock_unreachable"
+            or "leadership_lost" in stage.log.events()
+        )
+
+    stage = play(scene)
+    assert not stage.elector.is_leader
+
+
+def test_a_leader_whose_lock_was_taken_knows_at_its_next_heartbeat() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(1.0)
+        await stage.led_by(OTHER, version="theirs")
+        await anyio.sleep(5.0)
+        assert not stage.elector.is_leader
+        lock = await stage.lock()
+        assert lock is not None
+        assert lock.owner == OTHER
+
+    assert "leadership_lost" in play(scene).log.events("warning")
+
+
+def test_a_claim_whose_answer_got_lost_is_made_good_at_the_next_look() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.table.writes.append(Trouble.FAILED_AFTER)
+        await anyio.sleep(6.0)
+        assert stage.elector.is_leader
+
+    play(scene)
+
+
+def test_resigning_removes_the_lock_even_after_a_lost_heartbeat() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(1.0)
+        stage.table.writes.append(Trouble.FAILED_AFTER)
+        await anyio.sleep(5.0)
+        await stage.elector.resign()
+        assert await stage.lock() is None
+        assert not stage.elector.is_leader
+
+    play(scene)
+
+
+def test_a_worker_that_does_not_lead_leaves_the_lock_alone_when_it_resigns() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(1.0)
+        await stage.elector.resign()
+        lock = await stage.lock()
+        assert lock is not None
+        assert lock.owner == OTHER
+
+    play(scene, led_by=OTHER)
