@@ -1,0 +1,236 @@
+"""What was written against what was delivered: lost, repeated, out of order, before parents; and the words.
+
+Owns the rules, as one state that is told facts (`wrote`, `delivered`, `lineage`) and answers questions. Pure: no files,
+no network, no clock. The facts may come in any order between producer and ledger; the verdict is final once all are in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import assert_never
+
+from kcl_local.demo.ledger import Counted, Entry
+
+
+class ShardState(Enum):
+    """How far the processing of a shard has come, as its processes told."""
+
+    WAITING = "waiting"
+    READING = "reading"
+    STOPPED = "stopped"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardProgress:
+    """One line of the live table.
+
+    Args:
+        shard_id: its name.
+        parents: the shards it came from.
+        is_open: whether the stream still takes records for it.
+        state: of its processing.
+        written: records the stream took.
+        delivered: of those, how many reached a process at least once.
+        unsaved: records delivered since the last checkpoint.
+    """
+
+    shard_id: str
+    parents: tuple[str, ...]
+    is_open: bool
+    state: ShardState
+    written: int
+    delivered: int
+    unsaved: int
+
+    @property
+    def behind(self) -> int:
+        """Written and not delivered yet; never negative, as a delivery may be known before its write is."""
+        return max(0, self.written - self.delivered)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The account of a run; see `Checker.verdict`. All counts are of records.
+
+    Args:
+        written: taken by the stream.
+        delivered: of those, reached a process at least once.
+        repeated: deliveries beyond the first of each record (a checkpoint was behind when its process ended).
+        lost: written and never delivered.
+        unknown: delivered although never written, or by a shard that never took them.
+        out_of_order: deliveries not after the one before them in the same process.
+        before_parents: first deliveries of a shard before the processing of its parents was done.
+        words_written: how often each word was written.
+        words_delivered: how often each word was delivered, each record once.
+    """
+
+    written: int
+    delivered: int
+    repeated: int
+    lost: int
+    unknown: int
+    out_of_order: int
+    before_parents: int
+    words_written: Counter[str]
+    words_delivered: Counter[str]
+
+    @property
+    def words_agree(self) -> bool:
+        """Whether the word counts of the processes are those of the text that was written."""
+        return self.words_written == self.words_delivered
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing is wrong. Repeated records are not: delivery is at least once."""
+        faults = self.lost + self.unknown + self.out_of_order + self.before_parents
+        return faults == 0 and self.words_agree
+
+
+@dataclass(slots=True)
+class _Shard:
+    parents: tuple[str, ...] = ()
+    is_open: bool = True
+    written: set[int] = field(default_factory=set[int])
+    first_delivered_s: dict[int, float] = field(default_factory=dict[int, float])
+    last_of_process: dict[str, int] = field(default_factory=dict[str, int])
+    state: ShardState = ShardState.WAITING
+    ended_at_s: float | None = None
+    unsaved: int = 0
+
+    def done_at_s(self) -> float:
+        """When all that was written to it had been delivered and its end been told; infinity: not (yet)."""
+        times = [self.first_delivered_s.get(number, float("inf")) for number in self.written]
+        return max([*times, float("inf") if self.ended_at_s is None else self.ended_at_s])
+
+
+class Checker:
+    """Collects the facts of one run.
+
+    Attributes:
+        first_delivery_s: when the first record reached a process; None before that.
+        last_delivery_s: when the last one so far did.
+    """
+
+    def __init__(self) -> None:
+        self._shards: dict[str, _Shard] = {}
+        self._words_written: Counter[str] = Counter()
+        self._words_delivered: Counter[str] = Counter()
+        self._repeated = 0
+        self._out_of_order = 0
+        self.first_delivery_s: float | None = None
+        self.last_delivery_s: float | None = None
+
+    def lineage(self, shard_id: str, *, parents: tuple[str, ...], is_open: bool) -> None:
+        """A shard of the stream as it is now."""
+        shard = self._shard(shard_id)
+        shard.parents = parents
+        shard.is_open = is_open
+
+    def wrote(self, shard_id: str, sequence_number: str, word_counts: Mapping[str, int]) -> None:
+        """The stream took a record and gave it this number."""
+        self._shard(shard_id).written.add(int(sequence_number))
+        self._words_written.update(word_counts)
+
+    def told(self, entry: Entry) -> None:
+        """A process wrote this into its ledger. Entries of one process must come in their order."""
+        shard = self._shard(entry.shard_id)
+        match entry.kind:
+            case "start":
+                shard.state = ShardState.READING
+                shard.unsaved = 0
+            case "records":
+                for record in entry.records:
+                    self._delivered(shard, entry, record)
+                shard.unsaved += len(entry.records)
+            case "checkpoint":
+                shard.unsaved = 0
+            case "ended":
+                shard.state = ShardState.ENDED
+                shard.ended_at_s = min(entry.at_s, shard.ended_at_s or entry.at_s)
+            case "stopping" | "lost":
+                if shard.state is not ShardState.ENDED:
+                    shard.state = ShardState.STOPPED
+            case _:
+                assert_never(entry.kind)
+
+    def _delivered(self, shard: _Shard, entry: Entry, record: Counted) -> None:
+        number = int(record.sequence_number)
+        if number <= shard.last_of_process.get(entry.process, -1):
+            self._out_of_order += 1
+        shard.last_of_process[entry.process] = number
+        known_s = shard.first_delivered_s.get(number)
+        if known_s is None:
+            self._words_delivered.update(record.words)
+        else:
+            self._repeated += 1
+        shard.first_delivered_s[number] = entry.at_s if known_s is None else min(known_s, entry.at_s)
+        if self.first_delivery_s is None or entry.at_s < self.first_delivery_s:
+            self.first_delivery_s = entry.at_s
+        if self.last_delivery_s is None or entry.at_s > self.last_delivery_s:
+            self.last_delivery_s = entry.at_s
+
+    def _shard(self, shard_id: str) -> _Shard:
+        return self._shards.setdefault(shard_id, _Shard())
+
+    def progress(self) -> tuple[ShardProgress, ...]:
+        """Every shard, by name."""
+        return tuple(
+            ShardProgress(
+                shard_id=name,
+                parents=shard.parents,
+                is_open=shard.is_open,
+                state=shard.state,
+                written=len(shard.written),
+                delivered=len(shard.first_delivered_s),
+                unsaved=shard.unsaved,
+            )
+            for name, shard in sorted(self._shards.items())
+        )
+
+    @property
+    def written(self) -> int:
+        """Records written so far."""
+        return sum(len(shard.written) for shard in self._shards.values())
+
+    @property
+    def delivered(self) -> int:
+        """Records delivered so far, each once."""
+        return sum(len(shard.first_delivered_s) for shard in self._shards.values())
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to deliver: all that was written has been, and every closed shard's end was told."""
+        return all(
+            shard.written <= shard.first_delivered_s.keys()
+            and (shard.is_open or shard.ended_at_s is not None)
+            for shard in self._shards.values()
+        )
+
+    def last_delivered(self, shard_id: str) -> int | None:
+        """The highest sequence number delivered from a shard; None: nothing yet."""
+        return max(self._shard(shard_id).first_delivered_s, default=None)
+
+    def verdict(self) -> Verdict:
+        """The account of all that was told so far."""
+        shards = self._shards.values()
+        return Verdict(
+            written=self.written,
+            delivered=sum(len(shard.written & shard.first_delivered_s.keys()) for shard in shards),
+            repeated=self._repeated,
+            lost=sum(len(shard.written - shard.first_delivered_s.keys()) for shard in shards),
+            unknown=sum(len(shard.first_delivered_s.keys() - shard.written) for shard in shards),
+            out_of_order=self._out_of_order,
+            before_parents=sum(self._before_parents(shard) for shard in shards),
+            words_written=self._words_written,
+            words_delivered=self._words_delivered,
+        )
+
+    def _before_parents(self, shard: _Shard) -> int:
+        if not shard.parents:
+            return 0
+        allowed_s = max(self._shard(parent).done_at_s() for parent in shard.parents)
+        return sum(at_s < allowed_s for at_s in shard.first_delivered_s.values())

@@ -1,0 +1,241 @@
+"""The processes of a run: the local endpoints and the daemons. Starting, stopping and never leaving one behind.
+
+Owns their lives. They get sessions of their own, so that Ctrl-C reaches the demo alone, which then ends them in order.
+Should the demo die without a chance to do so, the endpoints end with their stdin and the daemons by `tied`; the
+daemons' children end with their own stdin. Knows nothing of streams or records.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+from typing import Final
+
+import anyio
+import orjson
+from anyio.abc import Process
+
+from kcl_local.demo import ledger, tied
+from kcl_local.demo.errors import DemoError
+from kcl_local.demo.stream import KEY_ID, REGION, SECRET_KEY
+
+ENDPOINTS_READY_WITHIN_S: Final = 30.0
+ENDPOINTS_END_WITHIN_S: Final = 5.0
+DAEMON_ENDS_WITHIN_S: Final = 20.0
+TAIL_LINES: Final = 30
+_POLL_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Urls:
+    """Where the local endpoints answer."""
+
+    kinesis: str
+    dynamodb: str
+
+
+class Running:
+    """A started process.
+
+    Args:
+        name: for messages, as in `the daemon`.
+        process: just started.
+        log: has what it wrote to stderr (a daemon: and to stdout).
+    """
+
+    def __init__(self, name: str, process: Process, log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs, negative for a signal."""
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        """Wait for its end; the exit code."""
+        return await self._process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal; no effect once it has ended."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                # Not Process.send_signal: it reaps a process that has just ended, whose exit code is then unknown.
+                os.kill(self.pid, number)
+
+    async def stop(self, within_s: float = DAEMON_ENDS_WITHIN_S) -> int:
+        """SIGTERM, and SIGKILL should it not have ended in that time; the exit code."""
+        self.signal(signal.SIGTERM)
+        return await self.ended(within_s)
+
+    async def ended(self, within_s: float) -> int:
+        """Wait that long for its end, then kill it; the exit code."""
+        with anyio.move_on_after(within_s):
+            return await self._process.wait()
+        self.signal(signal.SIGKILL)
+        return await self._process.wait()
+
+    @property
+    def reads_stdin(self) -> bool:
+        """Whether it has a pipe as its stdin, and so can be told to end by EOF."""
+        return self._process.stdin is not None
+
+    async def close_stdin(self) -> None:
+        """Let it read EOF, if it reads at all."""
+        if self._process.stdin is not None:
+            await self._process.stdin.aclose()
+
+    async def fail_when_ended(self) -> None:
+        """Wait for its end and call that a failure: for a process that is still needed."""
+        code = await self.wait()
+        raise DemoError(f"{self.name} ended with {_exit_in_words(code)}\n{log_tail(self.log)}")
+
+
+def _exit_in_words(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def log_tail(log: Path, lines: int = TAIL_LINES) -> str:
+    """The last lines of a log with its path above, for the screen."""
+    try:
+        text = log.read_text("utf-8", "replace").splitlines()
+    except OSError as error:
+        return f"its log cannot be read: {error}"
+    return "\n".join([f"the end of its log {log}:", *(f"  {line}" for line in text[-lines:])])
+
+
+class Processes:
+    """All processes of a run."""
+
+    def __init__(self) -> None:
+        self._running: list[Running] = []
+
+    def kill_all(self) -> None:
+        """SIGKILL to all that still run: for the user who presses Ctrl-C again."""
+        for running in self._running:
+            running.signal(signal.SIGKILL)
+
+    @asynccontextmanager
+    async def endpoints(self, directory: Path) -> AsyncGenerator[tuple[Running, Urls]]:
+        """The local Kinesis and DynamoDB, for the time of the block; DemoError where they do not start."""
+        answer = directory / "endpoints.json"
+        command = [sys.executable, "-m", "kcl_local", "--until-eof"]
+        with _open_files(answer, directory / "endpoints.log") as (stdout, stderr):
+            process = await anyio.open_process(
+                command,
+                stdin=PIPE,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=directory,
+                env=environment(),
+                start_new_session=True,
+            )
+        async with self._kept(
+            Running("the local endpoints", process, directory / "endpoints.log")
+        ) as running:
+            yield running, await _urls(running, answer)
+
+    @asynccontextmanager
+    async def daemon(self, name: str, properties: Path, ledgers: Path) -> AsyncGenerator[Running]:
+        """A daemon on a properties file, for the time of the block; one still running at its end is stopped."""
+        program = [
+            sys.executable,
+            "-m",
+            "kcl_daemon",
+            "--properties",
+            str(properties),
+            "--log-format",
+            "console",
+        ]
+        command = [sys.executable, "-E", "-S", tied.__file__, str(os.getpid()), *program]
+        log = properties.with_suffix(".log")
+        with _open_files(log) as (output,):
+            process = await anyio.open_process(
+                command,
+                stdin=DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=properties.parent,
+                env=environment({ledger.DIRECTORY_VARIABLE: str(ledgers)}),
+                start_new_session=True,
+            )
+        async with self._kept(Running(name, process, log)) as running:
+            yield running
+
+    @asynccontextmanager
+    async def _kept(self, running: Running) -> AsyncGenerator[Running]:
+        """End it at the end of the block, also when that is cancelled: by EOF if it reads one, else by SIGTERM."""
+        self._running.append(running)
+        try:
+            yield running
+        finally:
+            with anyio.CancelScope(shield=True):
+                if running.exit_code is None:
+                    await self._end(running)
+                await running.close_stdin()
+                self._running.remove(running)
+
+    async def _end(self, running: Running) -> None:
+        if running.reads_stdin:
+            await running.close_stdin()
+            await running.ended(ENDPOINTS_END_WITHIN_S)
+        else:
+            await running.stop()
+
+
+@contextmanager
+def _open_files(*paths: Path) -> Generator[tuple[int, ...]]:
+    """Append to these files, by descriptor, while a process is started."""
+    descriptors = tuple(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) for path in paths)
+    try:
+        yield descriptors
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+async def _urls(running: Running, answer: Path) -> Urls:
+    """What the endpoints tell in their first line, once it is there."""
+    with anyio.move_on_after(ENDPOINTS_READY_WITHIN_S):
+        while running.exit_code is None:
+            line, end, _ = _content(answer).partition(b"\n")
+            if end:
+                told: Mapping[str, str] = orjson.loads(line)
+                return Urls(told["kinesis_url"], told["dynamodb_url"])
+            await anyio.sleep(_POLL_S)
+        await running.fail_when_ended()
+    raise DemoError(
+        f"{running.name} did not start in {ENDPOINTS_READY_WITHIN_S:g} s\n{log_tail(running.log)}"
+    )
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def environment(
+    more: Mapping[str, str] | None = None, base: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """The environment of a process of the demo: nothing of the user's AWS account, keys for the local endpoints."""
+    kept = {name: value for name, value in base.items() if not name.startswith("AWS_")}
+    return {
+        **kept,
+        "AWS_ACCESS_KEY_ID": KEY_ID,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_REGION": REGION,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        **(more or {}),
+    }

@@ -1,0 +1,189 @@
+"""What the demo shows: a live table on a terminal, plain lines otherwise.
+
+Owns the looks. Knows nothing of where the figures come from.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, Protocol
+
+import click
+
+from kcl_local.demo.check import ShardProgress, ShardState
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+PLAIN_EVERY_S: Final = 1.0
+_TABLE_PER_SECOND: Final = 4
+_PREFIX: Final = "shardId-"
+_SIGNS: Final = {
+    ShardState.WAITING: ".",
+    ShardState.READING: "+",
+    ShardState.STOPPED: "-",
+    ShardState.ENDED: "=",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run is.
+
+    Args:
+        elapsed_s: since the stream was ACTIVE.
+        shards: all of the stream.
+    """
+
+    elapsed_s: float
+    shards: Sequence[ShardProgress]
+
+    @property
+    def written(self) -> int:
+        """Over all shards."""
+        return sum(shard.written for shard in self.shards)
+
+    @property
+    def delivered(self) -> int:
+        """Over all shards."""
+        return sum(shard.delivered for shard in self.shards)
+
+    @property
+    def behind(self) -> int:
+        """Over all shards."""
+        return sum(shard.behind for shard in self.shards)
+
+
+class Screen(Protocol):
+    """Where a run is shown."""
+
+    def say(self, text: str) -> None:
+        """A line of its own, which stays."""
+        ...
+
+    def show(self, progress: Progress) -> None:
+        """The newest figures, in place of those before them or after them."""
+        ...
+
+
+def short_name(shard_id: str) -> str:
+    """A shard's number as short as it can be told: `shardId-000000000012` is `12`."""
+    return shard_id.removeprefix(_PREFIX).lstrip("0") or "0"
+
+
+def state_in_words(shard: ShardProgress) -> str:
+    """The state of a shard's processing, and whether the stream still takes records for it."""
+    match shard.state:
+        case ShardState.WAITING:
+            return "awaits parents" if shard.parents else "waits"
+        case ShardState.READING:
+            return "reads" if shard.is_open else "reads to its end"
+        case ShardState.STOPPED:
+            return "stopped"
+        case ShardState.ENDED:
+            return "ended"
+
+
+def checkpoint_in_words(shard: ShardProgress) -> str:
+    """How far the checkpoint of a shard is behind what it has delivered."""
+    if shard.state is ShardState.ENDED and shard.unsaved == 0:
+        return "SHARD_END"
+    if shard.delivered == 0:
+        return "-"
+    return f"{shard.unsaved:,} behind" if shard.unsaved else "all"
+
+
+class PlainScreen:
+    """Lines for a log: one for all shards, about every second."""
+
+    def __init__(self) -> None:
+        self._shown_at_s: float | None = None
+
+    def say(self, text: str) -> None:
+        """A line."""
+        click.echo(text)
+
+    def show(self, progress: Progress) -> None:
+        """A line, unless the last one was just now."""
+        if self._shown_at_s is not None and progress.elapsed_s - self._shown_at_s < PLAIN_EVERY_S:
+            return
+        self._shown_at_s = progress.elapsed_s
+        click.echo(plain_line(progress))
+
+
+def plain_line(progress: Progress) -> str:
+    """All figures in a line; for each shard its number, what was delivered of what was written, and a sign of its state.
+
+    The signs: `.` waits, `+` reads, `-` stopped, `=` ended.
+    """
+    shards = "  ".join(
+        f"{short_name(shard.shard_id)}{_SIGNS[shard.state]}{shard.delivered}/{shard.written}"
+        for shard in progress.shards
+    )
+    totals = f"written {progress.written:,} delivered {progress.delivered:,} behind {progress.behind:,}"
+    return f"{progress.elapsed_s:5.1f} s  {totals} | {shards}"
+
+
+class TableScreen:
+    """A table that stands still while its figures change; lines scroll by above it."""
+
+    def __init__(self, console: Console, live: Live) -> None:
+        self._console = console
+        self._live = live
+
+    def say(self, text: str) -> None:
+        """A line above the table."""
+        self._console.print(text, markup=False, highlight=False)
+
+    def show(self, progress: Progress) -> None:
+        """Put new figures into the table."""
+        self._live.update(progress_table(progress))
+
+
+def progress_table(progress: Progress) -> Table:
+    """The table; fits into 80 columns."""
+    from rich import box  # noqa: PLC0415 - only where there is a terminal
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(
+        title=f"{progress.elapsed_s:.0f} s", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    for heading in ("shard", "parents", "state"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("written", "delivered", "behind", "checkpoint"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for shard in progress.shards:
+        table.add_row(
+            short_name(shard.shard_id),
+            " ".join(map(short_name, shard.parents)),
+            state_in_words(shard),
+            f"{shard.written:,}",
+            f"{shard.delivered:,}",
+            f"{shard.behind:,}",
+            checkpoint_in_words(shard),
+        )
+    table.add_section()
+    table.add_row(
+        "all", "", "", f"{progress.written:,}", f"{progress.delivered:,}", f"{progress.behind:,}", ""
+    )
+    return table
+
+
+@contextmanager
+def open_screen(*, plain: bool) -> Generator[Screen]:
+    """The table where stdout is a terminal and `rich` is installed, unless plain lines are asked for."""
+    if plain or not sys.stdout.isatty() or find_spec("rich") is None:
+        yield PlainScreen()
+        return
+    from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
+    from rich.live import Live  # noqa: PLC0415
+
+    console = Console()
+    with Live(console=console, refresh_per_second=_TABLE_PER_SECOND, transient=False) as live:
+        yield TableScreen(console, live)

@@ -1,0 +1,118 @@
+"""Shard iterators and page tokens: opaque text for callers, a position for the model. Knows no stream and no shard."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import cast
+
+import orjson
+
+from kcl_local.kinesis.errors import invalid_argument
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIterator:
+    """A position in a shard.
+
+    Args:
+        stream_name: where the shard is.
+        stream_identity: `Stream.identity`, so that a new stream of the same name refuses it.
+        shard_id: the shard.
+        after_tick: every record above it is still to be read.
+        issued_s: when it was made; it is good for a while only.
+    """
+
+    stream_name: str
+    stream_identity: int
+    shard_id: str
+    after_tick: int
+    issued_s: float
+
+    def encode(self) -> str:
+        """As on the wire."""
+        return _pack(
+            [
+                "iterator",
+                self.stream_name,
+                self.stream_identity,
+                self.shard_id,
+                self.after_tick,
+                self.issued_s,
+            ]
+        )
+
+    @classmethod
+    def decode(cls, text: str) -> ShardIterator:
+        """Read what `encode` wrote; ServiceError `InvalidArgumentException` for anything else."""
+        match _unpack(text):
+            case [
+                "iterator",
+                str(name),
+                int(identity),
+                str(shard_id),
+                int(tick),
+                float() | int() as issued_s,
+            ]:
+                return cls(name, identity, shard_id, tick, float(issued_s))
+            case _:
+                raise invalid_argument("ShardIterator is not valid")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPage:
+    """Where ListShards goes on.
+
+    Args:
+        stream_name: what is listed.
+        stream_identity: `Stream.identity`.
+        after_shard_id: the last shard given.
+        issued_s: when it was made.
+        shard_filter: the first call's ShardFilter.
+    """
+
+    stream_name: str
+    stream_identity: int
+    after_shard_id: str
+    issued_s: float
+    shard_filter: dict[str, object] | None
+
+    def encode(self) -> str:
+        """As on the wire."""
+        fields = [
+            self.stream_name,
+            self.stream_identity,
+            self.after_shard_id,
+            self.issued_s,
+            self.shard_filter,
+        ]
+        return _pack(["page", *fields])
+
+    @classmethod
+    def decode(cls, text: str) -> ShardPage:
+        """Read what `encode` wrote; ServiceError `InvalidArgumentException` for anything else."""
+        match _unpack(text):
+            case [
+                "page",
+                str(name),
+                int(identity),
+                str(shard_id),
+                float() | int() as issued_s,
+                None | dict() as kept,
+            ]:
+                shard_filter = cast("dict[str, object] | None", kept)
+                return cls(name, identity, shard_id, float(issued_s), shard_filter)
+            case _:
+                raise invalid_argument("NextToken is not valid")
+
+
+def _pack(fields: list[object]) -> str:
+    return base64.b64encode(orjson.dumps(fields)).decode("ascii")
+
+
+def _unpack(text: str) -> object:
+    try:
+        return cast("object", orjson.loads(base64.b64decode(text, validate=True)))
+    except (binascii.Error, ValueError):
+        return None
