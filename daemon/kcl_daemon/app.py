@@ -94,6 +94,7 @@ def _loops(settings: Settings, adapters: Adapters, periods: Timings, *, worker: 
         on_found=worker.lease_found,
     )
     assigner = Assigner(
+        worker_id=me,
         tables=tables,
         elector=elector,
         syncer=syncer,

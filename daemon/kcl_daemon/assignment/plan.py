@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Protocol
 
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.stats import WorkerRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class Fleet:
         overdue: leases whose hand-off has taken longer than it may.
         workers: those that show that they live.
         max_leases_for_worker: nobody is given more than these.
+        stats: what the workers report of themselves; one that is not in it has no figures.
+        ages_s: for how long each lease has not moved; one that is not in it has just moved.
     """
 
     leases: Sequence[Lease]
@@ -27,6 +30,8 @@ class Fleet:
     overdue: frozenset[LeaseKey]
     workers: frozenset[WorkerId]
     max_leases_for_worker: int
+    stats: Mapping[WorkerId, WorkerRow] = field(default_factory=dict[WorkerId, WorkerRow])
+    ages_s: Mapping[LeaseKey, float] = field(default_factory=dict[LeaseKey, float])
 
     @property
     def unfinished(self) -> list[Lease]:
@@ -37,14 +42,25 @@ class Fleet:
         """Whether nobody reads the shard: no owner, or one that has gone silent."""
         return lease.actual_owner is None or lease.lease_key in self.abandoned
 
+    def future_owner(self, lease: Lease) -> WorkerId | None:
+        """Who will read the shard once what is under way is done; None where somebody must be found."""
+        if self.is_free(lease) or lease.lease_key in self.overdue:
+            return None
+        return lease.lease_owner
+
     def able_workers(self) -> frozenset[WorkerId]:
         """The workers that may be given leases.
 
-        A row may outlive its worker by a minute; one all of whose leases stand still is dead already, and giving it
-        more would only make them wait (what Java workers do, and why their fail-over takes so long).
+        A row may outlive its worker by a minute (why Java fleets fail over so slowly: the dead are given leases). So
+        a worker with a lease that stands still is passed over while there is anybody else: most likely it has died,
+        and its other leases are only about to be seen standing still. In a fleet of nobody else it is still better
+        than nobody, if something of it moves.
         """
-        busy = {lease.actual_owner for lease in self.unfinished if not self.is_free(lease)}
         silent = {lease.actual_owner for lease in self.unfinished if lease.lease_key in self.abandoned}
+        sound = self.workers - silent
+        if sound:
+            return sound
+        busy = {lease.actual_owner for lease in self.unfinished if not self.is_free(lease)}
         return self.workers - (silent - busy)
 
 
@@ -74,6 +90,16 @@ class Move:
     to: WorkerId
     reason: str
     how: How
+
+
+def taking(lease: Lease, to: WorkerId, fleet: Fleet) -> Move:
+    """The move that gives a worker a lease for which `Fleet.future_owner` names nobody."""
+    if lease.actual_owner is None:
+        return Move(lease, to, f"{lease.lease_key}: nobody -> {to}, it had no owner", How.TAKE)
+    what = f"{lease.lease_key}: {lease.actual_owner} -> {to}"
+    if fleet.is_free(lease):
+        return Move(lease, to, f"{what}, its owner has gone silent", How.TAKE)
+    return Move(lease, to, f"{what}, its hand-off took too long", How.FORCE)
 
 
 @dataclass(frozen=True, slots=True)

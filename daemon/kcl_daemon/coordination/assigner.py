@@ -14,7 +14,7 @@ from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.expiry import Watchbook
-from kcl_daemon.leases.lease import Lease, LeaseKey
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.stats import WorkerRow, worker_from_row
 from kcl_daemon.ports import Clock, Log, Tables
 
@@ -33,6 +33,7 @@ class Assigner:
     def __init__(
         self,
         *,
+        worker_id: WorkerId,
         tables: Tables,
         elector: Elector,
         syncer: Syncer,
@@ -43,6 +44,7 @@ class Assigner:
         log: Log,
         on_assigned: Callable[[Lease, float], None],
     ) -> None:
+        self._me = worker_id
         self._tables = tables
         self._elector = elector
         self._syncer = syncer
@@ -102,7 +104,8 @@ class Assigner:
         began_s = self._clock.monotonic()
         workers = await self._read_workers()
         leases = await self._read_leases()
-        self._book = self._book.look(leases, workers, now_s=began_s)
+        unfinished = [lease for lease in leases if not lease.is_finished]  # others stand still rightly
+        self._book = self._book.look(unfinished, workers, now_s=began_s, failover_s=self._timings.failover_s)
         return leases
 
     async def _read_leases(self) -> list[Lease]:
@@ -158,11 +161,16 @@ class Assigner:
             leases=leases,
             abandoned=_keys(leases, lambda lease: self._book.still_s(lease, now_s=now_s) > failover_s),
             overdue=_keys(leases, lambda lease: self._book.handoff_s(lease, now_s=now_s) > overdue_s),
-            workers=self._book.reporting(
-                now_s=now_s, wall_s=self._clock.wall_ms() / 1000, active_s=self._timings.active_s
-            ),
+            workers=self._living_workers(now_s),
             max_leases_for_worker=self._max_leases_for_worker,
         )
+
+    def _living_workers(self, now_s: float) -> frozenset[WorkerId]:
+        living = self._book.reporting(
+            now_s=now_s, wall_s=self._clock.wall_ms() / 1000, active_s=self._timings.active_s
+        )
+        # Of ourselves we know that we live, whatever our leases have gone through; but not if our row is gone.
+        return living | ({self._me} if self._me in self._book.workers else frozenset())
 
     async def _carry_out(self, move: Move) -> None:
         began_s = self._clock.monotonic()

@@ -22,7 +22,6 @@ from kcl_daemon.leases.table import Row, RowUpdate, Written
 from kcl_daemon.ports import Clock, Log, Table
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
-
 # A timer may fire a hair before its time; waiting for the rest would cost a quarter of a period.
 _TOLERANCE_S: Final = 0.01
 

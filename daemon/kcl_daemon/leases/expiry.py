@@ -18,14 +18,26 @@ class LeaseSeen:
     """A state of a lease and since when it has been seen so, in monotonic seconds.
 
     Args:
-        state: counter and owners.
+        state: counter and actual owner. The beginning of a hand-off changes neither: it is the leader's write and no
+            sign of life of the owner.
         since_s: first seen in this state.
-        handoff_since_s: first seen in this hand-off, None outside one.
+        handoff: old and next owner, None outside a hand-off.
+        handoff_since_s: first seen in this hand-off.
     """
 
-    state: tuple[int, WorkerId | None, WorkerId | None]
+    state: tuple[int, WorkerId | None]
     since_s: float
-    handoff_since_s: float | None = None
+    handoff: tuple[WorkerId, WorkerId | None] | None = None
+    handoff_since_s: float = 0.0
+
+    @property
+    def owner(self) -> WorkerId | None:
+        """Who reads the shard."""
+        return self.state[1]
+
+    def has_stirred_since(self, before: LeaseSeen) -> bool:
+        """Whether its owner has written it since."""
+        return self.owner == before.owner and self.state[0] != before.state[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +55,11 @@ class Watchbook:
 
     leases: Mapping[LeaseKey, LeaseSeen] = field(default_factory=dict[LeaseKey, LeaseSeen])
     workers: Mapping[WorkerId, WorkerSeen] = field(default_factory=dict[WorkerId, WorkerSeen])
+    suspects: Mapping[WorkerId, int] = field(default_factory=dict[WorkerId, int])
 
-    def look(self, leases: Iterable[Lease], workers: Iterable[WorkerRow], *, now_s: float) -> Watchbook:
+    def look(
+        self, leases: Iterable[Lease], workers: Iterable[WorkerRow], *, now_s: float, failover_s: float
+    ) -> Watchbook:
         """The book after a look; rows that have vanished are forgotten.
 
         Args:
@@ -52,14 +67,48 @@ class Watchbook:
             workers: as read.
             now_s: monotonic seconds before the reading began, so that nothing seems to stand still for longer than
                 it did.
+            failover_s: what stands still for longer is abandoned.
         """
+        seen_leases = {
+            lease.lease_key: _see_lease(lease, self.leases.get(lease.lease_key), now_s) for lease in leases
+        }
+        seen_workers = {
+            worker.worker_id: _see_worker(worker, self.workers.get(worker.worker_id), now_s)
+            for worker in workers
+        }
         return Watchbook(
-            {lease.lease_key: _see_lease(lease, self.leases.get(lease.lease_key), now_s) for lease in leases},
-            {
-                worker.worker_id: _see_worker(worker, self.workers.get(worker.worker_id), now_s)
-                for worker in workers
-            },
+            seen_leases, seen_workers, self._suspects(seen_leases, seen_workers, now_s, failover_s)
         )
+
+    def _suspects(
+        self,
+        leases: Mapping[LeaseKey, LeaseSeen],
+        workers: Mapping[WorkerId, WorkerSeen],
+        now_s: float,
+        failover_s: float,
+    ) -> dict[WorkerId, int]:
+        """The workers that let a lease stand still, with the report they had made by then.
+
+        A row may outlive its worker by a minute. Whoever lets a lease stand still has most likely died, whatever its
+        row says, and stays under suspicion until it reports anew or one of its leases moves.
+        """
+        stirring = {
+            seen.owner
+            for key, seen in leases.items()
+            if key in self.leases and seen.has_stirred_since(self.leases[key])
+        }
+        suspects = {
+            worker_id: reported
+            for worker_id, reported in self.suspects.items()
+            if worker_id in workers
+            and workers[worker_id].last_update_s == reported
+            and worker_id not in stirring
+        }
+        for seen in leases.values():
+            owner = seen.owner
+            if owner is not None and owner in workers and now_s - seen.since_s > failover_s:
+                suspects.setdefault(owner, workers[owner].last_update_s)
+        return suspects
 
     def still_s(self, lease: Lease, *, now_s: float) -> float:
         """For how many seconds the lease has not moved; 0 where it was never seen."""
@@ -69,30 +118,38 @@ class Watchbook:
     def handoff_s(self, lease: Lease, *, now_s: float) -> float:
         """For how many seconds the lease has been in the same hand-off; 0 outside one."""
         seen = self.leases.get(lease.lease_key)
-        return 0.0 if seen is None or seen.handoff_since_s is None else now_s - seen.handoff_since_s
+        return 0.0 if seen is None or seen.handoff is None else now_s - seen.handoff_since_s
 
     def reporting(self, *, now_s: float, wall_s: float, active_s: float) -> frozenset[WorkerId]:
-        """The workers whose rows show them alive: changed under our eyes, or by their own clock, within `active_s`."""
+        """The workers whose rows show them alive: changed under our eyes, or by their own clock, within `active_s`.
+
+        Those under suspicion are not among them.
+        """
         return frozenset(
             worker_id
             for worker_id, seen in self.workers.items()
-            if (seen.changed and now_s - seen.since_s <= active_s)
-            or (
-                not seen.changed
-                and abs(wall_s - seen.last_update_s) <= active_s
-                and now_s - seen.since_s <= active_s
-            )
+            if worker_id not in self.suspects
+            and self._fresh(seen, now_s=now_s, wall_s=wall_s, active_s=active_s)
+        )
+
+    @staticmethod
+    def _fresh(seen: WorkerSeen, *, now_s: float, wall_s: float, active_s: float) -> bool:
+        return now_s - seen.since_s <= active_s and (
+            seen.changed or abs(wall_s - seen.last_update_s) <= active_s
         )
 
 
 def _see_lease(lease: Lease, before: LeaseSeen | None, now_s: float) -> LeaseSeen:
-    state = (lease.lease_counter, lease.lease_owner, lease.checkpoint_owner)
-    same_handoff = before is not None and before.state[1:] == state[1:] and before.handoff_since_s is not None
-    handoff_since = None
-    if lease.checkpoint_owner is not None:
-        handoff_since = before.handoff_since_s if before is not None and same_handoff else now_s
-    since = before.since_s if before is not None and before.state == state else now_s
-    return LeaseSeen(state, since, handoff_since)
+    state = (lease.lease_counter, lease.actual_owner)
+    handoff = None if lease.checkpoint_owner is None else (lease.checkpoint_owner, lease.lease_owner)
+    if before is None:
+        return LeaseSeen(state, now_s, handoff, now_s)
+    return LeaseSeen(
+        state,
+        before.since_s if before.state == state else now_s,
+        handoff,
+        before.handoff_since_s if before.handoff == handoff else now_s,
+    )
 
 
 def _see_worker(worker: WorkerRow, before: WorkerSeen | None, now_s: float) -> WorkerSeen:

@@ -66,6 +66,7 @@ class Stage:
             on_found=self._on_found,
         )
         self.assigner = Assigner(
+            worker_id=ME,
             tables=self.tables,
             elector=self.elector,
             syncer=Syncer(
