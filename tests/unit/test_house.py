@@ -1,0 +1,112 @@
+"""The shape of the repository: folders that are no packages, sizes, what goes into the wheel, what no file may name."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import kcl_daemon
+
+ROOT = Path(__file__).parents[2]
+PACKAGE_FOLDERS = ("daemon", "protocol", "clients/python")
+SOURCE_FOLDERS = ("daemon", "protocol", "clients", "tests")
+MODULE_LINES_MOST = 400
+FUNCTION_LINES_MOST = 70
+# In two pieces, so that this file does not hold them.
+FORBIDDEN = ("/wo" + "rk/", ".." + "/shared")
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """Every file of the repository that git knows or would take; without git (an sdist) whatever is no dot file."""
+    if (ROOT / ".git").exists():
+        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60)
+        paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    else:
+        hidden = re.compile(r"/(\.|__pycache__)")
+        paths = [path for path in ROOT.rglob("*") if not hidden.search(f"/{path.relative_to(ROOT)}")]
+    return tuple(path for path in paths if path.is_file())
+
+
+def modules() -> list[Path]:
+    return [
+        path
+        for path in tracked()
+        if path.suffix == ".py" and any(path.is_relative_to(ROOT / folder) for folder in SOURCE_FOLDERS)
+    ]
+
+
+def packages() -> list[Path]:
+    """Every import package on disk."""
+    return sorted(init.parent for folder in PACKAGE_FOLDERS for init in (ROOT / folder).glob("*/__init__.py"))
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_there_are_modules_to_look_at() -> None:
+    assert len(modules()) > 100
+
+
+@pytest.mark.parametrize("folder", ["daemon", "protocol", "clients", "clients/python", "packaging"])
+def test_top_level_folders_are_no_packages(folder: str) -> None:
+    # A package of that name would shadow one that others install: `packaging` is what pytest itself imports.
+    assert (ROOT / folder).is_dir()
+    assert not (ROOT / folder / "__init__.py").exists()
+
+
+def test_every_package_is_typed() -> None:
+    assert [shown(package) for package in packages() if not (package / "py.typed").is_file()] == []
+
+
+def test_the_wheel_holds_every_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    declared = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert sorted(declared) == [shown(package) for package in packages()]
+
+
+def test_the_version_is_where_the_build_looks_for_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    text = (ROOT / project["tool"]["hatch"]["version"]["path"]).read_text("utf-8")
+    assert f'__version__ = "{kcl_daemon.__version__}"' in text
+    assert re.fullmatch(r"\d+\.\d+\.\d+", kcl_daemon.__version__)
+
+
+def test_no_module_is_too_long() -> None:
+    lengths = {shown(path): len(path.read_bytes().splitlines()) for path in modules()}
+    assert {name: lines for name, lines in lengths.items() if lines > MODULE_LINES_MOST} == {}
+
+
+def test_no_function_is_too_long() -> None:
+    too_long = [
+        f"{shown(path)}:{function.lineno} {function.name}"
+        for path in modules()
+        for function in functions(path)
+        if (function.end_lineno or 0) - function.lineno + 1 > FUNCTION_LINES_MOST
+    ]
+    assert too_long == []
+
+
+def test_no_file_names_the_place_where_it_was_written() -> None:
+    found = [
+        f"{shown(path)}: {word}"
+        for path in tracked()
+        for word in FORBIDDEN
+        if word.encode() in path.read_bytes()
+    ]
+    assert found == []
