@@ -1,0 +1,140 @@
+"""Blocking calls of the SDK, run in threads, with their errors told in the daemon's words.
+
+Owns how many threads wait for AWS. Knows nothing of what the calls mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from threading import BoundedSemaphore
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+from anyio import CapacityLimiter, to_thread
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    LoginError,
+    MetadataRetrievalError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    RefreshWithMFAUnsupportedError,
+    SSOError,
+    TokenRetrievalError,
+    UnknownCredentialError,
+)
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError
+
+from kcl_daemon.aws.codes import service_error
+from kcl_daemon.errors import AccessDenied, AwsError, InvalidRequest, Unavailable
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
+
+T = TypeVar("T")
+Item = Mapping[str, "AttributeValueTypeDef"]
+
+# Threads that a lane may have beyond its slots, for calls whose callers have gone.
+_THREADS_PER_SLOT: Final = 3
+_CONDITION_FAILED: Final = "ConditionalCheckFailedException"
+_CREDENTIALS: Final = (
+    CredentialRetrievalError,
+    LoginError,
+    MetadataRetrievalError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    RefreshWithMFAUnsupportedError,
+    SSOError,
+    TokenRetrievalError,
+    UnknownCredentialError,
+)
+# What the SDK lets through: its own errors, a body that cannot be parsed, and what it does not wrap of the network's.
+SDK_ERRORS: Final = (BotoCoreError, ClientError, ResponseParserError, HTTPError, OSError)
+
+
+class ConditionFailed(AwsError):
+    """Raised when a conditional write was refused; not an error to those who asked.
+
+    Attributes:
+        item: the item that refused it, None where the service did not give one.
+    """
+
+    def __init__(self, operation: str, item: Item | None) -> None:
+        super().__init__("the condition does not hold", operation=operation)
+        self.item = item
+
+
+class Lane:
+    """Threads for calls of one kind, so that slow calls of another kind cannot take their place.
+
+    Args:
+        slots: calls at the same time; more wait in order of arrival.
+        not_found: what a missing resource is called here: StreamNotFound or TableNotFound.
+    """
+
+    def __init__(self, slots: int, *, not_found: type[AwsError]) -> None:
+        self._not_found = not_found
+        self._limiter = CapacityLimiter(slots)
+        self._threads = BoundedSemaphore(slots * _THREADS_PER_SLOT)
+
+    async def run(self, operation: str, call: Callable[[], T]) -> T:
+        """The result of a blocking call.
+
+        A cancelled caller goes at once, while the call goes on in its thread for as long as the client's time-outs
+        let it; a write may then still take effect. Such threads are bounded too: beyond that calls are Unavailable.
+
+        Raises:
+            ConditionFailed: a conditional write was refused.
+            AwsError: any other failure, in the words of the ports.
+        """
+        return await to_thread.run_sync(
+            self._work, operation, call, abandon_on_cancel=True, limiter=self._limiter
+        )
+
+    def _work(self, operation: str, call: Callable[[], T]) -> T:
+        if not self._threads.acquire(blocking=False):
+            raise Unavailable("too many earlier calls have not been answered yet", operation=operation)
+        try:
+            return call()
+        except SDK_ERRORS as error:
+            raise translated(error, operation=operation, not_found=self._not_found) from error
+        finally:
+            self._threads.release()
+
+
+def translated(error: Exception, *, operation: str, not_found: type[AwsError]) -> AwsError:
+    """An error of the SDK as one of the daemon's.
+
+    Args:
+        error: one of `SDK_ERRORS`.
+        operation: the API call that was asked for; a refused call that the SDK made on the way (AssumeRole) is named
+            instead.
+        not_found: as for `Lane`.
+    """
+    if isinstance(error, ClientError):
+        return _refusal(error, operation, not_found)
+    if isinstance(error, _CREDENTIALS):
+        return AccessDenied(str(error), operation=operation)
+    if isinstance(error, ParamValidationError):
+        return InvalidRequest(str(error), operation=operation)
+    return Unavailable(f"{type(error).__name__}: {error}", operation=operation)
+
+
+def _refusal(error: ClientError, operation: str, not_found: type[AwsError]) -> AwsError:
+    answer = cast("Mapping[str, object]", error.response)
+    told = cast("Mapping[str, str]", answer.get("Error", {}))
+    code = told.get("Code", "")
+    if code == _CONDITION_FAILED:
+        return ConditionFailed(operation, cast("Item | None", answer.get("Item")))
+    metadata = cast("Mapping[str, int]", answer.get("ResponseMetadata", {}))
+    return service_error(
+        code,
+        told.get("Message", ""),
+        operation=error.operation_name or operation,
+        not_found=not_found,
+        status=metadata.get("HTTPStatusCode"),
+    )

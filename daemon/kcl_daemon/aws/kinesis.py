@@ -1,0 +1,116 @@
+"""The port `Kinesis` over botocore's client.
+
+Owns the requests. Answers are read by `shapes`, threads and errors are the lane's; knows nothing of leases or pacing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from kcl_daemon.aws import shapes
+from kcl_daemon.aws.calls import Lane
+from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.ports import Fetched, ReadFrom, StreamRef, StreamSummary
+from kcl_daemon.shards.shard import InitialPosition, Shard
+
+if TYPE_CHECKING:
+    from mypy_boto3_kinesis import KinesisClient
+    from mypy_boto3_kinesis.type_defs import (
+        DescribeStreamSummaryInputTypeDef,
+        GetRecordsInputTypeDef,
+        GetShardIteratorInputTypeDef,
+        ListShardsInputTypeDef,
+        ShardFilterTypeDef,
+    )
+
+    Request = TypeVar(
+        "Request", DescribeStreamSummaryInputTypeDef, ListShardsInputTypeDef, GetShardIteratorInputTypeDef
+    )
+
+Answer = TypeVar("Answer")
+Read = TypeVar("Read")
+
+
+class AwsKinesis:
+    """The service itself.
+
+    Args:
+        client: one whose answers are plain JSON (`session.Clients.kinesis`).
+        lane: for all calls.
+    """
+
+    def __init__(self, client: KinesisClient, lane: Lane) -> None:
+        self._client = client
+        self._lane = lane
+
+    async def describe_stream(self, stream: StreamRef) -> StreamSummary:
+        """As the port says."""
+        request: DescribeStreamSummaryInputTypeDef = {}
+        _name(request, stream)
+        call = partial(self._client.describe_stream_summary, **request)
+        return await self._call("DescribeStreamSummary", call, shapes.summary)
+
+    async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
+        """As the port says. A page is asked for by its token alone, as the service wants it."""
+        request: ListShardsInputTypeDef = {}
+        _name(request, stream)
+        if start is not None:
+            request["ShardFilter"] = _filter(start)
+        found: list[Shard] = []
+        while True:
+            page, token = await self._call("ListShards", partial(self._client.list_shards, **request), _page)
+            found.extend(page)
+            if token is None:
+                return tuple(found)
+            request = {"NextToken": token}
+
+    async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
+        """As the port says."""
+        request: GetShardIteratorInputTypeDef = {
+            "ShardId": shard_id,
+            "ShardIteratorType": read_from.kind.value,
+        }
+        _name(request, stream)
+        if read_from.sequence_number is not None:
+            request["StartingSequenceNumber"] = read_from.sequence_number
+        if read_from.timestamp_s is not None:
+            request["Timestamp"] = _timestamp(read_from.timestamp_s)
+        call = partial(self._client.get_shard_iterator, **request)
+        return await self._call("GetShardIterator", call, shapes.iterator)
+
+    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:  # noqa: ARG002 - the iterator says which shard
+        """As the port says."""
+        request: GetRecordsInputTypeDef = {"ShardIterator": iterator, "Limit": limit}
+        if stream.arn is not None:
+            request["StreamARN"] = stream.arn
+        return await self._call("GetRecords", partial(self._client.get_records, **request), shapes.fetched)
+
+    async def _call(self, operation: str, call: Callable[[], object], read: Callable[[Answer], Read]) -> Read:
+        """Call and read the answer, both in the thread: ten thousand records would hold up the loop."""
+        return await self._lane.run(operation, lambda: read(cast("Answer", call())))
+
+
+def _name(request: Request, stream: StreamRef) -> None:
+    """Name the stream: by ARN where there is one, else by name."""
+    if stream.arn is None:
+        request["StreamName"] = stream.name
+    else:
+        request["StreamARN"] = stream.arn
+
+
+def _page(answer: shapes.ShardsShape) -> tuple[tuple[Shard, ...], str | None]:
+    return shapes.shards(answer), answer.get("NextToken") or None
+
+
+def _filter(start: InitialPosition) -> ShardFilterTypeDef:
+    chosen: ShardFilterTypeDef = {"Type": shapes.filter_type(start.at)}
+    if start.timestamp_s is not None:
+        chosen["Timestamp"] = _timestamp(start.timestamp_s)
+    return chosen
+
+
+def _timestamp(epoch_s: float) -> datetime:
+    return datetime.fromtimestamp(epoch_s, tz=UTC)

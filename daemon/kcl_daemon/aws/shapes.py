@@ -1,0 +1,196 @@
+"""Kinesis answers in the service's JSON shapes, read into the daemon's values.
+
+Pure: knows no SDK. `Data` is base64 text and timestamps are epoch seconds, exactly as they come over the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Final, Literal, NotRequired, TypedDict, assert_never
+
+from kcl_daemon.errors import Unavailable
+from kcl_daemon.leases.lease import HashRange, ShardId
+from kcl_daemon.ports import Fetched, StreamSummary
+from kcl_daemon.shards.shard import ChildShard, Shard, StartAt
+from kcl_protocol.messages import Record
+
+# Besides the characters of data and partition key, each record in memory has its sequence number and Python's headers.
+RECORD_OVERHEAD_BYTES: Final = 320
+_MS_PER_S: Final = 1000
+
+
+class RecordShape(TypedDict):
+    """One entry of `Records`."""
+
+    SequenceNumber: str
+    PartitionKey: str
+    Data: str
+    ApproximateArrivalTimestamp: NotRequired[float]
+
+
+class HashRangeShape(TypedDict):
+    """`HashKeyRange`."""
+
+    StartingHashKey: str
+    EndingHashKey: str
+
+
+class ChildShardShape(TypedDict):
+    """One entry of `ChildShards`."""
+
+    ShardId: str
+    ParentShards: Sequence[str]
+    HashKeyRange: HashRangeShape
+
+
+class RecordsShape(TypedDict):
+    """The answer of GetRecords."""
+
+    Records: Sequence[RecordShape]
+    NextShardIterator: NotRequired[str | None]
+    MillisBehindLatest: NotRequired[int]
+    ChildShards: NotRequired[Sequence[ChildShardShape]]
+
+
+class NumberRangeShape(TypedDict):
+    """`SequenceNumberRange`."""
+
+    StartingSequenceNumber: str
+    EndingSequenceNumber: NotRequired[str]
+
+
+class ShardShape(TypedDict):
+    """One entry of `Shards`."""
+
+    ShardId: str
+    ParentShardId: NotRequired[str]
+    AdjacentParentShardId: NotRequired[str]
+    HashKeyRange: HashRangeShape
+    SequenceNumberRange: NumberRangeShape
+
+
+class ShardsShape(TypedDict):
+    """The answer of ListShards."""
+
+    Shards: Sequence[ShardShape]
+    NextToken: NotRequired[str]
+
+
+class DescriptionShape(TypedDict):
+    """`StreamDescriptionSummary`."""
+
+    StreamName: str
+    StreamARN: str
+    StreamStatus: str
+    StreamCreationTimestamp: float
+
+
+class SummaryShape(TypedDict):
+    """The answer of DescribeStreamSummary."""
+
+    StreamDescriptionSummary: DescriptionShape
+
+
+class IteratorShape(TypedDict):
+    """The answer of GetShardIterator."""
+
+    ShardIterator: str
+
+
+FilterType = Literal["AT_TRIM_HORIZON", "AT_LATEST", "AT_TIMESTAMP"]
+
+
+def filter_type(start: StartAt) -> FilterType:
+    """The filter of ListShards that leaves the shards open at that position (KCL: HierarchicalShardSyncer)."""
+    match start:
+        case StartAt.TRIM_HORIZON:
+            return "AT_TRIM_HORIZON"
+        case StartAt.LATEST:
+            return "AT_LATEST"
+        case StartAt.TIMESTAMP:
+            return "AT_TIMESTAMP"
+        case _:
+            assert_never(start)
+
+
+@contextmanager
+def understanding(operation: str) -> Generator[None, None, None]:
+    """Reading an answer: one that lacks a part, or is no answer of the service at all, is Unavailable."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Unavailable(f"the answer cannot be understood: {error!r:.200}", operation=operation) from error
+
+
+def fetched(answer: RecordsShape) -> Fetched:
+    """The answer of GetRecords; Unavailable where it is none."""
+    with understanding("GetRecords"):
+        entries = answer["Records"]
+        characters = sum(len(entry["Data"]) + len(entry["PartitionKey"]) for entry in entries)
+        return Fetched(
+            records=[_record(entry) for entry in entries],
+            next_iterator=answer.get("NextShardIterator") or None,
+            millis_behind_latest=answer.get("MillisBehindLatest"),
+            child_shards=tuple(_child_shard(child) for child in answer.get("ChildShards") or ()),
+            size_bytes=characters + RECORD_OVERHEAD_BYTES * len(entries),
+        )
+
+
+def shards(answer: ShardsShape) -> tuple[Shard, ...]:
+    """One page of ListShards; Unavailable where it is none."""
+    with understanding("ListShards"):
+        return tuple(_shard(shard) for shard in answer["Shards"])
+
+
+def summary(answer: SummaryShape) -> StreamSummary:
+    """The answer of DescribeStreamSummary; Unavailable where it is none."""
+    with understanding("DescribeStreamSummary"):
+        told = answer["StreamDescriptionSummary"]
+        return StreamSummary(
+            name=told["StreamName"],
+            arn=told["StreamARN"],
+            status=told["StreamStatus"],
+            creation_time_s=float(told["StreamCreationTimestamp"]),
+        )
+
+
+def iterator(answer: IteratorShape) -> str:
+    """The answer of GetShardIterator; Unavailable where it is none."""
+    with understanding("GetShardIterator"):
+        return answer["ShardIterator"]
+
+
+def _record(entry: RecordShape) -> Record:
+    arrival_s = entry.get("ApproximateArrivalTimestamp")
+    return Record(
+        entry["Data"],
+        entry["PartitionKey"],
+        entry["SequenceNumber"],
+        None if arrival_s is None else round(arrival_s * _MS_PER_S),
+    )
+
+
+def _hash_range(told: HashRangeShape) -> HashRange:
+    return HashRange(int(told["StartingHashKey"]), int(told["EndingHashKey"]))
+
+
+def _child_shard(told: ChildShardShape) -> ChildShard:
+    return ChildShard(
+        shard_id=ShardId(told["ShardId"]),
+        parent_shard_ids=frozenset(map(ShardId, told["ParentShards"])),
+        hash_range=_hash_range(told["HashKeyRange"]),
+    )
+
+
+def _shard(told: ShardShape) -> Shard:
+    parents = (told.get("ParentShardId"), told.get("AdjacentParentShardId"))
+    numbers = told["SequenceNumberRange"]
+    ending = numbers.get("EndingSequenceNumber")
+    return Shard(
+        shard_id=ShardId(told["ShardId"]),
+        hash_range=_hash_range(told["HashKeyRange"]),
+        parent_shard_ids=frozenset(ShardId(parent) for parent in parents if parent),
+        starting_sequence_number=int(numbers["StartingSequenceNumber"]),
+        ending_sequence_number=None if ending is None else int(ending),
+    )

@@ -1,0 +1,69 @@
+"""The adapters of the port `Table` that must keep its contract. Add a factory to `BACKENDS` to put one more to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from itertools import count
+
+from kcl_daemon.aws.dynamodb import DynamoTable
+from kcl_daemon.aws.lanes import Lanes
+from kcl_daemon.aws.tables import TableSpec
+from kcl_daemon.ports import Table
+from kcl_local.dynamodb import DynamoDbServer
+from tests.contract.aws_access import QuickClock, local_clients
+from tests.simulator.memory.table import MemoryTable
+
+_numbers = count(1)
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where tables are.
+
+    Args:
+        new_table: a table of a fresh name that does not exist yet, with or without the index by owner.
+    """
+
+    new_table: Callable[[bool], Table]
+
+
+@dataclass(frozen=True)
+class TableBackend:
+    """One adapter.
+
+    Args:
+        name: shown in the test's id.
+        open: a store, for as long as the context lasts.
+    """
+
+    name: str
+    open: Callable[[], AbstractContextManager[Store]]
+
+
+@contextmanager
+def _in_memory() -> Generator[Store, None, None]:
+    yield Store(lambda with_index: MemoryTable(_name(), "leaseKey", with_index))
+
+
+@contextmanager
+def _over_http() -> Generator[Store, None, None]:
+    with DynamoDbServer() as server, local_clients(dynamodb=server.url) as clients:
+        lanes = Lanes()
+
+        def new_table(with_index: bool) -> Table:
+            spec = TableSpec(_name(), "leaseKey", with_index)
+            return DynamoTable(spec, clients.dynamodb, lanes.leases, clock=QuickClock())
+
+        yield Store(new_table)
+
+
+def _name() -> str:
+    return f"table-{next(_numbers)}"
+
+
+BACKENDS: list[TableBackend] = [
+    TableBackend("memory", _in_memory),
+    TableBackend("dynamodb", _over_http),
+]

@@ -1,0 +1,141 @@
+"""The clients and what they need: `kcl_daemon.aws.session`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from kcl_daemon import __version__
+from kcl_daemon.aws.lanes import DYNAMODB_CONNECTIONS, KINESIS_CONNECTIONS
+from kcl_daemon.aws.session import Clients, make_clients, open_clients
+from kcl_daemon.config.settings import Endpoints
+from kcl_daemon.errors import AccessDenied, ConfigurationError
+
+_FORGET = (
+    "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_KINESIS", "AWS_ENDPOINT_URL_DYNAMODB", "AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)  # fmt: skip
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """A machine with credentials and nothing else."""
+    for name in _FORGET:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "local")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    return monkeypatch
+
+
+@pytest.fixture
+def clients(environment: pytest.MonkeyPatch) -> Generator[Clients, None, None]:
+    made = make_clients(Endpoints("eu-west-1"))
+    yield made
+    made.close()
+
+
+def region_of(endpoints: Endpoints) -> str:
+    made = make_clients(endpoints)
+    made.close()
+    assert made.kinesis.meta.region_name == made.dynamodb.meta.region_name
+    return made.kinesis.meta.region_name
+
+
+def test_clients_do_not_try_again_and_do_not_wait_for_ever(clients: Clients) -> None:
+    for client in (clients.kinesis, clients.dynamodb):
+        config = client.meta.config
+        retries: object = config.retries  # type: ignore[attr-defined]
+        assert retries == {"total_max_attempts": 1, "mode": "standard"}
+        assert (config.connect_timeout, config.read_timeout) == (5, 10)  # type: ignore[attr-defined]
+        assert config.tcp_keepalive is True  # type: ignore[attr-defined]
+
+
+def test_every_call_that_may_run_has_a_connection(clients: Clients) -> None:
+    assert clients.kinesis.meta.config.max_pool_connections == KINESIS_CONNECTIONS  # type: ignore[attr-defined]
+    assert clients.dynamodb.meta.config.max_pool_connections == DYNAMODB_CONNECTIONS  # type: ignore[attr-defined]
+
+
+def test_clients_say_who_they_are(clients: Clients) -> None:
+    for client in (clients.kinesis, clients.dynamodb):
+        assert client.meta.config.user_agent_extra == f"kcl-daemon/{__version__}"  # type: ignore[attr-defined]
+
+
+def test_endpoints_are_the_services_own_where_none_is_set(clients: Clients) -> None:
+    assert clients.kinesis.meta.endpoint_url == "https://kinesis.eu-west-1.amazonaws.com"
+    assert clients.dynamodb.meta.endpoint_url == "https://dynamodb.eu-west-1.amazonaws.com"
+
+
+def test_endpoints_of_the_settings_are_used(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("AWS_ENDPOINT_URL_KINESIS", "http://127.0.0.1:3")
+    made = make_clients(Endpoints("eu-west-1", "http://127.0.0.1:1", "http://127.0.0.1:2"))
+    made.close()
+    assert made.kinesis.meta.endpoint_url == "http://127.0.0.1:1"
+    assert made.dynamodb.meta.endpoint_url == "http://127.0.0.1:2"
+
+
+def test_endpoints_of_the_environment_are_found_by_the_sdk(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("AWS_ENDPOINT_URL_KINESIS", "http://127.0.0.1:3")
+    environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:4")
+    made = make_clients(Endpoints("eu-west-1"))
+    made.close()
+    assert made.kinesis.meta.endpoint_url == "http://127.0.0.1:3"
+    assert made.dynamodb.meta.endpoint_url == "http://127.0.0.1:4"
+
+
+def test_the_region_is_looked_for_as_java_does(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("[default]\nregion = eu-north-1\n")
+    assert region_of(Endpoints()) == "eu-north-1"
+    environment.setenv("AWS_DEFAULT_REGION", "eu-south-1")
+    assert region_of(Endpoints()) == "eu-south-1"
+    environment.setenv("AWS_REGION", "eu-central-1")
+    assert region_of(Endpoints()) == "eu-central-1"
+    assert region_of(Endpoints("eu-west-1")) == "eu-west-1"
+
+
+@pytest.mark.usefixtures("environment")
+def test_without_a_region_the_error_says_what_to_set() -> None:
+    with pytest.raises(ConfigurationError, match="regionName"):
+        make_clients(Endpoints())
+
+
+def test_without_credentials_the_error_says_what_to_set(environment: pytest.MonkeyPatch) -> None:
+    environment.delenv("AWS_ACCESS_KEY_ID")
+    environment.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(AccessDenied, match="AWS_PROFILE"):
+        make_clients(Endpoints("eu-west-1"))
+
+
+def test_half_of_the_credentials_are_none(environment: pytest.MonkeyPatch) -> None:
+    environment.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(AccessDenied, match="cannot be loaded"):
+        make_clients(Endpoints("eu-west-1"))
+
+
+def test_a_profile_that_does_not_exist_is_named(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(ConfigurationError, match=r"\(nobody\).*AWS_PROFILE"):
+        make_clients(Endpoints("eu-west-1"))
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(
+    "endpoints",
+    [Endpoints("eu west"), Endpoints("eu-west-1", kinesis="not a url")],
+    ids=["region", "endpoint"],
+)
+def test_what_the_sdk_refuses_is_a_matter_of_settings(endpoints: Endpoints) -> None:
+    with pytest.raises(ConfigurationError, match="regionName, kinesisEndpoint"):
+        make_clients(endpoints)
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("environment")
+async def test_clients_are_made_off_the_loop_and_closed_behind_us() -> None:
+    async with open_clients(Endpoints("eu-west-1")) as clients:
+        assert clients.kinesis.meta.region_name == "eu-west-1"

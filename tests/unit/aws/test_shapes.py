@@ -1,0 +1,73 @@
+"""Answers of Kinesis: `kcl_daemon.aws.shapes`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcl_daemon.aws import shapes
+from kcl_daemon.errors import Unavailable
+from kcl_protocol.messages import Record
+
+ENTRY: Any = {
+    "SequenceNumber": "49",
+    "PartitionKey": "k",
+    "Data": "eA==",
+    "ApproximateArrivalTimestamp": 1_795_190_407.66,
+}
+
+
+def test_a_record_is_taken_as_it_came() -> None:
+    fetched = shapes.fetched(
+        {"Records": [ENTRY], "NextShardIterator": "next", "MillisBehindLatest": 7, "ChildShards": []}
+    )
+    assert fetched.records == [Record("eA==", "k", "49", 1_795_190_407_660)]
+    assert (fetched.next_iterator, fetched.millis_behind_latest, fetched.child_shards) == ("next", 7, ())
+    assert fetched.size_bytes == 5 + shapes.RECORD_OVERHEAD_BYTES
+
+
+def test_what_the_service_may_leave_out_is_none() -> None:
+    fetched = shapes.fetched({"Records": [{"SequenceNumber": "1", "PartitionKey": "", "Data": ""}]})
+    assert fetched.records == [Record("", "", "1", None)]
+    assert (fetched.next_iterator, fetched.millis_behind_latest, fetched.child_shards) == (None, None, ())
+
+
+@given(st.integers(0, 4_102_444_800_000))
+def test_an_arrival_is_exact_to_the_millisecond(arrival_ms: int) -> None:
+    entry: Any = {**ENTRY, "ApproximateArrivalTimestamp": arrival_ms / 1000}
+    (record,) = shapes.fetched({"Records": [entry]}).records
+    assert record.approximate_arrival_timestamp == arrival_ms
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"message": "<html>"},
+        {"Records": None},
+        {"Records": [{}]},
+        {"Records": ["x"]},
+        {"Records": [{**ENTRY, "ApproximateArrivalTimestamp": "yesterday"}]},
+        {"Records": [], "ChildShards": [{"ShardId": "s"}]},
+    ],
+)
+def test_what_is_no_answer_of_get_records_is_unavailable(answer: Any) -> None:
+    with pytest.raises(Unavailable, match="GetRecords: the answer cannot be understood"):
+        shapes.fetched(answer)
+
+
+@pytest.mark.parametrize("answer", [{}, {"Shards": [{"ShardId": "s"}]}, {"Shards": 7}])
+def test_what_is_no_answer_of_list_shards_is_unavailable(answer: Any) -> None:
+    with pytest.raises(Unavailable, match="ListShards"):
+        shapes.shards(answer)
+
+
+def test_other_answers_that_are_none_are_unavailable() -> None:
+    empty: Any = {}
+    with pytest.raises(Unavailable, match="GetShardIterator"):
+        shapes.iterator(empty)
+    with pytest.raises(Unavailable, match="DescribeStreamSummary"):
+        shapes.summary(empty)
