@@ -77,6 +77,11 @@ class Dialogue:
             ChildTimedOut: one of its messages took longer than the time-out; it should be ended.
             ChildBrokeProtocol: it answered something else.
         """
+        if self._inbox.statistics().current_buffer_used:
+            # It would be taken for the answer to this action, and records would count as done that nobody has seen.
+            raise ChildBrokeProtocol(
+                f"it sent {self._inbox.receive_nowait()} before it was given {action.action}"
+            )
         self._conversation.send(action)
         await self._send(encode(action), action.action)
         while True:

@@ -6,7 +6,9 @@ from kcl_daemon.ports import Child, Clock, Log
 
 
 async def end_child(child: Child, *, clock: Clock, grace_s: float, ask: bool, log: Log) -> None:
-    """Close its stdin, then SIGTERM, then SIGKILL, `grace_s` seconds apart; returns when it has ended.
+    """Close its stdin, then SIGTERM, then SIGKILL, `grace_s` seconds apart.
+
+    Returns when it has ended, or when even that has not helped in time.
 
     Its stdout must be read meanwhile, or it may hang in a write.
 
@@ -27,7 +29,10 @@ async def end_child(child: Child, *, clock: Clock, grace_s: float, ask: bool, lo
         return
     log.warning("child_ignores_sigterm", pid=child.pid, grace_s=grace_s)
     child.kill()
-    await child.wait()
+    if not await _ends_within(child, clock, grace_s):
+        log.error(
+            "child_survives_sigkill", pid=child.pid, advice="it hangs in the kernel; its lease is passed on"
+        )
 
 
 async def _ends_within(child: Child, clock: Clock, grace_s: float) -> bool:

@@ -151,10 +151,14 @@ class Incarnation:
                 Initialize(self._held.lease.shard_id, start.sequence_number, start.sub_sequence_number)
             )
             end = await self._deliver(dialogue, prefetch)
-            if end is not None and await self._end_shard(dialogue, end):
-                return Finished()
+            outcome = None if end is None else await self._end_shard(dialogue, end)
+            if outcome is not None:
+                return outcome
             await self._take_leave(dialogue)
         except ChildError as error:
+            if self._held.lease.is_finished:
+                self._log.warning("child_failed", error=str(error), advice="the shard was finished already")
+                return Finished()
             return Failed(error, self._checkpointer.advanced)
         return CalledAway()
 
@@ -180,20 +184,20 @@ class Incarnation:
             return
         await dialogue.perform(ProcessRecords(batch.records, batch.millis_behind_latest))
 
-    async def _end_shard(self, dialogue: Dialogue, end: EndOfShard) -> bool:
-        """Whether the shard could be finished; False: called away first."""
+    async def _end_shard(self, dialogue: Dialogue, end: EndOfShard) -> Finished | CalledAway | None:
+        """What became of the end; None: called away before the child was told of it."""
         while await self._interrupts.interruptible(lambda: self._create_child_leases(end)) is None:
             if dialogue.silent:
                 raise await dialogue.exited("idle")
             if self._interrupts.call is not Call.NONE:
-                return False
+                return None
         self._checkpointer.shard_ended()
         await dialogue.perform(ShardEnded())
+        if self._held.lease.is_finished:
+            return Finished()
         if self._held.lost is not None:
-            return False
-        if not self._held.lease.is_finished:
-            raise NoFinalCheckpoint
-        return True
+            return CalledAway()  # nothing may follow shardEnded, not even leaseLost
+        raise NoFinalCheckpoint
 
     async def _create_child_leases(self, end: EndOfShard) -> bool | None:
         """True when it is done, None where the lease was lost meanwhile (which the interrupts know too)."""

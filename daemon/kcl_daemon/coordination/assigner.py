@@ -11,7 +11,7 @@ from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.nudge import Nudge
 from kcl_daemon.coordination.syncer import Syncer
 from kcl_daemon.coordination.timings import Timings
-from kcl_daemon.errors import AwsError
+from kcl_daemon.errors import AccessDenied, AwsError
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.expiry import Watchbook
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
@@ -83,7 +83,7 @@ class Assigner:
     async def _lead(self) -> None:
         try:
             leases = await self._look()
-            if await self._syncer.ensure(leases):
+            if await self._complete(leases):
                 leases = await self._look()
             await self._assign(leases)
             self._failures = 0
@@ -93,6 +93,15 @@ class Assigner:
             if self._failures >= _FAILURES_MOST:
                 self._failures = 0
                 await self._elector.resign()
+
+    async def _complete(self, leases: list[Lease]) -> bool:
+        """Create what is missing. That failing is no reason to leave the leases that exist without owners."""
+        try:
+            return await self._syncer.ensure(leases)
+        except AwsError as error:
+            tell = self._log.error if isinstance(error, AccessDenied) else self._log.warning
+            tell("lease_sync_failed", error=str(error))
+            return False
 
     async def _prepare(self) -> None:
         try:
@@ -105,7 +114,13 @@ class Assigner:
         workers = await self._read_workers()
         leases = await self._read_leases()
         unfinished = [lease for lease in leases if not lease.is_finished]  # others stand still rightly
-        self._book = self._book.look(unfinished, workers, now_s=began_s, failover_s=self._timings.failover_s)
+        self._book = self._book.look(
+            unfinished,
+            workers,
+            began_s=began_s,
+            ended_s=self._clock.monotonic(),
+            failover_s=self._timings.failover_s,
+        )
         return leases
 
     async def _read_leases(self) -> list[Lease]:
@@ -154,21 +169,18 @@ class Assigner:
             raise failures[0]
 
     def _fleet(self, leases: list[Lease]) -> Fleet:
-        now_s = self._clock.monotonic()
         failover_s = self._timings.failover_s
         overdue_s = self._timings.handoff_s + failover_s
         return Fleet(
             leases=leases,
-            abandoned=_keys(leases, lambda lease: self._book.still_s(lease, now_s=now_s) > failover_s),
-            overdue=_keys(leases, lambda lease: self._book.handoff_s(lease, now_s=now_s) > overdue_s),
-            workers=self._living_workers(now_s),
+            abandoned=_keys(leases, lambda lease: self._book.still_s(lease) > failover_s),
+            overdue=_keys(leases, lambda lease: self._book.handoff_s(lease) > overdue_s),
+            workers=self._living_workers(),
             max_leases_for_worker=self._max_leases_for_worker,
         )
 
-    def _living_workers(self, now_s: float) -> frozenset[WorkerId]:
-        living = self._book.reporting(
-            now_s=now_s, wall_s=self._clock.wall_ms() / 1000, active_s=self._timings.active_s
-        )
+    def _living_workers(self) -> frozenset[WorkerId]:
+        living = self._book.reporting(wall_s=self._clock.wall_ms() / 1000, active_s=self._timings.active_s)
         # Of ourselves we know that we live, whatever our leases have gone through; but not if our row is gone.
         return living | ({self._me} if self._me in self._book.workers else frozenset())
 

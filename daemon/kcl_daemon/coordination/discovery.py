@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
+
+import anyio
 
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
 from kcl_daemon.coordination.nudge import Nudge
@@ -11,6 +14,9 @@ from kcl_daemon.errors import AwsError, TableNotFound
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import KEY, OWNER, MalformedRowError, is_lease_row, lease_from_row
 from kcl_daemon.ports import Clock, Log, Table
+
+# Hundreds of leases must be claimed well within the fail-over time.
+_AT_ONCE: Final = 10
 
 
 class Discovery:
@@ -55,9 +61,21 @@ class Discovery:
         """One look. AwsError where the index or a row could not be read; what was found before stays found."""
         keys = [LeaseKey(key) for key in await self._owned_keys()]
         self._finished &= set(keys)
-        for key in sorted(keys):
-            if not self._keeper.holds(key) and key not in self._finished:
-                await self._take(key)
+        new = [key for key in sorted(keys) if not self._keeper.holds(key) and key not in self._finished]
+        limiter, failures = anyio.CapacityLimiter(_AT_ONCE), list[AwsError]()
+
+        async def take(key: LeaseKey) -> None:
+            async with limiter:
+                try:
+                    await self._take(key)
+                except AwsError as error:
+                    failures.append(error)
+
+        async with anyio.create_task_group() as takes:
+            for key in new:
+                takes.start_soon(take, key)
+        if failures:
+            raise failures[0]
 
     async def _owned_keys(self) -> list[str]:
         try:

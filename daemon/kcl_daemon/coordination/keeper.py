@@ -18,6 +18,7 @@ from kcl_daemon.errors import AwsError, LeaseLost, Unavailable
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.fence import Gone, judge
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
+from kcl_daemon.leases.row import MalformedRowError
 from kcl_daemon.leases.table import Row, RowUpdate, Written
 from kcl_daemon.ports import Clock, Log, Table
 from kcl_protocol.sequence import ExtendedSequenceNumber
@@ -37,7 +38,7 @@ class HeldLease:
     Args:
         lease: as last known to be stored.
         moved_s: monotonic seconds just before the last write that took effect.
-        uncertain: a write may have taken effect without our knowing.
+        uncertain_since_s: when the oldest write began that may have taken effect without our knowing; None: no doubt.
         lost: why it is not held any more, None while it is.
         on_change: called, from the loop, when it is lost or a hand-off of it begins.
         giving_up: we are passing it on ourselves.
@@ -45,7 +46,7 @@ class HeldLease:
 
     lease: Lease
     moved_s: float
-    uncertain: bool = False
+    uncertain_since_s: float | None = None
     lost: str | None = None
     on_change: Callable[[], None] = _nobody_minds
     giving_up: bool = False
@@ -126,6 +127,9 @@ class LeaseKeeper:
                     ):
                         renewals.start_soon(self._renew, held)
 
+    def _is_due(self, held: HeldLease) -> bool:
+        return self._clock.monotonic() - held.moved_s >= self._timings.renew_s - _TOLERANCE_S
+
     def _until_due(self) -> float:
         """Seconds until something is due; where renewals fail, four tries in each renewal period."""
         now_s = self._clock.monotonic()
@@ -133,11 +137,10 @@ class LeaseKeeper:
         return max(self._timings.renew_s / 4, oldest_s + self._timings.renew_s - now_s)
 
     async def _renew(self, held: HeldLease) -> None:
-        counter = held.lease.lease_counter
         try:
-            # A counter that has moved meanwhile is all that a renewal is for.
+            # A checkpoint, or an earlier renewal that was found in the row, may have done it already.
             await self._write(
-                held, lambda lease: lease_row.renewal(lease, None) if lease.lease_counter == counter else None
+                held, lambda lease: lease_row.renewal(lease, None) if self._is_due(held) else None
             )
         except LeaseLost:
             pass  # _lose has said so
@@ -211,35 +214,47 @@ class LeaseKeeper:
     async def _attempt(self, held: HeldLease, update: RowUpdate) -> bool:
         """Whether the write took effect; False: the lease has changed, but is ours, and the write is to be made anew."""
         began_s = self._clock.monotonic()
-        before, held.uncertain = held.uncertain, True  # also while a cancelled call is on its way
+        before = held.uncertain_since_s
+        if before is None:
+            held.uncertain_since_s = began_s  # also while a cancelled call is on its way
         written: Written | None = None
         try:
             written = await self._call(update)
-            held.uncertain = before
+            held.uncertain_since_s = before
         except Unavailable:
             pass  # the row will tell
         except AwsError:
-            held.uncertain = before
+            held.uncertain_since_s = before
             raise
-        if written is not None and written.applied and written.row is not None:
-            self._moved(held, lease_row.lease_from_row(written.row), began_s)
+        if written is not None and written.applied:
+            self._moved(held, self._parsed(held, written.row), began_s)
             return True
         row = await self._call_get(held.key) if written is None else written.row
-        verdict = judge(held.lease, row, me=self._me, uncertain=held.uncertain)
+        uncertain_since_s = held.uncertain_since_s
+        verdict = judge(held.lease, row, me=self._me, uncertain=uncertain_since_s is not None)
         if isinstance(verdict, Gone):
             self._lose(held, verdict.reason)
             raise LeaseLost(verdict.reason)
-        if verdict.moved:
-            self._moved(held, verdict.lease, began_s)
+        if verdict.moved and uncertain_since_s is not None:
+            # Others may have seen it move as early as that; our own time must not run longer than theirs.
+            self._moved(held, verdict.lease, uncertain_since_s)
         elif verdict.lease.checkpoint_owner != held.lease.checkpoint_owner:
             self._handoff_began(held, verdict.lease)
         else:
             raise Unavailable("the write was not answered and has not taken effect", operation="UpdateItem")
         return False
 
+    def _parsed(self, held: HeldLease, row: Row | None) -> Lease:
+        """The lease in a row that we have just written; lost where somebody has made it unreadable."""
+        try:
+            return lease_row.lease_from_row(row or {})
+        except MalformedRowError as malformed:
+            self._lose(held, str(malformed))
+            raise LeaseLost(str(malformed)) from malformed
+
     def _moved(self, held: HeldLease, lease: Lease, began_s: float) -> None:
         handoff_began = lease.checkpoint_owner is not None and held.lease.checkpoint_owner is None
-        held.lease, held.moved_s, held.uncertain = lease, began_s, False
+        held.lease, held.moved_s, held.uncertain_since_s = lease, began_s, None
         if handoff_began:
             self._handoff_began(held, lease)
 

@@ -56,29 +56,36 @@ class Watchbook:
     leases: Mapping[LeaseKey, LeaseSeen] = field(default_factory=dict[LeaseKey, LeaseSeen])
     workers: Mapping[WorkerId, WorkerSeen] = field(default_factory=dict[WorkerId, WorkerSeen])
     suspects: Mapping[WorkerId, int] = field(default_factory=dict[WorkerId, int])
+    looked_s: float = 0.0
 
     def look(
-        self, leases: Iterable[Lease], workers: Iterable[WorkerRow], *, now_s: float, failover_s: float
+        self,
+        leases: Iterable[Lease],
+        workers: Iterable[WorkerRow],
+        *,
+        began_s: float,
+        ended_s: float,
+        failover_s: float,
     ) -> Watchbook:
         """The book after a look; rows that have vanished are forgotten.
 
         Args:
             leases: as read.
             workers: as read.
-            now_s: monotonic seconds before the reading began, so that nothing seems to stand still for longer than
-                it did.
+            began_s: monotonic seconds before the reading began: until then, at least, nothing had moved.
+            ended_s: monotonic seconds after it ended: since then, at the latest, what is new has been so. With the
+                two nothing seems to stand still for longer than it did, however long a scan takes.
             failover_s: what stands still for longer is abandoned.
         """
         seen_leases = {
-            lease.lease_key: _see_lease(lease, self.leases.get(lease.lease_key), now_s) for lease in leases
+            lease.lease_key: _see_lease(lease, self.leases.get(lease.lease_key), ended_s) for lease in leases
         }
         seen_workers = {
-            worker.worker_id: _see_worker(worker, self.workers.get(worker.worker_id), now_s)
+            worker.worker_id: _see_worker(worker, self.workers.get(worker.worker_id), ended_s)
             for worker in workers
         }
-        return Watchbook(
-            seen_leases, seen_workers, self._suspects(seen_leases, seen_workers, now_s, failover_s)
-        )
+        suspects = self._suspects(seen_leases, seen_workers, began_s, failover_s)
+        return Watchbook(seen_leases, seen_workers, suspects, began_s)
 
     def _suspects(
         self,
@@ -110,17 +117,17 @@ class Watchbook:
                 suspects.setdefault(owner, workers[owner].last_update_s)
         return suspects
 
-    def still_s(self, lease: Lease, *, now_s: float) -> float:
+    def still_s(self, lease: Lease) -> float:
         """For how many seconds the lease has not moved; 0 where it was never seen."""
         seen = self.leases.get(lease.lease_key)
-        return 0.0 if seen is None else now_s - seen.since_s
+        return 0.0 if seen is None else self.looked_s - seen.since_s
 
-    def handoff_s(self, lease: Lease, *, now_s: float) -> float:
+    def handoff_s(self, lease: Lease) -> float:
         """For how many seconds the lease has been in the same hand-off; 0 outside one."""
         seen = self.leases.get(lease.lease_key)
-        return 0.0 if seen is None or seen.handoff is None else now_s - seen.handoff_since_s
+        return 0.0 if seen is None or seen.handoff is None else self.looked_s - seen.handoff_since_s
 
-    def reporting(self, *, now_s: float, wall_s: float, active_s: float) -> frozenset[WorkerId]:
+    def reporting(self, *, wall_s: float, active_s: float) -> frozenset[WorkerId]:
         """The workers whose rows show them alive: changed under our eyes, or by their own clock, within `active_s`.
 
         Those under suspicion are not among them.
@@ -128,13 +135,11 @@ class Watchbook:
         return frozenset(
             worker_id
             for worker_id, seen in self.workers.items()
-            if worker_id not in self.suspects
-            and self._fresh(seen, now_s=now_s, wall_s=wall_s, active_s=active_s)
+            if worker_id not in self.suspects and self._fresh(seen, wall_s=wall_s, active_s=active_s)
         )
 
-    @staticmethod
-    def _fresh(seen: WorkerSeen, *, now_s: float, wall_s: float, active_s: float) -> bool:
-        return now_s - seen.since_s <= active_s and (
+    def _fresh(self, seen: WorkerSeen, *, wall_s: float, active_s: float) -> bool:
+        return self.looked_s - seen.since_s <= active_s and (
             seen.changed or abs(wall_s - seen.last_update_s) <= active_s
         )
 

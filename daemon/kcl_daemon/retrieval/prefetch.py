@@ -14,6 +14,7 @@ import anyio
 
 from kcl_daemon.config.settings import RetrievalSettings
 from kcl_daemon.errors import (
+    AccessDenied,
     AwsError,
     InvalidRequest,
     IteratorExpired,
@@ -170,7 +171,7 @@ class Prefetch:
                 memory.first_sequence_number = fetched.records[0].sequence_number
             memory.idle_iterator = None
         elif memory.first_sequence_number is None:
-            memory.idle_iterator = fetched.next_iterator
+            memory.idle_iterator, memory.idle_until_s = fetched.next_iterator, self._clock.wall_ms() / 1000
         if fetched.records or not self._buffer:  # empty answers must not take the place of full ones
             self._put(
                 Batch(self._undelivered(fetched.records), fetched.millis_behind_latest, fetched.size_bytes)
@@ -182,14 +183,12 @@ class Prefetch:
     def _undelivered(self, records: Sequence[Record]) -> Sequence[Record]:
         """Without what the checkpoint covers; only the first answers can hold such records."""
         checkpoint = self._source.checkpoint
-        if checkpoint.is_sentinel or not records:
+        if checkpoint.is_sentinel or not records or checkpoint < _position(records[0]):
             return records
-        if checkpoint < ExtendedSequenceNumber(records[0].sequence_number, records[0].sub_sequence_number):
-            return records
+        # A checkpoint inside an aggregate does not cover the rest of it, and aggregates are delivered whole.
+        partly = checkpoint.sequence_number if checkpoint.sub_sequence_number else None
         return [
-            record
-            for record in records
-            if checkpoint < ExtendedSequenceNumber(record.sequence_number, record.sub_sequence_number)
+            record for record in records if checkpoint < _position(record) or record.sequence_number == partly
         ]
 
     def _put(self, item: Batch | EndOfShard) -> None:
@@ -205,8 +204,14 @@ class Prefetch:
             case IteratorExpired() | InvalidRequest():
                 tell = self._log.info if self._pace.failures < _SUSPICIOUS_FAILURES else self._log.warning
                 tell("iterator_renewed", error=str(error), failures=self._pace.failures + 1)
-                self._source.memory.idle_iterator = None
+                self._source.memory.idle_iterator = None  # but not the time until which nothing had come
                 return None
+            case AccessDenied():
+                self._log.error(
+                    "read_failed",
+                    error=str(error),
+                    advice="allow kinesis:GetRecords and GetShardIterator on the stream",
+                )
             case Throttled():
                 self._log.debug("read_throttled", error=str(error))
             case _:
@@ -218,3 +223,7 @@ class Prefetch:
         elapsed_s = self._clock.monotonic() - began_s
         chance = self._randomness.uniform(0, 1) if pace.failures else 0.0
         await self._clock.sleep(pace.pause_s(elapsed_s=elapsed_s, behind=behind, chance=chance))
+
+
+def _position(record: Record) -> ExtendedSequenceNumber:
+    return ExtendedSequenceNumber(record.sequence_number, record.sub_sequence_number)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from kcl_daemon.ports import IteratorKind, ReadFrom
 from kcl_protocol.sequence import ExtendedSequenceNumber, Sentinel
+
+_CLOCK_MARGIN_S: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -19,10 +22,12 @@ class StartMemory:
     Args:
         first_sequence_number: of the first record ever fetched here.
         idle_iterator: the latest iterator while nothing has been fetched yet.
+        idle_until_s: until when (epoch seconds, our clock) nothing had come.
     """
 
     first_sequence_number: str | None = None
     idle_iterator: str | None = None
+    idle_until_s: float | None = None
 
 
 def read_from(checkpoint: ExtendedSequenceNumber, memory: StartMemory, timestamp_s: float | None) -> ReadFrom:
@@ -52,6 +57,9 @@ def read_from(checkpoint: ExtendedSequenceNumber, memory: StartMemory, timestamp
                 if timestamp_s is None
                 else ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=timestamp_s)
             )
+        case Sentinel.LATEST if memory.idle_until_s is not None:
+            # LATEST again would jump over what came since; the margin covers clocks that differ.
+            return ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=memory.idle_until_s - _CLOCK_MARGIN_S)
         case Sentinel.LATEST:
             return ReadFrom(IteratorKind.LATEST)
         case _:

@@ -31,10 +31,10 @@ def first_hole(ranges: Iterable[HashRange]) -> HashRange | None:
 
 
 def lease_hole(leases: Iterable[Lease]) -> HashRange | None:
-    """The first stretch of hashes that no unfinished lease covers."""
-    return first_hole(
-        lease.hash_range for lease in leases if not lease.is_finished and lease.hash_range is not None
-    )
+    """The first stretch of hashes that no unfinished lease covers; None too where a range is not known."""
+    ranges = [lease.hash_range for lease in leases if not lease.is_finished]
+    known = [hash_range for hash_range in ranges if hash_range is not None]
+    return first_hole(known) if len(known) == len(ranges) else None
 
 
 def leases_for_empty_table(shards: Iterable[Shard], position: InitialPosition) -> list[Lease]:

@@ -23,6 +23,7 @@ from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Tables
 # What does not answer at the start is asked again for this long (KCL: maxInitializationAttempts, 1 s apart).
 _START_ATTEMPTS: Final = 20
 _START_PAUSE_S: Final = 1.0
+_LEAVE_FIRST_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +158,20 @@ class Worker:
     async def _drain(self, loops: Loops) -> None:
         """Leave the fleet: first so that nothing new is given to us, then shard by shard."""
         self._log.info("worker_stopping", leases=len(self._consumers))
-        await loops.reporter.retire()
-        await loops.elector.resign()
-        for running in list(self._consumers.values()):
-            running.consumer.request_stop()
-        while self._consumers:
-            await next(iter(self._consumers.values())).done.wait()
+        gone = anyio.Event()
+
+        async def leave() -> None:
+            await loops.reporter.retire()
+            await loops.elector.resign()
+            gone.set()
+
+        async with anyio.create_task_group() as leaving:
+            leaving.start_soon(leave)
+            # What is released before our row is gone might be given back to us. With DynamoDB in trouble the children
+            # must not wait for that.
+            with self._clock.move_on_after(_LEAVE_FIRST_S):
+                await gone.wait()
+            for running in list(self._consumers.values()):
+                running.consumer.request_stop()
+            while self._consumers:
+                await next(iter(self._consumers.values())).done.wait()

@@ -212,6 +212,17 @@ def test_a_second_status_is_the_wrong_answer_to_the_next_action() -> None:
     talk(saying(encode(Status("initialize")) * 2), scene)
 
 
+def test_a_second_status_for_a_batch_is_not_taken_for_the_answer_to_the_next_one() -> None:
+    async def scene(stage: Talk) -> None:
+        await stage.dialogue.perform(START)
+        stage.child.answer = saying(encode(Status("processRecords")) * 2)
+        await stage.dialogue.perform(BATCH)
+        with pytest.raises(ChildBrokeProtocol, match="before it was given processRecords"):
+            await stage.dialogue.perform(BATCH)
+
+    talk(obedient, scene)
+
+
 def test_an_idle_childs_death_is_told() -> None:
     async def scene(stage: Talk) -> None:
         await stage.dialogue.perform(START)

@@ -173,7 +173,7 @@ def test_a_cancelled_write_is_remembered_as_unclear() -> None:
         stage.table.writes.append(Trouble.HANGS_AFTER)
         with anyio.move_on_after(0.5):
             await stage.keeper.checkpoint(held, at(5))
-        assert held.uncertain
+        assert held.uncertain_since_s is not None
         await stage.keeper.checkpoint(held, at(6))
         assert held.lost is None
         assert (await stage.stored()).checkpoint == at(6)
@@ -186,7 +186,7 @@ def test_a_throttled_checkpoint_leaves_no_doubt() -> None:
         stage.table.writes.append(Trouble.THROTTLED)
         with pytest.raises(Throttled):
             await stage.keeper.checkpoint(held, at(5))
-        assert not held.uncertain
+        assert held.uncertain_since_s is None
         assert (await stage.stored()).checkpoint == TRIM_HORIZON
 
     play(scene)
@@ -393,3 +393,26 @@ def test_claiming_a_lease_proves_by_a_write_that_it_is_ours() -> None:
         assert await stage.keeper.claim(stale) is None
 
     play(scene)
+
+
+def test_a_renewal_found_late_does_not_lengthen_our_time_beyond_what_others_grant_us() -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        stage.table.writes.append(Trouble.FAILED_AFTER)  # takes effect at 0 s, unknown to us
+        stage.table.reads.append(Trouble.FAILED_BEFORE)
+        with pytest.raises(Unavailable):
+            await stage.keeper.checkpoint(held, at(5))
+        await anyio.sleep(6.0)
+        stage.table.writes.append(Trouble.FAILED_BEFORE)
+        await stage.keeper.checkpoint(held, at(5))  # the row shows that it is stored, since 0 s
+        assert held.moved_s == 0.0
+
+    play(scene)
+
+
+def test_a_row_made_unreadable_costs_the_lease_and_nothing_else() -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        await stage.table.update(RowUpdate(KEY, put={"parentShardId": "not a set"}))
+        await anyio.sleep(5.0)
+        assert "parentShardId" in (held.lost or "")
+
+    play(scene, running=True)

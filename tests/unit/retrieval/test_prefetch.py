@@ -302,3 +302,27 @@ def test_a_second_child_at_latest_gets_what_came_while_there_was_none() -> None:
         assert await texts(second, 1) == ["written between two children"]
 
     play(scene)
+
+
+def test_an_iterator_at_latest_that_expires_in_a_long_outage_does_not_jump_over_what_came_in_it() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        prefetch = stage.prefetch(LATEST)
+        start(prefetch)
+        await anyio.sleep(10.0)
+        stage.kinesis.troubles.extend([Unavailable("outage")] * 40)
+        await anyio.sleep(300.0)
+        stage.put("in the outage")
+        await anyio.sleep(300.0)
+        assert await texts(prefetch, 1) == ["in the outage"]
+
+    play(scene)
+
+
+def test_a_record_whose_aggregate_is_only_partly_checkpointed_is_delivered_again() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        numbers = stage.put("a", "b")
+        prefetch = stage.prefetch(ExtendedSequenceNumber(numbers[0], 3))
+        start(prefetch)
+        assert await texts(prefetch, 2) == ["a", "b"]
+
+    play(scene)
