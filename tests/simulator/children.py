@@ -1,0 +1,257 @@
+"""The ports Children and Child over scripted processes: pipes, exits and signals without an operating system.
+
+Owns what the kernel would own. Knows nothing of what the processes say (`program`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, assert_never
+
+import anyio
+
+from kcl_daemon.errors import ChildExited, ChildStartFailed
+from kcl_daemon.leases.lease import ShardId
+from kcl_protocol.codec import decode_daemon_line
+from kcl_protocol.errors import ProtocolError
+from kcl_protocol.framing import LineFramer
+from kcl_protocol.messages import DaemonMessage
+from tests.simulator.chance import Chance
+from tests.simulator.deliveries import Deliveries, Incarnation
+from tests.simulator.habits import Nursery
+from tests.simulator.life import Life
+from tests.simulator.loop import Promise, Timer, current_loop
+from tests.simulator.program import CloseStdout, Exit, ExitLater, Hang, Print, Program, Read, Script, Wait
+from tests.simulator.violation import report
+
+_PIPE_BYTES: Final = 65_536
+_PIPE_DELAY_S: Final = 0.0005
+_START_S: Final = (0.02, 0.3)
+_LINE_MOST_BYTES: Final = 1 << 30
+_SIGKILL: Final = -9
+_SIGTERM: Final = -15
+_CRASHED: Final = 1
+
+
+class SimChild:
+    """Port Child: one scripted process."""
+
+    def __init__(self, identity: Incarnation, script: Script, life: Life, *, ignores_term: bool) -> None:
+        self.identity = identity
+        self.status: int | None = None
+        self._script = script
+        self._life = life
+        self._ignores_term = ignores_term
+        self._framer = LineFramer(_LINE_MOST_BYTES)
+        self._unread: deque[tuple[DaemonMessage, int]] = deque()
+        self._unread_bytes = 0
+        self._stdin_closed = False
+        self._input_is_over = False
+        self._is_reading = False
+        self._timers: list[Timer] = []
+        self._stdout: list[bytes] = []
+        self._stdout_closed = False
+        self._heard: Promise[None] = Promise()
+        self._drained: Promise[None] = Promise()
+        self._exited: Promise[int] = Promise()
+
+    @property
+    def pid(self) -> int:
+        """A number that no other child of the run has."""
+        return 1000 + self.identity.number
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.status is None
+
+    def begin(self) -> None:
+        """Run the script from its start."""
+        self._timers.append(current_loop().after(_PIPE_DELAY_S, self._resume))
+
+    async def send(self, line: bytes) -> None:
+        """Write to its stdin; waits while the pipe is full."""
+        self._life.ensure_alive()
+        if not self.is_running or self._stdin_closed:
+            raise ChildExited("writing", self.status)
+        self._unread_bytes += len(line)
+        current_loop().after(_PIPE_DELAY_S, self._arrived, line)
+        while self._unread_bytes > _PIPE_BYTES and self.is_running:
+            self._drained = Promise()
+            await self._drained.wait()
+            self._life.ensure_alive()
+
+    async def receive(self) -> bytes:
+        """What it printed; empty at the end."""
+        self._life.ensure_alive()
+        while not self._stdout and not self._stdout_closed:
+            self._heard = Promise()
+            await self._heard.wait()
+            self._life.ensure_alive()
+        data = b"".join(self._stdout)
+        self._stdout.clear()
+        return data
+
+    async def close_stdin(self) -> None:
+        """End of input."""
+        if self._life.is_dead or self._stdin_closed:
+            return
+        self._stdin_closed = True
+        current_loop().after(_PIPE_DELAY_S, self._input_ended)
+
+    async def wait(self) -> int:
+        """Its exit status."""
+        self._life.ensure_alive()
+        status = await self._exited.wait()
+        self._life.ensure_alive()
+        return status
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        if not self._life.is_dead and not self._ignores_term:
+            current_loop().after(_PIPE_DELAY_S, self.end, _SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if not self._life.is_dead:
+            current_loop().after(_PIPE_DELAY_S, self.end, _SIGKILL)
+
+    async def aclose(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self._life.is_dead:
+            return
+        self.kill()
+        with anyio.CancelScope(shield=True):
+            await self._exited.wait()
+
+    def end(self, status: int) -> None:
+        """The process is gone."""
+        if self.status is not None:
+            return
+        self.status = status
+        for timer in self._timers:
+            timer.cancel()
+        self._script.close()
+        self._close_stdout()
+        self._drained.resolve(None)
+        self._exited.resolve(status)
+
+    def _arrived(self, line: bytes) -> None:
+        for piece in self._framer.feed(line):
+            assert isinstance(piece, bytes)
+            try:
+                self._unread.append((decode_daemon_line(piece), len(line)))
+            except ProtocolError as malformed:
+                report("daemon_broke_protocol", f"{self.identity}: {malformed}")
+        self._look()
+
+    def _input_ended(self) -> None:
+        self._input_is_over = True
+        self._look()
+
+    def _look(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._run(None, wants_message=True)
+
+    def _next_message(self) -> DaemonMessage | None:
+        if not self._unread:
+            return None
+        message, size_bytes = self._unread.popleft()
+        self._unread_bytes -= size_bytes
+        self._drained.resolve(None)
+        return message
+
+    def _resume(self) -> None:
+        self._run(None, wants_message=False)
+
+    def _run(self, message: DaemonMessage | None, *, wants_message: bool) -> None:
+        """Run the script up to where it has to wait."""
+        while self.is_running:
+            if wants_message:
+                if not self._unread and not self._input_is_over:
+                    self._is_reading = True
+                    return
+                message = self._next_message()
+            try:
+                step = self._script.send(message)
+            except StopIteration:
+                self.end(0)
+                return
+            except Exit as exit_:
+                self.end(exit_.status)
+                return
+            message, wants_message = None, isinstance(step, Read)
+            if isinstance(step, Hang):
+                return
+            if isinstance(step, Wait):
+                self._timers.append(current_loop().after(step.seconds, self._resume))
+                return
+            self._do(step)
+
+    def _do(self, step: Read | Print | CloseStdout | ExitLater) -> None:
+        match step:
+            case Print(data):
+                if not self._stdout_closed:
+                    self._stdout.append(data)
+                    self._heard.resolve(None)
+            case CloseStdout():
+                self._close_stdout()
+            case ExitLater(seconds):
+                self._timers.append(current_loop().after(seconds, self.end, _CRASHED))
+            case Read():
+                pass
+            case _:
+                assert_never(step)
+
+    def _close_stdout(self) -> None:
+        self._stdout_closed = True
+        self._heard.resolve(None)
+
+
+class SimChildren:
+    """Port Children of one worker."""
+
+    def __init__(self, life: Life, *, nursery: Nursery, chance: Chance, deliveries: Deliveries) -> None:
+        self._life = life
+        self._nursery = nursery
+        self._chance = chance
+        self._deliveries = deliveries
+        self._running: list[SimChild] = []
+        self.started = 0
+        life.on_death(self._orphaned)
+
+    @property
+    def running(self) -> list[SimChild]:
+        """The children that have not ended."""
+        self._running = [child for child in self._running if child.is_running]
+        return self._running
+
+    async def start(self, shard_id: ShardId) -> SimChild:
+        """Start a child; ChildStartFailed where the plan says so."""
+        self._life.ensure_alive()
+        await anyio.sleep(self._chance.uniform(*_START_S))
+        self._life.ensure_alive()
+        if self._chance.happens(self._nursery.start_fails):
+            raise ChildStartFailed("no such program")
+        for child in self.running:
+            if child.identity.shard_id == shard_id:
+                report("second_child", f"{self._life.worker_id} starts a child beside {child.identity}")
+        return self._born(self._deliveries.started(shard_id, self._life.worker_id))
+
+    def _born(self, identity: Incarnation) -> SimChild:
+        chance = self._chance.fork(f"child-{identity.number}")
+        habits = self._nursery.draw(chance)
+        program = Program(
+            identity, habits=habits, nursery=self._nursery, chance=chance, deliveries=self._deliveries
+        )
+        child = SimChild(identity, program.run(), self._life, ignores_term=habits.ignores_term)
+        self._running.append(child)
+        self.started += 1
+        child.begin()
+        return child
+
+    def _orphaned(self) -> None:
+        """The worker was killed: the kernel signals its children."""
+        for child in self.running:
+            current_loop().after(self._chance.uniform(0.0, 0.05), child.end, _SIGKILL)

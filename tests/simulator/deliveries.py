@@ -1,0 +1,180 @@
+"""The rules of delivery: what children may be given, in which order, and what their checkpoints may say.
+
+Owns the record of every child that was started and of all it was told. Knows nothing of how the daemon works; of the
+lease table it sees only the rows as they are (`LeaseRows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kcl_protocol.messages import Record
+from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from tests.simulator.loop import now
+from tests.simulator.trace import Trace
+from tests.simulator.truth import Truth
+from tests.simulator.violation import report
+
+
+class LeaseRows(Protocol):
+    """The checkpoints as the lease table has them."""
+
+    def checkpoint_of(self, shard_id: str) -> ExtendedSequenceNumber | None:
+        """Of a shard's row; None: there is no row."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Incarnation:
+    """One child process and what it was told.
+
+    Args:
+        number: counts the children of a run.
+        shard_id: its shard.
+        worker_id: who started it.
+        started_at_s: virtual time.
+        told: position given with `initialize`; None: not yet.
+        next_place: place in the shard of the record it must be given next; None where any may come first.
+        largest: position of the last record it was given.
+    """
+
+    number: int
+    shard_id: str
+    worker_id: str
+    started_at_s: float
+    told: ExtendedSequenceNumber | None = None
+    next_place: int | None = None
+    largest: ExtendedSequenceNumber | None = None
+    asked: list[ExtendedSequenceNumber] = field(default_factory=list[ExtendedSequenceNumber])
+
+    def __str__(self) -> str:
+        return f"child {self.number} of {self.worker_id} for {self.shard_id}"
+
+    @property
+    def position(self) -> ExtendedSequenceNumber:
+        """What a checkpoint without a sequence number means to it."""
+        return self.largest or self.told or TRIM_HORIZON
+
+
+class Deliveries:
+    """All children of a run; each method reports a violation where its rule is broken."""
+
+    def __init__(self, truth: Truth, rows: LeaseRows, trace: Trace) -> None:
+        self._truth = truth
+        self._rows = rows
+        self._trace = trace
+        self._children = 0
+        self._asked: dict[tuple[str, str], set[ExtendedSequenceNumber]] = {}
+        self.last_delivery_s: dict[str, float] = {}
+        self.latency_most_s = 0.0
+        self.accepted = 0
+        self.refused: dict[str, int] = {}
+
+    def started(self, shard_id: str, worker_id: str) -> Incarnation:
+        """A child was started."""
+        if shard_id not in self._truth.shards:
+            report(
+                "unknown_shard", f"{worker_id} started a child for {shard_id}, which the stream does not have"
+            )
+        self._children += 1
+        return Incarnation(self._children, shard_id, worker_id, now())
+
+    def initialized(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
+        """It was told where it starts: never behind a record that nobody has finished with."""
+        child.told = position
+        self._trace.note(child.worker_id, "child_initialized", f"{child.shard_id} at {position}")
+        stored = self._rows.checkpoint_of(child.shard_id)
+        if stored is None:
+            report("no_lease", f"{child} started although there is no lease row")
+        elif position > stored:
+            report("started_ahead", f"{child} starts at {position}, the lease row says {stored}")
+        shard = self._truth.shards[child.shard_id]
+        if position == TRIM_HORIZON:
+            child.next_place = 0
+        elif not position.is_sentinel:
+            child.next_place = shard.place_after(int(position.sequence_number))
+
+    def delivered(self, child: Incarnation, records: Sequence[Record]) -> None:
+        """It was given records: the next ones of its shard, unaltered, none left out."""
+        shard = self._truth.shards[child.shard_id]
+        if child.largest is None:
+            self._check_parents(child)
+        self.last_delivery_s[child.shard_id] = now()
+        for record in records:
+            number = int(record.sequence_number)
+            place = shard.index.get(number)
+            if place is None:
+                report("unknown_record", f"{child} was given {number}, which was never written")
+                return
+            if child.next_place is None:
+                shard.excuse_before(place)
+            expected = place if child.next_place is None else child.next_place
+            if place > expected:
+                report(
+                    "record_skipped", f"{child} was given {number} where {shard.numbers[expected]} comes next"
+                )
+            elif place < expected:
+                report("out_of_order", f"{child} was given {number} again, after {child.largest}")
+            if record.data != shard.data[place]:
+                report("altered_record", f"{child}: {number} has other data than was written")
+            child.next_place = place + 1
+            child.largest = ExtendedSequenceNumber(record.sequence_number, record.sub_sequence_number)
+            if not shard.deliveries[place]:
+                self.latency_most_s = max(self.latency_most_s, now() - shard.written_at_s[place])
+            shard.delivered(place)
+        self._trace.note(child.worker_id, "delivered", f"{child.shard_id} {len(records)} to {child.largest}")
+
+    def shard_ended(self, child: Incarnation) -> None:
+        """It was told that its shard has ended: everything was delivered, and to this child the last of it."""
+        shard = self._truth.shards[child.shard_id]
+        if not shard.is_closed:
+            report("ended_too_early", f"{child} was told that its shard has ended, which is open")
+        elif not shard.all_delivered:
+            missing = shard.numbers[shard.first_missing]
+            report(
+                "ended_too_early", f"{child} was told that its shard has ended before {missing} was delivered"
+            )
+        elif child.next_place is not None and child.next_place < len(shard.numbers):
+            missing = shard.numbers[child.next_place]
+            report(
+                "record_skipped", f"{child} was told that its shard has ended, {missing} comes next for it"
+            )
+
+    def asked(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
+        """It asks for a checkpoint at this position."""
+        self._asked.setdefault((child.shard_id, child.worker_id), set()).add(position)
+        child.asked.append(position)
+
+    def answered(self, child: Incarnation, position: ExtendedSequenceNumber, error: str | None) -> None:
+        """It got its answer: no accepted checkpoint is missing in the table or lies where the child has not been."""
+        self._trace.note(child.worker_id, "checkpoint_answered", f"{child.shard_id} {position} {error}")
+        if error is not None:
+            self.refused[error] = self.refused.get(error, 0) + 1
+            return
+        self.accepted += 1
+        stored = self._rows.checkpoint_of(child.shard_id)
+        if stored is not None and stored < position:
+            report(
+                "checkpoint_not_stored", f"{child} was told that {position} is stored, the row says {stored}"
+            )
+        if position != SHARD_END and position > child.position:
+            report(
+                "foreign_checkpoint_accepted", f"{child} may checkpoint {position} beyond {child.position}"
+            )
+
+    def was_asked(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> bool:
+        """Whether a child of this worker asked for this position of this shard."""
+        return position in self._asked.get((shard_id, worker_id), ())
+
+    def _check_parents(self, child: Incarnation) -> None:
+        for parent in self._truth.shards[child.shard_id].parents:
+            shard = self._truth.shards.get(parent)
+            if shard is None:
+                continue
+            if not (shard.is_closed and shard.all_delivered):
+                report("child_before_parent", f"{child} got records before all of {parent} were delivered")
+            stored = self._rows.checkpoint_of(parent)
+            if stored is not None and not stored.is_shard_end:
+                report("child_before_parent", f"{child} got records while the row of {parent} says {stored}")

@@ -1,0 +1,182 @@
+"""The ports Table and Kinesis as one simulated worker has them: behind a network, watched by the checkers.
+
+Owns the translation of port calls into network calls. Knows nothing of rows' meaning; an observer is told of every
+write that took effect, with the row before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import anyio
+
+from kcl_daemon.errors import IteratorExpired
+from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Written
+from kcl_daemon.ports import Fetched, Kinesis, ReadFrom, StreamRef, StreamSummary, Table
+from kcl_daemon.shards.shard import InitialPosition, Shard
+from tests.simulator.life import Life, Service
+from tests.simulator.loop import at_once, now
+from tests.simulator.network import Network
+
+# How long DynamoDB takes to make a table usable.
+_TABLE_CREATION_S: Final = (3.0, 12.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RowWrite:
+    """One write that took effect.
+
+    Args:
+        at_s: virtual time.
+        worker_id: who wrote.
+        table: name of the table.
+        key: of the row.
+        before: the row as it was; None: there was none.
+        after: the row as it is now; None: it was deleted.
+    """
+
+    at_s: float
+    worker_id: str
+    table: str
+    key: str
+    before: Row | None
+    after: Row | None
+
+
+class WriteObserver(Protocol):
+    """Is told of every write."""
+
+    def row_written(self, write: RowWrite) -> None:
+        """Look at a write that has just taken effect."""
+        ...
+
+
+class FaultyTable:
+    """Port Table of one worker over a table that all workers share."""
+
+    def __init__(self, table: Table, *, life: Life, network: Network, observer: WriteObserver) -> None:
+        self._table = table
+        self._life = life
+        self._network = network
+        self._observer = observer
+
+    @property
+    def name(self) -> str:
+        """Name of the table."""
+        return self._table.name
+
+    @property
+    def key_attribute(self) -> str:
+        """Name of its key attribute."""
+        return self._table.key_attribute
+
+    async def ensure(self) -> bool:
+        """Create the table; all wait for it as long as DynamoDB takes to make it usable."""
+        network = self._network
+
+        def create() -> bool:
+            created = at_once(self._table.ensure())
+            if created:
+                network.tables_ready_at_s[self.name] = now() + network.chance.uniform(*_TABLE_CREATION_S)
+            return created
+
+        created = await network.call(self._life, Service.DYNAMODB, "CreateTable", create)
+        await anyio.sleep(max(0.0, network.tables_ready_at_s.get(self.name, 0.0) - now()))
+        self._life.ensure_alive()
+        return created
+
+    async def get(self, key: str) -> Row | None:
+        """Read a row."""
+        return await self._network.call(
+            self._life, Service.DYNAMODB, "GetItem", lambda: at_once(self._table.get(key))
+        )
+
+    async def scan(self) -> list[Row]:
+        """Read all rows; as old as the answer was on its way."""
+        return await self._network.call(
+            self._life, Service.DYNAMODB, "Scan", lambda: at_once(self._table.scan())
+        )
+
+    async def owned_keys(self, owner: str) -> list[str]:
+        """Read the index."""
+        return await self._network.call(
+            self._life, Service.DYNAMODB, "Query", lambda: at_once(self._table.owned_keys(owner))
+        )
+
+    async def put(self, row: Row, require: Conditions = ()) -> Written:
+        """Write a whole row."""
+        key = row[self.key_attribute]
+        assert isinstance(key, str), f"the key of a row must be text, not {key!r}"
+        return await self._write("PutItem", key, lambda: self._table.put(row, require))
+
+    async def update(self, update: RowUpdate) -> Written:
+        """Change a row."""
+        return await self._write("UpdateItem", update.key, lambda: self._table.update(update))
+
+    async def delete(self, key: str, require: Conditions = ()) -> Written:
+        """Remove a row."""
+        return await self._write("DeleteItem", key, lambda: self._table.delete(key, require))
+
+    async def _write(
+        self, operation: str, key: str, write: Callable[[], Coroutine[Any, Any, Written]]
+    ) -> Written:
+        def effect() -> Written:
+            before = at_once(self._table.get(key))
+            written = at_once(write())
+            if written.applied:
+                after = at_once(self._table.get(key))
+                self._observer.row_written(
+                    RowWrite(now(), self._life.worker_id, self.name, key, before, after)
+                )
+            return written
+
+        return await self._network.call(self._life, Service.DYNAMODB, operation, effect, writes=True)
+
+
+class FaultyKinesis:
+    """Port Kinesis of one worker over a stream that all workers share."""
+
+    def __init__(self, kinesis: Kinesis, *, life: Life, network: Network) -> None:
+        self._kinesis = kinesis
+        self._life = life
+        self._network = network
+
+    async def describe_stream(self, stream: StreamRef) -> StreamSummary:
+        """DescribeStreamSummary."""
+        return await self._network.call(
+            self._life,
+            Service.KINESIS,
+            "DescribeStreamSummary",
+            lambda: at_once(self._kinesis.describe_stream(stream)),
+        )
+
+    async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
+        """ListShards."""
+        return await self._network.call(
+            self._life,
+            Service.KINESIS,
+            "ListShards",
+            lambda: at_once(self._kinesis.list_shards(stream, start)),
+        )
+
+    async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
+        """GetShardIterator."""
+        return await self._network.call(
+            self._life,
+            Service.KINESIS,
+            "GetShardIterator",
+            lambda: at_once(self._kinesis.get_shard_iterator(stream, shard_id, read_from)),
+        )
+
+    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:
+        """GetRecords; sometimes finds the iterator too old."""
+
+        def effect() -> Fetched:
+            if self._network.iterator_expires():
+                raise IteratorExpired("the iterator is too old", operation="GetRecords")
+            return at_once(self._kinesis.get_records(stream, shard_id, iterator, limit))
+
+        return await self._network.call(self._life, Service.KINESIS, "GetRecords", effect)

@@ -1,0 +1,199 @@
+"""The workers of a run: the production object graph on simulated ports, one process each.
+
+Owns starting, stopping and killing them. Knows nothing of plans; the only file that builds production code.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+
+from kcl_daemon.app import Adapters, build
+from kcl_daemon.config.settings import ChildSettings, Settings
+from kcl_daemon.errors import Throttled, Unavailable
+from kcl_daemon.ports import Kinesis, Table, Tables
+from kcl_daemon.shards.shard import InitialPosition
+from kcl_daemon.worker.worker import Worker
+from tests.simulator.chance import Chance
+from tests.simulator.children import SimChildren
+from tests.simulator.clock import SimClock, drawn_clock
+from tests.simulator.deliveries import Deliveries
+from tests.simulator.faults import FaultyKinesis, FaultyTable, WriteObserver
+from tests.simulator.habits import Nursery
+from tests.simulator.life import Life
+from tests.simulator.loop import Promise, current_loop, now
+from tests.simulator.network import Network
+from tests.simulator.plan import Plan
+from tests.simulator.stream import STREAM_NAME
+from tests.simulator.trace import Trace, TraceLog
+from tests.simulator.violation import report
+
+
+class SimWorker:
+    """One worker process."""
+
+    def __init__(
+        self,
+        life: Life,
+        settings: Settings,
+        adapters: Adapters,
+        *,
+        clock: SimClock,
+        children: SimChildren,
+        may_give_up: Callable[[], bool],
+    ) -> None:
+        self._may_give_up = may_give_up
+        self.life = life
+        self.clock = clock
+        self.children = children
+        self.started_at_s = now()
+        self.stop_asked_at_s: float | None = None
+        self.ended: Promise[None] = Promise()
+        self._settings = settings
+        self._adapters = adapters
+        self._worker: Worker | None = None
+
+    @property
+    def worker_id(self) -> str:
+        """Its name in the tables."""
+        return self.life.worker_id
+
+    @property
+    def is_living(self) -> bool:
+        """Whether it works, or would if it were not paused."""
+        return not (self.life.is_dead or self.ended.is_done or self.stop_asked_at_s is not None)
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        if self.stop_asked_at_s is None and not self.life.is_dead:
+            self.stop_asked_at_s = now()
+            if self._worker is not None:
+                self._worker.request_stop()
+
+    async def host(self) -> None:
+        """The process: from its start to its end, whatever end that is."""
+        try:
+            with anyio.CancelScope() as scope:
+                self.life.ensure_alive()
+                self.life.on_death(scope.cancel)
+                self._worker = build(self._settings, self._adapters)
+                if self.stop_asked_at_s is not None:
+                    self._worker.request_stop()
+                await self._worker.run()
+            self.life.ensure_alive()
+        except BaseException as error:
+            if self.life.is_dead:
+                return  # the remains of a killed process
+            if not isinstance(error, Exception):
+                raise  # the run is over
+            self._failed(error)
+            return
+        self._ended()
+
+    def _failed(self, error: Exception) -> None:
+        """It may give up at its start when AWS does not answer for long, as long as there is trouble."""
+        gave_up = isinstance(error, Unavailable | Throttled) and not self.children.started
+        if not (gave_up and self._may_give_up()):
+            report("worker_failed", f"{self.worker_id}: {_told(error)}")
+        self.life.kill()
+
+    def _ended(self) -> None:
+        if self.stop_asked_at_s is None:
+            report("worker_ended", f"{self.worker_id} ended without being asked to")
+        left = [str(child.identity) for child in self.children.running]
+        if left:
+            report("child_left_behind", f"{self.worker_id} has ended, but not {', '.join(left)}")
+        self.ended.resolve(None)
+
+
+class Fleet:
+    """All workers, those that have ended included."""
+
+    def __init__(
+        self,
+        *,
+        tables: Tables,
+        kinesis: Kinesis,
+        network: Network,
+        nursery: Nursery,
+        deliveries: Deliveries,
+        observer: WriteObserver,
+        trace: Trace,
+        chance: Chance,
+        plan: Plan,
+    ) -> None:
+        self._tables = tables
+        self._kinesis = kinesis
+        self._network = network
+        self._nursery = nursery
+        self._deliveries = deliveries
+        self._observer = observer
+        self._trace = trace
+        self._chance = chance
+        self._plan = plan
+        self.is_calm = False
+        self.workers: list[SimWorker] = []
+
+    @property
+    def living(self) -> list[SimWorker]:
+        """Those that work, paused ones included."""
+        return [worker for worker in self.workers if worker.is_living]
+
+    def start(self, name: str | None = None) -> SimWorker:
+        """A new worker, with a name of its own or with that of one that is dead."""
+        number = len(self.workers) + 1
+        life = Life(name or f"worker-{number}")
+        chance = self._chance.fork(f"worker-{number}")
+        children = SimChildren(
+            life, nursery=self._nursery, chance=chance.fork("children"), deliveries=self._deliveries
+        )
+        clock = drawn_clock(chance.fork("clock"), life, skew_s=self._plan.skew_s, drift=self._plan.drift)
+        adapters = Adapters(
+            clock=clock,
+            randomness=chance.fork("randomness"),
+            kinesis=FaultyKinesis(self._kinesis, life=life, network=self._network),
+            tables=Tables(
+                leases=self._table(self._tables.leases, life),
+                worker_metrics=self._table(self._tables.worker_metrics, life),
+                coordinator=self._table(self._tables.coordinator, life),
+            ),
+            children=children,
+            log=TraceLog(self._trace, life.worker_id),
+        )
+        settings = worker_settings(life.worker_id, self._plan)
+        worker = SimWorker(
+            life, settings, adapters, clock=clock, children=children, may_give_up=lambda: not self.is_calm
+        )
+        self.workers.append(worker)
+        self._trace.note(life.worker_id, "process_started")
+        current_loop().spawn(life.lane, worker.host)
+        return worker
+
+    def _table(self, table: Table, life: Life) -> FaultyTable:
+        return FaultyTable(table, life=life, network=self._network, observer=self._observer)
+
+
+def worker_settings(worker_id: str, plan: Plan) -> Settings:
+    """Production defaults but for what the plan sets."""
+    return Settings(
+        application_name="application",
+        stream_name=STREAM_NAME,
+        child=ChildSettings(
+            command=("child",), timeout_s=plan.child_timeout_s, call_for_empty=plan.calls_for_empty
+        ),
+        retrieval=plan.retrieval,
+        worker_id=worker_id,
+        initial_position=InitialPosition(plan.start_at),
+    )
+
+
+def _told(error: BaseException) -> str:
+    """An error with the place where it was raised; of a group of errors the first one."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" in {Path(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
+    return f"{error!r}{place}"

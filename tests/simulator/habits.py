@@ -1,0 +1,116 @@
+"""How simulated children behave: when they checkpoint, how long they take, what they do wrong.
+
+Owns the choice; `program` acts it out. Knows nothing of pipes or the daemon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from tests.simulator.chance import Chance
+
+
+class When(Enum):
+    """When a child checkpoints while it processes; every child does so when asked to stop and at the shard's end."""
+
+    EACH_BATCH = auto()
+    EVERY_NTH = auto()
+    MIDDLE_OF_BATCH = auto()
+    TWICE_A_BATCH = auto()
+    AT_END_ONLY = auto()
+
+
+class Mischief(Enum):
+    """What a child does wrong instead of its next action, or besides it."""
+
+    EXIT = auto()  # in the middle of the action
+    EXIT_LATER = auto()  # some time after it, perhaps while idle
+    HANG = auto()  # never answers
+    DAWDLE = auto()  # answers much later, perhaps after everybody has lost patience
+    CLOSE_STDOUT = auto()
+    WRONG_STATUS = auto()
+    SECOND_STATUS = auto()
+    HALF_LINE_AND_EXIT = auto()
+    HALF_LINE = auto()  # the rest comes later: no harm
+    GARBAGE = auto()  # no harm
+    ECHO = auto()  # no harm
+    FOREIGN_CHECKPOINT = auto()  # beyond what it was given: must be refused, no harm
+    MALFORMED_CHECKPOINT = auto()  # must be refused, no harm
+    NO_CHECKPOINT_AT_END = auto()  # answers shardEnded without the checkpoint that it owes
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """One child's ways.
+
+    Args:
+        when: it checkpoints.
+        every: n of EVERY_NTH.
+        explicit: it names sequence numbers in its checkpoints.
+        process_s: how long it takes for a batch, from and to.
+        ignores_eof: it does not end when its stdin is closed.
+        ignores_term: it does not end at SIGTERM.
+    """
+
+    when: When = When.EACH_BATCH
+    every: int = 3
+    explicit: bool = False
+    process_s: tuple[float, float] = (0.005, 0.2)
+    ignores_eof: bool = False
+    ignores_term: bool = False
+
+
+@dataclass(slots=True)
+class Nursery:
+    """What the children of a run are like; the plan of a scenario may change it at any time.
+
+    Args:
+        habits: of every child; None: drawn for each.
+        mischief: probability of each per action.
+        stubborn: probability that a child ignores EOF, and of those that it ignores SIGTERM as well.
+        start_fails: probability that a child cannot be started.
+    """
+
+    habits: Habits | None = None
+    mischief: Mapping[Mischief, float] = field(default_factory=dict[Mischief, float])
+    stubborn: float = 0.0
+    start_fails: float = 0.0
+
+    def behave(self) -> None:
+        """From now on every child does what it should."""
+        self.mischief = {}
+        self.stubborn = 0.0
+        self.start_fails = 0.0
+
+    def draw(self, chance: Chance) -> Habits:
+        """The habits of a new child."""
+        if self.habits is not None:
+            return self.habits
+        slowest = chance.pick((0.02, 0.2, 1.0, 3.0))
+        ignores_eof = chance.happens(self.stubborn)
+        return Habits(
+            when=chance.pick(_WHENS),
+            every=chance.between(2, 6),
+            explicit=chance.happens(0.5),
+            process_s=(slowest / 10, slowest),
+            ignores_eof=ignores_eof,
+            ignores_term=ignores_eof and chance.happens(0.5),
+        )
+
+    def mischief_now(self, chance: Chance) -> Mischief | None:
+        """What a child does wrong in this action, if anything."""
+        if not self.mischief:
+            return None
+        draw = chance.random()
+        for kind, probability in self.mischief.items():
+            if draw < probability:
+                return kind
+            draw -= probability
+        return None
+
+
+_WHENS: Final = tuple(When)
+EVERY_MISCHIEF: Final = tuple(Mischief)

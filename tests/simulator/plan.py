@@ -1,0 +1,171 @@
+"""What a run consists of, as plain values: so many workers, this load, these faults at these moments.
+
+Owns the vocabulary of scenarios. Knows nothing of how a plan is carried out (`runner`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from kcl_daemon.config.settings import RetrievalSettings
+from kcl_daemon.shards.shard import StartAt
+from kcl_local.kinesis.options import DEFAULTS, Options
+from tests.simulator.habits import Nursery
+from tests.simulator.life import Service
+from tests.simulator.network import CALM, Trouble
+
+# What a fleet on plain settings may take to recover: leader lease, fail-over and a few looks.
+BOUND_S: Final = 60.0
+
+
+class Who(Enum):
+    """A worker that is not known before the run."""
+
+    LEADER = auto()
+
+
+# A living worker: the leader, or by place among those that live then (modulo their number).
+Target = Who | int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A new worker joins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """SIGKILL; a replacement starts after that long, None: never. It may have the old name, as one on the same host."""
+
+    target: Target
+    replaced_after_s: float | None = None
+    keeps_name: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A graceful stop; a replacement starts after that long, None: never. It never has the old name: both may live."""
+
+    target: Target
+    replaced_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """SIGSTOP, and SIGCONT after that long."""
+
+    target: Target
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """A worker does not reach a service for that long."""
+
+    target: Target
+    service: Service
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepWallClock:
+    """A worker's date jumps."""
+
+    target: Target
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DieAtWrites:
+    """Every worker started from now on dies at one of its first writes; a new one follows a moment later.
+
+    Args:
+        at: for each worker in turn, which of its writes it does not survive; those after them live.
+        before: for each, whether that write still takes effect (False) or not (True).
+    """
+
+    at: tuple[int, ...]
+    before: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """An open shard is split."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """An open shard is merged with its neighbour."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddAttribute:
+    """Somebody else's attribute appears on every lease row, as a later version may add one."""
+
+
+Happening = Start | Kill | Stop | Pause | CutOff | StepWallClock | DieAtWrites | Split | Merge | AddAttribute
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Something that happens at a virtual time."""
+
+    at_s: float
+    what: Happening
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One run.
+
+    Args:
+        shards: of the stream at its start.
+        records_per_s: written, over all shards.
+        start_at: initial position of the workers.
+        backlog: records that are there before the first worker.
+        happenings: in any order.
+        dynamodb: trouble until `calm_at_s`.
+        index_lag_s: how far the owner index is behind its table, from and to.
+        kinesis: trouble until `calm_at_s`.
+        stream: settings of the model of Kinesis: limits, life of iterators.
+        retrieval: settings of the workers.
+        calls_for_empty: whether children are given empty batches.
+        nursery: what children are like; they behave from `calm_at_s` on.
+        calm_at_s: from now on nothing goes wrong any more.
+        ends_at_s: producers stop.
+        bound_s: how long the fleet may take to be in order after `calm_at_s`, and to finish after `ends_at_s`.
+        skew_s: dates are wrong by up to this.
+        drift: clocks run wrong by up to this part.
+        child_timeout_s: how long a child may take for one answer; None: for ever.
+        is_quiet: no warning and no error may be logged.
+        repeats_most: how many records may be given to children more than once; None: any.
+        latency_most_s: how long a record may wait for its first child; None: any time.
+    """
+
+    shards: int
+    records_per_s: float
+    happenings: tuple[Planned, ...]
+    calm_at_s: float
+    ends_at_s: float
+    start_at: StartAt = StartAt.TRIM_HORIZON
+    backlog: int = 0
+    dynamodb: Trouble = CALM
+    index_lag_s: tuple[float, float] = (0.005, 0.1)
+    kinesis: Trouble = CALM
+    stream: Options = DEFAULTS
+    retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
+    calls_for_empty: bool = False
+    nursery: Nursery = field(default_factory=Nursery)
+    bound_s: float = BOUND_S
+    skew_s: float = 1.0
+    drift: float = 1e-4
+    child_timeout_s: float | None = None
+    is_quiet: bool = False
+    repeats_most: int | None = None
+    latency_most_s: float | None = None

@@ -1,0 +1,277 @@
+"""The rules of the lease table: who may write what (reference: KCL's rows), checked at every write.
+
+Owns a copy of all lease rows as the writes left them. Reads rows by their wire names on its own, so that a mistake in
+the daemon's row codec cannot hide here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from kcl_daemon.leases.table import Row, Value
+from kcl_protocol.sequence import ExtendedSequenceNumber
+from tests.simulator.faults import RowWrite
+from tests.simulator.truth import Truth
+from tests.simulator.violation import report
+
+KNOWN_ATTRIBUTES: Final = frozenset({
+    "leaseKey", "entityType", "leaseCounter", "leaseOwner", "checkpointOwner", "ownerSwitchesSinceCheckpoint",
+    "checkpoint", "checkpointSubSequenceNumber", "pendingCheckpoint", "pendingCheckpointSubSequenceNumber",
+    "pendingCheckpointState", "parentShardId", "childShardIds", "startingHashKey", "endingHashKey", "throughputKBps",
+})  # fmt: skip
+
+
+class Asked(Protocol):
+    """What the children asked for."""
+
+    def was_asked(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> bool:
+        """Whether a child of this worker asked for this position of this shard."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """A lease row as the checkers read it.
+
+    Raises:
+        ValueError: the row is not well-formed; the message says why.
+    """
+
+    counter: int
+    switches: int
+    checkpoint: ExtendedSequenceNumber
+    owner: str | None
+    checkpoint_owner: str | None
+
+    @property
+    def reader(self) -> str | None:
+        """Who may checkpoint now."""
+        return self.checkpoint_owner or self.owner
+
+    @staticmethod
+    def of(row: Row) -> LeaseView:
+        """The view of a row."""
+        for name, value in row.items():
+            if value in ("", frozenset()):
+                raise ValueError(f"{name} is empty")
+        return LeaseView(
+            counter=_integer(row, "leaseCounter"),
+            switches=_integer(row, "ownerSwitchesSinceCheckpoint"),
+            checkpoint=ExtendedSequenceNumber(
+                _text(row, "checkpoint") or "", _integer(row, "checkpointSubSequenceNumber")
+            ),
+            owner=_text(row, "leaseOwner"),
+            checkpoint_owner=_text(row, "checkpointOwner"),
+        )
+
+
+def _integer(row: Row, name: str) -> int:
+    value = row.get(name)
+    if type(value) is not int:
+        raise ValueError(f"{name} is no whole number: {value!r}")
+    return value
+
+
+def _text(row: Row, name: str) -> str | None:
+    value = row.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name} is no text: {value!r}")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseChange:
+    """A write on an existing lease row that leaves one."""
+
+    write: RowWrite
+    before: LeaseView
+    after: LeaseView
+
+    @property
+    def starts_handoff(self) -> bool:
+        """Whether it names a next owner while the old one goes on (T5.6)."""
+        return (
+            self.before.checkpoint_owner is None
+            and self.after.checkpoint_owner is not None
+            and self.after.checkpoint_owner == self.before.owner
+        )
+
+
+class LeaseTableRules:
+    """Watches the lease table; also tells others what it holds.
+
+    Args:
+        table: name of the lease table.
+        truth: the stream.
+        lease_s: a lease that has moved within this time (true seconds) is somebody's.
+    """
+
+    def __init__(self, table: str, truth: Truth, *, lease_s: float) -> None:
+        self._table = table
+        self._truth = truth
+        self._lease_s = lease_s
+        self._moved_s: dict[str, float] = {}
+        self.asked: Asked | None = None
+        self.rows: dict[str, Row] = {}
+        self.views: dict[str, LeaseView] = {}
+        self.deleted: set[str] = set()
+        self.checkpoints = 0
+        self._rules: tuple[Callable[[LeaseChange], str | None], ...] = (
+            self._strange_attributes,
+            self._checkpoint_backwards,
+            self._checkpoint_by_stranger,
+            self._checkpoint_never_asked,
+            self._shard_end_too_early,
+            self._counter,
+            self._owner_switches,
+            self._taken_early,
+        )
+
+    def checkpoint_of(self, shard_id: str) -> ExtendedSequenceNumber | None:
+        """The stored checkpoint of a shard; None: there is no row."""
+        view = self.views.get(shard_id)
+        return None if view is None else view.checkpoint
+
+    def restore(self, key: str, row: Row) -> None:
+        """Somebody outside the fleet wrote a row."""
+        self.rows[key] = row
+        self.views[key] = LeaseView.of(row)
+
+    def row_written(self, write: RowWrite) -> None:
+        """Check a write and remember the row."""
+        if write.table != self._table or not _is_lease(write):
+            return
+        try:
+            before = self._view_before(write)
+            after = None if write.after is None else LeaseView.of(write.after)
+        except ValueError as malformed:
+            report("malformed_row", f"{write.worker_id} wrote {write.key}: {malformed}")
+            return
+        match before, after:
+            case None, LeaseView():
+                self._created(write, after)
+            case LeaseView(), None:
+                self._deleted(write, before)
+            case LeaseView(), LeaseView():
+                self._changed(LeaseChange(write, before, after))
+            case _:
+                pass
+        if write.after is None or after is None:
+            self.rows.pop(write.key, None)
+            self.views.pop(write.key, None)
+            self.deleted.add(write.key)
+        else:
+            self.rows[write.key] = write.after
+            self.views[write.key] = after
+            self.deleted.discard(write.key)
+            if before is None or before.counter != after.counter:
+                self._moved_s[write.key] = write.at_s
+
+    def _view_before(self, write: RowWrite) -> LeaseView | None:
+        if write.before is None:
+            return None
+        known = self.views.get(write.key)
+        return (
+            known
+            if known is not None and self.rows[write.key] is write.before
+            else LeaseView.of(write.before)
+        )
+
+    def _created(self, write: RowWrite, after: LeaseView) -> None:
+        if write.key not in self._truth.shards:
+            report(
+                "unknown_shard", f"{write.worker_id} created a lease for {write.key}, which the stream lacks"
+            )
+        if not after.checkpoint.is_sentinel or after.checkpoint.is_shard_end:
+            report("created_ahead", f"{write.worker_id} created {write.key} at {after.checkpoint}")
+        if after.owner is not None or after.counter or after.switches:
+            report("malformed_row", f"{write.worker_id} created {write.key} not as a fresh lease: {after}")
+
+    def _deleted(self, write: RowWrite, before: LeaseView) -> None:
+        if not before.checkpoint.is_shard_end:
+            report("deleted_unfinished", f"{write.worker_id} deleted {write.key} at {before.checkpoint}")
+
+    def _changed(self, change: LeaseChange) -> None:
+        if change.before.checkpoint != change.after.checkpoint:
+            self.checkpoints += 1
+        for rule in self._rules:
+            broken = rule(change)
+            if broken is not None:
+                write = change.write
+                report(rule.__name__.removeprefix("_"), f"{write.worker_id} wrote {write.key}: {broken}")
+
+    def _strange_attributes(self, change: LeaseChange) -> str | None:
+        before, after = change.write.before, change.write.after
+        assert before is not None
+        assert after is not None
+        for name in sorted((before.keys() | after.keys()) - KNOWN_ATTRIBUTES):
+            if before.get(name) != after.get(name):
+                return f"{name}, which is not ours, became {after.get(name)!r}"
+        return None
+
+    def _checkpoint_backwards(self, change: LeaseChange) -> str | None:
+        before, after = change.before.checkpoint, change.after.checkpoint
+        return f"from {before} back to {after}" if after < before else None
+
+    def _checkpoint_by_stranger(self, change: LeaseChange) -> str | None:
+        if change.before.checkpoint == change.after.checkpoint:
+            return None
+        if change.before.reader == change.write.worker_id:
+            return None
+        return f"to {change.after.checkpoint}, but {change.before.reader} reads it"
+
+    def _checkpoint_never_asked(self, change: LeaseChange) -> str | None:
+        position = change.after.checkpoint
+        if position == change.before.checkpoint or self.asked is None:
+            return None
+        if self.asked.was_asked(change.write.key, change.write.worker_id, position):
+            return None
+        return f"to {position}, for which no child of it asked"
+
+    def _shard_end_too_early(self, change: LeaseChange) -> str | None:
+        if not change.after.checkpoint.is_shard_end or change.before.checkpoint.is_shard_end:
+            return None
+        shard = self._truth.shards[change.write.key]
+        if shard.is_closed and shard.all_delivered:
+            return None
+        return "finished, but the shard is open or has records that nobody was given"
+
+    def _counter(self, change: LeaseChange) -> str | None:
+        before, after = change.before, change.after
+        raised = after.counter - before.counter
+        if raised not in {0, 1}:
+            return f"counter from {before.counter} to {after.counter}"
+        owners_changed = (before.owner, before.checkpoint_owner) != (after.owner, after.checkpoint_owner)
+        fenced = before.checkpoint != after.checkpoint or (owners_changed and not change.starts_handoff)
+        if fenced and not raised:
+            return f"changed without raising the counter: {before} to {after}"
+        return None
+
+    def _taken_early(self, change: LeaseChange) -> str | None:
+        """A lease that somebody keeps alive changes hands only by hand-off or by its holder's own write."""
+        before, after, write = change.before, change.after, change.write
+        passed_on = before.counter != after.counter and before.checkpoint == after.checkpoint
+        if not passed_on or before.owner is None or write.worker_id == before.reader:
+            return None
+        if before.checkpoint_owner is not None:
+            return None  # the leader may cut a hand-off short
+        stood_still_s = write.at_s - self._moved_s.get(write.key, 0.0)
+        if stood_still_s >= self._lease_s:
+            return None
+        return f"given to {after.owner} after it had stood still for {stood_still_s:.1f} s, {before.owner} held it"
+
+    def _owner_switches(self, change: LeaseChange) -> str | None:
+        before, after = change.before, change.after
+        if before.checkpoint != after.checkpoint:
+            return None if after.switches == 0 else f"{after.switches} owner switches after a checkpoint"
+        if after.switches not in {0, before.switches, before.switches + 1}:
+            return f"owner switches from {before.switches} to {after.switches}"
+        return None
+
+
+def _is_lease(write: RowWrite) -> bool:
+    row = write.after if write.after is not None else write.before
+    entity: Value = "LEASE" if row is None else row.get("entityType", "LEASE")
+    return entity == "LEASE"

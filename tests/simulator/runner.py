@@ -1,0 +1,155 @@
+"""Carries out one plan and says how it went.
+
+Owns the course of a run: faults, then calm, then the end of the stream, then a graceful stop of all. Knows nothing of
+how scenarios are drawn (`scenarios`).
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+
+from tests.simulator.chance import Chance
+from tests.simulator.liveness import LOOK_S
+from tests.simulator.loop import current_loop, now, run_virtual
+from tests.simulator.plan import Plan
+from tests.simulator.trace import Trace, Write
+from tests.simulator.violation import Violation
+from tests.simulator.world import Sabotage, World
+
+# A child may take shutdownGraceMillis, then EOF, SIGTERM and SIGKILL one after the other.
+_STOP_BOUND_S: Final = 45.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run went.
+
+    Args:
+        scenario: its name.
+        seed: with which it can be replayed.
+        virtual_s: how long it lasted in virtual time.
+        records: written to the stream.
+        repeats: deliveries that were not the first of their record.
+        latency_most_s: the longest that a record waited for its first child.
+        checkpoints: checkpoints that moved a row.
+        callbacks: what the event loop ran.
+        digest: the same for two runs in which the same happened.
+        violation: what was wrong, None: nothing.
+    """
+
+    scenario: str
+    seed: int
+    virtual_s: float
+    records: int
+    repeats: int
+    latency_most_s: float
+    checkpoints: int
+    callbacks: int
+    digest: str
+    violation: Violation | None
+
+
+def run_plan(
+    plan: Plan, *, scenario: str, seed: int, write: Write | None = None, sabotage: Sabotage | None = None
+) -> Outcome:
+    """Run it to its end or to the first violation."""
+    trace = Trace(write)
+    course = _Course(plan, Chance(f"{scenario}/{seed}/run"), trace, sabotage or Sabotage())
+    violation: Violation | None = None
+    collects = gc.isenabled()
+    gc.disable()  # a collection in the middle costs time and finds nothing: a run is short
+    try:
+        run_virtual(course.run)
+    except Violation as broken:
+        violation = broken
+    except Exception as error:  # noqa: BLE001 - whatever ends a run is reported with its seed
+        violation = Violation(type(error).__name__, repr(error), at_s=course.virtual_s)
+    finally:
+        if collects:
+            gc.enable()
+            gc.collect()
+    world = course.world
+    return Outcome(
+        scenario=scenario,
+        seed=seed,
+        virtual_s=course.virtual_s,
+        records=world.truth.records if world else 0,
+        repeats=world.truth.repeats if world else 0,
+        latency_most_s=world.deliveries.latency_most_s if world else 0.0,
+        checkpoints=world.rules.checkpoints if world else 0,
+        callbacks=course.callbacks,
+        digest=trace.digest,
+        violation=violation,
+    )
+
+
+class _Course:
+    """One run from its first to its last moment."""
+
+    def __init__(self, plan: Plan, chance: Chance, trace: Trace, sabotage: Sabotage) -> None:
+        self._plan = plan
+        self._chance = chance
+        self._trace = trace
+        self._sabotage = sabotage
+        self.world: World | None = None
+        self.virtual_s = 0.0
+        self.callbacks = 0
+
+    async def run(self) -> None:
+        loop = current_loop()
+        self.world = world = World(self._plan, self._chance, self._trace, self._sabotage)
+        try:
+            world.begin()
+            await anyio.sleep(self._plan.calm_at_s)
+            world.calm_down()
+            while now() < self._plan.ends_at_s:
+                await anyio.sleep(LOOK_S)
+                world.liveness.look()
+            await self._finish(world)
+            await self._stop_all(world)
+            self._judge(world)
+        finally:
+            self.virtual_s = now()
+            self.callbacks = loop.handles_run
+
+    async def _finish(self, world: World) -> None:
+        """The producers stop; everything must be delivered and every closed shard finished."""
+        world.stream.produce(0)
+        deadline = now() + self._plan.bound_s
+        while not (world.truth.all_delivered and world.all_finished):
+            if now() > deadline:
+                what = f"{world.truth.undelivered} records were never given to a child"
+                raise Violation("not_finished", f"{what}; unfinished shards: {world.unfinished}")
+            await anyio.sleep(LOOK_S / 4)
+            world.liveness.look()
+
+    async def _stop_all(self, world: World) -> None:
+        stopping = [worker for worker in world.fleet.workers if not worker.life.is_dead]
+        for worker in stopping:
+            worker.stop()
+        for worker in stopping:
+            with anyio.move_on_after(_STOP_BOUND_S) as scope:
+                await worker.ended.wait()
+            if scope.cancelled_caught:
+                raise Violation("stop_too_slow", f"{worker.worker_id} still runs {_STOP_BOUND_S:g} s later")
+
+    def _judge(self, world: World) -> None:
+        """What must be so at the very end."""
+        plan = self._plan
+        gone = {worker.worker_id for worker in world.fleet.workers if worker.ended.is_done}
+        for key, view in world.rules.views.items():
+            if view.reader in gone and not view.checkpoint.is_shard_end:
+                raise Violation(
+                    "not_released", f"{key} still belongs to {view.reader}, who stopped gracefully"
+                )
+        if plan.is_quiet and self._trace.warnings:
+            raise Violation("not_quiet", f"logged without any fault: {dict(self._trace.warnings)}")
+        if plan.repeats_most is not None and world.truth.repeats > plan.repeats_most:
+            raise Violation("records_repeated", f"{world.truth.repeats} records were given twice")
+        slowest = world.deliveries.latency_most_s
+        if plan.latency_most_s is not None and slowest > plan.latency_most_s:
+            raise Violation("too_slow", f"a record waited {slowest:.1f} s for its first child")

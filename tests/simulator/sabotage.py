@@ -1,0 +1,178 @@
+"""Parts of the world that are broken on purpose: the checkers must notice each of them.
+
+Owns one fault each. Used by tests only; a checker that has never been seen to fail proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Value, Written
+from kcl_daemon.ports import Fetched, Kinesis, ReadFrom, StreamRef, StreamSummary, Table
+from kcl_daemon.shards.shard import InitialPosition, Shard
+
+
+class TableWrapper:
+    """A table that passes everything on; subclasses break one thing."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    @property
+    def name(self) -> str:
+        """As the port says."""
+        return self._table.name
+
+    @property
+    def key_attribute(self) -> str:
+        """As the port says."""
+        return self._table.key_attribute
+
+    async def ensure(self) -> bool:
+        """As the port says."""
+        return await self._table.ensure()
+
+    async def get(self, key: str) -> Row | None:
+        """As the port says."""
+        return await self._table.get(key)
+
+    async def scan(self) -> list[Row]:
+        """As the port says."""
+        return await self._table.scan()
+
+    async def owned_keys(self, owner: str) -> list[str]:
+        """As the port says."""
+        return await self._table.owned_keys(owner)
+
+    async def put(self, row: Row, require: Conditions = ()) -> Written:
+        """As the port says."""
+        return await self._table.put(row, require)
+
+    async def update(self, update: RowUpdate) -> Written:
+        """As the port says."""
+        return await self._table.update(update)
+
+    async def delete(self, key: str, require: Conditions = ()) -> Written:
+        """As the port says."""
+        return await self._table.delete(key, require)
+
+
+class NoConditions(TableWrapper):
+    """Writes whatever it is told, whoever holds the row."""
+
+    async def put(self, row: Row, require: Conditions = ()) -> Written:
+        """Without its conditions."""
+        return await self._table.put(row)
+
+    async def update(self, update: RowUpdate) -> Written:
+        """Without its conditions."""
+        return await self._table.update(replace(update, require=()))
+
+
+class ForgetsCheckpoints(TableWrapper):
+    """Says that a checkpoint is stored, but stores only the counter."""
+
+    async def update(self, update: RowUpdate) -> Written:
+        """Without the checkpoint."""
+        kept = {name: value for name, value in update.put.items() if name != "checkpoint"}
+        return await self._table.update(replace(update, put=kept))
+
+
+class CheckpointsTooFar(TableWrapper):
+    """Stores a checkpoint that is one higher than it was told."""
+
+    async def update(self, update: RowUpdate) -> Written:
+        """With another checkpoint."""
+        checkpoint = update.put.get("checkpoint")
+        if isinstance(checkpoint, str) and checkpoint.isdigit():
+            update = replace(update, put={**update.put, "checkpoint": str(int(checkpoint) + 1)})
+        return await self._table.update(update)
+
+
+class ReplacesRows(TableWrapper):
+    """Takes away what it does not know."""
+
+    async def update(self, update: RowUpdate) -> Written:
+        """With the attribute of a later version removed."""
+        if "attributeOfALaterVersion" in update.put:
+            return await self._table.update(update)
+        return await self._table.update(replace(update, remove=update.remove | {"attributeOfALaterVersion"}))
+
+
+class KeepsOwners(TableWrapper):
+    """Does not take an owner away."""
+
+    async def update(self, update: RowUpdate) -> Written:
+        """Without removing the owner."""
+        return await self._table.update(replace(update, remove=update.remove - {"leaseOwner"}))
+
+
+class ForgetsCounters(TableWrapper):
+    """Does not raise counters."""
+
+    async def update(self, update: RowUpdate) -> Written:
+        """Without the counter."""
+        kept: dict[str, Value] = {name: value for name, value in update.put.items() if name != "leaseCounter"}
+        added = {name: amount for name, amount in update.add.items() if name != "leaseCounter"}
+        return await self._table.update(replace(update, put=kept, add=added))
+
+
+class SeesNoRows(TableWrapper):
+    """Finds nothing when it scans."""
+
+    async def scan(self) -> list[Row]:
+        """Nothing."""
+        return []
+
+
+class KinesisWrapper:
+    """A Kinesis that changes its answers to GetRecords."""
+
+    def __init__(self, kinesis: Kinesis, alter: Callable[[Fetched], Fetched]) -> None:
+        self._kinesis = kinesis
+        self._alter = alter
+
+    async def describe_stream(self, stream: StreamRef) -> StreamSummary:
+        """As the port says."""
+        return await self._kinesis.describe_stream(stream)
+
+    async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
+        """As the port says."""
+        return await self._kinesis.list_shards(stream, start)
+
+    async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
+        """As the port says."""
+        return await self._kinesis.get_shard_iterator(stream, shard_id, read_from)
+
+    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:
+        """Altered."""
+        return self._alter(await self._kinesis.get_records(stream, shard_id, iterator, limit))
+
+
+def drops_a_record(fetched: Fetched) -> Fetched:
+    """Leaves out one record of each longer answer."""
+    records = list(fetched.records)
+    return replace(fetched, records=records[:1] + records[2:]) if len(records) > 2 else fetched
+
+
+def changes_order(fetched: Fetched) -> Fetched:
+    """Gives the last record of an answer first, then the others."""
+    records = list(fetched.records)
+    return replace(fetched, records=[*records[1:], records[0]]) if len(records) > 1 else fetched
+
+
+def alters_data(fetched: Fetched) -> Fetched:
+    """Gives each record other data."""
+    return replace(fetched, records=[replace(record, data="b3RoZXI=") for record in fetched.records])
+
+
+def ends_early(fetched: Fetched) -> Fetched:
+    """Says that the shard has ended as soon as there is nothing more to read."""
+    return fetched if fetched.records else replace(fetched, next_iterator=None)
+
+
+def gives_nothing(fetched: Fetched) -> Fetched:
+    """Never gives a record."""
+    return replace(fetched, records=())

@@ -1,0 +1,122 @@
+"""The stream of a run: its producers, its splits and merges.
+
+Owns writing to the Kinesis model and keeps the truth up to date with it. Knows nothing of readers.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any, Final, cast
+
+from kcl_local.kinesis.model import KinesisModel
+from tests.simulator.chance import Chance
+from tests.simulator.loop import current_loop, now
+from tests.simulator.truth import Truth
+
+STREAM_NAME: Final = "stream"
+_BATCH_MOST: Final = 500
+_TICK_S: Final = 0.5
+_PARENTS: Final = ("ParentShardId", "AdjacentParentShardId")
+
+
+class SimStream:
+    """One stream with its producers."""
+
+    def __init__(self, model: KinesisModel, *, truth: Truth, chance: Chance) -> None:
+        self._model = model
+        self._truth = truth
+        self._chance = chance
+        self._records_per_s = 0.0
+        self._owed = 0.0
+        self._written = 0
+
+    def create(self, shards: int) -> None:
+        """Create it."""
+        self._call("CreateStream", StreamName=STREAM_NAME, ShardCount=shards)
+        self._look()
+
+    def produce(self, records_per_s: float) -> None:
+        """Write at this rate from now on, to shards as chance will have it; 0: stop."""
+        is_running = self._records_per_s > 0
+        self._records_per_s = records_per_s
+        if records_per_s > 0 and not is_running:
+            current_loop().after(_TICK_S, self._tick)
+
+    def put(self, count: int) -> None:
+        """Write some records now."""
+        for start in range(0, count, _BATCH_MOST):
+            self._put(min(_BATCH_MOST, count - start))
+
+    def split(self, rank: int) -> None:
+        """Split an open shard in two halves; the largest ones by rank."""
+        low, high, shard_id = self._open()[rank % len(self._open())]
+        if high - low < 16:
+            return
+        middle = low + (high - low) // 2 + self._chance.between(0, 3)
+        self._call(
+            "SplitShard", StreamName=STREAM_NAME, ShardToSplit=shard_id, NewStartingHashKey=str(middle)
+        )
+        self._look()
+
+    def merge(self, rank: int) -> None:
+        """Merge an open shard with its right neighbour."""
+        shards = self._open()
+        if len(shards) < 2:
+            return
+        left = rank % (len(shards) - 1)
+        self._call(
+            "MergeShards",
+            StreamName=STREAM_NAME,
+            ShardToMerge=shards[left][2],
+            AdjacentShardToMerge=shards[left + 1][2],
+        )
+        self._look()
+
+    def _tick(self) -> None:
+        if self._records_per_s <= 0:
+            return
+        self._owed += self._records_per_s * _TICK_S
+        count = int(self._owed)
+        self._owed -= count
+        if count:
+            self.put(count)
+        current_loop().after(_TICK_S, self._tick)
+
+    def _put(self, count: int) -> None:
+        entries: list[dict[str, str]] = []
+        for _ in range(count):
+            self._written += 1
+            data = b64encode(f"record {self._written}".encode()).decode()
+            key = f"key-{self._chance.between(0, 1 << 40)}"
+            entries.append({"Data": data, "PartitionKey": key})
+        answer = self._call("PutRecords", StreamName=STREAM_NAME, Records=entries)
+        for entry, written in zip(entries, _entries(answer, "Records"), strict=True):
+            self._truth.record_written(
+                written["ShardId"], int(written["SequenceNumber"]), now(), entry["Data"]
+            )
+
+    def _shards(self) -> list[dict[str, Any]]:
+        return _entries(self._call("ListShards", StreamName=STREAM_NAME), "Shards")
+
+    def _open(self) -> list[tuple[int, int, str]]:
+        """Open shards as (first hash, last hash, shard id), by hash."""
+        return sorted(
+            (int(shard["HashKeyRange"]["StartingHashKey"]), int(shard["HashKeyRange"]["EndingHashKey"]), shard["ShardId"])
+            for shard in self._shards()
+            if "EndingSequenceNumber" not in shard["SequenceNumberRange"]
+        )  # fmt: skip
+
+    def _look(self) -> None:
+        """Learn of new and closed shards."""
+        for shard in self._shards():
+            parents = tuple(str(shard[name]) for name in _PARENTS if name in shard)
+            self._truth.shard_created(shard["ShardId"], parents)
+            if "EndingSequenceNumber" in shard["SequenceNumberRange"]:
+                self._truth.shard_closed(shard["ShardId"])
+
+    def _call(self, operation: str, **arguments: object) -> dict[str, object]:
+        return self._model.handle(operation, arguments)
+
+
+def _entries(answer: dict[str, object], name: str) -> list[dict[str, Any]]:
+    return cast("list[dict[str, Any]]", answer[name])

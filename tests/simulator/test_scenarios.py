@@ -1,0 +1,57 @@
+"""Every scenario: some fixed seeds, then as many new ones as fit into a while; thousands under the marker `prove`."""
+
+from __future__ import annotations
+
+import os
+import time  # real time, which bounds the random batch
+
+import pytest
+
+from tests.simulator.__main__ import replay_command
+from tests.simulator.draws import Sizes
+from tests.simulator.runner import Outcome, run_plan
+from tests.simulator.scenarios import SCENARIOS, draw_plan
+
+# The figures that decide how long the random batch takes, and where it starts: a new place for each run, unless a
+# failed run is to be repeated.
+BATCH_S = float(os.environ.get("SIMULATOR_BATCH_S", "20"))
+FIRST_SEED = int(os.environ.get("SIMULATOR_FIRST_SEED", time.time_ns() // 1_000_000_000))
+
+
+def run(scenario: str, seed: int) -> Outcome:
+    return run_plan(draw_plan(scenario, seed), scenario=scenario, seed=seed)
+
+
+def explained(outcome: Outcome) -> str:
+    return f"{outcome.scenario} seed {outcome.seed}: {outcome.violation}\nreplay: {replay_command(outcome, Sizes())}"
+
+
+@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("scenario", list(SCENARIOS))
+def test_a_fixed_seed_ends_without_a_violation(scenario: str, seed: int) -> None:
+    outcome = run(scenario, seed)
+    assert outcome.violation is None, explained(outcome)
+    assert outcome.records > 0
+    assert outcome.checkpoints > 0
+
+
+def test_a_batch_of_new_seeds_ends_without_a_violation() -> None:
+    ends_s = time.perf_counter() + BATCH_S
+    seed = FIRST_SEED
+    while time.perf_counter() < ends_s:
+        scenario = list(SCENARIOS)[seed % len(SCENARIOS)]
+        outcome = run(scenario, seed)
+        assert outcome.violation is None, f"SIMULATOR_FIRST_SEED={seed}: {explained(outcome)}"
+        seed += 1
+
+
+@pytest.mark.prove
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("scenario", list(SCENARIOS))
+def test_a_thousand_seeds_end_without_a_violation(scenario: str) -> None:
+    failed = [
+        explained(outcome)
+        for outcome in (run(scenario, seed) for seed in range(1, 1001))
+        if outcome.violation is not None
+    ]
+    assert not failed, "\n".join(failed)

@@ -1,0 +1,85 @@
+"""What happened in a run, in order: for people to read and for a digest that says whether two runs were the same.
+
+Owns the `Log` port of simulated workers. Knows nothing of what the events mean.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Final
+
+from tests.simulator.loop import now
+from tests.simulator.violation import report
+
+Write = Callable[[str], None]
+# What a worker says when it has met a fault of its own.
+_MUST_NEVER_HAPPEN: Final = frozenset({"consumer_crashed"})
+
+
+class Trace:
+    """The events of one run.
+
+    Args:
+        write: is given each event as a line; None: only the digest is kept.
+    """
+
+    def __init__(self, write: Write | None = None) -> None:
+        self._write = write
+        self._digest = blake2b(digest_size=16)
+        self.warnings: Counter[str] = Counter()
+
+    @property
+    def digest(self) -> str:
+        """The same for two runs in which the same happened at the same times."""
+        return self._digest.hexdigest()
+
+    def note(self, who: str, event: str, detail: str = "") -> None:
+        """Something happened now."""
+        self._digest.update(f"{now():.6f} {who} {event} {detail}\n".encode())
+        if self._write is not None:
+            self._write(f"{now():10.3f}  {who:<12} {event:<24} {detail}")
+
+    def log(self, who: str, level: str, event: str, fields: dict[str, object]) -> None:
+        """A worker logged something."""
+        self._digest.update(f"{now():.6f} {who} {level} {event}\n".encode())
+        if event in _MUST_NEVER_HAPPEN:
+            report(event, f"{who}: {fields}")
+        if level in {"warning", "error"}:
+            self.warnings[f"{level} {event}"] += 1
+        if self._write is not None:
+            shown = " ".join(f"{name}={value}" for name, value in fields.items())
+            self._write(f"{now():10.3f}  {who:<12} {level:<8} {event:<24} {shown}")
+
+
+class TraceLog:
+    """Port Log of one worker."""
+
+    def __init__(self, trace: Trace, who: str, fields: dict[str, object] | None = None) -> None:
+        self._trace = trace
+        self._who = who
+        self._fields = fields or {}
+
+    def bind(self, **fields: object) -> TraceLog:
+        """The same with more fields."""
+        return TraceLog(self._trace, self._who, {**self._fields, **fields})
+
+    def debug(self, event: str, /, **fields: object) -> None:
+        """Log."""
+        self._log("debug", event, fields)
+
+    def info(self, event: str, /, **fields: object) -> None:
+        """Log."""
+        self._log("info", event, fields)
+
+    def warning(self, event: str, /, **fields: object) -> None:
+        """Log."""
+        self._log("warning", event, fields)
+
+    def error(self, event: str, /, **fields: object) -> None:
+        """Log."""
+        self._log("error", event, fields)
+
+    def _log(self, level: str, event: str, fields: dict[str, object]) -> None:
+        self._trace.log(self._who, level, event, {**self._fields, **fields})

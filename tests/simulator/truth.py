@@ -1,0 +1,105 @@
+"""What really is in the stream: every record that was written, every shard and its parents.
+
+Owns the facts that the fleet's work is compared with. Knows nothing of workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class ShardTruth:
+    """One shard.
+
+    Args:
+        shard_id: its name.
+        parents: shards that must be finished before it.
+        numbers: sequence numbers of its records, in order.
+        written_at_s: virtual time of each.
+        data: payload of each, base64 text.
+        index: place of each sequence number.
+        is_closed: no more records come.
+        deliveries: how often each record was given to a child.
+        first_missing: place of the first record that was never given to a child.
+    """
+
+    shard_id: str
+    parents: tuple[str, ...] = ()
+    numbers: list[int] = field(default_factory=list[int])
+    written_at_s: list[float] = field(default_factory=list[float])
+    data: list[str] = field(default_factory=list[str])
+    index: dict[int, int] = field(default_factory=dict[int, int])
+    is_closed: bool = False
+    deliveries: list[int] = field(default_factory=list[int])
+    first_missing: int = 0
+
+    @property
+    def all_delivered(self) -> bool:
+        """Whether each of its records was given to a child."""
+        return self.first_missing == len(self.numbers)
+
+    def place_after(self, number: int) -> int:
+        """Place of the first record after a sequence number (-1: the first of all)."""
+        place = self.index.get(number)
+        if place is not None:
+            return place + 1
+        return sum(1 for other in self.numbers if other <= number)
+
+    def excuse_before(self, place: int) -> None:
+        """Nobody need be given the records before this place: reading began at the latest one."""
+        if not any(self.deliveries):
+            self.first_missing = max(self.first_missing, place)
+
+    def delivered(self, place: int) -> None:
+        """Count one delivery."""
+        self.deliveries[place] += 1
+        while self.first_missing < len(self.numbers) and self.deliveries[self.first_missing]:
+            self.first_missing += 1
+
+
+class Truth:
+    """The stream."""
+
+    def __init__(self) -> None:
+        self.shards: dict[str, ShardTruth] = {}
+        self.records = 0
+
+    def shard_created(self, shard_id: str, parents: tuple[str, ...]) -> None:
+        """A shard is there now."""
+        self.shards.setdefault(shard_id, ShardTruth(shard_id, parents))
+
+    def shard_closed(self, shard_id: str) -> None:
+        """Nothing more can be written to it."""
+        self.shards[shard_id].is_closed = True
+
+    def record_written(self, shard_id: str, number: int, at_s: float, data: str) -> None:
+        """A record was accepted by the stream."""
+        shard = self.shards[shard_id]
+        assert not shard.numbers or number > shard.numbers[-1], (
+            f"{shard_id}: {number} after {shard.numbers[-1]}"
+        )
+        shard.index[number] = len(shard.numbers)
+        shard.numbers.append(number)
+        shard.written_at_s.append(at_s)
+        shard.data.append(data)
+        shard.deliveries.append(0)
+        self.records += 1
+
+    @property
+    def undelivered(self) -> int:
+        """How many records nobody was given yet."""
+        return sum(
+            sum(1 for count in shard.deliveries[shard.first_missing :] if not count)
+            for shard in self.shards.values()
+        )
+
+    @property
+    def all_delivered(self) -> bool:
+        """Whether every record was given to some child."""
+        return all(shard.all_delivered for shard in self.shards.values())
+
+    @property
+    def repeats(self) -> int:
+        """How many deliveries were not the first of their record."""
+        return sum(count - 1 for shard in self.shards.values() for count in shard.deliveries if count > 1)

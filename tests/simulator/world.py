@@ -1,0 +1,250 @@
+"""Everything of one run, put together: stream, tables, network, children, workers, checkers.
+
+Owns the carrying out of happenings. Knows nothing of how long a run goes on (`runner`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from kcl_daemon.leases.table import RowUpdate, Value
+from kcl_daemon.ports import Kinesis, Table, Tables
+from kcl_local.kinesis.model import KinesisModel
+from tests.simulator.chance import Chance
+from tests.simulator.clock import EPOCH_S
+from tests.simulator.deliveries import Deliveries
+from tests.simulator.faults import RowWrite
+from tests.simulator.fleet import Fleet, SimWorker, worker_settings
+from tests.simulator.leader import LeaderRules
+from tests.simulator.life import Service
+from tests.simulator.liveness import Liveness
+from tests.simulator.loop import at_once, current_loop, now
+from tests.simulator.memory.kinesis import MemoryKinesis
+from tests.simulator.memory.table import MemoryTable
+from tests.simulator.network import Network, WriteLimit
+from tests.simulator.plan import (
+    AddAttribute,
+    CutOff,
+    DieAtWrites,
+    Happening,
+    Kill,
+    Merge,
+    Pause,
+    Plan,
+    Split,
+    Start,
+    StepWallClock,
+    Stop,
+    Target,
+    Who,
+)
+from tests.simulator.rows import LeaseTableRules
+from tests.simulator.stream import SimStream
+from tests.simulator.trace import Trace
+from tests.simulator.truth import Truth
+
+
+@dataclass(frozen=True, slots=True)
+class Sabotage:
+    """Parts of the world that are broken on purpose, to see that the checkers notice.
+
+    Args:
+        table: is given each shared table and gives the one to use.
+        kinesis: is given the stream's adapter and gives the one to use.
+    """
+
+    table: Callable[[Table], Table] = lambda table: table
+    kinesis: Callable[[Kinesis], Kinesis] = lambda kinesis: kinesis
+
+
+class World:
+    """One run's world."""
+
+    def __init__(self, plan: Plan, chance: Chance, trace: Trace, sabotage: Sabotage) -> None:
+        self._plan = plan
+        self._trace = trace
+        self._chance = chance.fork("happenings")
+        self._deaths: list[WriteLimit] = []
+        self.truth = Truth()
+        model = KinesisModel(lambda: EPOCH_S + now(), plan.stream)
+        self.stream = SimStream(model, truth=self.truth, chance=chance.fork("producer"))
+        settings = worker_settings("nobody", plan)
+        self.tables = Tables(
+            leases=sabotage.table(
+                MemoryTable(
+                    settings.lease_table, "leaseKey", has_owner_index=True, defer_index=self._index_later
+                )
+            ),
+            worker_metrics=sabotage.table(MemoryTable(settings.worker_metrics_table, "wid")),
+            coordinator=sabotage.table(MemoryTable(settings.coordinator_table, "key")),
+        )
+        lease_s = settings.leases.failover_time_ms / 1000 * (1 - 2 * plan.drift)
+        self.rules = LeaseTableRules(settings.lease_table, self.truth, lease_s=lease_s)
+        self.leader = LeaderRules(settings.coordinator_table, drift=plan.drift)
+        self.deliveries = Deliveries(self.truth, self.rules, trace)
+        self.rules.asked = self.deliveries
+        self.network = Network(chance.fork("network"))
+        self.nursery = plan.nursery
+        self.fleet = Fleet(
+            tables=self.tables,
+            kinesis=sabotage.kinesis(MemoryKinesis(model)),
+            network=self.network,
+            nursery=self.nursery,
+            deliveries=self.deliveries,
+            observer=self,
+            trace=trace,
+            chance=chance.fork("fleet"),
+            plan=plan,
+        )
+        self.liveness = Liveness(
+            truth=self.truth,
+            rules=self.rules,
+            deliveries=self.deliveries,
+            living=lambda: [worker.worker_id for worker in self.fleet.living if not worker.life.is_paused],
+            bound_s=plan.bound_s,
+        )
+
+    def _index_later(self, change: Callable[[], None]) -> None:
+        current_loop().after(self._chance.uniform(*self._plan.index_lag_s), change)
+
+    def begin(self) -> None:
+        """Create the stream, start the producers, plan everything that will happen."""
+        self.network.trouble = {Service.DYNAMODB: self._plan.dynamodb, Service.KINESIS: self._plan.kinesis}
+        self.stream.create(self._plan.shards)
+        self.stream.put(self._plan.backlog)
+        self.stream.produce(self._plan.records_per_s)
+        for planned in self._plan.happenings:
+            current_loop().after(planned.at_s, self.happen, planned.what)
+
+    def calm_down(self) -> None:
+        """No more trouble of any kind; at least one worker lives."""
+        self._trace.note("world", "calm")
+        self.fleet.is_calm = True
+        self.network.calm()
+        self.nursery.behave()
+        self._deaths.clear()
+        for worker in self.fleet.workers:
+            worker.life.reconnect()
+            worker.life.resume()
+        if not self.fleet.living:
+            self._start()
+
+    def row_written(self, write: RowWrite) -> None:
+        """A write took effect."""
+        self._trace.note(write.worker_id, "row_written", f"{write.table} {write.key} {_shown(write)}")
+        self.rules.row_written(write)
+        self.leader.row_written(write)
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Closed shards that nobody has finished yet."""
+        return [
+            shard.shard_id
+            for shard in self.truth.shards.values()
+            if shard.is_closed and not self._is_finished(shard.shard_id)
+        ]
+
+    @property
+    def all_finished(self) -> bool:
+        """Whether every closed shard is at its end."""
+        return not self.unfinished
+
+    def happen(self, what: Happening) -> None:
+        """Carry out one happening."""
+        match what:
+            case Start():
+                self._start()
+            case Kill() | Stop():
+                self._leave(what)
+            case Pause() | CutOff() | StepWallClock():
+                self._disturb(what)
+            case DieAtWrites(at, before):
+                self._deaths = [WriteLimit(n, b) for n, b in zip(at, before, strict=True)]
+            case Split(rank):
+                self.stream.split(rank)
+                self._trace.note("world", "split", str(rank))
+            case Merge(rank):
+                self.stream.merge(rank)
+                self._trace.note("world", "merge", str(rank))
+            case AddAttribute():
+                self._add_attribute()
+            case _:
+                assert_never(what)
+
+    def _is_finished(self, shard_id: str) -> bool:
+        stored = self.rules.checkpoint_of(shard_id)
+        return stored.is_shard_end if stored is not None else shard_id in self.rules.deleted
+
+    def _target(self, target: Target) -> SimWorker | None:
+        living = self.fleet.living
+        if not living:
+            return None
+        if target is Who.LEADER:
+            leader = [worker for worker in living if worker.worker_id == self.leader.owner]
+            return leader[0] if leader else living[0]
+        assert isinstance(target, int)
+        return living[target % len(living)]
+
+    def _start(self, name: str | None = None) -> None:
+        worker = self.fleet.start(name)
+        if self._deaths:
+            self.network.write_limits[worker.worker_id] = self._deaths.pop(0)
+            worker.life.on_death(lambda: current_loop().after(self._chance.uniform(0.1, 3.0), self._start))
+
+    def _leave(self, what: Kill | Stop) -> None:
+        worker = self._target(what.target)
+        if worker is None:
+            return
+        self._trace.note(worker.worker_id, "leaves", repr(what))
+        name: str | None = None
+        match what:
+            case Kill():
+                worker.life.kill()
+                name = worker.worker_id if what.keeps_name else None
+            case Stop():
+                worker.stop()
+            case _:
+                assert_never(what)
+        if what.replaced_after_s is not None:
+            current_loop().after(what.replaced_after_s, self._start, name)
+
+    def _disturb(self, what: Pause | CutOff | StepWallClock) -> None:
+        worker = self._target(what.target)
+        if worker is None:
+            return
+        self._trace.note(worker.worker_id, "disturbed", repr(what))
+        match what:
+            case Pause(_, for_s):
+                worker.life.pause()
+                current_loop().after(for_s, worker.life.resume)
+            case CutOff(_, service, for_s):
+                worker.life.cut_off(service)
+                current_loop().after(for_s, worker.life.reconnect)
+            case StepWallClock(_, seconds):
+                worker.clock.step_wall(seconds)
+            case _:
+                assert_never(what)
+
+    def _add_attribute(self) -> None:
+        for key in sorted(self.rules.rows):
+            update = RowUpdate(key, put={"attributeOfALaterVersion": f"kept-{key}"})
+            written = at_once(self.tables.leases.update(update))
+            assert written.row is not None
+            self.rules.restore(key, written.row)
+
+
+def _shown(write: RowWrite) -> str:
+    """What changed, for the trace."""
+    if write.after is None:
+        return "deleted"
+    before = write.before or {}
+    changed = {name: value for name, value in write.after.items() if before.get(name) != value}
+    removed = [f"-{name}" for name in before if name not in write.after]
+    return " ".join([*(f"{name}={_text(value)}" for name, value in changed.items()), *removed])
+
+
+def _text(value: Value) -> str:
+    """A value, the same in every process."""
+    return "{" + ",".join(sorted(value)) + "}" if isinstance(value, frozenset) else str(value)

@@ -1,0 +1,36 @@
+"""What the tests of the simulator share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+from tests.simulator.loop import Lane, current_loop, run_virtual
+from tests.simulator.violation import Violation
+
+T = TypeVar("T")
+
+
+def violation_in(action: Callable[[], object]) -> str | None:
+    """The name of the violation that an action, run at virtual second 0, reports; None: it reports none."""
+
+    async def main() -> None:
+        action()
+        await anyio.sleep(0.001)
+
+    try:
+        run_virtual(main)
+    except Violation as violation:
+        return violation.name
+    return None
+
+
+def in_lane(lane: Lane, run: Callable[[], Awaitable[None]]) -> None:
+    """Run something as a simulated process of its own."""
+
+    async def process() -> None:
+        await run()
+
+    current_loop().spawn(lane, process)

@@ -1,0 +1,361 @@
+"""The rules of lease rows, of the leader row and of progress: each can be broken, and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from kcl_daemon.leases.table import Row, Value
+from kcl_protocol.messages import Record
+from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from tests.simulator.deliveries import Deliveries
+from tests.simulator.faults import RowWrite
+from tests.simulator.leader import LeaderRules
+from tests.simulator.liveness import Liveness
+from tests.simulator.loop import current_loop, run_virtual
+from tests.simulator.rows import LeaseTableRules
+from tests.simulator.trace import Trace
+from tests.simulator.truth import Truth
+from tests.simulator.violation import Violation
+from tests.unit.simulator.helpers import violation_in
+
+PARENT, CHILD = "parent", "child"
+
+
+def row(**changes: Value | None) -> Row:
+    """A good lease row of worker `a` with some attributes changed; None: taken away."""
+    attributes: dict[str, Value | None] = {
+        "leaseKey": PARENT,
+        "leaseCounter": 5,
+        "leaseOwner": "a",
+        "ownerSwitchesSinceCheckpoint": 1,
+        "checkpoint": "12",
+        "checkpointSubSequenceNumber": 0,
+        **changes,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+class Scene:
+    """A stream of two generations, a lease table and its rules."""
+
+    def __init__(self) -> None:
+        self.truth = Truth()
+        self.truth.shard_created(PARENT, ())
+        self.truth.shard_created(CHILD, (PARENT,))
+        for number in (11, 12, 13):
+            self.truth.record_written(PARENT, number, 0.0, "")
+        self.rules = LeaseTableRules("leases", self.truth, lease_s=10.0)
+        self.deliveries = Deliveries(self.truth, self.rules, Trace())
+        self.rules.asked = self.deliveries
+        self.living = ["a"]
+        self.liveness = Liveness(
+            truth=self.truth,
+            rules=self.rules,
+            deliveries=self.deliveries,
+            living=lambda: self.living,
+            bound_s=60.0,
+        )
+
+    def write(self, before: Row | None, after: Row | None, *, by: str = "a", at_s: float = 100.0) -> None:
+        self.rules.row_written(RowWrite(at_s, by, "leases", PARENT, before, after))
+
+    def asked_for(self, position: ExtendedSequenceNumber) -> None:
+        self.deliveries.asked(self.deliveries.started(PARENT, "a"), position)
+
+    def deliver_all(self) -> None:
+        child = self.deliveries.started(PARENT, "a")
+        if PARENT not in self.rules.rows:
+            self.rules.restore(PARENT, row())
+        self.deliveries.initialized(child, TRIM_HORIZON)
+        self.deliveries.delivered(child, [Record("", "k", str(number)) for number in (11, 12, 13)])
+
+
+def violation_of(before: Row | None, after: Row | None, *, by: str = "a") -> str | None:
+    def action() -> None:
+        scene = Scene()
+        scene.asked_for(ExtendedSequenceNumber("13"))
+        scene.write(before, after, by=by)
+
+    return violation_in(action)
+
+
+RENEWED = row(leaseCounter=6)
+CHECKPOINTED = row(leaseCounter=6, checkpoint="13", ownerSwitchesSinceCheckpoint=0)
+HANDING_OFF = row(leaseOwner="b", checkpointOwner="a")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "by"),
+    [
+        (row(), RENEWED, "a"),
+        (row(), CHECKPOINTED, "a"),
+        (row(), HANDING_OFF, "leader"),
+        (HANDING_OFF, row(leaseOwner="b", leaseCounter=6), "a"),
+        (HANDING_OFF, {**CHECKPOINTED, "leaseOwner": "b", "checkpointOwner": "a"}, "a"),
+        (row(), row(leaseCounter=6, leaseOwner=None), "a"),
+        (row(), row(leaseCounter=6, leaseOwner="b", ownerSwitchesSinceCheckpoint=2), "leader"),
+        (row(), row(childShardIds=frozenset({"x"})), "a"),
+        (row(strange="kept"), row(strange="kept", leaseCounter=6), "a"),
+        (row(checkpoint="SHARD_END"), None, "leader"),
+        (
+            None,
+            row(leaseCounter=0, leaseOwner=None, ownerSwitchesSinceCheckpoint=0, checkpoint="LATEST"),
+            "a",
+        ),
+    ],
+)
+def test_what_kcl_writes_breaks_no_rule(before: Row | None, after: Row | None, by: str) -> None:
+    assert violation_of(before, after, by=by) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "by", "violation"),
+    [
+        (row(), row(leaseCounter=6, leaseOwner=""), "a", "malformed_row"),
+        (row(), row(leaseCounter=None), "a", "malformed_row"),
+        (row(), row(leaseCounter="6"), "a", "malformed_row"),
+        (row(), row(leaseCounter=6, leaseOwner=7), "a", "malformed_row"),
+        (row(), row(leaseCounter=6, checkpoint="abc"), "a", "malformed_row"),
+        (row(), row(leaseCounter=6, parentShardId=frozenset()), "a", "malformed_row"),
+        (row(strange="kept"), RENEWED, "a", "strange_attributes"),
+        (row(), {**RENEWED, "strange": "new"}, "a", "strange_attributes"),
+        (row(), row(leaseCounter=6, checkpoint="11"), "a", "checkpoint_backwards"),
+        (row(), CHECKPOINTED, "b", "checkpoint_by_stranger"),
+        (
+            HANDING_OFF,
+            {**CHECKPOINTED, "leaseOwner": "b", "checkpointOwner": "a"},
+            "b",
+            "checkpoint_by_stranger",
+        ),
+        (row(), {**CHECKPOINTED, "checkpoint": "14"}, "a", "checkpoint_never_asked"),
+        (row(), {**CHECKPOINTED, "checkpoint": "SHARD_END"}, "a", "checkpoint_never_asked"),
+        (row(), row(leaseCounter=4), "a", "counter"),
+        (row(), row(leaseCounter=8), "a", "counter"),
+        (row(), {**CHECKPOINTED, "leaseCounter": 5}, "a", "counter"),
+        (row(), row(leaseOwner="b"), "leader", "counter"),
+        (row(), {**CHECKPOINTED, "ownerSwitchesSinceCheckpoint": 1}, "a", "owner_switches"),
+        (row(), row(leaseCounter=6, ownerSwitchesSinceCheckpoint=9), "a", "owner_switches"),
+        (row(), None, "leader", "deleted_unfinished"),
+        (None, row(leaseOwner=None), "leader", "created_ahead"),
+        (None, row(checkpoint="LATEST"), "leader", "malformed_row"),
+    ],
+)
+def test_each_rule_of_lease_rows_can_be_broken(
+    before: Row | None, after: Row | None, by: str, violation: str
+) -> None:
+    assert violation_of(before, after, by=by) == violation
+
+
+@pytest.mark.parametrize(
+    ("by", "before", "after_s", "violation"),
+    [
+        ("leader", RENEWED, 9.9, "taken_early"),
+        ("leader", RENEWED, 10.1, None),
+        ("a", RENEWED, 1.0, None),
+        ("leader", {**RENEWED, "leaseOwner": "b", "checkpointOwner": "a"}, 1.0, None),
+    ],
+)
+def test_a_lease_is_taken_from_its_holder_only_after_it_has_stood_still(
+    by: str, before: Row, after_s: float, violation: str | None
+) -> None:
+    def action() -> None:
+        scene = Scene()
+        scene.write(row(), RENEWED, at_s=100.0)
+        taken = row(leaseCounter=7, leaseOwner="b", ownerSwitchesSinceCheckpoint=2)
+        scene.write(before, taken, by=by, at_s=100.0 + after_s)
+
+    assert violation_in(action) == violation
+
+
+def test_a_lease_for_a_shard_that_is_not_there_is_a_violation() -> None:
+    def action() -> None:
+        fresh = row(leaseKey="x", leaseCounter=0, leaseOwner=None, ownerSwitchesSinceCheckpoint=0)
+        write = RowWrite(0.0, "a", "leases", "x", None, {**fresh, "checkpoint": "LATEST"})
+        Scene().rules.row_written(write)
+
+    assert violation_in(action) == "unknown_shard"
+
+
+@pytest.mark.parametrize(
+    ("is_closed", "is_delivered", "violation"),
+    [
+        (True, True, None),
+        (False, True, "shard_end_too_early"),
+        (True, False, "shard_end_too_early"),
+    ],
+)
+def test_a_shard_is_finished_only_after_all_of_it_was_delivered(
+    is_closed: bool, is_delivered: bool, violation: str | None
+) -> None:
+    def action() -> None:
+        scene = Scene()
+        if is_closed:
+            scene.truth.shard_closed(PARENT)
+        if is_delivered:
+            scene.deliver_all()
+        scene.asked_for(SHARD_END)
+        scene.write(row(), {**CHECKPOINTED, "checkpoint": "SHARD_END"})
+
+    assert violation_in(action) == violation
+
+
+@pytest.mark.parametrize(
+    ("parent_row", "is_delivered", "violation"),
+    [
+        (row(checkpoint="SHARD_END"), True, None),
+        (None, True, None),
+        (row(), True, "child_before_parent"),
+        (row(checkpoint="SHARD_END"), False, "child_before_parent"),
+    ],
+)
+def test_no_record_of_a_child_shard_comes_before_its_parent_is_finished(
+    parent_row: Row | None, is_delivered: bool, violation: str | None
+) -> None:
+    def action() -> None:
+        scene = Scene()
+        if is_delivered:
+            scene.deliver_all()
+        scene.truth.shard_closed(PARENT)
+        scene.rules.views.clear()
+        scene.rules.restore(CHILD, row(leaseKey=CHILD, checkpoint="TRIM_HORIZON"))
+        if parent_row is not None:
+            scene.rules.restore(PARENT, parent_row)
+        scene.truth.record_written(CHILD, 21, 0.0, "")
+        child = scene.deliveries.started(CHILD, "a")
+        scene.deliveries.initialized(child, TRIM_HORIZON)
+        scene.deliveries.delivered(child, [Record("", "k", "21")])
+
+    assert violation_in(action) == violation
+
+
+def test_a_child_without_a_lease_row_is_a_violation() -> None:
+    def action() -> None:
+        scene = Scene()
+        scene.deliveries.initialized(scene.deliveries.started(PARENT, "a"), TRIM_HORIZON)
+
+    assert violation_in(action) == "no_lease"
+
+
+def test_altered_data_is_a_violation() -> None:
+    def action() -> None:
+        scene = Scene()
+        scene.rules.restore(PARENT, row())
+        child = scene.deliveries.started(PARENT, "a")
+        scene.deliveries.initialized(child, TRIM_HORIZON)
+        scene.deliveries.delivered(child, [Record("b3RoZXI=", "k", "11")])
+
+    assert violation_in(action) == "altered_record"
+
+
+LOCK: Row = {"key": "Leader", "ownerName": "a", "leaseDuration": "30000", "recordVersionNumber": "v1"}
+
+
+@pytest.mark.parametrize(
+    ("by", "after_s", "after", "violation"),
+    [
+        ("a", 5.0, {**LOCK, "recordVersionNumber": "v2"}, None),
+        ("a", 5.0, None, None),
+        ("b", 31.0, {**LOCK, "ownerName": "b", "recordVersionNumber": "v2"}, None),
+        ("b", 29.0, {**LOCK, "ownerName": "b", "recordVersionNumber": "v2"}, "leader_deposed"),
+        ("b", 29.0, None, "leader_deposed"),
+        ("a", 5.0, LOCK, "leader_version_kept"),
+        ("a", 5.0, {**LOCK, "recordVersionNumber": ""}, "malformed_row"),
+        ("a", 5.0, {**LOCK, "leaseDuration": 30000}, "malformed_row"),
+    ],
+)
+def test_the_leader_row(by: str, after_s: float, after: Row | None, violation: str | None) -> None:
+    def action() -> None:
+        rules = LeaderRules("coordinator", drift=0.0)
+        rules.row_written(RowWrite(0.0, "a", "coordinator", "Leader", None, LOCK))
+        rules.row_written(RowWrite(after_s, by, "coordinator", "Leader", LOCK, after))
+
+    assert violation_in(action) == violation
+
+
+def looking(prepare: Callable[[Scene], None], *, for_s: float = 90.0) -> str | None:
+    """The violation that looking at an unchanging scene for a while reports."""
+
+    async def main() -> None:
+        scene = Scene()
+        prepare(scene)
+        for second in range(int(for_s)):
+            current_loop().after(float(second), scene.liveness.look)
+        await anyio.sleep(for_s)
+
+    try:
+        run_virtual(main)
+    except Violation as violation:
+        return violation.name
+    return None
+
+
+def healthy(scene: Scene) -> None:
+    scene.rules.restore(PARENT, row())
+    scene.deliver_all()
+
+
+def orphaned(scene: Scene) -> None:
+    healthy(scene)
+    scene.living = ["b"]
+
+
+def unowned(scene: Scene) -> None:
+    scene.deliver_all()
+    scene.rules.restore(PARENT, row(leaseOwner=None))
+
+
+def in_handoff(scene: Scene) -> None:
+    scene.deliver_all()
+    scene.rules.restore(PARENT, HANDING_OFF)
+
+
+def without_lease(scene: Scene) -> None:
+    healthy(scene)
+    del scene.rules.views[PARENT]
+
+
+def stalled(scene: Scene) -> None:
+    scene.rules.restore(PARENT, row())
+
+
+def not_ended(scene: Scene) -> None:
+    healthy(scene)
+    scene.truth.shard_closed(PARENT)
+
+
+def child_lease_missing(scene: Scene) -> None:
+    scene.deliver_all()
+    scene.rules.restore(PARENT, row(checkpoint="SHARD_END"))
+
+
+def finished(scene: Scene) -> None:
+    scene.deliver_all()
+    scene.rules.views.clear()
+    scene.rules.restore(CHILD, row(leaseKey=CHILD, checkpoint="TRIM_HORIZON"))
+    scene.rules.deleted = {PARENT}
+
+
+@pytest.mark.parametrize(
+    ("prepare", "violation"),
+    [
+        (healthy, None),
+        (finished, None),
+        (orphaned, "lease_orphaned"),
+        (unowned, "lease_orphaned"),
+        (in_handoff, "handoff_stuck"),
+        (without_lease, "lease_missing"),
+        (stalled, "shard_stalled"),
+        (not_ended, "shard_end_missing"),
+        (child_lease_missing, "lease_missing"),
+    ],
+)
+def test_each_rule_of_progress_can_be_broken(prepare: Callable[[Scene], None], violation: str | None) -> None:
+    assert looking(prepare) == violation
+
+
+@pytest.mark.parametrize("prepare", [orphaned, in_handoff, without_lease, stalled, not_ended])
+def test_nothing_is_wrong_before_the_bound(prepare: Callable[[Scene], None]) -> None:
+    assert looking(prepare, for_s=55.0) is None
