@@ -62,6 +62,10 @@ class LeaseLost(LeaseError):
     """Raised when this worker no longer holds the lease it tried to write."""
 
 
+class CpuUnreadable(KclError):
+    """Raised when this machine does not tell how busy the worker's CPU is; the message says what was read."""
+
+
 class ChildError(KclError):
     """The base of what a child process can do wrong. The child is replaced; other shards do not notice."""
 

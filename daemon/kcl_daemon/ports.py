@@ -253,3 +253,19 @@ class Children(Protocol):
     async def start(self, shard_id: ShardId) -> Child:
         """Start the configured program for a shard, in its own session; ChildStartFailed says why not."""
         ...
+
+
+class Cpu(Protocol):
+    """How busy the CPU is that this worker may use."""
+
+    @property
+    def name(self) -> str:
+        """Where the figure comes from, for the log: `host`, `cgroup-v2`."""
+        ...
+
+    async def sample(self) -> float | None:
+        """Percent, 0 to 100, since the last call; None where there is nothing to compare with, as on the first.
+
+        Raises CpuUnreadable where this machine did not tell.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""The adapters that tell how busy this worker's CPU is, and the loop that gathers what they tell."""

@@ -1,0 +1,73 @@
+"""The loop that measures this worker's CPU. Knows neither files nor tables: it has ports and a recorder."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Final
+
+from kcl_daemon.cpu.recorder import Recorder
+from kcl_daemon.errors import CpuUnreadable
+from kcl_daemon.ports import Clock, Cpu, Log, Randomness
+
+_CAPTURE_S: Final = 1.0
+_CAPTURE_S_MAX: Final = 5.0
+_ADVICE: Final = "a worker with a failing CPU figure gets no new leases; set disableWorkerMetrics=true to balance it by throughput"
+
+
+class CpuSampler:
+    """Captures a sample each second and has the averages ready for each report.
+
+    Args:
+        cpu: what to ask.
+        clock: when.
+        randomness: for a start that is not the same moment on all workers.
+        log: told once when captures fail.
+        capture_s: time between two captures (KCL: inMemoryWorkerMetricsCaptureFrequencyMillis).
+    """
+
+    def __init__(
+        self, *, cpu: Cpu, clock: Clock, randomness: Randomness, log: Log, capture_s: float = _CAPTURE_S
+    ) -> None:
+        self._cpu = cpu
+        self._clock = clock
+        self._randomness = randomness
+        self._log = log
+        self._capture_s = capture_s
+        self._recorder = Recorder()
+        self._failures = 0
+
+    @property
+    def failures(self) -> int:
+        """How many captures raised an error or ran out of time."""
+        return self._failures
+
+    async def run(self) -> None:
+        """Capture for ever, after a random part of the first period. Ends by cancellation only."""
+        await self._clock.sleep(self._randomness.uniform(0, self._capture_s))
+        while True:
+            await self.capture()
+            await self._clock.sleep(self._capture_s)
+
+    async def capture(self) -> None:
+        """Take one sample. Never raises: a figure that is missing must not end a worker."""
+        percent, problem = None, f"no answer within {_CAPTURE_S_MAX:g} s"
+        try:
+            with self._clock.move_on_after(_CAPTURE_S_MAX):
+                percent, problem = await self._cpu.sample(), ""
+        except CpuUnreadable as error:
+            problem = str(error)
+        except Exception as error:  # noqa: BLE001 - a fault of an adapter, told like any other failure
+            problem = repr(error)
+        self._recorder.add(percent)
+        if problem:
+            self._failed(problem)
+
+    def averages(self) -> tuple[Decimal, ...]:
+        """End the window and give the list for the report, oldest first; empty: report that there is no metric."""
+        self._recorder.drain()
+        return self._recorder.averages
+
+    def _failed(self, problem: str) -> None:
+        self._failures += 1
+        if self._failures == 1:
+            self._log.warning("cpu_capture_failed", source=self._cpu.name, error=problem, advice=_ADVICE)

@@ -1,0 +1,117 @@
+"""Which figure fits this machine: `kcl_daemon.cpu.select`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcl_daemon.cpu.select import Choice, choose
+from kcl_daemon.errors import CpuUnreadable
+from tests.unit.cpu.machine import HandClock, Machine
+
+_ECS = {"ECS_CONTAINER_METADATA_URI_V4": "http://169.254.170.2/v4/5f0c"}
+
+
+async def _no_network(url: str) -> bytes:
+    raise CpuUnreadable(f"asked for {url}")
+
+
+def _choose(root: Path, **environment: str) -> Choice:
+    return choose(root=root, environment=environment, get=_no_network, clock=HandClock())
+
+
+def _name(choice: Choice) -> str | None:
+    return choice.cpu.name if choice.cpu else None
+
+
+def _make_pod(root: Path) -> None:
+    token = root / "var/run/secrets/kubernetes.io/serviceaccount/token"
+    token.parent.mkdir(parents=True)
+    token.write_text("token")
+
+
+@pytest.mark.parametrize("name", ["host_busy", "cgroup_v1_quota", "cgroup_v2_quota"])
+def test_ecs_comes_first(name: str, tmp_path: Path) -> None:
+    Machine(name, tmp_path)
+    _make_pod(tmp_path)
+    assert _name(_choose(tmp_path, **_ECS)) == "ecs"
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        ("cgroup_v1_quota", "cgroup-v1"),
+        ("cgroup_v1_free", "cgroup-v1"),
+        ("cgroup_v2_quota", "cgroup-v2"),
+        ("cgroup_v2_free", "cgroup-v2"),
+        ("host_busy", None),
+    ],
+)
+def test_a_pod_goes_by_its_control_group_limited_or_not(
+    name: str, chosen: str | None, tmp_path: Path
+) -> None:
+    Machine(name, tmp_path)
+    _make_pod(tmp_path)
+    assert _name(_choose(tmp_path)) == chosen
+
+
+def test_a_pod_that_sees_both_versions_goes_by_the_second(tmp_path: Path) -> None:
+    Machine("cgroup_v1_quota", tmp_path)
+    Machine("cgroup_v2_quota", tmp_path)
+    _make_pod(tmp_path)
+    assert _name(_choose(tmp_path)) == "cgroup-v2"
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        ("cgroup_v1_quota", "cgroup-v1"),
+        ("cgroup_v1_free", "host"),
+        ("cgroup_v2_quota", "cgroup-v2"),
+        ("cgroup_v2_free", "host"),
+        ("host_busy", "host"),
+    ],
+)
+def test_outside_kubernetes_a_control_group_counts_only_with_a_quota(
+    name: str, chosen: str, tmp_path: Path
+) -> None:
+    Machine(name, tmp_path)
+    assert _name(_choose(tmp_path)) == chosen
+
+
+def test_a_quota_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    machine = Machine("cgroup_v2_quota", tmp_path)
+    (machine.cgroups / "cpu.max").unlink()
+    assert _name(_choose(tmp_path)) == "host"
+
+
+def test_only_version_3_of_the_ecs_metadata_is_a_container_like_any_other(tmp_path: Path) -> None:
+    Machine("cgroup_v2_quota", tmp_path)
+    choice = _choose(
+        tmp_path, ECS_CONTAINER_METADATA_URI="http://169.254.170.2/v3", ECS_CONTAINER_METADATA_URI_V4=""
+    )
+    assert _name(choice) == "cgroup-v2"
+
+
+def test_an_ecs_address_of_another_kind_is_not_asked(tmp_path: Path) -> None:
+    Machine("host_busy", tmp_path)
+    choice = _choose(tmp_path, ECS_CONTAINER_METADATA_URI_V4="file:///etc/passwd")
+    assert choice.cpu is None
+    assert "ECS_CONTAINER_METADATA_URI_V4" in choice.why
+
+
+def test_other_systems_have_no_figure(tmp_path: Path) -> None:
+    assert _choose(tmp_path, **_ECS) == Choice(None, "no /proc: not Linux")
+    (tmp_path / "proc").mkdir()
+    assert _choose(tmp_path) == Choice(None, "no /proc/stat")
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="only Linux tells")
+async def test_this_machine_can_be_measured() -> None:
+    choice = _choose(Path("/"))
+    assert choice.cpu is not None
+    await choice.cpu.sample()
+    percent = await choice.cpu.sample()
+    assert percent is None or 0 <= percent <= 100
