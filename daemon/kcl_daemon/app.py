@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kcl_daemon.assignment.count import by_lease_count
-from kcl_daemon.config.settings import Settings
+from kcl_daemon.assignment.variance import BalanceOptions, by_utilization
+from kcl_daemon.config.settings import AssignmentStrategy, Settings
 from kcl_daemon.consumer.parts import ConsumerParts
-from kcl_daemon.coordination.assigner import Assigner
+from kcl_daemon.coordination.assigner import Assigner, Strategies
 from kcl_daemon.coordination.discovery import Discovery
 from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.keeper import LeaseKeeper
 from kcl_daemon.coordination.nudge import Signal
+from kcl_daemon.coordination.overview import Overview
 from kcl_daemon.coordination.reporter import Reporter
 from kcl_daemon.coordination.syncer import Syncer
 from kcl_daemon.coordination.timings import Timings, timings
+from kcl_daemon.cpu.sampler import CpuSampler
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.ports import Children, Clock, Kinesis, Log, Randomness, StreamRef, Tables
+from kcl_daemon.ports import Children, Clock, Cpu, Kinesis, Log, Randomness, StreamRef, Tables
 from kcl_daemon.worker.worker import Loops, Worker
 
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """The world: real, or simulated."""
+    """The world: real, or simulated. `cpu` is None where this system has no figure to go by."""
 
     clock: Clock
     randomness: Randomness
@@ -30,6 +33,7 @@ class Adapters:
     tables: Tables
     children: Children
     log: Log
+    cpu: Cpu | None = None
 
 
 def build(settings: Settings, adapters: Adapters) -> Worker:
@@ -39,7 +43,7 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
     worker = Worker(
         tables=adapters.tables, kinesis=adapters.kinesis, stream=stream, clock=adapters.clock, log=log
     )
-    periods = timings(settings.leases)
+    periods = timings(settings.leases, settings.balance)
     loops = _loops(settings, adapters, periods, worker=worker, log=log)
     parts = ConsumerParts(
         settings=settings,
@@ -93,17 +97,69 @@ def _loops(settings: Settings, adapters: Adapters, periods: Timings, *, worker: 
         log=log,
         on_found=worker.lease_found,
     )
-    assigner = Assigner(
+    overview = Overview(
         worker_id=me,
         tables=tables,
+        max_leases_for_worker=settings.leases.max_leases_for_worker,
+        clock=clock,
+        timings=periods,
+        log=log,
+    )
+    assigner = Assigner(
+        table=tables.leases,
+        overview=overview,
         elector=elector,
         syncer=syncer,
-        strategy=by_lease_count,
-        max_leases_for_worker=settings.leases.max_leases_for_worker,
+        strategies=_strategies(settings),
         clock=clock,
         timings=periods,
         log=log,
         on_assigned=discovery.take_assigned,
     )
-    reporter = Reporter(table=tables.worker_metrics, worker_id=me, clock=clock, timings=periods, log=log)
-    return Loops(keeper=keeper, elector=elector, reporter=reporter, assigner=assigner, discovery=discovery)
+    sampler = _sampler(settings, adapters, periods, log)
+    reporter = Reporter(
+        table=tables.worker_metrics,
+        worker_id=me,
+        clock=clock,
+        timings=periods,
+        log=log,
+        cpu_averages=sampler.averages if sampler is not None else tuple,
+    )
+    return Loops(
+        keeper=keeper,
+        elector=elector,
+        reporter=reporter,
+        assigner=assigner,
+        discovery=discovery,
+        sampler=sampler,
+    )
+
+
+def _strategies(settings: Settings) -> Strategies:
+    balance, graceful = settings.balance, settings.leases.graceful_handoff
+    if balance.strategy is AssignmentStrategy.LEASE_COUNT_BASED:
+        return Strategies(place=by_lease_count, balance=by_lease_count, graceful=graceful)
+    options = BalanceOptions(
+        rebalance_threshold_percentage=balance.rebalance_threshold_percentage,
+        dampening_percentage=balance.dampening_percentage,
+        allow_throughput_overshoot=balance.allow_throughput_overshoot,
+        max_throughput_per_host_kbps=balance.max_throughput_per_host_kbps,
+        ema_alpha=balance.worker_metrics_ema_alpha,
+    )
+    return Strategies(
+        place=by_utilization(replace(options, balance_this_run=False)),
+        balance=by_utilization(options),
+        graceful=graceful,
+    )
+
+
+def _sampler(settings: Settings, adapters: Adapters, periods: Timings, log: Log) -> CpuSampler | None:
+    if adapters.cpu is None or settings.balance.disable_worker_metrics:
+        return None
+    return CpuSampler(
+        cpu=adapters.cpu,
+        clock=adapters.clock,
+        randomness=adapters.randomness,
+        log=log,
+        capture_s=periods.capture_s,
+    )

@@ -6,14 +6,18 @@ with it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from kcl_daemon.app import Adapters
 from kcl_daemon.aws.build import build_kinesis, build_tables
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.cpu.metadata import MetadataClient
+from kcl_daemon.cpu.select import choose
 from kcl_daemon.ports import Log
 from kcl_daemon.system import SystemClock, SystemRandomness
 
@@ -31,6 +35,10 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
         open_clients(settings.endpoints) as clients,
         ProcessChildren(settings.child.command, log, clock) as children,
     ):
+        choice = choose(root=Path("/"), environment=os.environ, get=MetadataClient().get, clock=clock)
+        log.info(
+            "cpu_figure_chosen", source=None if choice.cpu is None else choice.cpu.name, reason=choice.why
+        )
         yield Adapters(
             clock=clock,
             randomness=SystemRandomness(),
@@ -38,4 +46,5 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             tables=build_tables(settings, clients, clock),
             children=children,
             log=log,
+            cpu=choice.cpu,
         )

@@ -7,70 +7,74 @@ or more. Nothing moves in a balanced fleet.
 
 from __future__ import annotations
 
-from kcl_daemon.assignment.plan import Fleet, How, Move, Plan
+from heapq import heapify, heappop, heappush, heapreplace
+
+from kcl_daemon.assignment.plan import Fleet, How, Move, Plan, taking
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 
 
 def by_lease_count(fleet: Fleet) -> Plan:
     """Place the leases that nobody reads, then even out the numbers."""
+    unfinished = fleet.unfinished
     counts = dict.fromkeys(sorted(fleet.able_workers()), 0)
     if not counts:
-        return Plan(unplaced=tuple(lease.lease_key for lease in fleet.unfinished if fleet.is_free(lease)))
-    for lease in fleet.unfinished:
-        future = _future_owner(lease, fleet)
-        if future is not None and future in counts:
+        return Plan(unplaced=tuple(lease.lease_key for lease in unfinished if fleet.is_free(lease)))
+    waiting: list[Lease] = []
+    for lease in unfinished:
+        future = fleet.future_owner(lease)
+        if future is None:
+            waiting.append(lease)
+        elif future in counts:
             counts[future] += 1
-    moves, unplaced = _place(fleet, counts)
+    moves, unplaced = _place(waiting, fleet, counts)
     if not moves and not unplaced:
-        moves = _even_out(fleet, counts)
+        moves = _even_out(unfinished, fleet, counts)
     return Plan(tuple(moves), tuple(unplaced), counts)
 
 
-def _future_owner(lease: Lease, fleet: Fleet) -> WorkerId | None:
-    """Who will read the shard once what is under way is done; None where somebody must be found."""
-    if fleet.is_free(lease) or lease.lease_key in fleet.overdue:
-        return None
-    return lease.lease_owner
-
-
-def _place(fleet: Fleet, counts: dict[WorkerId, int]) -> tuple[list[Move], list[LeaseKey]]:
+def _place(
+    waiting: list[Lease], fleet: Fleet, counts: dict[WorkerId, int]
+) -> tuple[list[Move], list[LeaseKey]]:
     moves: list[Move] = []
     unplaced: list[LeaseKey] = []
-    waiting = (lease for lease in fleet.unfinished if _future_owner(lease, fleet) is None)
+    fewest = [(count, worker) for worker, count in counts.items()]
+    heapify(fewest)
     for lease in sorted(waiting, key=lambda lease: lease.lease_key):
-        to = min(counts, key=lambda worker: (counts[worker], worker))
-        if counts[to] >= fleet.max_leases_for_worker:
+        count, to = fewest[0]
+        if count >= fleet.max_leases_for_worker:
             unplaced.append(lease.lease_key)
             continue
-        counts[to] += 1
-        moves.append(_taking(lease, to, fleet))
+        counts[to] = count + 1
+        heapreplace(fewest, (count + 1, to))
+        moves.append(taking(lease, to, fleet))
     return moves, unplaced
 
 
-def _taking(lease: Lease, to: WorkerId, fleet: Fleet) -> Move:
-    if lease.actual_owner is None:
-        return Move(lease, to, f"{lease.lease_key}: nobody -> {to}, it had no owner", How.TAKE)
-    what = f"{lease.lease_key}: {lease.actual_owner} -> {to}"
-    if fleet.is_free(lease):
-        return Move(lease, to, f"{what}, its owner has gone silent", How.TAKE)
-    return Move(lease, to, f"{what}, its hand-off took too long", How.FORCE)
-
-
-def _even_out(fleet: Fleet, counts: dict[WorkerId, int]) -> list[Move]:
+def _even_out(unfinished: list[Lease], fleet: Fleet, counts: dict[WorkerId, int]) -> list[Move]:
     movable: dict[WorkerId, list[Lease]] = {worker: [] for worker in counts}
-    for lease in sorted(fleet.unfinished, key=lambda lease: lease.lease_key, reverse=True):
+    for lease in sorted(unfinished, key=lambda lease: lease.lease_key, reverse=True):
         owner = lease.lease_owner
         if owner is not None and owner in movable and lease.checkpoint_owner is None:
             movable[owner].append(lease)
+    ranks = {worker: rank for rank, worker in enumerate(sorted(counts))}
+    fewest = [(count, worker) for worker, count in counts.items()]
+    most = [(-counts[worker], -ranks[worker], worker) for worker, leases in movable.items() if leases]
+    heapify(fewest)
+    heapify(most)
     moves: list[Move] = []
-    while True:
-        to = min(counts, key=lambda worker: (counts[worker], worker))
-        donors = [worker for worker in counts if movable[worker] and counts[worker] - counts[to] >= 2]
-        if not donors or counts[to] >= fleet.max_leases_for_worker:
-            return moves
-        donor = max(donors, key=lambda worker: (counts[worker], worker))
+    # A donor never becomes the one with the fewest, nor a receiver the one with the most: between those that differ
+    # by two or more a move makes both more alike. So neither heap has to hear of the other's changes.
+    while most:
+        least, to = fewest[0]
+        negated, rank, donor = heappop(most)
+        if -negated - least < 2 or least >= fleet.max_leases_for_worker:
+            break
         lease = movable[donor].pop()
-        reason = f"{lease.lease_key}: {donor} -> {to}, leases {counts[donor]} -> {counts[to]}"
-        counts[donor] -= 1
-        counts[to] += 1
-        moves.append(Move(lease, to, reason, How.HAND_OFF))
+        moves.append(
+            Move(lease, to, f"{lease.lease_key}: {donor} -> {to}, leases {-negated} -> {least}", How.HAND_OFF)
+        )
+        counts[donor], counts[to] = -negated - 1, least + 1
+        heapreplace(fewest, (least + 1, to))
+        if movable[donor]:
+            heappush(most, (negated + 1, rank, donor))
+    return moves

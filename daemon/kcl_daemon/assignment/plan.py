@@ -42,6 +42,10 @@ class Fleet:
         """Whether nobody reads the shard: no owner, or one that has gone silent."""
         return lease.actual_owner is None or lease.lease_key in self.abandoned
 
+    def reader(self, lease: Lease) -> WorkerId | None:
+        """Who reads the shard now; None where nobody does."""
+        return None if self.is_free(lease) else lease.actual_owner
+
     def future_owner(self, lease: Lease) -> WorkerId | None:
         """Who will read the shard once what is under way is done; None where somebody must be found."""
         if self.is_free(lease) or lease.lease_key in self.overdue:

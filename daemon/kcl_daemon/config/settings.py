@@ -6,6 +6,8 @@ Durations are milliseconds as in the file (`_ms`). Defaults are the Java daemon'
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
 
 from kcl_daemon.shards.shard import InitialPosition
 
@@ -31,6 +33,7 @@ class LeaseSettings:
         leader_heartbeat_ms: how often the leader shows that it lives.
         worker_metrics_report_ms: how often a worker shows that it lives.
         handoff_timeout_ms: how long a graceful hand-off may take before the lease is moved all the same.
+        graceful_handoff: whether a lease that moves is handed over; else it is taken from its owner at once.
     """
 
     failover_time_ms: int = 10_000
@@ -40,6 +43,46 @@ class LeaseSettings:
     leader_heartbeat_ms: int = 5_000
     worker_metrics_report_ms: int = 30_000
     handoff_timeout_ms: int = 30_000
+    graceful_handoff: bool = True
+
+
+class AssignmentStrategy(Enum):
+    """What leases are shared out by; the values are KCL's."""
+
+    WORKER_UTILIZATION_AWARE = "WORKER_UTILIZATION_AWARE"
+    LEASE_COUNT_BASED = "LEASE_COUNT_BASED"
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceSettings:
+    """How the leader shares out leases; the leader's settings count for all workers.
+
+    Args:
+        strategy: by how busy the workers are, or by number of leases.
+        disable_worker_metrics: report no CPU figures; this worker is judged by its throughput.
+        capture_ms: how often CPU is measured.
+        max_throughput_per_host_kbps: a worker above it is given nothing more, in KiB per second.
+        dampening_percentage: how much of what a worker has too much leaves it in one balancing run.
+        rebalance_threshold_percentage: leases move when a worker is further than this from its fair share.
+        allow_throughput_overshoot: whether the smallest lease may move where each is more than the excess.
+        variance_balancing_frequency: balance in every so-many-th assignment interval.
+        worker_metrics_ema_alpha: weight of the newer value in the moving average of a worker's figures.
+        assignment_interval_ms: how long KCL's leader waits between two runs; with the frequency it sets how often
+            load is balanced here. None: twice the fail-over time.
+        stale_worker_s: rows of workers that have been silent for longer are deleted.
+    """
+
+    strategy: AssignmentStrategy = AssignmentStrategy.WORKER_UTILIZATION_AWARE
+    disable_worker_metrics: bool = False
+    capture_ms: int = 1_000
+    max_throughput_per_host_kbps: float = inf
+    dampening_percentage: int = 60
+    rebalance_threshold_percentage: int = 10
+    allow_throughput_overshoot: bool = True
+    variance_balancing_frequency: int = 3
+    worker_metrics_ema_alpha: float = 0.5
+    assignment_interval_ms: int | None = None
+    stale_worker_s: float = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +138,7 @@ class Settings:
     initial_position: InitialPosition = field(default_factory=InitialPosition)
     endpoints: Endpoints = field(default_factory=Endpoints)
     leases: LeaseSettings = field(default_factory=LeaseSettings)
+    balance: BalanceSettings = field(default_factory=BalanceSettings)
     retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
 
     @property

@@ -180,6 +180,8 @@ class Incarnation:
     async def _process(self, dialogue: Dialogue, batch: Batch) -> None:
         if batch.records:
             self._checkpointer.delivering(batch.records[-1])
+            size_bytes = sum(len(record.data) for record in batch.records) * 3 // 4  # of base64
+            self._held.throughput.record(size_bytes, now_s=self._parts.clock.monotonic())
         elif not self._parts.settings.child.call_for_empty:
             return
         await dialogue.perform(ProcessRecords(batch.records, batch.millis_behind_latest))

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, assert_never
 
 import anyio
 
-from kcl_daemon.assignment.plan import Fleet, How, Move, Strategy
+from kcl_daemon.assignment.plan import How, Move, Strategy
 from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.nudge import Nudge
+from kcl_daemon.coordination.overview import Overview
 from kcl_daemon.coordination.syncer import Syncer
 from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.errors import AccessDenied, AwsError
 from kcl_daemon.leases import row as lease_row
-from kcl_daemon.leases.expiry import Watchbook
-from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.stats import WorkerRow, worker_from_row
-from kcl_daemon.ports import Clock, Log, Tables
+from kcl_daemon.leases.lease import Lease, WorkerId
+from kcl_daemon.leases.table import RowUpdate
+from kcl_daemon.ports import Clock, Log, Table
 
 # So many runs in a row may fail before another worker had better lead.
-_FAILURES_MOST = 3
-_WRITES_AT_ONCE = 10
+_FAILURES_MOST: Final = 3
+_WRITES_AT_ONCE: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Strategies:
+    """Who should hold what, in two degrees.
+
+    Args:
+        place: only gives away what nobody reads; made in every run.
+        balance: also evens out; made now and then, because figures lag behind what was moved.
+        graceful: whether a lease that moves from a living worker is handed over by it.
+    """
+
+    place: Strategy
+    balance: Strategy
+    graceful: bool = True
 
 
 class Assigner:
@@ -33,31 +50,29 @@ class Assigner:
     def __init__(
         self,
         *,
-        worker_id: WorkerId,
-        tables: Tables,
+        table: Table,
+        overview: Overview,
         elector: Elector,
         syncer: Syncer,
-        strategy: Strategy,
-        max_leases_for_worker: int,
+        strategies: Strategies,
         clock: Clock,
         timings: Timings,
         log: Log,
         on_assigned: Callable[[Lease, float], None],
     ) -> None:
-        self._me = worker_id
-        self._tables = tables
+        self._table = table
+        self._overview = overview
         self._elector = elector
         self._syncer = syncer
-        self._strategy = strategy
-        self._max_leases_for_worker = max_leases_for_worker
+        self._strategies = strategies
         self._clock = clock
         self._timings = timings
         self._log = log
         self._on_assigned = on_assigned
         self._nudge = Nudge(clock)
-        self._book = Watchbook()
         self._failures = 0
-        self._reported: set[str] = set()
+        self._balanced_s: float | None = None
+        self._balanced_workers: frozenset[WorkerId] = frozenset()
         elector.on_elected(self._begin)
 
     def nudge(self) -> None:
@@ -67,6 +82,7 @@ class Assigner:
     def _begin(self) -> None:
         self._syncer.begin()
         self._failures = 0
+        self._balanced_s = None
         self._nudge.nudge()
 
     async def run(self) -> None:
@@ -78,14 +94,14 @@ class Assigner:
             elif self._elector.may_lead_soon:
                 await self._prepare()
             else:
-                self._book = Watchbook()  # what is not watched goes stale
+                self._overview.forget()
 
     async def _lead(self) -> None:
         try:
-            leases = await self._look()
-            if await self._complete(leases):
-                leases = await self._look()
-            await self._assign(leases)
+            await self._overview.look()
+            if await self._complete():
+                await self._overview.look()
+            await self._assign()
             self._failures = 0
         except AwsError as error:
             self._failures += 1
@@ -94,10 +110,10 @@ class Assigner:
                 self._failures = 0
                 await self._elector.resign()
 
-    async def _complete(self, leases: list[Lease]) -> bool:
+    async def _complete(self) -> bool:
         """Create what is missing. That failing is no reason to leave the leases that exist without owners."""
         try:
-            return await self._syncer.ensure(leases)
+            return await self._syncer.ensure(self._overview.leases)
         except AwsError as error:
             tell = self._log.error if isinstance(error, AccessDenied) else self._log.warning
             tell("lease_sync_failed", error=str(error))
@@ -105,53 +121,29 @@ class Assigner:
 
     async def _prepare(self) -> None:
         try:
-            await self._look()
+            await self._overview.look()
         except AwsError as error:
             self._log.debug("assignment_preparation_failed", error=str(error))
 
-    async def _look(self) -> list[Lease]:
-        began_s = self._clock.monotonic()
-        workers = await self._read_workers()
-        leases = await self._read_leases()
-        unfinished = [lease for lease in leases if not lease.is_finished]  # others stand still rightly
-        self._book = self._book.look(
-            unfinished,
-            workers,
-            began_s=began_s,
-            ended_s=self._clock.monotonic(),
-            failover_s=self._timings.failover_s,
-        )
-        return leases
-
-    async def _read_leases(self) -> list[Lease]:
-        leases: list[Lease] = []
-        for row in await self._tables.leases.scan():
-            if not lease_row.is_lease_row(row):
-                continue
-            try:
-                leases.append(lease_row.lease_from_row(row))
-            except lease_row.MalformedRowError as malformed:
-                if malformed.key not in self._reported:
-                    self._reported.add(malformed.key)
-                    self._log.error(
-                        "lease_row_malformed",
-                        lease_key=malformed.key,
-                        error=str(malformed),
-                        advice="repair or delete the row",
-                    )
-        return leases
-
-    async def _read_workers(self) -> list[WorkerRow]:
-        table = self._tables.worker_metrics
-        rows = [worker_from_row(row, key_attribute=table.key_attribute) for row in await table.scan()]
-        return [row for row in rows if row is not None]
-
-    async def _assign(self, leases: list[Lease]) -> None:
-        plan = self._strategy(self._fleet(leases))
+    async def _assign(self) -> None:
+        fleet = self._overview.fleet()
+        balancing = self._balance_is_due(fleet.workers)
+        plan = (self._strategies.balance if balancing else self._strategies.place)(fleet)
         if plan.unplaced:
             self._log.warning(
                 "leases_without_worker", count=len(plan.unplaced), examples=list(plan.unplaced[:3])
             )
+        await self._carry_out_all(plan.moves)
+        if balancing:
+            self._balanced_s, self._balanced_workers = self._clock.monotonic(), fleet.workers
+
+    def _balance_is_due(self, workers: frozenset[WorkerId]) -> bool:
+        """Now and then, and at once when workers have come or gone."""
+        if self._balanced_s is None or workers != self._balanced_workers:
+            return True
+        return self._clock.monotonic() - self._balanced_s >= self._timings.balance_s
+
+    async def _carry_out_all(self, moves: tuple[Move, ...]) -> None:
         limiter = anyio.CapacityLimiter(_WRITES_AT_ONCE)
         failures: list[AwsError] = []
 
@@ -163,44 +155,32 @@ class Assigner:
                     failures.append(error)
 
         async with anyio.create_task_group() as writes:
-            for move in plan.moves:
+            for move in moves:
                 writes.start_soon(carry_out, move)
         if failures:
             raise failures[0]
 
-    def _fleet(self, leases: list[Lease]) -> Fleet:
-        failover_s = self._timings.failover_s
-        overdue_s = self._timings.handoff_s + failover_s
-        return Fleet(
-            leases=leases,
-            abandoned=_keys(leases, lambda lease: self._book.still_s(lease) > failover_s),
-            overdue=_keys(leases, lambda lease: self._book.handoff_s(lease) > overdue_s),
-            workers=self._living_workers(),
-            max_leases_for_worker=self._max_leases_for_worker,
-        )
-
-    def _living_workers(self) -> frozenset[WorkerId]:
-        living = self._book.reporting(wall_s=self._clock.wall_ms() / 1000, active_s=self._timings.active_s)
-        # Of ourselves we know that we live, whatever our leases have gone through; but not if our row is gone.
-        return living | ({self._me} if self._me in self._book.workers else frozenset())
+    def _write_for(self, move: Move) -> RowUpdate:
+        match move.how:
+            case How.TAKE:
+                return lease_row.assignment(move.lease, move.to, only_if_untouched=True)
+            case How.HAND_OFF if self._strategies.graceful:
+                return lease_row.handoff(move.lease, move.to)
+            case How.HAND_OFF | How.FORCE:
+                return lease_row.assignment(move.lease, move.to)
+            case _:
+                assert_never(move.how)
 
     async def _carry_out(self, move: Move) -> None:
         began_s = self._clock.monotonic()
-        match move.how:
-            case How.HAND_OFF:
-                update = lease_row.handoff(move.lease, move.to)
-            case How.TAKE:
-                update = lease_row.assignment(move.lease, move.to, only_if_untouched=True)
-            case How.FORCE:
-                update = lease_row.assignment(move.lease, move.to)
-        written = await self._tables.leases.update(update)
+        written = await self._table.update(self._write_for(move))
         if not written.applied or written.row is None:
             self._log.info("lease_assignment_overtaken", reason=move.reason)
             return
         self._log.info("lease_assigned", lease_key=move.lease.lease_key, to=move.to, reason=move.reason)
-        if move.how is not How.HAND_OFF:
-            self._on_assigned(lease_row.lease_from_row(written.row), began_s)
-
-
-def _keys(leases: list[Lease], chosen: Callable[[Lease], bool]) -> frozenset[LeaseKey]:
-    return frozenset(lease.lease_key for lease in leases if lease.actual_owner is not None and chosen(lease))
+        try:
+            lease = lease_row.lease_from_row(written.row)
+        except lease_row.MalformedRowError:
+            return  # the next look reports it
+        if lease.checkpoint_owner is None:
+            self._on_assigned(lease, began_s)

@@ -20,6 +20,7 @@ from kcl_daemon.leases.fence import Gone, judge
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.row import MalformedRowError
 from kcl_daemon.leases.table import Row, RowUpdate, Written
+from kcl_daemon.leases.throughput import Throughput
 from kcl_daemon.ports import Clock, Log, Table
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
@@ -42,10 +43,14 @@ class HeldLease:
         lost: why it is not held any more, None while it is.
         on_change: called, from the loop, when it is lost or a hand-off of it begins.
         giving_up: we are passing it on ourselves.
+        throughput: what it delivers, for the leader; consumers record, renewals and checkpoints write.
+        measured_s: monotonic seconds of the last figure of it.
     """
 
     lease: Lease
     moved_s: float
+    throughput: Throughput
+    measured_s: float
     uncertain_since_s: float | None = None
     lost: str | None = None
     on_change: Callable[[], None] = _nobody_minds
@@ -88,7 +93,8 @@ class LeaseKeeper:
 
     def adopt(self, lease: Lease, *, moved_s: float) -> HeldLease:
         """Hold a lease that has just been written as ours; `moved_s` is from before that write."""
-        held = HeldLease(lease, moved_s)
+        throughput = Throughput(self._timings.renew_s, stored_kbps=lease.throughput_kbps)
+        held = HeldLease(lease, moved_s, throughput, measured_s=moved_s)
         self._held[lease.lease_key] = held
         self._nudge.nudge()
         return held
@@ -130,6 +136,14 @@ class LeaseKeeper:
     def _is_due(self, held: HeldLease) -> bool:
         return self._clock.monotonic() - held.moved_s >= self._timings.renew_s - _TOLERANCE_S
 
+    def _measured(self, held: HeldLease) -> float | None:
+        """The throughput to write, once in each renewal period; None in between and where there is none."""
+        now_s = self._clock.monotonic()
+        if now_s - held.measured_s < self._timings.renew_s - _TOLERANCE_S:
+            return None
+        held.measured_s = now_s
+        return held.throughput.at_renewal(now_s=now_s)
+
     def _until_due(self) -> float:
         """Seconds until something is due; where renewals fail, four tries in each renewal period."""
         now_s = self._clock.monotonic()
@@ -154,9 +168,13 @@ class LeaseKeeper:
             LeaseLost: not ours any more; nothing was stored.
             AwsError: it could not be stored, or that is not known; the same checkpoint may be tried again.
         """
+        # KCL leaves the throughput to renewals. Here a lease that checkpoints often is not renewed as well.
+        throughput = self._measured(held)
         await self._write(
             held,
-            lambda lease: None if position <= lease.checkpoint else lease_row.checkpoint(lease, position),
+            lambda lease: (
+                None if position <= lease.checkpoint else lease_row.checkpoint(lease, position, throughput)
+            ),
         )
 
     async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+
 from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.stats import report
+from kcl_daemon.leases.stats import CPU, report
+from kcl_daemon.leases.table import RowUpdate
 from kcl_daemon.ports import Clock, Log, Table
 
 
@@ -13,8 +17,16 @@ class Reporter:
     """Writes this worker's row, and takes it away at the end so that no leader gives leases to a stopped worker."""
 
     def __init__(
-        self, *, table: Table, worker_id: WorkerId, clock: Clock, timings: Timings, log: Log
+        self,
+        *,
+        table: Table,
+        worker_id: WorkerId,
+        clock: Clock,
+        timings: Timings,
+        log: Log,
+        cpu_averages: Callable[[], Sequence[Decimal]] = tuple,
     ) -> None:
+        self._cpu_averages = cpu_averages
         self._table = table
         self._me = worker_id
         self._clock = clock
@@ -31,12 +43,17 @@ class Reporter:
         """Write the row once; False where that did not work."""
         try:
             with self._clock.move_on_after(self._timings.call_s):
-                await self._table.update(report(self._me, now_s=self._clock.wall_ms() // 1000))
+                await self._table.update(self._row())
                 return True
             self._log.warning("worker_report_failed", error=f"no answer within {self._timings.call_s:g} s")
         except AwsError as error:
             self._log.warning("worker_report_failed", error=str(error))
         return False
+
+    def _row(self) -> RowUpdate:
+        """What this worker says of itself now; the CPU figures of the period end here, sent or not."""
+        averages = [float(average) for average in self._cpu_averages()]
+        return report(self._me, now_s=self._clock.wall_ms() // 1000, metrics={CPU: averages})
 
     async def retire(self) -> None:
         """Take the row away. Never raises for AWS: a row left behind grows old."""

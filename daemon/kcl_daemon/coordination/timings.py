@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kcl_daemon.config.settings import LeaseSettings
+from kcl_daemon.config.settings import BalanceSettings, LeaseSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class Timings:
         leader_lease_s: how long this leader may be silent.
         handoff_s: a hand-off that takes longer is cut short.
         parents_s: how often a shard looks at its parents.
+        balance_s: how often the leader evens out load in a fleet that does not change.
+        capture_s: how often this worker's CPU is measured.
         audit_s: how often the leader looks for holes.
     """
 
@@ -35,11 +37,15 @@ class Timings:
     leader_lease_s: float
     handoff_s: float
     parents_s: float
+    balance_s: float
+    capture_s: float
     audit_s: float = 120.0
 
 
-def timings(settings: LeaseSettings) -> Timings:
-    """The timings for a worker's settings."""
+def timings(settings: LeaseSettings, balance: BalanceSettings | None = None) -> Timings:
+    """The timings for a worker's settings; the defaults of balancing where none are given."""
+    balance = balance or BalanceSettings()
+    interval_ms = balance.assignment_interval_ms or 2 * settings.failover_time_ms
     failover_s = settings.failover_time_ms / 1000
     report_s = settings.worker_metrics_report_ms / 1000
     return Timings(
@@ -53,4 +59,6 @@ def timings(settings: LeaseSettings) -> Timings:
         leader_lease_s=settings.leader_lease_ms / 1000,
         handoff_s=settings.handoff_timeout_ms / 1000,
         parents_s=min(settings.parent_shard_poll_interval_ms / 1000, 2.0),
+        balance_s=interval_ms / 1000 * balance.variance_balancing_frequency,
+        capture_s=balance.capture_ms / 1000,
     )

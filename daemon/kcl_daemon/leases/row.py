@@ -99,20 +99,24 @@ def creation(lease: Lease) -> tuple[Row, tuple[Condition, ...]]:
 
 def renewal(lease: Lease, throughput_kbps: float | None) -> RowUpdate:
     """Keep a lease (T5.2). Refused when somebody else wrote it, or began a hand-off that we do not know of yet."""
-    put: dict[str, Value] = {_COUNTER: lease.lease_counter + 1}
-    if throughput_kbps is not None:
-        put[_THROUGHPUT] = Decimal(str(throughput_kbps)).quantize(_SIX_PLACES, rounding=ROUND_HALF_UP)
+    put: dict[str, Value] = {_COUNTER: lease.lease_counter + 1, **_throughput(throughput_kbps)}
     handoff: tuple[Condition, ...] = () if lease.checkpoint_owner else (Absent(_CHECKPOINT_OWNER),)
     return RowUpdate(lease.lease_key, put=put, require=(_counter_is(lease), *handoff))
 
 
-def checkpoint(lease: Lease, position: ExtendedSequenceNumber) -> RowUpdate:
-    """Store a checkpoint (T5.3, T5.12); fenced by the counter alone, as in KCL, so it passes during a hand-off."""
+def checkpoint(
+    lease: Lease, position: ExtendedSequenceNumber, throughput_kbps: float | None = None
+) -> RowUpdate:
+    """Store a checkpoint (T5.3, T5.12); fenced by the counter alone, as in KCL, so it passes during a hand-off.
+
+    KCL never writes the throughput here, because it renews every lease in every period whatever its checkpoints do.
+    """
     put: dict[str, Value] = {
         _COUNTER: lease.lease_counter + 1,
         _SWITCHES: 0,
         **_position(_CHECKPOINT, _CHECKPOINT_SUB, position),
         **_hash_range(lease.hash_range),
+        **_throughput(throughput_kbps),
     }
     if lease.child_shard_ids:
         put[_CHILDREN] = frozenset[str](lease.child_shard_ids)
@@ -189,6 +193,12 @@ def _as_read(lease: Lease) -> tuple[Condition, ...]:
 
 def _owner_is(attribute: str, owner: WorkerId | None) -> Condition:
     return Absent(attribute) if owner is None else Equals(attribute, owner)
+
+
+def _throughput(kbps: float | None) -> dict[str, Value]:
+    if kbps is None:
+        return {}
+    return {_THROUGHPUT: Decimal(str(kbps)).quantize(_SIX_PLACES, rounding=ROUND_HALF_UP)}
 
 
 def _position(name: str, sub_name: str, position: ExtendedSequenceNumber) -> dict[str, Value]:

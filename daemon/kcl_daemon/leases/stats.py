@@ -1,17 +1,37 @@
-"""The row by which a worker shows that it lives (KCL: WorkerMetricStats).
+"""The row by which a worker shows that it lives and how busy it is (KCL: WorkerMetricStats).
 
-The only place that knows the names of its attributes. CPU figures are not written yet: empty maps mean "no metric".
+The only place that knows the names of its attributes and of the metrics in them. Where figures come from and what a
+leader makes of them is not known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from decimal import Decimal
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
+from statistics import fmean
+from typing import Final, NewType
 
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.table import Row, RowUpdate
+from kcl_daemon.leases.table import Row, RowUpdate, Value
+
+MetricName = NewType("MetricName", str)
+"""A metric as rows name it, in short. Names that are not listed here are read and kept like the others."""
+
+CPU: Final = MetricName("C")
+MEMORY: Final = MetricName("M")
+NETWORK_IN: Final = MetricName("NI")
+NETWORK_OUT: Final = MetricName("NO")
+THROUGHPUT: Final = MetricName("T")
+"""Never in a row: leaders make it up for workers that report nothing."""
+
+FAILED: Final = -1.0
+"""Stands for an average in whose period nothing could be captured."""
+
+AVERAGES_MOST: Final = 10
+"""So many averages are kept for each metric (KCL: noOfPersistedMetricsPerWorkerMetrics)."""
+
+OPERATING_RANGE_DEFAULT: Final = 100
 
 _LAST_UPDATE: Final = "lut"
 _STATS: Final = "sts"
@@ -20,28 +40,96 @@ _SUPPORT: Final = "sup"
 _SUPPORT_UPDATE: Final = "slu"
 _ENTITY: Final = "entityType"
 _ENTITY_VALUE: Final = "WORKER_METRIC_STATS"
+# A row with this key counts as one without metrics, whatever else it says (T8.6).
+_NO_METRICS: Final = MetricName("THROUGHPUT")
 
 # Tells Java workers that this one understands the single-table layout.
 _SUPPORT_CODE: Final = 1
+_SIX_PLACES: Final = Decimal("0.000001")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A worker as its row shows it: when it last reported, in epoch seconds of its own clock."""
+    """A worker as its row shows it; times are epoch seconds of its own clock.
+
+    Args:
+        worker_id: the worker.
+        last_update_s: when it last reported.
+        metrics: averages of each metric in percent, oldest first, `FAILED` where nothing was captured. Empty: the
+            worker has no figures, which KCL calls default metrics.
+        operating_ranges: the percentage that each metric may reach.
+        support_code: 1 where the worker understands the single-table layout; None on rows up to KCL 3.4.
+        support_update_s: when it last said so.
+    """
 
     worker_id: WorkerId
     last_update_s: int
+    metrics: Mapping[MetricName, tuple[float, ...]] = field(
+        default_factory=dict[MetricName, tuple[float, ...]]
+    )
+    operating_ranges: Mapping[MetricName, int] = field(default_factory=dict[MetricName, int])
+    support_code: int | None = None
+    support_update_s: int | None = None
+
+    @property
+    def has_default_metrics(self) -> bool:
+        """Whether the worker reports no figures at all and is judged by its throughput."""
+        return not self.metrics
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the latest capture of some metric failed (T8.7); such a worker had better get nothing new."""
+        return any(averages[-1:] == (FAILED,) for averages in self.metrics.values())
 
 
-def report(worker_id: WorkerId, *, now_s: int) -> RowUpdate:
-    """The unconditional write by which a worker reports, in epoch seconds."""
+def average(captures: Iterable[float | None]) -> float:
+    """The figure for one period of report: the mean, rounded half up to 6 decimals; `FAILED` where nothing is left.
+
+    Args:
+        captures: percentages; None and what lies outside 0 .. 100 is a failed capture (KCL: WorkerMetricStatsManager).
+    """
+    usable = [value for value in captures if value is not None and 0 <= value <= 100]
+    return float(_decimal(fmean(usable))) if usable else FAILED
+
+
+def kept(averages: Sequence[float], latest: float) -> tuple[float, ...]:
+    """The averages to report after one more period: the last 10, oldest first."""
+    return (*averages, latest)[-AVERAGES_MOST:]
+
+
+def report(
+    worker_id: WorkerId,
+    *,
+    now_s: int,
+    metrics: Mapping[MetricName, Sequence[float]] | None = None,
+    operating_ranges: Mapping[MetricName, int] | None = None,
+) -> RowUpdate:
+    """The unconditional write by which a worker reports (T8.3); it replaces all earlier figures.
+
+    Args:
+        worker_id: who reports.
+        now_s: epoch seconds.
+        metrics: averages of each metric, oldest first. An empty list is left out, Java refuses such rows (T8.4).
+        operating_ranges: ceilings in percent, above 0 (Java takes a row with 0 for invalid); 100 where none is given.
+    """
+    ranges = operating_ranges or {}
+    reported = {name: averages for name, averages in (metrics or {}).items() if averages}
+    ceilings = {name: ranges.get(name, OPERATING_RANGE_DEFAULT) for name in reported}
+    for name, ceiling in ceilings.items():
+        if ceiling <= 0:
+            raise ValueError(f"operating range of metric {name} is {ceiling} %, it must be above 0")
+    stats: dict[str, Value] = {
+        name: tuple(_decimal(value) for value in averages[-AVERAGES_MOST:])
+        for name, averages in reported.items()
+    }
+    limits: dict[str, Value] = {name: (ceiling,) for name, ceiling in ceilings.items()}
     return RowUpdate(
         worker_id,
         put={
             _ENTITY: _ENTITY_VALUE,
             _LAST_UPDATE: now_s,
-            _STATS: {},
-            _RANGES: {},
+            _STATS: stats,
+            _RANGES: limits,
             _SUPPORT: _SUPPORT_CODE,
             _SUPPORT_UPDATE: now_s,
         },
@@ -50,12 +138,48 @@ def report(worker_id: WorkerId, *, now_s: int) -> RowUpdate:
 
 def worker_from_row(row: Row, *, key_attribute: str) -> WorkerRow | None:
     """The worker in a row, None where the row is no valid report (T8.6)."""
-    worker_id, updated = row.get(key_attribute), row.get(_LAST_UPDATE)
-    if not isinstance(worker_id, str) or not isinstance(updated, int | Decimal):
+    worker_id, updated = row.get(key_attribute), _integer(row.get(_LAST_UPDATE))
+    if not isinstance(worker_id, str) or updated is None:
         return None
     if row.get(_ENTITY, _ENTITY_VALUE) != _ENTITY_VALUE:
         return None
-    stats, ranges = row.get(_STATS) or {}, row.get(_RANGES) or {}
-    if not isinstance(stats, Mapping) or not isinstance(ranges, Mapping) or not set(stats) <= set(ranges):
+    stats, ranges = _lists(row.get(_STATS)), _lists(row.get(_RANGES))
+    if stats is None or ranges is None:
         return None
-    return WorkerRow(WorkerId(worker_id), int(updated))
+    if _NO_METRICS in stats or _NO_METRICS in ranges:
+        stats, ranges = {}, {}
+    if not stats.keys() <= ranges.keys() or not all(limits and limits[0] for limits in ranges.values()):
+        return None
+    return WorkerRow(
+        WorkerId(worker_id),
+        updated,
+        stats,
+        {name: int(limits[0]) for name, limits in ranges.items()},
+        _integer(row.get(_SUPPORT)),
+        _integer(row.get(_SUPPORT_UPDATE)),
+    )
+
+
+def _decimal(value: float) -> Decimal:
+    return Decimal(str(value)).quantize(_SIX_PLACES, rounding=ROUND_HALF_UP)
+
+
+def _integer(value: Value | None) -> int | None:
+    return int(value) if isinstance(value, int | Decimal) else None
+
+
+def _lists(value: Value | None) -> dict[MetricName, tuple[float, ...]] | None:
+    """A map of lists of numbers, None where it is something else; an absent map is an empty one."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        return None
+    lists: dict[MetricName, tuple[float, ...]] = {}
+    for name, numbers in value.items():
+        if not isinstance(numbers, tuple):
+            return None
+        floats = tuple(float(number) for number in numbers if isinstance(number, int | Decimal))
+        if len(floats) != len(numbers):
+            return None
+        lists[MetricName(name)] = floats
+    return lists

@@ -16,6 +16,7 @@ from kcl_daemon.coordination.discovery import Discovery
 from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
 from kcl_daemon.coordination.reporter import Reporter
+from kcl_daemon.cpu.sampler import CpuSampler
 from kcl_daemon.errors import Throttled, Unavailable
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Tables
@@ -35,6 +36,7 @@ class Loops:
     reporter: Reporter
     assigner: Assigner
     discovery: Discovery
+    sampler: CpuSampler | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -86,8 +88,9 @@ class Worker:
             self._work = work
             work.start_soon(loops.keeper.run)
             async with anyio.create_task_group() as coordination:
-                for loop in (loops.reporter, loops.elector, loops.assigner, loops.discovery):
-                    coordination.start_soon(loop.run)
+                for loop in (loops.reporter, loops.elector, loops.assigner, loops.discovery, loops.sampler):
+                    if loop is not None:
+                        coordination.start_soon(loop.run)
                 self._log.info("worker_started")
                 await self._stop.wait()
                 coordination.cancel_scope.cancel()

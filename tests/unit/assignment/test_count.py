@@ -59,6 +59,12 @@ def test_a_silent_owners_leases_go_to_the_living_only() -> None:
     assert all("gone silent" in move.reason for move in plan.moves)
 
 
+def test_a_worker_whose_leases_only_begin_to_stand_still_is_given_nothing_while_there_are_others() -> None:
+    leases = [lease(0, A), lease(1, A), lease(2, B), lease(3, B)]
+    plan = by_lease_count(fleet(leases, A, B, C, abandoned=frozenset({leases[0].lease_key})))
+    assert A not in placed(plan.moves)
+
+
 def test_a_worker_that_renews_some_leases_is_not_dead() -> None:
     leases = [lease(0, A), lease(1, A)]
     plan = by_lease_count(fleet(leases, A, abandoned=frozenset({leases[0].lease_key})))
@@ -149,3 +155,9 @@ def test_repeated_runs_come_to_rest_balanced_and_never_move_a_lease_twice(
 def test_the_plan_does_not_depend_on_the_order_of_the_rows() -> None:
     leases = [lease(n, A if n % 3 else None) for n in range(9)]
     assert by_lease_count(fleet(leases, A, B, C)).moves == by_lease_count(fleet(leases[::-1], C, B, A)).moves
+
+
+def test_a_worker_whose_leases_are_all_on_their_way_gives_none() -> None:
+    leases = [*(lease(n, A, old_owner=C) for n in range(5)), lease(5, A)]
+    plan = by_lease_count(fleet(leases, A, B, C))
+    assert [move.lease.lease_key for move in plan.moves] == [leases[5].lease_key]

@@ -8,10 +8,11 @@ import anyio
 
 from kcl_daemon.assignment.count import by_lease_count
 from kcl_daemon.config.settings import LeaseSettings
-from kcl_daemon.coordination.assigner import Assigner
+from kcl_daemon.coordination.assigner import Assigner, Strategies
 from kcl_daemon.coordination.discovery import Discovery
 from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
+from kcl_daemon.coordination.overview import Overview
 from kcl_daemon.coordination.reporter import Reporter
 from kcl_daemon.coordination.syncer import Syncer
 from kcl_daemon.coordination.timings import timings
@@ -66,8 +67,15 @@ class Stage:
             on_found=self._on_found,
         )
         self.assigner = Assigner(
-            worker_id=ME,
-            tables=self.tables,
+            table=self.leases,
+            overview=Overview(
+                worker_id=ME,
+                tables=self.tables,
+                max_leases_for_worker=1000,
+                clock=clock,
+                timings=periods,
+                log=self.log,
+            ),
             elector=self.elector,
             syncer=Syncer(
                 table=self.leases,
@@ -78,8 +86,7 @@ class Stage:
                 timings=periods,
                 log=self.log,
             ),
-            strategy=by_lease_count,
-            max_leases_for_worker=1000,
+            strategies=Strategies(place=by_lease_count, balance=by_lease_count),
             clock=clock,
             timings=periods,
             log=self.log,

@@ -2,85 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
-
 import anyio
 import pytest
 
-from kcl_daemon.config.settings import LeaseSettings
-from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
-from kcl_daemon.coordination.timings import timings
+from kcl_daemon.coordination.keeper import HeldLease
 from kcl_daemon.errors import LeaseLost, Throttled, Unavailable
 from kcl_daemon.leases import row as lease_row
-from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.leases.row import lease_from_row
 from kcl_daemon.leases.table import RowUpdate
-from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
-from tests.simulator.loop import run_virtual
-from tests.unit.fakes import LoopClock, MemoryLog
+from kcl_protocol.sequence import TRIM_HORIZON
+from tests.unit.coordination.keeper_stage import KEY, ME, OTHER, Stage, at, play
 from tests.unit.troubled import Trouble, TroubledTable
-
-T = TypeVar("T")
-ME, OTHER = WorkerId("me"), WorkerId("other")
-KEY = LeaseKey("shardId-1")
-
-
-def at(number: int) -> ExtendedSequenceNumber:
-    return ExtendedSequenceNumber(str(number))
-
-
-class Stage:
-    """A keeper that holds one lease, over a table in which it is stored."""
-
-    def __init__(self) -> None:
-        self.table = TroubledTable()
-        self.log = MemoryLog()
-        self.keeper = LeaseKeeper(
-            table=self.table, worker_id=ME, clock=LoopClock(), timings=timings(LeaseSettings()), log=self.log
-        )
-        self.changes = 0
-
-    async def begin(self) -> HeldLease:
-        await self.table.ensure()
-        await self.table.put(*lease_row.creation(Lease(KEY, 7, TRIM_HORIZON, lease_owner=ME)))
-        held = self.keeper.adopt(await self.stored(), moved_s=anyio.current_time())
-        held.on_change = self._changed
-        self.table.calls.clear()
-        return held
-
-    def _changed(self) -> None:
-        self.changes += 1
-
-    async def stored(self) -> Lease:
-        row = await TroubledTable.get(self.table, KEY)
-        assert row is not None
-        return lease_from_row(row)
-
-    async def taken_by(self, worker: WorkerId) -> None:
-        """The leader gives the lease to another."""
-        await self.table.update(lease_row.assignment(await self.stored(), worker))
-
-    async def handed_to(self, worker: WorkerId) -> None:
-        """The leader asks for a hand-off."""
-        await self.table.update(lease_row.handoff(await self.stored(), worker))
-
-
-def play(scene: Callable[[Stage, HeldLease], Awaitable[T]], *, running: bool = False) -> T:
-    """Play a scene, with the renewal loop beside it or without."""
-
-    async def main() -> T:
-        stage = Stage()
-        held = await stage.begin()
-        results: list[T] = []
-        async with anyio.create_task_group() as beside:
-            if running:
-                beside.start_soon(stage.keeper.run)
-            results.append(await scene(stage, held))
-            beside.cancel_scope.cancel()
-        return results[0]
-
-    return run_virtual(main)
 
 
 def test_a_checkpoint_is_stored_and_moves_the_counter() -> None:
@@ -305,94 +238,6 @@ class MemoryGet:
         row = await TroubledTable.get(table, key)
         assert row is not None
         return lease_from_row(row)
-
-
-def test_a_handoff_is_noticed_by_the_next_renewal_and_renewals_go_on() -> None:
-    async def scene(stage: Stage, held: HeldLease) -> None:
-        await stage.handed_to(OTHER)
-        await anyio.sleep(4.0)
-        assert held.next_owner == OTHER
-        assert stage.changes == 1
-        await anyio.sleep(20.0)
-        assert held.lost is None
-        assert stage.changes == 1
-
-    play(scene, running=True)
-
-
-def test_checkpoints_are_stored_during_a_handoff() -> None:
-    async def scene(stage: Stage, held: HeldLease) -> None:
-        await stage.handed_to(OTHER)
-        await stage.keeper.checkpoint(held, at(5))
-        assert (await stage.stored()).checkpoint == at(5)
-        assert (await stage.stored()).checkpoint_owner == ME
-
-    play(scene)
-
-
-def test_giving_up_during_a_handoff_passes_the_lease_to_the_next_owner() -> None:
-    async def scene(stage: Stage, held: HeldLease) -> None:
-        await stage.handed_to(OTHER)
-        await stage.keeper.give_up(held)
-        lease = await stage.stored()
-        assert (lease.lease_owner, lease.checkpoint_owner) == (OTHER, None)
-        assert not stage.keeper.holds(KEY)
-
-    play(scene)
-
-
-def test_giving_up_leaves_the_lease_to_anybody() -> None:
-    async def scene(stage: Stage, held: HeldLease) -> None:
-        await stage.keeper.give_up(held)
-        assert (await stage.stored()).lease_owner is None
-        assert not stage.keeper.holds(KEY)
-        assert stage.log.events("warning") == []
-
-    play(scene)
-
-
-def test_a_release_whose_answer_got_lost_is_no_reason_to_worry() -> None:
-    async def scene(stage: Stage, held: HeldLease) -> None:
-        stage.table.writes.append(Trouble.FAILED_AFTER)
-        await stage.keeper.give_up(held)
-        assert (await stage.stored()).lease_owner is None
-        assert stage.log.events("warning") == []
-
-    play(scene)
-
-
-def test_a_release_on_top_of_an_unclear_write_goes_through() -> None:
-    async def scene(stage: Stage, held: HeldLease) -> None:
-        stage.table.writes.append(Trouble.FAILED_AFTER)
-        stage.table.reads.append(Trouble.FAILED_BEFORE)
-        with pytest.raises(Unavailable):
-            await stage.keeper.checkpoint(held, at(5))
-        await stage.keeper.give_up(held)
-        assert (await stage.stored()).lease_owner is None
-
-    play(scene)
-
-
-def test_a_release_that_fails_leaves_the_lease_to_expire() -> None:
-    async def scene(stage: Stage, held: HeldLease) -> None:
-        stage.table.writes.extend([Trouble.THROTTLED] * 2)
-        await stage.keeper.give_up(held)
-        assert not stage.keeper.holds(KEY)
-        assert stage.log.events("warning") == ["lease_release_failed"]
-
-    play(scene)
-
-
-def test_claiming_a_lease_proves_by_a_write_that_it_is_ours() -> None:
-    async def scene(stage: Stage, held: HeldLease) -> None:
-        stage.keeper.drop(held)
-        stale = held.lease
-        fresh = await stage.keeper.claim(await stage.stored())
-        assert fresh is not None
-        assert fresh.lease.lease_counter == 8
-        assert await stage.keeper.claim(stale) is None
-
-    play(scene)
 
 
 def test_a_renewal_found_late_does_not_lengthen_our_time_beyond_what_others_grant_us() -> None:

@@ -1,0 +1,230 @@
+"""Which leases move from busy workers to others (KCL: VarianceBasedLeaseAssignmentDecider, G17-G20).
+
+A worker further than the threshold above its fair share gives leases away; while one is further below, everybody above
+the fair share helps. The largest leases that fit go first, so there are few moves, and the same state always gives the
+same plan (KCL shuffles), so that it can be shown before it is carried out.
+
+Differs from KCL, so that balancing comes to rest:
+- What a lease costs its receiver is judged by that receiver's own figures, not by the fleet's average. They include what
+  its host does besides, so for a worker that reads a fair part the cost is never judged too low. A move from a worker
+  above the threshold is made if the receiver would end lighter than the giver was, by half the threshold at least, even
+  if above the average. So the higher load of the two falls with each move, no state comes back, and there are only so
+  many states. KCL judges by the average: a slow worker is overloaded and relieved in turn, and a large lease never fits.
+- Dampening ends when a worker is within four thresholds of its share: it would only draw out the end.
+- A worker keeps its last lease with traffic. Whether it is slow or its host is busy cannot be told, and a worker that
+  reads nothing shows no figures to learn from.
+- Leases under a tenth of the average are not moved: nobody would feel it.
+- Loads that differ by less than 2 percentage points or 1 KiB/s are taken for equal.
+- A worker that reads nothing is filled to its share of the throughput at once, whatever its host's CPU says within the
+  threshold: figures come half a minute late, and workers on one host all show the same.
+- Each worker is judged by its own most loaded metric; KCL takes one metric for the whole fleet in a run.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
+from math import inf
+from typing import Final, TypeAlias
+
+from kcl_daemon.assignment.load import Load, title
+from kcl_daemon.assignment.options import BalanceOptions
+from kcl_daemon.assignment.plan import Fleet, How, Move
+from kcl_daemon.assignment.survey import Survey
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.stats import THROUGHPUT
+
+_LEAST_POINTS: Final = 2.0
+_LEAST_KBPS: Final = 1.0
+# So many receivers are asked for a giver before the next one has its turn; keeps large fleets at n log n.
+_ASKED_MOST: Final = 8
+# Within so many thresholds the rest goes at once: dampening would only draw out the end.
+_NEAR: Final = 4
+# A worker within the threshold helps others only if it is above its share by this part of the threshold.
+_HELPING: Final = 0.5
+
+_Queue: TypeAlias = list[tuple[float, int, WorkerId, Load]]
+
+
+@dataclass(slots=True)
+class _Giver:
+    """A worker that can give: its movable leases, lightest first."""
+
+    load: Load
+    leases: list[Lease]
+    weights: list[float]
+
+    def take(self, index: int) -> Lease:
+        del self.weights[index]
+        return self.leases.pop(index)
+
+
+def feed_empty(
+    state: Survey, fleet: Fleet, options: BalanceOptions, placed: Collection[LeaseKey]
+) -> list[Move]:
+    """Fill the workers that read nothing, from those with more than their share of the throughput.
+
+    Args:
+        state: the loads; they follow the moves.
+        fleet: the state they were taken from.
+        options: the limits.
+        placed: leases that this plan places already.
+    """
+    ceiling = 1 + options.threshold
+    hungry: _Queue = [
+        _queued(load, load.weight)
+        for load in state.loads.values()
+        if not load.leases and not load.is_above_ceiling and load.relative <= ceiling
+    ]
+    if not hungry:
+        return []
+    givers = _givers(state, fleet, placed, felt_only=False)
+    fullest = [(-giver.load.weight, name) for name, giver in givers.items()]
+    heapify(hungry)
+    heapify(fullest)
+    moves: list[Move] = []
+    while hungry and fullest:
+        giver, to = givers[fullest[0][1]], hungry[0][3]
+        index = _serving(giver, to, state.target_weight)
+        if index is None:
+            heappop(fullest)
+            continue
+        kbps = state.scale.kbps(giver.leases[index])
+        if not options.has_room_for(to, fleet.max_leases_for_worker, kbps):
+            heappop(hungry)
+            continue
+        moves.append(_move(state, giver, index, to, "it reads nothing yet, "))
+        heapreplace(fullest, (-giver.load.weight, giver.load.worker_id))
+        heapreplace(hungry, _queued(to, to.weight))
+    return moves
+
+
+def _serving(giver: _Giver, to: Load, target_weight: float) -> int | None:
+    """The largest lease that still fits into the receiver's share; its first one need not fit, only be no worse off."""
+    if giver.load.weight <= target_weight or len(giver.leases) < 2 or giver.load.leases < 2:
+        return None
+    index = bisect_right(giver.weights, target_weight - to.weight) - 1
+    if index < 0 and to.leases == 0:
+        index = 0
+    if index >= 0 and to.weight + giver.weights[index] < giver.load.weight:
+        return index
+    return None
+
+
+def even_out(
+    state: Survey, fleet: Fleet, options: BalanceOptions, placed: Collection[LeaseKey]
+) -> list[Move]:
+    """Move leases from workers above their fair share to those below; arguments as for `feed_empty`."""
+    if state.quiet or (state.scale.is_idle and state.scale.measured):
+        return []  # nothing is going on that would be worth a move
+    low = 1 - options.threshold
+    receivers: _Queue = [_queued(load, load.relative) for load in state.loads.values() if load.relative < 1]
+    needy = any(relative < low and _matters(load, -1, state) for relative, _, _, load in receivers)
+    givers = [
+        giver
+        for giver in _givers(state, fleet, placed, felt_only=True).values()
+        if _is_over(giver.load, options, state)
+        or (needy and giver.load.relative > 1 + options.threshold * _HELPING)
+    ]
+    heapify(receivers)
+    moves: list[Move] = []
+    for giver in sorted(givers, key=lambda giver: (-_too_much(giver.load), giver.load.worker_id)):
+        moves += _relieve(giver, receivers, state, fleet, options)
+    return moves
+
+
+def _relieve(
+    giver: _Giver, receivers: _Queue, state: Survey, fleet: Fleet, options: BalanceOptions
+) -> list[Move]:
+    """Move what the giver has too much, dampened; the largest leases that fit first."""
+    moves: list[Move] = []
+    budget = _too_much(giver.load)
+    if giver.load.relative > 1 + _NEAR * options.threshold:
+        budget *= options.dampening_percentage / 100
+    # One that is not over itself only helps those that have far too little.
+    over = _is_over(giver.load, options, state)
+    below, ceiling = (1.0, inf) if over else (1 - options.threshold, 1.0)
+    index = bisect_right(giver.weights, budget) - 1
+    if index < 0 and options.allow_throughput_overshoot:
+        index = 0
+    asked: _Queue = []
+    while index >= 0 and len(giver.leases) > 1 and receivers and receivers[0][0] < below:
+        to = receivers[0][3]
+        weight, kbps = giver.weights[index], state.scale.kbps(giver.leases[index])
+        after = to.relative_with(weight)
+        limit = min(ceiling, giver.load.relative - options.threshold / 2)
+        if after <= limit and options.has_room_for(to, fleet.max_leases_for_worker, kbps):
+            moves.append(_move(state, giver, index, to, ""))
+            budget -= weight
+            heapreplace(receivers, _queued(to, to.relative))
+            index = min(index, bisect_right(giver.weights, budget)) - 1
+        elif index > 0:
+            index -= 1
+        elif len(asked) < _ASKED_MOST:
+            asked.append(heappop(receivers))
+            index = bisect_right(giver.weights, budget) - 1
+            if index < 0 and not moves and options.allow_throughput_overshoot:
+                index = 0
+        else:
+            break
+    for each in asked:
+        heappush(receivers, each)
+    return moves
+
+
+def _givers(
+    state: Survey, fleet: Fleet, placed: Collection[LeaseKey], *, felt_only: bool
+) -> dict[WorkerId, _Giver]:
+    """The workers with leases that can be moved: neither in a hand-off nor placed just now."""
+    owned: dict[WorkerId, list[tuple[float, LeaseKey, Lease]]] = {}
+    for lease in fleet.unfinished:
+        owner = lease.lease_owner
+        if owner is None or owner not in state.loads or lease.checkpoint_owner is not None:
+            continue
+        if lease.lease_key not in placed and (not felt_only or state.scale.is_felt(lease)):
+            owned.setdefault(owner, []).append((state.scale.weight(lease), lease.lease_key, lease))
+    givers: dict[WorkerId, _Giver] = {}
+    for owner, leases in owned.items():
+        leases.sort(key=lambda each: each[:2])
+        givers[owner] = _Giver(
+            state.loads[owner], [lease for _, _, lease in leases], [weight for weight, _, _ in leases]
+        )
+    return givers
+
+
+def _is_over(load: Load, options: BalanceOptions, state: Survey) -> bool:
+    beyond = load.relative > 1 + options.threshold and _matters(load, 1, state)
+    return beyond or load.is_above_ceiling
+
+
+def _matters(load: Load, sign: int, state: Survey) -> bool:
+    """Whether a worker is above (1) or below (-1) its share by more than noise."""
+    if load.leading != THROUGHPUT:
+        return load.excess_points * sign >= _LEAST_POINTS
+    return state.scale.is_idle or (load.weight - state.target_weight) * sign >= _LEAST_KBPS
+
+
+def _too_much(load: Load) -> float:
+    """The weight that a worker would have to lose to come down to its fair share, by its own figures (G18)."""
+    return max(0.0, 1 - 1 / load.relative) * load.weight
+
+
+def _move(state: Survey, giver: _Giver, index: int, to: Load, why: str) -> Move:
+    lease = giver.take(index)
+    donor = giver.load
+    name = donor.leading if donor.leading in to.values and not why else THROUGHPUT
+    if name == THROUGHPUT and state.scale.is_idle:
+        change = f"leases {donor.leases} -> {to.leases}"
+    else:
+        change = f"{title(name)} {donor.describe(name)} -> {to.describe(name)}"
+    reason = f"{lease.lease_key}: {donor.worker_id} -> {to.worker_id}, {why}{change}"
+    weight, kbps = state.scale.weight(lease), state.scale.kbps(lease)
+    donor.drop(weight, kbps)
+    to.add(weight, kbps)
+    return Move(lease, to.worker_id, reason, How.HAND_OFF)
+
+
+def _queued(load: Load, key: float) -> tuple[float, int, WorkerId, Load]:
+    return key, load.leases, load.worker_id, load

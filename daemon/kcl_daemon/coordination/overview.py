@@ -1,0 +1,112 @@
+"""The fleet as one observer sees it: the rows of leases and workers, read, remembered and judged over time.
+
+Reads only. Owns what is remembered between two looks (`Watchbook`); decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kcl_daemon.assignment.plan import Fleet
+from kcl_daemon.coordination.timings import Timings
+from kcl_daemon.leases import row as lease_row
+from kcl_daemon.leases.expiry import Watchbook
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.stats import WorkerRow, worker_from_row
+from kcl_daemon.leases.table import Row
+from kcl_daemon.ports import Clock, Log, Tables
+
+
+class Overview:
+    """Looks at the tables and says what it sees."""
+
+    def __init__(
+        self,
+        *,
+        worker_id: WorkerId,
+        tables: Tables,
+        max_leases_for_worker: int,
+        clock: Clock,
+        timings: Timings,
+        log: Log,
+    ) -> None:
+        self._me = worker_id
+        self._tables = tables
+        self._max_leases_for_worker = max_leases_for_worker
+        self._clock = clock
+        self._timings = timings
+        self._log = log
+        self._book = Watchbook()
+        self._reported: set[str] = set()
+        self.leases: list[Lease] = []
+        self.workers: list[WorkerRow] = []
+
+    async def look(self) -> None:
+        """Read everything anew.
+
+        Raises:
+            AwsError: a table could not be read; what was seen before stays.
+        """
+        began_s = self._clock.monotonic()
+        lease_rows = await self._tables.leases.scan()
+        shared = self._tables.worker_metrics is self._tables.leases
+        worker_rows = lease_rows if shared else await self._tables.worker_metrics.scan()
+        self.leases, self.workers = self._read_leases(lease_rows), self._read_workers(worker_rows)
+        self._book = self._book.look(
+            [lease for lease in self.leases if not lease.is_finished],  # finished ones stand still rightly
+            self.workers,
+            began_s=began_s,
+            ended_s=self._clock.monotonic(),
+            failover_s=self._timings.failover_s,
+        )
+
+    def forget(self) -> None:
+        """What is not watched goes stale: begin anew."""
+        self._book = Watchbook()
+
+    def fleet(self) -> Fleet:
+        """What was seen, judged: who lives, what is abandoned."""
+        book, failover_s = self._book, self._timings.failover_s
+        overdue_s = self._timings.handoff_s + failover_s
+        owned = [lease for lease in self.leases if lease.actual_owner is not None]
+        return Fleet(
+            leases=self.leases,
+            abandoned=_keys(owned, lambda lease: book.still_s(lease) > failover_s),
+            overdue=_keys(owned, lambda lease: book.handoff_s(lease) > overdue_s),
+            workers=self._living_workers(),
+            max_leases_for_worker=self._max_leases_for_worker,
+            stats={worker.worker_id: worker for worker in self.workers},
+            ages_s={lease.lease_key: book.still_s(lease) for lease in owned},
+        )
+
+    def _living_workers(self) -> frozenset[WorkerId]:
+        living = self._book.reporting(wall_s=self._clock.wall_ms() / 1000, active_s=self._timings.active_s)
+        # Of ourselves we know that we live, whatever our leases have gone through; but not if our row is gone.
+        return living | ({self._me} if self._me in self._book.workers else frozenset())
+
+    def _read_leases(self, rows: list[Row]) -> list[Lease]:
+        leases: list[Lease] = []
+        for row in rows:
+            if not lease_row.is_lease_row(row):
+                continue
+            try:
+                leases.append(lease_row.lease_from_row(row))
+            except lease_row.MalformedRowError as malformed:
+                if malformed.key not in self._reported:
+                    self._reported.add(malformed.key)
+                    self._log.error(
+                        "lease_row_malformed",
+                        lease_key=malformed.key,
+                        error=str(malformed),
+                        advice="repair or delete the row",
+                    )
+        return leases
+
+    def _read_workers(self, rows: list[Row]) -> list[WorkerRow]:
+        key_attribute = self._tables.worker_metrics.key_attribute
+        workers = [worker_from_row(row, key_attribute=key_attribute) for row in rows]
+        return [worker for worker in workers if worker is not None]
+
+
+def _keys(leases: list[Lease], chosen: Callable[[Lease], bool]) -> frozenset[LeaseKey]:
+    return frozenset(lease.lease_key for lease in leases if chosen(lease))

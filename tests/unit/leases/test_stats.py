@@ -1,0 +1,184 @@
+"""Worker rows: as Java writes and reads them."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.stats import (
+    AVERAGES_MOST,
+    CPU,
+    FAILED,
+    MEMORY,
+    MetricName,
+    WorkerRow,
+    average,
+    kept,
+    report,
+    worker_from_row,
+)
+from kcl_daemon.leases.table import Row, Value, apply_update
+
+ME = WorkerId("w-1")
+JAVA: Row = {
+    "leaseKey": "w-1",
+    "entityType": "WORKER_METRIC_STATS",
+    "lut": 1770000000,
+    "slu": 1770000000,
+    "sup": 1,
+    "sts": {"C": (0, Decimal("17.25"))},
+    "opr": {"C": (100,)},
+}
+
+
+def java(**changed: Value) -> Row:
+    return {**JAVA, **changed}
+
+
+def read(row: Row) -> WorkerRow | None:
+    return worker_from_row(row, key_attribute="leaseKey")
+
+
+def test_a_row_of_java_is_read() -> None:
+    assert read(JAVA) == WorkerRow(ME, 1770000000, {CPU: (0.0, 17.25)}, {CPU: 100}, 1, 1770000000)
+
+
+def test_our_row_is_javas_row() -> None:
+    update = report(ME, now_s=1770000000, metrics={CPU: (0.0, 17.25)})
+    assert apply_update(update, None, key_attribute="leaseKey").row == JAVA
+    assert not update.require
+
+
+def test_a_row_of_an_older_java_has_no_support_code() -> None:
+    row = {name: value for name, value in JAVA.items() if name not in {"entityType", "sup", "slu"}}
+    worker = read(row)
+    assert worker is not None
+    assert (worker.support_code, worker.support_update_s) == (None, None)
+
+
+def test_the_legacy_tables_key_is_read() -> None:
+    row = {**{name: value for name, value in JAVA.items() if name != "leaseKey"}, "wid": "w-1"}
+    worker = worker_from_row(row, key_attribute="wid")
+    assert worker is not None
+    assert worker.worker_id == ME
+
+
+def test_without_metrics_both_maps_are_written_empty() -> None:
+    put = report(ME, now_s=7).put
+    assert (put["sts"], put["opr"]) == ({}, {})
+    worker = read({**put, "leaseKey": ME})
+    assert worker is not None
+    assert worker.has_default_metrics
+    assert not worker.is_failing
+
+
+def test_averages_are_written_half_up_to_six_decimals_as_decimals() -> None:
+    put = report(ME, now_s=7, metrics={CPU: (1.0000005, 2.0000004, FAILED)}).put
+    assert put["sts"] == {"C": (Decimal("1.000001"), Decimal("2.000000"), Decimal(-1))}
+
+
+def test_only_the_last_ten_averages_are_written() -> None:
+    put = report(ME, now_s=7, metrics={CPU: [float(n) for n in range(12)]}).put
+    assert put["sts"] == {"C": tuple(Decimal(n) for n in range(2, 12))}
+
+
+def test_a_metric_without_averages_is_left_out() -> None:
+    put = report(ME, now_s=7, metrics={CPU: (), MEMORY: (3.0,)}).put
+    assert (set(put["sts"]), set(put["opr"])) == ({"M"}, {"M"})  # type: ignore[arg-type]  # they are maps
+
+
+def test_an_operating_range_is_written_as_an_integer() -> None:
+    put = report(ME, now_s=7, metrics={CPU: (3.0,)}, operating_ranges={CPU: 80}).put
+    assert put["opr"] == {"C": (80,)}
+
+
+def test_an_operating_range_of_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="operating range of metric C is 0 %"):
+        report(ME, now_s=7, metrics={CPU: (3.0,)}, operating_ranges={CPU: 0})
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        java(lut="soon"),
+        {name: value for name, value in JAVA.items() if name != "lut"},
+        {name: value for name, value in JAVA.items() if name != "leaseKey"},
+        java(entityType="LEASE"),
+        java(opr={}),
+        java(opr={"C": ()}),
+        java(opr={"C": (0,)}),
+        java(sts="none"),
+        java(opr="none"),
+        java(sts={"C": 5}),
+        java(sts={"C": (5, "many")}),
+    ],
+)
+def test_a_row_that_is_no_valid_report_is_no_worker(row: Row) -> None:
+    assert read(row) is None
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        java(sts={}, opr={}),
+        {name: value for name, value in JAVA.items() if name not in {"sts", "opr"}},
+        java(sts={"THROUGHPUT": (5,)}, opr={}),
+        java(opr={"THROUGHPUT": ()}),
+    ],
+)
+def test_default_metrics_are_valid_and_no_figures(row: Row) -> None:
+    worker = read(row)
+    assert worker is not None
+    assert worker.has_default_metrics
+
+
+def test_metrics_that_we_do_not_know_are_read() -> None:
+    worker = read(java(sts={"X": (5,)}, opr={"X": (50,), "C": (100,)}))
+    assert worker is not None
+    assert worker.metrics == {MetricName("X"): (5.0,)}
+    assert worker.operating_ranges == {MetricName("X"): 50, CPU: 100}
+
+
+@pytest.mark.parametrize(
+    ("averages", "failing"), [((5, -1), True), ((-1, 5), False), ((), False), ((Decimal("-1.0"),), True)]
+)
+def test_only_the_latest_failed_capture_counts(averages: tuple[int | Decimal, ...], failing: bool) -> None:
+    worker = read(java(sts={"C": averages}))
+    assert worker is not None
+    assert worker.is_failing == failing
+
+
+def test_the_average_leaves_out_failed_captures() -> None:
+    assert average([10, None, 101, -0.5, 20.000001]) == 15.000001
+    assert average([0, 100]) == 50
+
+
+@pytest.mark.parametrize("captures", [[], [None], [100.5, -1]])
+def test_without_a_usable_capture_the_average_is_failed(captures: list[float | None]) -> None:
+    assert average(captures) == FAILED
+
+
+@given(st.lists(st.floats(-1, 100)), st.floats(0, 100))
+def test_ten_averages_are_kept_the_oldest_go(averages: list[float], latest: float) -> None:
+    now = kept(averages, latest)
+    assert now[-1] == latest
+    assert list(now) == [*averages, latest][-AVERAGES_MOST:]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([CPU, MEMORY]), st.lists(st.floats(-1, 100), min_size=1, max_size=12), max_size=2
+    )
+)
+def test_what_is_reported_is_read_back(metrics: dict[MetricName, list[float]]) -> None:
+    written = apply_update(report(ME, now_s=9, metrics=metrics), None, key_attribute="leaseKey").row
+    assert written is not None
+    worker = read(written)
+    assert worker is not None
+    assert worker.metrics.keys() == metrics.keys() == worker.operating_ranges.keys()
+    for name, averages in metrics.items():
+        assert worker.metrics[name] == pytest.approx(averages[-AVERAGES_MOST:], abs=0.0000005)
