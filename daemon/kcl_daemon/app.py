@@ -10,7 +10,7 @@ from kcl_daemon.config.settings import AssignmentStrategy, Settings
 from kcl_daemon.consumer.parts import ConsumerParts
 from kcl_daemon.coordination.assigner import Assigner, Strategies
 from kcl_daemon.coordination.discovery import Discovery
-from kcl_daemon.coordination.elector import Elector
+from kcl_daemon.coordination.elector import Elector, Surroundings
 from kcl_daemon.coordination.keeper import LeaseKeeper
 from kcl_daemon.coordination.nudge import Signal
 from kcl_daemon.coordination.overview import Overview
@@ -95,6 +95,7 @@ def _loops(settings: Settings, adapters: Adapters, periods: Timings, *, worker: 
         clock=clock,
         timings=periods,
         log=log,
+        leading=lambda: elector.is_leader,
         on_found=worker.lease_found,
     )
     overview = Overview(
@@ -114,8 +115,10 @@ def _loops(settings: Settings, adapters: Adapters, periods: Timings, *, worker: 
         clock=clock,
         timings=periods,
         log=log,
+        on_seen=discovery.offer,
         on_assigned=discovery.take_assigned,
     )
+    elector.surrounded_by(Surroundings(held=lambda: len(keeper.held), alone=lambda: overview.is_alone))
     sampler = _sampler(settings, adapters, periods, log)
     reporter = Reporter(
         table=tables.worker_metrics,

@@ -58,6 +58,7 @@ class Assigner:
         clock: Clock,
         timings: Timings,
         log: Log,
+        on_seen: Callable[[list[Lease]], None],
         on_assigned: Callable[[Lease, float], None],
     ) -> None:
         self._table = table
@@ -68,6 +69,7 @@ class Assigner:
         self._clock = clock
         self._timings = timings
         self._log = log
+        self._on_seen = on_seen
         self._on_assigned = on_assigned
         self._nudge = Nudge(clock)
         self._failures = 0
@@ -88,7 +90,8 @@ class Assigner:
     async def run(self) -> None:
         """Run in each period, or when nudged; for ever."""
         while True:
-            await self._nudge.wait(self._timings.look_s)
+            leading = self._elector.is_leader
+            await self._nudge.wait(self._overview.pause_s if leading else self._timings.look_s)
             if self._elector.is_leader:
                 await self._lead()
             elif self._elector.may_lead_soon:
@@ -102,6 +105,7 @@ class Assigner:
             if await self._complete():
                 await self._overview.look()
             await self._assign()
+            self._on_seen(self._overview.leases)
             self._failures = 0
         except AwsError as error:
             self._failures += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import anyio
@@ -31,6 +31,7 @@ class Discovery:
         clock: Clock,
         timings: Timings,
         log: Log,
+        leading: Callable[[], bool],
         on_found: Callable[[HeldLease], None],
     ) -> None:
         self._table = table
@@ -39,6 +40,7 @@ class Discovery:
         self._clock = clock
         self._timings = timings
         self._log = log
+        self._leading = leading
         self._on_found = on_found
         self._nudge = Nudge(clock)
         self._finished: set[LeaseKey] = set()
@@ -51,11 +53,22 @@ class Discovery:
     async def run(self) -> None:
         """Look in each period, or when nudged; for ever."""
         while True:
-            await self._nudge.wait(self._timings.look_s)
+            await self._nudge.wait(self._timings.discovery_s(len(self._keeper.held), leading=self._leading()))
             try:
                 await self.look()
             except AwsError as error:
                 self._log.warning("lease_discovery_failed", error=str(error))
+
+    def offer(self, leases: Iterable[Lease]) -> None:
+        """Leases as this worker, as leader, has just read them: look closer if one that is ours is not held."""
+        if any(
+            lease.lease_owner == self._me
+            and lease.checkpoint_owner is None
+            and not lease.is_finished
+            and not self._keeper.holds(lease.lease_key)
+            for lease in leases
+        ):
+            self.nudge()
 
     async def look(self) -> None:
         """One look. AwsError where the index or a row could not be read; what was found before stays found."""

@@ -7,6 +7,7 @@ that wakes up); that is harmless, because every write a leader makes is conditio
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from kcl_daemon.coordination.nudge import Nudge
 from kcl_daemon.coordination.timings import Timings
@@ -26,6 +27,14 @@ from kcl_daemon.leases.leader import (
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.table import Row
 from kcl_daemon.ports import Clock, Log, Randomness, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What decides how often it is worth to look: how many leases we hold, and whether there are other workers."""
+
+    held: Callable[[], int] = lambda: 0
+    alone: Callable[[], bool] = lambda: False
 
 
 class Elector:
@@ -50,6 +59,7 @@ class Elector:
         self._nudge = Nudge(clock)
         self._lock: LeaderLock | None = None
         self._proved_s = 0.0
+        self._surroundings = Surroundings()
         self._sighting: Sighting | None = None
         self._silent_s = 0.0
         self._unanswered: set[str] = set()
@@ -58,6 +68,10 @@ class Elector:
     def on_elected(self, callback: Callable[[], None]) -> None:
         """Have a function called, from the loop, whenever this worker becomes leader."""
         self._on_elected = callback
+
+    def surrounded_by(self, surroundings: Surroundings) -> None:
+        """Give it what it goes by in the choice of its pace; without that it looks rarely and beats often."""
+        self._surroundings = surroundings
 
     @property
     def is_leader(self) -> bool:
@@ -83,7 +97,15 @@ class Elector:
             except AwsError as error:
                 self._log.warning("leader_lock_unreachable", error=str(error), leading=self.is_leader)
                 self._step_down_if_stale()
-            await self._nudge.wait(self._timings.heartbeat_s)
+            await self._nudge.wait(self._pause_s())
+
+    def _pause_s(self) -> float:
+        if self._lock is not None:
+            return self._timings.beat_s(alone=self._surroundings.alone())
+        if self._silent_s > 0:
+            # The lock has not moved since the last look: from now on every second counts.
+            return min(self._timings.heartbeat_s, self._timings.look_s)
+        return self._timings.lock_s(self._surroundings.held())
 
     async def resign(self) -> None:
         """Give the lock up, so that another worker leads at once. Never raises for AWS: a lock left behind expires."""

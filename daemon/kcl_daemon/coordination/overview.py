@@ -37,21 +37,25 @@ class Overview:
         self._timings = timings
         self._log = log
         self._book = Watchbook()
+        self._workers_read_s: float | None = None
         self._reported: set[str] = set()
         self.leases: list[Lease] = []
         self.workers: list[WorkerRow] = []
 
     async def look(self) -> None:
-        """Read everything anew.
+        """Read everything anew, the rows of workers less often where they have a table of their own.
 
         Raises:
             AwsError: a table could not be read; what was seen before stays.
         """
         began_s = self._clock.monotonic()
         lease_rows = await self._tables.leases.scan()
-        shared = self._tables.worker_metrics is self._tables.leases
-        worker_rows = lease_rows if shared else await self._tables.worker_metrics.scan()
-        self.leases, self.workers = self._read_leases(lease_rows), self._read_workers(worker_rows)
+        if self._tables.share_one_table:
+            self.workers = self._read_workers(lease_rows)
+        elif self._workers_read_s is None or began_s - self._workers_read_s >= self._timings.workers_look_s:
+            self.workers = self._read_workers(await self._tables.worker_metrics.scan())
+            self._workers_read_s = began_s
+        self.leases = self._read_leases(lease_rows)
         self._book = self._book.look(
             [lease for lease in self.leases if not lease.is_finished],  # finished ones stand still rightly
             self.workers,
@@ -63,6 +67,23 @@ class Overview:
     def forget(self) -> None:
         """What is not watched goes stale: begin anew."""
         self._book = Watchbook()
+        self._workers_read_s = None
+
+    @property
+    def pause_s(self) -> float:
+        """How long a leader may wait before its next look."""
+        return self._timings.leader_look_s(
+            alone=self.is_alone,
+            leases=sum(not lease.is_finished for lease in self.leases),
+            workers=len(self.workers),
+        )
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there was no other worker at the last look, neither by its row nor by a lease that it owns."""
+        others = {worker.worker_id for worker in self.workers} & self._living_workers()
+        owners = {lease.actual_owner for lease in self.leases if not lease.is_finished}
+        return bool(self.workers) and (others | owners) <= {self._me}
 
     def fleet(self) -> Fleet:
         """What was seen, judged: who lives, what is abandoned."""

@@ -13,9 +13,11 @@ class Timings:
 
     Args:
         failover_s: a lease is ours, and another's is not abandoned, for this long after its last movement.
-        renew_s: a lease is renewed this long after its last movement (KCL: fail-over / 3 - 25 ms).
+        renew_s: a lease is renewed this long after its last movement. KCL renews every third of the fail-over time,
+            moved or not; this leaves time for the same number of tries, because a failed one is made again after a
+            quarter of it.
         call_s: a lease call that has not answered by then is given up; well below the fail-over time.
-        look_s: how often leases are discovered and, by the leader, assigned.
+        look_s: how often a leader looks at the leases of a fleet at work; the measure for all other looks.
         report_s: how often this worker's row is written.
         active_s: a worker whose row is older is not given leases.
         heartbeat_s: how often the leader writes the lock and the others look at it.
@@ -41,6 +43,34 @@ class Timings:
     capture_s: float
     audit_s: float = 120.0
 
+    # A look costs a request, on every worker, for ever. Who holds many leases looks often: that is where a moment's
+    # gap costs most, and where it adds little to what its renewals cost. Who holds none looks rarely.
+
+    def discovery_s(self, held: int, *, leading: bool) -> float:
+        """How often to ask for new leases; a leader sees in its own looks what it was given."""
+        if leading:
+            return 30 * self.look_s
+        return self.look_s * (max(1.25, 6 / held) if held else 10)
+
+    def lock_s(self, held: int) -> float:
+        """How often a worker that does not lead looks at the lock."""
+        return self.heartbeat_s * (max(1.0, 4 / held) if held else 6)
+
+    def beat_s(self, *, alone: bool) -> float:
+        """How often the leader shows that it lives; without other workers nobody waits for it."""
+        return self.heartbeat_s * (2 if alone else 1)
+
+    def leader_look_s(self, *, alone: bool, leases: int, workers: int) -> float:
+        """How often the leader looks at the leases: rarely when nobody else could lose one."""
+        if alone:
+            return 7.5 * self.look_s
+        return self.look_s * (2 if leases <= workers else 1)
+
+    @property
+    def workers_look_s(self) -> float:
+        """How often the leader looks at the rows of workers, where they have a table of their own."""
+        return 2.5 * self.look_s
+
 
 def timings(settings: LeaseSettings, balance: BalanceSettings | None = None) -> Timings:
     """The timings for a worker's settings; the defaults of balancing where none are given."""
@@ -50,7 +80,7 @@ def timings(settings: LeaseSettings, balance: BalanceSettings | None = None) -> 
     report_s = settings.worker_metrics_report_ms / 1000
     return Timings(
         failover_s=failover_s,
-        renew_s=max(failover_s / 3 - 0.025, 0.05),
+        renew_s=0.4 * failover_s,
         call_s=max(failover_s / 3, 0.5),
         look_s=min(max(failover_s / 5, 0.2), 2.0),
         report_s=report_s,

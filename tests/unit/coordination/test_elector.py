@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from kcl_daemon.config.settings import LeaseSettings
-from kcl_daemon.coordination.elector import Elector
+from kcl_daemon.coordination.elector import Elector, Surroundings
 from kcl_daemon.coordination.timings import timings
 from kcl_daemon.leases.leader import LEADER_KEY, LeaderLock, lock_from_row, lock_row
 from kcl_daemon.leases.lease import WorkerId
@@ -33,6 +33,7 @@ class Stage:
             timings=timings(LeaseSettings()),
             log=self.log,
         )
+        self.elector.surrounded_by(Surroundings(held=lambda: 4))
         self.elector.on_elected(lambda: self.elected_at_s.append(anyio.current_time()))
 
     async def lock(self) -> LeaderLock | None:
@@ -189,3 +190,24 @@ def test_a_worker_that_does_not_lead_leaves_the_lock_alone_when_it_resigns() -> 
         assert lock.owner == OTHER
 
     play(scene, led_by=OTHER)
+
+
+def test_a_worker_without_leases_looks_rarely_and_still_takes_over_in_time() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.elector.surrounded_by(Surroundings(held=lambda: 0))
+        await anyio.sleep(29.0)
+        reads = stage.table.calls.count("get")
+        assert reads <= 7  # from then on the silence is noticed, and every second counts
+        await anyio.sleep(200.0)
+
+    (elected_s,) = play(scene, led_by=OTHER).elected_at_s
+    assert 120.0 < elected_s <= 125.0
+
+
+def test_a_leader_alone_shows_itself_less_often() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.elector.surrounded_by(Surroundings(alone=lambda: True))
+        await anyio.sleep(100.0)
+        assert stage.table.calls.count("update") <= 11
+
+    play(scene)

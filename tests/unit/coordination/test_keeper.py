@@ -176,7 +176,7 @@ def test_leases_are_renewed_in_time_and_only_when_due() -> None:
         await anyio.sleep(3600)
         assert held.lost is None
         renewals = stage.table.calls.count("update")
-        assert 3600 / 3.4 < renewals <= 3600 / 3.3
+        assert 3600 / 4.05 < renewals <= 3600 / 4
 
     play(scene, running=True)
 

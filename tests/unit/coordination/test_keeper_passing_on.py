@@ -14,7 +14,7 @@ from tests.unit.troubled import Trouble
 def test_a_handoff_is_noticed_by_the_next_renewal_and_renewals_go_on() -> None:
     async def scene(stage: Stage, held: HeldLease) -> None:
         await stage.handed_to(OTHER)
-        await anyio.sleep(4.0)
+        await anyio.sleep(4.5)
         assert held.next_owner == OTHER
         assert stage.changes == 1
         await anyio.sleep(20.0)
