@@ -44,8 +44,9 @@ class CheckpointWindow:
             return SHARD_END
         if asked < self.last:
             raise CheckpointIllegalArgument(f"{asked} is before the stored checkpoint {self.last}")
-        if asked > everything:
+        # KCL lets any number pass at the end of a shard; a stored position that no record has cannot be read from.
+        if asked > (everything if asked.is_shard_end else self.largest):
             raise CheckpointIllegalArgument(
-                f"{asked} is beyond {everything}, the last position that was handed over"
+                f"{asked} is beyond {self.largest}, the last position that was handed over"
             )
         return asked

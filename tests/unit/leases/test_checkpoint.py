@@ -39,6 +39,12 @@ def test_an_earlier_number_at_the_end_is_stored_as_it_is() -> None:
     assert CheckpointWindow(at(5), at(9), shard_ended=True).position("7", 0) == at(7)
 
 
+def test_a_number_that_was_never_handed_over_is_refused_at_the_end_too() -> None:
+    # Nothing could be read from there by the next child, were this one to die before SHARD_END is stored.
+    with pytest.raises(CheckpointIllegalArgument, match="beyond 9"):
+        CheckpointWindow(at(5), at(9), shard_ended=True).position("10", 0)
+
+
 def test_shard_end_by_name_only_at_the_end() -> None:
     assert CheckpointWindow(at(5), at(9), shard_ended=True).position("SHARD_END", None) == SHARD_END
     with pytest.raises(CheckpointIllegalArgument, match="beyond"):
