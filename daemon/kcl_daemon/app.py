@@ -12,10 +12,13 @@ from kcl_daemon.coordination.assigner import Assigner, Strategies
 from kcl_daemon.coordination.discovery import Discovery
 from kcl_daemon.coordination.elector import Elector, Surroundings
 from kcl_daemon.coordination.keeper import LeaseKeeper
+from kcl_daemon.coordination.malformed import MalformedRows
 from kcl_daemon.coordination.nudge import Signal
 from kcl_daemon.coordination.overview import Overview
 from kcl_daemon.coordination.reporter import Reporter
+from kcl_daemon.coordination.sweeper import Sweeper
 from kcl_daemon.coordination.syncer import Syncer
+from kcl_daemon.coordination.tables import ApplicationTables
 from kcl_daemon.coordination.timings import Timings, timings
 from kcl_daemon.cpu.sampler import CpuSampler
 from kcl_daemon.leases.lease import WorkerId
@@ -39,10 +42,10 @@ class Adapters:
 def build(settings: Settings, adapters: Adapters) -> Worker:
     """A worker that is ready to run. Touches nothing yet."""
     log = adapters.log.bind(worker_id=settings.worker_id)
+    tables = ApplicationTables(adapters.tables, settings=settings.tables, clock=adapters.clock, log=log)
+    adapters = replace(adapters, tables=tables.tables)
     stream = _stream(settings)
-    worker = Worker(
-        tables=adapters.tables, kinesis=adapters.kinesis, stream=stream, clock=adapters.clock, log=log
-    )
+    worker = Worker(tables=tables, kinesis=adapters.kinesis, stream=stream, clock=adapters.clock, log=log)
     periods = timings(settings.leases, settings.balance)
     loops = _loops(settings, adapters, periods, worker=worker, log=log)
     parts = ConsumerParts(
@@ -88,6 +91,7 @@ def _loops(settings: Settings, adapters: Adapters, periods: Timings, *, worker: 
         timings=periods,
         log=log,
     )
+    malformed = MalformedRows(log)
     discovery = Discovery(
         table=tables.leases,
         worker_id=me,
@@ -95,6 +99,7 @@ def _loops(settings: Settings, adapters: Adapters, periods: Timings, *, worker: 
         clock=clock,
         timings=periods,
         log=log,
+        malformed=malformed,
         leading=lambda: elector.is_leader,
         on_found=worker.lease_found,
     )
@@ -104,14 +109,17 @@ def _loops(settings: Settings, adapters: Adapters, periods: Timings, *, worker: 
         max_leases_for_worker=settings.leases.max_leases_for_worker,
         clock=clock,
         timings=periods,
-        log=log,
+        malformed=malformed,
     )
     assigner = Assigner(
         table=tables.leases,
         overview=overview,
         elector=elector,
         syncer=syncer,
-        strategies=_strategies(settings),
+        sweeper=Sweeper(
+            table=tables.worker_metrics, stale_s=settings.balance.stale_worker_s, clock=clock, log=log
+        ),
+        strategies=strategies(settings),
         clock=clock,
         timings=periods,
         log=log,
@@ -119,15 +127,7 @@ def _loops(settings: Settings, adapters: Adapters, periods: Timings, *, worker: 
         on_assigned=discovery.take_assigned,
     )
     elector.surrounded_by(Surroundings(held=lambda: len(keeper.held), alone=lambda: overview.is_alone))
-    sampler = _sampler(settings, adapters, periods, log)
-    reporter = Reporter(
-        table=tables.worker_metrics,
-        worker_id=me,
-        clock=clock,
-        timings=periods,
-        log=log,
-        cpu_averages=sampler.averages if sampler is not None else tuple,
-    )
+    reporter, sampler = _reporter(settings, adapters, periods, log)
     return Loops(
         keeper=keeper,
         elector=elector,
@@ -138,7 +138,8 @@ def _loops(settings: Settings, adapters: Adapters, periods: Timings, *, worker: 
     )
 
 
-def _strategies(settings: Settings) -> Strategies:
+def strategies(settings: Settings) -> Strategies:
+    """Who should hold what, by the settings of the worker that leads."""
     balance, graceful = settings.balance, settings.leases.graceful_handoff
     if balance.strategy is AssignmentStrategy.LEASE_COUNT_BASED:
         return Strategies(place=by_lease_count, balance=by_lease_count, graceful=graceful)
@@ -154,6 +155,21 @@ def _strategies(settings: Settings) -> Strategies:
         balance=by_utilization(options),
         graceful=graceful,
     )
+
+
+def _reporter(
+    settings: Settings, adapters: Adapters, periods: Timings, log: Log
+) -> tuple[Reporter, CpuSampler | None]:
+    sampler = _sampler(settings, adapters, periods, log)
+    reporter = Reporter(
+        table=adapters.tables.worker_metrics,
+        worker_id=WorkerId(settings.worker_id),
+        clock=adapters.clock,
+        timings=periods,
+        log=log,
+        cpu_averages=sampler.averages if sampler is not None else tuple,
+    )
+    return reporter, sampler
 
 
 def _sampler(settings: Settings, adapters: Adapters, periods: Timings, log: Log) -> CpuSampler | None:

@@ -155,6 +155,27 @@ class Kinesis(Protocol):
         ...
 
 
+class IndexState(Enum):
+    """How far the index by lease owner is."""
+
+    ABSENT = "absent"
+    BUILDING = "building"
+    ACTIVE = "active"
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """What a table is like now.
+
+    Args:
+        owner_index: of the index by lease owner.
+        differences: in words, what the settings ask of a new table and this one is not; it stays as it is.
+    """
+
+    owner_index: IndexState = IndexState.ABSENT
+    differences: tuple[str, ...] = ()
+
+
 class Table(Protocol):
     """One DynamoDB table of rows with a string key.
 
@@ -172,8 +193,23 @@ class Table(Protocol):
         """Name of the key attribute."""
         ...
 
+    async def describe(self) -> TableState | None:
+        """What is there; None where no such table exists."""
+        ...
+
     async def ensure(self) -> bool:
-        """Make sure that the table exists and can be used; True where this call created it."""
+        """Make sure that the table exists and can be used; True where this call created it.
+
+        Nothing of a table that exists is altered. ConfigurationError where it is another kind of table.
+        """
+        ...
+
+    async def add_owner_index(self) -> None:
+        """Have the index by owner built, of a table that lacks it; returns before it is ready."""
+        ...
+
+    async def enable_recovery(self) -> None:
+        """Turn point-in-time recovery on; it may be on already. Unavailable where the table is too new for it."""
         ...
 
     async def get(self, key: str) -> Row | None:
@@ -203,11 +239,20 @@ class Table(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The three tables of an application (KCL 3.0 - 3.4 layout)."""
+    """Where an application keeps its rows: three tables (KCL 3.0 - 3.4), or the lease table alone (KCL 3.5).
+
+    In the second layout `worker_metrics` and `coordinator` are views of the lease table: their rows are other rows of
+    it, their key attribute is its own, and a scan of one gives only the rows of its kind.
+    """
 
     leases: Table
     worker_metrics: Table
     coordinator: Table
+
+    @property
+    def share_one_table(self) -> bool:
+        """Whether a scan of `leases` gives the worker rows as well, so that nobody need read them again."""
+        return self.worker_metrics.name == self.leases.name
 
 
 class Child(Protocol):

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import count
 
+from kcl_daemon.aws.definitions import TableSpec, creation_request
 from kcl_daemon.aws.dynamodb import DynamoTable
 from kcl_daemon.aws.lanes import Lanes
-from kcl_daemon.aws.tables import TableSpec
 from kcl_daemon.ports import Table
 from kcl_local.dynamodb import DynamoDbServer
 from tests.contract.aws_access import QuickClock, local_clients
@@ -24,9 +24,11 @@ class Store:
 
     Args:
         new_table: a table of a fresh name that does not exist yet, with or without the index by owner.
+        old_table: a table that exists, made by somebody who did not make the index.
     """
 
     new_table: Callable[[bool], Table]
+    old_table: Callable[[], Table]
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,12 @@ class TableBackend:
 
 @contextmanager
 def _in_memory() -> Generator[Store, None, None]:
-    yield Store(lambda with_index: MemoryTable(_name(), "leaseKey", with_index))
+    def old_table() -> Table:
+        table = MemoryTable(_name(), "leaseKey", has_owner_index=True)
+        table.exist_without_index()
+        return table
+
+    yield Store(lambda with_index: MemoryTable(_name(), "leaseKey", with_index), old_table)
 
 
 @contextmanager
@@ -56,7 +63,12 @@ def _over_http() -> Generator[Store, None, None]:
             spec = TableSpec(_name(), "leaseKey", with_index)
             return DynamoTable(spec, clients.dynamodb, lanes.leases, clock=QuickClock())
 
-        yield Store(new_table)
+        def old_table() -> Table:
+            table = new_table(True)
+            clients.dynamodb.create_table(**creation_request(TableSpec(table.name, "leaseKey")))
+            return table
+
+        yield Store(new_table, old_table)
 
 
 def _name() -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from kcl_daemon.errors import InvalidRequest, TableNotFound
 from kcl_daemon.leases.table import Absent, Conditions, Equals, Present, Row, RowUpdate, Value, Written
-from kcl_daemon.ports import Table
+from kcl_daemon.ports import IndexState, Table, TableState
 from tests.contract.table_backends import Store
 
 pytestmark = pytest.mark.anyio
@@ -80,6 +80,53 @@ async def test_a_table_is_created_once(store: Store) -> None:
     assert await table.ensure()
     assert not await table.ensure()
     assert await table.scan() == []
+
+
+async def test_a_table_that_does_not_exist_is_described_as_none(store: Store) -> None:
+    assert await store.new_table(True).describe() is None
+
+
+async def test_a_created_table_has_its_index_at_once(store: Store) -> None:
+    table = store.new_table(True)
+    await table.ensure()
+    assert await table.describe() == TableState(IndexState.ACTIVE)
+
+
+async def test_a_table_without_an_index_is_described_so(store: Store) -> None:
+    table = store.new_table(False)
+    await table.ensure()
+    assert await table.describe() == TableState(IndexState.ABSENT)
+
+
+async def test_a_table_that_exists_is_not_given_the_index_without_being_asked(store: Store) -> None:
+    table = store.old_table()
+    assert not await table.ensure()
+    assert await table.describe() == TableState(IndexState.ABSENT)
+    with pytest.raises(TableNotFound):
+        await table.owned_keys("w-1")
+
+
+async def test_an_added_index_knows_the_rows_that_were_there(store: Store) -> None:
+    table = store.old_table()
+    await table.put({KEY: "before", "leaseOwner": "w-1"})
+    await table.put({KEY: "free"})
+    await table.add_owner_index()
+    await table.put({KEY: "after", "leaseOwner": "w-1"})
+    assert await table.describe() == TableState(IndexState.ACTIVE)
+    assert sorted(await table.owned_keys("w-1")) == ["after", "before"]
+
+
+async def test_recovery_can_be_turned_on_again_and_again(table: Table) -> None:
+    await table.enable_recovery()
+    await table.enable_recovery()
+
+
+async def test_a_missing_table_cannot_be_changed(store: Store) -> None:
+    table = store.new_table(True)
+    with pytest.raises(TableNotFound):
+        await table.add_owner_index()
+    with pytest.raises(TableNotFound):
+        await table.enable_recovery()
 
 
 async def test_a_table_knows_its_name_and_key(store: Store) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from kcl_daemon.aws.definitions import TableSpec
 from kcl_daemon.aws.dynamodb import DynamoTable
 from kcl_daemon.aws.lanes import Lanes
 from kcl_daemon.aws.session import Clients
-from kcl_daemon.aws.tables import TableSpec
 from kcl_daemon.errors import (
     AccessDenied,
     AwsError,

@@ -12,10 +12,10 @@ from typing import Any, Final, Protocol
 
 import anyio
 
-from kcl_daemon.errors import IteratorExpired
+from kcl_daemon.errors import IteratorExpired, TableNotFound
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Written
-from kcl_daemon.ports import Fetched, Kinesis, ReadFrom, StreamRef, StreamSummary, Table
+from kcl_daemon.ports import Fetched, Kinesis, ReadFrom, StreamRef, StreamSummary, Table, TableState
 from kcl_daemon.shards.shard import InitialPosition, Shard
 from tests.simulator.life import Life, Service
 from tests.simulator.loop import at_once, now
@@ -73,6 +73,27 @@ class FaultyTable:
         """Name of its key attribute."""
         return self._table.key_attribute
 
+    async def describe(self) -> TableState | None:
+        """What is there."""
+        return await self._network.call(
+            self._life, Service.DYNAMODB, "DescribeTable", lambda: at_once(self._table.describe())
+        )
+
+    async def add_owner_index(self) -> None:
+        """Have the index built."""
+        return await self._network.call(
+            self._life, Service.DYNAMODB, "UpdateTable", lambda: at_once(self._table.add_owner_index())
+        )
+
+    async def enable_recovery(self) -> None:
+        """Turn point-in-time recovery on."""
+        return await self._network.call(
+            self._life,
+            Service.DYNAMODB,
+            "UpdateContinuousBackups",
+            lambda: at_once(self._table.enable_recovery()),
+        )
+
     async def ensure(self) -> bool:
         """Create the table; all wait for it as long as DynamoDB takes to make it usable."""
         network = self._network
@@ -101,10 +122,14 @@ class FaultyTable:
         )
 
     async def owned_keys(self, owner: str) -> list[str]:
-        """Read the index."""
-        return await self._network.call(
-            self._life, Service.DYNAMODB, "Query", lambda: at_once(self._table.owned_keys(owner))
-        )
+        """Read the index; as the adapter says it while the index is missing or being built."""
+
+        def effect() -> list[str]:
+            if now() < self._network.index_ready_at_s:
+                raise TableNotFound(f"table {self.name} has no index by owner yet", operation="Query")
+            return at_once(self._table.owned_keys(owner))
+
+        return await self._network.call(self._life, Service.DYNAMODB, "Query", effect)
 
     async def put(self, row: Row, require: Conditions = ()) -> Written:
         """Write a whole row."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Value, Written
-from kcl_daemon.ports import Fetched, Kinesis, ReadFrom, StreamRef, StreamSummary, Table
+from kcl_daemon.ports import Fetched, Kinesis, ReadFrom, StreamRef, StreamSummary, Table, TableState
 from kcl_daemon.shards.shard import InitialPosition, Shard
 
 
@@ -30,9 +30,21 @@ class TableWrapper:
         """As the port says."""
         return self._table.key_attribute
 
+    async def describe(self) -> TableState | None:
+        """As the port says."""
+        return await self._table.describe()
+
     async def ensure(self) -> bool:
         """As the port says."""
         return await self._table.ensure()
+
+    async def add_owner_index(self) -> None:
+        """As the port says."""
+        await self._table.add_owner_index()
+
+    async def enable_recovery(self) -> None:
+        """As the port says."""
+        await self._table.enable_recovery()
 
     async def get(self, key: str) -> Row | None:
         """As the port says."""

@@ -1,8 +1,8 @@
 """Which leases move from busy workers to others (KCL: VarianceBasedLeaseAssignmentDecider, G17-G20).
 
-A worker further than the threshold above its fair share gives leases away; while one is further below, everybody above
-the fair share helps. The largest leases that fit go first, so there are few moves, and the same state always gives the
-same plan (KCL shuffles), so that it can be shown before it is carried out.
+A worker further than the threshold above its fair share gives leases away; while one is further below, those clearly
+above the fair share help. The largest leases that fit go first, so there are few moves, and the same state always gives
+the same plan (KCL shuffles), so that it can be shown before it is carried out.
 
 Differs from KCL, so that balancing comes to rest:
 - What a lease costs its receiver is judged by that receiver's own figures, not by the fleet's average. They include what

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kcl_daemon.aws.calls import ConditionFailed, Item
+from kcl_daemon.aws.definitions import TableSpec
 from kcl_daemon.aws.expressions import (
     Placeholders,
     check_key,
@@ -17,12 +18,12 @@ from kcl_daemon.aws.expressions import (
     update_expression,
 )
 from kcl_daemon.aws.lanes import TableLanes
-from kcl_daemon.aws.tables import READY_WITHIN_S, TableMaker, TableSpec
+from kcl_daemon.aws.tables import READY_WITHIN_S, TableMaker
 from kcl_daemon.aws.values import decode_row, encode_row
 from kcl_daemon.errors import InvalidRequest, TableNotFound, Unavailable
 from kcl_daemon.leases.row import OWNER, OWNER_INDEX
 from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Written
-from kcl_daemon.ports import Clock
+from kcl_daemon.ports import Clock, TableState
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -76,9 +77,21 @@ class DynamoTable:
         """As the port says."""
         return self._spec.key_attribute
 
+    async def describe(self) -> TableState | None:
+        """As the port says."""
+        return await self._maker.describe()
+
     async def ensure(self) -> bool:
         """As the port says; errors as `TableMaker.ensure`."""
         return await self._maker.ensure()
+
+    async def add_owner_index(self) -> None:
+        """As the port says; errors as `TableMaker.add_index`."""
+        await self._maker.add_index()
+
+    async def enable_recovery(self) -> None:
+        """As the port says."""
+        await self._maker.enable_recovery()
 
     async def get(self, key: str) -> Row | None:
         """As the port says."""

@@ -5,9 +5,10 @@ Pure. Works on values that are good by themselves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+from kcl_daemon.config.key import Key
 from kcl_daemon.config.keys import (
     BACKOFF_FIRST,
     BACKOFF_MOST,
@@ -18,11 +19,12 @@ from kcl_daemon.config.keys import (
     REGION_NAME,
     STREAM_ARN,
     STREAM_NAME,
-    Key,
 )
+from kcl_daemon.config.keys_tables import LEASE_BILLING_MODE, SIZINGS
 from kcl_daemon.config.kinds import StreamArn
 from kcl_daemon.config.notices import Notice, Problem
 from kcl_daemon.config.settings import ChildSettings, LeaseSettings
+from kcl_daemon.config.table_settings import BillingMode
 
 _LEASE_DEFAULTS: Final = LeaseSettings()
 _CHILD_DEFAULTS: Final = ChildSettings(command=())
@@ -36,8 +38,8 @@ def across(values: dict[str, object], lines: Mapping[str, int]) -> tuple[list[Pr
         values: by key name, good ones only.
         lines: where each key stands.
     """
-    problems = [*_heartbeat(values, lines), *_backoff(values, lines)]
-    return problems, [*_idle_time(values, lines), *_arn(values, lines)]
+    problems = [*_heartbeat(values, lines), *_backoff(values, lines), *_capacities(values, lines)]
+    return problems, [*_idle_time(values, lines), *_arn(values, lines), *_unused(values, lines)]
 
 
 def _heartbeat(values: Mapping[str, object], lines: Mapping[str, int]) -> list[Problem]:
@@ -62,6 +64,28 @@ def _backoff(values: Mapping[str, object], lines: Mapping[str, int]) -> list[Pro
         f"set both {BACKOFF_FIRST.name} and {BACKOFF_MOST.name}"
     )
     return [_problem(reason, (BACKOFF_FIRST, first), (BACKOFF_MOST, most), lines)]
+
+
+def _capacities(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator[Problem]:
+    """A PROVISIONED table needs capacities; only the lease table has defaults (KCL: DdbTableConfig)."""
+    for sizing in SIZINGS:
+        mode, capacities = sizing.billing_mode, (sizing.read_capacity, sizing.write_capacity)
+        if values.get(mode.name) is not BillingMode.PROVISIONED or mode is LEASE_BILLING_MODE:
+            continue
+        missing = [key.name for key in capacities if not values.get(key.name)]
+        if missing:
+            reason = f"needs {' and '.join(missing)}, above 0"
+            yield Problem(reason, mode.name, BillingMode.PROVISIONED.value, lines[mode.name])
+
+
+def _unused(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator[Notice]:
+    for sizing in SIZINGS:
+        if values.get(sizing.billing_mode.name) is BillingMode.PROVISIONED:
+            continue
+        for key in (sizing.read_capacity, sizing.write_capacity):
+            if values.get(key.name):
+                why = f"the table is made on demand; {sizing.billing_mode.name} = PROVISIONED makes it count"
+                yield Notice("property_has_no_effect", key.name, lines[key.name], {"why": why})
 
 
 def _problem(reason: str, one: tuple[Key, int], other: tuple[Key, int], lines: Mapping[str, int]) -> Problem:

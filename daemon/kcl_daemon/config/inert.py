@@ -68,10 +68,7 @@ _POLLING: Final = (
 )
 _LEASES: Final = (
     *_not_yet(
-        "leaseAssignmentIntervalMillis",
         "shardSyncIntervalMillis",
-        "leaseTableDeletionProtectionEnabled",
-        "leaseTablePitrEnabled",
         "listShardsBackoffTimeInMillis",
         "maxListShardsRetryAttempts",
         "ignoreUnexpectedChildShards",
@@ -84,44 +81,8 @@ _LEASES: Final = (
         "enablePriorityLeaseAssignment",
         why="only of use beside 2.x workers, which are not supported yet",
     ),
-    *_never(
-        "initialLeaseTableReadCapacity",
-        "initialLeaseTableWriteCapacity",
-        why="tables are made on demand, as by the Java daemon 3.x",
-    ),
 )
-_HANDOFF: Final = _not_yet("isGracefulLeaseHandoffEnabled", "gracefulLeaseHandoffTimeoutMillis")
-_UTILIZATION: Final = _not_yet(
-    "disableWorkerMetrics",
-    "inMemoryWorkerMetricsCaptureFrequencyMillis",
-    "noOfPersistedMetricsPerWorkerMetrics",
-    "maxThroughputPerHostKBps",
-    "dampeningPercentage",
-    "dampeningPercentageValue",
-    "reBalanceThresholdPercentage",
-    "allowThroughputOvershoot",
-    "varianceBalancingFrequency",
-    "workerMetricsEMAAlpha",
-    "staleWorkerMetricsEntryCleanupDuration",
-)
-_WORKER_TABLE: Final = _not_yet(
-    "workerMetricsTableName",
-    "workerMetricsBillingMode",
-    "workerMetricsReadCapacity",
-    "workerMetricsWriteCapacity",
-    "workerMetricsPointInTimeRecoveryEnabled",
-    "workerMetricsDeletionProtectionEnabled",
-    "workerMetricsTags",
-)
-_COORDINATOR_TABLE: Final = _not_yet(
-    "coordinatorStateTableName",
-    "coordinatorStateBillingMode",
-    "coordinatorStateReadCapacity",
-    "coordinatorStateWriteCapacity",
-    "coordinatorStatePointInTimeRecoveryEnabled",
-    "coordinatorStateDeletionProtectionEnabled",
-    "coordinatorStateTags",
-)
+_UTILIZATION: Final = _not_yet("noOfPersistedMetricsPerWorkerMetrics")
 _COORDINATION: Final = (
     *_not_yet("clientVersionConfig", already_so=("client_version_config_3x",)),
     *_not_yet(
@@ -181,15 +142,9 @@ INERT: Final[dict[str, Inert]] = {
         *_POLLING,
         *_under("pollingConfig", _POLLING),
         *_LEASES,
-        *_HANDOFF,
-        *_under("gracefulLeaseHandoffConfigBean", _HANDOFF),
         *_UTILIZATION,
         *_under("workerUtilizationAwareAssignmentConfigBean", _UTILIZATION),
-        *_WORKER_TABLE,
-        *_under("workerMetricStatsTableConfigBean", _WORKER_TABLE),
         *_COORDINATION,
-        *_COORDINATOR_TABLE,
-        *_under("coordinatorStateTableConfigBean", _COORDINATOR_TABLE),
         *_PROCESSING,
         *_CLIENTS,
         *_OF_KCL_1,

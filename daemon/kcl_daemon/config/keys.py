@@ -7,13 +7,14 @@ credentials keys in `credentials`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from kcl_daemon.config.key import MILLISECONDS, MILLISECONDS_OR_NONE, Key
+from kcl_daemon.config.keys_balance import BALANCE_KEYS, HANDOFF_KEYS
+from kcl_daemon.config.keys_tables import TABLE_KEYS
 from kcl_daemon.config.kinds import (
     INT_MAX,
     LONG_MAX,
-    Kind,
     command,
     endpoint,
     name,
@@ -24,48 +25,21 @@ from kcl_daemon.config.kinds import (
     whole_number,
 )
 
-_MILLISECONDS: Final = whole_number(1, LONG_MAX, "milliseconds")
-_MILLISECONDS_OR_NONE: Final = whole_number(0, LONG_MAX, "milliseconds")
-
 # DynamoDB takes 255 characters, of which the names of the two other tables need 18.
 _APPLICATION_NAME: Final = name(
     r"[A-Za-z0-9_.-]{3,237}", "3 to 237 letters, digits, dots, dashes and underlines, as it names the tables"
 )
-_TABLE_NAME: Final = name(r"[A-Za-z0-9_.-]{3,255}", "3 to 255 letters, digits, dots, dashes and underlines")
 _STREAM_NAME: Final = name(r"[A-Za-z0-9_.-]{1,128}", "1 to 128 letters, digits, dots, dashes and underlines")
 _REGION: Final = name(r"[A-Za-z0-9-]{1,63}", "a region such as eu-west-1")
-_WORKER_ID: Final = name(r"[!-~]([ -~]{0,254}[!-~])?", "1 to 256 printable ASCII characters")
+# It is the key of a row, in the layout of KCL 3.5 beside leases and coordinator rows (T14.7).
+_WORKER_ID: Final = name(
+    r"(?!(?:Leader|Migration3\.0|TableMigration3\.5|shardId-[0-9]+)$)[!-~]([ -~]{0,254}[!-~])?",
+    "1 to 256 printable ASCII characters; not Leader, Migration3.0, TableMigration3.5 or a shard's id",
+)
 
 FASTEST_READS_MS: Final = (
     200  # KCL: PollingConfig; five reads a second is what Kinesis allows all readers of a shard
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One property.
-
-    Args:
-        name: as Java has it; names are case-sensitive.
-        kind: how its value is read.
-        target: the field of `Settings` that it fills, as a dotted path.
-        meaning: one line for the reference.
-        aliases: other names of the same property; the one that comes last in the file counts.
-        default: what the reference says where the default of `Settings` does not tell it.
-        required: whether the daemon cannot start without it.
-        blank_is_absent: whether an empty value is the same as no line, as in Java.
-        extension: whether the Java daemon does not know it from a file; it ignores it.
-    """
-
-    name: str
-    kind: Kind
-    target: str
-    meaning: str
-    aliases: tuple[str, ...] = ()
-    default: str | None = None
-    required: bool = False
-    blank_is_absent: bool = False
-    extension: bool = False
 
 
 EXECUTABLE_NAME: Final = Key(
@@ -117,35 +91,35 @@ WORKER_ID: Final = Key(
 )
 IDLE_TIME: Final = Key(
     "idleTimeBetweenReadsInMillis",
-    _MILLISECONDS_OR_NONE,
+    MILLISECONDS_OR_NONE,
     "retrieval.idle_time_between_reads_ms",
     f"Pause between two reads of a shard. Less than {FASTEST_READS_MS} is raised to that, with a warning.",
     aliases=("pollingConfig.idleTimeBetweenReadsInMillis",),
 )
 LEADER_LEASE: Final = Key(
     "leaderLeaseMillis",
-    _MILLISECONDS,
+    MILLISECONDS,
     "leases.leader_lease_ms",
     "How long a silent leader is waited for before another worker takes over. The same on all workers.",
     extension=True,
 )
 LEADER_HEARTBEAT: Final = Key(
     "leaderHeartbeatMillis",
-    _MILLISECONDS,
+    MILLISECONDS,
     "leases.leader_heartbeat_ms",
     "How often the leader shows that it lives. Less than a third of `leaderLeaseMillis`.",
     extension=True,
 )
 BACKOFF_FIRST: Final = Key(
     "childRestartBackoffMillis",
-    _MILLISECONDS,
+    MILLISECONDS,
     "child.backoff_first_ms",
     "Wait before a failed child is started again; doubles with each failure in a row.",
     extension=True,
 )
 BACKOFF_MOST: Final = Key(
     "childRestartBackoffMaxMillis",
-    _MILLISECONDS,
+    MILLISECONDS,
     "child.backoff_most_ms",
     "Longest wait before a failed child is started again.",
     extension=True,
@@ -157,14 +131,6 @@ KEYS: Final[tuple[Key, ...]] = (
     STREAM_NAME,
     STREAM_ARN,
     WORKER_ID,
-    Key(
-        "tableName",
-        _TABLE_NAME,
-        "table_name",
-        "Name of the lease table.",
-        default="`applicationName`",
-        blank_is_absent=True,
-    ),
     REGION_NAME,
     Key(
         "kinesisEndpoint",
@@ -198,7 +164,7 @@ KEYS: Final[tuple[Key, ...]] = (
     ),
     Key(
         "failoverTimeMillis",
-        _MILLISECONDS,
+        MILLISECONDS,
         "leases.failover_time_ms",
         "A lease that has not been renewed for this long is given to another worker.",
     ),
@@ -210,19 +176,22 @@ KEYS: Final[tuple[Key, ...]] = (
     ),
     Key(
         "parentShardPollIntervalMillis",
-        _MILLISECONDS,
+        MILLISECONDS,
         "leases.parent_shard_poll_interval_ms",
         "How often a shard looks whether its parents are finished.",
     ),
     Key(
         "workerMetricsReporterFreqInMillis",
-        _MILLISECONDS,
+        MILLISECONDS,
         "leases.worker_metrics_report_ms",
         "How often a worker writes its row in the table of workers.",
         aliases=("workerUtilizationAwareAssignmentConfigBean.workerMetricsReporterFreqInMillis",),
     ),
     LEADER_LEASE,
     LEADER_HEARTBEAT,
+    *TABLE_KEYS,
+    *HANDOFF_KEYS,
+    *BALANCE_KEYS,
     Key(
         "maxRecords",
         whole_number(1, 10_000, "records"),
@@ -254,7 +223,7 @@ KEYS: Final[tuple[Key, ...]] = (
     ),
     Key(
         "shutdownGraceMillis",
-        _MILLISECONDS_OR_NONE,
+        MILLISECONDS_OR_NONE,
         "child.shutdown_grace_ms",
         "How long the children may take to finish when the daemon stops. Java's default is 0, which loses the last "
         "checkpoint.",
@@ -269,7 +238,7 @@ KEYS: Final[tuple[Key, ...]] = (
     BACKOFF_MOST,
     Key(
         "childExitGraceMillis",
-        _MILLISECONDS_OR_NONE,
+        MILLISECONDS_OR_NONE,
         "child.exit_grace_ms",
         "How long a child may take to end after its stdin was closed, and again after SIGTERM.",
         extension=True,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isinf
 from typing import Final, NoReturn
 from urllib.parse import urlsplit
 
@@ -22,6 +23,18 @@ _EPOCH_SECONDS_MAX: Final = 253_402_300_799
 _BLANKS: Final = "".join(map(chr, range(33)))
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 _DIGITS_MAX: Final = 40
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+# java.time.Duration without its signs: nobody means a silence of a day less an hour.
+_DURATION = re.compile(
+    r"P(?:(?P<days>[0-9]+)D)?"
+    r"(?:T(?=[0-9])(?:(?P<hours>[0-9]+)H)?(?:(?P<minutes>[0-9]+)M)?(?:(?P<seconds>[0-9]+(?:[.,][0-9]{0,9})?)S)?)?",
+    re.IGNORECASE | re.ASCII,
+)
+_SECONDS_OF: Final = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
+# DynamoDB's limits.
+_TAGS_MOST: Final = 50
+_TAG_KEY_CHARACTERS: Final = 128
+_TAG_VALUE_CHARACTERS: Final = 256
 _ARN = re.compile(
     r"arn:aws[a-z0-9-]*:kinesis:(?P<region>[a-z0-9-]+):[0-9]{12}:stream/(?P<name>[A-Za-z0-9_.-]{1,128})"
 )
@@ -79,6 +92,37 @@ def whole_number(low: int, high: int, unit: str = "") -> Kind:
     return Kind(read, f"{low} to {high} {unit}".strip())
 
 
+def number(*, above: float, high: float, unit: str = "") -> Kind:
+    """A decimal number, also with an exponent: more than `above`, at most `high`, never infinite."""
+
+    def read(text: str) -> float:
+        word = _some(text)
+        if not _NUMBER.fullmatch(word):
+            raise Refused("not a number")
+        if not above < (value := float(word)) <= high or isinf(value):
+            raise Refused("out of range")
+        return value
+
+    most = "" if isinf(high) else f", at most {high:g}"
+    return Kind(read, f"more than {above:g}{most} {unit}".strip())
+
+
+def duration() -> Kind:
+    """A duration in the form of `java.time.Duration`, more than none; gives seconds."""
+
+    def read(text: str) -> float:
+        match = _DURATION.fullmatch(_some(text))
+        parts = {unit: part for unit, part in match.groupdict().items() if part} if match else {}
+        if not parts:
+            raise Refused("not a duration")
+        seconds = sum(float(part.replace(",", ".")) * _SECONDS_OF[unit] for unit, part in parts.items())
+        if not 0 < seconds <= LONG_MAX:
+            raise Refused("out of range")
+        return seconds
+
+    return Kind(read, "more than 0, as ISO 8601 writes days, hours, minutes and seconds: P1D, PT15M, PT0.5S")
+
+
 def truth() -> Kind:
     """A boolean in the words that Java's converter knows, in any case."""
     words = {
@@ -110,6 +154,27 @@ def choice(values: Mapping[str, object], advice: Mapping[str, str] | None = None
         return values[word]
 
     return Kind(read, " or ".join(values))
+
+
+def tags() -> Kind:
+    """Tags of a table: `k=v,k2=v2`, the parts trimmed; gives pairs. Java drops a bad pair with a warning."""
+
+    def read(text: str) -> tuple[tuple[str, str], ...]:
+        pairs = dict(_tag(each) for each in _some(text).split(","))
+        if len(pairs) > _TAGS_MOST:
+            raise Refused(f"more than {_TAGS_MOST} tags")
+        return tuple(pairs.items())
+
+    return Kind(read, f"KEY=VALUE, separated by commas; at most {_TAGS_MOST}")
+
+
+def _tag(text: str) -> tuple[str, str]:
+    key, equals, value = (trimmed(part) for part in text.partition("="))
+    if not equals or not 1 <= len(key) <= _TAG_KEY_CHARACTERS or len(value) > _TAG_VALUE_CHARACTERS:
+        raise Refused(f"{trimmed(text)!r:.80} is not a tag")
+    if key.lower().startswith("aws:"):
+        raise Refused("keys that begin with aws: are Amazon's own")
+    return key, value
 
 
 def start_word() -> Kind:

@@ -7,7 +7,7 @@ Java daemon would silently take another value than the one written.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,15 @@ from kcl_daemon.config.keys import EXECUTABLE_NAME, KEYS, REGION_NAME, STREAM_AR
 from kcl_daemon.config.kinds import StreamArn
 from kcl_daemon.config.notices import Notice, Problem
 from kcl_daemon.config.reading import Reading
-from kcl_daemon.config.settings import ChildSettings, Endpoints, LeaseSettings, RetrievalSettings, Settings
+from kcl_daemon.config.settings import (
+    BalanceSettings,
+    ChildSettings,
+    Endpoints,
+    LeaseSettings,
+    RetrievalSettings,
+    Settings,
+)
+from kcl_daemon.config.table_settings import TablesSettings
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.observe.redact import encodable, on_one_line
 from kcl_daemon.ports import Randomness
@@ -114,7 +122,12 @@ def _settings(values: Mapping[str, object]) -> Settings:
         "child": {},
         "endpoints": {},
         "leases": {},
+        "balance": {},
         "retrieval": {},
+        "tables": {},
+        "tables.leases": {},
+        "tables.worker_metrics": {},
+        "tables.coordinator": {},
     }
     for target, value in fields.items():
         section, _, attribute = target.rpartition(".")
@@ -124,5 +137,17 @@ def _settings(values: Mapping[str, object]) -> Settings:
         child=ChildSettings(**sections["child"]),
         endpoints=Endpoints(**sections["endpoints"]),
         leases=LeaseSettings(**sections["leases"]),
+        balance=BalanceSettings(**sections["balance"]),
         retrieval=RetrievalSettings(**sections["retrieval"]),
+        tables=_tables(sections),
+    )
+
+
+def _tables(sections: Mapping[str, Mapping[str, Any]]) -> TablesSettings:
+    defaults = TablesSettings()
+    return TablesSettings(
+        **sections["tables"],
+        leases=replace(defaults.leases, **sections["tables.leases"]),
+        worker_metrics=replace(defaults.worker_metrics, **sections["tables.worker_metrics"]),
+        coordinator=replace(defaults.coordinator, **sections["tables.coordinator"]),
     )

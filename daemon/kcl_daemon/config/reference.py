@@ -8,12 +8,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
+from enum import Enum
 from typing import Final
 
 from kcl_daemon.config import credentials
 from kcl_daemon.config.inert import INERT, Inert
-from kcl_daemon.config.keys import BY_NAME, KEYS, Key
-from kcl_daemon.config.settings import ChildSettings, Endpoints, LeaseSettings, RetrievalSettings, Settings
+from kcl_daemon.config.key import Key
+from kcl_daemon.config.keys import BY_NAME, KEYS
+from kcl_daemon.config.settings import (
+    BalanceSettings,
+    ChildSettings,
+    Endpoints,
+    LeaseSettings,
+    RetrievalSettings,
+    Settings,
+)
+from kcl_daemon.config.table_settings import TablesSettings
 from kcl_daemon.shards.shard import InitialPosition
 
 _SECTIONS: Final[dict[str, type]] = {
@@ -21,7 +31,9 @@ _SECTIONS: Final[dict[str, type]] = {
     "child": ChildSettings,
     "endpoints": Endpoints,
     "leases": LeaseSettings,
+    "balance": BalanceSettings,
     "retrieval": RetrievalSettings,
+    "tables": TablesSettings,
 }
 
 _HEAD: Final = """\
@@ -69,7 +81,7 @@ do not give them.
 
 _NOT_YET: Final = """\
 Each gives one warning (`property_not_supported_yet`), unless its value asks for what is done anyway. The same holds for
-the dotted paths of the Java daemon's beans, such as `coordinatorStateTableConfigBean.coordinatorStateTags`.
+the dotted paths of the Java daemon's beans.
 """
 
 _LOG: Final = """\
@@ -117,6 +129,8 @@ def default_of(key: Key) -> str:
     if key.required:
         return "required"
     section, _, attribute = key.target.rpartition(".")
+    if section.startswith("tables."):
+        return _word(getattr(getattr(TablesSettings(), section.removeprefix("tables.")), attribute))
     for each in fields(_SECTIONS[section]):
         if each.name == attribute:
             value = each.default if each.default_factory is MISSING else each.default_factory()
@@ -130,6 +144,8 @@ def _word(value: object) -> str:
             return str(value).lower()
         case InitialPosition():
             return value.at.value
+        case Enum():
+            return str(value.value)
         case _:
             return str(value)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
+from kcl_daemon.config.table_settings import TablesSettings
 from kcl_daemon.shards.shard import InitialPosition
 
 
@@ -134,24 +135,24 @@ class Settings:
     child: ChildSettings
     worker_id: str
     stream_arn: str | None = None
-    table_name: str | None = None
     initial_position: InitialPosition = field(default_factory=InitialPosition)
     endpoints: Endpoints = field(default_factory=Endpoints)
     leases: LeaseSettings = field(default_factory=LeaseSettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
     retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
+    tables: TablesSettings = field(default_factory=TablesSettings)
 
     @property
     def lease_table(self) -> str:
         """Name of the lease table."""
-        return self.table_name or self.application_name
+        return self.tables.leases.name or self.application_name
 
     @property
     def worker_metrics_table(self) -> str:
         """Name of the table of worker metric rows (KCL: DdbTableConfig; from the application's name, not the table's)."""
-        return f"{self.application_name}-WorkerMetricStats"
+        return self.tables.worker_metrics.name or f"{self.application_name}-WorkerMetricStats"
 
     @property
     def coordinator_table(self) -> str:
         """Name of the table of coordinator rows (KCL: DdbTableConfig)."""
-        return f"{self.application_name}-CoordinatorState"
+        return self.tables.coordinator.name or f"{self.application_name}-CoordinatorState"

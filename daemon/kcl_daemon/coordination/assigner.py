@@ -8,10 +8,11 @@ from typing import Final, assert_never
 
 import anyio
 
-from kcl_daemon.assignment.plan import How, Move, Strategy
+from kcl_daemon.assignment.plan import How, Move, Plan, Strategy
 from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.nudge import Nudge
 from kcl_daemon.coordination.overview import Overview
+from kcl_daemon.coordination.sweeper import Sweeper
 from kcl_daemon.coordination.syncer import Syncer
 from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.errors import AccessDenied, AwsError
@@ -54,6 +55,7 @@ class Assigner:
         overview: Overview,
         elector: Elector,
         syncer: Syncer,
+        sweeper: Sweeper,
         strategies: Strategies,
         clock: Clock,
         timings: Timings,
@@ -65,6 +67,7 @@ class Assigner:
         self._overview = overview
         self._elector = elector
         self._syncer = syncer
+        self._sweeper = sweeper
         self._strategies = strategies
         self._clock = clock
         self._timings = timings
@@ -106,6 +109,7 @@ class Assigner:
                 await self._overview.look()
             await self._assign()
             self._on_seen(self._overview.leases)
+            await self._sweeper.sweep(self._overview.workers)
             self._failures = 0
         except AwsError as error:
             self._failures += 1
@@ -130,16 +134,22 @@ class Assigner:
             self._log.debug("assignment_preparation_failed", error=str(error))
 
     async def _assign(self) -> None:
-        fleet = self._overview.fleet()
-        balancing = self._balance_is_due(fleet.workers)
-        plan = (self._strategies.balance if balancing else self._strategies.place)(fleet)
+        balancing, plan = self._plan()
+        if plan.moves and await self._overview.refresh_workers():
+            balancing, plan = self._plan()
         if plan.unplaced:
             self._log.warning(
                 "leases_without_worker", count=len(plan.unplaced), examples=list(plan.unplaced[:3])
             )
         await self._carry_out_all(plan.moves)
         if balancing:
-            self._balanced_s, self._balanced_workers = self._clock.monotonic(), fleet.workers
+            self._balanced_s, self._balanced_workers = self._clock.monotonic(), self._overview.fleet().workers
+
+    def _plan(self) -> tuple[bool, Plan]:
+        """Whether load is evened out now, and what to do."""
+        fleet = self._overview.fleet()
+        balancing = self._balance_is_due(fleet.workers)
+        return balancing, (self._strategies.balance if balancing else self._strategies.place)(fleet)
 
     def _balance_is_due(self, workers: frozenset[WorkerId]) -> bool:
         """Now and then, and at once when workers have come or gone."""

@@ -8,6 +8,7 @@ from typing import Final
 import anyio
 
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
+from kcl_daemon.coordination.malformed import MalformedRows
 from kcl_daemon.coordination.nudge import Nudge
 from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.errors import AwsError, TableNotFound
@@ -31,6 +32,7 @@ class Discovery:
         clock: Clock,
         timings: Timings,
         log: Log,
+        malformed: MalformedRows,
         leading: Callable[[], bool],
         on_found: Callable[[HeldLease], None],
     ) -> None:
@@ -40,11 +42,11 @@ class Discovery:
         self._clock = clock
         self._timings = timings
         self._log = log
+        self._malformed = malformed
         self._leading = leading
         self._on_found = on_found
         self._nudge = Nudge(clock)
         self._finished: set[LeaseKey] = set()
-        self._reported: set[str] = set()
 
     def nudge(self) -> None:
         """Look now."""
@@ -106,14 +108,7 @@ class Discovery:
         try:
             lease = lease_from_row(row)
         except MalformedRowError as malformed:
-            if key not in self._reported:
-                self._reported.add(key)
-                self._log.error(
-                    "lease_row_malformed",
-                    lease_key=key,
-                    error=str(malformed),
-                    advice="repair or delete the row",
-                )
+            self._malformed.tell(malformed)
             return
         if lease.is_finished:
             self._finished.add(key)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kcl_daemon.assignment.plan import Fleet
+from kcl_daemon.coordination.malformed import MalformedRows
 from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.expiry import Watchbook
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.stats import WorkerRow, worker_from_row
 from kcl_daemon.leases.table import Row
-from kcl_daemon.ports import Clock, Log, Tables
+from kcl_daemon.ports import Clock, Tables
 
 
 class Overview:
@@ -28,17 +29,17 @@ class Overview:
         max_leases_for_worker: int,
         clock: Clock,
         timings: Timings,
-        log: Log,
+        malformed: MalformedRows,
     ) -> None:
         self._me = worker_id
         self._tables = tables
         self._max_leases_for_worker = max_leases_for_worker
         self._clock = clock
         self._timings = timings
-        self._log = log
+        self._malformed = malformed
         self._book = Watchbook()
         self._workers_read_s: float | None = None
-        self._reported: set[str] = set()
+        self._workers_are_fresh = False
         self.leases: list[Lease] = []
         self.workers: list[WorkerRow] = []
 
@@ -50,12 +51,33 @@ class Overview:
         """
         began_s = self._clock.monotonic()
         lease_rows = await self._tables.leases.scan()
+        self._workers_are_fresh = False
         if self._tables.share_one_table:
-            self.workers = self._read_workers(lease_rows)
+            self.workers, self._workers_are_fresh = self._read_workers(lease_rows), True
         elif self._workers_read_s is None or began_s - self._workers_read_s >= self._timings.workers_look_s:
-            self.workers = self._read_workers(await self._tables.worker_metrics.scan())
-            self._workers_read_s = began_s
+            await self._look_at_workers(began_s)
         self.leases = self._read_leases(lease_rows)
+        self._remember(began_s)
+
+    async def refresh_workers(self) -> bool:
+        """Read the rows of workers if the last look did without; whether anything was read.
+
+        For use before anything is given away: a worker that left a second ago must not be among those that get it.
+
+        Raises:
+            AwsError: the table could not be read; what was seen before stays.
+        """
+        if self._workers_are_fresh:
+            return False
+        await self._look_at_workers(self._clock.monotonic())
+        self._remember(self._book.looked_s)  # the leases are as old as they were
+        return True
+
+    async def _look_at_workers(self, began_s: float) -> None:
+        self.workers = self._read_workers(await self._tables.worker_metrics.scan())
+        self._workers_read_s, self._workers_are_fresh = began_s, True
+
+    def _remember(self, began_s: float) -> None:
         self._book = self._book.look(
             [lease for lease in self.leases if not lease.is_finished],  # finished ones stand still rightly
             self.workers,
@@ -113,14 +135,7 @@ class Overview:
             try:
                 leases.append(lease_row.lease_from_row(row))
             except lease_row.MalformedRowError as malformed:
-                if malformed.key not in self._reported:
-                    self._reported.add(malformed.key)
-                    self._log.error(
-                        "lease_row_malformed",
-                        lease_key=malformed.key,
-                        error=str(malformed),
-                        advice="repair or delete the row",
-                    )
+                self._malformed.tell(malformed)
         return leases
 
     def _read_workers(self, rows: list[Row]) -> list[WorkerRow]:

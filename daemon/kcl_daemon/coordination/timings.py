@@ -47,14 +47,18 @@ class Timings:
     # gap costs most, and where it adds little to what its renewals cost. Who holds none looks rarely.
 
     def discovery_s(self, held: int, *, leading: bool) -> float:
-        """How often to ask for new leases; a leader sees in its own looks what it was given."""
+        """How often to ask for new leases; a leader sees in its own looks what it was given.
+
+        What is given to us stands still until we find and renew it: twice as often as it would seem abandoned, or the
+        leader gives it to another, and later to us again, and so on.
+        """
         if leading:
             return 30 * self.look_s
-        return self.look_s * (max(1.25, 6 / held) if held else 10)
+        return min(self.look_s * (max(1.25, 6 / held) if held else 10), self.failover_s / 2)
 
     def lock_s(self, held: int) -> float:
         """How often a worker that does not lead looks at the lock."""
-        return self.heartbeat_s * (max(1.0, 4 / held) if held else 6)
+        return self.heartbeat_s * (max(1.0, 2 / held) if held else 6)
 
     def beat_s(self, *, alone: bool) -> float:
         """How often the leader shows that it lives; without other workers nobody waits for it."""

@@ -123,3 +123,8 @@ def heartbeat(lock: LeaderLock, version: str) -> RowUpdate:
 def ours(lock: LeaderLock) -> Conditions:
     """The conditions under which the row is still this lock."""
     return (Equals(_VERSION, lock.version), Equals(_OWNER, lock.owner))
+
+
+def held_by(owner: WorkerId) -> Conditions:
+    """The conditions under which a worker still holds the lock, whatever its heartbeats have done since."""
+    return (Equals(_OWNER, owner),)

@@ -137,13 +137,23 @@ def assignment(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -
         only_if_untouched: also demand that nobody renewed it since. KCL does not; without it a lease that looked
             abandoned in an old read could be torn from an owner that lives.
     """
-    switched = (lease.lease_owner is not None and lease.lease_owner != to) or lease.checkpoint_owner == to
     return RowUpdate(
         lease.lease_key,
         put={OWNER: to},
-        add={_COUNTER: 1, **({_SWITCHES: 1} if switched else {})},
+        add={_COUNTER: 1, **_switch(lease, to)},
         remove=frozenset({_CHECKPOINT_OWNER}),
         require=(*_as_read(lease), *((_counter_is(lease),) if only_if_untouched else ())),
+    )
+
+
+def taking(lease: Lease, me: WorkerId) -> RowUpdate:
+    """Take a lease for oneself as KCL 2.x does (T5.4): fenced by the counter alone, and it ends any hand-off."""
+    return RowUpdate(
+        lease.lease_key,
+        put={OWNER: me, _COUNTER: lease.lease_counter + 1},
+        add=_switch(lease, me),
+        remove=frozenset({_CHECKPOINT_OWNER}),
+        require=(_counter_is(lease),),
     )
 
 
@@ -193,6 +203,12 @@ def _as_read(lease: Lease) -> tuple[Condition, ...]:
 
 def _owner_is(attribute: str, owner: WorkerId | None) -> Condition:
     return Absent(attribute) if owner is None else Equals(attribute, owner)
+
+
+def _switch(lease: Lease, to: WorkerId) -> dict[str, int]:
+    """Whether this change of hands counts (T5.13): a first assignment and the end of a hand-off do not."""
+    switched = (lease.lease_owner is not None and lease.lease_owner != to) or lease.checkpoint_owner == to
+    return {_SWITCHES: 1} if switched else {}
 
 
 def _throughput(kbps: float | None) -> dict[str, Value]:

@@ -6,14 +6,13 @@ leader makes of them is not known here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
-from statistics import fmean
 from typing import Final, NewType
 
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.table import Row, RowUpdate, Value
+from kcl_daemon.leases.table import Conditions, Equals, Row, RowUpdate, Value
 
 MetricName = NewType("MetricName", str)
 """A metric as rows name it, in short. Names that are not listed here are read and kept like the others."""
@@ -82,19 +81,9 @@ class WorkerRow:
         return any(averages[-1:] == (FAILED,) for averages in self.metrics.values())
 
 
-def average(captures: Iterable[float | None]) -> float:
-    """The figure for one period of report: the mean, rounded half up to 6 decimals; `FAILED` where nothing is left.
-
-    Args:
-        captures: percentages; None and what lies outside 0 .. 100 is a failed capture (KCL: WorkerMetricStatsManager).
-    """
-    usable = [value for value in captures if value is not None and 0 <= value <= 100]
-    return float(_decimal(fmean(usable))) if usable else FAILED
-
-
-def kept(averages: Sequence[float], latest: float) -> tuple[float, ...]:
-    """The averages to report after one more period: the last 10, oldest first."""
-    return (*averages, latest)[-AVERAGES_MOST:]
+def unchanged(worker: WorkerRow) -> Conditions:
+    """That the worker has not reported since it was read; under it the row of one long gone is deleted (T8.8)."""
+    return (Equals(_LAST_UPDATE, worker.last_update_s),)
 
 
 def report(

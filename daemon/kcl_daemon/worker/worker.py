@@ -16,10 +16,11 @@ from kcl_daemon.coordination.discovery import Discovery
 from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
 from kcl_daemon.coordination.reporter import Reporter
+from kcl_daemon.coordination.tables import ApplicationTables
 from kcl_daemon.cpu.sampler import CpuSampler
 from kcl_daemon.errors import Throttled, Unavailable
 from kcl_daemon.leases.lease import LeaseKey
-from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Tables
+from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef
 
 # What does not answer at the start is asked again for this long (KCL: maxInitializationAttempts, 1 s apart).
 _START_ATTEMPTS: Final = 20
@@ -49,7 +50,7 @@ class Worker:
     """One worker. `run` once."""
 
     def __init__(
-        self, *, tables: Tables, kinesis: Kinesis, stream: StreamRef, clock: Clock, log: Log
+        self, *, tables: ApplicationTables, kinesis: Kinesis, stream: StreamRef, clock: Clock, log: Log
     ) -> None:
         self._tables = tables
         self._kinesis = kinesis
@@ -88,6 +89,7 @@ class Worker:
             self._work = work
             work.start_soon(loops.keeper.run)
             async with anyio.create_task_group() as coordination:
+                coordination.start_soon(self._tables.run)
                 for loop in (loops.reporter, loops.elector, loops.assigner, loops.discovery, loops.sampler):
                     if loop is not None:
                         coordination.start_soon(loop.run)
@@ -100,13 +102,8 @@ class Worker:
 
     async def _prepare(self) -> None:
         """Tables and stream, in that order; what is only slow or busy is asked again."""
-        for step in (self._ensure_tables, self._look_at_stream):
+        for step in (self._tables.open, self._look_at_stream):
             await self._with_patience(step)
-
-    async def _ensure_tables(self) -> None:
-        for table in (self._tables.leases, self._tables.worker_metrics, self._tables.coordinator):
-            if await table.ensure():
-                self._log.info("table_created", table=table.name)
 
     async def _look_at_stream(self) -> None:
         summary = await self._kinesis.describe_stream(self._stream)

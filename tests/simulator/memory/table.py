@@ -17,6 +17,7 @@ from kcl_daemon.aws.values import number, number_text
 from kcl_daemon.errors import InvalidRequest, TableNotFound
 from kcl_daemon.leases.row import OWNER
 from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Value, Written, apply_update, holds
+from kcl_daemon.ports import IndexState, TableState
 
 Deferral = Callable[[Callable[[], None]], object]
 
@@ -35,6 +36,11 @@ class MemoryTable:
         has_owner_index: whether it has the index by lease owner.
         defer_index: called with each change of the index; whoever gives one calls the change whenever the index is to
             show it. Changes may be carried out in any order, or never.
+        defer_build: called once with what makes an added index ready.
+
+    Attributes:
+        has_recovery: whether point-in-time recovery is on.
+        differences: as `describe` tells them.
     """
 
     def __init__(
@@ -44,12 +50,17 @@ class MemoryTable:
         has_owner_index: bool = False,
         *,
         defer_index: Deferral = at_once,
+        defer_build: Deferral = at_once,
     ) -> None:
         self._name = name
         self._key_attribute = key_attribute
         self._has_owner_index = has_owner_index
         self._defer_index = defer_index
+        self._defer_build = defer_build
+        self.has_recovery = False
+        self.differences: tuple[str, ...] = ()
         self._exists = False
+        self._index = IndexState.ABSENT
         self._rows: dict[str, Row] = {}
         self._owners: dict[str, str] = {}
         self._writes = 0
@@ -65,11 +76,39 @@ class MemoryTable:
         """As the port says."""
         return self._key_attribute
 
+    async def describe(self) -> TableState | None:
+        """As the port says."""
+        return TableState(self._index, self.differences) if self._exists else None
+
     async def ensure(self) -> bool:
         """As the port says; the table can be used at once."""
         created = not self._exists
         self._exists = True
+        if created and self._has_owner_index:
+            self._index = IndexState.ACTIVE
         return created
+
+    def exist_without_index(self) -> None:
+        """Have been made by somebody who did not make the index; or, of a table in use, lose it."""
+        self._exists = True
+        self._index = IndexState.ABSENT
+
+    async def add_owner_index(self) -> None:
+        """As the port says; ready when `defer_build` says so."""
+        self._require_table("UpdateTable")
+        if self._index is not IndexState.ABSENT:
+            raise InvalidRequest("there is an index of that name", operation="UpdateTable")
+        self._index = IndexState.BUILDING
+        self._defer_build(self._built)
+
+    def _built(self) -> None:
+        if self._index is IndexState.BUILDING:
+            self._index = IndexState.ACTIVE
+
+    async def enable_recovery(self) -> None:
+        """As the port says."""
+        self._require_table("UpdateContinuousBackups")
+        self.has_recovery = True
 
     async def get(self, key: str) -> Row | None:
         """As the port says."""
@@ -84,8 +123,8 @@ class MemoryTable:
     async def owned_keys(self, owner: str) -> list[str]:
         """As the port says."""
         self._require_table("Query")
-        if not self._has_owner_index:
-            raise TableNotFound(f"table {self._name} has no index by owner", operation="Query")
+        if self._index is not IndexState.ACTIVE:
+            raise TableNotFound(f"table {self._name} has no index by owner that is ready", operation="Query")
         return sorted(key for key, shown in self._owners.items() if shown == owner)
 
     async def put(self, row: Row, require: Conditions = ()) -> Written:

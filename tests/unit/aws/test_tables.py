@@ -9,12 +9,13 @@ import pytest
 from botocore.stub import Stubber
 
 from kcl_daemon.aws.build import build_tables
+from kcl_daemon.aws.definitions import TableSpec, creation_request, index_request
 from kcl_daemon.aws.dynamodb import DynamoTable
 from kcl_daemon.aws.lanes import Lanes
 from kcl_daemon.aws.session import Clients
-from kcl_daemon.aws.tables import TableSpec, creation_request
 from kcl_daemon.config.settings import ChildSettings, Settings
-from kcl_daemon.errors import AwsError, InvalidRequest, TableNotFound, Throttled, Unavailable
+from kcl_daemon.config.table_settings import TableOptions, TablesSettings
+from kcl_daemon.errors import AccessDenied, AwsError, InvalidRequest, TableNotFound, Throttled, Unavailable
 from kcl_daemon.leases.table import Equals, RowUpdate
 from tests.contract.aws_access import QuickClock, local_clients
 
@@ -22,6 +23,13 @@ pytestmark = pytest.mark.anyio
 
 SPEC = TableSpec("app", "leaseKey", has_owner_index=True)
 ITEM: dict[str, Any] = {"leaseKey": {"S": "k"}, "n": {"N": "1"}}
+
+
+READY: dict[str, Any] = {
+    "TableStatus": "ACTIVE",
+    "KeySchema": [{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+    "AttributeDefinitions": [{"AttributeName": "leaseKey", "AttributeType": "S"}],
+}
 
 
 class Script:
@@ -43,11 +51,7 @@ class Script:
         self.answer(
             "describe_table",
             {
-                "Table": {
-                    "TableStatus": status,
-                    "KeySchema": [{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-                    "AttributeDefinitions": [{"AttributeName": "leaseKey", "AttributeType": "S"}],
-                }
+                "Table": {**READY, "TableStatus": status},
             },
             TableName="app",
         )
@@ -93,6 +97,49 @@ async def test_a_table_that_somebody_else_creates_is_waited_for(script: Script) 
     script.status("ACTIVE")
     assert not await script.table.ensure()
     assert script.clock.sleeps == pytest.approx([0.2, 0.3, 0.45, 0.675, 1.0125])
+
+
+async def test_a_table_that_is_ready_at_once_is_not_waited_for(script: Script) -> None:
+    script.absent()
+    script.answer("create_table", {"TableDescription": READY}, **creation_request(SPEC))
+    assert await script.table.ensure()
+    assert script.clock.sleeps == []
+
+
+async def test_an_added_index_is_asked_for_and_not_waited_for(script: Script) -> None:
+    script.status("ACTIVE")
+    script.answer("update_table", {}, **index_request(SPEC, {"BillingModeSummary": {}}))
+    await script.table.add_owner_index()
+    assert script.clock.sleeps == []
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("ResourceInUseException", Unavailable),
+        ("LimitExceededException", Throttled),
+        ("AccessDeniedException", AccessDenied),
+        ("ValidationException", InvalidRequest),
+    ],
+)
+async def test_a_refused_index_is_told_in_our_words(script: Script, code: str, kind: type[AwsError]) -> None:
+    script.status("ACTIVE")
+    script.refuse("update_table", code)
+    with pytest.raises(AwsError, match="UpdateTable") as raised:
+        await script.table.add_owner_index()
+    assert type(raised.value) is kind
+
+
+async def test_recovery_is_one_call(script: Script) -> None:
+    asked = {"PointInTimeRecoveryEnabled": True}
+    script.answer("update_continuous_backups", {}, TableName="app", PointInTimeRecoverySpecification=asked)
+    await script.table.enable_recovery()
+
+
+async def test_a_table_that_is_too_new_for_recovery_is_asked_again(script: Script) -> None:
+    script.refuse("update_continuous_backups", "ContinuousBackupsUnavailableException")
+    with pytest.raises(Unavailable, match="UpdateContinuousBackups"):
+        await script.table.enable_recovery()
 
 
 async def test_pauses_do_not_grow_beyond_two_seconds(script: Script) -> None:
@@ -220,7 +267,13 @@ async def test_answers_that_are_none_are_unavailable(script: Script) -> None:
 
 
 def test_an_application_has_its_three_tables() -> None:
-    settings = Settings("app", "orders", ChildSettings(("true",)), "w-1", table_name="leases")
+    settings = Settings(
+        "app",
+        "orders",
+        ChildSettings(("true",)),
+        "w-1",
+        tables=TablesSettings(leases=TableOptions(name="leases")),
+    )
     with local_clients() as clients:
         tables = build_tables(settings, clients, QuickClock())
     made = [cast("DynamoTable", each) for each in (tables.leases, tables.worker_metrics, tables.coordinator)]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kcl_daemon.config.inert import INERT
-from kcl_daemon.config.keys import BY_NAME, KEYS, Key
+from kcl_daemon.config.key import Key
+from kcl_daemon.config.keys import BY_NAME, KEYS
 from kcl_daemon.config.reference import default_of, reference
 from kcl_daemon.config.settings import Settings
 from tests.unit.config.helpers import GOOD, read
@@ -31,6 +32,29 @@ SAMPLES = {
     "callProcessRecordsEvenForEmptyRecordList": "on",
     "leaderHeartbeatMillis": "4000",
     "leaderLeaseMillis": "20000",
+    "metadataTableLayout": "single",
+    "leaseTablePitrEnabled": "true",
+    "leaseTableDeletionProtectionEnabled": "true",
+    "leaseTableBillingMode": "PROVISIONED",
+    "leaseTableTags": "team=data",
+    **{
+        f"{table}{ending}": value
+        for table in ("workerMetrics", "coordinatorState")
+        for ending, value in {
+            "BillingMode": f"PROVISIONED\n{table}ReadCapacity = 5\n{table}WriteCapacity = 6",
+            "PointInTimeRecoveryEnabled": "true",
+            "DeletionProtectionEnabled": "true",
+            "Tags": "team=data, cost = 7",
+        }.items()
+    },
+    "isGracefulLeaseHandoffEnabled": "no",
+    "leaseAssignmentStrategy": "LEASE_COUNT_BASED",
+    "reBalanceThresholdPercentage": "20",
+    "dampeningPercentage": "80",
+    "allowThroughputOvershoot": "off",
+    "workerMetricsEMAAlpha": "0.25",
+    "disableWorkerMetrics": "true",
+    "staleWorkerMetricsEntryCleanupDuration": "PT15M",
 }
 
 
@@ -60,6 +84,7 @@ def test_defaults_are_those_of_the_settings() -> None:
     assert default_of(BY_NAME["failoverTimeMillis"]) == "10000"
     assert default_of(BY_NAME["initialPositionInStream"]) == "LATEST"
     assert default_of(BY_NAME["callProcessRecordsEvenForEmptyRecordList"]) == "false"
+    assert default_of(BY_NAME["leaseAssignmentStrategy"]) == "WORKER_UTILIZATION_AWARE"
     assert default_of(BY_NAME["executableName"]) == "required"
 
 

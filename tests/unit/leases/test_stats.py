@@ -16,12 +16,11 @@ from kcl_daemon.leases.stats import (
     MEMORY,
     MetricName,
     WorkerRow,
-    average,
-    kept,
     report,
+    unchanged,
     worker_from_row,
 )
-from kcl_daemon.leases.table import Row, Value, apply_update
+from kcl_daemon.leases.table import Row, Value, apply_update, holds
 
 ME = WorkerId("w-1")
 JAVA: Row = {
@@ -152,21 +151,11 @@ def test_only_the_latest_failed_capture_counts(averages: tuple[int | Decimal, ..
     assert worker.is_failing == failing
 
 
-def test_the_average_leaves_out_failed_captures() -> None:
-    assert average([10, None, 101, -0.5, 20.000001]) == 15.000001
-    assert average([0, 100]) == 50
-
-
-@pytest.mark.parametrize("captures", [[], [None], [100.5, -1]])
-def test_without_a_usable_capture_the_average_is_failed(captures: list[float | None]) -> None:
-    assert average(captures) == FAILED
-
-
-@given(st.lists(st.floats(-1, 100)), st.floats(0, 100))
-def test_ten_averages_are_kept_the_oldest_go(averages: list[float], latest: float) -> None:
-    now = kept(averages, latest)
-    assert now[-1] == latest
-    assert list(now) == [*averages, latest][-AVERAGES_MOST:]
+def test_the_row_of_one_long_gone_is_deleted_only_if_it_has_not_reported_since() -> None:
+    worker = WorkerRow(WorkerId("w"), 1000)
+    (condition,) = unchanged(worker)
+    assert holds(condition, {"wid": "w", "lut": 1000})
+    assert not holds(condition, {"wid": "w", "lut": 1030})
 
 
 @given(

@@ -1,0 +1,214 @@
+"""Opens the tables of an application: which layout it has, what is missing, and what may be added while work goes on.
+
+Owns the decision made at the start and the routes of the metadata tables that follow from it. Knows nothing of how
+tables are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, assert_never
+
+import anyio
+
+from kcl_daemon.config.table_settings import TableOptions, TablesSettings
+from kcl_daemon.coordination.table_survey import Survey, survey, together
+from kcl_daemon.coordination.table_views import (
+    COORDINATOR_KINDS,
+    WORKER_KINDS,
+    Routed,
+    RowsOfKind,
+    WatchedTable,
+)
+from kcl_daemon.errors import AccessDenied, AwsError, TableNotFound
+from kcl_daemon.leases.layout import TableLayout
+from kcl_daemon.leases.row import OWNER_INDEX
+from kcl_daemon.ports import Clock, IndexState, Log, Tables
+
+_LOOK_FIRST_S: Final = 0.02
+_PAUSE_FIRST_S: Final = 1.0
+_PAUSE_MOST_S: Final = 30.0
+# So many refusals in a row, ten minutes of them, and it is left until the next start.
+_FAILURES_MOST: Final = 24
+_INDEX: Final = "the index by owner"
+_RECOVERY: Final = "point-in-time recovery"
+_ADVICE: Final = {
+    _INDEX: "until then leases are found by scans, which cost more reads: allow dynamodb:UpdateTable and start again, or "
+    f"add the index {OWNER_INDEX} yourself: leaseOwner (S, HASH), leaseKey (S, RANGE), KEYS_ONLY",
+    _RECOVERY: "allow dynamodb:UpdateContinuousBackups and start again, turn it on yourself, or take the property out",
+}
+
+
+class ApplicationTables:
+    """The tables of one application.
+
+    Args:
+        separate: the tables of the layout with three of them; those that do not apply are never created.
+        settings: which layout an application without tables gets, and what is to be turned on.
+        migrate_all: `migrateAllEntitiesToLeaseTable`.
+        clock: for pauses.
+        log: for what is decided, made and left undone.
+
+    Attributes:
+        tables: for the loops; may be handed out before `open` and used after it.
+    """
+
+    def __init__(
+        self, separate: Tables, *, settings: TablesSettings, clock: Clock, log: Log, migrate_all: bool = False
+    ) -> None:
+        self._leases, self._workers, self._coordinator = (
+            WatchedTable(table, clock=clock, log=log)
+            for table in (separate.leases, separate.worker_metrics, separate.coordinator)
+        )
+        self._worker_rows = Routed(self._workers)
+        self._coordinator_rows = Routed(self._coordinator)
+        self._settings = settings
+        self._migrate_all = migrate_all
+        self._clock = clock
+        self._log = log
+        self._index_is_ready = False
+        self._in_use: tuple[WatchedTable, ...] = ()
+        self.tables = Tables(self._leases, self._worker_rows, self._coordinator_rows)
+
+    @property
+    def throttled(self) -> dict[str, int]:
+        """How many calls DynamoDB has refused for their rate, by table."""
+        return {table.name: table.throttled for table in self._separate}
+
+    async def open(self) -> None:
+        """Decide the layout and make what is missing; may be called again after an error.
+
+        Raises:
+            ConfigurationError: a table that exists is of another kind, or a migration does not let this worker start.
+            AwsError: a table could not be looked at or made.
+        """
+        decided = await self._decide()
+        await self._make(decided)
+        alone = decided.layout is TableLayout.SINGLE and not decided.has_coordinator_table
+        if alone and await self._coordinator.describe() is not None:
+            # A worker with other settings began on the fresh application at the same moment. What exists wins.
+            await self._make(await self._decide())
+
+    async def run(self) -> None:
+        """Add what may be added to tables in use: the index by owner, point-in-time recovery. Returns when it is done.
+
+        Never raises for AWS: the work goes on without.
+        """
+        async with anyio.create_task_group() as jobs:
+            if not self._index_is_ready:
+                jobs.start_soon(self._persist, _INDEX, self._leases, self._index_step)
+            for table in self._in_use:
+                if self._options(table).point_in_time_recovery:
+                    jobs.start_soon(self._persist, _RECOVERY, table, self._recovery_step)
+
+    async def _decide(self) -> Survey:
+        """Look, choose, and lead the calls of the loops there."""
+        found = await survey(
+            Tables(*self._separate), wished=self._settings.layout, migrate_all=self._migrate_all
+        )
+        self._log.info("table_layout_chosen", layout=found.layout.value, reason=found.reason)
+        if found.warning is not None:
+            self._log.warning("table_layout_doubtful", layout=found.layout.value, advice=found.warning)
+        self._lead_to(found.layout)
+        self._index_is_ready = found.index is IndexState.ACTIVE
+        for table, state in zip(self._separate, found.states, strict=True):
+            if table in self._in_use and state is not None and state.differences:
+                self._log.warning(
+                    "table_left_as_it_is",
+                    table=table.name,
+                    differences=list(state.differences),
+                    advice="change the table yourself if that is meant; these properties count for a new one",
+                )
+        return found
+
+    @property
+    def _separate(self) -> tuple[WatchedTable, WatchedTable, WatchedTable]:
+        return self._leases, self._workers, self._coordinator
+
+    def _lead_to(self, layout: TableLayout) -> None:
+        match layout:
+            case TableLayout.SEPARATE:
+                self._in_use = self._separate
+                self._worker_rows.lead_to(self._workers)
+                self._coordinator_rows.lead_to(self._coordinator)
+            case TableLayout.SINGLE:
+                self._in_use = (self._leases,)
+                self._worker_rows.lead_to(RowsOfKind(self._leases, WORKER_KINDS))
+                self._coordinator_rows.lead_to(RowsOfKind(self._leases, COORDINATOR_KINDS))
+            case _:
+                assert_never(layout)
+
+    async def _make(self, found: Survey) -> None:
+        """Make sure that all tables in use can be used; what is missing is made."""
+        is_new = found.states[0] is None
+
+        async def make(table: WatchedTable) -> None:
+            if is_new and table is self._leases:
+                await self._until_others_exist()
+            if await table.ensure():
+                self._log.info("table_created", table=table.name)
+                self._index_is_ready = self._index_is_ready or table is self._leases
+
+        await together(*(partial(make, table) for table in self._in_use))
+
+    async def _until_others_exist(self) -> None:
+        """A Java worker makes the lease table and then looks for a coordinator table: it must find ours (T1.1)."""
+        pause_s = _LOOK_FIRST_S
+        for table in self._in_use:
+            while table is not self._leases and await table.describe() is None:
+                await self._clock.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_FIRST_S)
+
+    async def _persist(
+        self, what: str, table: WatchedTable, step: Callable[[WatchedTable], Awaitable[bool]]
+    ) -> None:
+        """Make a step until it says that there is nothing left to do, or it is refused."""
+        pause_s, failures = _PAUSE_FIRST_S, 0
+        while True:
+            try:
+                if await step(table):
+                    return
+                failures = 0
+            except AwsError as error:
+                failures += 1
+                if isinstance(error, AccessDenied) or failures >= _FAILURES_MOST:
+                    self._log.warning(
+                        "table_not_completed",
+                        table=table.name,
+                        lacks=what,
+                        error=str(error),
+                        advice=_ADVICE[what],
+                    )
+                    return
+                self._log.debug("table_completion_failed", table=table.name, lacks=what, error=str(error))
+            await self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_MOST_S)
+
+    async def _index_step(self, table: WatchedTable) -> bool:
+        """Until it is ready discovery finds leases by scans."""
+        state = await table.describe()
+        if state is None:
+            raise TableNotFound(f"table {table.name} does not exist", operation="DescribeTable")
+        match state.owner_index:
+            case IndexState.ACTIVE:
+                self._log.info("owner_index_ready", table=table.name)
+                return True
+            case IndexState.ABSENT:
+                await table.add_owner_index()
+                self._log.info("owner_index_added", table=table.name, index=OWNER_INDEX)
+                return False
+            case IndexState.BUILDING:
+                return False
+            case _:
+                assert_never(state.owner_index)
+
+    async def _recovery_step(self, table: WatchedTable) -> bool:
+        await table.enable_recovery()
+        self._log.info("point_in_time_recovery_enabled", table=table.name)
+        return True
+
+    def _options(self, table: WatchedTable) -> TableOptions:
+        settings = self._settings
+        options = (settings.leases, settings.worker_metrics, settings.coordinator)
+        return options[self._separate.index(table)]

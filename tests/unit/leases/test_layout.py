@@ -1,0 +1,122 @@
+"""Which tables an application uses (reference: T0, T1)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcl_daemon.leases.layout import (
+    Found,
+    LeaseTableHolds,
+    TableLayout,
+    decide_layout,
+    lease_table_holds,
+)
+from kcl_daemon.leases.table import Row
+
+NO_TABLE, NOTHING, PLAIN, TYPED, OTHER = LeaseTableHolds
+SEPARATE, SINGLE = TableLayout
+PLAIN_LEASE: Row = {"leaseKey": "shardId-1", "leaseCounter": 1}
+TYPED_LEASE: Row = {**PLAIN_LEASE, "entityType": "LEASE"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "holds"),
+    [
+        (None, NO_TABLE),
+        ([], NOTHING),
+        ([PLAIN_LEASE], PLAIN),
+        ([PLAIN_LEASE, TYPED_LEASE, PLAIN_LEASE], TYPED),
+        ([TYPED_LEASE, {"leaseKey": "w-1", "entityType": "WORKER_METRIC_STATS"}], OTHER),
+        ([PLAIN_LEASE, {"leaseKey": "Leader"}], OTHER),
+        ([{"leaseKey": "Migration3.0", "entityType": "CLIENT_VERSION_MIGRATION"}], OTHER),
+    ],
+)
+def test_rows_tell_who_wrote_them(rows: list[Row] | None, holds: LeaseTableHolds) -> None:
+    assert lease_table_holds(rows) is holds
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "metrics", "leases", "layout"),
+    [
+        (True, True, PLAIN, SEPARATE),
+        (True, False, NO_TABLE, SEPARATE),  # another worker is making them
+        (True, True, OTHER, SEPARATE),  # as Java decides; the migration row tells the rest
+        (False, True, NO_TABLE, SEPARATE),
+        (False, True, TYPED, SEPARATE),
+        (False, True, OTHER, SINGLE),
+        (False, False, OTHER, SINGLE),
+        (False, False, TYPED, SINGLE),  # KCL 3.5 in phase 1
+    ],
+)
+def test_what_exists_wins_over_the_settings(
+    coordinator: bool, metrics: bool, leases: LeaseTableHolds, layout: TableLayout
+) -> None:
+    for asked in TableLayout:
+        for migrate_all in (False, True):
+            found = Found(coordinator, metrics, leases, migration_row=True)
+            assert decide_layout(found, asked, migrate_all=migrate_all).layout is layout
+
+
+@pytest.mark.parametrize("leases", [NO_TABLE, NOTHING, PLAIN])
+def test_a_fresh_application_goes_by_its_settings(leases: LeaseTableHolds) -> None:
+    found = Found(False, False, leases)
+    assert decide_layout(found, SEPARATE, migrate_all=False).layout is SEPARATE
+    single = decide_layout(found, SINGLE, migrate_all=False)
+    assert single.layout is SINGLE
+    assert "metadataTableLayout=single" in single.reason
+
+
+def test_a_fresh_application_that_shall_migrate_begins_where_it_would_end() -> None:
+    decision = decide_layout(Found(False, False, NO_TABLE), SEPARATE, migrate_all=True)
+    assert decision.layout is SINGLE
+    assert "migrateAllEntitiesToLeaseTable" in decision.reason
+
+
+def test_one_is_warned_before_rows_are_put_where_a_2x_worker_would_fail_on_them() -> None:
+    old = decide_layout(Found(False, False, PLAIN), SINGLE, migrate_all=False)
+    fresh = decide_layout(Found(False, False, NOTHING), SINGLE, migrate_all=False)
+    assert old.warning is not None
+    assert "3.4" in old.warning
+    assert fresh.warning is None
+
+
+def test_one_is_warned_that_asking_for_the_single_table_moves_nothing() -> None:
+    found = Found(True, True, PLAIN)
+    warning = decide_layout(found, SINGLE, migrate_all=False).warning
+    assert warning is not None
+    assert "migrateAllEntitiesToLeaseTable" in warning
+    assert decide_layout(found, SINGLE, migrate_all=True).warning is None
+    assert decide_layout(found, SEPARATE, migrate_all=False).warning is None
+
+
+def test_one_is_warned_of_two_fleets_with_a_leader_each() -> None:
+    split = decide_layout(Found(True, True, OTHER), SEPARATE, migrate_all=False)
+    moving = decide_layout(Found(True, True, OTHER, migration_row=True), SEPARATE, migrate_all=False)
+    assert split.warning is not None
+    assert "two leaders" in split.warning
+    assert moving.warning is None
+
+
+@given(
+    coordinator=st.booleans(),
+    metrics=st.booleans(),
+    leases=st.sampled_from(LeaseTableHolds),
+    row=st.booleans(),
+    asked=st.sampled_from(TableLayout),
+    migrate_all=st.booleans(),
+)
+def test_the_coordinator_table_alone_decides_where_it_exists_and_there_is_always_a_reason(
+    *,
+    coordinator: bool,
+    metrics: bool,
+    leases: LeaseTableHolds,
+    row: bool,
+    asked: TableLayout,
+    migrate_all: bool,
+) -> None:
+    decision = decide_layout(Found(coordinator, metrics, leases, row), asked, migrate_all=migrate_all)
+    assert decision.reason
+    if coordinator:
+        assert decision.layout is SEPARATE

@@ -1,0 +1,175 @@
+"""The move from three tables to one (reference: T1, T9.3, L)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.state_row import Past, Refusal, StateRow
+from kcl_daemon.leases.stats import WorkerRow
+from kcl_daemon.leases.table import Row
+from kcl_daemon.leases.table_migration import (
+    CODEC,
+    MigrationRow,
+    Place,
+    Routing,
+    TableStatus,
+    effective_status,
+    followed,
+    routing,
+)
+from kcl_daemon.leases.table_migration_survey import Survey, fleet_support, survey
+from kcl_protocol.sequence import TRIM_HORIZON
+
+INIT, DEPLOYED, PENDING, COMPLETE = TableStatus
+LEGACY, LEASES = Place
+ME, OTHER = WorkerId("w-1"), WorkerId("w-2")
+UNREADABLE = Refusal("odd", "do")
+
+
+def at(status: TableStatus, at_ms: int = 0) -> MigrationRow:
+    return StateRow(status, "w-0", at_ms)
+
+
+# The row
+
+
+def test_the_row_is_javas() -> None:
+    row = CODEC.row(at(INIT, 5).followed_by(DEPLOYED, by=ME, at_ms=9), key_attribute="key")
+    assert row == {
+        "key": "TableMigration3.5",
+        "entityType": "TABLE_MIGRATION",
+        "tm": "TABLE_MIGRATION_STATUS_DEPLOYED",
+        "mb": "w-1",
+        "mts": 9,
+        "h": ({"tm": "TABLE_MIGRATION_STATUS_INIT", "mb": "w-0", "mts": 5},),
+    }
+    assert CODEC.read(row) == StateRow(DEPLOYED, ME, 9, (Past(INIT.value, "w-0", 5),))
+
+
+# Status
+
+
+@pytest.mark.parametrize(
+    ("row", "stays", "migrates"),
+    [
+        (None, INIT, None),
+        (INIT, INIT, None),
+        (DEPLOYED, DEPLOYED, PENDING),
+        (PENDING, DEPLOYED, PENDING),
+        (COMPLETE, COMPLETE, COMPLETE),
+    ],
+)
+def test_the_status_of_a_worker_follows_from_the_row_and_its_setting(
+    row: TableStatus | None, stays: TableStatus, migrates: TableStatus | None
+) -> None:
+    stored = None if row is None else at(row)
+    assert effective_status(stored, legacy_table=True, migrate_all=False) is stays
+    status = effective_status(stored, legacy_table=True, migrate_all=True)
+    if migrates is None:
+        assert isinstance(status, Refusal)
+        assert "migrateAllEntitiesToLeaseTable" in status.problem
+        assert DEPLOYED in status.advice
+    else:
+        assert status is migrates
+
+
+@pytest.mark.parametrize("migrate_all", [False, True])
+def test_without_a_coordinator_table_all_is_in_the_lease_table(migrate_all: bool) -> None:
+    for row in (None, at(INIT), UNREADABLE):
+        assert effective_status(row, legacy_table=False, migrate_all=migrate_all) is COMPLETE
+
+
+def test_a_row_that_cannot_be_read_stops_the_start() -> None:
+    assert effective_status(UNREADABLE, legacy_table=True, migrate_all=False) is UNREADABLE
+
+
+@given(st.sampled_from(TableStatus), st.booleans())
+def test_a_running_worker_follows_the_row_but_never_leaves_complete(
+    row: TableStatus, migrate_all: bool
+) -> None:
+    for seen in (None, at(row), UNREADABLE):
+        assert followed(COMPLETE, seen, migrate_all=migrate_all) is COMPLETE
+        assert followed(INIT, seen, migrate_all=migrate_all) == effective_status(
+            seen, legacy_table=True, migrate_all=migrate_all
+        )
+
+
+# Routing
+
+
+def test_rows_are_where_the_reference_has_them() -> None:
+    both = (LEGACY, LEASES)
+    separate = Routing(LEGACY, both, LEGACY, both, LEGACY, (LEGACY,))
+    assert {status: routing(status, status) for status in TableStatus} == {
+        INIT: separate,
+        DEPLOYED: separate,
+        PENDING: Routing(LEASES, both, LEASES, both, LEGACY, (LEGACY,)),
+        COMPLETE: Routing(LEASES, (LEASES,), LEASES, (LEASES,), LEASES, (LEASES, LEGACY)),
+    }
+
+
+def test_what_is_written_does_not_wander_while_a_worker_runs() -> None:
+    assert routing(PENDING, DEPLOYED).metrics_written is LEASES
+    assert routing(DEPLOYED, PENDING).metrics_written is LEGACY
+
+
+def test_once_complete_nothing_is_written_where_nobody_reads_it() -> None:
+    # A Java worker goes on writing to the old table if it started that way, and is given no leases any more.
+    for started_as in TableStatus:
+        assert routing(started_as, COMPLETE) == routing(COMPLETE, COMPLETE)
+
+
+# Support code
+
+
+def leases(*owners: WorkerId | None) -> list[Lease]:
+    return [Lease(LeaseKey(f"s-{n}"), 1, TRIM_HORIZON, lease_owner=owner) for n, owner in enumerate(owners)]
+
+
+def worker(
+    worker_id: WorkerId, last_update_s: int = 1000, *, code: int | None = 1, said_s: int | None = 1000
+) -> WorkerRow:
+    return WorkerRow(worker_id, last_update_s, support_code=code, support_update_s=said_s)
+
+
+@pytest.mark.parametrize(
+    ("workers", "code", "lacking"),
+    [
+        ([worker(ME), worker(OTHER)], 1, ()),
+        ([worker(ME), worker(OTHER, code=3)], 1, ()),
+        ([worker(ME)], 0, (OTHER,)),
+        ([worker(ME), worker(OTHER, code=None, said_s=None)], 0, (OTHER,)),
+        ([worker(ME), worker(OTHER, code=None)], 0, (OTHER,)),
+        ([worker(ME), worker(OTHER, said_s=910)], 1, ()),
+        ([worker(ME), worker(OTHER, said_s=909)], 0, (OTHER,)),
+        ([worker(ME), worker(OTHER, said_s=1), worker(OTHER)], 1, ()),  # in both tables
+        ([worker(ME), worker(OTHER), worker(OTHER, said_s=1)], 1, ()),
+        ([worker(ME), worker(OTHER), worker(WorkerId("w-idle"), code=0)], 1, ()),  # owns nothing
+    ],
+)
+def test_the_support_code_is_the_least_of_all_owners(
+    workers: list[WorkerRow], code: int, lacking: tuple[WorkerId, ...]
+) -> None:
+    assert fleet_support(leases(ME, OTHER, None, ME), workers, wall_s=1000) == (code, lacking)
+
+
+def test_without_owners_the_support_code_is_zero() -> None:
+    assert fleet_support(leases(None), [worker(ME)], wall_s=1000) == (0, ())
+
+
+def test_a_survey_sums_up_what_was_read() -> None:
+    stream: Row = {"key": "orders", "entityType": "STREAM"}
+    seen = survey(
+        row=at(DEPLOYED),
+        leases=leases(ME, OTHER, WorkerId("w-3")),
+        legacy_workers=[worker(OTHER, 940), worker(WorkerId("w-3"), 939)],
+        workers=[worker(ME, 1000)],
+        legacy_rows=[{"key": "Leader"}, stream, {"key": "TableMigration3.5"}],
+        wall_s=1000,
+    )
+    assert seen == Survey(
+        at(DEPLOYED), 1, unsupporting=(), silent=(WorkerId("w-3"),), in_legacy=(OTHER,), legacy_rows=(stream,)
+    )

@@ -1,0 +1,169 @@
+"""When a fleet from KCL 2.x is ready for 3.x, and the tool that steers it (reference: K4, K9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcl_daemon.leases.client_version import CODEC, ClientVersion, VersionRow
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.state_row import Past, Refusal, StateRow
+from kcl_daemon.leases.stats import WorkerRow
+from kcl_daemon.leases.table import Row, RowUpdate, apply_update
+from kcl_daemon.leases.upgrade import (
+    NotYet,
+    Readiness,
+    Steering,
+    Upgrade,
+    consider,
+    readiness,
+    rollback,
+    rollforward,
+)
+from kcl_protocol.sequence import TRIM_HORIZON
+
+_, UPGRADE, WITH_ROLLBACK, V2X, V3X = ClientVersion
+ME, OTHER = WorkerId("w-1"), WorkerId("w-2")
+
+
+def at(version: ClientVersion) -> VersionRow:
+    return StateRow(version, "w-0", 1000)
+
+
+def read(row: Row | None) -> VersionRow:
+    state = CODEC.read(row)
+    assert isinstance(state, StateRow)
+    return state
+
+
+class OneRow:
+    """The row in a table, which takes updates."""
+
+    def __init__(self, key: str, version: ClientVersion) -> None:
+        self.key = key
+        self.row: Row | None = CODEC.row(at(version), key_attribute=key)
+
+    def write(self, update: RowUpdate) -> bool:
+        written = apply_update(update, self.row, key_attribute=self.key)
+        self.row = written.row
+        return written.applied
+
+
+def leases(*owners: WorkerId | None) -> list[Lease]:
+    return [Lease(LeaseKey(f"s-{n}"), 1, TRIM_HORIZON, lease_owner=owner) for n, owner in enumerate(owners)]
+
+
+def worker(worker_id: WorkerId, last_update_s: int) -> WorkerRow:
+    return WorkerRow(worker_id, last_update_s)
+
+
+def test_all_is_ready_when_the_index_is_active_and_every_owner_reports() -> None:
+    rows = [worker(ME, 941), worker(OTHER, 2000)]
+    ready = readiness(leases(ME, OTHER, ME), rows, index_active=True, wall_s=1000.5)
+    assert ready.is_met
+    assert ready.missing == ""
+
+
+def test_a_report_counts_for_less_than_a_minute() -> None:
+    assert readiness(leases(ME), [worker(ME, 941)], index_active=True, wall_s=1000).is_met
+    late = readiness(leases(ME), [worker(ME, 940)], index_active=True, wall_s=1000)
+    assert late.silent == (ME,)
+
+
+def test_what_is_missing_is_named() -> None:
+    ready = readiness(leases(ME, None, OTHER), [worker(ME, 1000)], index_active=False, wall_s=1000)
+    assert ready == Readiness(False, (OTHER,), (LeaseKey("s-1"),))
+    assert not ready.is_met
+    for part in ("index", "w-2", "s-1"):
+        assert part in ready.missing
+
+
+READY, UNREADY = Readiness(True), Readiness(False)
+
+
+def ask(
+    since_s: float | None,
+    now_s: float,
+    *,
+    ready: Readiness = READY,
+    leads: bool = True,
+    version: ClientVersion = UPGRADE,
+) -> NotYet | Upgrade:
+    return consider(
+        at(version), ready, since_s, leads=leads, me=ME, now_s=now_s, now_ms=5000, key_attribute="key"
+    )
+
+
+def test_ten_minutes_without_a_break_upgrade_the_fleet() -> None:
+    first = ask(None, 100)
+    assert isinstance(first, NotYet)
+    assert first.ready_since_s == 100
+    assert isinstance(ask(first.ready_since_s, 699), NotYet)
+    decision = ask(first.ready_since_s, 700)
+    assert isinstance(decision, Upgrade)
+    table = OneRow("key", UPGRADE)
+    assert table.write(decision.update)
+    assert read(table.row) == StateRow(WITH_ROLLBACK, ME, 5000, (Past(UPGRADE.value, "w-0", 1000),))
+    assert not table.write(decision.update)  # once
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        ask(100, 2000, ready=UNREADY),
+        ask(100, 2000, leads=False),
+        ask(100, 2000, version=V2X),
+        ask(100, 2000, version=WITH_ROLLBACK),
+    ],
+)
+def test_anything_else_starts_the_time_anew(decision: NotYet | Upgrade) -> None:
+    assert isinstance(decision, NotYet)
+    assert decision.ready_since_s is None
+    assert decision.reason
+
+
+def test_an_upgrade_is_refused_once_somebody_rolled_back() -> None:
+    decision = ask(0, 600)
+    assert isinstance(decision, Upgrade)
+    assert not OneRow("key", V2X).write(decision.update)
+
+
+# The tool
+
+
+@pytest.mark.parametrize("version", [UPGRADE, WITH_ROLLBACK])
+@pytest.mark.parametrize("key", ["key", "leaseKey"])
+def test_an_upgrade_is_rolled_back_and_forward(version: ClientVersion, key: str) -> None:
+    table = OneRow(key, version)
+    back = rollback(read(table.row), now_ms=2000, key_attribute=key)
+    assert isinstance(back, Steering)
+    assert back.remove_index_after_s == 120
+    assert table.write(back.update)
+    forward = rollforward(read(table.row), now_ms=3000, key_attribute=key)
+    assert isinstance(forward, Steering)
+    assert forward.remove_index_after_s is None
+    assert table.write(forward.update)
+    assert read(table.row) == StateRow(
+        UPGRADE,
+        "KclMigrationTool-rollforward",
+        3000,
+        (Past(V2X.value, "KclMigrationTool-rollback", 2000), Past(version.value, "w-0", 1000)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("decision", "problem"),
+    [
+        (rollback(at(V2X), now_ms=1, key_attribute="key"), "already"),
+        (rollback(at(V3X), now_ms=1, key_attribute="key"), "complete"),
+        (rollback(None, now_ms=1, key_attribute="key"), "no row"),
+        (rollback(Refusal("odd", "do"), now_ms=1, key_attribute="key"), "odd"),
+        (rollforward(at(UPGRADE), now_ms=1, key_attribute="key"), "not rolled back"),
+        (rollforward(at(V3X), now_ms=1, key_attribute="key"), "not rolled back"),
+        (rollforward(None, now_ms=1, key_attribute="key"), "no row"),
+        (rollforward(Refusal("odd", "do"), now_ms=1, key_attribute="key"), "odd"),
+    ],
+)
+def test_the_tool_refuses_with_a_reason_and_advice(decision: Steering | Refusal, problem: str) -> None:
+    assert isinstance(decision, Refusal)
+    assert problem in decision.problem
+    assert decision.advice

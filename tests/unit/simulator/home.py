@@ -1,0 +1,104 @@
+"""A worker's scripted children, and the daemon's side of a conversation with one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from kcl_daemon.leases.lease import ShardId
+from kcl_protocol.codec import Echo, Stray, decode_child_line, encode
+from kcl_protocol.framing import LineFramer
+from kcl_protocol.messages import (
+    Action,
+    CheckpointAnswer,
+    ChildMessage,
+    Initialize,
+    ProcessRecords,
+    Record,
+    Status,
+)
+from kcl_protocol.sequence import ExtendedSequenceNumber
+from tests.simulator.chance import Chance
+from tests.simulator.children import SimChild, SimChildren
+from tests.simulator.deliveries import Deliveries
+from tests.simulator.habits import Habits, Mischief, Nursery, When
+from tests.simulator.life import Life
+from tests.simulator.loop import run_virtual
+from tests.simulator.trace import Trace
+from tests.simulator.truth import Truth
+
+SHARD = ShardId("shard")
+INITIALIZE = Initialize(SHARD, "TRIM_HORIZON", 0)
+NUMBERS = ("11", "12", "13", "14")
+
+
+class Home:
+    """A worker's children, one open shard of four records, a lease row that says whatever is set."""
+
+    def __init__(self, nursery: Nursery) -> None:
+        self.truth = Truth()
+        self.truth.shard_created(SHARD, ())
+        for number in NUMBERS:
+            self.truth.record_written(SHARD, int(number), 0.0, "")
+        self.stored = ExtendedSequenceNumber("TRIM_HORIZON")
+        self.life = Life("worker")
+        self.deliveries = Deliveries(self.truth, self, Trace())
+        self.children = SimChildren(
+            self.life, nursery=nursery, chance=Chance("home"), deliveries=self.deliveries
+        )
+
+    def checkpoint_of(self, shard_id: str) -> ExtendedSequenceNumber | None:
+        return self.stored if shard_id == SHARD else None
+
+
+class Talk:
+    """The daemon's side of the conversation with one child, without any rules."""
+
+    def __init__(self, child: SimChild) -> None:
+        self.child = child
+        self._framer = LineFramer(1 << 20)
+        self.heard: list[ChildMessage | Echo | Stray] = []
+
+    async def say(self, message: Action | CheckpointAnswer) -> None:
+        await self.child.send(encode(message))
+
+    async def hear(self) -> ChildMessage | Echo | Stray:
+        while not self.heard:
+            data = await self.child.receive()
+            if not data:
+                raise EOFError
+            self.heard += [
+                decode_child_line(line) for line in self._framer.feed(data) if isinstance(line, bytes)
+            ]
+        return self.heard.pop(0)
+
+
+def at_home(nursery: Nursery, run: Callable[[Home], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await run(Home(nursery))
+
+    run_virtual(main)
+
+
+def with_child(nursery: Nursery, run: Callable[[Home, Talk], Awaitable[None]]) -> None:
+    async def at(home: Home) -> None:
+        talk = Talk(await home.children.start(SHARD))
+        await run(home, talk)
+
+    at_home(nursery, at)
+
+
+def records(*numbers: str) -> ProcessRecords:
+    return ProcessRecords([Record("", "key", number) for number in numbers], 0)
+
+
+def well(when: When = When.EACH_BATCH, *, explicit: bool = False) -> Nursery:
+    return Nursery(Habits(when, explicit=explicit))
+
+
+def naughty(mischief: Mischief) -> Nursery:
+    return Nursery(Habits(), mischief={mischief: 1.0})
+
+
+async def initialized(talk: Talk) -> None:
+    await talk.say(INITIALIZE)
+    assert await talk.hear() == Status("initialize")
