@@ -126,7 +126,7 @@ def _loops(settings: Settings, adapters: Adapters, periods: Timings, *, worker: 
         on_seen=discovery.offer,
         on_assigned=discovery.take_assigned,
     )
-    elector.surrounded_by(Surroundings(held=lambda: len(keeper.held), alone=lambda: overview.is_alone))
+    elector.surrounded_by(Surroundings(held=lambda: keeper.activity, alone=lambda: overview.is_alone))
     reporter, sampler = _reporter(settings, adapters, periods, log)
     return Loops(
         keeper=keeper,

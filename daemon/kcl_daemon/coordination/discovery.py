@@ -55,7 +55,7 @@ class Discovery:
     async def run(self) -> None:
         """Look in each period, or when nudged; for ever."""
         while True:
-            await self._nudge.wait(self._timings.discovery_s(len(self._keeper.held), leading=self._leading()))
+            await self._nudge.wait(self._timings.discovery_s(self._keeper.activity, leading=self._leading()))
             try:
                 await self.look()
             except AwsError as error:
@@ -80,6 +80,7 @@ class Discovery:
         limiter, failures = anyio.CapacityLimiter(_AT_ONCE), list[AwsError]()
 
         async def take(key: LeaseKey) -> None:
+            """One lease; a failure is told at the end, when the others have had their turn."""
             async with limiter:
                 try:
                     await self._take(key)

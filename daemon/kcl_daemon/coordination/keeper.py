@@ -26,6 +26,8 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 
 # A timer may fire a hair before its time; waiting for the rest would cost a quarter of a period.
 _TOLERANCE_S: Final = 0.01
+_YOUNG_S: Final = 60.0
+_BUSY: Final = 10
 
 
 def _nobody_minds() -> None:
@@ -81,11 +83,22 @@ class LeaseKeeper:
         self._log = log
         self._held: dict[LeaseKey, HeldLease] = {}
         self._nudge = Nudge(clock)
+        self._began_s = clock.monotonic()
 
     @property
     def held(self) -> dict[LeaseKey, HeldLease]:
         """What is held now, by lease key."""
         return dict(self._held)
+
+    @property
+    def activity(self) -> int:
+        """How many leases are held, for those who choose their pace by that.
+
+        A worker that has just started counts as a busy one: it is about to be given leases, and the fleet is about to
+        change.
+        """
+        young = self._clock.monotonic() - self._began_s < _YOUNG_S
+        return max(len(self._held), _BUSY) if young else len(self._held)
 
     def holds(self, key: LeaseKey) -> bool:
         """Whether a lease is held."""

@@ -89,6 +89,7 @@ async def both(one: Callable[[], Awaitable[T]], other: Callable[[], Awaitable[T]
     results: dict[int, T] = {}
 
     async def call(number: int, each: Callable[[], Awaitable[T]]) -> None:
+        """Keep the result of one in its place."""
         results[number] = await each()
 
     await together(lambda: call(0, one), lambda: call(1, other))
@@ -100,6 +101,7 @@ async def together(*calls: Callable[[], Awaitable[None]]) -> None:
     failures: list[KclError] = []
 
     async def make(call: Callable[[], Awaitable[None]]) -> None:
+        """One call; our errors are kept from the task group, which would wrap them."""
         try:
             await call()
         except KclError as error:

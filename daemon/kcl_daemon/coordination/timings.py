@@ -58,7 +58,7 @@ class Timings:
 
     def lock_s(self, held: int) -> float:
         """How often a worker that does not lead looks at the lock."""
-        return self.heartbeat_s * (max(1.0, 2 / held) if held else 6)
+        return self.heartbeat_s * (max(1.0, 2 / held) if held else 3)
 
     def beat_s(self, *, alone: bool) -> float:
         """How often the leader shows that it lives; without other workers nobody waits for it."""
