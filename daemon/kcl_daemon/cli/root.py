@@ -103,6 +103,10 @@ main: Final = CommandGroup(
             extra="local",
             modules=("aiohttp", "flask", "flask_cors", "moto", "rich"),
         ),
+        "leases": LaterCommand(
+            "kcl_daemon.cli.leases:leases",
+            "Show who reads which shard, and what the leader would do.",
+        ),
     },
     params=[
         click.Option(

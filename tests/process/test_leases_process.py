@@ -1,0 +1,107 @@
+"""`kcl-daemon leases` as a process, beside a real daemon on the local endpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.process.daemon import PROCESSORS, Application, application
+from tests.process.local import Local
+
+pytestmark = pytest.mark.timeout(90)
+
+CAREFUL: Final = f"{PROCESSORS}.careful"
+QUICK: Final = {"idleTimeBetweenReadsInMillis": 200, "failoverTimeMillis": 2000}
+SHARDS: Final = 4
+
+
+def leases(app: Application, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "kcl_daemon", "leases", *words],
+        cwd=app.directory,
+        env={**kept, **app.local.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def document(app: Application, *words: str) -> dict[str, Any]:
+    done = leases(app, *words, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    loaded: dict[str, Any] = json.loads(done.stdout)
+    return loaded
+
+
+@pytest.mark.parametrize("more", [{}, {"metadataTableLayout": "single"}], ids=["separate", "single"])
+def test_a_daemon_at_work_is_listed_and_explained(
+    local: Local, tmp_path: Path, more: dict[str, object]
+) -> None:
+    name = f"leases-{len(more)}"
+    with application(local, tmp_path, name, shards=SHARDS) as app:
+        app.put(3)
+        with app.daemon(CAREFUL, {**QUICK, **more}) as daemon:
+            app.wait_done()
+            text = leases(app, "list", "worker.properties", "--lag")
+            assert (text.returncode, text.stderr) == (0, "")
+            for shard in app.shards():
+                assert shard["ShardId"] in text.stdout
+            assert f"{SHARDS} leases: {SHARDS} with an owner, 0 without" in text.stdout
+            assert "leader: worker" in text.stdout
+
+            told = document(app, "list", "-p", "worker.properties", "--lag")
+            assert told["layout"] == more.get("metadataTableLayout", "separate")
+            assert [each["owner"] for each in told["leases"]] == ["worker"] * SHARDS
+            assert {each["lease"]: each["checkpoint"] for each in told["leases"]} == app.last_written
+            assert [each["lag_ms"] for each in told["leases"]] == [0] * SHARDS
+            (worker,) = told["workers"]
+            assert (worker["alive"], worker["leader"], worker["leases"]) == (True, True, SHARDS)
+
+            plan = leases(app, "explain", "worker.properties")
+            assert (plan.returncode, plan.stderr) == (0, "")
+            assert "nothing to move" in plan.stdout
+            assert "note: one look" in plan.stdout
+            daemon.stop()
+
+
+def test_a_dead_worker_shows_by_watching_and_looking_writes_nothing(local: Local, tmp_path: Path) -> None:
+    with application(local, tmp_path, "leases-dead", shards=SHARDS) as app:
+        app.put(1)
+        with app.daemon(CAREFUL, QUICK) as daemon:
+            app.wait_done()
+            daemon.process.kill()
+            daemon.end()
+        app.dynamodb.put_item(
+            TableName=app.name, Item={"leaseKey": {"S": "odd"}, "leaseCounter": {"S": "many"}}
+        )
+        before = app.rows()
+        told = document(app, "explain", "-p", "worker.properties", "--watch", "3")
+        assert told["summary"]["abandoned"] == SHARDS
+        assert told["unplaced"] == told["abandoned"]
+        assert not [note for note in told["notes"] if "--watch" in note]
+        assert [row["key"] for row in told["unreadable_rows"]] == ["odd"]
+        assert app.rows() == before
+
+
+def test_an_application_that_never_ran_is_one_clear_line_and_no_table_is_made(
+    local: Local, tmp_path: Path
+) -> None:
+    with application(local, tmp_path, "leases-none", shards=0) as app:
+        file = app.write_properties("worker", CAREFUL)
+        for words in (["list"], ["explain", "--json"]):
+            done = leases(app, *words, file)
+            assert done.returncode == 1
+            assert done.stdout == ""
+            (line,) = done.stderr.splitlines()
+            assert "no lease table leases-none" in line
+            assert "check applicationName" in line
+        assert not [table for table in app.dynamodb.list_tables()["TableNames"] if "leases-none" in table]

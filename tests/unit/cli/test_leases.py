@@ -1,0 +1,94 @@
+"""The command line of `kcl-daemon leases`; nothing here reaches a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from kcl_daemon.cli import main
+
+PROPERTIES = "executableName = true\nstreamName = orders\napplicationName = billing\nregionName = eu-west-1\n"
+# Nothing listens on port 1.
+NOWHERE = "dynamoDBEndpoint = http://127.0.0.1:1\nkinesisEndpoint = http://127.0.0.1:1\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a properties file whose endpoints do not answer, and credentials of nobody."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in (
+        ("AWS_ACCESS_KEY_ID", "nobody"),
+        ("AWS_SECRET_ACCESS_KEY", "nothing"),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+    ):
+        monkeypatch.setenv(name, value)
+    (tmp_path / "app.properties").write_text(PROPERTIES + NOWHERE, "ascii")
+    return tmp_path
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(main, ["leases", *words])
+
+
+def test_the_group_is_a_command_of_the_program() -> None:
+    command = main.get_command(click.Context(main), "leases")
+    assert isinstance(command, click.Group)
+    assert sorted(command.commands) == ["explain", "list"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["list", "--help"], "--lag"),
+        (["explain", "--help"], "--watch"),
+        (["--help"], "Changes nothing"),
+    ],
+)
+def test_help_needs_no_file(words: list[str], said: str) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 0
+    assert said in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["list"], "no properties file given"),
+        (["explain", "a.properties", "--watch", "-1"], "Invalid value"),
+        (["explain", "a.properties", "--lag"], "No such option"),
+        (["move"], "No such command"),
+    ],
+)
+def test_a_wrong_command_line_is_a_usage_error(words: list[str], said: str) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+@pytest.mark.parametrize("command", ["list", "explain"])
+def test_a_file_that_cannot_be_used_is_told_with_exit_code_2(here: Path, command: str) -> None:
+    (here / "bad.properties").write_text("streamName = orders\n", "ascii")
+    for file, said in (("missing.properties", "cannot be read"), ("bad.properties", "applicationName")):
+        result = invoke(command, "-p", file)
+        assert result.exit_code == 2
+        assert said in result.stderr
+        assert result.stdout == ""
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["explain"]])
+def test_a_service_that_does_not_answer_is_one_line_with_exit_code_1(here: Path, words: list[str]) -> None:
+    result = invoke(*words, "app.properties")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("kcl-daemon leases: Unavailable: ")
+    assert "endpoint properties" in line
+
+
+def test_a_second_file_is_told_not_to_be_read(here: Path) -> None:
+    result = invoke("list", "other.properties", "--properties-file", "app.properties")
+    assert "other.properties is not read" in result.stderr
+    assert result.exit_code == 1

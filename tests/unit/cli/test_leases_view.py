@@ -1,0 +1,267 @@
+"""What `kcl-daemon leases` prints, from values."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kcl_daemon.cli.leases import explain_seen
+from kcl_daemon.cli.leases_json import explain_json, list_json
+from kcl_daemon.cli.leases_seen import Lag, Leader, Seen, UnreadableRow
+from kcl_daemon.cli.leases_view import aligned, duration, explain_lines, list_lines, shortened
+from kcl_daemon.config.settings import AssignmentStrategy, BalanceSettings, ChildSettings, Settings
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
+from tests.unit.cli.leases_stage import (
+    ENDED,
+    FLEET,
+    FREE,
+    HELD,
+    KEYS,
+    MOVING,
+    NUMBER,
+    ONE,
+    ORPHAN,
+    TWO,
+    abandoned,
+    seen,
+)
+
+SETTINGS = Settings("billing", "orders", ChildSettings(("true",)), "observer")
+BY_COUNT = replace(SETTINGS, balance=BalanceSettings(strategy=AssignmentStrategy.LEASE_COUNT_BASED))
+
+LISTED = """\
+application billing, stream orders; layout separate: billing, billing-WorkerMetricStats, billing-CoordinatorState
+
+shard                 owner  hand-off to  checkpoint               counter  switches  throughput
+shardId-000000000001  w-1    -            496599...000000123456/3      412         0  12.3 KiB/s
+shardId-000000000002  w-1    w-2          496599...000000123456          7         0           -
+shardId-000000000003  -      -            TRIM_HORIZON                   2         0           -
+shardId-000000000004  w-old  -            TRIM_HORIZON                   5         4           -
+
+worker  state   last report     cpu  leases
+w-1     alive       4 s ago    12 %       2  leader
+w-2     silent    7 min ago  failed       0
+w-old   no row            -       -       1
+
+5 leases: 3 with an owner, 1 without, 1 in hand-off, 1 finished (shown with --all); 3 workers, 1 alive; leader: w-1"""
+
+
+def lines(state: Seen, *, with_finished: bool = False) -> str:
+    return "\n".join(list_lines(state, with_finished=with_finished))
+
+
+def document(state: Seen, *, with_finished: bool = False) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(list_json(state, with_finished=with_finished))
+    return loaded
+
+
+def by_lease(state: Seen, *, with_finished: bool = False) -> dict[str, dict[str, Any]]:
+    return {each["lease"]: each for each in document(state, with_finished=with_finished)["leases"]}
+
+
+def test_the_list_is_an_aligned_table_of_leases_and_workers() -> None:
+    assert lines(seen()) == LISTED
+
+
+def test_finished_leases_are_shown_when_asked_for() -> None:
+    text = lines(seen(), with_finished=True)
+    assert f"{ENDED}  -      -            SHARD_END" in text
+    assert "1 finished;" in text
+
+
+def test_lags_have_a_column_when_they_were_asked_for() -> None:
+    lags = {HELD: Lag(85), MOVING: Lag(7_400_000), FREE: Lag(None, "throttled")}
+    rows = lines(seen(lags=lags)).splitlines()
+    assert rows[2].endswith("lag")
+    assert [row.split("  ")[-1].strip() for row in rows[3:7]] == ["85 ms", "2 h", "throttled", "-"]
+
+
+@pytest.mark.parametrize(
+    ("leader", "said"),
+    [
+        (None, "leader: nobody; whoever"),
+        (Leader(TWO, 30.0, released=True, silent_s=0.0), "leader: nobody, w-2 gave it up"),
+        (Leader(TWO, 30.0, released=False, silent_s=31.0), "w-2, but its lock has not moved for 31.0 s"),
+    ],
+)
+def test_a_lock_out_of_force_makes_nobody_leader(leader: Leader | None, said: str) -> None:
+    text = lines(seen(leader=leader))
+    assert said in text
+    assert "leader\n" not in text
+
+
+def test_a_row_that_cannot_be_read_is_shown_with_its_problem() -> None:
+    row = UnreadableRow("billing", "odd\x1b[2J", "leaseOwner should be a string, found {}")
+    text = lines(seen(unreadable=(row,)))
+    assert r"unreadable row odd\x1b[2J of table billing: leaseOwner should be a string" in text
+    assert "repair or delete" in text
+
+
+def test_nothing_from_a_table_can_steer_the_terminal() -> None:
+    hostile = Lease(LeaseKey("a\nb"), 1, TRIM_HORIZON, lease_owner=WorkerId("\x1b[31mw"))
+    state = seen(fleet=replace(FLEET, leases=[hostile]))
+    shown = [*list_lines(state, with_finished=True), *explain_lines(explain_seen(state, SETTINGS))]
+    assert all(line.isprintable() for line in shown)
+
+
+def test_an_application_without_leases_and_workers_says_so() -> None:
+    empty = replace(FLEET, leases=(), workers=frozenset(), stats={})
+    text = lines(seen(fleet=empty, leader=None))
+    assert "no leases to show" in text
+    assert "no workers" in text
+
+
+def test_json_holds_every_value_in_full() -> None:
+    held = by_lease(seen(lags={HELD: Lag(85), MOVING: Lag(None, "throttled")}))[HELD]
+    assert held == {
+        "lease": HELD,
+        "owner": "w-1",
+        "handoff_to": None,
+        "abandoned": None,
+        "finished": False,
+        "checkpoint": NUMBER,
+        "sub_sequence_number": 3,
+        "pending_checkpoint": None,
+        "counter": 412,
+        "owner_switches_since_checkpoint": 0,
+        "throughput_kib_per_s": 12.34,
+        "lag_ms": 85,
+        "lag_unknown_because": None,
+        "parents": [],
+        "children": [],
+        "hash_range": None,
+    }
+
+
+def test_json_tells_hand_offs_lineage_and_hashes() -> None:
+    found = by_lease(seen(lags={MOVING: Lag(None, "throttled")}), with_finished=True)
+    assert tuple(found) == KEYS
+    assert (found[MOVING]["owner"], found[MOVING]["handoff_to"]) == ("w-1", "w-2")
+    assert (found[MOVING]["lag_ms"], found[MOVING]["lag_unknown_because"]) == (None, "throttled")
+    assert found[ENDED]["children"] == [HELD, FREE]
+    assert found[FREE]["hash_range"] == ["0", str(2**127)]
+    assert found[FREE]["parents"] == [ENDED]
+
+
+def test_json_of_the_application_around_the_leases() -> None:
+    told = document(seen())
+    assert told["schema"] == 1
+    assert told["leader"] == {
+        "worker": "w-1",
+        "leads": True,
+        "released": False,
+        "lease_s": 30.0,
+        "silent_s": 0.0,
+    }
+    assert told["summary"] == {
+        "leases": 5,
+        "owned": 3,
+        "unowned": 1,
+        "abandoned": None,
+        "handing_off": 1,
+        "finished": 1,
+    }
+    assert [each["worker"] for each in told["workers"]] == ["w-1", "w-2", "w-old"]
+    assert told["workers"][1] == {
+        "worker": "w-2",
+        "alive": False,
+        "leader": False,
+        "leases": 0,
+        "last_report_s": 1_769_999_600,
+        "report_age_s": 400.0,
+        "cpu_percent": None,
+        "cpu_failed": True,
+    }
+
+
+def test_whether_a_lease_is_abandoned_is_known_only_after_enough_watching() -> None:
+    one_look, watched = seen(), seen(fleet=abandoned(ORPHAN), watched_s=14.0)
+    assert {each["abandoned"] for each in by_lease(one_look).values()} == {None}
+    assert by_lease(watched)[ORPHAN]["abandoned"] is True
+    assert by_lease(watched)[HELD]["abandoned"] is False
+    assert document(watched)["summary"]["abandoned"] == 1
+
+
+def test_explain_shows_each_move_with_its_reason_and_the_limits_of_one_look() -> None:
+    text = "\n".join(explain_lines(explain_seen(seen(), SETTINGS)))
+    assert f"take: {FREE}: nobody -> w-1, it had no owner" in text
+    assert "at its next look: 1 of these moves" in text
+    assert "note: one look cannot show which owners have gone silent" in text
+    assert "use --watch 14" in text
+    assert "leader: w-1" in text
+
+
+def test_explain_after_enough_watching_takes_from_the_silent_and_has_no_note() -> None:
+    text = "\n".join(explain_lines(explain_seen(seen(fleet=abandoned(ORPHAN), watched_s=14.0), SETTINGS)))
+    assert f"take: {ORPHAN}: w-old -> w-1, its owner has gone silent" in text
+    assert "note:" not in text
+
+
+def test_watching_for_less_than_the_fail_over_time_is_told_to_be_too_short() -> None:
+    text = "\n".join(explain_lines(explain_seen(seen(watched_s=4.0), SETTINGS)))
+    assert "4 s of watching cannot show" in text
+
+
+def test_explain_of_a_fleet_that_has_died_says_that_nobody_works() -> None:
+    dead = replace(FLEET, workers=frozenset(), abandoned=frozenset({HELD, MOVING, ORPHAN}))
+    text = "\n".join(explain_lines(explain_seen(seen(fleet=dead, watched_s=14.0), SETTINGS)))
+    assert "note: no worker is alive" in text
+
+
+def uneven() -> Seen:
+    """One worker has everything, another has just come."""
+    leases = [Lease(key, 3, TRIM_HORIZON, lease_owner=ONE, throughput_kbps=100.0) for key in KEYS]
+    both = {ONE: FLEET.stats[ONE], TWO: replace(FLEET.stats[ONE], worker_id=TWO)}
+    return seen(fleet=replace(FLEET, leases=leases, workers=frozenset(both), stats=both), watched_s=14.0)
+
+
+def test_explain_tells_balancing_from_what_happens_at_once() -> None:
+    explained = explain_seen(uneven(), SETTINGS)
+    moves = json.loads(explain_json(explained))["moves"]
+    assert moves
+    assert {(each["from"], each["to"], each["how"], each["when"]) for each in moves} == {
+        ("w-1", "w-2", "hand off", "next balancing")
+    }
+    assert f"when it balances next: {len(moves)} of these moves" in "\n".join(explain_lines(explained))
+
+
+def test_explain_follows_the_strategy_of_the_file() -> None:
+    explained = explain_seen(uneven(), BY_COUNT)
+    assert {each["when"] for each in json.loads(explain_json(explained))["moves"]} == {"next look"}
+
+
+def test_explain_of_a_fleet_at_rest_moves_nothing() -> None:
+    at_rest = replace(FLEET, leases=[lease for lease in FLEET.leases if lease.lease_key == HELD])
+    text = "\n".join(explain_lines(explain_seen(seen(fleet=at_rest), SETTINGS)))
+    assert "nothing to move" in text
+    assert "at its next look" not in text
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "shown"),
+    [
+        (ExtendedSequenceNumber(NUMBER), "496599...000000123456"),
+        (ExtendedSequenceNumber(NUMBER, 7), "496599...000000123456/7"),
+        (ExtendedSequenceNumber("123456"), "123456"),
+        (LATEST, "LATEST"),
+    ],
+)
+def test_long_checkpoints_lose_their_middle(checkpoint: ExtendedSequenceNumber, shown: str) -> None:
+    assert shortened(checkpoint) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(-3, "0 ms"), (0.085, "85 ms"), (12.5, "12.5 s"), (150, "2 min"), (7400, "2 h"), (864_000, "10 d")],
+)
+def test_durations_have_one_unit(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    table = aligned(("name", "n"), [("a", "1"), ("longer", "100")], frozenset({1}))
+    assert table == ["name      n", "a         1", "longer  100"]
