@@ -14,7 +14,7 @@ import anyio
 from kcl_daemon.app import Adapters, build
 from kcl_daemon.config.settings import ChildSettings, Settings
 from kcl_daemon.errors import Throttled, Unavailable
-from kcl_daemon.ports import Kinesis, Table, Tables
+from kcl_daemon.ports import Cpu, Kinesis, Table, Tables
 from kcl_daemon.shards.shard import InitialPosition
 from kcl_daemon.worker.worker import Worker
 from tests.simulator.chance import Chance
@@ -136,6 +136,7 @@ class Fleet:
         self._plan = plan
         self.is_calm = False
         self.workers: list[SimWorker] = []
+        self.cpu_of: Callable[[str], Cpu | None] = _no_figures
 
     @property
     def living(self) -> list[SimWorker]:
@@ -162,6 +163,7 @@ class Fleet:
             ),
             children=children,
             log=TraceLog(self._trace, life.worker_id),
+            cpu=self.cpu_of(life.worker_id),
         )
         settings = worker_settings(life.worker_id, self._plan)
         worker = SimWorker(
@@ -176,6 +178,11 @@ class Fleet:
         return FaultyTable(table, life=life, network=self._network, observer=self._observer)
 
 
+def _no_figures(_worker_id: str) -> Cpu | None:
+    """A worker on a system without CPU figures."""
+    return None
+
+
 def worker_settings(worker_id: str, plan: Plan) -> Settings:
     """Production defaults but for what the plan sets."""
     return Settings(
@@ -184,6 +191,7 @@ def worker_settings(worker_id: str, plan: Plan) -> Settings:
         child=ChildSettings(
             command=("child",), timeout_s=plan.child_timeout_s, call_for_empty=plan.calls_for_empty
         ),
+        leases=plan.leases,
         retrieval=plan.retrieval,
         worker_id=worker_id,
         initial_position=InitialPosition(plan.start_at),

@@ -87,6 +87,7 @@ class Network:
     write_limits: dict[str, WriteLimit] = field(default_factory=dict[str, WriteLimit])
     calls: dict[str, int] = field(default_factory=dict[str, int])
     tables_ready_at_s: dict[str, float] = field(default_factory=dict[str, float])
+    index_ready_at_s: float = 0.0
 
     def calm(self) -> None:
         """No more trouble from now; what is on its way still arrives."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
-from kcl_daemon.config.settings import RetrievalSettings
+from kcl_daemon.config.settings import LeaseSettings, RetrievalSettings
 from kcl_daemon.shards.shard import StartAt
 from kcl_local.kinesis.options import DEFAULTS, Options
 from tests.simulator.habits import Nursery
@@ -104,12 +104,58 @@ class Merge:
     rank: int
 
 
+class Step(Enum):
+    """How far a hand-off has come, by the write that shows it."""
+
+    ASKED = auto()  # the leader has named the next owner
+    CHECKPOINTED = auto()  # the old owner has stored a checkpoint since
+    PASSED_ON = auto()  # the old owner has let go
+    CLAIMED = auto()  # the new owner has written the row for the first time
+
+
+class Side(Enum):
+    """Who takes part in a hand-off."""
+
+    OLD_OWNER = auto()
+    NEW_OWNER = auto()
+    LEADER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class DieInHandoff:
+    """The next hand-off that gets so far costs one side its life; a new worker follows.
+
+    Args:
+        step: how far.
+        side: who dies.
+        after_s: how long after that write.
+        replaced_after_s: when the new worker starts.
+    """
+
+    step: Step
+    side: Side
+    after_s: float
+    replaced_after_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class AddAttribute:
     """Somebody else's attribute appears on every lease row, as a later version may add one."""
 
 
-Happening = Start | Kill | Stop | Pause | CutOff | StepWallClock | DieAtWrites | Split | Merge | AddAttribute
+Happening = (
+    Start
+    | Kill
+    | Stop
+    | Pause
+    | CutOff
+    | StepWallClock
+    | DieAtWrites
+    | DieInHandoff
+    | Split
+    | Merge
+    | AddAttribute
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +175,15 @@ class Plan:
         records_per_s: written, over all shards.
         start_at: initial position of the workers.
         backlog: records that are there before the first worker.
+        record_bytes: size of a record's data; 0: a few bytes.
+        skew: 0: over all shards as chance will have it; 1: evenly, without chance; above: the first shards get most.
         happenings: in any order.
         dynamodb: trouble until `calm_at_s`.
         index_lag_s: how far the owner index is behind its table, from and to.
         kinesis: trouble until `calm_at_s`.
         stream: settings of the model of Kinesis: limits, life of iterators.
+        index_ready_at_s: until then the owner index cannot be asked.
+        leases: settings of the workers.
         retrieval: settings of the workers.
         calls_for_empty: whether children are given empty batches.
         nursery: what children are like; they behave from `calm_at_s` on.
@@ -155,10 +205,14 @@ class Plan:
     ends_at_s: float
     start_at: StartAt = StartAt.TRIM_HORIZON
     backlog: int = 0
+    record_bytes: int = 0
+    skew: float = 0.0
     dynamodb: Trouble = CALM
     index_lag_s: tuple[float, float] = (0.005, 0.1)
+    index_ready_at_s: float = 0.0
     kinesis: Trouble = CALM
     stream: Options = DEFAULTS
+    leases: LeaseSettings = field(default_factory=LeaseSettings)
     retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
     calls_for_empty: bool = False
     nursery: Nursery = field(default_factory=Nursery)

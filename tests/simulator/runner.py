@@ -64,10 +64,8 @@ def run_plan(
     gc.disable()  # a collection in the middle costs time and finds nothing: a run is short
     try:
         run_virtual(course.run)
-    except Violation as broken:
-        violation = broken
     except Exception as error:  # noqa: BLE001 - whatever ends a run is reported with its seed
-        violation = Violation(type(error).__name__, repr(error), at_s=course.virtual_s)
+        violation = _first_violation(error) or Violation(type(error).__name__, repr(error), course.virtual_s)
     finally:
         if collects:
             gc.enable()
@@ -85,6 +83,17 @@ def run_plan(
         digest=trace.digest,
         violation=violation,
     )
+
+
+def _first_violation(error: BaseException) -> Violation | None:
+    """The violation that ended a run; what went wrong while the run was being cleared away hides it."""
+    found: Violation | None = None
+    following: BaseException | None = error
+    while following is not None:
+        if isinstance(following, Violation):
+            found = following
+        following = following.__context__
+    return found
 
 
 class _Course:

@@ -12,6 +12,7 @@ from typing import Final
 
 from kcl_daemon.shards.shard import StartAt
 from tests.simulator.chance import Chance
+from tests.simulator.coordination import handoff_killed, index_missing, leader_paused, worker_cut_off
 from tests.simulator.draws import Draw, Sizes, bad_children, cuts, mixed_trouble, reshards, short_iterators
 from tests.simulator.habits import Habits, Nursery, When
 from tests.simulator.life import Service
@@ -72,13 +73,13 @@ def worker_killed(draw: Draw) -> Plan:
 
 
 def worker_stopped(draw: Draw) -> Plan:
-    """Rolling deploy: graceful stops with replacements; a child that checkpoints each batch sees no record twice."""
+    """Rolling deploy: graceful stops with replacements; children checkpoint when asked to stop, so no record is given twice."""
     plan = draw.plan(faults_s=150.0)
     stops = draw.some(
         lambda: Stop(draw.target(), draw.chance.uniform(0.0, 5.0)), count=(1, 5), between_s=(30.0, 140.0)
     )
     habits = Habits(
-        When.EACH_BATCH,
+        draw.chance.pick(tuple(When)),
         explicit=draw.chance.happens(0.5),
         process_s=draw.chance.pick(((0.01, 0.1), (0.5, 3.0))),
     )
@@ -277,6 +278,10 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         reshard_killed,
         bootstrap_killed,
         all_down,
+        leader_paused,
+        worker_cut_off,
+        handoff_killed,
+        index_missing,
         everything,
     )
 }

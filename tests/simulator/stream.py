@@ -16,13 +16,24 @@ from tests.simulator.truth import Truth
 STREAM_NAME: Final = "stream"
 _BATCH_MOST: Final = 500
 _TICK_S: Final = 0.5
+_HASHES: Final = 1 << 128
+_GOLDEN: Final = 0.6180339887498949
 _PARENTS: Final = ("ParentShardId", "AdjacentParentShardId")
 
 
 class SimStream:
-    """One stream with its producers."""
+    """One stream with its producers.
 
-    def __init__(self, model: KinesisModel, *, truth: Truth, chance: Chance) -> None:
+    Args:
+        record_bytes: size of a record's data; 0: a few bytes.
+        skew: 0: to shards as chance will have it; else evenly spread values to this power are the hashes.
+    """
+
+    def __init__(
+        self, model: KinesisModel, *, truth: Truth, chance: Chance, record_bytes: int = 0, skew: float = 0.0
+    ) -> None:
+        self._padding = b64encode(bytes(record_bytes)).decode()
+        self._skew = skew
         self._model = model
         self._truth = truth
         self._chance = chance
@@ -36,7 +47,7 @@ class SimStream:
         self._look()
 
     def produce(self, records_per_s: float) -> None:
-        """Write at this rate from now on, to shards as chance will have it; 0: stop."""
+        """Write at this rate from now on; 0: stop."""
         is_running = self._records_per_s > 0
         self._records_per_s = records_per_s
         if records_per_s > 0 and not is_running:
@@ -86,14 +97,20 @@ class SimStream:
         entries: list[dict[str, str]] = []
         for _ in range(count):
             self._written += 1
-            data = b64encode(f"record {self._written}".encode()).decode()
+            data = self._padding or b64encode(f"record {self._written}".encode()).decode()
             key = f"key-{self._chance.between(0, 1 << 40)}"
-            entries.append({"Data": data, "PartitionKey": key})
+            entries.append({"Data": data, "PartitionKey": key, **self._explicit_hash()})
         answer = self._call("PutRecords", StreamName=STREAM_NAME, Records=entries)
         for entry, written in zip(entries, _entries(answer, "Records"), strict=True):
             self._truth.record_written(
                 written["ShardId"], int(written["SequenceNumber"]), now(), entry["Data"]
             )
+
+    def _explicit_hash(self) -> dict[str, str]:
+        if self._skew == 0:
+            return {}
+        evenly = self._written * _GOLDEN % 1.0
+        return {"ExplicitHashKey": str(int(evenly**self._skew * _HASHES))}
 
     def _shards(self) -> list[dict[str, Any]]:
         return _entries(self._call("ListShards", StreamName=STREAM_NAME), "Shards")

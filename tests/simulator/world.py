@@ -17,6 +17,7 @@ from tests.simulator.clock import EPOCH_S
 from tests.simulator.deliveries import Deliveries
 from tests.simulator.faults import RowWrite
 from tests.simulator.fleet import Fleet, SimWorker, worker_settings
+from tests.simulator.handoffs import HandoffDeaths
 from tests.simulator.leader import LeaderRules
 from tests.simulator.life import Service
 from tests.simulator.liveness import Liveness
@@ -28,6 +29,7 @@ from tests.simulator.plan import (
     AddAttribute,
     CutOff,
     DieAtWrites,
+    DieInHandoff,
     Happening,
     Kill,
     Merge,
@@ -69,7 +71,13 @@ class World:
         self._deaths: list[WriteLimit] = []
         self.truth = Truth()
         model = KinesisModel(lambda: EPOCH_S + now(), plan.stream)
-        self.stream = SimStream(model, truth=self.truth, chance=chance.fork("producer"))
+        self.stream = SimStream(
+            model,
+            truth=self.truth,
+            chance=chance.fork("producer"),
+            record_bytes=plan.record_bytes,
+            skew=plan.skew,
+        )
         settings = worker_settings("nobody", plan)
         self.tables = Tables(
             leases=sabotage.table(
@@ -85,7 +93,8 @@ class World:
         self.leader = LeaderRules(settings.coordinator_table, drift=plan.drift)
         self.deliveries = Deliveries(self.truth, self.rules, trace)
         self.rules.asked = self.deliveries
-        self.network = Network(chance.fork("network"))
+        self.network = Network(chance.fork("network"), index_ready_at_s=plan.index_ready_at_s)
+        self.handoffs = HandoffDeaths(settings.lease_table, self._die_in_handoff)
         self.nursery = plan.nursery
         self.fleet = Fleet(
             tables=self.tables,
@@ -125,6 +134,7 @@ class World:
         self.network.calm()
         self.nursery.behave()
         self._deaths.clear()
+        self.handoffs.clear()
         for worker in self.fleet.workers:
             worker.life.reconnect()
             worker.life.resume()
@@ -136,6 +146,7 @@ class World:
         self._trace.note(write.worker_id, "row_written", f"{write.table} {write.key} {_shown(write)}")
         self.rules.row_written(write)
         self.leader.row_written(write)
+        self.handoffs.row_written(write, leader=self.leader.owner)
 
     @property
     def unfinished(self) -> list[str]:
@@ -162,6 +173,8 @@ class World:
                 self._disturb(what)
             case DieAtWrites(at, before):
                 self._deaths = [WriteLimit(n, b) for n, b in zip(at, before, strict=True)]
+            case DieInHandoff():
+                self.handoffs.arm(what)
             case Split(rank):
                 self.stream.split(rank)
                 self._trace.note("world", "split", str(rank))
@@ -209,6 +222,13 @@ class World:
                 assert_never(what)
         if what.replaced_after_s is not None:
             current_loop().after(what.replaced_after_s, self._start, name)
+
+    def _die_in_handoff(self, worker_id: str, death: DieInHandoff) -> None:
+        dying = [worker for worker in self.fleet.living if worker.worker_id == worker_id]
+        for worker in dying:
+            self._trace.note(worker_id, "dies_in_handoff", repr(death))
+            worker.life.kill()
+            current_loop().after(death.replaced_after_s, self._start)
 
     def _disturb(self, what: Pause | CutOff | StepWallClock) -> None:
         worker = self._target(what.target)

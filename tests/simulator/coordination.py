@@ -1,0 +1,61 @@
+"""Scenarios of the fleet: what may befall leaders, hand-offs and the owner index.
+
+Owns these draws; `scenarios` lists them with the others. Knows nothing of how a plan is carried out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.simulator.draws import Draw, cuts
+from tests.simulator.life import Service
+from tests.simulator.plan import DieInHandoff, Pause, Plan, Planned, Side, Start, Step, Who
+
+
+def leader_paused(draw: Draw) -> Plan:
+    """SIGSTOP for the leader for longer than its lock lasts; it wakes up and believes that it leads."""
+    plan = draw.plan(faults_s=240.0)
+    pauses = draw.some(
+        lambda: Pause(Who.LEADER, draw.chance.uniform(31.0, 80.0)), count=(1, 3), between_s=(15.0, 150.0)
+    )
+    kills = draw.some(lambda: draw.kill(3.0, 20.0), count=(0, 1), between_s=(20.0, 200.0))
+    return replace(plan, happenings=(*draw.arrivals(draw.workers(2, 4)), *pauses, *kills))
+
+
+def worker_cut_off(draw: Draw) -> Plan:
+    """Some workers, the leader among them, do not reach DynamoDB for longer than leases last; Kinesis they reach."""
+    plan = draw.plan(faults_s=220.0)
+    return replace(
+        plan, happenings=(*draw.arrivals(draw.workers(2, 4)), *cuts(draw, Service.DYNAMODB, (1, 4)))
+    )
+
+
+def handoff_killed(draw: Draw) -> Plan:
+    """Workers join, so leases are handed over; either side or the leader dies at any step of it."""
+    plan = draw.plan(faults_s=200.0, shards=(3, 10))
+    chance = draw.chance
+    deaths = draw.some(
+        lambda: DieInHandoff(
+            step=chance.pick(tuple(Step)),
+            side=chance.pick(tuple(Side)),
+            after_s=chance.pick((0.0, 0.0, 0.02, 0.5, 2.0)),
+            replaced_after_s=chance.pick((0.5, 5.0, 20.0)),
+        ),
+        count=(2, 6),
+        between_s=(0.0, 120.0),
+    )
+    joins = draw.some(Start, count=(1, 4), between_s=(20.0, 150.0))
+    return replace(plan, happenings=(*draw.arrivals(draw.workers(1, 3)), *deaths, *joins))
+
+
+def index_missing(draw: Draw) -> Plan:
+    """The owner index cannot be asked for a while: leases are found all the same."""
+    plan = draw.plan(faults_s=150.0)
+    ready_at_s = draw.chance.uniform(30.0, 150.0)
+    kills = draw.some(lambda: draw.kill(0.5, 5.0), count=(0, 2), between_s=(10.0, 140.0))
+    joins = Planned(draw.chance.uniform(5.0, 100.0), Start())
+    return replace(
+        plan,
+        happenings=(*draw.arrivals(draw.workers(1, 3)), joins, *kills),
+        index_ready_at_s=ready_at_s,
+    )
