@@ -1,0 +1,86 @@
+"""What a whole daemon may take: the time to its first record, memory and processor while nothing happens.
+
+The figures are printed and recorded as properties of the test, for whoever wants to quote them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+import psutil
+import pytest
+
+from kcl_local.demo.clock import monotonic_s
+from tests.process.daemon import PROCESSORS, Application, application, wait_until
+from tests.process.local import Local
+
+pytestmark = pytest.mark.timeout(90)
+
+CAREFUL: Final = f"{PROCESSORS}.careful"
+SHARDS: Final = 4
+FIRST_RECORD_MOST_S: Final = 5.0
+RSS_MOST_BYTES: Final = 80 * 1000 * 1000
+CPU_MOST_SHARE: Final = 0.02
+WINDOW_S: Final = 10.0
+Record = Callable[[str, object], None]
+
+
+def first_record_s(app: Application) -> float:
+    """When the first record reached a processor, by the machine's monotonic clock."""
+    wait_until(lambda: app.delivered([]) and app.checker.first_delivery_s is not None, "a first record")
+    assert app.checker.first_delivery_s is not None
+    return app.checker.first_delivery_s
+
+
+def test_the_first_record_of_a_fresh_application_comes_soon(
+    local: Local, tmp_path: Path, record_property: Record
+) -> None:
+    """With the default settings: from the start of the process, on an ACTIVE stream, no table there yet."""
+    with application(local, tmp_path, "first-record", shards=SHARDS) as app:
+        app.put(1)
+        with app.daemon(CAREFUL) as daemon:
+            took_s = first_record_s(app) - daemon.started_s
+            app.wait_done()
+            all_s = max(entry.at_s for _, entry in app.ledgers if entry.kind == "records") - daemon.started_s
+            daemon.stop()
+        assert daemon.named("table_created")
+    record_property("first_record_s", round(took_s, 2))
+    record_property("first_record_of_every_shard_s", round(all_s, 2))
+    print(f"first record after {took_s:.2f} s, of every one of {SHARDS} shards after {all_s:.2f} s")  # noqa: T201
+    assert took_s < FIRST_RECORD_MOST_S
+
+
+def settled(app: Application) -> bool:
+    """Whether every lease has been renewed since it was taken: the start is over."""
+    return all(int(row["leaseCounter"].get("N", "0")) >= 2 for row in app.rows().values())
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """Seconds of a processor that it has used, its children not counted."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def test_four_idle_shards_take_little_memory_and_processor(
+    local: Local, tmp_path: Path, record_property: Record
+) -> None:
+    """With the default settings, each shard with its child; the processor's own time, for the machine may be busy."""
+    with application(local, tmp_path, "idle", shards=SHARDS) as app, app.daemon(CAREFUL) as daemon:
+        daemon.wait_for("child_started", times=SHARDS)
+        app.put(1)
+        app.wait_done()
+        wait_until(lambda: settled(app), "every lease has been renewed")
+        process = psutil.Process(daemon.process.pid)
+        begin_s, begin_cpu_s = monotonic_s(), cpu_s(process)
+        Event().wait(WINDOW_S)  # not for a condition: the window of the measurement
+        share = (cpu_s(process) - begin_cpu_s) / (monotonic_s() - begin_s)
+        rss_bytes = process.memory_info().rss
+        daemon.stop()
+    record_property("idle_rss_mb", round(rss_bytes / 1e6, 1))
+    record_property("idle_cpu_percent", round(share * 100, 2))
+    print(f"{SHARDS} idle shards: {rss_bytes / 1e6:.1f} MB RSS, {share:.2%} of a core")  # noqa: T201
+    assert rss_bytes < RSS_MOST_BYTES
+    assert share < CPU_MOST_SHARE
