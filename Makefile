@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
-SEEDS ?= 2000
+SEEDS ?= 200
 FIRST ?= 1
 PYTEST := $(BIN)/pytest
 
