@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kcl_daemon.assignment.count import by_lease_count
+from kcl_daemon.assignment.taking import TakingOptions
 from kcl_daemon.assignment.variance import BalanceOptions, by_utilization
 from kcl_daemon.config.settings import AssignmentStrategy, Settings
 from kcl_daemon.consumer.parts import ConsumerParts
 from kcl_daemon.coordination.assigner import Assigner, Strategies
 from kcl_daemon.coordination.discovery import Discovery
 from kcl_daemon.coordination.elector import Elector, Surroundings
+from kcl_daemon.coordination.gate import Gate
 from kcl_daemon.coordination.keeper import LeaseKeeper
 from kcl_daemon.coordination.malformed import MalformedRows
 from kcl_daemon.coordination.nudge import Signal
 from kcl_daemon.coordination.overview import Overview
 from kcl_daemon.coordination.reporter import Reporter
+from kcl_daemon.coordination.shuffle import ShuffleLeader
 from kcl_daemon.coordination.sweeper import Sweeper
+from kcl_daemon.coordination.switchboard import Gates, Switchboard
 from kcl_daemon.coordination.syncer import Syncer
 from kcl_daemon.coordination.tables import ApplicationTables
+from kcl_daemon.coordination.taker import Taker
 from kcl_daemon.coordination.timings import Timings, timings
+from kcl_daemon.coordination.upgrader import Upgrader
+from kcl_daemon.coordination.versions import Versions
 from kcl_daemon.cpu.sampler import CpuSampler
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import Children, Clock, Cpu, Kinesis, Log, Randomness, StreamRef, Tables
@@ -46,11 +54,20 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
     adapters = replace(adapters, tables=tables.tables)
     stream = _stream(settings)
     worker = Worker(tables=tables, kinesis=adapters.kinesis, stream=stream, clock=adapters.clock, log=log)
-    periods = timings(settings.leases, settings.balance)
-    loops = _loops(settings, adapters, periods, worker=worker, log=log)
+    common = _Common(
+        me=WorkerId(settings.worker_id),
+        settings=settings,
+        adapters=adapters,
+        tables=tables,
+        periods=timings(settings.leases, settings.balance),
+        log=log,
+        malformed=MalformedRows(log),
+        worker=worker,
+    )
+    loops, nudge = _loops(common)
     parts = ConsumerParts(
         settings=settings,
-        timings=periods,
+        timings=common.periods,
         stream=stream,
         keeper=loops.keeper,
         table=adapters.tables.leases,
@@ -60,81 +77,181 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
         randomness=adapters.randomness,
         log=log,
         shard_finished=Signal(adapters.clock),
-        on_leases_created=loops.assigner.nudge,
+        on_leases_created=nudge,
     )
     worker.equip(loops, parts)
     return worker
+
+
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What most parts are made from."""
+
+    me: WorkerId
+    settings: Settings
+    adapters: Adapters
+    tables: ApplicationTables
+    periods: Timings
+    log: Log
+    malformed: MalformedRows
+    worker: Worker
 
 
 def _stream(settings: Settings) -> StreamRef:
     return StreamRef(settings.stream_name, settings.stream_arn)
 
 
-def _loops(settings: Settings, adapters: Adapters, periods: Timings, *, worker: Worker, log: Log) -> Loops:
-    me = WorkerId(settings.worker_id)
-    tables, clock = adapters.tables, adapters.clock
-    keeper = LeaseKeeper(table=tables.leases, worker_id=me, clock=clock, timings=periods, log=log)
-    elector = Elector(
-        table=tables.coordinator,
-        worker_id=me,
-        clock=clock,
-        randomness=adapters.randomness,
-        timings=periods,
-        log=log,
+def _loops(common: _Common) -> tuple[Loops, Callable[[], None]]:
+    """All loops, and what to call when there are leases that nobody has."""
+    tables, clock, log = common.adapters.tables, common.adapters.clock, common.log
+    keeper = LeaseKeeper(
+        table=tables.leases, worker_id=common.me, clock=clock, timings=common.periods, log=log
     )
-    syncer = Syncer(
-        table=tables.leases,
-        kinesis=adapters.kinesis,
-        stream=_stream(settings),
-        position=settings.initial_position,
-        clock=clock,
-        timings=periods,
-        log=log,
+    overview = _overview(common)
+    elector = _elector(common, keeper, overview)
+    discovery = _discovery(common, keeper, elector)
+    assigner = _assigner(common, overview, elector, discovery)
+    shuffle = ShuffleLeader(worker_id=common.me, clock=clock, log=log)
+    taker = _taker(common, keeper, shuffle)
+    reporter, sampler = _reporter(common)
+    upgrader = Upgrader(
+        tables=tables, overview=overview, leader=shuffle, worker_id=common.me, clock=clock, log=log
     )
-    malformed = MalformedRows(log)
-    discovery = Discovery(
-        table=tables.leases,
-        worker_id=me,
+    gates = Gates(
+        reporter=Gate(reporter.run),
+        sampler=None if sampler is None else Gate(sampler.run),
+        index=Gate(common.tables.complete_index),
+        discovery=Gate(discovery.run),
+        taker=Gate(taker.run),
+        elector=Gate(elector.run),
+        assigner=Gate(assigner.run),
+        upgrader=Gate(upgrader.run),
+    )
+    switchboard = Switchboard(gates, keeper=keeper, elector=elector, shuffle=shuffle)
+    versions = _versions(common, switchboard)
+    upgrader.on_upgraded(versions.nudge)
+
+    def nudge() -> None:
+        """Whichever of the two runs now does something about it."""
+        assigner.nudge()
+        taker.nudge()
+
+    loops = Loops(
         keeper=keeper,
-        clock=clock,
-        timings=periods,
-        log=log,
-        malformed=malformed,
+        elector=elector,
+        reporter=reporter,
+        discovery=discovery,
+        taker=taker,
+        switchboard=switchboard,
+        versions=versions,
+    )
+    return loops, nudge
+
+
+def _overview(common: _Common) -> Overview:
+    return Overview(
+        worker_id=common.me,
+        tables=common.adapters.tables,
+        max_leases_for_worker=common.settings.leases.max_leases_for_worker,
+        clock=common.adapters.clock,
+        timings=common.periods,
+        malformed=common.malformed,
+    )
+
+
+def _elector(common: _Common, keeper: LeaseKeeper, overview: Overview) -> Elector:
+    elector = Elector(
+        table=common.adapters.tables.coordinator,
+        worker_id=common.me,
+        clock=common.adapters.clock,
+        randomness=common.adapters.randomness,
+        timings=common.periods,
+        log=common.log,
+    )
+    elector.surrounded_by(Surroundings(held=lambda: keeper.activity, alone=lambda: overview.is_alone))
+    return elector
+
+
+def _discovery(common: _Common, keeper: LeaseKeeper, elector: Elector) -> Discovery:
+    return Discovery(
+        table=common.adapters.tables.leases,
+        worker_id=common.me,
+        keeper=keeper,
+        clock=common.adapters.clock,
+        timings=common.periods,
+        log=common.log,
+        malformed=common.malformed,
         leading=lambda: elector.is_leader,
-        on_found=worker.lease_found,
+        on_found=common.worker.lease_found,
     )
-    overview = Overview(
-        worker_id=me,
-        tables=tables,
-        max_leases_for_worker=settings.leases.max_leases_for_worker,
-        clock=clock,
-        timings=periods,
-        malformed=malformed,
+
+
+def _syncer(common: _Common) -> Syncer:
+    """One for each of the two ways to lead: they do not share what they remember."""
+    return Syncer(
+        table=common.adapters.tables.leases,
+        kinesis=common.adapters.kinesis,
+        stream=_stream(common.settings),
+        position=common.settings.initial_position,
+        clock=common.adapters.clock,
+        timings=common.periods,
+        log=common.log,
     )
-    assigner = Assigner(
+
+
+def _assigner(common: _Common, overview: Overview, elector: Elector, discovery: Discovery) -> Assigner:
+    tables, clock, log = common.adapters.tables, common.adapters.clock, common.log
+    return Assigner(
         table=tables.leases,
         overview=overview,
         elector=elector,
-        syncer=syncer,
+        syncer=_syncer(common),
         sweeper=Sweeper(
-            table=tables.worker_metrics, stale_s=settings.balance.stale_worker_s, clock=clock, log=log
+            table=tables.worker_metrics, stale_s=common.settings.balance.stale_worker_s, clock=clock, log=log
         ),
-        strategies=strategies(settings),
+        strategies=strategies(common.settings),
         clock=clock,
-        timings=periods,
+        timings=common.periods,
         log=log,
         on_seen=discovery.offer,
         on_assigned=discovery.take_assigned,
     )
-    elector.surrounded_by(Surroundings(held=lambda: keeper.activity, alone=lambda: overview.is_alone))
-    reporter, sampler = _reporter(settings, adapters, periods, log)
-    return Loops(
+
+
+def _taker(common: _Common, keeper: LeaseKeeper, shuffle: ShuffleLeader) -> Taker:
+    leases = common.settings.leases
+    options = TakingOptions(
+        failover_s=common.periods.failover_s,
+        max_leases_for_worker=leases.max_leases_for_worker,
+        max_leases_to_steal=leases.max_leases_to_steal,
+        priority=leases.priority_assignment,
+    )
+    return Taker(
+        table=common.adapters.tables.leases,
+        worker_id=common.me,
         keeper=keeper,
-        elector=elector,
-        reporter=reporter,
-        assigner=assigner,
-        discovery=discovery,
-        sampler=sampler,
+        leader=shuffle,
+        syncer=_syncer(common),
+        options=options,
+        clock=common.adapters.clock,
+        randomness=common.adapters.randomness,
+        timings=common.periods,
+        log=common.log,
+        malformed=common.malformed,
+        on_found=common.worker.lease_found,
+    )
+
+
+def _versions(common: _Common, switchboard: Switchboard) -> Versions:
+    return Versions(
+        table=common.adapters.tables.coordinator,
+        config=common.settings.leases.client_version_config,
+        worker_id=common.me,
+        switchboard=switchboard,
+        clock=common.adapters.clock,
+        randomness=common.adapters.randomness,
+        call_s=common.periods.call_s,
+        log=common.log,
     )
 
 
@@ -157,16 +274,14 @@ def strategies(settings: Settings) -> Strategies:
     )
 
 
-def _reporter(
-    settings: Settings, adapters: Adapters, periods: Timings, log: Log
-) -> tuple[Reporter, CpuSampler | None]:
-    sampler = _sampler(settings, adapters, periods, log)
+def _reporter(common: _Common) -> tuple[Reporter, CpuSampler | None]:
+    sampler = _sampler(common.settings, common.adapters, common.periods, common.log)
     reporter = Reporter(
-        table=adapters.tables.worker_metrics,
-        worker_id=WorkerId(settings.worker_id),
-        clock=adapters.clock,
-        timings=periods,
-        log=log,
+        table=common.adapters.tables.worker_metrics,
+        worker_id=common.me,
+        clock=common.adapters.clock,
+        timings=common.periods,
+        log=common.log,
         cpu_averages=sampler.averages if sampler is not None else tuple,
     )
     return reporter, sampler

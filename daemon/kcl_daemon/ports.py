@@ -208,6 +208,10 @@ class Table(Protocol):
         """Have the index by owner built, of a table that lacks it; returns before it is ready."""
         ...
 
+    async def remove_owner_index(self) -> None:
+        """Have the index by owner deleted; returns before it is gone. InvalidRequest where there is none."""
+        ...
+
     async def enable_recovery(self) -> None:
         """Turn point-in-time recovery on; it may be on already. Unavailable where the table is too new for it."""
         ...

@@ -114,6 +114,8 @@ async def test_an_added_index_knows_the_rows_that_were_there(store: Store) -> No
     await table.put({KEY: "after", "leaseOwner": "w-1"})
     assert await table.describe() == TableState(IndexState.ACTIVE)
     assert sorted(await table.owned_keys("w-1")) == ["after", "before"]
+    await table.remove_owner_index()
+    assert await table.describe() == TableState(IndexState.ABSENT)
 
 
 async def test_recovery_can_be_turned_on_again_and_again(table: Table) -> None:

@@ -85,6 +85,12 @@ class FaultyTable:
             self._life, Service.DYNAMODB, "UpdateTable", lambda: at_once(self._table.add_owner_index())
         )
 
+    async def remove_owner_index(self) -> None:
+        """Have the index deleted."""
+        return await self._network.call(
+            self._life, Service.DYNAMODB, "UpdateTable", lambda: at_once(self._table.remove_owner_index())
+        )
+
     async def enable_recovery(self) -> None:
         """Turn point-in-time recovery on."""
         return await self._network.call(

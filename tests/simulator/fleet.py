@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import anyio
 
@@ -30,6 +32,9 @@ from tests.simulator.plan import Plan
 from tests.simulator.stream import STREAM_NAME
 from tests.simulator.trace import Trace, TraceLog
 from tests.simulator.violation import report
+
+# A call that began in trouble has ended by then, in production by its own time-outs.
+_ECHO_S: Final = 60.0
 
 
 class SimWorker:
@@ -134,9 +139,10 @@ class Fleet:
         self._trace = trace
         self._chance = chance
         self._plan = plan
-        self.is_calm = False
+        self.calm_since_s: float | None = None
         self.workers: list[SimWorker] = []
         self.cpu_of: Callable[[str], Cpu | None] = _no_figures
+        self.client_version_config = plan.leases.client_version_config
 
     @property
     def living(self) -> list[SimWorker]:
@@ -165,14 +171,19 @@ class Fleet:
             log=TraceLog(self._trace, life.worker_id),
             cpu=self.cpu_of(life.worker_id),
         )
-        settings = worker_settings(life.worker_id, self._plan)
+        leases = replace(self._plan.leases, client_version_config=self.client_version_config)
+        settings = replace(worker_settings(life.worker_id, self._plan), leases=leases)
         worker = SimWorker(
-            life, settings, adapters, clock=clock, children=children, may_give_up=lambda: not self.is_calm
+            life, settings, adapters, clock=clock, children=children, may_give_up=self._is_trouble_felt
         )
         self.workers.append(worker)
         self._trace.note(life.worker_id, "process_started")
         current_loop().spawn(life.lane, worker.host)
         return worker
+
+    def _is_trouble_felt(self) -> bool:
+        """Whether there is trouble, or was when a call began that may end now."""
+        return self.calm_since_s is None or now() - self.calm_since_s < _ECHO_S
 
     def _table(self, table: Table, life: Life) -> FaultyTable:
         return FaultyTable(table, life=life, network=self._network, observer=self._observer)

@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import Final
 
 from kcl_daemon.config.settings import LeaseSettings, RetrievalSettings
+from kcl_daemon.leases.client_version import ClientVersion, ClientVersionConfig
 from kcl_daemon.shards.shard import StartAt
 from kcl_local.kinesis.options import DEFAULTS, Options
 from tests.simulator.habits import Nursery
@@ -143,6 +144,20 @@ class AddAttribute:
     """Somebody else's attribute appears on every lease row, as a later version may add one."""
 
 
+class Steering(Enum):
+    """What a person does to the client version, as `kcl-daemon migrate` does it."""
+
+    ROLL_BACK = auto()
+    ROLL_FORWARD = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Every worker started from now on has this `clientVersionConfig`."""
+
+    config: ClientVersionConfig
+
+
 Happening = (
     Start
     | Kill
@@ -155,6 +170,8 @@ Happening = (
     | Split
     | Merge
     | AddAttribute
+    | Steering
+    | Configure
 )
 
 
@@ -196,6 +213,9 @@ class Plan:
         is_quiet: no warning and no error may be logged.
         repeats_most: how many records may be given to children more than once; None: any.
         latency_most_s: how long a record may wait for its first child; None: any time.
+        comes_from_2x: the lease table exists, without its index, and workers may take leases from living ones.
+        index_build_s: how long an added index is built, from and to.
+        ends_in: the client version at the end; None: any.
     """
 
     shards: int
@@ -223,3 +243,6 @@ class Plan:
     is_quiet: bool = False
     repeats_most: int | None = None
     latency_most_s: float | None = None
+    comes_from_2x: bool = False
+    index_build_s: tuple[float, float] = (0.0, 0.0)
+    ends_in: ClientVersion | None = None

@@ -106,12 +106,14 @@ class LeaseTableRules:
         table: name of the lease table.
         truth: the stream.
         lease_s: a lease that has moved within this time (true seconds) is somebody's.
+        may_steal: workers may take what somebody keeps alive, for themselves (KCL 2.x).
     """
 
-    def __init__(self, table: str, truth: Truth, *, lease_s: float) -> None:
+    def __init__(self, table: str, truth: Truth, *, lease_s: float, may_steal: bool = False) -> None:
         self._table = table
         self._truth = truth
         self._lease_s = lease_s
+        self._may_steal = may_steal
         self._moved_s: dict[str, float] = {}
         self.asked: Asked | None = None
         self.rows: dict[str, Row] = {}
@@ -257,6 +259,8 @@ class LeaseTableRules:
             return None
         if before.checkpoint_owner is not None:
             return None  # the leader may cut a hand-off short
+        if self._may_steal and after.owner == write.worker_id:
+            return None
         stood_still_s = write.at_s - self._moved_s.get(write.key, 0.0)
         if stood_still_s >= self._lease_s:
             return None

@@ -159,6 +159,9 @@ class _Course:
             raise Violation("not_quiet", f"logged without any fault: {dict(self._trace.warnings)}")
         if plan.repeats_most is not None and world.truth.repeats > plan.repeats_most:
             raise Violation("records_repeated", f"{world.truth.repeats} records were given twice")
+        version = world.client_version
+        if plan.ends_in is not None and version is not plan.ends_in:
+            raise Violation("wrong_version", f"the application is in {version}, not in {plan.ends_in}")
         slowest = world.deliveries.latency_most_s
         if plan.latency_most_s is not None and slowest > plan.latency_most_s:
             raise Violation("too_slow", f"a record waited {slowest:.1f} s for its first child")

@@ -42,6 +42,10 @@ class TableWrapper:
         """As the port says."""
         await self._table.add_owner_index()
 
+    async def remove_owner_index(self) -> None:
+        """As the port says."""
+        await self._table.remove_owner_index()
+
     async def enable_recovery(self) -> None:
         """As the port says."""
         await self._table.enable_recovery()

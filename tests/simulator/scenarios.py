@@ -28,6 +28,7 @@ from tests.simulator.plan import (
     StepWallClock,
     Stop,
 )
+from tests.simulator.upgrades import rolled_back, upgrade_2x
 
 # A child that failed often is restarted after a minute; then it still has to do its work.
 _CHILDREN_BOUND_S: Final = 150.0
@@ -282,6 +283,8 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         worker_cut_off,
         handoff_killed,
         index_missing,
+        upgrade_2x,
+        rolled_back,
         everything,
     )
 }

@@ -9,7 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
+from kcl_daemon.leases.client_version import CODEC, ClientVersion
+from kcl_daemon.leases.state_row import Refusal
 from kcl_daemon.leases.table import RowUpdate, Value
+from kcl_daemon.leases.upgrade import rollback, rollforward
 from kcl_daemon.ports import Kinesis, Table, Tables
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.chance import Chance
@@ -27,6 +30,7 @@ from tests.simulator.memory.table import MemoryTable
 from tests.simulator.network import Network, WriteLimit
 from tests.simulator.plan import (
     AddAttribute,
+    Configure,
     CutOff,
     DieAtWrites,
     DieInHandoff,
@@ -37,6 +41,7 @@ from tests.simulator.plan import (
     Plan,
     Split,
     Start,
+    Steering,
     StepWallClock,
     Stop,
     Target,
@@ -79,17 +84,24 @@ class World:
             skew=plan.skew,
         )
         settings = worker_settings("nobody", plan)
+        leases = MemoryTable(
+            settings.lease_table,
+            "leaseKey",
+            has_owner_index=True,
+            defer_index=self._index_later,
+            defer_build=self._build_later,
+        )
+        if plan.comes_from_2x:
+            leases.exist_without_index()
         self.tables = Tables(
-            leases=sabotage.table(
-                MemoryTable(
-                    settings.lease_table, "leaseKey", has_owner_index=True, defer_index=self._index_later
-                )
-            ),
+            leases=sabotage.table(leases),
             worker_metrics=sabotage.table(MemoryTable(settings.worker_metrics_table, "wid")),
             coordinator=sabotage.table(MemoryTable(settings.coordinator_table, "key")),
         )
         lease_s = settings.leases.failover_time_ms / 1000 * (1 - 2 * plan.drift)
-        self.rules = LeaseTableRules(settings.lease_table, self.truth, lease_s=lease_s)
+        self.rules = LeaseTableRules(
+            settings.lease_table, self.truth, lease_s=lease_s, may_steal=plan.comes_from_2x
+        )
         self.leader = LeaderRules(settings.coordinator_table, drift=plan.drift)
         self.deliveries = Deliveries(self.truth, self.rules, trace)
         self.rules.asked = self.deliveries
@@ -118,6 +130,9 @@ class World:
     def _index_later(self, change: Callable[[], None]) -> None:
         current_loop().after(self._chance.uniform(*self._plan.index_lag_s), change)
 
+    def _build_later(self, change: Callable[[], None]) -> None:
+        current_loop().after(self._chance.uniform(*self._plan.index_build_s), change)
+
     def begin(self) -> None:
         """Create the stream, start the producers, plan everything that will happen."""
         self.network.trouble = {Service.DYNAMODB: self._plan.dynamodb, Service.KINESIS: self._plan.kinesis}
@@ -130,7 +145,7 @@ class World:
     def calm_down(self) -> None:
         """No more trouble of any kind; at least one worker lives."""
         self._trace.note("world", "calm")
-        self.fleet.is_calm = True
+        self.fleet.calm_since_s = now()
         self.network.calm()
         self.nursery.behave()
         self._deaths.clear()
@@ -183,6 +198,10 @@ class World:
                 self._trace.note("world", "merge", str(rank))
             case AddAttribute():
                 self._add_attribute()
+            case Steering():
+                self._steer(what)
+            case Configure(config):
+                self.fleet.client_version_config = config
             case _:
                 assert_never(what)
 
@@ -246,6 +265,28 @@ class World:
                 worker.clock.step_wall(seconds)
             case _:
                 assert_never(what)
+
+    @property
+    def client_version(self) -> ClientVersion | None:
+        """What the row says."""
+        stored = CODEC.read(at_once(self.tables.coordinator.get(CODEC.row_key)))
+        return None if stored is None or isinstance(stored, Refusal) else stored.state
+
+    def _steer(self, what: Steering) -> None:
+        table = self.tables.coordinator
+        stored = CODEC.read(at_once(table.get(CODEC.row_key)))
+        rule = rollback if what is Steering.ROLL_BACK else rollforward
+        decided = rule(stored, now_ms=int((EPOCH_S + now()) * 1000), key_attribute=table.key_attribute)
+        self._trace.note("world", "steers", f"{what.name} {decided}")
+        if isinstance(decided, Refusal):
+            return
+        assert at_once(table.update(decided.update)).applied
+        if decided.remove_index_after_s is not None:
+            current_loop().after(decided.remove_index_after_s, self._remove_index)
+
+    def _remove_index(self) -> None:
+        self._trace.note("world", "index_removed")
+        at_once(self.tables.leases.remove_owner_index())
 
     def _add_attribute(self) -> None:
         for key in sorted(self.rules.rows):

@@ -89,6 +89,10 @@ class DynamoTable:
         """As the port says; errors as `TableMaker.add_index`."""
         await self._maker.add_index()
 
+    async def remove_owner_index(self) -> None:
+        """As the port says; errors as `TableMaker.remove_index`."""
+        await self._maker.remove_index()
+
     async def enable_recovery(self) -> None:
         """As the port says."""
         await self._maker.enable_recovery()

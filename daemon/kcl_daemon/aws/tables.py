@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from kcl_daemon.aws.definitions import TableSpec, check_definition, creation_request, index_request, state_of
 from kcl_daemon.aws.lanes import TableLanes
-from kcl_daemon.errors import TableNotFound, Unavailable
+from kcl_daemon.errors import InvalidRequest, TableNotFound, Unavailable
+from kcl_daemon.leases.row import OWNER_INDEX
 from kcl_daemon.ports import Clock, TableState
 
 if TYPE_CHECKING:
@@ -97,6 +98,29 @@ class TableMaker:
             raise TableNotFound(f"table {self._spec.name} does not exist", operation="UpdateTable")
         request = index_request(self._spec, table)
         await self._lanes.writes.run("UpdateTable", partial(self._client.update_table, **request))
+
+    async def remove_index(self) -> None:
+        """Ask for the index by owner to be deleted; the table stays in use meanwhile.
+
+        Raises:
+            TableNotFound: there is no table.
+            Unavailable: the table is being changed in another way just now.
+            InvalidRequest: there is no such index.
+            AwsError: a call failed otherwise.
+        """
+        table = await self._describe()
+        if table is None:
+            raise TableNotFound(f"table {self._spec.name} does not exist", operation="UpdateTable")
+        if not any(
+            index.get("IndexName") == OWNER_INDEX for index in table.get("GlobalSecondaryIndexes", [])
+        ):
+            raise InvalidRequest(f"table {self._spec.name} has no index by owner", operation="UpdateTable")
+        call = partial(
+            self._client.update_table,
+            TableName=self._spec.name,
+            GlobalSecondaryIndexUpdates=[{"Delete": {"IndexName": OWNER_INDEX}}],
+        )
+        await self._lanes.writes.run("UpdateTable", call)
 
     async def enable_recovery(self) -> None:
         """As the port says."""

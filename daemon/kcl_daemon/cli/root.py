@@ -107,6 +107,10 @@ main: Final = CommandGroup(
             "kcl_daemon.cli.leases:leases",
             "Show who reads which shard, and what the leader would do.",
         ),
+        "migrate": LaterCommand(
+            "kcl_daemon.cli.migrate:migrate",
+            "Show and steer the upgrade of an application from KCL 2.x.",
+        ),
     },
     params=[
         click.Option(

@@ -76,15 +76,9 @@ _LEASES: Final = (
         "leaseTableScanTotalSegments",
     ),
     *_never("maxLeaseRenewalThreads", why="there are no renewal threads to bound"),
-    *_not_yet(
-        "maxLeasesToStealAtOneTime",
-        "enablePriorityLeaseAssignment",
-        why="only of use beside 2.x workers, which are not supported yet",
-    ),
 )
 _UTILIZATION: Final = _not_yet("noOfPersistedMetricsPerWorkerMetrics")
 _COORDINATION: Final = (
-    *_not_yet("clientVersionConfig", already_so=("client_version_config_3x",)),
     *_not_yet(
         "skipShardSyncAtWorkerInitializationIfLeasesExist",
         "schedulerInitializationBackoffTimeMillis",

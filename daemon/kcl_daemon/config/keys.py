@@ -12,6 +12,7 @@ from typing import Final
 from kcl_daemon.config.key import MILLISECONDS, MILLISECONDS_OR_NONE, Key
 from kcl_daemon.config.keys_balance import BALANCE_KEYS, HANDOFF_KEYS
 from kcl_daemon.config.keys_tables import TABLE_KEYS
+from kcl_daemon.config.keys_versions import VERSION_KEYS
 from kcl_daemon.config.kinds import (
     INT_MAX,
     LONG_MAX,
@@ -192,6 +193,7 @@ KEYS: Final[tuple[Key, ...]] = (
     *TABLE_KEYS,
     *HANDOFF_KEYS,
     *BALANCE_KEYS,
+    *VERSION_KEYS,
     Key(
         "maxRecords",
         whole_number(1, 10_000, "records"),

@@ -10,6 +10,7 @@ from enum import Enum
 from math import inf
 
 from kcl_daemon.config.table_settings import TablesSettings
+from kcl_daemon.leases.client_version import ClientVersionConfig
 from kcl_daemon.shards.shard import InitialPosition
 
 
@@ -35,6 +36,10 @@ class LeaseSettings:
         worker_metrics_report_ms: how often a worker shows that it lives.
         handoff_timeout_ms: how long a graceful hand-off may take before the lease is moved all the same.
         graceful_handoff: whether a lease that moves is handed over; else it is taken from its owner at once.
+        client_version_config: whether the application comes from KCL 2.x, and how far the change has come.
+        max_leases_to_steal: beside 2.x workers: of living workers in one run.
+        priority_assignment: beside 2.x workers: whether leases that stood still for long are taken without regard to
+            a fair share.
     """
 
     failover_time_ms: int = 10_000
@@ -45,6 +50,9 @@ class LeaseSettings:
     worker_metrics_report_ms: int = 30_000
     handoff_timeout_ms: int = 30_000
     graceful_handoff: bool = True
+    client_version_config: ClientVersionConfig = ClientVersionConfig.V3X
+    max_leases_to_steal: int = 1
+    priority_assignment: bool = True
 
 
 class AssignmentStrategy(Enum):

@@ -32,7 +32,9 @@ class Consumer:
         self._interrupts.raise_to(Call.STOP if self._held.lost is None else Call.LEASE_LOST)
 
     async def run(self) -> None:
-        """Until the shard is finished or the lease is gone; it is not held afterwards.
+        """Until the shard is finished or the lease is gone.
+
+        The lease is not held afterwards, unless it is finished and finished ones are kept.
 
         Cancelled: the child is killed and nothing is written.
         """
@@ -40,8 +42,14 @@ class Consumer:
             self.request_stop()
         if await self._parents_finished():
             await self._work()
-        if self._held.lost is None and self._parts.keeper.holds(self._held.key):
-            await self._parts.keeper.give_up(self._held)
+        keeper = self._parts.keeper
+        stays = self._held.lease.is_finished and keeper.keeps_finished and not self._stopped
+        if self._held.lost is None and keeper.holds(self._held.key) and not stays:
+            await keeper.give_up(self._held)
+
+    @property
+    def _stopped(self) -> bool:
+        return self._interrupts.call is not Call.NONE
 
     async def _work(self) -> None:
         failures = 0

@@ -84,6 +84,8 @@ class LeaseKeeper:
         self._held: dict[LeaseKey, HeldLease] = {}
         self._nudge = Nudge(clock)
         self._began_s = clock.monotonic()
+        self.keeps_finished = False
+        """Whether finished leases stay ours and are renewed; set from outside (see `Taker`)."""
 
     @property
     def held(self) -> dict[LeaseKey, HeldLease]:

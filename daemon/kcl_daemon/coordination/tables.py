@@ -90,14 +90,18 @@ class ApplicationTables:
             # A worker with other settings began on the fresh application at the same moment. What exists wins.
             await self._make(await self._decide())
 
-    async def run(self) -> None:
-        """Add what may be added to tables in use: the index by owner, point-in-time recovery. Returns when it is done.
+    async def complete_index(self) -> None:
+        """Add the index by owner to a lease table that lacks it. Returns when it is ready.
 
         Never raises for AWS: the work goes on without.
         """
+        if not self._index_is_ready:
+            await self._persist(_INDEX, self._leases, self._index_step)
+        self._index_is_ready = False  # whoever asks again has reason to believe that it was removed
+
+    async def complete_recovery(self) -> None:
+        """Turn point-in-time recovery on where it is wanted. Returns when that is done; raises as little."""
         async with anyio.create_task_group() as jobs:
-            if not self._index_is_ready:
-                jobs.start_soon(self._persist, _INDEX, self._leases, self._index_step)
             for table in self._in_use:
                 if self._options(table).point_in_time_recovery:
                     jobs.start_soon(self._persist, _RECOVERY, table, self._recovery_step)

@@ -11,13 +11,14 @@ from anyio.abc import TaskGroup
 
 from kcl_daemon.consumer.consumer import Consumer
 from kcl_daemon.consumer.parts import ConsumerParts
-from kcl_daemon.coordination.assigner import Assigner
 from kcl_daemon.coordination.discovery import Discovery
 from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
 from kcl_daemon.coordination.reporter import Reporter
+from kcl_daemon.coordination.switchboard import Switchboard
 from kcl_daemon.coordination.tables import ApplicationTables
-from kcl_daemon.cpu.sampler import CpuSampler
+from kcl_daemon.coordination.taker import Taker
+from kcl_daemon.coordination.versions import Versions
 from kcl_daemon.errors import Throttled, Unavailable
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef
@@ -30,14 +31,15 @@ _LEAVE_FIRST_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """The parts of a worker that run all the time."""
+    """The parts of a worker that it starts and stops; which of the others run at a time the switchboard knows."""
 
     keeper: LeaseKeeper
     elector: Elector
     reporter: Reporter
-    assigner: Assigner
     discovery: Discovery
-    sampler: CpuSampler | None = None
+    taker: Taker
+    switchboard: Switchboard
+    versions: Versions
 
 
 @dataclass(eq=False, slots=True)
@@ -83,26 +85,28 @@ class Worker:
         await self._prepare()
         if self._stop.is_set():
             return
-        await self._loops.reporter.report()  # so that the first assignment knows of us
         loops = self._loops
+        if loops.switchboard.reports:
+            await loops.reporter.report()  # so that the first assignment knows of us
         async with anyio.create_task_group() as work:
             self._work = work
             work.start_soon(loops.keeper.run)
             async with anyio.create_task_group() as coordination:
-                coordination.start_soon(self._tables.run)
-                for loop in (loops.reporter, loops.elector, loops.assigner, loops.discovery, loops.sampler):
-                    if loop is not None:
-                        coordination.start_soon(loop.run)
+                coordination.start_soon(self._tables.complete_recovery)
+                coordination.start_soon(loops.switchboard.run)
+                coordination.start_soon(loops.versions.run)
                 self._log.info("worker_started")
                 await self._stop.wait()
+                await loops.taker.settle()
                 coordination.cancel_scope.cancel()
             await self._drain(loops)
             work.cancel_scope.cancel()
         self._log.info("worker_stopped")
 
     async def _prepare(self) -> None:
-        """Tables and stream, in that order; what is only slow or busy is asked again."""
-        for step in (self._tables.open, self._look_at_stream):
+        """Tables, version and stream, in that order; what is only slow or busy is asked again."""
+        assert self._loops is not None, "equip() comes first"
+        for step in (self._tables.open, self._loops.versions.begin, self._look_at_stream):
             await self._with_patience(step)
 
     async def _look_at_stream(self) -> None:
@@ -175,3 +179,5 @@ class Worker:
                 running.consumer.request_stop()
             while self._consumers:
                 await next(iter(self._consumers.values())).done.wait()
+            for held in loops.keeper.held.values():  # finished ones that were kept
+                leaving.start_soon(loops.keeper.give_up, held)

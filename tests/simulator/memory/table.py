@@ -101,6 +101,13 @@ class MemoryTable:
         self._index = IndexState.BUILDING
         self._defer_build(self._built)
 
+    async def remove_owner_index(self) -> None:
+        """As the port says; gone at once."""
+        self._require_table("UpdateTable")
+        if self._index is IndexState.ABSENT:
+            raise InvalidRequest("there is no such index", operation="UpdateTable")
+        self._index = IndexState.ABSENT
+
     def _built(self) -> None:
         if self._index is IndexState.BUILDING:
             self._index = IndexState.ACTIVE

@@ -130,6 +130,20 @@ async def test_a_refused_index_is_told_in_our_words(script: Script, code: str, k
     assert type(raised.value) is kind
 
 
+async def test_an_index_that_is_there_can_be_removed(script: Script) -> None:
+    index = {"IndexName": "LeaseOwnerToLeaseKeyIndex", "IndexStatus": "ACTIVE"}
+    script.answer("describe_table", {"Table": {**READY, "GlobalSecondaryIndexes": [index]}}, TableName="app")
+    asked = [{"Delete": {"IndexName": "LeaseOwnerToLeaseKeyIndex"}}]
+    script.answer("update_table", {}, TableName="app", GlobalSecondaryIndexUpdates=asked)
+    await script.table.remove_owner_index()
+
+
+async def test_an_index_that_is_not_there_cannot_be_removed(script: Script) -> None:
+    script.answer("describe_table", {"Table": {"TableStatus": "ACTIVE"}}, TableName="app")
+    with pytest.raises(InvalidRequest):
+        await script.table.remove_owner_index()
+
+
 async def test_recovery_is_one_call(script: Script) -> None:
     asked = {"PointInTimeRecoveryEnabled": True}
     script.answer("update_continuous_backups", {}, TableName="app", PointInTimeRecoverySpecification=asked)

@@ -47,6 +47,8 @@ SAMPLES = {
             "Tags": "team=data, cost = 7",
         }.items()
     },
+    "clientVersionConfig": "client_version_config_compatible_with_2x",
+    "enablePriorityLeaseAssignment": "no",
     "isGracefulLeaseHandoffEnabled": "no",
     "leaseAssignmentStrategy": "LEASE_COUNT_BASED",
     "reBalanceThresholdPercentage": "20",

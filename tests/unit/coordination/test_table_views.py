@@ -66,6 +66,9 @@ def test_everything_is_passed_on() -> None:
     table.exist_without_index()
     at_once(over.add_owner_index())
     assert at_once(over.describe()) == TableState(IndexState.ACTIVE)
+    at_once(over.remove_owner_index())
+    assert at_once(over.describe()) == TableState(IndexState.ABSENT)
+    at_once(over.add_owner_index())
     at_once(over.enable_recovery())
     assert table.has_recovery
     at_once(over.put({"leaseKey": "k", "leaseOwner": "w-1"}))

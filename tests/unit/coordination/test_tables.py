@@ -278,7 +278,7 @@ def test_a_missing_index_is_added_while_work_goes_on() -> None:
         await opened.open()
         assert "add_owner_index" not in stage.leases.asked
         async with anyio.create_task_group() as group:
-            group.start_soon(opened.run)
+            group.start_soon(opened.complete_index)
             await anyio.sleep(20)
             assert stage.leases.asked.count("add_owner_index") == 1
             assert "owner_index_ready" not in stage.log.events()
@@ -297,7 +297,7 @@ def test_an_index_that_another_worker_adds_at_the_same_moment_is_as_good() -> No
         await MemoryTable.add_owner_index(stage.leases)
         stage.leases.exist_without_index()
         stage.leases.refusals = [Unavailable("the table is being updated"), InvalidRequest("there is one")]
-        await opened.run()
+        await opened.complete_index()
         assert stage.log.events("warning") == []
 
     play(scene)
@@ -309,7 +309,7 @@ def test_a_denied_index_is_one_warning_with_advice() -> None:
         stage.leases.refusals = [AccessDenied("not allowed", operation="UpdateTable")]
         opened = stage.opened_by()
         await opened.open()
-        await opened.run()
+        await opened.complete_index()
         ((_, event, fields),) = [line for line in stage.log.lines if line[0] == "warning"]
         assert (event, fields["table"], fields["lacks"]) == (
             "table_not_completed",
@@ -327,7 +327,8 @@ def test_a_table_with_its_index_is_not_touched_again() -> None:
         opened = stage.opened_by()
         await opened.open()
         stage.leases.asked.clear()
-        await opened.run()
+        await opened.complete_index()
+        await opened.complete_recovery()
         assert stage.leases.asked == []
 
     play(scene)
@@ -339,7 +340,7 @@ def test_point_in_time_recovery_is_turned_on_where_it_is_asked_also_of_a_table_t
         opened = stage.opened_by(leases=RECOVERY, coordinator=RECOVERY)
         await opened.open()
         stage.leases.refusals = [Unavailable("the table is too new")]
-        await opened.run()
+        await opened.complete_recovery()
         on = [table.has_recovery for table in (stage.leases, stage.workers, stage.coordinator)]
         assert on == [True, False, True]
 
@@ -350,7 +351,7 @@ def test_in_one_table_only_the_options_of_the_lease_table_count() -> None:
     async def scene(stage: Stage) -> None:
         opened = stage.opened_by(SINGLE, worker_metrics=RECOVERY, coordinator=RECOVERY)
         await opened.open()
-        await opened.run()
+        await opened.complete_recovery()
         asked = stage.leases.asked + stage.workers.asked + stage.coordinator.asked
         assert "enable_recovery" not in asked
 
@@ -362,7 +363,7 @@ def test_what_never_works_is_given_up_with_one_warning() -> None:
         opened = stage.opened_by(leases=RECOVERY)
         await opened.open()
         stage.leases.refusals = [Unavailable("no") for _ in range(1000)]
-        await opened.run()
+        await opened.complete_recovery()
         assert stage.log.events("warning") == ["table_not_completed"]
         assert anyio.current_time() < 1000
 

@@ -1,0 +1,82 @@
+"""How `kcl-daemon migrate status` looks: as text, and as JSON for scripts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import orjson
+
+from kcl_daemon.cli.migrate_steps import Status
+from kcl_daemon.leases.client_version import CODEC, ClientVersion
+from kcl_daemon.leases.state_row import Refusal
+from kcl_daemon.leases.upgrade import ACTIVE_S
+from kcl_daemon.observe.redact import on_one_line
+
+_MEANING = {
+    ClientVersion.UPGRADE_FROM_2X: "workers take leases as KCL 2.x does; when all is ready for ten minutes the fleet "
+    "goes on to 3.x by itself",
+    ClientVersion.V3X_WITH_ROLLBACK: "the leader assigns leases; there is a way back (rollback) until a worker starts "
+    "with CLIENT_VERSION_CONFIG_3X",
+    ClientVersion.V2X: "rolled back: workers take leases as KCL 2.x does until the way forward is taken (rollforward)",
+    ClientVersion.V3X: "the leader assigns leases; the upgrade is complete",
+}
+
+
+def status_lines(seen: Status) -> Iterator[str]:
+    """The state, where it came from, and what an upgrade waits for."""
+    row = seen.row
+    if row is None:
+        yield f"no row {CODEC.row_key}: no 3.x worker has begun, or all are in phase 1"
+    elif isinstance(row, Refusal):
+        yield f"{on_one_line(row.problem)}; {row.advice}"
+    else:
+        yield f"{row.state}: {_MEANING.get(row.state, '')}"
+        yield f"  since {_date(row.at_ms)}, set by {on_one_line(row.by)}"
+        for past in row.history:
+            yield f"  before: {on_one_line(past.state)}, {_date(past.at_ms)}, {on_one_line(past.by)}"
+    yield f"index by owner: {seen.index.value}"
+    yield f"{seen.leases} leases, {len(seen.ready.unowned)} of them without an owner"
+    for key in seen.ready.unowned:
+        yield f"  {on_one_line(key)}: no owner"
+    silent = frozenset[str](seen.ready.silent)
+    known = {worker for worker, _ in seen.workers}
+    for worker, age_s in seen.workers:
+        lacks = "; owns leases, so an upgrade waits for it" if worker in silent else ""
+        yield f"  {on_one_line(worker)}: reported {age_s:.0f} s ago{lacks}"
+    for owner in sorted(silent - known):
+        yield f"  {on_one_line(owner)}: owns leases and has never reported, so an upgrade waits for it"
+    yield "ready to go on to 3.x" if seen.ready.is_met else f"not ready: {on_one_line(seen.ready.missing)}"
+
+
+def status_json(seen: Status) -> str:
+    """One document."""
+    row = seen.row
+    readable = row if row is not None and not isinstance(row, Refusal) else None
+    document = {
+        "clientVersion": None if readable is None else str(readable.state),
+        "problem": row.problem if isinstance(row, Refusal) else None,
+        "modifiedBy": None if readable is None else readable.by,
+        "modifiedMillis": None if readable is None else readable.at_ms,
+        "history": [
+            {"clientVersion": past.state, "modifiedBy": past.by, "modifiedMillis": past.at_ms}
+            for past in (() if readable is None else readable.history)
+        ],
+        "index": seen.index.value,
+        "leases": seen.leases,
+        "ready": seen.ready.is_met,
+        "leasesWithoutOwner": list(seen.ready.unowned),
+        "ownersThatDoNotReport": list(seen.ready.silent),
+        "workers": [
+            {"workerId": worker, "reportedSecondsAgo": round(age_s), "active": age_s < ACTIVE_S}
+            for worker, age_s in seen.workers
+        ],
+    }
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+
+
+def _date(at_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{at_ms} ms"

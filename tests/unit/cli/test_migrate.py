@@ -1,0 +1,276 @@
+"""`kcl-daemon migrate`: its command line, what it does to the tables of an application, and how it looks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from kcl_daemon.cli import main
+from kcl_daemon.cli.migrate_steps import Direction, NotSteered, decide, remove_index, status, steer
+from kcl_daemon.cli.migrate_view import status_json, status_lines
+from kcl_daemon.errors import AccessDenied, AwsError
+from kcl_daemon.leases.client_version import CODEC, ClientVersion
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.row import new_lease_row
+from kcl_daemon.leases.state_row import Past, StateRow
+from kcl_daemon.leases.stats import report
+from kcl_daemon.leases.table import RowUpdate, Written
+from kcl_daemon.ports import IndexState, Tables
+from kcl_protocol.sequence import TRIM_HORIZON
+from tests.simulator.loop import run_virtual
+from tests.simulator.memory.table import MemoryTable
+from tests.unit.fakes import LoopClock
+
+V = ClientVersion
+PROPERTIES = "executableName = true\nstreamName = orders\napplicationName = billing\nregionName = eu-west-1\n"
+# Nothing listens on port 1.
+NOWHERE = "dynamoDBEndpoint = http://127.0.0.1:1\nkinesisEndpoint = http://127.0.0.1:1\n"
+
+
+class Coordinator(MemoryTable):
+    """Somebody else may change the row just before our write."""
+
+    rival: ClientVersion | None = None
+
+    async def update(self, update: RowUpdate) -> Written:
+        if self.rival is not None:
+            rival, self.rival = self.rival, None
+            await self.says(rival)
+        return await super().update(update)
+
+    async def says(self, version: ClientVersion) -> None:
+        past = (Past(V.INIT.value, "w-1", 1_770_000_000_000),)
+        await self.put(CODEC.row(StateRow(version, "w-1", 1_770_000_000_000, past), key_attribute="key"))
+
+    async def state(self) -> ClientVersion:
+        stored = CODEC.read(await self.get(CODEC.row_key))
+        assert isinstance(stored, StateRow)
+        return stored.state
+
+
+class Denied(MemoryTable):
+    """A lease table whose index may not be deleted."""
+
+    async def remove_owner_index(self) -> None:
+        raise AccessDenied("no", operation="UpdateTable")
+
+
+class Stage:
+    """An application's tables."""
+
+    def __init__(self, leases: MemoryTable) -> None:
+        self.clock = LoopClock()
+        self.leases = leases
+        self.workers = MemoryTable("metrics", "wid")
+        self.coordinator = Coordinator("coordinator", "key")
+        self.tables = Tables(self.leases, self.workers, self.coordinator)
+        self.said: list[str] = []
+
+    async def steer(self, direction: Direction) -> None:
+        """All of what the command does."""
+        done = await steer(self.tables, direction, clock=self.clock)
+        if done.remove_index_after_s is not None:
+            await self.remove(done.remove_index_after_s)
+
+    async def remove(self, after_s: float) -> None:
+        await remove_index(self.tables, after_s, clock=self.clock, say=self.said.append)
+
+    async def index(self) -> IndexState:
+        state = await self.leases.describe()
+        assert state is not None
+        return state.owner_index
+
+
+def play(scene: Callable[[Stage], Awaitable[None]], leases: type[MemoryTable] = MemoryTable) -> Stage:
+    async def body() -> Stage:
+        stage = Stage(leases("billing", "leaseKey", has_owner_index=True))
+        for table in (stage.leases, stage.workers, stage.coordinator):
+            await table.ensure()
+        await scene(stage)
+        return stage
+
+    return run_virtual(body)
+
+
+@pytest.mark.parametrize("version", [V.UPGRADE_FROM_2X, V.V3X_WITH_ROLLBACK])
+def test_a_rollback_deletes_the_index_when_all_have_noticed(version: ClientVersion) -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.coordinator.says(version)
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(stage.steer, Direction.ROLLBACK)
+            await anyio.sleep(119)
+            assert await stage.coordinator.state() is V.V2X
+            assert await stage.index() is IndexState.ACTIVE
+        assert await stage.index() is IndexState.ABSENT
+        assert anyio.current_time() == pytest.approx(120)
+
+    assert "is being deleted" in play(scene).said[-1]
+
+
+def test_a_rollforward_during_the_wait_saves_the_index() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.coordinator.says(V.V2X)
+        async with anyio.create_task_group() as beside:
+
+            async def removed() -> None:
+                with pytest.raises(NotSteered, match="the index stays"):
+                    await stage.remove(120)
+
+            beside.start_soon(removed)
+            await anyio.sleep(50)
+            await stage.steer(Direction.ROLLFORWARD)
+        assert await stage.coordinator.state() is V.UPGRADE_FROM_2X
+        assert await stage.index() is IndexState.ACTIVE
+
+    play(scene)
+
+
+def test_an_index_that_is_gone_already_is_no_trouble() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.coordinator.says(V.UPGRADE_FROM_2X)
+        stage.leases.exist_without_index()
+        await stage.steer(Direction.ROLLBACK)
+
+    assert play(scene).said[-1] == "there is no index to delete"
+
+
+def test_an_index_that_may_not_be_deleted_is_told_with_what_is_left_to_do() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.coordinator.says(V.UPGRADE_FROM_2X)
+        with pytest.raises(AwsError, match=r"rolled back, delete the index of table billing later") as raised:
+            await stage.steer(Direction.ROLLBACK)
+        assert isinstance(raised.value, AccessDenied)
+        assert await stage.coordinator.state() is V.V2X
+
+    play(scene, Denied)
+
+
+@pytest.mark.parametrize(
+    ("direction", "version", "said"),
+    [
+        (Direction.ROLLBACK, None, "there is no row"),
+        (Direction.ROLLBACK, V.V3X, "there is no way back"),
+        (Direction.ROLLBACK, V.V2X, "has rolled back already"),
+        (Direction.ROLLFORWARD, V.UPGRADE_FROM_2X, "it was not rolled back"),
+    ],
+)
+def test_what_the_state_does_not_allow_is_refused_with_words(
+    direction: Direction, version: ClientVersion | None, said: str
+) -> None:
+    async def scene(stage: Stage) -> None:
+        if version is not None:
+            await stage.coordinator.says(version)
+        with pytest.raises(NotSteered, match=said):
+            await decide(stage.tables, direction, clock=stage.clock)
+
+    play(scene)
+
+
+def test_a_change_in_between_is_read_and_judged_anew() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.coordinator.says(V.UPGRADE_FROM_2X)
+        stage.coordinator.rival = V.V3X_WITH_ROLLBACK
+        await steer(stage.tables, Direction.ROLLBACK, clock=stage.clock)
+        assert await stage.coordinator.state() is V.V2X
+        await stage.coordinator.says(V.UPGRADE_FROM_2X)
+        stage.coordinator.rival = V.V3X
+        with pytest.raises(NotSteered, match="no way back"):
+            await steer(stage.tables, Direction.ROLLBACK, clock=stage.clock)
+
+    play(scene)
+
+
+def test_the_status_names_everything_that_an_upgrade_waits_for() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.coordinator.says(V.UPGRADE_FROM_2X)
+        stage.leases.exist_without_index()
+        for number, owner in enumerate(("w-1", "w-2", "w-old", None)):
+            lease = Lease(
+                LeaseKey(f"shardId-{number}"), 1, TRIM_HORIZON, lease_owner=WorkerId(owner) if owner else None
+            )
+            await stage.leases.put(new_lease_row(lease))
+        await stage.leases.put({"leaseKey": "shardId-bad", "leaseCounter": 1})
+        now_s = stage.clock.wall_ms() // 1000
+        await stage.workers.update(report(WorkerId("w-1"), now_s=now_s - 4))
+        await stage.workers.update(report(WorkerId("w-2"), now_s=now_s - 300))
+        seen = await status(stage.tables, clock=stage.clock)
+        text = "\n".join(status_lines(seen))
+        for part in (
+            "CLIENT_VERSION_UPGRADE_FROM_2X: workers take leases",
+            "since 2026-02-02T02:40:00+00:00, set by w-1",
+            "before: CLIENT_VERSION_INIT",
+            "index by owner: absent",
+            "4 leases, 1 of them without an owner",
+            "shardId-3: no owner",
+            "w-1: reported 4 s ago\n",
+            "w-2: reported 300 s ago; owns leases, so an upgrade waits for it",
+            "w-old: owns leases and has never reported",
+            "not ready: the index by owner is not active; 2 lease owners do not report",
+        ):
+            assert part in text
+        document = json.loads(status_json(seen))
+        assert document["clientVersion"] == V.UPGRADE_FROM_2X.value
+        assert document["ownersThatDoNotReport"] == ["w-2", "w-old"]
+        assert document["leasesWithoutOwner"] == ["shardId-3"]
+        assert document["ready"] is False
+        assert [worker["active"] for worker in document["workers"]] == [True, False]
+
+    play(scene)
+
+
+def test_the_status_of_an_application_without_a_row_or_with_a_strange_one_is_told() -> None:
+    async def scene(stage: Stage) -> None:
+        seen = await status(stage.tables, clock=stage.clock)
+        assert "no row Migration3.0" in next(status_lines(seen))
+        assert json.loads(status_json(seen))["clientVersion"] is None
+        await stage.coordinator.put({"key": CODEC.row_key, "cv": "CLIENT_VERSION_9X"})
+        seen = await status(stage.tables, clock=stage.clock)
+        assert "CLIENT_VERSION_9X" in next(status_lines(seen))
+        assert "CLIENT_VERSION_9X" in json.loads(status_json(seen))["problem"]
+
+    play(scene)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a properties file whose endpoints do not answer, and credentials of nobody."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in (
+        ("AWS_ACCESS_KEY_ID", "nobody"),
+        ("AWS_SECRET_ACCESS_KEY", "nothing"),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+    ):
+        monkeypatch.setenv(name, value)
+    (tmp_path / "app.properties").write_text(PROPERTIES + NOWHERE, "ascii")
+    return tmp_path
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(main, ["migrate", *words])
+
+
+def test_the_group_is_a_command_of_the_program() -> None:
+    command = main.get_command(click.Context(main), "migrate")
+    assert isinstance(command, click.Group)
+    assert sorted(command.commands) == ["rollback", "rollforward", "status"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["status"], 2, "no properties file given"),
+        (["rollback", "--help"], 0, "--no-index-deletion"),
+        (["status", "nowhere.properties"], 2, "nowhere.properties"),
+        (["rollforward", "-p", "app.properties", "--yes"], 1, "kcl-daemon migrate: Unavailable"),
+    ],
+)
+def test_the_command_line_says_what_is_wrong(here: Path, words: list[str], code: int, said: str) -> None:
+    result = invoke(*words)
+    assert result.exit_code == code
+    assert said in result.output
