@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator
 
 import pytest
 
 from tests.process.local import Local, local_process
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Programs started here can be interrupted, even where the tests run in a background that ignores SIGINT."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
