@@ -65,7 +65,7 @@ def test_a_layout_that_exists_wins_over_the_default(local: Local, tmp_path: Path
             app.put(2)
             app.wait_done()
             kinds = {row.get("entityType", {}).get("S") for row in app.rows().values()}
-            assert kinds == {"LEASE", "LEADER", "WORKER_METRIC_STATS"}
+            assert kinds == {"LEASE", "LEADER", "WORKER_METRIC_STATS", "CLIENT_VERSION_MIGRATION"}
             with app.daemon(CAREFUL, FLEET, worker="w-2") as second:
                 chosen = second.wait_for("table_layout_chosen")
                 assert (chosen["layout"], bool(chosen["reason"])) == ("single", True)
