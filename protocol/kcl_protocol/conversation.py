@@ -31,7 +31,7 @@ back to where the child asked and no combination exists that the tables do not s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 from kcl_protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
@@ -49,7 +49,7 @@ from kcl_protocol.messages import (
 )
 
 
-class Role(Enum):
+class Role(StrEnum):
     """The two sides."""
 
     DAEMON = "daemon"
@@ -61,7 +61,7 @@ class Role(Enum):
         return Role.CHILD if self is Role.DAEMON else Role.DAEMON
 
 
-class State(Enum):
+class State(StrEnum):
     """Where a conversation is; `..._CHECKPOINT`: the child waits for the answer to a checkpoint in that action."""
 
     START = "start"
@@ -80,7 +80,7 @@ class State(Enum):
     OVER = "over"
 
 
-class Kind(Enum):
+class Kind(StrEnum):
     """What a message is to the tables; the value is how errors and diagrams call it."""
 
     INITIALIZE = "initialize"
@@ -135,6 +135,7 @@ CHILD_SAYS: Final[Table] = {
 }
 
 SAYS: Final[Mapping[Role, Table]] = {Role.DAEMON: DAEMON_SAYS, Role.CHILD: CHILD_SAYS}
+_NOTHING: Final[Mapping[Kind, State]] = {}
 
 _CHECKPOINT_PENDING: Final = frozenset(
     state for state, row in DAEMON_SAYS.items() if Kind.CHECKPOINT_ANSWER in row
@@ -168,6 +169,7 @@ class Conversation:
 
     def __init__(self, role: Role) -> None:
         self._role = role
+        self._other = role.other
         self._state = State.START
         self._awaiting: str | None = None
 
@@ -210,11 +212,11 @@ class Conversation:
         Raises:
             RemoteProtocolError: the other side may not say this now; names the state, the message and what was expected.
         """
-        self._advance(self._role.other, message, RemoteProtocolError)
+        self._advance(self._other, message, RemoteProtocolError)
 
     def _advance(self, speaker: Role, message: Message, error: type[ProtocolError]) -> None:
         kind = _kind_of(message)
-        following = SAYS[speaker].get(self._state, {}).get(kind)
+        following = SAYS[speaker].get(self._state, _NOTHING).get(kind)
         is_for_another = isinstance(message, Status) and message.response_for != self._awaiting
         if following is None or is_for_another:
             raise error(
@@ -222,13 +224,13 @@ class Conversation:
                 f"expected {self._expected(speaker)}"
             )
         self._state = following
-        if kind is Kind.STATUS:
+        if isinstance(message, Status):
             self._awaiting = None
-        elif kind not in (Kind.CHECKPOINT_REQUEST, Kind.CHECKPOINT_ANSWER):
+        elif not isinstance(message, CheckpointRequest | CheckpointAnswer):
             self._awaiting = message.action
 
     def _expected(self, speaker: Role) -> str:
-        kinds = SAYS[speaker].get(self._state, {})
+        kinds = SAYS[speaker].get(self._state, _NOTHING)
         if not kinds:
             return "nothing more" if self.is_over else f"nothing until the {speaker.other.value} has spoken"
         return " or ".join(

@@ -53,6 +53,8 @@ class LineFramer:
             # The line has been delivered at its CR; an LF right after it belongs to the same end.
             self._after_cr = False
             data = data.removeprefix(b"\n")
+        if self._is_one_line(data):
+            return [data[:-1]]
         ended: list[bytes | OversizedLine] = []
         for piece in data.splitlines(keepends=True):
             content = piece.rstrip(b"\r\n")
@@ -70,6 +72,14 @@ class LineFramer:
         """The last line where the stream ended without a terminator, else None. The framer is empty afterwards."""
         self._after_cr = False
         return self._take() if self._length_bytes else None
+
+    def _is_one_line(self, data: bytes) -> bool:
+        """Whether this piece is one whole line with its LF and nothing else, as nearly all pieces are."""
+        return (
+            not self._length_bytes
+            and 0 <= data.find(b"\n") == len(data) - 1 <= self._max_line_bytes
+            and b"\r" not in data
+        )
 
     def _keep(self, content: bytes) -> None:
         self._length_bytes += len(content)

@@ -58,13 +58,15 @@ class Watch(Trace):
             self.reader[shard_id] = who
             self.deliveries.setdefault(shard_id, []).append(now())
 
-    def log(self, who: str, level: str, event: str, fields: dict[str, object]) -> None:
+    def log(
+        self, who: str, level: str, event: str, *, bound: dict[str, object], fields: dict[str, object]
+    ) -> None:
         """Remember assignments; warnings and faults as in every run."""
         if event == "lease_assigned":
             self.assigned.append(
                 Assigned(now(), str(fields["lease_key"]), str(fields["to"]), str(fields["reason"]))
             )
-        super().log(who, level, event, fields)
+        super().log(who, level, event, bound=bound, fields=fields)
 
 
 class Stage:

@@ -20,7 +20,7 @@ from tests.simulator.chance import Chance
 from tests.simulator.deliveries import Deliveries, Incarnation
 from tests.simulator.habits import Nursery
 from tests.simulator.life import Life
-from tests.simulator.loop import Promise, Timer, current_loop
+from tests.simulator.loop import Promise, Timer, Wake, current_loop
 from tests.simulator.program import CloseStdout, Exit, ExitLater, Hang, Print, Program, Read, Script, Wait
 from tests.simulator.violation import report
 
@@ -49,9 +49,10 @@ class SimChild:
         self._input_is_over = False
         self._is_reading = False
         self._timers: list[Timer] = []
+        self._resumes: Timer | None = None
         self._stdout: list[bytes] = []
         self._stdout_closed = False
-        self._heard: Promise[None] = Promise()
+        self._heard: Wake | None = None
         self._drained: Promise[None] = Promise()
         self._exited: Promise[int] = Promise()
 
@@ -67,7 +68,7 @@ class SimChild:
 
     def begin(self) -> None:
         """Run the script from its start."""
-        self._timers.append(current_loop().after(_PIPE_DELAY_S, self._resume))
+        self._resumes = current_loop().after(_PIPE_DELAY_S, self._resume)
 
     async def send(self, line: bytes) -> None:
         """Write to its stdin; waits while the pipe is full."""
@@ -85,8 +86,8 @@ class SimChild:
         """What it printed; empty at the end."""
         self._life.ensure_alive()
         while not self._stdout and not self._stdout_closed:
-            self._heard = Promise()
-            await self._heard.wait()
+            self._heard = Wake(loop=current_loop())
+            await self._heard
             self._life.ensure_alive()
         data = b"".join(self._stdout)
         self._stdout.clear()
@@ -129,8 +130,9 @@ class SimChild:
         if self.status is not None:
             return
         self.status = status
-        for timer in self._timers:
-            timer.cancel()
+        for timer in (*self._timers, self._resumes):
+            if timer is not None:
+                timer.cancel()
         self._script.close()
         self._close_stdout()
         self._drained.resolve(None)
@@ -152,7 +154,7 @@ class SimChild:
     def _look(self) -> None:
         if self._is_reading:
             self._is_reading = False
-            self._run(None, wants_message=True)
+            self._run(wants_message=True)
 
     def _next_message(self) -> DaemonMessage | None:
         if not self._unread:
@@ -163,11 +165,17 @@ class SimChild:
         return message
 
     def _resume(self) -> None:
-        self._run(None, wants_message=False)
+        self._run(wants_message=False)
 
-    def _run(self, message: DaemonMessage | None, *, wants_message: bool) -> None:
-        """Run the script up to where it has to wait."""
-        while self.is_running:
+    def _run(self, *, wants_message: bool) -> None:
+        """Run the script up to where it has to wait; then the worker hears what it printed."""
+        self._run_script(wants_message=wants_message)
+        if self._stdout:
+            self._be_heard()
+
+    def _run_script(self, *, wants_message: bool) -> None:
+        message: DaemonMessage | None = None
+        while self.status is None:
             if wants_message:
                 if not self._unread and not self._input_is_over:
                     self._is_reading = True
@@ -185,7 +193,7 @@ class SimChild:
             if isinstance(step, Hang):
                 return
             if isinstance(step, Wait):
-                self._timers.append(current_loop().after(step.seconds, self._resume))
+                self._resumes = current_loop().after(step.seconds, self._resume)
                 return
             self._do(step)
 
@@ -194,7 +202,6 @@ class SimChild:
             case Print(data):
                 if not self._stdout_closed:
                     self._stdout.append(data)
-                    self._heard.resolve(None)
             case CloseStdout():
                 self._close_stdout()
             case ExitLater(seconds):
@@ -206,7 +213,11 @@ class SimChild:
 
     def _close_stdout(self) -> None:
         self._stdout_closed = True
-        self._heard.resolve(None)
+        self._be_heard()
+
+    def _be_heard(self) -> None:
+        if self._heard is not None:
+            self._heard.wake()
 
 
 class SimChildren:

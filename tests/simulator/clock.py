@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
-import anyio
 from anyio import CancelScope
 
 from tests.simulator.chance import Chance
 from tests.simulator.life import Life
-from tests.simulator.loop import now
+from tests.simulator.loop import current_loop, now
+from tests.simulator.ordered import scope_until
 
 # The true date at virtual second 0, epoch seconds.
 EPOCH_S: Final = 1_700_000_000.0
@@ -38,7 +38,7 @@ class SimClock:
 
     def monotonic(self) -> float:
         """Seconds by this worker's clock."""
-        return self._monotonic_start_s + now() * self._speed
+        return self._monotonic_start_s + current_loop().now_s * self._speed
 
     def wall_ms(self) -> int:
         """Epoch milliseconds by this worker's clock."""
@@ -51,14 +51,14 @@ class SimClock:
     async def sleep(self, seconds: float) -> None:
         """Wait that long by this worker's clock."""
         self._life.ensure_alive()
-        await anyio.sleep(seconds / self._speed)
+        await current_loop().pause(seconds / self._speed)
         self._life.ensure_alive()
 
     def move_on_after(self, seconds: float | None) -> CancelScope:
         """A scope that ends after that long by this worker's clock."""
         if seconds is None:
             return CancelScope()
-        return CancelScope(deadline=now() + max(0.0, seconds) / self._speed)
+        return scope_until(now() + max(0.0, seconds) / self._speed)
 
 
 def drawn_clock(chance: Chance, life: Life, *, skew_s: float, drift: float) -> SimClock:

@@ -101,8 +101,9 @@ class Deliveries:
         shard = self._truth.shards[child.shard_id]
         if child.largest is None:
             self._check_parents(child)
-        self.last_delivery_s[child.shard_id] = now()
-        for record in records:
+        now_s = now()
+        self.last_delivery_s[child.shard_id] = now_s
+        for index, record in enumerate(records):
             number = int(record.sequence_number)
             place = shard.index.get(number)
             if place is None:
@@ -116,14 +117,16 @@ class Deliveries:
                     "record_skipped", f"{child} was given {number} where {shard.numbers[expected]} comes next"
                 )
             elif place < expected:
-                report("out_of_order", f"{child} was given {number} again, after {child.largest}")
+                last = _position(records[index - 1]) if index else child.largest
+                report("out_of_order", f"{child} was given {number} again, after {last}")
             if record.data != shard.data[place]:
                 report("altered_record", f"{child}: {number} has other data than was written")
             child.next_place = place + 1
-            child.largest = ExtendedSequenceNumber(record.sequence_number, record.sub_sequence_number)
             if not shard.deliveries[place]:
-                self.latency_most_s = max(self.latency_most_s, now() - shard.written_at_s[place])
+                self.latency_most_s = max(self.latency_most_s, now_s - shard.written_at_s[place])
             shard.delivered(place)
+        if records:
+            child.largest = _position(records[-1])
         self._trace.note(child.worker_id, "delivered", f"{child.shard_id} {len(records)} to {child.largest}")
 
     def shard_ended(self, child: Incarnation) -> None:
@@ -178,3 +181,7 @@ class Deliveries:
             stored = self._rows.checkpoint_of(parent)
             if stored is not None and not stored.is_shard_end:
                 report("child_before_parent", f"{child} got records while the row of {parent} says {stored}")
+
+
+def _position(record: Record) -> ExtendedSequenceNumber:
+    return ExtendedSequenceNumber(record.sequence_number, record.sub_sequence_number)

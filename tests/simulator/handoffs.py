@@ -6,11 +6,15 @@ Owns the reading of hand-offs from writes on lease rows. Knows nothing of worker
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from tests.simulator.faults import RowWrite
 from tests.simulator.loop import current_loop
 from tests.simulator.plan import DieInHandoff, Side, Step
 from tests.simulator.rows import LeaseView
+
+# Only while a hand-off is under way has a row this attribute.
+_NEXT: Final = "checkpointOwner"
 
 
 class HandoffDeaths:
@@ -38,6 +42,8 @@ class HandoffDeaths:
     def row_written(self, write: RowWrite, *, leader: str | None) -> None:
         """Look at a write; the first death that waits for such a one takes place."""
         if write.table != self._table or write.before is None or write.after is None:
+            return
+        if not (_NEXT in write.before or _NEXT in write.after or write.key in self._passed_on):
             return
         before, after = LeaseView.of(write.before), LeaseView.of(write.after)
         found = self._step(write, before, after)

@@ -7,7 +7,7 @@ of what the worker does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
+from enum import StrEnum
 
 from tests.simulator.loop import Lane
 
@@ -19,7 +19,7 @@ class WorkerKilled(BaseException):
     """
 
 
-class Service(Enum):
+class Service(StrEnum):
     """What a worker can be cut off from."""
 
     DYNAMODB = "dynamodb"

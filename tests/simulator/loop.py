@@ -2,7 +2,8 @@
 
 Owns the time, the order in which everything runs, and which simulated process a callback belongs to. A process (a
 `Lane`) can be held as SIGSTOP holds a real one: nothing of it runs until it is released, while the world and its
-timers go on. Knows nothing of workers, tables or streams. The only file of the simulator that imports asyncio.
+timers go on. Knows nothing of workers, tables or streams. With `handles` the only file
+of the simulator that imports asyncio.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final, Generic, TypeVar, TypeVarTuple, cast
 
 import anyio
+import anyio.lowlevel
 
+from tests.simulator.handles import Alarm, Callback
 from tests.simulator.ordered import ordered_cancellation
 
 T = TypeVar("T")
@@ -49,12 +52,15 @@ class Lane:
     def hold(self) -> None:
         """Run nothing of this lane until `release`, as SIGSTOP does."""
         self.held = True
+        current_loop().lanes_held.add(self.name)
 
     def release(self) -> None:
         """Let it go on where it was, as SIGCONT does; timers that came due in the meantime fire now."""
         self.held = False
+        loop = current_loop()
+        loop.lanes_held.discard(self.name)
         waiting, self._held_back = self._held_back, []
-        current_loop().run_soon(waiting)
+        loop.run_soon(waiting)
 
     def hold_back(self, handle: asyncio.Handle) -> None:
         """Keep a callback for later; for the loop only."""
@@ -79,6 +85,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._spawned: set[asyncio.Task[None]] = set()
         self._outside = Context()
         self.handles_run = 0
+        self.lanes_held: set[str] = set()
 
     def time(self) -> float:
         """Virtual seconds since the start; `now_s` for those in a hurry."""
@@ -121,7 +128,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.Handle:
         """As asyncio's, without its checks."""
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = Callback(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -143,7 +150,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """As asyncio's, in virtual time; timers of the same moment fire in the order in which they were set."""
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = Alarm(when, callback, args, self, context)
         self._sequence += 1
         heapq.heappush(self._timers, (when, self._sequence, timer))
         return timer
@@ -161,38 +168,68 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._timers_cancelled = 0
 
     def _run_once(self) -> None:
+        """Many rounds, until somebody stops the loop."""
         ready = self._ready
-        if not ready:
-            self._advance()
-        else:
-            self._idle_rounds += 1
-            if self._idle_rounds > _ROUNDS_WITHOUT_PROGRESS:
-                self._idle_rounds = 0
-                raise Livelock(
-                    f"at {self.now_s:.3f} s: time stands still while this runs: {list(ready)[:3]!r}"
-                )
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle._cancelled:
-                self._run_handle(handle)
-            if self._crash is not None:
-                error, self._crash = self._crash, None
-                raise error
+        while True:
+            if not ready:
+                self._advance()
+            else:
+                self._count_idle_round()
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle._cancelled and not (self.lanes_held and self._is_held_back(handle)):
+                    self._run_handle(handle)
+                if self._crash is not None:
+                    error, self._crash = self._crash, None
+                    raise error
+            if self._stopping:  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # asyncio's own flag
+                return
 
-    def _run_handle(self, handle: Any) -> None:
-        """As `Handle._run`, but for held lanes; the fields it reads are the same since Python 3.7."""
+    def _count_idle_round(self) -> None:
+        self._idle_rounds += 1
+        if self._idle_rounds > _ROUNDS_WITHOUT_PROGRESS:
+            self._idle_rounds = 0
+            raise Livelock(
+                f"at {self.now_s:.3f} s: time stands still while this runs: {list(self._ready)[:3]!r}"
+            )
+
+    def _is_held_back(self, handle: Any) -> bool:
+        """Whether it belongs to a held lane, which keeps it then."""
         context: Context = handle._context
         lane = context.get(_LANE)
-        if lane is not None and lane.held:
-            lane.hold_back(handle)
-            return
+        if lane is None or not lane.held:
+            return False
+        lane.hold_back(handle)
+        return True
+
+    def _run_handle(self, handle: Any) -> None:
+        """As `Handle._run`; the fields it reads are the same since Python 3.7."""
         self.handles_run += 1
         try:
-            context.run(handle._callback, *handle._args)
+            handle._context.run(handle._callback, *handle._args)
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # noqa: BLE001 - as asyncio; nobody else could see it
             self.crash(error)
+
+    def go_on(self, wakeup: Callable[[Wake], object], wake: Wake, context: Context) -> None:
+        """Let the task that waits for `wake` run now, later where its lane is held; for `Wake` only."""
+        if self.lanes_held and self._is_held_back(Callback(wakeup, (wake,), self, context)):
+            return
+        if self._crash is not None:  # the run is over: nobody goes on
+            self.call_soon(wakeup, wake, context=context)
+            return
+        self.handles_run += 1
+        context.run(wakeup, wake)
+
+    async def pause(self, seconds: float) -> None:
+        """As asyncio's sleep."""
+        if seconds <= 0:
+            await anyio.lowlevel.checkpoint()
+            return
+        wake = Wake(loop=self)
+        wake.timer = self.after(seconds, wake.wake)
+        await wake
 
     def _advance(self) -> None:
         """Jump to the next timer and make ready what is due then."""
@@ -213,6 +250,44 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._timers_cancelled -= 1
             else:
                 self._ready.append(timer)
+
+
+class Wake(asyncio.Future[None]):
+    """A wait of one task that goes on at once when it is woken, not in the loop's next round: half the work.
+
+    To be woken from outside of all tasks only: by a timer.
+
+    Attributes:
+        timer: goes when the wait is cancelled.
+    """
+
+    _wakeup: Callable[[Wake], object] | None = None
+    _wakeup_context: Context
+    timer: Timer | None = None
+
+    def add_done_callback(self, fn: Callable[[Wake], object], /, *, context: Context | None = None) -> None:
+        """As asyncio's, for the one task that waits."""
+        assert self._wakeup is None, "only one task may wait"
+        self._wakeup = fn
+        self._wakeup_context = copy_context() if context is None else context
+
+    def wake(self) -> None:
+        """The wait is over; no effect on one that is over."""
+        if not self.done():
+            self.set_result(None)
+            if self._wakeup is not None:
+                current_loop().go_on(self._wakeup, self, self._wakeup_context)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """As asyncio's: the task notices in the next round."""
+        if not super().cancel(msg):
+            return False
+        if self.timer is not None:
+            self.timer.cancel()
+        if self._wakeup is not None:
+            # Not the running loop: who clears a run away cancels what is left while none runs.
+            self.get_loop().call_soon(self._wakeup, self, context=self._wakeup_context)
+        return True
 
 
 class Promise(Generic[T]):
@@ -273,7 +348,8 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
                 coroutine.close()
                 raise RuntimeError("an in-memory adapter waited for something")
     except StopIteration as stop:
-        return cast("T", stop.value)
+        value: T = stop.value
+        return value
 
 
 def run_virtual(main: Callable[[], Awaitable[T]]) -> T:

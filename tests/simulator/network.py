@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from kcl_daemon.errors import AwsError, Throttled, Unavailable
 from tests.simulator.chance import Chance
 from tests.simulator.life import Life, Service
-from tests.simulator.loop import Promise, current_loop
+from tests.simulator.loop import Wake, current_loop
 
 T = TypeVar("T")
 
@@ -116,15 +116,14 @@ class Network:
         """
         life.ensure_alive()
         self.calls[operation] = self.calls.get(operation, 0) + 1
-        promise: Promise[T] = Promise()
         if writes and self._dies_here(life, effect):
             life.ensure_alive()
+        request = _Request(effect)
         fate = self._fate(life, service, writes=writes)
-        trouble = self.trouble[service]
-        self._send(promise, fate, trouble, _carrying_out(promise, effect), operation)
-        answer = await promise.wait()
+        self._send(request, fate, self.trouble[service], operation)
+        await request.wake
         life.ensure_alive()
-        return answer
+        return request.answer()
 
     def _dies_here(self, life: Life, effect: Callable[[], object]) -> bool:
         limit = self.write_limits.get(life.worker_id)
@@ -144,6 +143,8 @@ class Network:
             return Fate.LOST
         trouble = self.trouble[service]
         draw = self.chance.random()
+        if trouble is CALM:
+            return Fate.DONE
         for probability, fate in (
             (trouble.throttled, Fate.THROTTLED),
             (trouble.lost, Fate.LOST),
@@ -156,53 +157,71 @@ class Network:
             draw -= probability
         return Fate.DONE
 
-    def _send(
-        self,
-        promise: Promise[T],
-        fate: Fate,
-        trouble: Trouble,
-        carry_out: Callable[[], Callable[[], None]],
-        operation: str,
-    ) -> None:
+    def _send(self, request: _Request[T], fate: Fate, trouble: Trouble, operation: str) -> None:
         after = current_loop().after
         chance = self.chance
         soon = chance.uniform(*trouble.latency_s)
+        if fate is Fate.DONE:
+            after(soon, request.carry_out_and_answer)
+            return
         failed = Unavailable("no answer", operation=operation)
         match fate:
-            case Fate.DONE:
-                after(soon, _carry_out_and_answer, carry_out)
             case Fate.SLOW:
                 on_the_way, on_the_way_back = (
                     chance.uniform(*trouble.slow_s) / 2,
                     chance.uniform(*trouble.slow_s) / 2,
                 )
-                after(on_the_way, lambda: after(on_the_way_back, carry_out()))
+                after(on_the_way, request.carry_out)
+                after(on_the_way + on_the_way_back, request.tell)
             case Fate.THROTTLED:
-                after(soon, promise.fail, Throttled("rate exceeded", operation=operation))
+                after(soon, request.fail, Throttled("rate exceeded", operation=operation))
             case Fate.LOST:
-                after(chance.uniform(*_GIVE_UP_S), promise.fail, failed)
+                after(chance.uniform(*_GIVE_UP_S), request.fail, failed)
             case Fate.UNANSWERED:
-                after(soon, carry_out)
-                after(soon + chance.uniform(0.0, _GIVE_UP_S[1]), promise.fail, failed)
+                after(soon, request.carry_out)
+                after(soon + chance.uniform(0.0, _GIVE_UP_S[1]), request.fail, failed)
             case Fate.BELATED:
                 given_up = chance.uniform(*_GIVE_UP_S)
-                after(given_up, promise.fail, failed)
-                after(given_up + chance.uniform(*trouble.belated_s), carry_out)
+                after(given_up, request.fail, failed)
+                after(given_up + chance.uniform(*trouble.belated_s), request.carry_out)
 
 
-def _carrying_out(promise: Promise[T], effect: Callable[[], T]) -> Callable[[], Callable[[], None]]:
-    """First call: the effect takes place; second: its result reaches the caller."""
+class _Request(Generic[T]):
+    """One call on its way: its effect takes place, and its caller is told what came of it, or something else."""
 
-    def carry_out() -> Callable[[], None]:
+    __slots__ = ("_effect", "_error", "_refused", "_result", "wake")
+
+    def __init__(self, effect: Callable[[], T]) -> None:
+        self.wake = Wake(loop=current_loop())
+        self._effect = effect
+        self._result: T | None = None
+        self._refused: AwsError | None = None
+        self._error: AwsError | None = None
+
+    def carry_out(self) -> None:
+        """The effect takes place; nobody is told yet."""
         try:
-            result = effect()
+            self._result = self._effect()
         except AwsError as error:
-            refused = error
-            return lambda: promise.fail(refused)
-        return lambda: promise.resolve(result)
+            self._refused = error
 
-    return carry_out
+    def tell(self) -> None:
+        """What came of the effect reaches the caller."""
+        self._error = self._refused
+        self.wake.wake()
 
+    def carry_out_and_answer(self) -> None:
+        """Both at once."""
+        self.carry_out()
+        self.tell()
 
-def _carry_out_and_answer(carry_out: Callable[[], Callable[[], None]]) -> None:
-    carry_out()()
+    def fail(self, error: AwsError) -> None:
+        """The caller is told this, whatever comes of the effect."""
+        self._error = error
+        self.wake.wake()
+
+    def answer(self) -> T:
+        """What the caller was told."""
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]  # pyright: ignore[reportReturnType]  # there, as there is no error

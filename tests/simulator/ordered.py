@@ -11,6 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import anyio
 from anyio._backends import _asyncio
 
 T = TypeVar("T")
@@ -21,17 +22,18 @@ class OrderedSet(dict[T, None]):
 
     __slots__ = ()
 
-    def add(self, item: T) -> None:
-        """Add an item; one that is there keeps its place."""
-        self[item] = None
-
-    def remove(self, item: T) -> None:
-        """Take an item out; KeyError where it is not there."""
-        del self[item]
+    # An item that is there keeps its place; the bare methods, because every scope of a run calls them.
+    add = dict.setdefault
+    remove = dict.__delitem__
 
     def discard(self, item: T) -> None:
         """Take an item out if it is there."""
         self.pop(item, None)
+
+
+def scope_until(deadline_s: float) -> anyio.CancelScope:
+    """`anyio.CancelScope(deadline=...)` without the search for the backend, which is always the same here."""
+    return _asyncio.CancelScope(deadline=deadline_s)
 
 
 @contextmanager

@@ -121,7 +121,8 @@ class Program:
                 continue
             self._take_in(message)
             mischief = self._nursery.mischief_now(self._chance)
-            yield from self._misbehave_before(mischief)
+            if mischief is not None:
+                yield from self._misbehave_before(mischief)
             yield from self._act(message, mischief)
             yield from self._report_done(message, mischief)
 

@@ -54,7 +54,7 @@ class LeaseView:
     def of(row: Row) -> LeaseView:
         """The view of a row."""
         for name, value in row.items():
-            if value in ("", frozenset()):
+            if not value and value in ("", frozenset()):
                 raise ValueError(f"{name} is empty")
         return LeaseView(
             counter=_integer(row, "leaseCounter"),
@@ -208,6 +208,8 @@ class LeaseTableRules:
         before, after = change.write.before, change.write.after
         assert before is not None
         assert after is not None
+        if before.keys() <= KNOWN_ATTRIBUTES and after.keys() <= KNOWN_ATTRIBUTES:
+            return None
         for name in sorted((before.keys() | after.keys()) - KNOWN_ATTRIBUTES):
             if before.get(name) != after.get(name):
                 return f"{name}, which is not ours, became {after.get(name)!r}"

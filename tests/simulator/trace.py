@@ -41,15 +41,17 @@ class Trace:
         if self._write is not None:
             self._write(f"{now():10.3f}  {who:<12} {event:<24} {detail}")
 
-    def log(self, who: str, level: str, event: str, fields: dict[str, object]) -> None:
-        """A worker logged something."""
+    def log(
+        self, who: str, level: str, event: str, *, bound: dict[str, object], fields: dict[str, object]
+    ) -> None:
+        """A worker logged something; `bound` are the fields that all events of this log have."""
         self._digest.update(f"{now():.6f} {who} {level} {event}\n".encode())
         if event in _MUST_NEVER_HAPPEN:
-            report(event, f"{who}: {fields}")
+            report(event, f"{who}: {bound | fields}")
         if level in {"warning", "error"}:
             self.warnings[f"{level} {event}"] += 1
         if self._write is not None:
-            shown = " ".join(f"{name}={value}" for name, value in fields.items())
+            shown = " ".join(f"{name}={value}" for name, value in (bound | fields).items())
             self._write(f"{now():10.3f}  {who:<12} {level:<8} {event:<24} {shown}")
 
 
@@ -82,4 +84,4 @@ class TraceLog:
         self._log("error", event, fields)
 
     def _log(self, level: str, event: str, fields: dict[str, object]) -> None:
-        self._trace.log(self._who, level, event, {**self._fields, **fields})
+        self._trace.log(self._who, level, event, bound=self._fields, fields=fields)

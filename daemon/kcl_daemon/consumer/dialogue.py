@@ -5,6 +5,7 @@ Owns the pace of the conversation and its time-outs. Knows nothing of batches, l
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
@@ -47,7 +48,8 @@ class Dialogue:
         self._on_silence = on_silence
         self._conversation = Conversation(Role.DAEMON)
         self._framer = LineFramer(_LINE_MOST_BYTES)
-        self._inbox_in, self._inbox = anyio.create_memory_object_stream[ChildMessage](_INBOX_MESSAGES)
+        self._inbox: deque[ChildMessage] = deque()
+        self._arrived = anyio.Event()
         self._strays = 0
         self.silent = False
 
@@ -56,20 +58,15 @@ class Dialogue:
 
         Only messages wait in the inbox. Says by `on_silence` when nothing more will come; returns then.
         """
-        with self._inbox_in, self._inbox:
-            while True:
-                data = await self._child.receive()
-                if not data:
-                    break
-                for line in self._framer.feed(data):
-                    self._line(line)
-            rest = self._framer.close()
-            if rest is not None:
-                self._line(rest)
-            self._inbox_in.close()
-            self.silent = True
-            self._on_silence()
-            await anyio.sleep_forever()  # what waits in the inbox may still be read
+        while data := await self._child.receive():
+            for line in self._framer.feed(data):
+                self._line(line)
+        rest = self._framer.close()
+        if rest is not None:
+            self._line(rest)
+        self.silent = True
+        self._arrived.set()
+        self._on_silence()
 
     async def perform(self, action: Action) -> None:
         """Have the child do one action.
@@ -79,11 +76,9 @@ class Dialogue:
             ChildTimedOut: one of its messages took longer than the time-out; it should be ended.
             ChildBrokeProtocol: it answered something else.
         """
-        if self._inbox.statistics().current_buffer_used:
+        if self._inbox:
             # It would be taken for the answer to this action, and records would count as done that nobody has seen.
-            raise ChildBrokeProtocol(
-                f"it sent {self._inbox.receive_nowait()} before it was given {action.action}"
-            )
+            raise ChildBrokeProtocol(f"it sent {self._inbox.popleft()} before it was given {action.action}")
         self._conversation.send(action)
         await self._send(encode(action), action.action)
         while True:
@@ -122,10 +117,19 @@ class Dialogue:
             raise await self.exited(doing) from gone
 
     async def _next(self, doing: str) -> ChildMessage:
-        try:
-            return await self._in_time(doing, self._inbox.receive)
-        except anyio.EndOfStream as ended:
-            raise await self.exited(doing) from ended
+        message = await self._in_time(doing, self._receive)
+        if message is None:
+            raise await self.exited(doing)
+        return message
+
+    async def _receive(self) -> ChildMessage | None:
+        """The next message, None where no more will come. Cancelled: it stays in the inbox."""
+        while not self._inbox:
+            if self.silent:
+                return None
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        return self._inbox.popleft()
 
     async def _in_time(self, doing: str, wait: Callable[[], Awaitable[T]]) -> T:
         if self._timeout_s is None:
@@ -145,9 +149,10 @@ class Dialogue:
             case Echo(action):
                 self._stray("it echoed an action of ours", action)
             case message:
-                try:
-                    self._inbox_in.send_nowait(message)
-                except anyio.WouldBlock:
+                if len(self._inbox) < _INBOX_MESSAGES:
+                    self._inbox.append(message)
+                    self._arrived.set()
+                else:
                     # Nobody asked for so many; the first of them ends the conversation when it is looked at.
                     self._stray("more messages than were asked for", str(message))
 

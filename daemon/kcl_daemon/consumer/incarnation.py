@@ -134,6 +134,7 @@ class Incarnation:
             clock=parts.clock,
             randomness=parts.randomness,
             log=self._log,
+            tells_empty=parts.settings.child.call_for_empty,
         )
 
     async def _limit(self, conversation: anyio.CancelScope) -> None:

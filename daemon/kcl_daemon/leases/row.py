@@ -7,7 +7,8 @@ written exactly; attributes that are not ours survive because no write replaces 
 from __future__ import annotations
 
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Final
+from functools import lru_cache
+from typing import Final, cast
 
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.table import Absent, Condition, Equals, Row, RowUpdate, Value
@@ -33,6 +34,8 @@ _HASH_END: Final = "endingHashKey"
 _THROUGHPUT: Final = "throughputKBps"
 
 _SIX_PLACES: Final = Decimal("0.000001")
+_NO_SHARDS: Final = frozenset[ShardId]()
+_SHARDS_REMEMBERED: Final = 4096
 
 
 class MalformedRowError(ValueError):
@@ -267,10 +270,12 @@ class _Reader:
         return value
 
     def shard_ids(self, name: str) -> frozenset[ShardId]:
-        value = self._row.get(name, frozenset[str]())
+        value = self._row.get(name)
+        if value is None:
+            return _NO_SHARDS
         if not isinstance(value, frozenset):
             raise self._wrong(name, "a set of strings")
-        return frozenset(ShardId(shard_id) for shard_id in value)
+        return cast("frozenset[ShardId]", value)
 
     def position(self, name: str, sub_name: str) -> ExtendedSequenceNumber:
         text = self.text(name)
@@ -286,6 +291,15 @@ class _Reader:
         start, end = self.text(_HASH_START), self.text(_HASH_END)
         if start is None or end is None:
             return None
-        if not (start.isdecimal() and end.isdecimal() and int(start) <= int(end)):
+        hash_range = _parsed_hash_range(start, end)
+        if hash_range is None:
             raise self._wrong(_HASH_START, f"below {_HASH_END} {end!r}")
-        return HashRange(int(start), int(end))
+        return hash_range
+
+
+@lru_cache(maxsize=_SHARDS_REMEMBERED)
+def _parsed_hash_range(start: str, end: str) -> HashRange | None:
+    """The range; None where it is none. It is the same in every write on a lease: worth remembering."""
+    if not (start.isdecimal() and end.isdecimal() and int(start) <= int(end)):
+        return None
+    return HashRange(int(start), int(end))

@@ -31,7 +31,7 @@ class Pace:
 
     def succeeded(self) -> Pace:
         """After a good read."""
-        return Pace(self.idle_s)
+        return Pace(self.idle_s) if self.failures else self
 
     def pause_s(self, *, elapsed_s: float, behind: bool, chance: float) -> float:
         """Seconds to wait from now.

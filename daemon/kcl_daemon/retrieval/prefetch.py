@@ -72,7 +72,17 @@ class Source:
 
 
 class Prefetch:
-    """The prefetcher of one shard for one child. `run` fills the buffer, `next` takes from it; one taker at a time."""
+    """The prefetcher of one shard for one child. `run` fills the buffer, `next` takes from it; one taker at a time.
+
+    Args:
+        source: what is read.
+        kinesis: from where.
+        settings: how far ahead and how often.
+        clock: for pauses and time-outs.
+        randomness: spreads retries.
+        log: for what Kinesis does.
+        tells_empty: whether the taker wants to hear of answers without records; else they take no place and wake nobody.
+    """
 
     def __init__(
         self,
@@ -83,6 +93,7 @@ class Prefetch:
         clock: Clock,
         randomness: Randomness,
         log: Log,
+        tells_empty: bool = True,
     ) -> None:
         self._source = source
         self._kinesis = kinesis
@@ -90,6 +101,7 @@ class Prefetch:
         self._clock = clock
         self._randomness = randomness
         self._log = log
+        self._tells_empty = tells_empty
         self._buffer: deque[Batch | EndOfShard] = deque()
         self._buffered_bytes = 0
         self._filled = anyio.Event()
@@ -172,7 +184,8 @@ class Prefetch:
             memory.idle_iterator = None
         elif memory.first_sequence_number is None:
             memory.idle_iterator, memory.idle_until_s = fetched.next_iterator, self._clock.wall_ms() / 1000
-        if fetched.records or not self._buffer:  # empty answers must not take the place of full ones
+        # Empty answers must not take the place of full ones.
+        if fetched.records or (self._tells_empty and not self._buffer):
             self._put(
                 Batch(self._undelivered(fetched.records), fetched.millis_behind_latest, fetched.size_bytes)
             )

@@ -122,6 +122,8 @@ def _require_capacity(account: Account, stream: Stream, shard: Shard) -> None:
 
 
 def _entries(stream: Stream, shard: Shard, start: int, end: int) -> list[Answer]:
+    if start == end:
+        return []
     text, index = stream.numbers.text, shard.index
     return [
         {

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 import orjson
 
 from kcl_local.kinesis.errors import invalid_argument
+
+_ITERATOR_TYPES: Final = (str, str, int, str, int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +47,17 @@ class ShardIterator:
     @classmethod
     def decode(cls, text: str) -> ShardIterator:
         """Read what `encode` wrote; ServiceError `InvalidArgumentException` for anything else."""
-        match _unpack(text):
-            case [
-                "iterator",
-                str(name),
-                int(identity),
-                str(shard_id),
-                int(tick),
-                float() | int() as issued_s,
-            ]:
-                return cls(name, identity, shard_id, tick, float(issued_s))
-            case _:
-                raise invalid_argument("ShardIterator is not valid")
+        fields = _unpack(text)
+        if (
+            not isinstance(fields, list)
+            or tuple(map(type, fields)) != _ITERATOR_TYPES
+            or fields[0] != "iterator"
+        ):
+            raise invalid_argument("ShardIterator is not valid")
+        _kind, name, identity, shard_id, tick, issued_s = cast(
+            "tuple[str, str, int, str, int, float]", fields
+        )
+        return cls(name, identity, shard_id, tick, issued_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +108,11 @@ class ShardPage:
 
 
 def _pack(fields: list[object]) -> str:
-    return base64.b64encode(orjson.dumps(fields)).decode("ascii")
+    return binascii.b2a_base64(orjson.dumps(fields), newline=False).decode("ascii")
 
 
 def _unpack(text: str) -> object:
     try:
-        return cast("object", orjson.loads(base64.b64decode(text, validate=True)))
+        return cast("object", orjson.loads(binascii.a2b_base64(text, strict_mode=True)))
     except (binascii.Error, ValueError):
         return None

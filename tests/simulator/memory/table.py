@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from types import MappingProxyType
-from typing import assert_never
+from typing import Final, assert_never
 
 from kcl_daemon.aws.expressions import check_key, check_update
 from kcl_daemon.aws.values import number, number_text
@@ -18,6 +18,9 @@ from kcl_daemon.errors import InvalidRequest, TableNotFound
 from kcl_daemon.leases.row import OWNER
 from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Value, Written, apply_update, holds
 from kcl_daemon.ports import IndexState, TableState
+
+# A whole number below this has no more digits than DynamoDB keeps.
+_SMALL: Final = 10**38
 
 Deferral = Callable[[Callable[[], None]], object]
 
@@ -156,7 +159,7 @@ class MemoryTable:
             raise InvalidRequest(str(error), operation="UpdateItem") from error
         if not written.applied or written.row is None:
             return written
-        row = MappingProxyType({**written.row, **_raised(update, written.row)})
+        row = MappingProxyType({**written.row, **_raised(update, written.row)} if update.add else written.row)
         self._store(update.key, row)
         return Written(applied=True, row=row)
 
@@ -177,13 +180,14 @@ class MemoryTable:
         return check_key(key, key_attribute=self._key_attribute)
 
     def _store(self, key: str, row: Row | None) -> None:
-        if row is None:
-            self._rows.pop(key, None)
-        else:
+        before = self._rows.pop(key, None) if row is None else self._rows.get(key)
+        if row is not None:
             self._rows[key] = row
+        owner = None if row is None else row.get(OWNER)
+        if owner == (None if before is None else before.get(OWNER)):
+            return  # the index has only the owner; nothing of this write reaches it
         self._writes += 1
         write = self._writes
-        owner = None if row is None else row.get(OWNER)
         self._defer_index(lambda: self._show(key, owner, write))
 
     def _show(self, key: str, owner: Value | None, write: int) -> None:
@@ -207,6 +211,8 @@ def frozen_row(row: Row) -> Row:
 
 
 def _frozen(value: Value, where: str) -> Value:
+    if type(value) is int and -_SMALL < value < _SMALL:
+        return value  # as the rest would find out, at length
     match value:
         case str() | bytes():
             return value

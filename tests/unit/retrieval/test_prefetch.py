@@ -81,7 +81,11 @@ class Stage:
         )
 
     def prefetch(
-        self, checkpoint: ExtendedSequenceNumber = TRIM_HORIZON, settings: RetrievalSettings | None = None
+        self,
+        checkpoint: ExtendedSequenceNumber = TRIM_HORIZON,
+        settings: RetrievalSettings | None = None,
+        *,
+        tells_empty: bool = True,
     ) -> Prefetch:
         return Prefetch(
             Source(STREAM, SHARD, checkpoint, None, self.memory),
@@ -90,6 +94,7 @@ class Stage:
             clock=LoopClock(),
             randomness=CalmChance(),
             log=self.log,
+            tells_empty=tells_empty,
         )
 
 
@@ -234,6 +239,35 @@ def test_empty_answers_do_not_fill_the_buffer_of_a_slow_child() -> None:
         first = await prefetch.next()
         assert isinstance(first, Batch)
         assert not first.records
+        with anyio.fail_after(0.01):
+            assert await texts(prefetch, 1) == ["late"]
+
+    play(scene)
+
+
+def test_empty_answers_wake_nobody_who_does_not_want_them() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        prefetch = stage.prefetch(tells_empty=False)
+        start(prefetch)
+        with anyio.move_on_after(60.0) as nothing:
+            await prefetch.next()
+        assert nothing.cancelled_caught
+        assert stage.kinesis.read_at_s
+        stage.put("late")
+        first = await prefetch.next()
+        assert isinstance(first, Batch)
+        assert len(first.records) == 1
+
+    play(scene)
+
+
+def test_empty_answers_that_nobody_wants_do_not_hold_up_reading_ahead() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        prefetch = stage.prefetch(settings=RetrievalSettings(prefetch_batches=1), tells_empty=False)
+        start(prefetch)
+        await anyio.sleep(60.0)
+        stage.put("late")
+        await anyio.sleep(2.0)
         with anyio.fail_after(0.01):
             assert await texts(prefetch, 1) == ["late"]
 
