@@ -3,42 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, assert_never
 
 import anyio
 
-from kcl_daemon.assignment.plan import How, Move, Plan, Strategy
+from kcl_daemon.assignment.plan import Fleet, How, Move, Plan
 from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.nudge import Nudge
 from kcl_daemon.coordination.overview import Overview
+from kcl_daemon.coordination.strategies import Strategies
 from kcl_daemon.coordination.sweeper import Sweeper
 from kcl_daemon.coordination.syncer import Syncer
 from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.errors import AccessDenied, AwsError
 from kcl_daemon.leases import row as lease_row
-from kcl_daemon.leases.lease import Lease, WorkerId
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.table import RowUpdate
 from kcl_daemon.ports import Clock, Log, Table
 
 # So many runs in a row may fail before another worker had better lead.
 _FAILURES_MOST: Final = 3
 _WRITES_AT_ONCE: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Strategies:
-    """Who should hold what, in two degrees.
-
-    Args:
-        place: only gives away what nobody reads; made in every run.
-        balance: also evens out; made now and then, because figures lag behind what was moved.
-        graceful: whether a lease that moves from a living worker is handed over by it.
-    """
-
-    place: Strategy
-    balance: Strategy
-    graceful: bool = True
+# A lease that has stood still for so many renewal periods should have been renewed.
+_LATE: Final = 1.5
 
 
 class Assigner:
@@ -78,6 +65,7 @@ class Assigner:
         self._failures = 0
         self._balanced_s: float | None = None
         self._balanced_workers: frozenset[WorkerId] = frozenset()
+        self._reminded: frozenset[tuple[LeaseKey, int]] = frozenset()
         elector.on_elected(self._begin)
 
     def nudge(self) -> None:
@@ -118,6 +106,18 @@ class Assigner:
                 self._failures = 0
                 await self._elector.resign()
 
+    def _remind(self, fleet: Fleet) -> None:
+        """Where a lease stands still that should have been renewed by now, perhaps its owner has not heard of it."""
+        late = frozenset(
+            (lease.lease_key, lease.lease_counter)
+            for lease in fleet.leases
+            if fleet.ages_s.get(lease.lease_key, 0.0) > _LATE * self._timings.renew_s
+            and lease.actual_owner != self._elector.worker_id
+        )
+        if late - self._reminded:
+            self._elector.tell()
+        self._reminded = late
+
     async def _complete(self) -> bool:
         """Create what is missing. That failing is no reason to leave the leases that exist without owners."""
         try:
@@ -134,22 +134,27 @@ class Assigner:
             self._log.debug("assignment_preparation_failed", error=str(error))
 
     async def _assign(self) -> None:
-        balancing, plan = self._plan()
+        fleet, balancing, plan = self._plan()
         if plan.moves and await self._overview.refresh_workers():
-            balancing, plan = self._plan()
+            fleet, balancing, plan = self._plan()
         if plan.unplaced:
             self._log.warning(
                 "leases_without_worker", count=len(plan.unplaced), examples=list(plan.unplaced[:3])
             )
-        await self._carry_out_all(plan.moves)
+        try:
+            await self._carry_out_all(plan.moves)
+        finally:
+            if any(move.to != self._elector.worker_id for move in plan.moves):
+                self._elector.tell()
         if balancing:
-            self._balanced_s, self._balanced_workers = self._clock.monotonic(), self._overview.fleet().workers
+            self._balanced_s, self._balanced_workers = self._clock.monotonic(), fleet.workers
+        self._remind(fleet)
 
-    def _plan(self) -> tuple[bool, Plan]:
-        """Whether load is evened out now, and what to do."""
+    def _plan(self) -> tuple[Fleet, bool, Plan]:
+        """The fleet, whether load is evened out now, and what to do."""
         fleet = self._overview.fleet()
         balancing = self._balance_is_due(fleet.workers)
-        return balancing, (self._strategies.balance if balancing else self._strategies.place)(fleet)
+        return fleet, balancing, (self._strategies.balance if balancing else self._strategies.place)(fleet)
 
     def _balance_is_due(self, workers: frozenset[WorkerId]) -> bool:
         """Now and then, and at once when workers have come or gone."""
@@ -196,5 +201,4 @@ class Assigner:
             lease = lease_row.lease_from_row(written.row)
         except lease_row.MalformedRowError:
             return  # the next look reports it
-        if lease.checkpoint_owner is None:
-            self._on_assigned(lease, began_s)
+        self._on_assigned(lease, began_s)

@@ -7,6 +7,8 @@ from typing import Final
 
 import anyio
 
+from kcl_daemon.coordination.bulletin import Bulletin
+from kcl_daemon.coordination.handovers import Handovers
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
 from kcl_daemon.coordination.malformed import MalformedRows
 from kcl_daemon.coordination.nudge import Nudge
@@ -35,7 +37,11 @@ class Discovery:
         malformed: MalformedRows,
         leading: Callable[[], bool],
         on_found: Callable[[HeldLease], None],
+        bulletin: Bulletin | None = None,
     ) -> None:
+        self._bulletin = bulletin or Bulletin(clock=clock, timings=timings)
+        self._bulletin.on_news(self.nudge)
+        self._handovers = Handovers(arrived=self._take, clock=clock, timings=timings, log=log)
         self._table = table
         self._me = worker_id
         self._keeper = keeper
@@ -54,29 +60,38 @@ class Discovery:
 
     async def run(self) -> None:
         """Look in each period, or when nudged; for ever."""
-        while True:
-            await self._nudge.wait(self._timings.discovery_s(self._keeper.activity, leading=self._leading()))
-            try:
-                await self.look()
-            except AwsError as error:
-                self._log.warning("lease_discovery_failed", error=str(error))
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(self._handovers.run)
+            while True:
+                await self._nudge.wait(self._pause_s())
+                try:
+                    await self.look()
+                except AwsError as error:
+                    self._log.warning("lease_discovery_failed", error=str(error))
+
+    def _pause_s(self) -> float:
+        """Rarely where the leader's row tells of news; they end the wait."""
+        bulletin, young = self._bulletin, self._keeper.is_young
+        if bulletin.is_kept and not bulletin.is_fresh and not young:
+            return self._timings.distrust_s
+        return self._timings.discovery_s(self._keeper.activity, leading=self._leading(), young=young)
 
     def offer(self, leases: Iterable[Lease]) -> None:
         """Leases as this worker, as leader, has just read them: look closer if one that is ours is not held."""
-        if any(
-            lease.lease_owner == self._me
-            and lease.checkpoint_owner is None
-            and not lease.is_finished
-            and not self._keeper.holds(lease.lease_key)
-            for lease in leases
-        ):
-            self.nudge()
+        for lease in leases:
+            if lease.lease_owner != self._me or lease.is_finished or self._keeper.holds(lease.lease_key):
+                continue
+            if lease.checkpoint_owner is None:
+                self.nudge()
+            else:
+                self._handovers.expect(lease.lease_key)
 
     async def look(self) -> None:
         """One look. AwsError where the index or a row could not be read; what was found before stays found."""
         keys = [LeaseKey(key) for key in await self._owned_keys()]
         self._finished &= set(keys)
-        new = [key for key in sorted(keys) if not self._keeper.holds(key) and key not in self._finished]
+        known = (self._keeper.holds, self._finished.__contains__, self._handovers.expects)
+        new = [key for key in sorted(keys) if not any(is_known(key) for is_known in known)]
         limiter, failures = anyio.CapacityLimiter(_AT_ONCE), list[AwsError]()
 
         async def take(key: LeaseKey) -> None:
@@ -102,28 +117,35 @@ class Discovery:
             rows = await self._table.scan()
             return [str(row[KEY]) for row in rows if row.get(OWNER) == self._me and KEY in row]
 
-    async def _take(self, key: LeaseKey) -> None:
+    async def _take(self, key: LeaseKey) -> bool:
+        """Take a lease if it is ours; False where it is still on its way to us."""
         row = await self._table.get(key)
         if row is None or not is_lease_row(row):
-            return
+            return True
         try:
             lease = lease_from_row(row)
         except MalformedRowError as malformed:
             self._malformed.tell(malformed)
-            return
+            return True
         if lease.is_finished:
             self._finished.add(key)
         elif lease.lease_owner == self._me and lease.checkpoint_owner is None:
             held = await self._keeper.claim(lease)
             if held is not None:
                 self._found(held)
+        elif lease.lease_owner == self._me and lease.checkpoint_owner != self._me:
+            self._handovers.expect(key)
+            return False
+        return True
 
     def take_assigned(self, lease: Lease, moved_s: float) -> None:
         """Hold a lease that this worker, as leader, has just assigned; nothing where it went to another.
 
-        `moved_s` is from before the write.
+        One that is handed over is watched. `moved_s` is from before the write.
         """
-        if lease.lease_owner == self._me and not self._keeper.holds(lease.lease_key):
+        if lease.checkpoint_owner is not None:
+            self.offer((lease,))
+        elif lease.lease_owner == self._me and not self._keeper.holds(lease.lease_key):
             self._found(self._keeper.adopt(lease, moved_s=moved_s))
 
     def _found(self, held: HeldLease) -> None:

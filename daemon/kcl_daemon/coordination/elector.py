@@ -7,10 +7,13 @@ that wakes up); that is harmless, because every write a leader makes is conditio
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
+from kcl_daemon.coordination.bulletin import Bulletin
+from kcl_daemon.coordination.leaderless import Leaderless
 from kcl_daemon.coordination.nudge import Nudge
-from kcl_daemon.coordination.timings import Timings
+from kcl_daemon.coordination.timings import Pledge, Timings
 from kcl_daemon.errors import AwsError, Unavailable
 from kcl_daemon.leases.leader import (
     LEADER_KEY,
@@ -23,18 +26,35 @@ from kcl_daemon.leases.leader import (
     lock_from_row,
     lock_row,
     ours,
+    telling,
 )
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.table import Row
 from kcl_daemon.ports import Clock, Log, Randomness, Table
 
+# Parts of a leader's lease. It should have been heard of by now: look often. It has missed so much that it may be dead.
+_CLOSELY: Final = 0.2
+_LATE: Final = 0.3
+_DOUBTFUL: Final = 0.35
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What decides how often it is worth to look: how many leases we hold, and whether there are other workers."""
+    """What decides how often it is worth to look.
+
+    Args:
+        held: how many leases we hold.
+        alone: whether there are no other workers.
+        calm: whether there are no more leases than workers.
+        deputy: who, if we lead, had better watch whether we live; None: there is nobody else.
+        young: whether we have just started, and ask for leases often ourselves.
+    """
 
     held: Callable[[], int] = lambda: 0
     alone: Callable[[], bool] = lambda: False
+    calm: Callable[[], bool] = lambda: False
+    deputy: Callable[[], WorkerId | None] = lambda: None
+    young: Callable[[], bool] = lambda: False
 
 
 class Elector:
@@ -49,7 +69,10 @@ class Elector:
         randomness: Randomness,
         timings: Timings,
         log: Log,
+        bulletin: Bulletin | None = None,
     ) -> None:
+        self._bulletin = bulletin or Bulletin(clock=clock, timings=timings)
+        self._leaderless = Leaderless(clock=clock, log=log)
         self._table = table
         self._me = worker_id
         self._clock = clock
@@ -62,8 +85,18 @@ class Elector:
         self._surroundings = Surroundings()
         self._sighting: Sighting | None = None
         self._silent_s = 0.0
+        self._lease_s = timings.leader_lease_s
+        self._beat_s = timings.heartbeat_s
+        self._is_deputy = False
+        self._given = 0
+        self._told = 0
         self._unanswered: set[str] = set()
         self._on_elected: Callable[[], None] | None = None
+
+    @property
+    def worker_id(self) -> WorkerId:
+        """Who we are."""
+        return self._me
 
     def on_elected(self, callback: Callable[[], None]) -> None:
         """Have a function called, from the loop, whenever this worker becomes leader."""
@@ -78,16 +111,27 @@ class Elector:
         """Whether we lead; false once our own lock has grown older than its lease, whatever the table says."""
         return (
             self._lock is not None
-            and self._clock.monotonic() - self._proved_s <= self._timings.leader_lease_s
+            and self._clock.monotonic() - self._proved_s <= self._lock.duration_ms / 1000
         )
 
     @property
     def may_lead_soon(self) -> bool:
         """Whether the leader has missed heartbeats, so that whoever takes over does well to be prepared."""
-        return not self.is_leader and self._silent_s > 2.5 * self._timings.heartbeat_s
+        return not self.is_leader and self._silent_s > _DOUBTFUL * self._lease_s
+
+    @property
+    def leaderless_s(self) -> float:
+        """A gauge: seconds since any leader was seen to live; 0 for a leader, below the heartbeat in a sound fleet."""
+        return 0.0 if self.is_leader else self._leaderless.silent_s
+
+    def tell(self) -> None:
+        """Leases were given away: say so in the lock row now, so that those who got them look."""
+        self._given += 1
+        self._nudge.nudge()
 
     async def run(self) -> None:
         """Keep the lock or watch it; for ever."""
+        self._leaderless.began()
         while True:
             try:
                 if self._lock is not None:
@@ -96,16 +140,25 @@ class Elector:
                     await self._look()
             except AwsError as error:
                 self._log.warning("leader_lock_unreachable", error=str(error), leading=self.is_leader)
+                self._bulletin.unreadable()
                 self._step_down_if_stale()
+            self._leaderless.look(self._lease_s)
             await self._nudge.wait(self._pause_s())
 
     def _pause_s(self) -> float:
         if self._lock is not None:
-            return self._timings.beat_s(alone=self._surroundings.alone())
-        if self._silent_s > 0:
-            # The lock has not moved since the last look: from now on every second counts.
+            # By what was promised: what has changed since is promised with the next heartbeat.
+            return self._beat_s
+        if self._silent_s > _LATE * self._lease_s:
+            # The leader should have been heard of by now: every second counts.
             return min(self._timings.heartbeat_s, self._timings.look_s)
-        return self._timings.lock_s(self._surroundings.held())
+        if self._is_deputy:
+            return min(_CLOSELY * self._lease_s, self._timings.heartbeat_s)
+        held = self._surroundings.held()
+        lock_s = self._timings.lock_s(held)
+        if self._bulletin.is_kept and not self._surroundings.young():
+            return min(lock_s, self._timings.news_s(held))
+        return lock_s
 
     async def resign(self) -> None:
         """Give the lock up, so that another worker leads at once. Never raises for AWS: a lock left behind expires."""
@@ -122,15 +175,33 @@ class Elector:
         except AwsError as error:
             self._log.warning("leadership_release_failed", error=str(error), advice="it expires by itself")
 
+    async def pass_word(self) -> None:
+        """Leases were given away by one that does not lead: say so in the leader's row, where it tells of such things.
+
+        Never raises for AWS: who got them finds them all the same, later.
+        """
+        try:
+            lock = lock_from_row(await self._get())
+            if lock is not None and lock.news is not None and lock.owner != self._me:
+                with self._clock.move_on_after(self._timings.call_s):
+                    await self._table.update(telling(lock, self._randomness.token()))
+        except AwsError as error:
+            self._log.debug("news_not_told", error=str(error))
+
     async def _beat(self, lock: LeaderLock) -> None:
         began_s = self._clock.monotonic()
-        version = self._randomness.token()
+        version, given = self._randomness.token(), self._given
         self._unanswered.add(version)
+        news = version if given != self._told else None
+        pledge = self._pledge()
+        promised = replace(lock, duration_ms=int(pledge.lease_s * 1000), deputy=self._surroundings.deputy())
         with self._clock.move_on_after(self._timings.call_s):
-            written = await self._table.update(heartbeat(lock, version))
+            written = await self._table.update(heartbeat(promised, version, news))
             row = lock_from_row(written.row)
             if written.applied:
-                self._lock, self._proved_s = LeaderLock(self._me, version, lock.duration_ms), began_s
+                self._lock, self._proved_s = LeaderLock(self._me, version, promised.duration_ms), began_s
+                self._told, self._beat_s = given, pledge.beat_s
+                self._leaderless.led(self._me)
                 self._unanswered.clear()
             elif row is not None and row.owner == self._me and row.version in self._unanswered:
                 # A heartbeat whose answer got lost had taken effect.
@@ -146,12 +217,16 @@ class Elector:
     async def _look(self) -> None:
         key_attribute = self._table.key_attribute
         lock = lock_from_row(await self._get())
+        self._bulletin.read(lock)
+        self._is_deputy = lock is not None and lock.deputy == self._me
         now_s = self._clock.monotonic()
         match decide(lock, self._sighting, me=self._me, now_s=now_s, key_attribute=key_attribute):
             case Claim() as claim:
                 await self._claim(claim)
             case Watch(sighting, owner, silent_s, duration_s):
-                self._sighting, self._silent_s = sighting, silent_s
+                if self._sighting is None or sighting.version != self._sighting.version:
+                    self._leaderless.led(owner)
+                self._sighting, self._silent_s, self._lease_s = sighting, silent_s, duration_s
                 if silent_s > duration_s / 2:
                     self._log.warning(
                         "leader_is_silent",
@@ -162,18 +237,25 @@ class Elector:
 
     async def _claim(self, claim: Claim) -> None:
         began_s = self._clock.monotonic()
-        lock = LeaderLock(self._me, self._randomness.token(), int(self._timings.leader_lease_s * 1000))
+        version, given = self._randomness.token(), self._given
+        pledge = self._pledge()
+        lock = LeaderLock(self._me, version, int(pledge.lease_s * 1000), news=version)
         with self._clock.move_on_after(self._timings.call_s):
             # Where the answer gets lost the next look finds a lock of our own, and takes it over at once.
             written = await self._table.put(lock_row(self._table.key_attribute, lock), claim.require)
             if written.applied:
                 self._lock, self._proved_s = lock, began_s
-                self._sighting, self._silent_s = None, 0.0
+                self._sighting, self._silent_s, self._lease_s = None, 0.0, pledge.lease_s
+                self._told, self._beat_s = given, pledge.beat_s
+                self._leaderless.led(self._me)
                 self._log.info("leadership_taken", reason=claim.reason)
                 if self._on_elected is not None:
                     self._on_elected()
             return
         raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="PutItem")
+
+    def _pledge(self) -> Pledge:
+        return self._timings.pledge(calm=self._surroundings.calm(), alone=self._surroundings.alone())
 
     def _step_down(self, reason: str) -> None:
         self._lock = None

@@ -21,12 +21,14 @@ from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.row import MalformedRowError
 from kcl_daemon.leases.table import Row, RowUpdate, Written
 from kcl_daemon.leases.throughput import Throughput
-from kcl_daemon.ports import Clock, Log, Table
+from kcl_daemon.ports import Clock, Log, Randomness, Table
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 # A timer may fire a hair before its time; waiting for the rest would cost a quarter of a period.
 _TOLERANCE_S: Final = 0.01
 _YOUNG_S: Final = 60.0
+# First renewals are spread over this part of a period.
+_SPREAD: Final = 0.75
 _BUSY: Final = 10
 
 
@@ -46,10 +48,12 @@ class HeldLease:
     Args:
         lease: as last known to be stored.
         moved_s: monotonic seconds just before the last write that took effect.
+        early_s: so much earlier than others it is renewed for the first time.
         uncertain_since_s: when the oldest write began that may have taken effect without our knowing; None: no doubt.
         lost: why it is not held any more, None while it is.
         on_change: called, from the loop, when it is lost or a hand-off of it begins.
         giving_up: we are passing it on ourselves.
+        announced: we have begun its hand-off ourselves, and read on for a while.
         throughput: what it delivers, for the leader; consumers record, renewals and checkpoints write.
         measured_s: monotonic seconds of the last figure of it.
     """
@@ -58,10 +62,12 @@ class HeldLease:
     moved_s: float
     throughput: Throughput
     measured_s: float
+    early_s: float = 0.0
     uncertain_since_s: float | None = None
     lost: str | None = None
     on_change: Callable[[], None] = _nobody_minds
     giving_up: bool = False
+    announced: bool = False
     writing: anyio.Lock = field(default_factory=_lock)
 
     @property
@@ -76,11 +82,23 @@ class HeldLease:
 
 
 class LeaseKeeper:
-    """Holds leases. Every write goes through the lease's own lock, so that renewal and checkpoint cannot race."""
+    """Holds leases. Every write goes through the lease's own lock, so that renewal and checkpoint cannot race.
+
+    Args:
+        randomness: spreads first renewals over a period, because leases are often given by the hundred; None: does not.
+    """
 
     def __init__(
-        self, *, table: Table, worker_id: WorkerId, clock: Clock, timings: Timings, log: Log
+        self,
+        *,
+        table: Table,
+        worker_id: WorkerId,
+        clock: Clock,
+        timings: Timings,
+        log: Log,
+        randomness: Randomness | None = None,
     ) -> None:
+        self._randomness = randomness
         self._table = table
         self._me = worker_id
         self._clock = clock
@@ -91,6 +109,8 @@ class LeaseKeeper:
         self._began_s = clock.monotonic()
         self.keeps_finished = False
         """Whether finished leases stay ours and are renewed; set from outside (see `Taker`)."""
+        self.gone: frozenset[WorkerId] = frozenset()
+        """Workers to whom nothing is passed on any more, because they have left; set from outside (see `Farewell`)."""
 
     @property
     def held(self) -> dict[LeaseKey, HeldLease]:
@@ -104,8 +124,12 @@ class LeaseKeeper:
         A worker that has just started counts as a busy one: it is about to be given leases, and the fleet is about to
         change.
         """
-        young = self._clock.monotonic() - self._began_s < _YOUNG_S
-        return max(len(self._held), _BUSY) if young else len(self._held)
+        return max(len(self._held), _BUSY) if self.is_young else len(self._held)
+
+    @property
+    def is_young(self) -> bool:
+        """Whether this worker has just started."""
+        return self._clock.monotonic() - self._began_s < _YOUNG_S
 
     def holds(self, key: LeaseKey) -> bool:
         """Whether a lease is held."""
@@ -114,7 +138,9 @@ class LeaseKeeper:
     def adopt(self, lease: Lease, *, moved_s: float) -> HeldLease:
         """Hold a lease that has just been written as ours; `moved_s` is from before that write."""
         throughput = Throughput(self._timings.renew_s, stored_kbps=lease.throughput_kbps)
-        held = HeldLease(lease, moved_s, throughput, measured_s=moved_s)
+        spread_s = self._timings.renew_s * _SPREAD
+        early_s = 0.0 if self._randomness is None else self._randomness.uniform(0.0, spread_s)
+        held = HeldLease(lease, moved_s, throughput, measured_s=moved_s, early_s=early_s)
         self._held[lease.lease_key] = held
         self._nudge.nudge()
         return held
@@ -147,14 +173,14 @@ class LeaseKeeper:
                 for held in list(self._held.values()):
                     if now_s - held.moved_s > self._timings.failover_s:
                         self._expire(held, now_s)
-                    elif (
-                        now_s - held.moved_s >= self._timings.renew_s - _TOLERANCE_S
-                        and not held.writing.locked()
-                    ):
+                    elif self._is_due(held) and not held.writing.locked():
                         renewals.start_soon(self._renew, held)
 
     def _is_due(self, held: HeldLease) -> bool:
-        return self._clock.monotonic() - held.moved_s >= self._timings.renew_s - _TOLERANCE_S
+        return self._clock.monotonic() >= self._due_s(held) - _TOLERANCE_S
+
+    def _due_s(self, held: HeldLease) -> float:
+        return held.moved_s + self._timings.renew_s - held.early_s
 
     def _measured(self, held: HeldLease) -> float | None:
         """The throughput to write, once in each renewal period; None in between and where there is none."""
@@ -167,8 +193,8 @@ class LeaseKeeper:
     def _until_due(self) -> float:
         """Seconds until something is due; where renewals fail, four tries in each renewal period."""
         now_s = self._clock.monotonic()
-        oldest_s = min((held.moved_s for held in self._held.values()), default=now_s)
-        return max(self._timings.renew_s / 4, oldest_s + self._timings.renew_s - now_s)
+        first_s = min(map(self._due_s, self._held.values()), default=now_s + self._timings.renew_s)
+        return max(self._timings.renew_s / 4, first_s - now_s)
 
     async def _renew(self, held: HeldLease) -> None:
         try:
@@ -205,6 +231,19 @@ class LeaseKeeper:
             self._lose(held, "its row was deleted")
             raise LeaseLost(held.lost)
 
+    async def announce(self, held: HeldLease, to: WorkerId) -> None:
+        """Begin the hand-off of a lease that we shall give up soon; until then its consumer goes on.
+
+        Does nothing where a hand-off has begun already. The same errors as `checkpoint`.
+        """
+        held.announced = True
+        await self._write(
+            held,
+            lambda lease: (
+                None if lease.checkpoint_owner else lease_row.handoff(lease, to, only_if_untouched=True)
+            ),
+        )
+
     async def give_up(self, held: HeldLease) -> None:
         """Stop holding a lease and pass it on: to the next owner of a hand-off, else to whoever is given it.
 
@@ -224,8 +263,9 @@ class LeaseKeeper:
             self.drop(held)
 
     def _passing_on(self, lease: Lease) -> RowUpdate:
-        if lease.checkpoint_owner is not None and lease.lease_owner is not None:
-            return lease_row.assignment(lease, lease.lease_owner)
+        next_owner = lease.lease_owner if lease.checkpoint_owner is not None else None
+        if next_owner is not None and next_owner not in self.gone:
+            return lease_row.assignment(lease, next_owner)
         return lease_row.release(lease)
 
     def drop(self, held: HeldLease) -> None:
@@ -292,12 +332,18 @@ class LeaseKeeper:
 
     def _moved(self, held: HeldLease, lease: Lease, began_s: float) -> None:
         handoff_began = lease.checkpoint_owner is not None and held.lease.checkpoint_owner is None
-        held.lease, held.moved_s, held.uncertain_since_s = lease, began_s, None
+        if lease.lease_counter != held.lease.lease_counter:
+            # The beginning of a hand-off leaves the counter alone: it is no sign of life, and refuses no earlier write.
+            held.moved_s, held.early_s, held.uncertain_since_s = began_s, 0.0, None
+        held.lease = lease
         if handoff_began:
             self._handoff_began(held, lease)
 
     def _handoff_began(self, held: HeldLease, lease: Lease) -> None:
         held.lease = lease
+        if held.announced:
+            self._log.info("lease_handoff_announced", lease_key=held.key, to=held.next_owner)
+            return
         self._log.info("lease_handoff_asked", lease_key=held.key, to=held.next_owner)
         held.on_change()
 
@@ -314,7 +360,9 @@ class LeaseKeeper:
     def _lose(self, held: HeldLease, reason: str) -> None:
         if held.lost is None:
             held.lost = reason
-            tell = self._log.info if held.giving_up else self._log.warning
+            # A finished lease that was kept goes when it is cleaned up.
+            expected = held.giving_up or held.lease.is_finished
+            tell = self._log.info if expected else self._log.warning
             tell("lease_lost", lease_key=held.key, reason=reason)
             self.drop(held)
             held.on_change()

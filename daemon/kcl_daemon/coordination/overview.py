@@ -30,7 +30,9 @@ class Overview:
         clock: Clock,
         timings: Timings,
         malformed: MalformedRows,
+        prioritize: Callable[[list[Lease]], list[Lease]] = list,
     ) -> None:
+        self._prioritize = prioritize
         self._me = worker_id
         self._tables = tables
         self._max_leases_for_worker = max_leases_for_worker
@@ -40,8 +42,11 @@ class Overview:
         self._book = Watchbook()
         self._workers_read_s: float | None = None
         self._workers_are_fresh = False
+        self._looked_s: float | None = None
         self.leases: list[Lease] = []
         self.workers: list[WorkerRow] = []
+        self.workers_apart: list[WorkerRow] = []
+        self.workers_in_leases: list[WorkerRow] = []
 
     async def look(self) -> None:
         """Read everything anew, the rows of workers less often where they have a table of their own.
@@ -52,12 +57,19 @@ class Overview:
         began_s = self._clock.monotonic()
         lease_rows = await self._tables.leases.scan()
         self._workers_are_fresh = False
+        # While an application moves into one table there are rows of workers in two (T1.3).
+        self.workers_in_leases = _read_workers(lease_rows, self._tables.leases.key_attribute)
         if self._tables.share_one_table:
-            self.workers, self._workers_are_fresh = self._read_workers(lease_rows), True
-        elif self._workers_read_s is None or began_s - self._workers_read_s >= self._timings.workers_look_s:
+            self.workers_apart, self._workers_are_fresh = [], True
+        elif self._workers_are_due(began_s):
             await self._look_at_workers(began_s)
         self.leases = self._read_leases(lease_rows)
+        self._looked_s = began_s
         self._remember(began_s)
+
+    def _workers_are_due(self, now_s: float) -> bool:
+        period_s = self._timings.workers_look_s(self.pause_s)
+        return self._workers_read_s is None or now_s - self._workers_read_s >= period_s
 
     async def refresh_workers(self) -> bool:
         """Read the rows of workers if the last look did without; whether anything was read.
@@ -74,10 +86,12 @@ class Overview:
         return True
 
     async def _look_at_workers(self, began_s: float) -> None:
-        self.workers = self._read_workers(await self._tables.worker_metrics.scan())
+        rows = await self._tables.worker_metrics.scan()
+        self.workers_apart = _read_workers(rows, self._tables.worker_metrics.key_attribute)
         self._workers_read_s, self._workers_are_fresh = began_s, True
 
     def _remember(self, began_s: float) -> None:
+        self.workers = latest_of(self.workers_apart, self.workers_in_leases)
         self._book = self._book.look(
             [lease for lease in self.leases if not lease.is_finished],  # finished ones stand still rightly
             self.workers,
@@ -89,7 +103,12 @@ class Overview:
     def forget(self) -> None:
         """What is not watched goes stale: begin anew."""
         self._book = Watchbook()
-        self._workers_read_s = None
+        self._workers_read_s = self._looked_s = None
+
+    @property
+    def age_s(self) -> float | None:
+        """How old the latest look is; None where there was none since this observer began to watch."""
+        return None if self._looked_s is None else self._clock.monotonic() - self._looked_s
 
     @property
     def pause_s(self) -> float:
@@ -99,6 +118,20 @@ class Overview:
             leases=sum(not lease.is_finished for lease in self.leases),
             workers=len(self.workers),
         )
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether there were leases, and no more of them than workers, at the last look."""
+        leases = sum(not lease.is_finished for lease in self.leases)
+        return 0 < leases <= len(self.workers)
+
+    @property
+    def deputy(self) -> WorkerId | None:
+        """Who should watch closely whether we, who lead, live: the next by name of those that do, where work depends on it."""
+        others = sorted(self._living_workers() - {self._me})
+        if not others or self.is_calm:
+            return None
+        return next((worker for worker in others if worker > self._me), others[0])
 
     @property
     def is_alone(self) -> bool:
@@ -113,8 +146,8 @@ class Overview:
         overdue_s = self._timings.handoff_s + failover_s
         owned = [lease for lease in self.leases if lease.actual_owner is not None]
         return Fleet(
-            leases=self.leases,
-            abandoned=_keys(owned, lambda lease: book.still_s(lease) > failover_s),
+            leases=self._prioritize(self.leases),
+            abandoned=book.abandoned(failover_s),
             overdue=_keys(owned, lambda lease: book.handoff_s(lease) > overdue_s),
             workers=self._living_workers(),
             max_leases_for_worker=self._max_leases_for_worker,
@@ -138,10 +171,27 @@ class Overview:
                 self._malformed.tell(malformed)
         return leases
 
-    def _read_workers(self, rows: list[Row]) -> list[WorkerRow]:
-        key_attribute = self._tables.worker_metrics.key_attribute
-        workers = [worker_from_row(row, key_attribute=key_attribute) for row in rows]
-        return [worker for worker in workers if worker is not None]
+
+def _read_workers(rows: list[Row], key_attribute: str) -> list[WorkerRow]:
+    workers = [worker_from_row(row, key_attribute=key_attribute) for row in rows]
+    return [worker for worker in workers if worker is not None]
+
+
+def latest_of(apart: list[WorkerRow], in_leases: list[WorkerRow]) -> list[WorkerRow]:
+    """All workers of two tables, each by its later row.
+
+    Args:
+        apart: from the table of worker rows.
+        in_leases: from the lease table.
+    """
+    if not apart or not in_leases:
+        return apart or in_leases
+    latest = {worker.worker_id: worker for worker in apart}
+    for worker in in_leases:
+        before = latest.get(worker.worker_id)
+        if before is None or worker.last_update_s >= before.last_update_s:
+            latest[worker.worker_id] = worker
+    return list(latest.values())
 
 
 def _keys(leases: list[Lease], chosen: Callable[[Lease], bool]) -> frozenset[LeaseKey]:

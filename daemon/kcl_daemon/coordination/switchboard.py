@@ -38,6 +38,7 @@ class Gates:
     elector: Gate
     assigner: Gate
     upgrader: Gate
+    migrator: Gate
 
     @property
     def all(self) -> tuple[Gate, ...]:
@@ -51,6 +52,7 @@ class Gates:
             self.elector,
             self.assigner,
             self.upgrader,
+            self.migrator,
         )
         return tuple(gate for gate in gates if gate is not None)
 
@@ -70,6 +72,11 @@ class Switchboard:
     def reports(self) -> bool:
         """Whether this worker keeps its worker row up to date."""
         return self._gates.reporter.is_open
+
+    @property
+    def assigns(self) -> bool:
+        """Whether leaders assign leases, so that workers know hand-offs."""
+        return self._gates.discovery.is_open
 
     async def run(self) -> None:
         """Run whatever is turned on; for ever."""
@@ -121,6 +128,7 @@ class Switchboard:
                 await self._elector.resign()
             case _:
                 assert_never(kind)
+        self._gates.migrator.turn(kind is LeaderKind.LOCK)
 
     async def _give_finished_up(self) -> None:
         """Where a leader assigns nobody needs to hold what is finished."""

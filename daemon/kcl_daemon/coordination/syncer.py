@@ -1,29 +1,42 @@
-"""Creates the leases that the stream's shards need (leader only; KCL: ShardSyncTask, PeriodicShardSyncManager).
+"""Creates the leases that a stream's shards need (leader only; KCL: ShardSyncTask).
 
-An empty table is filled once; afterwards a sync is made only where the hash range has a hole: at once when leadership
-begins (the last leader may have died between two writes), else when the same hole was seen three audits in a row.
+Owns the carrying out: lists of shards that can be relied on, creation of thousands of leases, pauses after failures.
+When to do it is the auditor's business, what to create that of `shards.sync`, what to delete the cleaner's.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from kcl_daemon.coordination.timings import Timings
-from kcl_daemon.errors import AwsError
+import anyio
+
+from kcl_daemon.config.shard_settings import ShardSettings, ShardSyncStrategy
+from kcl_daemon.coordination.auditor import Auditor
+from kcl_daemon.coordination.cleaner import Cleaner
+from kcl_daemon.coordination.stream_watch import RECHECK_S, StreamState, StreamWatch
+from kcl_daemon.errors import AwsError, StreamNotFound
 from kcl_daemon.leases.lease import HashRange, Lease
 from kcl_daemon.leases.row import creation
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Table
+from kcl_daemon.shards.former import of_former_stream
+from kcl_daemon.shards.holes import first_hole, found_ranges, without_range
+from kcl_daemon.shards.lineage import generations, unexpected_children
 from kcl_daemon.shards.shard import InitialPosition, Shard
-from kcl_daemon.shards.sync import first_hole, lease_hole, leases_for_empty_table, missing_leases
+from kcl_daemon.shards.sync import Layers, leases_for_empty_table, missing_leases
 
-_CONFIDENCE: Final = 3
-_LIST_ATTEMPTS: Final = 3
+_LIST_ATTEMPTS: Final = 3  # KCL: HierarchicalShardSyncer
 _LIST_PAUSE_S: Final = 1.0
+_CREATED_AT_ONCE: Final = 10
+_PROGRESS_EVERY: Final = 1000
+_RETRY_FIRST_S: Final = 1.0
+_RETRY_MOST_S: Final = 60.0
 
 
 class Syncer:
-    """Keeps the lease table complete while this worker leads."""
+    """Keeps the leases of one stream complete while this worker leads, and forgets those that nothing needs any more."""
 
     def __init__(
         self,
@@ -33,73 +46,190 @@ class Syncer:
         stream: StreamRef,
         position: InitialPosition,
         clock: Clock,
-        timings: Timings,
         log: Log,
+        settings: ShardSettings | None = None,
+        watch: StreamWatch | None = None,
     ) -> None:
+        self._settings = settings or ShardSettings()
         self._table = table
         self._kinesis = kinesis
         self._stream = stream
         self._position = position
         self._clock = clock
-        self._timings = timings
         self._log = log
-        self._begun = False
-        self._audited_s = 0.0
-        self._hole: tuple[HashRange, int] | None = None
+        self._watch = watch or StreamWatch(kinesis=kinesis, stream=stream, clock=clock, log=log)
+        self._auditor = Auditor(table=table, settings=self._settings, clock=clock, log=log)
+        self._cleaner = Cleaner(
+            table=table, shards=self._own_shards, settings=self._settings, clock=clock, log=log
+        )
+        self._compared = False
+        self._not_before_s = clock.monotonic()
+        self._failures = 0
 
     def begin(self) -> None:
         """Leadership begins: look at once, trust nothing remembered."""
-        self._begun = False
-        self._hole = None
+        self._auditor.begin()
+        self._compared = False
+        self._failures = 0
+        self._not_before_s = self._clock.monotonic()
 
     async def ensure(self, leases: Sequence[Lease]) -> bool:
-        """Make the table complete if it is time to look; whether leases were created.
+        """Make the table complete and delete what is not needed, where it is time to look.
+
+        After a failure the next look is put off, longer each time.
+
+        Args:
+            leases: all of the stream, as just read.
+
+        Returns:
+            whether leases were created.
 
         Raises:
             AwsError: Kinesis or the table did not do what was asked; what was created stays, the next call goes on.
         """
-        now_s = self._clock.monotonic()
-        if self._begun and now_s - self._audited_s < self._timings.audit_s:
-            return False
-        hole = lease_hole(leases)
-        confident = not self._begun or self._seen_often(hole)
         created = False
-        if hole is not None and confident:
-            created = await self._fill(leases)
-            self._hole = None
-        self._begun, self._audited_s = True, now_s
+        if self._auditor.is_due and self._clock.monotonic() >= self._not_before_s:
+            created = await self._audit(leases)
+        if self._watch.state is StreamState.THERE:
+            await self._cleaner.clean(leases)
         return created
 
-    def _seen_often(self, hole: HashRange | None) -> bool:
-        times = 1 if self._hole is None or self._hole[0] != hole else self._hole[1] + 1
-        self._hole = None if hole is None else (hole, times)
-        return times >= _CONFIDENCE
+    async def _audit(self, leases: Sequence[Lease]) -> bool:
+        try:
+            created = await self._look(leases)
+        except StreamNotFound:
+            await self._watch.look()  # it tells, once
+            self._put_off(RECHECK_S)
+            return False
+        except AwsError:
+            self._failures += 1
+            self._put_off(min(_RETRY_FIRST_S * 2.0 ** min(self._failures, 10), _RETRY_MOST_S))
+            raise
+        self._failures = 0
+        return created
+
+    def _put_off(self, pause_s: float) -> None:
+        self._not_before_s = self._clock.monotonic() + pause_s
+
+    async def _look(self, leases: Sequence[Lease]) -> bool:
+        """One audit, and the sync where it asks for one."""
+        if self._watch.state is StreamState.GONE and await self._watch.look() is StreamState.GONE:
+            self._put_off(RECHECK_S)
+            return False
+        leases = await self._with_ranges(leases)
+        created = False
+        wants = self._auditor.wants_sync(leases)
+        if wants:
+            created = await self._fill(leases)
+        elif leases and not self._compared and self._auditor.has_audited:
+            await self._own_shards(leases)  # not at the first audit: leases wait to be given away
+        self._auditor.done(synced=wants)
+        return created
+
+    async def _with_ranges(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """The leases with all hashes known; rows of old versions lack them."""
+        if not without_range(leases):
+            return leases
+        shards = await self._listed()
+        await self._auditor.fill_in_ranges(leases, shards)
+        ranges = {lease.lease_key: hash_range for lease, hash_range in found_ranges(leases, shards)}
+        return [replace(lease, hash_range=ranges.get(lease.lease_key, lease.hash_range)) for lease in leases]
 
     async def _fill(self, leases: Sequence[Lease]) -> bool:
-        if leases:
+        if not leases:
+            return await self._create(leases_for_empty_table(await self._complete_list(), self._position))
+        shards = await self._own_shards(leases)
+        if shards is None:
+            return False
+        periodic = self._settings.sync_strategy is ShardSyncStrategy.PERIODIC
+        layers = Layers.ALL if periodic else Layers.ONE
+        return await self._create(missing_leases(shards, leases, self._position, layers=layers))
+
+    async def _create(self, wanted: Sequence[Lease]) -> bool:
+        """Whether any lease was created; parents before their children, those of a generation side by side."""
+        creating = _Creating(self._table, len(wanted), self._log)
+        try:
+            for generation in generations(wanted):
+                await creating.create(generation)
+        finally:
+            if creating.created:
+                self._log.info("leases_created", count=creating.created, position=self._position.at.value)
+        return creating.created > 0
+
+    async def _own_shards(self, leases: Sequence[Lease]) -> Sequence[Shard] | None:
+        """All shards, None where they are those of another stream than the leases."""
+        shards = await self._listed()
+        former = of_former_stream(leases, shards)
+        if former:
+            self._watch.is_another(
+                f"the checkpoint {former[0].checkpoint} of {former[0].shard_id} cannot be one of this stream"
+            )
+            return None
+        self._compared = True
+        return shards
+
+    async def _listed(self) -> Sequence[Shard]:
+        """All shards, in a list that was not made while the stream changed (M3)."""
+        unexpected = frozenset[str]()
+        for attempt in range(_LIST_ATTEMPTS):
+            if attempt:
+                await self._clock.sleep(_LIST_PAUSE_S)
             shards = await self._kinesis.list_shards(self._stream)
-            wanted = missing_leases(shards, [lease.lease_key for lease in leases], self._position)
-        else:
-            wanted = leases_for_empty_table(await self._complete_list(), self._position)
-        created = 0
-        for lease in wanted:
-            written = await self._table.put(*creation(lease))
-            created += written.applied
-        if created:
-            self._log.info("leases_created", count=created, position=self._position.at.value)
-        return created > 0
+            unexpected = unexpected_children(shards)
+            if not unexpected or self._settings.ignore_unexpected_children:
+                return shards
+        raise AwsError(
+            f"{self._stream.name} lists child shards of open shards, such as {min(unexpected)}; no lease is created "
+            "until that is over, or set ignoreUnexpectedChildShards = true",
+            operation="ListShards",
+        )
 
     async def _complete_list(self) -> Sequence[Shard]:
-        """The shards at the initial position, covering every hash (M1)."""
+        """The shards at the initial position, covering every hash (M1). That some overlap does no harm."""
         hole: HashRange | None = None
-        for _ in range(_LIST_ATTEMPTS):
+        for attempt in range(_LIST_ATTEMPTS):
+            if attempt:
+                await self._clock.sleep(_LIST_PAUSE_S)
             shards = await self._kinesis.list_shards(self._stream, self._position)
             hole = first_hole(shard.hash_range for shard in shards)
             if hole is None:
                 return shards
-            await self._clock.sleep(_LIST_PAUSE_S)
         raise AwsError(
             f"the shards of {self._stream.name} leave hashes {hole.start if hole else 0} to {hole.end if hole else 0} "
             "uncovered; is it being resharded?",
             operation="ListShards",
         )
+
+
+class _Creating:
+    """The creation of many leases, a few at a time."""
+
+    def __init__(self, table: Table, wanted: int, log: Log) -> None:
+        self._table = table
+        self._wanted = wanted
+        self._log = log
+        self.created = 0
+
+    async def create(self, leases: Sequence[Lease]) -> None:
+        """Create those that are not there; the first error ends it and is raised when all writes have come back."""
+        pending, failures = deque(leases), list[AwsError]()
+
+        async def work() -> None:
+            """One after the other, while there are any."""
+            while pending and not failures:
+                try:
+                    await self._create_one(pending.popleft())
+                except AwsError as error:
+                    failures.append(error)
+
+        async with anyio.create_task_group() as writes:
+            for _ in range(min(_CREATED_AT_ONCE, len(pending))):
+                writes.start_soon(work)
+        if failures:
+            raise failures[0]
+
+    async def _create_one(self, lease: Lease) -> None:
+        written = await self._table.put(*creation(lease))
+        self.created += written.applied
+        if written.applied and self.created % _PROGRESS_EVERY == 0:
+            self._log.info("leases_being_created", count=self.created, of=self._wanted)

@@ -36,6 +36,7 @@ class Survey:
         has_coordinator_table: whether the decision knew one.
         index: of the lease table.
         states: of the lease, worker and coordinator table; None: there is none.
+        status: how far a worker with these settings is on the way into one table.
     """
 
     layout: TableLayout
@@ -44,6 +45,7 @@ class Survey:
     has_coordinator_table: bool
     index: IndexState
     states: tuple[TableState | None, TableState | None, TableState | None]
+    status: TableStatus
 
 
 async def survey(tables: Tables, *, wished: TableLayout, migrate_all: bool) -> Survey:
@@ -68,10 +70,12 @@ async def survey(tables: Tables, *, wished: TableLayout, migrate_all: bool) -> S
     found = Found(coordinator is not None, workers is not None, holds, migration_row is not None)
     decision = decide_layout(found, wished, migrate_all=migrate_all)
     layout, reason = decision.layout, decision.reason
+    status = TableStatus.COMPLETE if layout is TableLayout.SINGLE else TableStatus.INIT
     if coordinator is not None:
-        status = effective_status(CODEC.read(migration_row), legacy_table=True, migrate_all=migrate_all)
-        if isinstance(status, Refusal):
-            raise ConfigurationError(f"{status.problem}; {status.advice}")
+        told = effective_status(CODEC.read(migration_row), legacy_table=True, migrate_all=migrate_all)
+        if isinstance(told, Refusal):
+            raise ConfigurationError(f"{told.problem}; {told.advice}")
+        status = told
         if status is TableStatus.COMPLETE:
             layout, reason = TableLayout.SINGLE, f"row {CODEC.row_key} says {status}"
     return Survey(
@@ -81,6 +85,7 @@ async def survey(tables: Tables, *, wished: TableLayout, migrate_all: bool) -> S
         coordinator is not None,
         IndexState.ABSENT if leases is None else leases.owner_index,
         (leases, workers, coordinator),
+        status,
     )
 
 

@@ -1,7 +1,6 @@
 """Opens the tables of an application: which layout it has, what is missing, and what may be added while work goes on.
 
-Owns the decision made at the start and the routes of the metadata tables that follow from it. Knows nothing of how
-tables are made.
+Owns the decision made at the start. Knows nothing of how tables are made, nor of where calls go (`table_routes`).
 """
 
 from __future__ import annotations
@@ -13,14 +12,9 @@ from typing import Final, assert_never
 import anyio
 
 from kcl_daemon.config.table_settings import TableOptions, TablesSettings
+from kcl_daemon.coordination.table_routes import TableRoutes
 from kcl_daemon.coordination.table_survey import Survey, survey, together
-from kcl_daemon.coordination.table_views import (
-    COORDINATOR_KINDS,
-    WORKER_KINDS,
-    Routed,
-    RowsOfKind,
-    WatchedTable,
-)
+from kcl_daemon.coordination.table_views import WatchedTable
 from kcl_daemon.errors import AccessDenied, AwsError, TableNotFound
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.row import OWNER_INDEX
@@ -46,30 +40,26 @@ class ApplicationTables:
     Args:
         separate: the tables of the layout with three of them; those that do not apply are never created.
         settings: which layout an application without tables gets, and what is to be turned on.
-        migrate_all: `migrateAllEntitiesToLeaseTable`.
         clock: for pauses.
         log: for what is decided, made and left undone.
 
     Attributes:
+        routes: where the calls of the loops go.
         tables: for the loops; may be handed out before `open` and used after it.
     """
 
-    def __init__(
-        self, separate: Tables, *, settings: TablesSettings, clock: Clock, log: Log, migrate_all: bool = False
-    ) -> None:
+    def __init__(self, separate: Tables, *, settings: TablesSettings, clock: Clock, log: Log) -> None:
         self._leases, self._workers, self._coordinator = (
             WatchedTable(table, clock=clock, log=log)
             for table in (separate.leases, separate.worker_metrics, separate.coordinator)
         )
-        self._worker_rows = Routed(self._workers)
-        self._coordinator_rows = Routed(self._coordinator)
         self._settings = settings
-        self._migrate_all = migrate_all
         self._clock = clock
         self._log = log
-        self._index_is_ready = False
         self._in_use: tuple[WatchedTable, ...] = ()
-        self.tables = Tables(self._leases, self._worker_rows, self._coordinator_rows)
+        self._waits_for_index = False
+        self.routes = TableRoutes(Tables(*self._separate), migrate_all=settings.migrate_all)
+        self.tables = self.routes.tables
 
     @property
     def throttled(self) -> dict[str, int]:
@@ -95,9 +85,8 @@ class ApplicationTables:
 
         Never raises for AWS: the work goes on without.
         """
-        if not self._index_is_ready:
-            await self._persist(_INDEX, self._leases, self._index_step)
-        self._index_is_ready = False  # whoever asks again has reason to believe that it was removed
+        # What the start saw may be old: where the fleet went back to 2.x meanwhile, the index was removed.
+        await self._persist(_INDEX, self._leases, self._index_step)
 
     async def complete_recovery(self) -> None:
         """Turn point-in-time recovery on where it is wanted. Returns when that is done; raises as little."""
@@ -109,13 +98,13 @@ class ApplicationTables:
     async def _decide(self) -> Survey:
         """Look, choose, and lead the calls of the loops there."""
         found = await survey(
-            Tables(*self._separate), wished=self._settings.layout, migrate_all=self._migrate_all
+            Tables(*self._separate), wished=self._settings.layout, migrate_all=self._settings.migrate_all
         )
         self._log.info("table_layout_chosen", layout=found.layout.value, reason=found.reason)
         if found.warning is not None:
             self._log.warning("table_layout_doubtful", layout=found.layout.value, advice=found.warning)
-        self._lead_to(found.layout)
-        self._index_is_ready = found.index is IndexState.ACTIVE
+        self._in_use = self._separate if found.layout is TableLayout.SEPARATE else (self._leases,)
+        self.routes.lead_to(found.layout, found.status)
         for table, state in zip(self._separate, found.states, strict=True):
             if table in self._in_use and state is not None and state.differences:
                 self._log.warning(
@@ -130,19 +119,6 @@ class ApplicationTables:
     def _separate(self) -> tuple[WatchedTable, WatchedTable, WatchedTable]:
         return self._leases, self._workers, self._coordinator
 
-    def _lead_to(self, layout: TableLayout) -> None:
-        match layout:
-            case TableLayout.SEPARATE:
-                self._in_use = self._separate
-                self._worker_rows.lead_to(self._workers)
-                self._coordinator_rows.lead_to(self._coordinator)
-            case TableLayout.SINGLE:
-                self._in_use = (self._leases,)
-                self._worker_rows.lead_to(RowsOfKind(self._leases, WORKER_KINDS))
-                self._coordinator_rows.lead_to(RowsOfKind(self._leases, COORDINATOR_KINDS))
-            case _:
-                assert_never(layout)
-
     async def _make(self, found: Survey) -> None:
         """Make sure that all tables in use can be used; what is missing is made."""
         is_new = found.states[0] is None
@@ -152,7 +128,6 @@ class ApplicationTables:
                 await self._until_others_exist()
             if await table.ensure():
                 self._log.info("table_created", table=table.name)
-                self._index_is_ready = self._index_is_ready or table is self._leases
 
         await together(*(partial(make, table) for table in self._in_use))
 
@@ -196,16 +171,19 @@ class ApplicationTables:
             raise TableNotFound(f"table {table.name} does not exist", operation="DescribeTable")
         match state.owner_index:
             case IndexState.ACTIVE:
-                self._log.info("owner_index_ready", table=table.name)
+                if self._waits_for_index:
+                    self._log.info("owner_index_ready", table=table.name)
+                self._waits_for_index = False
                 return True
             case IndexState.ABSENT:
                 await table.add_owner_index()
                 self._log.info("owner_index_added", table=table.name, index=OWNER_INDEX)
-                return False
             case IndexState.BUILDING:
-                return False
+                pass
             case _:
                 assert_never(state.owner_index)
+        self._waits_for_index = True
+        return False
 
     async def _recovery_step(self, table: WatchedTable) -> bool:
         await table.enable_recovery()

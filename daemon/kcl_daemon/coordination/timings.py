@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from kcl_daemon.config.settings import BalanceSettings, LeaseSettings
+
+# A leader's lease in a fleet at rest, and how many times the one of a fleet at work it may be.
+_CALM_LEASE_S: Final = 30.0
+_CALM_MOST: Final = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Pledge:
+    """What a leader promises: silent for `lease_s` it leads no more, and it beats every `beat_s`."""
+
+    lease_s: float
+    beat_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +33,12 @@ class Timings:
         look_s: how often a leader looks at the leases of a fleet at work; the measure for all other looks.
         report_s: how often this worker's row is written.
         active_s: a worker whose row is older is not given leases.
-        heartbeat_s: how often the leader writes the lock and the others look at it.
-        leader_lease_s: how long this leader may be silent.
+        heartbeat_s: how often the leader of a fleet at work writes the lock.
+        leader_lease_s: how long the leader of a fleet at work may be silent.
         handoff_s: a hand-off that takes longer is cut short.
         parents_s: how often a shard looks at its parents.
         balance_s: how often the leader evens out load in a fleet that does not change.
         capture_s: how often this worker's CPU is measured.
-        audit_s: how often the leader looks for holes.
     """
 
     failover_s: float
@@ -41,39 +53,71 @@ class Timings:
     parents_s: float
     balance_s: float
     capture_s: float
-    audit_s: float = 120.0
 
     # A look costs a request, on every worker, for ever. Who holds many leases looks often: that is where a moment's
     # gap costs most, and where it adds little to what its renewals cost. Who holds none looks rarely.
 
-    def discovery_s(self, held: int, *, leading: bool) -> float:
+    def discovery_s(self, held: int, *, leading: bool, young: bool = False) -> float:
         """How often to ask for new leases; a leader sees in its own looks what it was given.
+
+        A worker that has just started is about to be given many, by owners that pass them on within a moment.
 
         What is given to us stands still until we find and renew it: twice as often as it would seem abandoned, or the
         leader gives it to another, and later to us again, and so on.
         """
         if leading:
-            return 30 * self.look_s
+            return self.distrust_s
+        if young:
+            return min(self.look_s, self.failover_s) / 2
         return min(self.look_s * (max(1.25, 6 / held) if held else 10), self.failover_s / 2)
+
+    def news_s(self, held: int) -> float:
+        """How often to look whether the leader has given leases away, where it says so in its lock row.
+
+        With nothing in hand it is less often than a lease may stand still; leaders know that (`leases/expiry.py`).
+        """
+        if not held:
+            return min(6.5 * self.look_s, 1.3 * self.failover_s)
+        return min(self.look_s * (4.0 if held == 1 else max(1.25, 7.5 / (held + 1))), 0.8 * self.failover_s)
+
+    @property
+    def distrust_s(self) -> float:
+        """How often to ask for leases all the same where the lock row tells of them."""
+        return 30 * self.look_s
+
+    @property
+    def farewell_most_s(self) -> float:
+        """How long a worker that stops reads on at most, so that the next owners see what is coming."""
+        return self.failover_s / 2
 
     def lock_s(self, held: int) -> float:
         """How often a worker that does not lead looks at the lock."""
-        return self.heartbeat_s * (max(1.0, 2 / held) if held else 3)
+        return 5 / 3 * self.heartbeat_s * (max(1.0, 2 / held) if held else 3)
 
-    def beat_s(self, *, alone: bool) -> float:
-        """How often the leader shows that it lives; without other workers nobody waits for it."""
-        return self.heartbeat_s * (2 if alone else 1)
+    def pledge(self, *, calm: bool, alone: bool) -> Pledge:
+        """What the leader promises with a heartbeat; it may be silent for longer where little depends on it.
+
+        Args:
+            calm: there are no more leases than workers.
+            alone: there are no other workers, and so nobody waits for it.
+        """
+        if not (calm or alone):
+            return Pledge(self.leader_lease_s, self.heartbeat_s)
+        stretch = min(_CALM_MOST, max(1.0, _CALM_LEASE_S / self.leader_lease_s))
+        lease_s = stretch * self.leader_lease_s
+        return Pledge(
+            lease_s, lease_s / 3 if alone else min(max(1.0, 2 / 3 * stretch) * self.heartbeat_s, lease_s / 3)
+        )
 
     def leader_look_s(self, *, alone: bool, leases: int, workers: int) -> float:
         """How often the leader looks at the leases: rarely when nobody else could lose one."""
         if alone:
             return 7.5 * self.look_s
-        return self.look_s * (2 if leases <= workers else 1)
+        return self.look_s * (2.5 if leases <= workers else 1)
 
-    @property
-    def workers_look_s(self) -> float:
+    def workers_look_s(self, leader_look_s: float) -> float:
         """How often the leader looks at the rows of workers, where they have a table of their own."""
-        return 2.5 * self.look_s
+        return max(2.5 * self.look_s, min(2 * leader_look_s, 5 * self.look_s))
 
 
 def timings(settings: LeaseSettings, balance: BalanceSettings | None = None) -> Timings:

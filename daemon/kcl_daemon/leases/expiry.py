@@ -23,12 +23,14 @@ class LeaseSeen:
         since_s: first seen in this state.
         handoff: old and next owner, None outside a hand-off.
         handoff_since_s: first seen in this hand-off.
+        unclaimed: it changed hands under our eyes, and its owner has not written it since.
     """
 
     state: tuple[int, WorkerId | None]
     since_s: float
     handoff: tuple[WorkerId, WorkerId | None] | None = None
     handoff_since_s: float = 0.0
+    unclaimed: bool = False
 
     @property
     def owner(self) -> WorkerId | None:
@@ -87,6 +89,16 @@ class Watchbook:
         suspects = self._suspects(seen_leases, seen_workers, began_s, failover_s)
         return Watchbook(seen_leases, seen_workers, suspects, began_s)
 
+    def abandoned(self, failover_s: float) -> frozenset[LeaseKey]:
+        """The leases that an owner has left alone for so long that they may be given to another."""
+        idle = _idle(self.leases, self.workers)
+        return frozenset(
+            key
+            for key, seen in self.leases.items()
+            if seen.owner is not None
+            and self.looked_s - seen.since_s > (2 * failover_s if seen.owner in idle else failover_s)
+        )
+
     def _suspects(
         self,
         leases: Mapping[LeaseKey, LeaseSeen],
@@ -111,9 +123,11 @@ class Watchbook:
             and workers[worker_id].last_update_s == reported
             and worker_id not in stirring
         }
+        idle = _idle(leases, workers)
         for seen in leases.values():
             owner = seen.owner
-            if owner is not None and owner in workers and now_s - seen.since_s > failover_s:
+            patience_s = 2 * failover_s if owner in idle else failover_s
+            if owner is not None and owner in workers and now_s - seen.since_s > patience_s:
                 suspects.setdefault(owner, workers[owner].last_update_s)
         return suspects
 
@@ -154,7 +168,20 @@ def _see_lease(lease: Lease, before: LeaseSeen | None, now_s: float) -> LeaseSee
         before.since_s if before.state == state else now_s,
         handoff,
         before.handoff_since_s if before.handoff == handoff else now_s,
+        before.unclaimed if before.state == state else state[1] not in {None, before.owner},
     )
+
+
+def _idle(
+    leases: Mapping[LeaseKey, LeaseSeen], workers: Mapping[WorkerId, WorkerSeen]
+) -> frozenset[WorkerId | None]:
+    """The workers that have leases but may not know it yet: what they have was given to them under our eyes.
+
+    A worker without leases looks for them rarely (`Timings.news_s`), so they may stand still for twice the fail-over
+    time. One that has claimed a lease looks often.
+    """
+    given = {seen.owner for seen in leases.values() if seen.unclaimed and seen.owner in workers}
+    return frozenset(given.difference(seen.owner for seen in leases.values() if not seen.unclaimed))
 
 
 def _see_worker(worker: WorkerRow, before: WorkerSeen | None, now_s: float) -> WorkerSeen:

@@ -2,6 +2,10 @@
 
 The row holds no time of day. A lock is stale only when the observer has seen the same version for longer than the
 owner's own lease duration, on the observer's monotonic clock.
+
+Two attributes are ours. `daemonAssigned` changes whenever leases were given away, so that those who read the lock need not
+also ask which leases are theirs. `daemonDeputy` names the worker that watches the lock closely, so that not all need to.
+KCL keeps them when it writes a heartbeat and drops them when it takes the lock; a row without them promises nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ _DURATION: Final = "leaseDuration"
 _VERSION: Final = "recordVersionNumber"
 _RELEASED: Final = "isReleased"
 _ENTITY: Final = "entityType"
+_NEWS: Final = "daemonAssigned"
+_DEPUTY: Final = "daemonDeputy"
 
 # A row whose duration cannot be read is treated as KCL's default would be.
 _DEFAULT_DURATION_MS: Final = 120_000
@@ -32,12 +38,16 @@ class LeaderLock:
         version: new with each heartbeat.
         duration_ms: for how long the owner may be silent.
         released: the owner gave it up but left the row.
+        news: another text than before whenever leases were given away; None where the leader does not tell, as KCL's.
+        deputy: who watches closely whether the leader lives; None: nobody in particular.
     """
 
     owner: WorkerId
     version: str
     duration_ms: int
     released: bool = False
+    news: str | None = None
+    deputy: WorkerId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +84,14 @@ def lock_from_row(row: Row | None) -> LeaderLock | None:
     if not isinstance(owner, str) or not isinstance(version, str):
         return LeaderLock(WorkerId(""), "", _DEFAULT_DURATION_MS)
     readable = isinstance(duration, str) and duration.isdecimal()
+    news, deputy = row.get(_NEWS), row.get(_DEPUTY)
     return LeaderLock(
         WorkerId(owner),
         version,
         int(str(duration)) if readable else _DEFAULT_DURATION_MS,
         row.get(_RELEASED) == "1",
+        news if isinstance(news, str) else None,
+        WorkerId(deputy) if isinstance(deputy, str) else None,
     )
 
 
@@ -90,6 +103,7 @@ def lock_row(key_attribute: str, lock: LeaderLock) -> Row:
         _DURATION: str(lock.duration_ms),  # a string, as the lock client writes it
         _VERSION: lock.version,
         _ENTITY: "LEADER",
+        **({} if lock.news is None else {_NEWS: lock.news}),
     }
 
 
@@ -111,13 +125,26 @@ def decide(
     return Watch(Sighting(lock.version, since), lock.owner, silent_s, duration_s)
 
 
-def heartbeat(lock: LeaderLock, version: str) -> RowUpdate:
-    """Show that the leader lives: a new version, if the row is still ours."""
+def heartbeat(lock: LeaderLock, version: str, news: str | None = None) -> RowUpdate:
+    """Show that the leader lives: a new version, if the row is still ours; `news` where leases were given away.
+
+    Duration and deputy are those of `lock`.
+
+    Without news the attribute is left alone: others may have changed it meanwhile (`telling`).
+    """
+    told = {} if news is None else {_NEWS: news}
+    named = {} if lock.deputy is None else {_DEPUTY: lock.deputy}
     return RowUpdate(
         LEADER_KEY,
-        put={_VERSION: version, _DURATION: str(lock.duration_ms)},
+        put={_VERSION: version, _DURATION: str(lock.duration_ms), **told, **named},
+        remove=frozenset() if named else frozenset({_DEPUTY}),
         require=ours(lock),
     )
+
+
+def telling(lock: LeaderLock, news: str) -> RowUpdate:
+    """Tell, in another's row, that leases were given away; the version stays, so it is no sign of life of the leader."""
+    return RowUpdate(LEADER_KEY, put={_NEWS: news}, require=(Equals(_OWNER, lock.owner), Present(_NEWS)))
 
 
 def ours(lock: LeaderLock) -> Conditions:

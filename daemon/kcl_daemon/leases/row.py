@@ -160,8 +160,14 @@ def taking(lease: Lease, me: WorkerId) -> RowUpdate:
     )
 
 
-def handoff(lease: Lease, to: WorkerId) -> RowUpdate:
-    """Ask the owner to finish and pass the lease on (T5.6); the counter stays, so that its renewals go through."""
+def handoff(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> RowUpdate:
+    """Ask the owner to finish and pass the lease on (T5.6); the counter stays, so that its renewals go through.
+
+    Args:
+        lease: as it was read; its owners must still be the same.
+        to: the next owner.
+        only_if_untouched: also demand that nobody wrote it since; for the owner itself, who knows what it wrote.
+    """
     if lease.lease_owner is None or lease.checkpoint_owner is not None:
         raise ValueError(
             f"{lease.lease_key} cannot be handed off: owner {lease.lease_owner}, hand-off {lease.checkpoint_owner}"
@@ -169,7 +175,7 @@ def handoff(lease: Lease, to: WorkerId) -> RowUpdate:
     return RowUpdate(
         lease.lease_key,
         put={OWNER: to, _CHECKPOINT_OWNER: lease.lease_owner},
-        require=_as_read(lease),
+        require=(*_as_read(lease), *((_counter_is(lease),) if only_if_untouched else ())),
     )
 
 
@@ -179,7 +185,7 @@ def release(lease: Lease) -> RowUpdate:
         lease.lease_key,
         add={_COUNTER: 1},
         remove=frozenset({OWNER, _CHECKPOINT_OWNER}),
-        require=(*_as_read(lease), _counter_is(lease)),
+        require=as_it_was_read(lease),
     )
 
 
@@ -190,6 +196,39 @@ def children_of(lease: Lease, child_shard_ids: frozenset[ShardId]) -> RowUpdate:
         put={_CHILDREN: frozenset[str](child_shard_ids)},
         require=(Equals(KEY, lease.lease_key),),
     )
+
+
+def hashes_of(lease: Lease, hash_range: HashRange) -> RowUpdate:
+    """Write down which hashes a shard takes, where an old version has not (T5.9); the counter stays."""
+    return RowUpdate(
+        lease.lease_key,
+        put=_hash_range(hash_range),
+        require=(Equals(KEY, lease.lease_key), Absent(_HASH_START)),
+    )
+
+
+def still_finished(lease: Lease) -> tuple[Condition, ...]:
+    """That a lease is finished as it was: what deleting it demands (KCL deletes without a condition, T5.10).
+
+    The counter does not count: somebody may keep a finished lease alive. Moved back by hand it is finished no more.
+    """
+    return (Equals(KEY, lease.lease_key), Equals(_CHECKPOINT, lease.checkpoint.sequence_number))
+
+
+def reposition(lease: Lease, position: ExtendedSequenceNumber) -> RowUpdate:
+    """Begin elsewhere, by hand: a new checkpoint and no owner, so that whoever reads the shard loses the lease first."""
+    return RowUpdate(
+        lease.lease_key,
+        put={_SWITCHES: 0, **_position(_CHECKPOINT, _CHECKPOINT_SUB, position)},
+        add={_COUNTER: 1},
+        remove=frozenset({OWNER, _CHECKPOINT_OWNER, _PENDING, _PENDING_SUB, _PENDING_STATE}),
+        require=as_it_was_read(lease),
+    )
+
+
+def as_it_was_read(lease: Lease) -> tuple[Condition, ...]:
+    """That nobody has written the lease since."""
+    return (*_as_read(lease), _counter_is(lease))
 
 
 def _counter_is(lease: Lease) -> Condition:

@@ -62,6 +62,33 @@ class RowUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class RowCheck:
+    """Part of a transaction: a row must be so; it stays as it is."""
+
+    key: str
+    require: Conditions
+
+
+@dataclass(frozen=True, slots=True)
+class RowPut:
+    """Part of a transaction: a whole row is written, over one for which all conditions hold."""
+
+    row: Row
+    require: Conditions = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RowDelete:
+    """Part of a transaction: a row for which all conditions hold is removed."""
+
+    key: str
+    require: Conditions = ()
+
+
+RowPart: TypeAlias = RowCheck | RowPut | RowDelete
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
     """What came of a conditional write.
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from kcl_daemon.leases.leader import LEADER_KEY, held_by
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import KEY
 from kcl_daemon.leases.state_row import ENTITY, Refusal
-from kcl_daemon.leases.table import Absent, Conditions, Equals, Row, Value
+from kcl_daemon.leases.table import Absent, Equals, Row, RowCheck, RowDelete, RowPart, RowPut, Value
 from kcl_daemon.leases.table_migration import CODEC, LEGACY_KEY, MigrationRow, Place, TableStatus
 
 BATCH_MOST: Final = 25
@@ -24,33 +24,11 @@ _KNOWN_ENTITIES: Final[Mapping[str, str]] = {"Migration3.0": "CLIENT_VERSION_MIG
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """Part of a transaction: a row must be so."""
+class Part:
+    """Part of a transaction, and in which table."""
 
     place: Place
-    key: str
-    require: Conditions
-
-
-@dataclass(frozen=True, slots=True)
-class Put:
-    """Part of a transaction: write a whole row if all conditions hold."""
-
-    place: Place
-    row: Row
-    require: Conditions
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
-    """Part of a transaction: remove a row if all conditions hold."""
-
-    place: Place
-    key: str
-    require: Conditions
-
-
-Part: TypeAlias = Check | Put | Delete
+    what: RowPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +64,10 @@ def move(rows: Sequence[Row], me: WorkerId) -> Move | Refusal:
             )
         # As it was read: a change made meanwhile must not be lost with the old row.
         unchanged = tuple(Equals(name, value) for name, value in sorted(row.items()))
-        parts += [Put(Place.LEASES, moved, (Absent(KEY),)), Delete(Place.LEGACY, row_key(row), unchanged)]
+        parts += [
+            Part(Place.LEASES, RowPut(moved, (Absent(KEY),))),
+            Part(Place.LEGACY, RowDelete(row_key(row), unchanged)),
+        ]
     keys = tuple(row_key(row) for row in batch)
     return Move(tuple(parts), keys, f"{len(keys)} of {len(rows)} rows are carried over")
 
@@ -106,19 +87,18 @@ def complete(row: MigrationRow, me: WorkerId, now_ms: int, reason: str) -> Compl
     return Complete(
         (
             _still_leading(me),
-            Put(Place.LEASES, CODEC.row(after, key_attribute=KEY), (Absent(KEY),)),
-            Put(
+            Part(Place.LEASES, RowPut(CODEC.row(after, key_attribute=KEY), (Absent(KEY),))),
+            Part(
                 Place.LEGACY,
-                CODEC.row(after, key_attribute=LEGACY_KEY),
-                (CODEC.holds(TableStatus.PENDING),),
+                RowPut(CODEC.row(after, key_attribute=LEGACY_KEY), (CODEC.holds(TableStatus.PENDING),)),
             ),
         ),
         reason,
     )
 
 
-def _still_leading(me: WorkerId) -> Check:
-    return Check(Place.LEGACY, LEADER_KEY, held_by(me))
+def _still_leading(me: WorkerId) -> Part:
+    return Part(Place.LEGACY, RowCheck(LEADER_KEY, held_by(me)))
 
 
 def row_key(row: Row) -> str:

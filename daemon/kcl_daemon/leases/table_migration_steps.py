@@ -72,7 +72,14 @@ def complete_bake_s(setting_s: int) -> int:
 
 
 def step(
-    seen: Survey, *, status: TableStatus, migrate_all: bool, bake_s: int, me: WorkerId, now_ms: int
+    seen: Survey,
+    *,
+    status: TableStatus,
+    migrate_all: bool,
+    bake_s: int,
+    me: WorkerId,
+    now_ms: int,
+    deploy_bake_s: int = DEPLOY_BAKE_S,
 ) -> Step:
     """The next write of the leader (L2 - L6).
 
@@ -83,6 +90,7 @@ def step(
         bake_s: from `complete_bake_s`.
         me: its worker id; the transactions are refused unless it holds the old lock.
         now_ms: epoch milliseconds.
+        deploy_bake_s: all must have known the single table for so long before the move may begin.
     """
     if status is TableStatus.COMPLETE:
         return Nothing("all is in the lease table")
@@ -91,7 +99,7 @@ def step(
         return _begin(seen, migrate_all=migrate_all, me=me, now_ms=now_ms)
     match row.state:
         case TableStatus.INIT:
-            return _while_init(seen, row, migrate_all=migrate_all, me=me, now_ms=now_ms)
+            return _while_init(seen, row, migrate_all=migrate_all, bake_s=deploy_bake_s, me=me, now_ms=now_ms)
         case TableStatus.DEPLOYED:
             return _while_deployed(seen, row, migrate_all=migrate_all, me=me, now_ms=now_ms)
         case TableStatus.PENDING:
@@ -111,17 +119,17 @@ def _begin(seen: Survey, *, migrate_all: bool, me: WorkerId, now_ms: int) -> Ste
     return Create(CODEC.creation(row, key_attribute=LEGACY_KEY), "every lease owner knows the single table")
 
 
-def _while_init(seen: Survey, row: MigrationRow, *, migrate_all: bool, me: WorkerId, now_ms: int) -> Step:
+def _while_init(
+    seen: Survey, row: MigrationRow, *, migrate_all: bool, bake_s: int, me: WorkerId, now_ms: int
+) -> Step:
     if migrate_all:
         return _set_too_early(f"row {CODEC.row_key} says {row.state}")
     if seen.support_code < 1:
         return Withdraw(CODEC.row_key, (CODEC.holds(TableStatus.INIT),), _unsupported(seen))
     baked_s = (now_ms - row.at_ms) / 1000
-    if baked_s < DEPLOY_BAKE_S:
-        return Nothing(
-            f"every lease owner has known the single table for {baked_s:.0f} s of {DEPLOY_BAKE_S} s"
-        )
-    return _advance(row, TableStatus.DEPLOYED, me, now_ms, f"all have known it for {DEPLOY_BAKE_S} s")
+    if baked_s < bake_s:
+        return Nothing(f"every lease owner has known the single table for {baked_s:.0f} s of {bake_s} s")
+    return _advance(row, TableStatus.DEPLOYED, me, now_ms, f"all have known it for {bake_s} s")
 
 
 def _while_deployed(seen: Survey, row: MigrationRow, *, migrate_all: bool, me: WorkerId, now_ms: int) -> Step:

@@ -13,6 +13,7 @@ from kcl_daemon.consumer.consumer import Consumer
 from kcl_daemon.consumer.parts import ConsumerParts
 from kcl_daemon.coordination.discovery import Discovery
 from kcl_daemon.coordination.elector import Elector
+from kcl_daemon.coordination.farewell import Farewell
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
 from kcl_daemon.coordination.reporter import Reporter
 from kcl_daemon.coordination.switchboard import Switchboard
@@ -23,9 +24,8 @@ from kcl_daemon.errors import Throttled, Unavailable
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef
 
-# What does not answer at the start is asked again for this long (KCL: maxInitializationAttempts, 1 s apart).
+# What does not answer at the start is asked again for this long (KCL: maxInitializationAttempts).
 _START_ATTEMPTS: Final = 20
-_START_PAUSE_S: Final = 1.0
 _LEAVE_FIRST_S: Final = 1.0
 
 
@@ -40,6 +40,7 @@ class Loops:
     taker: Taker
     switchboard: Switchboard
     versions: Versions
+    farewell: Farewell
 
 
 @dataclass(eq=False, slots=True)
@@ -52,13 +53,21 @@ class Worker:
     """One worker. `run` once."""
 
     def __init__(
-        self, *, tables: ApplicationTables, kinesis: Kinesis, stream: StreamRef, clock: Clock, log: Log
+        self,
+        *,
+        tables: ApplicationTables,
+        kinesis: Kinesis,
+        stream: StreamRef,
+        clock: Clock,
+        log: Log,
+        start_pause_s: float = 1.0,
     ) -> None:
         self._tables = tables
         self._kinesis = kinesis
         self._stream = stream
         self._clock = clock
         self._log = log
+        self._start_pause_s = start_pause_s
         self._stop = anyio.Event()
         self._consumers: dict[LeaseKey, _Running] = {}
         self._loops: Loops | None = None
@@ -127,7 +136,7 @@ class Worker:
                 )
             else:
                 return
-            with self._clock.move_on_after(_START_PAUSE_S):
+            with self._clock.move_on_after(self._start_pause_s):
                 await self._stop.wait()
 
     def lease_found(self, held: HeldLease) -> None:
@@ -138,6 +147,8 @@ class Worker:
         before = self._consumers.get(held.key)
         self._consumers[held.key] = running
         self._work.start_soon(self._consume, held, running, before)
+        if self._stop.is_set():
+            running.consumer.request_stop()  # found in the very moment of the stop
 
     async def _consume(self, held: HeldLease, running: _Running, before: _Running | None) -> None:
         assert self._loops is not None, "equip() comes first"
@@ -175,6 +186,8 @@ class Worker:
             # must not wait for that.
             with self._clock.move_on_after(_LEAVE_FIRST_S):
                 await gone.wait()
+            if gone.is_set() and loops.switchboard.assigns:
+                await loops.farewell.announce()
             for running in list(self._consumers.values()):
                 running.consumer.request_stop()
             while self._consumers:

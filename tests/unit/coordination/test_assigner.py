@@ -8,13 +8,14 @@ import anyio
 
 from kcl_daemon.assignment.count import by_lease_count
 from kcl_daemon.config.settings import LeaseSettings
-from kcl_daemon.coordination.assigner import Assigner, Strategies
+from kcl_daemon.coordination.assigner import Assigner
 from kcl_daemon.coordination.discovery import Discovery
 from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
 from kcl_daemon.coordination.malformed import MalformedRows
 from kcl_daemon.coordination.overview import Overview
 from kcl_daemon.coordination.reporter import Reporter
+from kcl_daemon.coordination.strategies import Strategies
 from kcl_daemon.coordination.sweeper import Sweeper
 from kcl_daemon.coordination.syncer import Syncer
 from kcl_daemon.coordination.timings import timings
@@ -88,7 +89,6 @@ class Stage:
                 stream=StreamRef("words"),
                 position=InitialPosition(StartAt.TRIM_HORIZON),
                 clock=clock,
-                timings=periods,
                 log=self.log,
             ),
             sweeper=Sweeper(table=self.tables.worker_metrics, stale_s=86_400.0, clock=clock, log=self.log),

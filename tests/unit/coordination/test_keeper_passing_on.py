@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anyio
 import pytest
 
 from kcl_daemon.coordination.keeper import HeldLease
 from kcl_daemon.errors import Unavailable
+from kcl_daemon.leases.lease import WorkerId
 from tests.unit.coordination.keeper_stage import KEY, ME, OTHER, Stage, at, play
 from tests.unit.troubled import Trouble
 
@@ -95,5 +98,83 @@ def test_claiming_a_lease_proves_by_a_write_that_it_is_ours() -> None:
         assert fresh is not None
         assert fresh.lease.lease_counter == 8
         assert await stage.keeper.claim(stale) is None
+
+    play(scene)
+
+
+# --- announced by ourselves
+
+
+def test_a_handoff_that_we_announce_is_written_as_the_leader_would_and_the_consumer_goes_on() -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        before = await stage.stored()
+        await stage.keeper.announce(held, OTHER)
+        assert await stage.stored() == replace(before, lease_owner=OTHER, checkpoint_owner=ME)
+        await anyio.sleep(20.0)
+        assert stage.changes == 0
+        await stage.keeper.checkpoint(held, at(5))
+        await stage.keeper.give_up(held)
+        lease = await stage.stored()
+        assert (lease.lease_owner, lease.checkpoint_owner, lease.checkpoint) == (OTHER, None, at(5))
+
+    play(scene, running=True)
+
+
+def test_an_announcement_is_no_sign_of_life_for_our_own_clock_either() -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        moved_s = held.moved_s
+        await anyio.sleep(3.0)
+        await stage.keeper.announce(held, OTHER)
+        assert held.moved_s == moved_s
+
+    play(scene)
+
+
+@pytest.mark.parametrize("trouble", [Trouble.FAILED_AFTER, Trouble.HANGS_AFTER])
+def test_an_announcement_without_an_answer_is_read_back(trouble: Trouble) -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        stage.table.writes.append(trouble)
+        await stage.keeper.announce(held, OTHER)
+        assert held.next_owner == OTHER
+        await stage.keeper.give_up(held)
+        lease = await stage.stored()
+        assert (lease.lease_owner, lease.checkpoint_owner) == (OTHER, None)
+
+    play(scene)
+
+
+def test_an_earlier_write_that_is_still_on_its_way_is_not_forgotten_by_an_announcement() -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        stage.table.writes.append(Trouble.LATE)
+        with pytest.raises(Unavailable):
+            await stage.keeper.checkpoint(held, at(5))
+        await stage.keeper.announce(held, OTHER)
+        await stage.table.land()
+        await stage.keeper.give_up(held)
+        lease = await stage.stored()
+        assert (lease.lease_owner, lease.checkpoint_owner, lease.checkpoint) == (OTHER, None, at(5))
+
+    play(scene)
+
+
+def test_a_handoff_that_the_leader_began_first_stays_as_it_is() -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        third = WorkerId("third")
+        await stage.handed_to(third)
+        await stage.keeper.announce(held, OTHER)
+        assert held.next_owner == third
+
+    play(scene)
+
+
+def test_nothing_is_passed_on_to_a_worker_that_has_left() -> None:
+    async def scene(stage: Stage, held: HeldLease) -> None:
+        await stage.keeper.announce(held, OTHER)
+        stage.keeper.gone = frozenset({OTHER})
+        counter = (await stage.stored()).lease_counter
+        await stage.keeper.give_up(held)
+        lease = await stage.stored()
+        assert (lease.lease_owner, lease.checkpoint_owner) == (None, None)
+        assert lease.lease_counter == counter + 1
 
     play(scene)

@@ -21,7 +21,7 @@ from kcl_daemon.leases.leader import LeaderLock, lock_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.stats import report
 from kcl_daemon.leases.table import Row
-from kcl_daemon.ports import Tables, TableState
+from kcl_daemon.ports import IndexState, Tables, TableState
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.table import MemoryTable
@@ -321,7 +321,7 @@ def test_a_denied_index_is_one_warning_with_advice() -> None:
     play(scene)
 
 
-def test_a_table_with_its_index_is_not_touched_again() -> None:
+def test_a_table_with_its_index_is_looked_at_and_left_alone() -> None:
     async def scene(stage: Stage) -> None:
         await stage.leases.ensure()
         opened = stage.opened_by()
@@ -329,7 +329,24 @@ def test_a_table_with_its_index_is_not_touched_again() -> None:
         stage.leases.asked.clear()
         await opened.complete_index()
         await opened.complete_recovery()
-        assert stage.leases.asked == []
+        assert stage.leases.asked == ["describe"]
+        assert "owner_index_ready" not in stage.log.events()
+
+    play(scene)
+
+
+def test_an_index_that_was_removed_since_the_start_is_added_again() -> None:
+    """A fleet that goes back to 2.x and forward again: its workers have seen the index at their start."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.leases.ensure()
+        opened = stage.opened_by()
+        await opened.open()
+        await stage.leases.remove_owner_index()
+        await opened.complete_index()
+        state = await stage.leases.describe()
+        assert state is not None
+        assert state.owner_index is IndexState.ACTIVE
 
     play(scene)
 

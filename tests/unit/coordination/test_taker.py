@@ -53,7 +53,6 @@ class Stage:
                 stream=StreamRef("words"),
                 position=InitialPosition(StartAt.TRIM_HORIZON),
                 clock=clock,
-                timings=periods,
                 log=self.log,
             ),
             options=TakingOptions(failover_s=periods.failover_s),

@@ -13,3 +13,19 @@ from kcl_daemon.coordination.timings import timings
 def test_a_lease_that_was_given_is_found_before_it_seems_abandoned(failover_ms: int, held: int) -> None:
     periods = timings(LeaseSettings(failover_time_ms=failover_ms))
     assert periods.discovery_s(held, leading=False) <= periods.failover_s / 2
+
+
+@given(failover_ms=st.integers(1, 3_600_000), held=st.integers(0, 1_000))
+def test_news_are_read_before_a_lease_seems_abandoned_for_twice_the_time_where_none_is_held(
+    failover_ms: int, held: int
+) -> None:
+    periods = timings(LeaseSettings(failover_time_ms=failover_ms))
+    assert periods.news_s(held) < periods.failover_s * (1 if held else 2)
+    assert periods.news_s(held) >= periods.news_s(held + 1)
+
+
+@given(failover_ms=st.integers(1, 3_600_000))
+def test_a_worker_that_has_just_started_asks_more_often_than_any_other(failover_ms: int) -> None:
+    periods = timings(LeaseSettings(failover_time_ms=failover_ms))
+    young_s = periods.discovery_s(0, leading=False, young=True)
+    assert young_s <= min(periods.discovery_s(held, leading=False) for held in range(100))

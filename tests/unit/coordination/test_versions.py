@@ -84,7 +84,7 @@ class Stage:
             clock=self.clock,
             log=self.log,
         )
-        names = ("reporter", "sampler", "index", "discovery", "taker", "assigner")
+        names = ("reporter", "sampler", "index", "discovery", "taker", "assigner", "migrator")
         waiting = {name: Gate(anyio.sleep_forever) for name in names}
         self.gates = Gates(**waiting, elector=Gate(self.elector.run), upgrader=Gate(self.upgrader.run))
         self.switchboard = Switchboard(

@@ -153,3 +153,40 @@ def test_a_lease_that_moves_again_ends_the_suspicion() -> None:
     for now_s, counter in ((0.0, 1), (11.0, 1), (13.0, 2)):
         book = look(now_s, [replace(LEASE, lease_counter=counter)], [WorkerRow(A, 1000)], book=book)
     assert living(book, 1013.0) == {A}
+
+
+REPORTING = [WorkerRow(A, 100), WorkerRow(B, 100)]
+
+
+def test_a_lease_given_to_a_worker_without_others_may_stand_still_for_twice_the_time() -> None:
+    given = replace(LEASE, lease_owner=B)
+    book = look(1.0, [given], REPORTING, book=look(0.0, [LEASE], REPORTING))
+    later = look(20.0, [given], REPORTING, book=book)
+    assert later.abandoned(10.0) == frozenset()
+    assert B in later.reporting(wall_s=100.0, active_s=60.0)
+    too_late = look(21.1, [given], REPORTING, book=later)
+    assert too_late.abandoned(10.0) == {LEASE.lease_key}
+    assert B not in too_late.reporting(wall_s=100.0, active_s=60.0)
+
+
+def test_once_claimed_it_has_the_usual_time() -> None:
+    given, claimed = replace(LEASE, lease_owner=B), replace(LEASE, lease_owner=B, lease_counter=3)
+    book = look(1.0, [given], REPORTING, book=look(0.0, [LEASE], REPORTING))
+    book = look(2.0, [claimed], REPORTING, book=book)
+    assert look(12.0, [claimed], REPORTING, book=book).abandoned(10.0) == frozenset()
+    assert look(12.1, [claimed], REPORTING, book=book).abandoned(10.0) == {LEASE.lease_key}
+
+
+def test_a_worker_that_has_other_leases_or_is_gone_has_the_usual_time() -> None:
+    given = replace(LEASE, lease_owner=B)
+    other = Lease(LeaseKey("t"), 1, TRIM_HORIZON, lease_owner=B)
+    for leases, workers in (([other], REPORTING), ([], REPORTING[:1])):
+        book = look(1.0, [given, *leases], workers, book=look(0.0, [LEASE, *leases], workers))
+        assert LEASE.lease_key in look(11.1, [given, *leases], workers, book=book).abandoned(10.0)
+
+
+def test_what_is_abandoned_has_an_owner_and_has_stood_still() -> None:
+    free = replace(LEASE, lease_owner=None)
+    assert look(99.0, [free], book=look(0.0, [free])).abandoned(10.0) == frozenset()
+    assert look(10.0, [LEASE], book=look(0.0, [LEASE])).abandoned(10.0) == frozenset()
+    assert look(10.1, [LEASE], book=look(0.0, [LEASE])).abandoned(10.0) == {LEASE.lease_key}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kcl_daemon.leases.leader import (
@@ -14,6 +16,7 @@ from kcl_daemon.leases.leader import (
     heartbeat,
     lock_from_row,
     lock_row,
+    telling,
 )
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.table import Absent, Equals, Present, apply_update
@@ -91,3 +94,33 @@ def test_a_heartbeat_is_refused_when_the_lock_is_not_ours_any_more(change: dict[
     assert not apply_update(update, {**row, **change}, key_attribute="key").applied
     after = apply_update(update, row, key_attribute="key").row
     assert after == {**row, "recordVersionNumber": "v-2"}
+
+
+def test_news_are_one_attribute_more_and_are_read_back() -> None:
+    row = lock_row("key", replace(LOCK, news="n-1"))
+    assert row == {**lock_row("key", LOCK), "daemonAssigned": "n-1"}
+    assert lock_from_row(row) == replace(LOCK, news="n-1")
+
+
+def test_a_heartbeat_without_news_leaves_those_of_others_alone() -> None:
+    row = lock_row("key", replace(LOCK, news="theirs"))
+    quiet = apply_update(heartbeat(LOCK, "v-2"), row, key_attribute="key").row
+    assert quiet == {**row, "recordVersionNumber": "v-2"}
+    telling_beat = apply_update(heartbeat(LOCK, "v-2", "n-2"), row, key_attribute="key").row
+    assert telling_beat == {**row, "recordVersionNumber": "v-2", "daemonAssigned": "n-2"}
+
+
+def test_whoever_tells_in_anothers_row_changes_nothing_else() -> None:
+    row = lock_row("key", replace(LOCK, news="n-1"))
+    assert apply_update(telling(LOCK, "n-2"), row, key_attribute="key").row == {
+        **row,
+        "daemonAssigned": "n-2",
+    }
+
+
+def test_nothing_is_told_in_the_row_of_a_leader_that_does_not_tell_or_of_another_one() -> None:
+    told = telling(LOCK, "n-2")
+    assert not apply_update(told, lock_row("key", LOCK), key_attribute="key").applied
+    another = lock_row("key", replace(LOCK, owner=ME, news="n-1"))
+    assert not apply_update(told, another, key_attribute="key").applied
+    assert not apply_update(told, None, key_attribute="key").applied

@@ -10,14 +10,23 @@ from hypothesis import strategies as st
 
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.state_row import Creation, Refusal, StateRow
-from kcl_daemon.leases.table import Conditions, Row, Value, apply_update, holds
+from kcl_daemon.leases.table import (
+    Conditions,
+    Row,
+    RowCheck,
+    RowDelete,
+    RowPut,
+    Value,
+    apply_update,
+    holds,
+)
 from kcl_daemon.leases.table_migration import (
     CODEC,
     MigrationRow,
     Place,
     TableStatus,
 )
-from kcl_daemon.leases.table_migration_moves import BATCH_MOST, Check, Complete, Delete, Move, Part, Put
+from kcl_daemon.leases.table_migration_moves import BATCH_MOST, Complete, Move, Part
 from kcl_daemon.leases.table_migration_steps import (
     Advance,
     Create,
@@ -57,21 +66,22 @@ class World:
         return all(holds(condition, self.tables[place].get(key)) for condition in require)
 
     def transact(self, parts: Sequence[Part]) -> bool:
-        if not all(self.allows(part.place, self.key(part), part.require) for part in parts):
+        if not all(self.allows(part.place, self.key(part), part.what.require) for part in parts):
             return False
         for part in parts:
-            match part:
-                case Put():
-                    self.tables[part.place][self.key(part)] = part.row
-                case Delete():
-                    del self.tables[part.place][part.key]
-                case Check():
+            match part.what:
+                case RowPut(row):
+                    self.tables[part.place][self.key(part)] = row
+                case RowDelete(key):
+                    del self.tables[part.place][key]
+                case RowCheck():
                     pass
         return True
 
     @staticmethod
     def key(part: Part) -> str:
-        return str(part.row[KEY_OF[part.place]]) if isinstance(part, Put) else part.key
+        what = part.what
+        return str(what.row[KEY_OF[part.place]]) if isinstance(what, RowPut) else what.key
 
     def state(self) -> MigrationRow | None:
         state = CODEC.read(self.tables[LEGACY].get("TableMigration3.5"))
@@ -272,7 +282,7 @@ def test_after_the_bake_time_both_tables_say_that_it_is_complete() -> None:
     assert isinstance(ask(seen, BAKE_S + 0.9, migrate_all=True), Nothing)
     decision = ask(seen, BAKE_S + 1, migrate_all=True)
     assert isinstance(decision, Complete)
-    assert [type(part) for part in decision.parts] == [Check, Put, Put]
+    assert [type(part.what) for part in decision.parts] == [RowCheck, RowPut, RowPut]
     world = World(
         {LEGACY: [CODEC.row(at(PENDING, 1000), key_attribute="key"), {"key": "Leader", "ownerName": ME}]}
     )

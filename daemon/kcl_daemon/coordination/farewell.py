@@ -1,0 +1,135 @@
+"""What a worker does before it stops reading: it names the next owners, so that they stand ready.
+
+Owns the order: look at the fleet, begin the hand-offs, give the next owners time to see them. Children work on meanwhile.
+Knows nothing of consumers. Whatever goes wrong here, leases are given up as without it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import anyio
+
+from kcl_daemon.assignment.parting import parting
+from kcl_daemon.assignment.plan import Fleet, Move, Strategy
+from kcl_daemon.coordination.elector import Elector
+from kcl_daemon.coordination.keeper import LeaseKeeper
+from kcl_daemon.coordination.overview import Overview
+from kcl_daemon.coordination.timings import Timings
+from kcl_daemon.errors import AwsError, LeaseLost
+from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.ports import Clock, Log
+
+_WRITES_AT_ONCE: Final = 10
+# For the reads and writes between a beginning hand-off and a next owner that watches its row.
+_MARGIN_S: Final = 0.5
+# Reading on may take this part of the time that children have to stop.
+_PART_OF_GRACE: Final = 0.5
+# With less time it is not worth it.
+_LEAST_S: Final = 1.0
+
+
+class Farewell:
+    """Used once, by a worker that has left the list of workers and whose other loops have ended.
+
+    Args:
+        place: gives away what nobody reads; None where leases are not handed over (isGracefulLeaseHandoffEnabled).
+        grace_s: how long children have to stop.
+    """
+
+    def __init__(
+        self,
+        *,
+        worker_id: WorkerId,
+        keeper: LeaseKeeper,
+        overview: Overview,
+        elector: Elector,
+        place: Strategy | None,
+        grace_s: float,
+        clock: Clock,
+        timings: Timings,
+        log: Log,
+    ) -> None:
+        self._me = worker_id
+        self._keeper = keeper
+        self._overview = overview
+        self._elector = elector
+        self._place = place
+        self._most_s = min(timings.farewell_most_s, _PART_OF_GRACE * grace_s)
+        self._clock = clock
+        self._timings = timings
+        self._log = log
+
+    async def announce(self) -> None:
+        """Begin the hand-offs and wait until their new owners should have seen them.
+
+        Returns at once where there is nothing to hand over or nobody to take it. Never raises for AWS.
+        """
+        if self._place is None or not self._keeper.held or self._most_s < _LEAST_S:
+            return
+        moves: tuple[Move, ...] = ()
+        waiting_s = 0.0
+        with self._clock.move_on_after(self._timings.call_s):
+            try:
+                fleet = await self._look()
+                moves = parting(fleet, self._me, self._place)
+                waiting_s = self._waiting_s(fleet, moves)
+                await self._begin(moves)
+            except AwsError as error:
+                self._log.warning("farewell_failed", error=str(error), advice="leases are given up instead")
+        following = {held.next_owner for held in self._keeper.held.values()} - {None}
+        if following:
+            self._log.info(
+                "leases_announced", to=sorted(str(each) for each in following), waiting_s=waiting_s
+            )
+            await self._clock.sleep(waiting_s)
+            await self._look_back()
+
+    async def _look(self) -> Fleet:
+        await self._overview.look()
+        await self._overview.refresh_workers()
+        return self._overview.fleet()
+
+    def _waiting_s(self, fleet: Fleet, moves: tuple[Move, ...]) -> float:
+        """Until the slowest of the next owners has looked, as often as it does with what it reads now, if that is soon."""
+        reading = Counter(lease.actual_owner for lease in fleet.unfinished)
+        periods_s = (
+            max(
+                self._timings.news_s(reading[move.to]),
+                self._timings.discovery_s(reading[move.to], leading=False),
+            )
+            for move in moves
+        )
+        return min(max(periods_s, default=0.0) + _MARGIN_S, self._most_s)
+
+    async def _begin(self, moves: tuple[Move, ...]) -> None:
+        limiter = anyio.CapacityLimiter(_WRITES_AT_ONCE)
+        held = self._keeper.held
+
+        async def begin(move: Move) -> None:
+            """One hand-off; one that fails is no reason to leave the others."""
+            async with limiter:
+                try:
+                    await self._keeper.announce(held[move.lease.lease_key], move.to)
+                except (AwsError, LeaseLost) as error:
+                    self._log.info("lease_not_announced", lease_key=move.lease.lease_key, error=str(error))
+
+        async with anyio.create_task_group() as writes:
+            for move in moves:
+                if move.lease.lease_key in held:
+                    writes.start_soon(begin, move)
+        if moves:
+            await self._elector.pass_word()
+
+    async def _look_back(self) -> None:
+        """Who has left meanwhile, perhaps because it stops as well, gets nothing: the leader finds another."""
+        try:
+            with self._clock.move_on_after(self._timings.call_s):
+                await self._overview.look()
+                await self._overview.refresh_workers()
+                there = {worker.worker_id for worker in self._overview.workers}
+                following = {held.next_owner for held in self._keeper.held.values()}
+                self._keeper.gone = frozenset(each for each in following if each and each not in there)
+        except AwsError as error:
+            self._log.debug("farewell_not_looked_back", error=str(error))

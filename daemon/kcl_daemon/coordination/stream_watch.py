@@ -1,0 +1,107 @@
+"""Whether the stream is there, and still the one it was: asked for all shards at once, told once.
+
+Owns what is known of the stream itself. Knows nothing of leases; whoever is told that a shard was not found asks here
+what that means.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final
+
+import anyio
+
+from kcl_daemon.errors import StreamNotFound
+from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef
+
+# A stream that is gone may come back, but nobody waits for it by the second.
+RECHECK_S: Final = 60.0
+# All shards of a stream are told at about the same time that they were not found.
+_FRESH_S: Final = 5.0
+
+
+class StreamState(Enum):
+    """What is known of the stream."""
+
+    THERE = auto()
+    GONE = auto()
+    ANOTHER = auto()
+    """The name is that of another stream by now: it was deleted and created again."""
+
+
+class StreamWatch:
+    """One for a stream and a worker."""
+
+    def __init__(self, *, kinesis: Kinesis, stream: StreamRef, clock: Clock, log: Log) -> None:
+        self._kinesis = kinesis
+        self._stream = stream
+        self._clock = clock
+        self._log = log
+        self._created_s: float | None = None
+        self._looked_s: float | None = None
+        self._looking = anyio.Lock()
+        self.state = StreamState.THERE
+
+    async def look(self) -> StreamState:
+        """What the stream is like now; what another caller has just learnt serves as well.
+
+        Raises:
+            AwsError: Kinesis did not tell.
+        """
+        async with self._looking:
+            now_s = self._clock.monotonic()
+            if self._looked_s is None or now_s - self._looked_s >= _FRESH_S:
+                self._become(await self._asked())
+                self._looked_s = self._clock.monotonic()
+        return self.state
+
+    async def is_there(self) -> bool:
+        """Whether the stream is there and the one it was. The same errors as `look`."""
+        return await self.look() is StreamState.THERE
+
+    async def _asked(self) -> StreamState:
+        try:
+            summary = await self._kinesis.describe_stream(self._stream)
+        except StreamNotFound:
+            return StreamState.GONE
+        if summary.status == "DELETING":
+            return StreamState.GONE
+        before_s, self._created_s = self._created_s, summary.creation_time_s
+        if before_s is not None and before_s != summary.creation_time_s:
+            return StreamState.ANOTHER
+        # Another one stays another one: its leases are not put right by time.
+        return StreamState.ANOTHER if self.state is StreamState.ANOTHER else StreamState.THERE
+
+    def _become(self, state: StreamState) -> None:
+        before, self.state = self.state, state
+        if state is before:
+            return
+        match state:
+            case StreamState.THERE:
+                self._log.info("stream_found_again", stream=self._stream.name)
+            case StreamState.GONE:
+                self._log.error(
+                    "stream_gone",
+                    stream=self._stream.name,
+                    advice="the stream was deleted; stop this application, or create the stream again and reset its "
+                    "leases. Looking again now and then; nothing is written meanwhile",
+                )
+            case StreamState.ANOTHER:
+                tell_of_another(self._log, self._stream, why="its creation time has changed")
+
+    def is_another(self, why: str) -> None:
+        """Somebody has found out from positions that the stream is another one."""
+        if self.state is not StreamState.ANOTHER:
+            self.state = StreamState.ANOTHER
+            tell_of_another(self._log, self._stream, why=why)
+
+
+def tell_of_another(log: Log, stream: StreamRef, *, why: str) -> None:
+    """Say that a stream was created again under its name, and what to do."""
+    log.error(
+        "stream_recreated",
+        stream=stream.name,
+        why=why,
+        advice="the leases are those of a former stream of this name: stop the application, delete its lease table or "
+        "begin anew with `kcl-daemon leases reset`, then start it again. Nothing is created or deleted until then",
+    )

@@ -1,0 +1,162 @@
+"""How a worker learns of its leases: by news, by asking, and by watching those that are on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from kcl_daemon.config.settings import LeaseSettings
+from kcl_daemon.coordination.bulletin import Bulletin
+from kcl_daemon.coordination.discovery import Discovery
+from kcl_daemon.coordination.keeper import LeaseKeeper
+from kcl_daemon.coordination.malformed import MalformedRows
+from kcl_daemon.coordination.timings import timings
+from kcl_daemon.leases import row as lease_row
+from kcl_daemon.leases.leader import LeaderLock
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_protocol.sequence import TRIM_HORIZON
+from tests.simulator.loop import run_virtual
+from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.troubled import TroubledTable
+
+ME, OTHER = WorkerId("me"), WorkerId("other")
+KEY = LeaseKey("shard-1")
+
+
+class Stage:
+    """Discovery over a lease table, with a bulletin that a scene writes."""
+
+    def __init__(self) -> None:
+        clock, log, periods = LoopClock(), MemoryLog(), timings(LeaseSettings())
+        self.table = CountingTable()
+        self.found: list[tuple[float, LeaseKey]] = []
+        self.keeper = LeaseKeeper(table=self.table, worker_id=ME, clock=clock, timings=periods, log=log)
+        self.bulletin = Bulletin(clock=clock, timings=periods)
+        self.discovery = Discovery(
+            table=self.table,
+            worker_id=ME,
+            keeper=self.keeper,
+            clock=clock,
+            timings=periods,
+            log=log,
+            malformed=MalformedRows(log),
+            leading=lambda: False,
+            on_found=lambda held: self.found.append((anyio.current_time(), held.key)),
+            bulletin=self.bulletin,
+        )
+
+    async def news(self, news: str | None, for_s: float) -> None:
+        """The leader's row is read every five seconds and says this."""
+        until_s = anyio.current_time() + for_s
+        while anyio.current_time() < until_s:
+            self.bulletin.read(LeaderLock(OTHER, "v", 30_000, news=news))
+            await anyio.sleep(5.0)
+
+    async def has_lease(self, *, old_owner: WorkerId | None = None) -> Lease:
+        lease = Lease(KEY, 3, TRIM_HORIZON, lease_owner=ME, checkpoint_owner=old_owner)
+        row = lease_row.new_lease_row(lease)
+        await self.table.put(row if old_owner is None else {**row, "checkpointOwner": old_owner})
+        return lease
+
+
+class CountingTable(TroubledTable):
+    """Counts questions to the index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = 0
+
+    async def owned_keys(self, owner: str) -> list[str]:
+        self.queries += 1
+        return await super().owned_keys(owner)
+
+
+def play(scene: Callable[[Stage], Awaitable[None]]) -> None:
+    async def main() -> None:
+        stage = Stage()
+        await stage.table.ensure()
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(stage.discovery.run)
+            beside.start_soon(stage.keeper.run)
+            await scene(stage)
+            beside.cancel_scope.cancel()
+
+    run_virtual(main)
+
+
+def test_while_nothing_is_given_away_it_asks_once_a_minute() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.news("a", 70.0)
+        stage.table.queries = 0
+        await stage.news("a", 600.0)
+        assert 9 <= stage.table.queries <= 11
+
+    play(scene)
+
+
+def test_news_are_followed_by_a_question_at_once_and_some_more_for_a_late_index() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.news("a", 70.0)
+        await stage.has_lease()
+        at_s = anyio.current_time()
+        stage.table.queries = 0
+        await stage.news("b", 11.0)
+        assert stage.found == [(at_s, KEY)]
+        assert 2 <= stage.table.queries <= 4
+
+    play(scene)
+
+
+def test_where_the_leader_does_not_tell_it_asks_as_often_as_ever() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.news("a", 70.0)
+        await stage.news(None, 10.0)
+        stage.table.queries = 0
+        await stage.news(None, 60.0)
+        assert stage.table.queries >= 12
+
+    play(scene)
+
+
+def test_a_worker_that_has_just_started_asks_every_second_whatever_the_row_says() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.news("a", 55.0)
+        assert stage.table.queries >= 54
+
+    play(scene)
+
+
+def test_a_lease_that_is_handed_to_us_is_taken_a_fraction_of_a_second_after_it_was_passed_on() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(100.0)
+        await stage.has_lease(old_owner=OTHER)
+        await stage.news("a", 5.0)
+        assert stage.found == []
+        row = await TroubledTable.get(stage.table, KEY)
+        assert row is not None
+        await anyio.sleep(0.1)
+        passed_on_s = anyio.current_time()
+        await stage.table.update(lease_row.assignment(lease_row.lease_from_row(row), ME))
+        await anyio.sleep(2.0)
+        ((found_s, key),) = stage.found
+        assert key == KEY
+        assert found_s - passed_on_s <= 0.6
+
+    play(scene)
+
+
+def test_a_handoff_to_us_that_is_called_off_is_forgotten() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.has_lease(old_owner=OTHER)
+        await anyio.sleep(3.0)
+        row = await TroubledTable.get(stage.table, KEY)
+        assert row is not None
+        await stage.table.update(lease_row.assignment(lease_row.lease_from_row(row), OTHER))
+        await anyio.sleep(1.0)
+        stage.table.calls.clear()
+        await anyio.sleep(20.0)
+        assert "get" not in stage.table.calls
+        assert stage.found == []
+
+    play(scene)

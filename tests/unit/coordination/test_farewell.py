@@ -1,0 +1,226 @@
+"""What a worker does before it stops reading."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from kcl_daemon.assignment.count import by_lease_count
+from kcl_daemon.config.settings import LeaseSettings
+from kcl_daemon.coordination.elector import Elector
+from kcl_daemon.coordination.farewell import Farewell
+from kcl_daemon.coordination.keeper import LeaseKeeper
+from kcl_daemon.coordination.malformed import MalformedRows
+from kcl_daemon.coordination.overview import Overview
+from kcl_daemon.coordination.timings import timings
+from kcl_daemon.leases import row as lease_row
+from kcl_daemon.leases.leader import LEADER_KEY, LeaderLock, lock_from_row, lock_row
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.stats import report
+from kcl_daemon.ports import Tables
+from kcl_protocol.sequence import TRIM_HORIZON
+from tests.simulator.loop import run_virtual
+from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.troubled import Trouble, TroubledTable
+
+ME, A, B, LEADER = WorkerId("me"), WorkerId("a"), WorkerId("b"), WorkerId("a")
+
+
+class Stage:
+    """A worker that holds four leases and has left the list of workers; `a` leads."""
+
+    def __init__(self, *, grace_s: float = 20.0, graceful: bool = True) -> None:
+        self.clock, self.log, periods = LoopClock(), MemoryLog(), timings(LeaseSettings())
+        self.leases = TroubledTable()
+        self.workers = TroubledTable("metrics", "wid")
+        self.coordinator = TroubledTable("coordinator", "key")
+        self.keeper = LeaseKeeper(
+            table=self.leases, worker_id=ME, clock=self.clock, timings=periods, log=self.log
+        )
+        self.called_away: list[LeaseKey] = []
+        self.farewell = Farewell(
+            worker_id=ME,
+            keeper=self.keeper,
+            overview=Overview(
+                worker_id=ME,
+                tables=Tables(self.leases, self.workers, self.coordinator),
+                max_leases_for_worker=1000,
+                clock=self.clock,
+                timings=periods,
+                malformed=MalformedRows(self.log),
+            ),
+            elector=Elector(
+                table=self.coordinator,
+                worker_id=ME,
+                clock=self.clock,
+                randomness=CalmChance(),
+                timings=periods,
+                log=self.log,
+            ),
+            place=by_lease_count if graceful else None,
+            grace_s=grace_s,
+            clock=self.clock,
+            timings=periods,
+            log=self.log,
+        )
+
+    async def begin(self, leases: int = 4) -> None:
+        for table in (self.leases, self.workers, self.coordinator):
+            await table.ensure()
+        for number in range(leases):
+            await self.has_lease(f"mine-{number}", ME)
+        lock = LeaderLock(LEADER, "v-1", 30_000, news="before")
+        await self.coordinator.put(lock_row("key", lock))
+
+    async def has_lease(self, name: str, owner: WorkerId) -> None:
+        await self.leases.put(*lease_row.creation(Lease(LeaseKey(name), 3, TRIM_HORIZON, lease_owner=owner)))
+        if owner == ME:
+            row = await TroubledTable.get(self.leases, name)
+            assert row is not None
+            held = self.keeper.adopt(lease_row.lease_from_row(row), moved_s=anyio.current_time())
+            held.on_change = lambda: self.called_away.append(held.key)
+
+    async def has_peers(self, *peers: WorkerId, reading: int = 10) -> None:
+        for peer in peers:
+            await self.workers.update(report(peer, now_s=self.clock.wall_ms() // 1000))
+            for number in range(reading):
+                await self.has_lease(f"{peer}-{number}", peer)
+
+    async def mine(self) -> dict[tuple[str | None, str | None], int]:
+        """How many of the leases that were ours have these two owners."""
+        owners: dict[tuple[str | None, str | None], int] = {}
+        for row in await TroubledTable.scan(self.leases):
+            lease = lease_row.lease_from_row(row)
+            if lease.lease_key.startswith("mine"):
+                key = (lease.lease_owner, lease.checkpoint_owner)
+                owners[key] = owners.get(key, 0) + 1
+        return owners
+
+
+def play(scene: Callable[[Stage], Awaitable[None]], stage: Callable[[], Stage] = Stage) -> None:
+    async def main() -> None:
+        made = stage()
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(made.keeper.run)
+            await scene(made)
+            beside.cancel_scope.cancel()
+
+    run_virtual(main)
+
+
+def test_the_next_owners_are_named_and_have_time_to_look_while_children_work_on() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin()
+        await stage.has_peers(A, B)
+        began_s = anyio.current_time()
+        await stage.farewell.announce()
+        assert 2.9 < anyio.current_time() - began_s < 3.1
+        assert await stage.mine() == {("a", "me"): 2, ("b", "me"): 2}
+        assert stage.called_away == []
+        lock = lock_from_row(await TroubledTable.get(stage.coordinator, LEADER_KEY))
+        assert lock is not None
+        assert lock.news not in {None, "before"}
+        assert lock.version == "v-1"
+
+    play(scene)
+
+
+def test_peers_that_look_rarely_are_waited_for_but_not_for_long() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin()
+        await stage.has_peers(A, reading=0)
+        began_s = anyio.current_time()
+        await stage.farewell.announce()
+        assert anyio.current_time() - began_s == 5.0
+        assert await stage.mine() == {("a", "me"): 4}
+
+    play(scene)
+
+
+def test_without_leases_or_peers_nothing_is_waited_for() -> None:
+    async def without_peers(stage: Stage) -> None:
+        await stage.begin()
+        await stage.farewell.announce()
+        assert anyio.current_time() == 0.0
+        assert await stage.mine() == {("me", None): 4}
+
+    async def without_leases(stage: Stage) -> None:
+        await stage.begin(leases=0)
+        await stage.has_peers(A)
+        stage.leases.calls.clear()
+        await stage.farewell.announce()
+        assert anyio.current_time() == 0.0
+        assert stage.leases.calls == []
+
+    play(without_peers)
+    play(without_leases)
+
+
+def test_a_row_that_is_old_is_no_peer() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin()
+        await stage.workers.update(report(A, now_s=stage.clock.wall_ms() // 1000 - 300))
+        await stage.farewell.announce()
+        assert await stage.mine() == {("me", None): 4}
+
+    play(scene)
+
+
+def test_with_little_time_or_without_graceful_handoffs_leases_are_released_as_ever() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin()
+        await stage.has_peers(A)
+        await stage.farewell.announce()
+        assert anyio.current_time() == 0.0
+        assert await stage.mine() == {("me", None): 4}
+
+    play(scene, lambda: Stage(grace_s=1.0))
+    play(scene, lambda: Stage(graceful=False))
+
+
+def test_a_fleet_that_cannot_be_read_is_not_waited_for() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin()
+        await stage.has_peers(A)
+        stage.leases.reads.append(Trouble.THROTTLED)
+        await stage.farewell.announce()
+        assert anyio.current_time() == 0.0
+        assert await stage.mine() == {("me", None): 4}
+        assert "farewell_failed" in stage.log.events("warning")
+
+    async def hanging(stage: Stage) -> None:
+        await stage.begin()
+        await stage.has_peers(A)
+        stage.leases.reads.append(Trouble.HANGS_BEFORE)
+        await stage.farewell.announce()
+        assert anyio.current_time() < 3.4
+
+    play(scene)
+    play(hanging)
+
+
+def test_a_write_that_fails_is_no_reason_to_leave_the_others() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin()
+        await stage.has_peers(A)
+        stage.leases.writes.append(Trouble.THROTTLED)
+        await stage.farewell.announce()
+        assert await stage.mine() == {("a", "me"): 3, ("me", None): 1}
+
+    play(scene)
+
+
+def test_what_was_announced_to_a_worker_that_leaves_meanwhile_is_released() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin()
+        await stage.has_peers(A, B)
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(stage.farewell.announce)
+            await anyio.sleep(1.0)
+            await stage.workers.delete(B)
+        for held in stage.keeper.held.values():
+            await stage.keeper.give_up(held)
+        assert await stage.mine() == {("a", None): 2, (None, None): 2}
+
+    play(scene)
