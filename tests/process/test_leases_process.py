@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.process.daemon import PROCESSORS, Application, application
+from tests.process.daemon import PROCESSORS, Application, application, wait_until
 from tests.process.local import Local
 
 pytestmark = pytest.mark.timeout(90)
@@ -105,3 +105,52 @@ def test_an_application_that_never_ran_is_one_clear_line_and_no_table_is_made(
             assert "no lease table leases-none" in line
             assert "check applicationName" in line
         assert not [table for table in app.dynamodb.list_tables()["TableNames"] if "leases-none" in table]
+
+
+def test_a_live_application_is_reset_and_reads_everything_again(local: Local, tmp_path: Path) -> None:
+    with application(local, tmp_path, "leases-reset", shards=2) as app:
+        app.put(5)
+        with app.daemon(CAREFUL, QUICK) as daemon:
+            app.wait_done()
+            first = leases(app, "list", "worker.properties", "--json")
+            before = {each["lease"]: each["checkpoint"] for each in json.loads(first.stdout)["leases"]}
+            dry = leases(app, "reset", "worker.properties", "--to", "TRIM_HORIZON", "--dry-run")
+            assert (dry.returncode, dry.stderr) == (0, "")
+            assert dry.stdout.count("-> TRIM_HORIZON") == 2
+            unsure = leases(app, "reset", "worker.properties", "--to", "TRIM_HORIZON")
+            assert unsure.returncode == 1
+            told = document(app, "list", "-p", "worker.properties")
+            assert {each["lease"]: each["checkpoint"] for each in told["leases"]} == before
+
+            done = leases(app, "reset", "worker.properties", "--to", "TRIM_HORIZON", "--yes")
+            assert (done.returncode, done.stderr) == (0, "")
+            assert "done: 2 leases" in done.stdout
+            daemon.wait_for("lease_lost")
+            shards = [str(shard["ShardId"]) for shard in app.shards()]
+            wait_until(lambda: all(app.incarnations(shard) == 2 for shard in shards), "both begin anew")
+            app.wait_done()
+            daemon.stop()
+        app.assert_account(repeated=10)
+
+
+def test_leases_are_released_deleted_and_drawn(local: Local, tmp_path: Path) -> None:
+    with application(local, tmp_path, "leases-hand", shards=2) as app:
+        app.put(2)
+        with app.daemon(CAREFUL, QUICK) as daemon:
+            app.wait_done()
+            daemon.process.kill()
+            daemon.end()
+        one, two = (str(shard["ShardId"]) for shard in app.shards())
+        drawn = leases(app, "tree", "worker.properties")
+        assert (drawn.returncode, drawn.stderr) == (0, "")
+        assert f"{one}  at " in drawn.stdout
+        freed = leases(app, "release", "worker.properties", "--worker", "worker", "--yes")
+        assert (freed.returncode, freed.stderr) == (0, "")
+        assert freed.stdout.count("release shardId") == 2
+        assert {each["owner"] for each in document(app, "list", "worker.properties")["leases"]} == {None}
+        gone = leases(app, "delete", "worker.properties", "--shard", one, "--yes")
+        assert (gone.returncode, gone.stderr) == (0, "")
+        assert [each["lease"] for each in document(app, "list", "worker.properties")["leases"]] == [two]
+        missing = leases(app, "delete", "worker.properties", "--shard", one, "--yes")
+        assert missing.returncode == 1
+        assert f"there is no lease {one}" in missing.stderr

@@ -1,46 +1,39 @@
-"""`kcl-daemon leases`: who reads what, and what the leader would do about it.
+"""`kcl-daemon leases`: who reads what, what the leader would do about it, and how a person steps in.
 
-Owns the command line and the exit codes; `leases_look` reads, `leases_view` and `leases_json` show. Writes to no table.
+Owns the command line of what only looks; `leases_look` reads, `leases_view`, `leases_tree` and `leases_json` show.
+What writes is in `leases_steer`.
 """
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn, TypeVar
+from typing import Final, TypeVar
 
-import anyio
 import click
 
-from kcl_daemon.app import strategies
 from kcl_daemon.aws.build import build_kinesis, build_tables
 from kcl_daemon.aws.session import open_clients
-from kcl_daemon.cli.failures import EXIT_CONFIGURATION, EXIT_FAILURE, advice_for, describe, leaves
+from kcl_daemon.cli.acting import EPILOG, run, settings_of, with_file
 from kcl_daemon.cli.leases_json import explain_json, list_json
 from kcl_daemon.cli.leases_look import Observer, lags, open_existing
 from kcl_daemon.cli.leases_seen import Explained, Seen
+from kcl_daemon.cli.leases_steer import delete, release, reset
+from kcl_daemon.cli.leases_tree import tree_lines
 from kcl_daemon.cli.leases_view import explain_lines, list_lines
-from kcl_daemon.config.load import load
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.coordination.strategies import strategies
 from kcl_daemon.coordination.timings import timings
-from kcl_daemon.errors import ConfigurationError, KclError
 from kcl_daemon.observe.logs import build_log
-from kcl_daemon.observe.redact import masked, on_one_line
-from kcl_daemon.system import SystemClock, SystemRandomness
+from kcl_daemon.system import SystemClock
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 _WATCH_MOST_S: Final = 3600.0
-_EPILOG: Final = """\b
-Exit codes:
-  0  done
-  1  AWS did not answer, refused, or has no such tables
-  2  wrong command line, properties file or environment
-"""
+_COMMAND: Final = "kcl-daemon leases COMMAND"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,30 +50,22 @@ class Request:
 
 
 def _common(command: _Command) -> _Command:
-    """The options of every command of the group."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts."),
-        click.option(
-            "-p",
-            "--properties",
-            "--properties-file",
-            "properties_file",
-            metavar="FILE",
-            type=click.Path(path_type=Path),
-            help="The properties file of the application's workers; wins over [FILE].",
-        ),
-        click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path)),
-    ):
-        command = option(command)
-    return command
+    """The options of every command that shows."""
+    return with_file(
+        click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")(command)
+    )
 
 
-@click.group("leases", help="Show who reads which shard, and what the leader would do. Changes nothing.")
+@click.group("leases", help="Show who reads which shard and why; move, reset and delete leases by hand.")
 def leases() -> None:
     """The group."""
 
 
-@leases.command("list", short_help="Leases, workers and the leader.", epilog=_EPILOG)
+for _steering in (reset, release, delete):
+    leases.add_command(_steering)
+
+
+@leases.command("list", short_help="Leases, workers and the leader.", epilog=EPILOG)
 @_common
 @click.option("--all", "with_finished", is_flag=True, help="Show finished leases, too.")
 @click.option(
@@ -93,14 +78,14 @@ def list_leases(
     *, file: Path | None, properties_file: Path | None, as_json: bool, with_finished: bool, with_lag: bool
 ) -> None:
     """Show every lease with its owner and checkpoint, the workers and the leader, as the tables tell now."""
-    seen = _run(_settings(file, properties_file), Request(with_lag=with_lag))
+    seen = _run(settings_of(file, properties_file, command=_COMMAND), Request(with_lag=with_lag))
     if as_json:
         click.echo(list_json(seen, with_finished=with_finished))
     else:
         click.echo("\n".join(list_lines(seen, with_finished=with_finished)))
 
 
-@leases.command("explain", short_help="What the leader would do now, and why.", epilog=_EPILOG)
+@leases.command("explain", short_help="What the leader would do now, and why.", epilog=EPILOG)
 @_common
 @click.option(
     "--watch",
@@ -112,10 +97,19 @@ def list_leases(
 )
 def explain_leases(*, file: Path | None, properties_file: Path | None, as_json: bool, watch_s: float) -> None:
     """Show what the leader would do now and why, by the settings of this file, without doing it."""
-    settings = _settings(file, properties_file)
+    settings = settings_of(file, properties_file, command=_COMMAND)
     seen = _run(settings, Request(watch_s=watch_s))
     explained = explain_seen(seen, settings)
     click.echo(explain_json(explained) if as_json else "\n".join(explain_lines(explained)))
+
+
+@leases.command("tree", short_help="The lineage of the shards, with state and lag.", epilog=EPILOG)
+@with_file
+@click.option("--lag", "with_lag", is_flag=True, help="Ask Kinesis how far each checkpoint is behind.")
+def tree(*, file: Path | None, properties_file: Path | None, with_lag: bool) -> None:
+    """Draw which shards came out of which, as far as there are leases, with the state of each."""
+    settings = settings_of(file, properties_file, command=_COMMAND)
+    click.echo("\n".join(tree_lines(_run(settings, Request(with_lag=with_lag)))))
 
 
 def explain_seen(seen: Seen, settings: Settings) -> Explained:
@@ -130,36 +124,8 @@ def explain_seen(seen: Seen, settings: Settings) -> Explained:
     )
 
 
-def _settings(file: Path | None, properties_file: Path | None) -> Settings:
-    """What the file says; leaves the process where it cannot be used."""
-    chosen = properties_file or file
-    if chosen is None:
-        raise click.UsageError("no properties file given: kcl-daemon leases COMMAND --properties FILE")
-    if properties_file is not None and file is not None:
-        click.echo(f"{on_one_line(str(file))} is not read, --properties wins", err=True)
-    try:
-        return load(chosen, randomness=SystemRandomness(), hostname=socket.gethostname()).settings
-    except ConfigurationError as error:
-        for line in str(error).splitlines():
-            click.echo(line, err=True)
-        sys.exit(EXIT_CONFIGURATION)
-
-
 def _run(settings: Settings, request: Request) -> Seen:
-    try:
-        return anyio.run(partial(_see, settings, request))
-    except Exception as error:  # the group of a task group may hold errors on purpose
-        first, *others = leaves(error)
-        if not all(isinstance(each, KclError) for each in (first, *others)):
-            raise
-        _leave(first)
-
-
-def _leave(error: BaseException) -> NoReturn:
-    """One line that says what happened and what to do."""
-    text = masked(on_one_line(f"kcl-daemon leases: {describe(error)}; {advice_for(error)}"))
-    click.echo(text, err=True)
-    sys.exit(EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILURE)
+    return run(partial(_see, settings, request), command="kcl-daemon leases")
 
 
 async def _see(settings: Settings, request: Request) -> Seen:

@@ -15,6 +15,7 @@ import anyio
 from kcl_daemon.cli.leases_seen import Lag, Leader, Origin, Seen, UnreadableRow
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.coordination.malformed import MalformedRows
+from kcl_daemon.coordination.moving_tables import TwoTables
 from kcl_daemon.coordination.overview import Overview
 from kcl_daemon.coordination.table_survey import survey
 from kcl_daemon.coordination.table_views import COORDINATOR_KINDS, WORKER_KINDS, RowsOfKind, TableOver
@@ -27,6 +28,7 @@ from kcl_daemon.leases.row import MalformedRowError
 from kcl_daemon.leases.state_row import ENTITY
 from kcl_daemon.leases.stats import worker_from_row
 from kcl_daemon.leases.table import Row
+from kcl_daemon.leases.table_migration import TableStatus
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Table, Tables
 from kcl_daemon.retrieval.start import StartMemory, read_from
 from kcl_protocol.sequence import LATEST
@@ -75,9 +77,12 @@ async def open_existing(separate: Tables, settings: Settings) -> Opened:
         case TableLayout.SEPARATE:
             others = ((separate.worker_metrics, workers), (separate.coordinator, coordinator))
             names += [table.name for table, state in others if state is not None]
-            tables = Tables(
-                separate.leases, *(table if state is not None else _Missing(table) for table, state in others)
+            worker_rows, coordinator_rows = (
+                table if state is not None else _Missing(table) for table, state in others
             )
+            if found.status is not TableStatus.INIT:  # rows may have been carried over
+                coordinator_rows = TwoTables(coordinator_rows, separate.leases, written=coordinator_rows)
+            tables = Tables(separate.leases, worker_rows, coordinator_rows)
         case _:
             assert_never(found.layout)
     stream = settings.stream_arn or settings.stream_name

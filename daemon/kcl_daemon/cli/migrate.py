@@ -1,4 +1,4 @@
-"""`kcl-daemon migrate`: where an application is on its way from KCL 2.x to 3.x, and how it is sent back or forward.
+"""`kcl-daemon migrate`: where an application is on its way from KCL 2.x to 3.x, and into one table; and how it is steered.
 
 Owns the command line, the questions and the exit codes; `migrate_steps` reads and writes, `migrate_view` shows.
 """
@@ -68,7 +68,10 @@ def migrate() -> None:
 @_common
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
 def show(*, file: Path | None, properties_file: Path | None, as_json: bool) -> None:
-    """Show the client version of the application, its history, and what an upgrade still waits for. Writes nothing."""
+    """Show the client version of the application, its history, and what an upgrade still waits for. Writes nothing.
+
+    Shows, too, how far the application is on its way from three tables into one.
+    """
     seen = _run(_settings(file, properties_file), lambda tables: status(tables, clock=SystemClock()))
     click.echo(status_json(seen) if as_json else "\n".join(status_lines(seen)))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from kcl_daemon.coordination.overview import latest_of
 from kcl_daemon.errors import AwsError, KclError
 from kcl_daemon.leases.client_version import CODEC, ClientVersion, VersionRow
 from kcl_daemon.leases.lease import Lease
@@ -17,6 +18,9 @@ from kcl_daemon.leases.row import OWNER_INDEX, MalformedRowError, is_lease_row, 
 from kcl_daemon.leases.state_row import Refusal
 from kcl_daemon.leases.stats import WorkerRow, worker_from_row
 from kcl_daemon.leases.table import Row
+from kcl_daemon.leases.table_migration import CODEC as MOVE
+from kcl_daemon.leases.table_migration import MigrationRow
+from kcl_daemon.leases.table_migration_survey import survey
 from kcl_daemon.leases.upgrade import Readiness, Steering, readiness, rollback, rollforward
 from kcl_daemon.ports import Clock, IndexState, Tables
 
@@ -36,6 +40,23 @@ class Direction(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class TableMove:
+    """How far an application is on its way into one table.
+
+    Args:
+        is_single: everything is in the lease table.
+        row: the row `TableMigration3.5`, or why it cannot be read; None: there is none.
+        unsupporting: owners of leases that do not say that they know the single table.
+        in_legacy: workers that report to the old table.
+    """
+
+    is_single: bool
+    row: MigrationRow | Refusal | None
+    unsupporting: tuple[str, ...] = ()
+    in_legacy: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """How far an application is.
 
@@ -45,6 +66,7 @@ class Status:
         ready: what an upgrade would still wait for.
         workers: all that have a row, with their age in seconds, the latest first.
         leases: so many there are.
+        tables: how far the move into one table is.
     """
 
     row: VersionRow | Refusal | None
@@ -52,6 +74,7 @@ class Status:
     ready: Readiness
     workers: tuple[tuple[str, float], ...]
     leases: int
+    tables: TableMove
 
 
 async def status(tables: Tables, *, clock: Clock) -> Status:
@@ -63,12 +86,26 @@ async def status(tables: Tables, *, clock: Clock) -> Status:
     stored = CODEC.read(await tables.coordinator.get(CODEC.row_key))
     state = await tables.leases.describe()
     index = IndexState.ABSENT if state is None else state.owner_index
-    leases = _leases(await tables.leases.scan())
-    workers = _workers(await tables.worker_metrics.scan(), tables.worker_metrics.key_attribute)
+    lease_rows = await tables.leases.scan()
+    leases = _leases(lease_rows)
+    in_leases = _workers(lease_rows, tables.leases.key_attribute)
+    apart: list[WorkerRow] = []
+    if not tables.share_one_table:
+        apart = _workers(await tables.worker_metrics.scan(), tables.worker_metrics.key_attribute)
+    workers = latest_of(apart, in_leases)
     wall_s = clock.wall_ms() / 1000
     ages = sorted((wall_s - worker.last_update_s, str(worker.worker_id)) for worker in workers)
     ready = readiness(leases, workers, index_active=index is IndexState.ACTIVE, wall_s=wall_s)
-    return Status(stored, index, ready, tuple((worker, age_s) for age_s, worker in ages), len(leases))
+    seen = survey(
+        row=None, leases=leases, legacy_workers=apart, workers=in_leases, legacy_rows=(), wall_s=wall_s
+    )
+    move = TableMove(
+        is_single=tables.share_one_table,
+        row=MOVE.read(await tables.coordinator.get(MOVE.row_key)),
+        unsupporting=seen.unsupporting,
+        in_legacy=seen.in_legacy,
+    )
+    return Status(stored, index, ready, tuple((worker, age_s) for age_s, worker in ages), len(leases), move)
 
 
 async def decide(tables: Tables, direction: Direction, *, clock: Clock) -> Steering:

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import orjson
 
-from kcl_daemon.cli.migrate_steps import Status
+from kcl_daemon.cli.migrate_steps import Status, TableMove
 from kcl_daemon.leases.client_version import CODEC, ClientVersion
 from kcl_daemon.leases.state_row import Refusal
+from kcl_daemon.leases.table_migration import TableStatus
 from kcl_daemon.leases.upgrade import ACTIVE_S
 from kcl_daemon.observe.redact import on_one_line
 
@@ -20,6 +21,13 @@ _MEANING = {
     "with CLIENT_VERSION_CONFIG_3X",
     ClientVersion.V2X: "rolled back: workers take leases as KCL 2.x does until the way forward is taken (rollforward)",
     ClientVersion.V3X: "the leader assigns leases; the upgrade is complete",
+}
+_MOVE_MEANING = {
+    TableStatus.INIT: "all workers know the single table; when they have for an hour a move may begin",
+    TableStatus.DEPLOYED: "a move into one table may begin: deploy all workers with migrateAllEntitiesToLeaseTable=true",
+    TableStatus.PENDING: "rows are in the lease table and the leader's lock still in the old one; the way back is a "
+    "deploy with migrateAllEntitiesToLeaseTable=false",
+    TableStatus.COMPLETE: "the move is complete; workers follow within a minute",
 }
 
 
@@ -47,6 +55,28 @@ def status_lines(seen: Status) -> Iterator[str]:
     for owner in sorted(silent - known):
         yield f"  {on_one_line(owner)}: owns leases and has never reported, so an upgrade waits for it"
     yield "ready to go on to 3.x" if seen.ready.is_met else f"not ready: {on_one_line(seen.ready.missing)}"
+    yield from _move_lines(seen.tables)
+
+
+def _move_lines(move: TableMove) -> Iterator[str]:
+    row = move.row
+    if move.is_single:
+        yield "tables: one, all rows are in the lease table"
+    elif row is None:
+        yield "tables: separate; a move into one waits until all workers have known the single table for an hour"
+    elif isinstance(row, Refusal):
+        yield f"tables: separate; {on_one_line(row.problem)}; {row.advice}"
+    else:
+        yield f"tables: separate; {row.state}: {_MOVE_MEANING[row.state]}"
+    if row is not None and not isinstance(row, Refusal):
+        yield f"  since {_date(row.at_ms)}, set by {on_one_line(row.by)}"
+        for past in row.history:
+            yield f"  before: {on_one_line(past.state)}, {_date(past.at_ms)}, {on_one_line(past.by)}"
+    if not move.is_single:
+        for owner in move.unsupporting:
+            yield f"  {on_one_line(owner)}: owns leases and does not say that it knows the single table"
+        for worker in move.in_legacy:
+            yield f"  {on_one_line(worker)}: reports to the old table"
 
 
 def status_json(seen: Status) -> str:
@@ -71,8 +101,27 @@ def status_json(seen: Status) -> str:
             {"workerId": worker, "reportedSecondsAgo": round(age_s), "active": age_s < ACTIVE_S}
             for worker, age_s in seen.workers
         ],
+        "tables": _move_document(seen.tables),
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+
+
+def _move_document(move: TableMove) -> dict[str, object]:
+    row = move.row
+    readable = row if row is not None and not isinstance(row, Refusal) else None
+    return {
+        "layout": "single" if move.is_single else "separate",
+        "migration": None if readable is None else str(readable.state),
+        "problem": row.problem if isinstance(row, Refusal) else None,
+        "modifiedBy": None if readable is None else readable.by,
+        "modifiedMillis": None if readable is None else readable.at_ms,
+        "history": [
+            {"migration": past.state, "modifiedBy": past.by, "modifiedMillis": past.at_ms}
+            for past in (() if readable is None else readable.history)
+        ],
+        "ownersThatDoNotKnowTheSingleTable": list(move.unsupporting),
+        "workersThatReportToTheOldTable": list(move.in_legacy),
+    }
 
 
 def _date(at_ms: int) -> str:

@@ -11,7 +11,8 @@ from typing import Final, Literal
 import click
 
 from kcl_daemon import __version__
-from kcl_daemon.cli.commands import CommandGroup, LaterCommand
+from kcl_daemon.cli.commands import LaterCommand
+from kcl_daemon.cli.launcher import PASSED_OVER, Root
 
 _EPILOG: Final = """\b
 Exit codes:
@@ -32,6 +33,8 @@ The log goes to stderr: text on a terminal, else one JSON object a line.
     "-p",
     "--properties",
     "--properties-file",
+    "--props",
+    "--prop",
     "properties_file",
     metavar="FILE",
     type=click.Path(path_type=Path),
@@ -58,6 +61,19 @@ The log goes to stderr: text on a terminal, else one JSON object a line.
     show_default=True,
     help="Text, JSON lines, or text on a terminal and JSON elsewhere.",
 )
+@click.option(PASSED_OVER, "passed_over", multiple=True, hidden=True)
+@click.option("-j", "--java", "java", multiple=True, hidden=True)
+@click.option(
+    "-c",
+    "--classpath",
+    "--path",
+    "--jar-path",
+    "--jar-folder",
+    "class_path",
+    multiple=True,
+    hidden=True,
+)
+@click.option("-e", "--execute", is_flag=True, hidden=True)
 def run(
     *,
     file: Path | None,
@@ -65,6 +81,10 @@ def run(
     log_configuration: Path | None,
     log_level: Literal["debug", "info", "warning", "error"],
     log_format: Literal["console", "json", "auto"],
+    passed_over: tuple[str, ...],
+    java: tuple[str, ...],
+    class_path: tuple[str, ...],
+    execute: bool,  # noqa: ARG001 - what a launcher does by this is what is done anyway
 ) -> None:
     """Run the daemon on a properties file until it is told to stop."""
     chosen = properties_file or file
@@ -80,6 +100,7 @@ def run(
             log_configuration=log_configuration,
             log_level=log_level,
             log_format=log_format,
+            passed_over=(*passed_over, *java, *class_path),
         )
     )
 
@@ -90,7 +111,7 @@ def _show_version(context: click.Context, _parameter: click.Parameter, wanted: b
         context.exit()
 
 
-main: Final = CommandGroup(
+main: Final = Root(
     name="kcl-daemon",
     help="Consume an Amazon Kinesis data stream with a program in any language.\n\n"
     "Runs the program of executableName once for each shard and speaks the MultiLangDaemon protocol with it.",
@@ -103,9 +124,27 @@ main: Final = CommandGroup(
             extra="local",
             modules=("aiohttp", "flask", "flask_cors", "moto", "rich"),
         ),
+        "check": LaterCommand(
+            "kcl_daemon.cli.check:check",
+            "Say what a properties file means, and what is wrong with it.",
+        ),
+        "helper": LaterCommand(
+            "kcl_daemon.cli.helper:helper",
+            "Print the command that starts the daemon, as the client libraries' helpers do.",
+        ),
+        "iam-policy": LaterCommand(
+            "kcl_daemon.cli.iam_policy:iam_policy",
+            "Print the permissions that the daemon needs.",
+        ),
         "leases": LaterCommand(
             "kcl_daemon.cli.leases:leases",
-            "Show who reads which shard, and what the leader would do.",
+            "Show who reads which shard and why; move, reset and delete leases.",
+        ),
+        "local": LaterCommand(
+            "kcl_local.command:local",
+            "Serve Kinesis, DynamoDB, STS and CloudWatch on this machine.",
+            extra="local",
+            modules=("aiohttp", "flask", "flask_cors", "moto"),
         ),
         "migrate": LaterCommand(
             "kcl_daemon.cli.migrate:migrate",

@@ -21,6 +21,7 @@ import click
 
 from kcl_daemon import __version__
 from kcl_daemon.app import build
+from kcl_daemon.children.options import options_of
 from kcl_daemon.children.start import find_program
 from kcl_daemon.cli.failures import EXIT_CONFIGURATION, report_failure
 from kcl_daemon.cli.supervise import EXIT_SIGNAL, Runnable, supervise
@@ -28,8 +29,10 @@ from kcl_daemon.config.load import Loaded, load
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ChildStartFailed, ConfigurationError
 from kcl_daemon.observe.logs import LogForm, LogLevel, build_log
+from kcl_daemon.observe.redact import shown
 from kcl_daemon.ports import Log
 from kcl_daemon.production import real_adapters
+from kcl_daemon.spark.supervisor import spark_engine
 from kcl_daemon.system import SystemClock, SystemRandomness
 
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -45,6 +48,7 @@ class Request:
         log_configuration: a logback file, which is not read.
         log_level: lowest level to log.
         log_format: `auto`: console on a terminal, else JSON.
+        passed_over: words of the command line that mean something to Java only.
     """
 
     file: Path
@@ -52,6 +56,7 @@ class Request:
     log_configuration: Path | None
     log_level: LogLevel
     log_format: LogForm | Literal["auto"]
+    passed_over: tuple[str, ...] = ()
 
 
 def run_daemon(request: Request) -> NoReturn:
@@ -61,7 +66,9 @@ def run_daemon(request: Request) -> NoReturn:
         # Until the loop listens. As process 1 of a container there is no default action: SIGTERM would be lost.
         signal.signal(number, _leave_before_start)
     try:
-        loaded = load(request.file, randomness=SystemRandomness(), hostname=socket.gethostname())
+        loaded = load(
+            request.file, randomness=SystemRandomness(), hostname=socket.gethostname(), environment=os.environ
+        )
         check_program(loaded)
     except ConfigurationError as error:
         for line in str(error).splitlines():
@@ -79,15 +86,19 @@ def run_daemon(request: Request) -> NoReturn:
 
 
 def check_program(loaded: Loaded) -> None:
-    """Make sure that there is a program to run.
+    """Make sure that there is a program to run, and that children can run as the settings say.
 
     Raises:
-        ConfigurationError: there is none; says where it looked.
+        ConfigurationError: there is none, with where it was looked for; or no such user or limit.
     """
     try:
         find_program(loaded.settings.child.command[0])
     except ChildStartFailed as error:
         raise loaded.about_executable(str(error)) from None
+    try:
+        options_of(loaded.settings.child)
+    except ChildStartFailed as error:
+        raise loaded.about_user(str(error)) from None
 
 
 def _run(settings: Settings, signals: tuple[signal.Signals, ...], log: Log) -> int:
@@ -100,8 +111,11 @@ def _run(settings: Settings, signals: tuple[signal.Signals, ...], log: Log) -> i
 async def _serve(settings: Settings, signals: tuple[signal.Signals, ...], log: Log) -> int:
     @asynccontextmanager
     async def open_worker() -> AsyncGenerator[Runnable, None]:
-        async with real_adapters(settings, log) as adapters:
-            yield build(settings, adapters)
+        async with (
+            spark_engine(settings, clock=SystemClock(), log=log) as (mine, engine),
+            real_adapters(mine, log) as adapters,
+        ):
+            yield engine.beside(build(mine, adapters))
 
     with anyio.open_signal_receiver(*signals) as received:
         return await supervise(open_worker, received, log)
@@ -138,6 +152,9 @@ def _tell(loaded: Loaded, request: Request, log: Log) -> None:
     if request.log_configuration is not None:
         advice = "logback files are not read; use --log-level and --log-format"
         log.warning("log_configuration_not_read", file=str(request.log_configuration), advice=advice)
+    if request.passed_over:
+        advice = "there is no Java here: class path, JVM options and system properties have no effect"
+        log.info("java_words_passed_over", words=[shown(word) for word in request.passed_over], advice=advice)
     if request.ignored_file is not None:
         log.warning("properties_file_ignored", file=str(request.ignored_file), used=loaded.file)
     for notice in loaded.warnings:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.shards.shard import ChildShard, Shard
 from kcl_protocol.sequence import TRIM_HORIZON
 
 
-def child_leases(children: Iterable[ChildShard]) -> list[Lease]:
-    """Leases for the shards that follow, always from their beginning, whatever the configured position (T4.3)."""
+def child_leases(children: Iterable[ChildShard], heir: WorkerId | None = None) -> list[Lease]:
+    """Leases for the shards that follow, always from their beginning, whatever the configured position (T4.3).
+
+    Args:
+        children: as the parent's last answer names them.
+        heir: who reads the first of them; the others are nobody's yet. KCL leaves all to the leader, which is seconds
+            later; one for one, who reads the parent has as much to do as before.
+    """
     return [
         Lease(
             lease_key=LeaseKey(child.shard_id),
             lease_counter=0,
             checkpoint=TRIM_HORIZON,
+            lease_owner=None if number else heir,
             parent_shard_ids=child.parent_shard_ids,
             hash_range=child.hash_range,
         )
-        for child in sorted(children, key=lambda child: child.shard_id)
+        for number, child in enumerate(sorted(children, key=lambda child: child.shard_id))
     ]
 
 
@@ -38,36 +45,19 @@ def unfinished_parents(lease: Lease, parents: Mapping[ShardId, Lease | None]) ->
 
 
 def awaited_parents(
-    child: Lease, leases: Mapping[LeaseKey, Lease], shards: Mapping[ShardId, Shard]
+    child: Lease, parents: Mapping[ShardId, Lease | None], shards: Iterable[Shard]
 ) -> frozenset[ShardId]:
-    """The parents of a merged shard whose leases do not exist yet but will, because an ancestor is still being read.
+    """The parents of a merged shard that have no lease yet, but will have one.
 
     While there is one, the child shard's lease must not be created: nothing would make it wait for that parent. KCL
-    guesses here (it gives up one time in thirty, M8.2); the lineage knows.
+    guesses here (it gives up one time in thirty, M8.2). But a parent's lease is never cleaned up before its child
+    shards have begun; so one that is missing is still to come, when an ancestor ends, or it was lost, and then the
+    auditor brings it back. Only a parent that Kinesis has forgotten will not come.
 
     Args:
         child: the lease about to be created.
-        leases: every lease in the table.
+        parents: its parents' leases as read, None where there is none.
         shards: every shard that Kinesis still lists.
     """
-    return frozenset(
-        parent
-        for parent in child.parent_shard_ids
-        if LeaseKey(parent) not in leases and _has_unfinished_ancestor(parent, leases, shards)
-    )
-
-
-def _has_unfinished_ancestor(
-    shard_id: ShardId, leases: Mapping[LeaseKey, Lease], shards: Mapping[ShardId, Shard]
-) -> bool:
-    pending, seen = [shard_id], {shard_id}
-    while pending:
-        shard = shards.get(pending.pop())
-        for parent in sorted(shard.parent_shard_ids) if shard is not None else ():
-            lease = leases.get(LeaseKey(parent))
-            if lease is not None and not lease.is_finished:
-                return True
-            if parent not in seen:
-                seen.add(parent)
-                pending.append(parent)
-    return False
+    missing = {shard_id for shard_id in child.parent_shard_ids if parents.get(shard_id) is None}
+    return frozenset(shard.shard_id for shard in shards if shard.shard_id in missing)

@@ -1,12 +1,26 @@
-"""Which leases a stream's shards need (KCL: HierarchicalShardSyncer, M1 - M5, and the auditor's holes, M6)."""
+"""Which leases a stream's shards need (KCL: HierarchicalShardSyncer, M1 - M5).
+
+Pure: shards, leases and position of one stream in, leases to create out. A lease that exists is never changed here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import Enum, auto
 
-from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, ShardId
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
+from kcl_daemon.shards.lineage import in_order, unexpected_children
 from kcl_daemon.shards.shard import InitialPosition, Shard, StartAt
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
+
+
+class Layers(Enum):
+    """How much of a lineage gets its leases at once."""
+
+    ONE = auto()
+    """Only where reading begins; what follows gets its leases when a shard ends (KCL 2.1 and later)."""
+    ALL = auto()
+    """Every shard from there to the open ones (KCL 1.x and 2.0); the later ones wait for their parents."""
 
 
 def new_lease(shard: Shard, checkpoint: ExtendedSequenceNumber) -> Lease:
@@ -20,111 +34,120 @@ def new_lease(shard: Shard, checkpoint: ExtendedSequenceNumber) -> Lease:
     )
 
 
-def first_hole(ranges: Iterable[HashRange]) -> HashRange | None:
-    """The first stretch of hashes that no range covers, None where they cover everything; overlaps are fine."""
-    covered_to = -1
-    for hash_range in sorted(ranges, key=lambda each: (each.start, each.end)):
-        if hash_range.start > covered_to + 1:
-            return HashRange(covered_to + 1, hash_range.start - 1)
-        covered_to = max(covered_to, hash_range.end)
-    return None if covered_to >= MAX_HASH else HashRange(covered_to + 1, MAX_HASH)
-
-
-def lease_hole(leases: Iterable[Lease]) -> HashRange | None:
-    """The first stretch of hashes that no unfinished lease covers; None too where a range is not known."""
-    ranges = [lease.hash_range for lease in leases if not lease.is_finished]
-    known = [hash_range for hash_range in ranges if hash_range is not None]
-    return first_hole(known) if len(known) == len(ranges) else None
-
-
 def leases_for_empty_table(shards: Iterable[Shard], position: InitialPosition) -> list[Lease]:
     """One lease for each shard that is open at the initial position (M4); the rest follow as child shards."""
-    return [new_lease(shard, position.checkpoint) for shard in _in_order(shards)]
+    return [new_lease(shard, position.checkpoint) for shard in in_order(shards)]
 
 
 def missing_leases(
-    shards: Iterable[Shard], existing: Iterable[LeaseKey], position: InitialPosition
+    shards: Iterable[Shard],
+    leases: Iterable[Lease],
+    position: InitialPosition,
+    *,
+    layers: Layers = Layers.ONE,
 ) -> list[Lease]:
-    """The leases to add to a table that has some already, one layer at a time (M5).
+    """The leases to add to a table that has some already (M5), in the order in which to create them.
 
-    Every open shard ends up reachable: it has a lease, or an ancestor that has one leads to it.
+    Every open shard ends up reachable: it has a lease, or an ancestor with an unfinished one leads to it. Two things
+    are not KCL's, where they would leave a hole for ever or jump over records:
+
+    - A lease that is finished leads nowhere. Where all that comes before a shard is finished, the shard gets its
+      lease now, from its beginning, as it would have at its parent's end.
+    - A parent that Kinesis has forgotten still counts as long as it has a lease.
 
     Args:
-        shards: all that Kinesis lists, open and closed.
-        existing: lease keys in the table, finished ones included.
+        shards: all that Kinesis lists, open and closed. Open ones whose parent is open too are not looked at (M3).
+        leases: all of the stream in the table, finished ones included.
         position: where a shard without known ancestors begins.
+        layers: how much at once.
     """
     by_id = {shard.shard_id: shard for shard in shards}
-    walk = _Walk(by_id, frozenset(existing), position)
-    for shard in _in_order(by_id.values()):
-        if (
-            shard.is_open
-            and LeaseKey(shard.shard_id) not in walk.existing
-            and not walk.descends(shard.shard_id)
-        ):
-            walk.wanted[shard.shard_id] = position.checkpoint
-    return [
-        new_lease(shard, walk.wanted[shard.shard_id])
-        for shard in _in_order(by_id.values())
-        if shard.shard_id in walk.wanted
+    known = {lease.shard_id: lease for lease in leases}
+    unexpected = unexpected_children(by_id.values())
+    targets = [
+        shard
+        for shard in by_id.values()
+        if shard.is_open and shard.shard_id not in known and shard.shard_id not in unexpected
     ]
+    path = _with_ancestors(targets, by_id, known)
+    walk = _Walk(by_id, known, position, layers)
+    for shard in path:
+        walk.visit(shard)
+    for shard in path:
+        walk.follow_finished(shard)
+    return [new_lease(shard, walk.wanted[shard.shard_id]) for shard in path if shard.shard_id in walk.wanted]
 
 
-def _in_order(shards: Iterable[Shard]) -> list[Shard]:
-    return sorted(shards, key=lambda shard: (shard.starting_sequence_number, shard.shard_id))
+def _with_ancestors(
+    targets: Iterable[Shard], by_id: Mapping[ShardId, Shard], known: Mapping[ShardId, Lease]
+) -> list[Shard]:
+    """Shards without a lease and all before them, up to the first with a lease; parents before children."""
+    pending = list(targets)
+    path = {shard.shard_id: shard for shard in pending}
+    while pending:
+        for parent in pending.pop().parent_shard_ids:
+            if parent in by_id and parent not in known and parent not in path:
+                path[parent] = by_id[parent]
+                pending.append(by_id[parent])
+    return in_order(path.values())
 
 
 class _Walk:
-    """One pass over the lineage, children before parents, each shard looked at once."""
+    """One pass over a lineage from its oldest shard to its youngest."""
 
     def __init__(
-        self, by_id: Mapping[ShardId, Shard], existing: frozenset[LeaseKey], position: InitialPosition
+        self,
+        by_id: Mapping[ShardId, Shard],
+        known: Mapping[ShardId, Lease],
+        position: InitialPosition,
+        layers: Layers,
     ) -> None:
         self._by_id = by_id
-        self.existing = existing
+        self._known = known
         self._position = position
-        self._from_the_beginning = position.at is not StartAt.LATEST
+        self._layers = layers
+        self._descends: set[ShardId] = set()
+        self._leads: set[ShardId] = {shard_id for shard_id, lease in known.items() if not lease.is_finished}
         self.wanted: dict[ShardId, ExtendedSequenceNumber] = {}
-        self._known: dict[ShardId, bool] = {}
 
-    def descends(self, shard_id: ShardId) -> bool:
-        """Whether a shard has a lease, or comes after one that has or will get one; marks the ones to create."""
-        # An explicit stack: lineages are thousands of generations deep on streams that scale every day.
-        stack = [shard_id]
-        while stack:
-            current = stack[-1]
-            shard = self._by_id.get(current)
-            pending = (
-                [] if shard is None or LeaseKey(current) in self.existing else self._unknown_parents(shard)
-            )
-            if current not in self._known and pending:
-                stack.extend(pending)
-                continue
-            stack.pop()
-            if current not in self._known:
-                self._known[current] = self._look(current, shard)
-        return self._known[shard_id]
-
-    def _unknown_parents(self, shard: Shard) -> list[ShardId]:
-        return [parent for parent in sorted(shard.parent_shard_ids) if parent not in self._known]
-
-    def _look(self, shard_id: ShardId, shard: Shard | None) -> bool:
-        if LeaseKey(shard_id) in self.existing:
-            return True
-        if shard is None:
-            return False
-        parents = [parent for parent in sorted(shard.parent_shard_ids) if parent in self._by_id]
-        if any(self._known[parent] or parent in self.wanted for parent in parents):
+    def visit(self, shard: Shard) -> None:
+        """Judge a shard without a lease whose parents have been judged; notes what to create."""
+        parents = [
+            parent
+            for parent in sorted(shard.parent_shard_ids)
+            if parent in self._by_id or parent in self._known
+        ]
+        if any(self._is_followed(parent) for parent in parents):
+            self._descends.add(shard.shard_id)
             for parent in parents:
                 self._want_parent(parent)
-            return True
-        if self._from_the_beginning:
-            self.wanted[shard_id] = self._position.checkpoint
-        return False
+            if shard.is_open and self._layers is Layers.ALL:
+                self.wanted[shard.shard_id] = self._later
+        elif shard.is_open or self._position.at is not StartAt.LATEST:
+            self.wanted[shard.shard_id] = self._position.checkpoint
+
+    def _is_followed(self, parent: ShardId) -> bool:
+        return parent in self._known or parent in self._descends or parent in self.wanted
 
     def _want_parent(self, parent: ShardId) -> None:
-        if LeaseKey(parent) in self.existing:
+        if parent in self._known or parent in self.wanted:
             return
-        if parent in self.wanted or not self._known[parent]:
-            follows = self._known[parent] and self._position.at is not StartAt.TIMESTAMP
-            self.wanted[parent] = TRIM_HORIZON if follows else self._position.checkpoint
+        if parent not in self._descends:
+            self.wanted[parent] = self._position.checkpoint
+        elif self._layers is Layers.ALL:
+            self.wanted[parent] = self._later
+
+    @property
+    def _later(self) -> ExtendedSequenceNumber:
+        """Where a shard begins that comes after another; a timestamp holds for the whole lineage."""
+        return self._position.checkpoint if self._position.at is StartAt.TIMESTAMP else TRIM_HORIZON
+
+    def follow_finished(self, shard: Shard) -> None:
+        """Want a shard to which nothing leads any more, because all that comes before it is finished."""
+        shard_id = shard.shard_id
+        leads = shard_id in self.wanted or any(parent in self._leads for parent in shard.parent_shard_ids)
+        if not leads and shard_id in self._descends:
+            self.wanted[shard_id] = TRIM_HORIZON
+            leads = True
+        if leads:
+            self._leads.add(shard_id)

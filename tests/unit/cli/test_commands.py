@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import subprocess
 import sys
 
@@ -97,11 +98,26 @@ def test_a_wrong_command_line_is_a_usage_error(words: list[str], said: str) -> N
     assert said in result.output
 
 
-@pytest.mark.parametrize("name", ["demo"])
+@pytest.mark.parametrize("name", ["demo", "local"])
 def test_every_later_command_exists(name: str) -> None:
     command = main.get_command(click.Context(main), name)
     assert command is not None
     assert command.name == name
+
+
+@pytest.mark.parametrize("name", ["demo", "local"])
+def test_the_local_extra_is_named_where_it_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+
+    def without_moto(module: str) -> object:
+        return None if module == "moto" else find(module)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without_moto)
+    result = CliRunner().invoke(main, [name])
+    assert result.exit_code == 2
+    (line,) = result.output.splitlines()
+    assert 'pip install "kcl-daemon[local]"' in line
+    assert "(moto)" in line
 
 
 def test_the_command_line_alone_imports_nothing_heavy() -> None:

@@ -36,7 +36,7 @@ def invoke(*words: str) -> Result:
 def test_the_group_is_a_command_of_the_program() -> None:
     command = main.get_command(click.Context(main), "leases")
     assert isinstance(command, click.Group)
-    assert sorted(command.commands) == ["explain", "list"]
+    assert sorted(command.commands) == ["delete", "explain", "list", "release", "reset", "tree"]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,11 @@ def test_the_group_is_a_command_of_the_program() -> None:
     [
         (["list", "--help"], "--lag"),
         (["explain", "--help"], "--watch"),
-        (["--help"], "Changes nothing"),
+        (["--help"], "by hand"),
+        (["reset", "--help"], "--dry-run"),
+        (["release", "--help"], "--worker"),
+        (["delete", "--help"], "--shard"),
+        (["tree", "--help"], "--lag"),
     ],
 )
 def test_help_needs_no_file(words: list[str], said: str) -> None:
@@ -60,6 +64,11 @@ def test_help_needs_no_file(words: list[str], said: str) -> None:
         (["explain", "a.properties", "--watch", "-1"], "Invalid value"),
         (["explain", "a.properties", "--lag"], "No such option"),
         (["move"], "No such command"),
+        (["reset", "a.properties"], "Missing option '--to'"),
+        (["reset", "a.properties", "--to", "noon"], "is no position"),
+        (["release", "a.properties"], "either --shard"),
+        (["release", "a.properties", "--shard", "s", "--worker", "w"], "either --shard"),
+        (["delete", "a.properties"], "Missing option '--shard'"),
     ],
 )
 def test_a_wrong_command_line_is_a_usage_error(words: list[str], said: str) -> None:

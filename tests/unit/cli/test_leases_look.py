@@ -26,6 +26,7 @@ from kcl_daemon.leases.row import new_lease_row, renewal
 from kcl_daemon.leases.stats import report
 from kcl_daemon.leases.table import Row, apply_update
 from kcl_daemon.ports import Fetched, IteratorKind, ReadFrom, StreamRef, StreamSummary, Tables
+from kcl_daemon.retrieval.payload import EMPTY
 from kcl_daemon.shards.shard import InitialPosition, Shard
 from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
@@ -263,7 +264,7 @@ class Answers:
         answer = self._answers[shard_id]
         if isinstance(answer, AwsError):
             raise answer
-        return Fetched((), None, answer, (), 0)
+        return Fetched(EMPTY, None, answer, ())
 
 
 def lease(key: str, checkpoint: ExtendedSequenceNumber = TRIM_HORIZON) -> Lease:

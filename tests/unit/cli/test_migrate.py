@@ -12,8 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kcl_daemon.cli import main
+from kcl_daemon.cli.leases_look import open_existing
 from kcl_daemon.cli.migrate_steps import Direction, NotSteered, decide, remove_index, status, steer
 from kcl_daemon.cli.migrate_view import status_json, status_lines
+from kcl_daemon.config.settings import ChildSettings, Settings
 from kcl_daemon.errors import AccessDenied, AwsError
 from kcl_daemon.leases.client_version import CODEC, ClientVersion
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
@@ -21,6 +23,8 @@ from kcl_daemon.leases.row import new_lease_row
 from kcl_daemon.leases.state_row import Past, StateRow
 from kcl_daemon.leases.stats import report
 from kcl_daemon.leases.table import RowUpdate, Written
+from kcl_daemon.leases.table_migration import CODEC as MOVE
+from kcl_daemon.leases.table_migration import TableStatus
 from kcl_daemon.ports import IndexState, Tables
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
@@ -233,6 +237,86 @@ def test_the_status_of_an_application_without_a_row_or_with_a_strange_one_is_tol
         seen = await status(stage.tables, clock=stage.clock)
         assert "CLIENT_VERSION_9X" in next(status_lines(seen))
         assert "CLIENT_VERSION_9X" in json.loads(status_json(seen))["problem"]
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (None, "tables: separate; a move into one waits until all workers have known the single table"),
+        (TableStatus.INIT, "tables: separate; TABLE_MIGRATION_STATUS_INIT: all workers know"),
+        (TableStatus.DEPLOYED, "deploy all workers with migrateAllEntitiesToLeaseTable=true"),
+        (TableStatus.PENDING, "the way back is a deploy with migrateAllEntitiesToLeaseTable=false"),
+    ],
+)
+def test_the_status_tells_how_far_the_move_into_one_table_is(state: TableStatus | None, said: str) -> None:
+    async def scene(stage: Stage) -> None:
+        if state is not None:
+            row = StateRow(state, "w-9", 1_770_000_000_000, (Past("earlier", "w-8", 0),))
+            await stage.coordinator.put(MOVE.row(row, key_attribute="key"))
+        for number, owner in enumerate(("w-1", "w-2")):
+            lease = Lease(LeaseKey(f"shardId-{number}"), 1, TRIM_HORIZON, lease_owner=WorkerId(owner))
+            await stage.leases.put(new_lease_row(lease))
+        now_s = stage.clock.wall_ms() // 1000
+        await stage.workers.update(report(WorkerId("w-1"), now_s=now_s - 4))
+        await stage.leases.update(report(WorkerId("w-1"), now_s=now_s - 40))
+        await stage.leases.update(report(WorkerId("w-3"), now_s=now_s - 2))
+        seen = await status(stage.tables, clock=stage.clock)
+        text = "\n".join(status_lines(seen))
+        for part in (
+            said,
+            "w-2: owns leases and does not say",
+            "w-1: reports to the old table",
+            "w-1: reported 4 s",
+        ):
+            assert part in text
+        assert "w-3: reported 2 s ago" in text
+        told = json.loads(status_json(seen))["tables"]
+        assert (told["layout"], told["migration"]) == ("separate", None if state is None else state.value)
+        assert told["ownersThatDoNotKnowTheSingleTable"] == ["w-2"]
+        assert told["workersThatReportToTheOldTable"] == ["w-1"]
+        assert [past["modifiedBy"] for past in told["history"]] == ([] if state is None else ["w-8"])
+
+    play(scene)
+
+
+def test_the_status_of_one_table_names_how_it_came_to_be_so() -> None:
+    async def scene(stage: Stage) -> None:
+        tables = Tables(stage.leases, stage.leases, stage.leases)
+        lines = list(status_lines(await status(tables, clock=stage.clock)))
+        assert lines[-1] == "tables: one, all rows are in the lease table"
+        row = StateRow(TableStatus.COMPLETE, "w-9", 1_770_000_000_000)
+        await stage.leases.put(MOVE.row(row, key_attribute="leaseKey"))
+        seen = await status(tables, clock=stage.clock)
+        assert list(status_lines(seen))[-1] == "  since 2026-02-02T02:40:00+00:00, set by w-9"
+        assert json.loads(status_json(seen))["tables"]["migration"] == TableStatus.COMPLETE.value
+
+    play(scene)
+
+
+def test_a_strange_row_of_the_move_is_told() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.coordinator.put({"key": MOVE.row_key, "tm": "TABLE_MIGRATION_STATUS_ODD"})
+        seen = await status(stage.tables, clock=stage.clock)
+        assert "TABLE_MIGRATION_STATUS_ODD" in "\n".join(status_lines(seen))
+        assert "TABLE_MIGRATION_STATUS_ODD" in json.loads(status_json(seen))["tables"]["problem"]
+
+    play(scene)
+
+
+def test_a_rollback_finds_the_version_row_that_was_carried_over() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.coordinator.put(MOVE.row(StateRow(TableStatus.PENDING, "w-9", 5), key_attribute="key"))
+        version = CODEC.row(StateRow(V.V3X_WITH_ROLLBACK, "w-1", 5), key_attribute="leaseKey")
+        await stage.leases.put(version)
+        settings = Settings("billing", "orders", ChildSettings(("true",)), "w-1")
+        opened = await open_existing(stage.tables, settings)
+        await steer(opened.tables, Direction.ROLLBACK, clock=stage.clock)
+        stored = CODEC.read(await stage.leases.get(CODEC.row_key))
+        assert isinstance(stored, StateRow)
+        assert stored.state is V.V2X
+        assert await stage.coordinator.get(CODEC.row_key) is None
 
     play(scene)
 

@@ -22,7 +22,7 @@ BATCH = ProcessRecords([Record("YQ==", "key", "17")], 0)
 class Talk:
     """A dialogue with a puppet, and what was asked of the checkpointer."""
 
-    def __init__(self, answer: Answer, timeout_s: float | None) -> None:
+    def __init__(self, answer: Answer, timeout_s: float | None, warn_after_s: float | None) -> None:
         self.child = Puppet(answer)
         self.log = MemoryLog()
         self.asked: list[CheckpointRequest] = []
@@ -32,6 +32,7 @@ class Talk:
             clock=LoopClock(),
             log=self.log,
             timeout_s=timeout_s,
+            warn_after_s=warn_after_s,
             on_checkpoint=self._checkpoint,
             on_silence=self._silence,
         )
@@ -44,11 +45,17 @@ class Talk:
         self.silences += 1
 
 
-def talk(answer: Answer, scene: Callable[[Talk], Awaitable[None]], *, timeout_s: float | None = None) -> Talk:
+def talk(
+    answer: Answer,
+    scene: Callable[[Talk], Awaitable[None]],
+    *,
+    timeout_s: float | None = None,
+    warn_after_s: float | None = None,
+) -> Talk:
     """Play a scene with a child; gives what is left on the stage."""
 
     async def play() -> Talk:
-        stage = Talk(answer, timeout_s)
+        stage = Talk(answer, timeout_s, warn_after_s)
         async with anyio.create_task_group() as beside:
             beside.start_soon(stage.dialogue.pump)
             await scene(stage)
@@ -147,6 +154,23 @@ def test_a_checkpoint_starts_the_time_anew() -> None:
 
     stage = talk(saying(), scene, timeout_s=5.0)
     assert len(stage.child.heard) == 3
+
+
+def test_a_slow_child_is_told_of_once_for_each_answer_and_goes_on() -> None:
+    async def scene(stage: Talk) -> None:
+        async with anyio.create_task_group() as child:
+            child.start_soon(slowly, stage)
+            await stage.dialogue.perform(START)
+
+    async def slowly(stage: Talk) -> None:
+        for line, pause_s in ((encode(CheckpointRequest()), 20.0), (encode(Status("initialize")), 9.0)):
+            await anyio.sleep(pause_s)
+            stage.child.say(line)
+
+    stage = talk(saying(), scene, warn_after_s=10.0)
+    assert [(event, fields) for _, event, fields in stage.log.lines if event == "child_is_slow"] == [
+        ("child_is_slow", {"action": "initialize", "waited_s": 10.0})
+    ]
 
 
 def test_without_a_time_out_a_slow_child_may_take_a_day() -> None:

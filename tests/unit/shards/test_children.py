@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId
+from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.shards.children import awaited_parents, child_leases, unfinished_parents
 from kcl_daemon.shards.shard import ChildShard, Shard
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
@@ -31,6 +31,11 @@ def test_child_leases_begin_at_the_beginning_with_parents_and_hash_range() -> No
     ]
 
 
+def test_the_first_child_may_have_an_heir() -> None:
+    children = [ChildShard(ShardId(name), frozenset({P}), HashRange(5, 9)) for name in ("c2", "c1")]
+    assert [lease.lease_owner for lease in child_leases(children, WorkerId("me"))] == ["me", None]
+
+
 def test_only_parents_with_an_unfinished_lease_block() -> None:
     child = replace(lease("c"), parent_shard_ids=frozenset({P, Q}))
     assert unfinished_parents(child, {P: lease("p"), Q: lease("q", finished=True)}) == {P}
@@ -41,22 +46,12 @@ def test_only_parents_with_an_unfinished_lease_block() -> None:
 MERGED = replace(lease("c"), parent_shard_ids=frozenset({P, Q}))
 
 
-def test_a_merged_shard_waits_for_a_parent_whose_ancestor_is_still_read() -> None:
-    shards = {P: shard(P), Q: shard(Q, G), G: shard(G)}
-    leases = {LeaseKey("p"): lease("p"), LeaseKey("g"): lease("g")}
-    assert awaited_parents(MERGED, leases, shards) == {Q}
+def test_a_merged_shard_waits_for_a_parent_that_has_no_lease_yet() -> None:
+    assert awaited_parents(MERGED, {P: lease("p"), Q: None}, [shard(P), shard(Q, G), shard(G)]) == {Q}
+    assert awaited_parents(MERGED, {}, [shard(P), shard(Q)]) == {P, Q}
 
 
-def test_it_does_not_wait_for_a_parent_that_exists_or_that_nothing_leads_to() -> None:
-    shards = {P: shard(P), Q: shard(Q, G), G: shard(G)}
-    both = {LeaseKey("p"): lease("p"), LeaseKey("q"): lease("q")}
-    assert awaited_parents(MERGED, both, shards) == set()
-    cleaned_up = {LeaseKey("p"): lease("p"), LeaseKey("g"): lease("g", finished=True)}
-    assert awaited_parents(MERGED, cleaned_up, shards) == set()
-    assert awaited_parents(MERGED, {LeaseKey("p"): lease("p")}, {P: shard(P)}) == set()
-
-
-def test_an_ancestor_far_up_counts_too() -> None:
-    far = ShardId("far")
-    shards = {Q: shard(Q, G), G: shard(G, far), far: shard(far)}
-    assert awaited_parents(MERGED, {LeaseKey("p"): lease("p"), LeaseKey("far"): lease("far")}, shards) == {Q}
+def test_it_does_not_wait_for_a_parent_that_has_one_or_that_kinesis_has_forgotten() -> None:
+    both = {P: lease("p"), Q: lease("q", finished=True)}
+    assert awaited_parents(MERGED, both, [shard(P), shard(Q)]) == set()
+    assert awaited_parents(MERGED, {P: lease("p"), Q: None}, [shard(P)]) == set()

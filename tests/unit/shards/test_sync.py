@@ -1,73 +1,85 @@
-"""Which leases a stream needs (reference: M1 - M6)."""
+"""Which leases a stream needs (reference: M1 - M5)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, ShardId
-from kcl_daemon.shards.shard import InitialPosition, Shard, StartAt
-from kcl_daemon.shards.sync import first_hole, lease_hole, leases_for_empty_table, missing_leases, new_lease
+from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, ShardId
+from kcl_daemon.shards.lineage import in_order, unexpected_children
+from kcl_daemon.shards.shard import InitialPosition, Shard
+from kcl_daemon.shards.sync import Layers, leases_for_empty_table, missing_leases
 from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
-from tests.unit.shards.trees import Tree, lineages, shard
+from tests.unit.shards.oracle import SlowOracle
+from tests.unit.shards.trees import (
+    NEWEST,
+    OLDEST,
+    SINCE,
+    Found,
+    Tree,
+    leases_of,
+    lineages,
+    positions,
+    shard,
+    tables,
+)
 
-OLDEST = InitialPosition(StartAt.TRIM_HORIZON)
-NEWEST = InitialPosition(StartAt.LATEST)
-SINCE = InitialPosition(StartAt.TIMESTAMP, 1000.0)
-positions = st.sampled_from([OLDEST, NEWEST, SINCE])
+CASES = 1000
 
 
 def documented_example() -> list[Shard]:
     """0+1 -> 6, 2+3 -> 7, 6+7 -> 8, 5 -> 9+10, 4 open (reference: M5b)."""
-    closed = 99_999
-    roots = [Shard(ShardId(f"shardId-{n}"), HashRange(n, n), frozenset(), n) for n in range(6)]
 
-    def child(number: int, *parents: int) -> Shard:
-        return Shard(
-            ShardId(f"shardId-{number}"),
-            HashRange(0, 9),
-            frozenset(ShardId(f"shardId-{p}") for p in parents),
-            number,
-        )
-
-    def close(each: Shard) -> Shard:
-        return Shard(
-            each.shard_id, each.hash_range, each.parent_shard_ids, each.starting_sequence_number, closed
-        )
+    def made(number: int, *parents: int, is_open: bool = False) -> Shard:
+        ids = frozenset(ShardId(f"shardId-{parent}") for parent in parents)
+        return Shard(ShardId(f"shardId-{number}"), HashRange(0, 9), ids, number, None if is_open else 99_999)
 
     return [
-        *(close(root) if root.shard_id != "shardId-4" else root for root in roots),
-        close(child(6, 0, 1)),
-        close(child(7, 2, 3)),
-        child(8, 6, 7),
-        child(9, 5),
-        child(10, 5),
+        *(made(number, is_open=number == 4) for number in range(6)),
+        made(6, 0, 1),
+        made(7, 2, 3),
+        made(8, 6, 7, is_open=True),
+        made(9, 5, is_open=True),
+        made(10, 5, is_open=True),
     ]
 
 
 def created(
-    shards: list[Shard], existing: list[str], position: InitialPosition
+    shards: list[Shard], leases: Iterable[Lease], position: InitialPosition, layers: Layers = Layers.ONE
 ) -> dict[str, ExtendedSequenceNumber]:
-    keys = [LeaseKey(key) for key in existing]
-    return {lease.lease_key: lease.checkpoint for lease in missing_leases(shards, keys, position)}
+    found = missing_leases(shards, leases, position, layers=layers)
+    return {lease.shard_id: lease.checkpoint for lease in found}
 
 
-def test_the_documented_example_at_latest() -> None:
-    assert created(documented_example(), ["shardId-4", "shardId-5", "shardId-7"], NEWEST) == {
-        "shardId-6": LATEST
-    }
+EXAMPLE_LEASES = leases_of(documented_example(), "shardId-4", "shardId-5", "shardId-7")
 
 
-def test_the_documented_example_from_the_beginning() -> None:
-    existing = ["shardId-4", "shardId-5", "shardId-7"]
-    assert created(documented_example(), existing, OLDEST) == {
-        "shardId-0": TRIM_HORIZON,
-        "shardId-1": TRIM_HORIZON,
-    }
-    assert created(documented_example(), existing, SINCE) == {
-        "shardId-0": AT_TIMESTAMP,
-        "shardId-1": AT_TIMESTAMP,
-    }
+@pytest.mark.parametrize(
+    ("position", "expected"),
+    [
+        (NEWEST, {"shardId-6": LATEST}),
+        (OLDEST, {"shardId-0": TRIM_HORIZON, "shardId-1": TRIM_HORIZON}),
+        (SINCE, {"shardId-0": AT_TIMESTAMP, "shardId-1": AT_TIMESTAMP}),
+    ],
+    ids=["latest", "trim-horizon", "timestamp"],
+)
+def test_the_documented_example(
+    position: InitialPosition, expected: dict[str, ExtendedSequenceNumber]
+) -> None:
+    assert created(documented_example(), EXAMPLE_LEASES, position) == expected
+
+
+def test_the_documented_example_with_all_layers() -> None:
+    later = dict.fromkeys(("shardId-8", "shardId-9", "shardId-10"), TRIM_HORIZON)
+    example = documented_example()
+    assert created(example, EXAMPLE_LEASES, NEWEST, Layers.ALL) == {"shardId-6": LATEST, **later}
+    roots = dict.fromkeys(("shardId-0", "shardId-1", "shardId-6"), TRIM_HORIZON)
+    assert created(example, EXAMPLE_LEASES, OLDEST, Layers.ALL) == {**roots, **later}
+    since = created(example, EXAMPLE_LEASES, SINCE, Layers.ALL)
+    assert since == dict.fromkeys((*roots, *later), AT_TIMESTAMP)
 
 
 def test_an_empty_table_gets_a_lease_for_each_listed_shard_in_order() -> None:
@@ -82,138 +94,108 @@ def test_an_empty_table_gets_a_lease_for_each_listed_shard_in_order() -> None:
 def test_nothing_is_missing_where_every_open_shard_has_a_lease() -> None:
     tree = Tree(2)
     tree.split(0)
-    assert created(tree.shards, [each.shard_id for each in tree.open()], OLDEST) == {}
+    open_ids = [each.shard_id for each in tree.open()]
+    for layers in Layers:
+        assert created(tree.shards, leases_of(tree.shards, *open_ids), OLDEST, layers) == {}
 
 
-def test_a_shard_whose_parent_has_a_lease_gets_none_yet() -> None:
+def test_a_shard_whose_parent_is_still_read_gets_none_yet() -> None:
     tree = Tree(1)
     tree.split(0)
-    assert created(tree.shards, ["shardId-000000000000"], OLDEST) == {}
+    assert created(tree.shards, leases_of(tree.shards, "shardId-000000000000"), OLDEST) == {}
+
+
+@pytest.mark.parametrize("position", [OLDEST, NEWEST, SINCE])
+def test_a_shard_whose_parent_is_finished_begins_at_its_beginning_whatever_the_position(
+    position: InitialPosition,
+) -> None:
+    tree = Tree(1)
+    tree.split(0)
+    parent = leases_of(tree.shards, "shardId-000000000000", at=SHARD_END)
+    first, second = (each.shard_id for each in tree.open())
+    assert created(tree.shards, parent, position) == {first: TRIM_HORIZON, second: TRIM_HORIZON}
+    both = [*parent, *leases_of(tree.shards, first)]
+    assert created(tree.shards, both, position) == {second: TRIM_HORIZON}
+
+
+def test_a_merged_shard_with_one_finished_parent_waits_for_the_other() -> None:
+    tree = Tree(2)
+    tree.merge(0)
+    left, right = "shardId-000000000000", "shardId-000000000001"
+    finished = leases_of(tree.shards, left, at=SHARD_END)
+    assert created(tree.shards, [*finished, *leases_of(tree.shards, right)], NEWEST) == {}
+    assert created(tree.shards, finished, OLDEST) == {right: TRIM_HORIZON}
+
+
+def test_a_forgotten_parent_that_still_has_a_lease_is_waited_for() -> None:
+    tree = Tree(1)
+    tree.split(0)
+    parent = leases_of(tree.shards, "shardId-000000000000")
+    assert created(tree.open(), parent, NEWEST) == {}
+    finished = [replace(lease, checkpoint=SHARD_END) for lease in parent]
+    assert created(tree.open(), finished, NEWEST) == {each.shard_id: TRIM_HORIZON for each in tree.open()}
+
+
+def test_a_child_of_an_open_shard_is_left_alone() -> None:
+    tree = Tree(1)
+    tree.split(0)
+    parent, *children = tree.shards
+    reopened = [replace(parent, ending_sequence_number=None), *children]
+    assert unexpected_children(reopened) == {each.shard_id for each in children}
+    assert created(reopened, [], NEWEST) == {parent.shard_id: LATEST}
 
 
 def test_a_lineage_of_ten_thousand_generations_is_walked_without_recursion() -> None:
     shards = [shard(0, 0, MAX_HASH)]
     for number in range(1, 10_000):
-        parent = shards[-1]
-        shards[-1] = Shard(
-            parent.shard_id, parent.hash_range, parent.parent_shard_ids, parent.starting_sequence_number, 1
-        )
-        shards.append(shard(number, 0, MAX_HASH, (parent,)))
+        shards[-1] = replace(shards[-1], ending_sequence_number=1)
+        shards.append(shard(number, 0, MAX_HASH, (shards[-1],)))
     assert created(shards, [], OLDEST) == {"shardId-000000000000": TRIM_HORIZON}
+    assert len(created(shards, [], OLDEST, Layers.ALL)) == 10_000
 
 
-class SlowOracle:
-    """The rules of M5 read again, by plain recursion and without memory, to check the fast walk against."""
-
-    def __init__(self, shards: list[Shard], existing: frozenset[str], position: InitialPosition) -> None:
-        self.by_id = {each.shard_id: each for each in shards}
-        self.existing = existing
-        self.position = position
-
-    def marked(self, shard_id: ShardId) -> bool:
-        """M5.4: not a descendant, and reading begins in the past."""
-        return (
-            shard_id in self.by_id
-            and shard_id not in self.existing
-            and self.position.at is not StartAt.LATEST
-            and not self.descends(shard_id)
-        )
-
-    def descends(self, shard_id: ShardId) -> bool:
-        """M5.2."""
-        if shard_id not in self.by_id:
-            return shard_id in self.existing
-        if shard_id in self.existing:
-            return True
-        parents = [parent for parent in self.by_id[shard_id].parent_shard_ids if parent in self.by_id]
-        return any(self.descends(parent) or self.marked(parent) for parent in parents)
-
-    def relevant(self) -> set[ShardId]:
-        """The open shards without a lease, and their ancestors as far as the nearest with a lease."""
-        pending = [
-            each.shard_id
-            for each in self.by_id.values()
-            if each.is_open and each.shard_id not in self.existing
-        ]
-        seen: set[ShardId] = set()
-        while pending:
-            current = pending.pop()
-            if current not in seen:
-                seen.add(current)
-                if current not in self.existing:
-                    pending.extend(
-                        parent for parent in self.by_id[current].parent_shard_ids if parent in self.by_id
-                    )
-        return seen - {ShardId(key) for key in self.existing}
-
-    def wanted(self) -> dict[str, ExtendedSequenceNumber]:
-        """M5.3 and M5.5."""
-        result: dict[str, ExtendedSequenceNumber] = {}
-        relevant = self.relevant()
-        for shard_id in relevant:
-            if self.marked(shard_id) or (self.by_id[shard_id].is_open and not self.descends(shard_id)):
-                result[shard_id] = self.position.checkpoint
-        for shard_id in relevant:
-            if self.descends(shard_id):
-                for parent in self.by_id[shard_id].parent_shard_ids:
-                    if parent in self.by_id and parent not in self.existing and not self.descends(parent):
-                        result[parent] = self.position.checkpoint
-        return result
+@settings(max_examples=CASES, deadline=None)
+@given(tables())
+def test_what_is_created_equals_the_slow_oracle(found: Found) -> None:
+    expected = SlowOracle(found.listed, found.leases, found.position).created()
+    assert created(found.listed, found.leases, found.position) == expected
 
 
-@settings(max_examples=1000, deadline=None)
-@given(data=st.data(), shards=lineages(), position=positions)
-def test_what_is_created_equals_the_slow_oracle(
-    data: st.DataObject, shards: list[Shard], position: InitialPosition
-) -> None:
-    existing = frozenset(data.draw(st.sets(st.sampled_from([str(each.shard_id) for each in shards]))))
-    assert created(shards, sorted(existing), position) == SlowOracle(shards, existing, position).wanted()
+@settings(max_examples=CASES, deadline=None)
+@given(tables())
+def test_what_is_created_in_all_layers_equals_the_slow_oracle(found: Found) -> None:
+    expected = SlowOracle(found.listed, found.leases, found.position, all_layers=True).created()
+    assert created(found.listed, found.leases, found.position, Layers.ALL) == expected
+
+
+@settings(max_examples=CASES, deadline=None)
+@given(tables())
+def test_it_is_what_kcl_creates_where_no_lease_is_finished_or_forgotten(found: Found) -> None:
+    listed = {each.shard_id for each in found.listed}
+    leases = [
+        replace(lease, checkpoint=LATEST if lease.is_finished else lease.checkpoint)
+        for lease in found.leases
+        if lease.shard_id in listed
+    ]
+    expected = SlowOracle(found.listed, leases, found.position, plain=True).created()
+    assert created(found.listed, leases, found.position) == expected
 
 
 @settings(max_examples=300, deadline=None)
-@given(data=st.data(), shards=lineages(), position=positions)
-def test_every_open_shard_ends_up_reachable(
-    data: st.DataObject, shards: list[Shard], position: InitialPosition
-) -> None:
-    existing = set(data.draw(st.sets(st.sampled_from([each.shard_id for each in shards]))))
-    have = existing | {
-        lease.shard_id for lease in missing_leases(shards, [LeaseKey(key) for key in existing], position)
-    }
-    by_id = {each.shard_id: each for each in shards}
-
-    def reachable(shard_id: ShardId) -> bool:
-        return shard_id in have or any(
-            reachable(parent) for parent in by_id[shard_id].parent_shard_ids if parent in by_id
-        )
-
-    assert all(reachable(each.shard_id) for each in shards if each.is_open)
+@given(tables())
+def test_it_comes_in_order_and_with_parents_and_hashes(found: Found) -> None:
+    leases = missing_leases(found.listed, found.leases, found.position, layers=Layers.ALL)
+    by_id = {each.shard_id: each for each in found.listed}
+    shards = [by_id[lease.shard_id] for lease in leases]
+    assert shards == in_order(shards)
+    assert all(
+        (lease.hash_range, lease.parent_shard_ids) == (each.hash_range, each.parent_shard_ids)
+        for lease, each in zip(leases, shards, strict=True)
+    )
 
 
 @given(shards=lineages(), position=positions)
 def test_a_second_sync_creates_nothing(shards: list[Shard], position: InitialPosition) -> None:
-    first = [lease.lease_key for lease in missing_leases(shards, [], position)]
-    assert missing_leases(shards, first, position) == []
-
-
-def test_holes() -> None:
-    assert first_hole([HashRange(0, MAX_HASH)]) is None
-    assert first_hole([HashRange(5, MAX_HASH), HashRange(0, 4)]) is None
-    assert first_hole([HashRange(0, 9), HashRange(5, MAX_HASH)]) is None  # overlaps are fine
-    assert first_hole([]) == HashRange(0, MAX_HASH)
-    assert first_hole([HashRange(1, MAX_HASH)]) == HashRange(0, 0)
-    assert first_hole([HashRange(0, 4), HashRange(7, MAX_HASH)]) == HashRange(5, 6)
-    assert first_hole([HashRange(0, 4)]) == HashRange(5, MAX_HASH)
-    assert first_hole([HashRange(0, MAX_HASH), HashRange(3, 4)]) is None
-
-
-@given(lineages())
-def test_open_shards_leave_no_hole_and_any_missing_one_does(shards: list[Shard]) -> None:
-    leases = [new_lease(each, TRIM_HORIZON) for each in shards if each.is_open]
-    assert lease_hole(leases) is None
-    for gone in leases:
-        assert lease_hole([lease for lease in leases if lease is not gone]) is not None
-
-
-def test_finished_leases_cover_nothing() -> None:
-    lease = Lease(LeaseKey("s"), 1, SHARD_END, hash_range=HashRange(0, MAX_HASH))
-    assert lease_hole([lease]) == HashRange(0, MAX_HASH)
+    for layers in Layers:
+        first = missing_leases(shards, [], position, layers=layers)
+        assert missing_leases(shards, first, position, layers=layers) == []

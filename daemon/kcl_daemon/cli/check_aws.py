@@ -1,0 +1,104 @@
+"""Asks AWS whether a daemon could work: stream, tables and permissions. Writes nothing.
+
+A permission to write is tried with a write whose condition cannot hold. Owns which calls are tried and what is said
+about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from kcl_daemon.aws.build import build_kinesis, build_tables
+from kcl_daemon.aws.session import open_clients
+from kcl_daemon.cli.failures import advice_for, describe
+from kcl_daemon.config.fan_out_settings import RetrievalMode
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.errors import AwsError
+from kcl_daemon.leases.table import Equals, RowUpdate
+from kcl_daemon.observe.redact import masked, on_one_line
+from kcl_daemon.ports import IteratorKind, Kinesis, ReadFrom, StreamRef, Table
+from kcl_daemon.system import SystemClock
+
+_T = TypeVar("_T")
+
+Finding = tuple[bool, str]
+"""Whether it is good, and one line about it."""
+
+# No row has this key, and none has such an attribute.
+_NO_ROW: Final = "kcl-daemon check"
+_NEVER: Final = (Equals("kcl-daemon-check", "never"),)
+
+
+async def look(settings: Settings) -> list[Finding]:
+    """Everything that can be said without changing anything.
+
+    Raises:
+        ConfigurationError: there is no region, or region, profile or endpoint cannot be used.
+        AccessDenied: there are no credentials.
+    """
+    async with open_clients(settings.endpoints) as clients:
+        findings = await _stream(settings, build_kinesis(clients))
+        tables = build_tables(settings, clients, SystemClock())
+        findings += await _table(tables.leases, indexed=True)
+        for table in (tables.worker_metrics, tables.coordinator):
+            findings += await _table(table, indexed=False)
+        return findings
+
+
+async def _stream(settings: Settings, kinesis: Kinesis) -> list[Finding]:
+    stream = StreamRef(settings.stream_name, settings.stream_arn)
+    findings: list[Finding] = []
+    summary = await _try(findings, f"stream {stream.name}", lambda: kinesis.describe_stream(stream))
+    if summary is None:
+        return findings
+    findings.append((summary.status in {"ACTIVE", "UPDATING"}, f"stream {summary.name}: {summary.status}"))
+    shards = await _try(findings, "ListShards", lambda: kinesis.list_shards(stream))
+    if not shards:
+        return findings
+    findings.append((True, f"ListShards: {len(shards)} shards"))
+    if settings.retrieval.mode is RetrievalMode.FANOUT:
+        return findings
+    shard_id, newest = shards[-1].shard_id, ReadFrom(IteratorKind.LATEST)
+    iterator = await _try(
+        findings, "GetShardIterator", lambda: kinesis.get_shard_iterator(stream, shard_id, newest)
+    )
+    if iterator is not None:
+        read = partial(kinesis.get_records, stream, shard_id, iterator, 1)
+        if await _try(findings, "GetRecords", read) is not None:
+            findings.append((True, "GetRecords: allowed"))
+    return findings
+
+
+async def _table(table: Table, *, indexed: bool) -> list[Finding]:
+    findings: list[Finding] = []
+    state = await _try(findings, f"table {table.name}", table.describe)
+    if state is None:
+        missing = (True, f"table {table.name}: not there; the daemon makes it where it needs it")
+        return findings or [missing]
+    findings.append((True, f"table {table.name}: there"))
+    row = {table.key_attribute: _NO_ROW}
+    tries: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+        ("GetItem", lambda: table.get(_NO_ROW)),
+        ("PutItem", lambda: table.put(row, _NEVER)),
+        ("UpdateItem", lambda: table.update(RowUpdate(_NO_ROW, put={"checked": 1}, require=_NEVER))),
+        ("DeleteItem", lambda: table.delete(_NO_ROW, _NEVER)),
+    ]
+    if indexed:
+        tries.append(("Query of the index by owner", lambda: table.owned_keys(_NO_ROW)))
+    refused = len(findings)
+    for name, attempt in tries:
+        await _try(findings, f"table {table.name}: {name}", attempt)
+    if len(findings) == refused:
+        findings.append((True, f"table {table.name}: rows can be read and written"))
+    return findings
+
+
+async def _try(findings: list[Finding], what: str, attempt: Callable[[], Awaitable[_T]]) -> _T | None:
+    """What it gives; None, and a finding, where AWS refuses it."""
+    try:
+        return await attempt()
+    except AwsError as error:
+        findings.append((False, masked(on_one_line(f"{what}: {describe(error)}; {advice_for(error)}"))))
+        return None

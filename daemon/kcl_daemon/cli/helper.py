@@ -1,0 +1,110 @@
+"""`kcl-daemon helper`: the command that starts the daemon, for whoever calls the helpers of the client libraries.
+
+Takes the flags of `amazon_kclpy_helper.py`, of Node's `kcl-bootstrap` and of .NET's `Bootstrap`. Owns which of them
+mean something here.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Final, NoReturn
+
+import click
+
+_PROGRAM: Final = "kcl-daemon"
+_NO_SAMPLE: Final = "there is no sample file in this package; `kcl-daemon demo` shows everything at work without an AWS account"
+
+
+@click.command("helper", short_help="Print the command that starts the daemon.")
+@click.option(
+    "--print_command",
+    "--print-command",
+    "print_command",
+    is_flag=True,
+    help="Print the command; the default.",
+)
+@click.option(
+    "--print_classpath",
+    "--print-classpath",
+    "print_classpath",
+    is_flag=True,
+    help="Print an empty line: there is no Java that needs a class path.",
+)
+@click.option("-e", "--execute", is_flag=True, help="Become the daemon instead of printing how to start it.")
+@click.option(
+    "-p",
+    "--properties",
+    "--props",
+    "--prop",
+    "properties",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The properties file.",
+)
+@click.option("-l", "--log-configuration", metavar="FILE", help="Passed on.")
+@click.option("--sample", "--sample-props", "--use-sample-properties", "sample", is_flag=True, hidden=True)
+@click.option("-j", "--java", metavar="PATH", help="Accepted and not used.")
+@click.option(
+    "-c",
+    "--classpath",
+    "--path",
+    "--jar-path",
+    "--jar-folder",
+    "class_path",
+    metavar="PATH",
+    multiple=True,
+    help="Accepted and not used.",
+)
+def helper(
+    *,
+    print_command: bool,
+    print_classpath: bool,
+    execute: bool,
+    properties: Path | None,
+    log_configuration: str | None,
+    sample: bool,
+    java: str | None,
+    class_path: tuple[str, ...],
+) -> None:
+    """Print the command that starts the daemon, quoted for a shell; with --execute, run it.
+
+    Takes the flags of the client libraries' helpers, so that it can be called in their place.
+    """
+    if sample:
+        raise click.UsageError(_NO_SAMPLE)
+    if print_classpath:
+        click.echo("")
+        if not print_command:
+            return
+    if properties is None:
+        raise click.UsageError(
+            "no properties file given: kcl-daemon helper --print_command --properties FILE"
+        )
+    if java is not None or class_path:
+        click.echo("java and class path are not needed and passed over", err=True)
+    words = ["--properties", str(properties)]
+    if log_configuration is not None:
+        words += ["--log-configuration", log_configuration]
+    if execute:
+        _become(words)
+    click.echo(shlex.join([program(), *words]))
+
+
+def program() -> str:
+    """How this program is called: by its name where that finds it, else by the path it was started from."""
+    started = Path(sys.argv[0])
+    found = shutil.which(_PROGRAM)
+    if found is None and started.name == _PROGRAM:
+        return str(started.resolve())
+    return _PROGRAM
+
+
+def _become(words: list[str]) -> NoReturn:
+    """Run the daemon in the place of this process: signals and exit code are its own."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "kcl_daemon", *words])  # noqa: S606 - ourselves

@@ -1,0 +1,255 @@
+"""`kcl-daemon leases reset`, `release` and `delete`: a person steps in, also while workers run.
+
+Owns the command lines, the questions and what is told; `leases_change` writes, `leases_positions` finds places in shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import anyio
+import click
+
+from kcl_daemon.aws.build import build_kinesis, build_tables
+from kcl_daemon.aws.session import open_clients
+from kcl_daemon.cli.acting import EPILOG, run, settings_of, with_file
+from kcl_daemon.cli.leases_change import Done, NotChanged, all_leases, carry_out, chosen_leases, let_go
+from kcl_daemon.cli.leases_look import open_existing
+from kcl_daemon.cli.leases_positions import PositionType, just_before
+from kcl_daemon.cli.leases_view import shortened
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.leases.lease import Lease, ShardId
+from kcl_daemon.ports import Kinesis, StreamRef, Table
+from kcl_daemon.shards.reset import Change, Kind, reset_shards, reset_stream
+from kcl_daemon.shards.shard import InitialPosition, Shard
+from kcl_daemon.system import SystemClock
+from kcl_protocol.sequence import ExtendedSequenceNumber
+
+_Result = TypeVar("_Result")
+
+_COMMAND: Final = "kcl-daemon leases"
+# Each costs some of the five reads a second that a shard allows, and its worker wants those.
+_SEARCHES_AT_ONCE: Final = 8
+
+_yes = click.option("--yes", is_flag=True, help="Do not ask.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done, and write nothing.")
+
+
+@click.command(
+    "reset", short_help="Read the stream, or some shards, anew from another position.", epilog=EPILOG
+)
+@with_file
+@click.option(
+    "--to",
+    "position",
+    metavar="TRIM_HORIZON|LATEST|TIME",
+    type=PositionType(),
+    required=True,
+    help="Where to begin: the oldest record, the tip, or a time: 2026-11-20T12:00:00Z, or epoch seconds.",
+)
+@click.option("--shard", "shards", metavar="ID", multiple=True, help="Only this shard; may be given again.")
+@_dry_run
+@_yes
+def reset(
+    *,
+    file: Path | None,
+    properties_file: Path | None,
+    position: InitialPosition,
+    shards: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Have the stream read anew from another position; workers may run meanwhile.
+
+    Their workers lose the leases, and the leader gives them away anew within seconds. Without --shard all leases of the stream
+    become what they would be in a new application that begins there. Records may be processed again, or never: that is
+    what is asked for.
+    """
+    settings = settings_of(file, properties_file, command=f"{_COMMAND} reset")
+    changes = _run(partial(_plan_reset, settings, position, shards))
+    click.echo("\n".join(_change_lines(changes)))
+    if dry_run or not _is_wanted(f"reset {len(changes)} leases of {settings.application_name}?", yes=yes):
+        return
+    _run(partial(_carry_out, settings, changes))
+
+
+@click.command("release", short_help="Take leases from their owners.", epilog=EPILOG)
+@with_file
+@click.option(
+    "--shard", "shards", metavar="ID", multiple=True, help="The lease of this shard; may be given again."
+)
+@click.option("--worker", metavar="ID", help="All leases of this worker.")
+@_dry_run
+@_yes
+def release(
+    *,
+    file: Path | None,
+    properties_file: Path | None,
+    shards: tuple[str, ...],
+    worker: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Take leases from their owners, at once and without a last checkpoint; the leader gives them away anew.
+
+    For a worker that hangs. One that works had better be stopped: it then finishes what it is at.
+    """
+    if bool(shards) == (worker is not None):
+        raise click.UsageError("give either --shard (once or more) or --worker")
+    settings = settings_of(file, properties_file, command=f"{_COMMAND} release")
+    chosen = _run(partial(_owned, settings, shards, worker))
+    for lease in chosen:
+        click.echo(f"release {lease.lease_key} from {lease.actual_owner}")
+    if not chosen:
+        click.echo("nothing to release: nobody owns these leases")
+        return
+    if dry_run or not _is_wanted(f"release {len(chosen)} leases?", yes=yes):
+        return
+    _run(partial(_release, settings, chosen))
+
+
+@click.command("delete", short_help="Delete leases.", epilog=EPILOG)
+@with_file
+@click.option(
+    "--shard", "shards", metavar="ID", multiple=True, required=True, help="Of this shard; may be given again."
+)
+@_dry_run
+@_yes
+def delete(
+    *, file: Path | None, properties_file: Path | None, shards: tuple[str, ...], dry_run: bool, yes: bool
+) -> None:
+    """Delete the leases of shards, with their checkpoints.
+
+    Where the shard is open, the leader finds the hole and makes its lease anew, at the initial position of its file. To
+    begin elsewhere use `reset`.
+    """
+    settings = settings_of(file, properties_file, command=f"{_COMMAND} delete")
+    changes = _run(partial(_plan_deletion, settings, shards))
+    click.echo("\n".join(_change_lines(changes)))
+    if dry_run or not _is_wanted(f"delete {len(changes)} leases with their checkpoints?", yes=yes):
+        return
+    _run(partial(_carry_out, settings, changes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the application keeps its leases, and its stream."""
+
+    table: Table
+    kinesis: Kinesis
+    stream: StreamRef
+
+
+async def _plan_reset(
+    settings: Settings, position: InitialPosition, names: Sequence[str]
+) -> tuple[Change, ...]:
+    async with open_clients(settings.endpoints) as clients:
+        opened = await open_existing(build_tables(settings, clients, SystemClock()), settings)
+        stream = StreamRef(settings.stream_name, settings.stream_arn)
+        place = _Place(opened.tables.leases, build_kinesis(clients), stream)
+        leases = await all_leases(place.table)
+        shards = await _shards(place, position, names)
+        positions = await _positions(place, shards, position)
+    return reset_shards(shards, leases, positions) if names else reset_stream(shards, leases, positions)
+
+
+async def _shards(place: _Place, position: InitialPosition, names: Sequence[str]) -> tuple[Shard, ...]:
+    if not names:
+        return await place.kinesis.list_shards(place.stream, position)
+    listed = {str(shard.shard_id): shard for shard in await place.kinesis.list_shards(place.stream)}
+    missing = sorted(set(names) - listed.keys())
+    if missing:
+        raise NotChanged(f"the stream {place.stream.name} has no shard {', '.join(missing)}")
+    return tuple(listed[name] for name in dict.fromkeys(names))
+
+
+async def _positions(
+    place: _Place, shards: Iterable[Shard], position: InitialPosition
+) -> Mapping[ShardId, ExtendedSequenceNumber]:
+    """The checkpoint of each shard. A time is looked up: a row cannot hold one."""
+    at_s = position.timestamp_s
+    if at_s is None:
+        return {shard.shard_id: position.checkpoint for shard in shards}
+    found: dict[ShardId, ExtendedSequenceNumber] = {}
+    limiter = anyio.CapacityLimiter(_SEARCHES_AT_ONCE)
+
+    async def search(shard: Shard) -> None:
+        """One shard."""
+        async with limiter:
+            found[shard.shard_id] = await just_before(
+                place.kinesis, place.stream, shard.shard_id, at_s, clock=SystemClock()
+            )
+
+    async with anyio.create_task_group() as searches:
+        for shard in shards:
+            searches.start_soon(search, shard)
+    return found
+
+
+async def _plan_deletion(settings: Settings, names: Sequence[str]) -> tuple[Change, ...]:
+    leases = await _all(settings)
+    return tuple(
+        Change(Kind.DELETE, lease, None, f"owner {lease.actual_owner or 'nobody'}")
+        for lease in chosen_leases(leases, names)
+    )
+
+
+async def _owned(settings: Settings, names: Sequence[str], worker: str | None) -> tuple[Lease, ...]:
+    leases = await _all(settings)
+    chosen = chosen_leases(leases, names) if worker is None else leases
+    return tuple(
+        lease
+        for lease in chosen
+        if lease.lease_owner is not None
+        and (worker is None or worker in (lease.lease_owner, lease.actual_owner))
+    )
+
+
+async def _all(settings: Settings) -> tuple[Lease, ...]:
+    async with open_clients(settings.endpoints) as clients:
+        opened = await open_existing(build_tables(settings, clients, SystemClock()), settings)
+        return await all_leases(opened.tables.leases)
+
+
+async def _carry_out(settings: Settings, changes: Sequence[Change]) -> None:
+    async with open_clients(settings.endpoints) as clients:
+        opened = await open_existing(build_tables(settings, clients, SystemClock()), settings)
+        for change in changes:
+            outcome = await carry_out(opened.tables.leases, change)
+            if outcome.done is not Done.WRITTEN:
+                click.echo(f"{change.lease.lease_key}: {outcome.done.value}")
+    click.echo(f"done: {len(changes)} leases; workers follow within seconds")
+
+
+async def _release(settings: Settings, chosen: Sequence[Lease]) -> None:
+    async with open_clients(settings.endpoints) as clients:
+        opened = await open_existing(build_tables(settings, clients, SystemClock()), settings)
+        for lease in chosen:
+            if not await let_go(opened.tables.leases, lease.lease_key):
+                click.echo(f"{lease.lease_key}: nobody owns it any more")
+    click.echo(f"done: {len(chosen)} leases; the leader gives them away at its next look")
+
+
+def _run(act: Callable[[], Awaitable[_Result]]) -> _Result:
+    return run(act, command=_COMMAND, plain=(NotChanged,))
+
+
+def _is_wanted(question: str, *, yes: bool) -> bool:
+    """Whether the person agrees; leaves the process with exit code 1 where not."""
+    if not yes:
+        click.confirm(question, abort=True)
+    return True
+
+
+def _change_lines(changes: Iterable[Change]) -> tuple[str, ...]:
+    lines = tuple(
+        f"{change.kind.value} {change.lease.lease_key}"
+        + ("" if change.position is None else f" -> {shortened(change.position)}")
+        + f" ({change.reason})"
+        for change in changes
+    )
+    return lines or ("nothing to do",)

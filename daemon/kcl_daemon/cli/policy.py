@@ -1,0 +1,123 @@
+"""The permissions that a daemon with given settings needs, as an IAM policy. Pure.
+
+Owns which calls go to which resource; the calls themselves are made in `kcl_daemon.aws`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from kcl_daemon.config.fan_out_settings import RetrievalMode
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.config.table_settings import TableOptions
+
+Service = Literal["kinesis", "dynamodb"]
+
+_ARN: Final = re.compile(r"arn:(?P<partition>[^:]+):kinesis:(?P<region>[^:]+):(?P<account>[^:]+):")
+_PARTITIONS: Final = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
+_STREAM: Final = ("DescribeStreamSummary", "ListShards")
+_POLLING: Final = ("GetShardIterator", "GetRecords")
+_ROWS: Final = ("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Scan")
+_MAKING: Final = ("CreateTable", "DescribeTable")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where resources are; `*` where the settings do not tell."""
+
+    partition: str
+    region: str
+    account: str
+
+    def arn(self, service: str, rest: str) -> str:
+        """An ARN here."""
+        return f"arn:{self.partition}:{service}:{self.region}:{self.account}:{rest}"
+
+
+def policy(
+    settings: Settings, services: tuple[Service, ...], *, account: str | None = None
+) -> dict[str, Any]:
+    """The policy document.
+
+    Args:
+        settings: of the daemon.
+        services: whose calls it is about.
+        account: of the tables, and of the stream where its ARN is not given; None: that of the stream's ARN, or any.
+    """
+    statements: list[dict[str, Any]] = []
+    if "kinesis" in services:
+        statements += _kinesis(settings, account)
+    if "dynamodb" in services:
+        statements += _dynamodb(settings, account)
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _place(settings: Settings, region: str | None, account: str | None) -> Place:
+    match = _ARN.match(settings.stream_arn or "")
+    region = region or settings.endpoints.region_name or "*"
+    partition = next((name for prefix, name in _PARTITIONS if region.startswith(prefix)), "aws")
+    if match is not None:
+        partition, account = match["partition"], account or match["account"]
+    return Place(partition, region, account or "*")
+
+
+def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
+    own = settings.endpoints.of_kinesis.region_name
+    stream = settings.stream_arn or _place(settings, own, account).arn(
+        "kinesis", f"stream/{settings.stream_name}"
+    )
+    fan_out = settings.retrieval.mode is RetrievalMode.FANOUT
+    polls = not fan_out or settings.fan_out.fallback_to_polling
+    registers = fan_out and settings.fan_out.consumer_arn is None
+    actions = (*_STREAM, *(_POLLING if polls else ()), *(("RegisterStreamConsumer",) if registers else ()))
+    yield _statement("ReadStream", "kinesis", actions, [stream])
+    if fan_out:
+        consumer = settings.fan_out.consumer_arn or (
+            f"{stream}/consumer/{settings.fan_out.consumer_name or settings.application_name}:*"
+        )
+        # Where the name alone is known, it is described as a part of the stream.
+        described = [stream, consumer] if registers else [consumer]
+        yield _statement("FindConsumer", "kinesis", ("DescribeStreamConsumer",), described)
+        yield _statement("Subscribe", "kinesis", ("SubscribeToShard",), [consumer])
+
+
+def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
+    place = _place(settings, settings.endpoints.of_dynamodb.region_name, account)
+    tables = settings.tables
+    leases = place.arn("dynamodb", f"table/{settings.lease_table}")
+    others = [
+        place.arn("dynamodb", f"table/{name}")
+        for name in (settings.worker_metrics_table, settings.coordinator_table)
+    ]
+    yield _statement("Tables", "dynamodb", (*_MAKING, *_ROWS), [leases, *others])
+    # UpdateTable adds the index by owner to a lease table of KCL 2.x; the capacity of a table is never altered.
+    yield _statement("OwnerIndex", "dynamodb", ("UpdateTable",), [leases])
+    yield _statement("FindOwnLeases", "dynamodb", ("Query",), [f"{leases}/index/*"])
+    options = ((leases, tables.leases), (others[0], tables.worker_metrics), (others[1], tables.coordinator))
+    yield from _optional(
+        "Recovery", "UpdateContinuousBackups", [arn for arn, each in options if _recovers(each)]
+    )
+    yield from _optional("Tags", "TagResource", [arn for arn, each in options if each.tags])
+    if tables.migrate_all:
+        yield _statement("Migration", "dynamodb", ("ConditionCheckItem",), [leases, *others])
+
+
+def _recovers(options: TableOptions) -> bool:
+    return options.point_in_time_recovery
+
+
+def _optional(sid: str, action: str, resources: list[str]) -> Iterator[dict[str, Any]]:
+    if resources:
+        yield _statement(sid, "dynamodb", (action,), resources)
+
+
+def _statement(sid: str, service: str, actions: tuple[str, ...], resources: list[str]) -> dict[str, Any]:
+    return {
+        "Sid": sid,
+        "Effect": "Allow",
+        "Action": [f"{service}:{action}" for action in actions],
+        "Resource": resources,
+    }

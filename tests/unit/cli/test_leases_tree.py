@@ -1,0 +1,58 @@
+"""The lineage as text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kcl_daemon.cli.leases_seen import Lag
+from kcl_daemon.cli.leases_tree import tree_lines
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
+from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from tests.unit.cli.leases_stage import FLEET, seen
+
+ONE, TWO = WorkerId("w-1"), WorkerId("w-2")
+
+
+def lease(
+    name: str, *parents: str, at: ExtendedSequenceNumber = TRIM_HORIZON, owner: WorkerId | None = ONE
+) -> Lease:
+    return Lease(LeaseKey(name), 1, at, lease_owner=owner, parent_shard_ids=frozenset(map(ShardId, parents)))
+
+
+def drawn(*leases: Lease, **lags: int) -> list[str]:
+    told = {LeaseKey(name): Lag(millis) for name, millis in lags.items()}
+    return list(tree_lines(seen(fleet=replace(FLEET, leases=leases), lags=told or None)))
+
+
+def test_a_split_and_a_merge_are_drawn_with_state_and_lag() -> None:
+    lines = drawn(
+        lease("a", at=SHARD_END, owner=None),
+        lease("b", "a", at=ExtendedSequenceNumber("12")),
+        lease("c", "a", at=SHARD_END, owner=None),
+        lease("d", "b", "c"),
+        lease("e", "gone", owner=None),
+        b=1500,
+    )
+    assert lines == [
+        "a  finished",
+        "|- b  at 12, w-1, 1.5 s behind",
+        "|  `- d  waits for b, at TRIM_HORIZON, w-1",
+        "`- c  finished",
+        "   `- d, see above",
+        "e  at TRIM_HORIZON, nobody reads it",
+    ]
+
+
+def test_a_hand_off_is_told() -> None:
+    (line,) = drawn(replace(lease("a"), lease_owner=TWO, checkpoint_owner=ONE))
+    assert line == "a  at TRIM_HORIZON, w-1, on its way to w-2"
+
+
+def test_a_lineage_of_thousands_of_generations_is_drawn() -> None:
+    names = [f"{number:05d}" for number in range(3_000)]
+    leases = [lease(name, *([f"{int(name) - 1:05d}"] if int(name) else [])) for name in names]
+    assert len(drawn(*leases)) == 3_000
+
+
+def test_no_leases_is_said() -> None:
+    assert drawn() == ["no leases to show"]

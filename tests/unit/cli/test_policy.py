@@ -1,0 +1,110 @@
+"""The policy that `kcl-daemon iam-policy` prints: no call is forgotten, no right is too wide."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import kcl_daemon
+from kcl_daemon.cli import main
+from kcl_daemon.cli.policy import policy
+from tests.unit.config.helpers import GOOD, read
+
+SOURCE = Path(kcl_daemon.__file__).parent
+REGION = "regionName = eu-west-1\n"
+EVERYTHING = (
+    "fanoutFallbackToPolling = true\nleaseTablePitrEnabled = true\nleaseTableTags = a=b\n"
+    "migrateAllEntitiesToLeaseTable = true\n"
+)
+# One call that is authorized by the calls it is made of.
+TRANSACTION = "TransactWriteItems"
+
+
+def statements(more: str = "", account: str | None = None) -> dict[str, dict[str, Any]]:
+    document = policy(read(REGION + more).settings, ("kinesis", "dynamodb"), account=account)
+    assert document["Version"] == "2012-10-17"
+    return {statement["Sid"]: statement for statement in document["Statement"]}
+
+
+def actions(more: str = "") -> set[str]:
+    return {action.partition(":")[2] for each in statements(more).values() for action in each["Action"]}
+
+
+def calls_in_the_source() -> set[str]:
+    """Every operation that the adapters of AWS name."""
+    found: set[str] = set()
+    for path in [*(SOURCE / "aws").glob("*.py"), *(SOURCE / "transport").glob("*.py")]:
+        text = path.read_text("utf-8")
+        found |= set(re.findall(r"\.(?:run|call|_call|open|subscribe)\(\s*\"([A-Z][A-Za-z]+)\"", text))
+        found |= {
+            "".join(word.title() for word in name.split("_"))
+            for name in re.findall(r"(?:_client|clients?\.(?:kinesis|dynamodb))\.([a-z]+_[a-z_]+)\b", text)
+        }
+    return found - {"Credentials", TRANSACTION}
+
+
+def test_every_call_that_is_made_is_allowed() -> None:
+    assert {"GetRecords", "UpdateItem", "CreateTable"} <= calls_in_the_source()
+    assert calls_in_the_source() <= actions(EVERYTHING)
+
+
+def test_nothing_is_allowed_that_is_not_done() -> None:
+    extra = actions(EVERYTHING) - calls_in_the_source()
+    assert extra <= {"SubscribeToShard", "TagResource", "ConditionCheckItem"}
+
+
+def test_no_right_is_for_everything() -> None:
+    for statement in statements(EVERYTHING, "111122223333").values():
+        for resource in statement["Resource"]:
+            assert resource.startswith(
+                ("arn:aws:kinesis:eu-west-1:111122223333:", "arn:aws:dynamodb:eu-west-1:1")
+            )
+        assert not any("*" in action for action in statement["Action"])
+
+
+def test_a_polling_daemon_needs_no_consumer() -> None:
+    polling = actions("retrievalMode = POLLING\n")
+    assert "GetRecords" in polling
+    assert not polling & {"SubscribeToShard", "RegisterStreamConsumer", "DescribeStreamConsumer"}
+
+
+def test_a_daemon_with_a_consumer_of_its_own_registers_none() -> None:
+    consumer = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders/consumer/c:1"
+    found = statements(f"retrievalMode = FANOUT\nfanoutConfig.consumerArn = {consumer}\n")
+    assert found["Subscribe"]["Resource"] == [consumer]
+    assert "kinesis:RegisterStreamConsumer" not in found["ReadStream"]["Action"]
+
+
+def test_an_arn_tells_partition_and_account() -> None:
+    arn = "arn:aws-cn:kinesis:cn-north-1:111122223333:stream/clicks"
+    document = policy(read(f"streamArn = {arn}\n").settings, ("kinesis", "dynamodb"))
+    resources = [each for statement in document["Statement"] for each in statement["Resource"]]
+    assert resources[0] == arn
+    assert "arn:aws-cn:dynamodb:cn-north-1:111122223333:table/billing" in resources
+
+
+def invoke(directory: Path, text: str, *words: str) -> Result:
+    path = directory / "app.properties"
+    path.write_text(text, "ascii")
+    return CliRunner().invoke(main, ["iam-policy", str(path), *words])
+
+
+def test_the_command_prints_json_and_notes_apart(tmp_path: Path) -> None:
+    role = "arn:aws:iam::111122223333:role/reader"
+    text = GOOD + f"AwsCredentialsProvider = StsAssumeRoleCredentialsProvider|{role}|kcl\n"
+    result = invoke(tmp_path, text, "--service", "dynamodb")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert all(action.startswith("dynamodb:") for each in document["Statement"] for action in each["Action"])
+    assert f"sts:AssumeRole for {role}" in result.stderr
+    assert "names no region" in result.stderr
+
+
+@pytest.mark.parametrize("account", ["1", "abcdefghijkl"])
+def test_an_account_has_twelve_digits(tmp_path: Path, account: str) -> None:
+    assert invoke(tmp_path, GOOD, "--account", account).exit_code == 2

@@ -1,0 +1,132 @@
+"""Which finished leases may be forgotten, and leases of a former stream (reference: M11)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from kcl_daemon.leases.lease import Lease, ShardId
+from kcl_daemon.shards.cleanup import Verdict, judge_finished
+from kcl_daemon.shards.former import of_former_stream
+from kcl_daemon.shards.shard import Shard
+from kcl_daemon.shards.sync import missing_leases, new_lease
+from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from tests.unit.shards.trees import Found, Tree, tables
+
+NUMBER = ExtendedSequenceNumber("5000")
+FAR = ExtendedSequenceNumber("99999999")
+
+
+def split_once() -> tuple[Tree, Lease, list[Lease]]:
+    """A tree of one split, the finished lease of the parent with its children's names, the children's leases."""
+    tree = Tree(1)
+    tree.split(0)
+    parent, *children = tree.shards
+    names = frozenset(child.shard_id for child in children)
+    finished = replace(new_lease(parent, SHARD_END), child_shard_ids=names)
+    return tree, finished, [new_lease(child, NUMBER) for child in children]
+
+
+def verdicts(leases: list[Lease], shards: list[Shard] | None = None) -> dict[ShardId, Verdict]:
+    return {judged.lease.shard_id: judged.verdict for judged in judge_finished(leases, shards)}
+
+
+def test_a_finished_lease_goes_when_all_its_children_have_begun() -> None:
+    tree, parent, children = split_once()
+    assert verdicts([parent, *children]) == {parent.shard_id: Verdict.COMPLETED}
+    assert verdicts([parent, *children], tree.shards) == {parent.shard_id: Verdict.COMPLETED}
+
+
+@pytest.mark.parametrize("checkpoint", [TRIM_HORIZON, AT_TIMESTAMP])
+def test_it_stays_while_a_child_has_not_begun(checkpoint: ExtendedSequenceNumber) -> None:
+    tree, parent, (first, second) = split_once()
+    leases = [parent, first, replace(second, checkpoint=checkpoint)]
+    for shards in (None, tree.shards):
+        assert verdicts(leases, shards) == {parent.shard_id: Verdict.WAITS}
+
+
+@pytest.mark.parametrize("checkpoint", [LATEST, NUMBER, SHARD_END])
+def test_other_checkpoints_of_a_child_do_not_hold_it(checkpoint: ExtendedSequenceNumber) -> None:
+    _, parent, (first, second) = split_once()
+    leases = [parent, first, replace(second, checkpoint=checkpoint)]
+    assert verdicts(leases)[parent.shard_id] is Verdict.COMPLETED
+
+
+def test_it_stays_while_a_child_has_no_lease_unless_kinesis_has_forgotten_that_child() -> None:
+    tree, parent, (first, second) = split_once()
+    for shards in (None, tree.shards):
+        assert verdicts([parent, first], shards) == {parent.shard_id: Verdict.WAITS}
+    listed = [each for each in tree.shards if each.shard_id != second.shard_id]
+    assert verdicts([parent, first], listed) == {parent.shard_id: Verdict.COMPLETED}
+
+
+def test_children_that_the_row_does_not_name_are_found_in_the_list() -> None:
+    tree, parent, children = split_once()
+    nameless = replace(parent, child_shard_ids=frozenset())
+    assert verdicts([nameless, *children]) == {parent.shard_id: Verdict.WAITS}
+    assert verdicts([nameless, *children], tree.shards) == {parent.shard_id: Verdict.COMPLETED}
+    assert verdicts([nameless, children[0]], tree.shards) == {parent.shard_id: Verdict.WAITS}
+
+
+def test_a_shard_that_kinesis_has_forgotten_is_garbage_once_its_children_have_begun() -> None:
+    tree, parent, (first, second) = split_once()
+    nameless = replace(parent, child_shard_ids=frozenset())
+    assert verdicts([nameless], []) == {parent.shard_id: Verdict.GARBAGE}
+    assert verdicts([parent, first, second], tree.open()) == {parent.shard_id: Verdict.GARBAGE}
+    waiting = replace(second, checkpoint=TRIM_HORIZON)
+    assert verdicts([nameless, first, waiting], tree.open()) == {parent.shard_id: Verdict.WAITS}
+
+
+def test_parents_go_before_their_children() -> None:
+    tree, parent, children = split_once()
+    tree.split(0)
+    begun = [new_lease(each, NUMBER) for each in tree.shards[3:]]
+    finished = replace(children[0], checkpoint=SHARD_END)
+    leases = [parent, finished, children[1], *begun]
+    assert verdicts(leases, tree.shards) == {
+        parent.shard_id: Verdict.COMPLETED,
+        finished.shard_id: Verdict.WAITS,
+    }
+    assert verdicts(leases[1:], tree.shards) == {finished.shard_id: Verdict.COMPLETED}
+
+
+def test_each_verdict_says_why() -> None:
+    _, parent, (first, second) = split_once()
+    waiting = judge_finished([parent, first, replace(second, checkpoint=TRIM_HORIZON)])
+    assert [judged.reason for judged in waiting] == [f"not begun yet: {second.shard_id}"]
+
+
+@settings(max_examples=1000, deadline=None)
+@given(tables())
+def test_nothing_has_to_be_created_because_something_was_forgotten(found: Found) -> None:
+    """Cleaning up leads no sync astray: what is created afterwards would have been created before."""
+    gone = {
+        judged.lease.shard_id
+        for judged in judge_finished(found.leases, found.listed)
+        if judged.verdict is not Verdict.WAITS
+    }
+    kept = [lease for lease in found.leases if lease.shard_id not in gone]
+    assert all(lease.is_finished for lease in found.leases if lease.shard_id in gone)
+    by_id = {lease.shard_id: lease for lease in found.leases}
+    needed = {lease.shard_id for lease in missing_leases(found.listed, kept, found.position)}
+    for judged in judge_finished(found.leases, found.listed):
+        children = [each for each in found.listed if judged.lease.shard_id in each.parent_shard_ids]
+        if judged.lease.shard_id in gone:
+            assert all(child.shard_id in by_id for child in children)
+            assert not needed & {child.shard_id for child in children}
+
+
+def test_a_lease_that_is_behind_its_shards_first_number_is_of_a_former_stream() -> None:
+    tree = Tree(4)
+    shards = [replace(each, starting_sequence_number=10_000) for each in tree.shards]
+    checkpoints = (NUMBER, SHARD_END, TRIM_HORIZON, FAR)
+    leases = [new_lease(each, at) for each, at in zip(shards, checkpoints, strict=True)]
+    assert of_former_stream(leases, shards) == leases[:2]
+    assert of_former_stream(leases, []) == []
+
+
+def test_the_leases_of_a_living_stream_are_its_own() -> None:
+    tree, parent, children = split_once()
+    assert of_former_stream([parent, *children], tree.shards) == []

@@ -1,0 +1,63 @@
+"""Which leases a reset by hand deletes, moves and makes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
+from kcl_daemon.shards.reset import Kind, reset_shards, reset_stream
+from kcl_daemon.shards.shard import Shard
+from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+
+OWNER = WorkerId("w-1")
+IDS = tuple(ShardId(f"shardId-{number:012d}") for number in range(6))
+
+
+def shard(shard_id: ShardId, *parents: ShardId) -> Shard:
+    return Shard(shard_id, HashRange(0, 1), frozenset(parents), 1)
+
+
+def lease(shard_id: ShardId, checkpoint: ExtendedSequenceNumber, owner: WorkerId | None = OWNER) -> Lease:
+    return Lease(LeaseKey(shard_id), 7, checkpoint, lease_owner=owner)
+
+
+def test_a_stream_that_begins_anew_has_the_leases_of_a_new_application() -> None:
+    parent, child, other = IDS[:3]
+    leases = (lease(parent, SHARD_END, None), lease(child, ExtendedSequenceNumber("5")))
+    changes = reset_stream([shard(other), shard(parent)], leases, {parent: TRIM_HORIZON, other: TRIM_HORIZON})
+    assert [(change.kind, change.lease.shard_id, change.position) for change in changes] == [
+        (Kind.DELETE, child, None),
+        (Kind.RESET, parent, TRIM_HORIZON),
+        (Kind.CREATE, other, TRIM_HORIZON),
+    ]
+    assert "finished" in changes[1].reason
+
+
+def test_shards_that_were_not_named_stay() -> None:
+    first, second, third = IDS[:3]
+    leases = (lease(first, TRIM_HORIZON), lease(second, TRIM_HORIZON))
+    changes = reset_shards([shard(third), shard(first)], leases, {first: LATEST, third: LATEST})
+    assert [(change.kind, change.lease.shard_id) for change in changes] == [
+        (Kind.RESET, first),
+        (Kind.CREATE, third),
+    ]
+
+
+@given(st.sets(st.sampled_from(IDS)), st.sets(st.sampled_from(IDS)))
+def test_after_a_reset_of_the_stream_there_are_just_the_leases_of_the_starting_shards(
+    starting: set[ShardId], held: set[ShardId]
+) -> None:
+    changes = reset_stream(
+        [shard(shard_id) for shard_id in starting],
+        [lease(shard_id, LATEST) for shard_id in held],
+        dict.fromkeys(starting, TRIM_HORIZON),
+    )
+    kinds = [change.kind for change in changes]
+    assert kinds == sorted(kinds, key=lambda kind: kind is not Kind.DELETE)  # deletions first
+    left = held - {change.lease.shard_id for change in changes if change.kind is Kind.DELETE}
+    made = {change.lease.shard_id for change in changes if change.kind is Kind.CREATE}
+    moved = {change.lease.shard_id for change in changes if change.kind is Kind.RESET}
+    assert left | made == starting
+    assert made.isdisjoint(held)
+    assert moved == left
