@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
-from kcl_daemon.assignment.count import by_lease_count
 from kcl_daemon.assignment.taking import TakingOptions
-from kcl_daemon.assignment.variance import BalanceOptions, by_utilization
-from kcl_daemon.config.settings import AssignmentStrategy, Settings
+from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.parts import ConsumerParts
-from kcl_daemon.coordination.assigner import Assigner, Strategies
+from kcl_daemon.coordination.assigner import Assigner
+from kcl_daemon.coordination.bulletin import Bulletin
 from kcl_daemon.coordination.discovery import Discovery
 from kcl_daemon.coordination.elector import Elector, Surroundings
+from kcl_daemon.coordination.farewell import Farewell
 from kcl_daemon.coordination.gate import Gate
 from kcl_daemon.coordination.keeper import LeaseKeeper
 from kcl_daemon.coordination.malformed import MalformedRows
@@ -20,31 +21,55 @@ from kcl_daemon.coordination.nudge import Signal
 from kcl_daemon.coordination.overview import Overview
 from kcl_daemon.coordination.reporter import Reporter
 from kcl_daemon.coordination.shuffle import ShuffleLeader
+from kcl_daemon.coordination.strategies import strategies
+from kcl_daemon.coordination.stream_watch import StreamWatch
 from kcl_daemon.coordination.sweeper import Sweeper
 from kcl_daemon.coordination.switchboard import Gates, Switchboard
 from kcl_daemon.coordination.syncer import Syncer
+from kcl_daemon.coordination.table_migrator import Means, TableMigrator
 from kcl_daemon.coordination.tables import ApplicationTables
 from kcl_daemon.coordination.taker import Taker
 from kcl_daemon.coordination.timings import Timings, timings
 from kcl_daemon.coordination.upgrader import Upgrader
 from kcl_daemon.coordination.versions import Versions
 from kcl_daemon.cpu.sampler import CpuSampler
+from kcl_daemon.leases.client_version import ClientVersion
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.ports import Children, Clock, Cpu, Kinesis, Log, Randomness, StreamRef, Tables
+from kcl_daemon.ports import (
+    Children,
+    Clock,
+    Cpu,
+    Kinesis,
+    Log,
+    Randomness,
+    StreamRef,
+    Tables,
+    Transactions,
+)
+from kcl_daemon.ports_fan_out import FanOut
+from kcl_daemon.retrieval.readers import Readers
+from kcl_daemon.shards.lineage import parents_first
 from kcl_daemon.worker.worker import Loops, Worker
 
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """The world: real, or simulated. `cpu` is None where this system has no figure to go by."""
+    """The world: real, or simulated.
+
+    Args:
+        cpu: None where this system has no figure to go by.
+        fan_out: None where shards can only be polled.
+    """
 
     clock: Clock
     randomness: Randomness
     kinesis: Kinesis
     tables: Tables
+    transactions: Transactions
     children: Children
     log: Log
     cpu: Cpu | None = None
+    fan_out: FanOut | None = None
 
 
 def build(settings: Settings, adapters: Adapters) -> Worker:
@@ -53,7 +78,14 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
     tables = ApplicationTables(adapters.tables, settings=settings.tables, clock=adapters.clock, log=log)
     adapters = replace(adapters, tables=tables.tables)
     stream = _stream(settings)
-    worker = Worker(tables=tables, kinesis=adapters.kinesis, stream=stream, clock=adapters.clock, log=log)
+    worker = Worker(
+        tables=tables,
+        kinesis=adapters.kinesis,
+        stream=stream,
+        clock=adapters.clock,
+        log=log,
+        start_pause_s=settings.leases.start_backoff_ms / 1000,
+    )
     common = _Common(
         me=WorkerId(settings.worker_id),
         settings=settings,
@@ -63,6 +95,7 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
         log=log,
         malformed=MalformedRows(log),
         worker=worker,
+        watch=StreamWatch(kinesis=adapters.kinesis, stream=stream, clock=adapters.clock, log=log),
     )
     loops, nudge = _loops(common)
     parts = ConsumerParts(
@@ -76,11 +109,26 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
         clock=adapters.clock,
         randomness=adapters.randomness,
         log=log,
+        readers=_readers(settings, adapters, stream, log),
         shard_finished=Signal(adapters.clock),
         on_leases_created=nudge,
+        on_lease_written=loops.discovery.take_assigned,
+        stream_is_there=common.watch.is_there,
     )
     worker.equip(loops, parts)
     return worker
+
+
+def _readers(settings: Settings, adapters: Adapters, stream: StreamRef, log: Log) -> Readers:
+    return Readers(
+        settings,
+        stream=stream,
+        kinesis=adapters.kinesis,
+        fan_out=adapters.fan_out,
+        clock=adapters.clock,
+        randomness=adapters.randomness,
+        log=log,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +143,7 @@ class _Common:
     log: Log
     malformed: MalformedRows
     worker: Worker
+    watch: StreamWatch
 
 
 def _stream(settings: Settings) -> StreamRef:
@@ -105,11 +154,17 @@ def _loops(common: _Common) -> tuple[Loops, Callable[[], None]]:
     """All loops, and what to call when there are leases that nobody has."""
     tables, clock, log = common.adapters.tables, common.adapters.clock, common.log
     keeper = LeaseKeeper(
-        table=tables.leases, worker_id=common.me, clock=clock, timings=common.periods, log=log
+        table=tables.leases,
+        worker_id=common.me,
+        clock=clock,
+        timings=common.periods,
+        log=log,
+        randomness=common.adapters.randomness,
     )
     overview = _overview(common)
-    elector = _elector(common, keeper, overview)
-    discovery = _discovery(common, keeper, elector)
+    bulletin = Bulletin(clock=clock, timings=common.periods)
+    elector = _elector(common, keeper, overview, bulletin)
+    discovery = _discovery(common, keeper, elector, bulletin)
     assigner = _assigner(common, overview, elector, discovery)
     shuffle = ShuffleLeader(worker_id=common.me, clock=clock, log=log)
     taker = _taker(common, keeper, shuffle)
@@ -117,6 +172,7 @@ def _loops(common: _Common) -> tuple[Loops, Callable[[], None]]:
     upgrader = Upgrader(
         tables=tables, overview=overview, leader=shuffle, worker_id=common.me, clock=clock, log=log
     )
+    migrator = _migrator(common, overview, elector, reporter)
     gates = Gates(
         reporter=Gate(reporter.run),
         sampler=None if sampler is None else Gate(sampler.run),
@@ -126,15 +182,18 @@ def _loops(common: _Common) -> tuple[Loops, Callable[[], None]]:
         elector=Gate(elector.run),
         assigner=Gate(assigner.run),
         upgrader=Gate(upgrader.run),
+        migrator=Gate(migrator.run),
     )
     switchboard = Switchboard(gates, keeper=keeper, elector=elector, shuffle=shuffle)
     versions = _versions(common, switchboard)
     upgrader.on_upgraded(versions.nudge)
+    migrator.only_when(lambda: versions.version is ClientVersion.V3X)
 
     def nudge() -> None:
-        """Whichever of the two runs now does something about it."""
+        """Whichever of them runs now does something about it."""
         assigner.nudge()
         taker.nudge()
+        discovery.nudge()
 
     loops = Loops(
         keeper=keeper,
@@ -144,11 +203,13 @@ def _loops(common: _Common) -> tuple[Loops, Callable[[], None]]:
         taker=taker,
         switchboard=switchboard,
         versions=versions,
+        farewell=_farewell(common, keeper, overview, elector),
     )
     return loops, nudge
 
 
 def _overview(common: _Common) -> Overview:
+    depth_most = common.settings.shards.waiting_generations_most
     return Overview(
         worker_id=common.me,
         tables=common.adapters.tables,
@@ -156,23 +217,48 @@ def _overview(common: _Common) -> Overview:
         clock=common.adapters.clock,
         timings=common.periods,
         malformed=common.malformed,
+        prioritize=list if depth_most is None else partial(parents_first, depth_most=depth_most),
     )
 
 
-def _elector(common: _Common, keeper: LeaseKeeper, overview: Overview) -> Elector:
+def _elector(common: _Common, keeper: LeaseKeeper, overview: Overview, bulletin: Bulletin) -> Elector:
     elector = Elector(
-        table=common.adapters.tables.coordinator,
+        table=common.tables.routes.lock,
         worker_id=common.me,
         clock=common.adapters.clock,
         randomness=common.adapters.randomness,
         timings=common.periods,
         log=common.log,
+        bulletin=bulletin,
     )
-    elector.surrounded_by(Surroundings(held=lambda: keeper.activity, alone=lambda: overview.is_alone))
+    elector.surrounded_by(
+        Surroundings(
+            held=lambda: keeper.activity,
+            alone=lambda: overview.is_alone,
+            calm=lambda: overview.is_calm,
+            deputy=lambda: overview.deputy,
+            young=lambda: keeper.is_young,
+        )
+    )
     return elector
 
 
-def _discovery(common: _Common, keeper: LeaseKeeper, elector: Elector) -> Discovery:
+def _farewell(common: _Common, keeper: LeaseKeeper, overview: Overview, elector: Elector) -> Farewell:
+    chosen = strategies(common.settings)
+    return Farewell(
+        worker_id=common.me,
+        keeper=keeper,
+        overview=overview,
+        elector=elector,
+        place=chosen.place if chosen.graceful else None,
+        grace_s=common.settings.child.shutdown_grace_ms / 1000,
+        clock=common.adapters.clock,
+        timings=common.periods,
+        log=common.log,
+    )
+
+
+def _discovery(common: _Common, keeper: LeaseKeeper, elector: Elector, bulletin: Bulletin) -> Discovery:
     return Discovery(
         table=common.adapters.tables.leases,
         worker_id=common.me,
@@ -183,6 +269,7 @@ def _discovery(common: _Common, keeper: LeaseKeeper, elector: Elector) -> Discov
         malformed=common.malformed,
         leading=lambda: elector.is_leader,
         on_found=common.worker.lease_found,
+        bulletin=bulletin,
     )
 
 
@@ -194,8 +281,9 @@ def _syncer(common: _Common) -> Syncer:
         stream=_stream(common.settings),
         position=common.settings.initial_position,
         clock=common.adapters.clock,
-        timings=common.periods,
         log=common.log,
+        settings=common.settings.shards,
+        watch=common.watch,
     )
 
 
@@ -255,29 +343,24 @@ def _versions(common: _Common, switchboard: Switchboard) -> Versions:
     )
 
 
-def strategies(settings: Settings) -> Strategies:
-    """Who should hold what, by the settings of the worker that leads."""
-    balance, graceful = settings.balance, settings.leases.graceful_handoff
-    if balance.strategy is AssignmentStrategy.LEASE_COUNT_BASED:
-        return Strategies(place=by_lease_count, balance=by_lease_count, graceful=graceful)
-    options = BalanceOptions(
-        rebalance_threshold_percentage=balance.rebalance_threshold_percentage,
-        dampening_percentage=balance.dampening_percentage,
-        allow_throughput_overshoot=balance.allow_throughput_overshoot,
-        max_throughput_per_host_kbps=balance.max_throughput_per_host_kbps,
-        ema_alpha=balance.worker_metrics_ema_alpha,
-    )
-    return Strategies(
-        place=by_utilization(replace(options, balance_this_run=False)),
-        balance=by_utilization(options),
-        graceful=graceful,
+def _migrator(common: _Common, overview: Overview, elector: Elector, reporter: Reporter) -> TableMigrator:
+    means = Means(overview=overview, transactions=common.adapters.transactions, report=reporter.report)
+    return TableMigrator(
+        routes=common.tables.routes,
+        settings=common.settings.tables,
+        elector=elector,
+        means=means,
+        worker_id=common.me,
+        clock=common.adapters.clock,
+        call_s=common.periods.call_s,
+        log=common.log,
     )
 
 
 def _reporter(common: _Common) -> tuple[Reporter, CpuSampler | None]:
     sampler = _sampler(common.settings, common.adapters, common.periods, common.log)
     reporter = Reporter(
-        table=common.adapters.tables.worker_metrics,
+        table=common.tables.routes.reports,
         worker_id=common.me,
         clock=common.adapters.clock,
         timings=common.periods,
@@ -296,4 +379,5 @@ def _sampler(settings: Settings, adapters: Adapters, periods: Timings, log: Log)
         randomness=adapters.randomness,
         log=log,
         capture_s=periods.capture_s,
+        averages_most=settings.balance.persisted_averages,
     )

@@ -15,7 +15,8 @@ from typing import Protocol
 from anyio import CancelScope
 
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Written
+from kcl_daemon.leases.table import Conditions, Row, RowPart, RowUpdate, Written
+from kcl_daemon.retrieval.payload import Payload
 from kcl_daemon.shards.shard import ChildShard, InitialPosition, Shard
 from kcl_protocol.messages import Record
 
@@ -118,18 +119,21 @@ class Fetched:
     """One answer of GetRecords.
 
     Args:
-        records: in order; `data` is base64 text.
+        payload: the records, in order, undecoded.
         next_iterator: None at the end of a closed shard.
         millis_behind_latest: None where the service did not tell.
         child_shards: only at the end of a closed shard.
-        size_bytes: about the memory that the records take.
     """
 
-    records: Sequence[Record]
+    payload: Payload
     next_iterator: str | None
     millis_behind_latest: int | None
     child_shards: tuple[ChildShard, ...]
-    size_bytes: int
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """The records decoded, for tools and tests; slow. `data` is base64 text."""
+        return self.payload.decoded()
 
 
 class Kinesis(Protocol):
@@ -257,6 +261,38 @@ class Tables:
     def share_one_table(self) -> bool:
         """Whether a scan of `leases` gives the worker rows as well, so that nobody need read them again."""
         return self.worker_metrics.name == self.leases.name
+
+
+@dataclass(frozen=True, slots=True)
+class InTable:
+    """One part of a transaction, and the table of its row."""
+
+    table: Table
+    what: RowPart
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What came of a transaction.
+
+    Args:
+        applied: whether all conditions held and everything took effect; otherwise nothing did.
+        refused: the numbers of the parts whose conditions did not hold.
+    """
+
+    applied: bool
+    refused: tuple[int, ...] = ()
+
+
+class Transactions(Protocol):
+    """Writes on several rows, also of several tables, of which all take effect or none."""
+
+    async def commit(self, parts: Sequence[InTable]) -> Committed:
+        """Carry out up to a hundred parts on different rows at one moment.
+
+        Errors as of a `Table`'s writes; InvalidRequest also for two parts on one row, for none and for too many.
+        """
+        ...
 
 
 class Child(Protocol):

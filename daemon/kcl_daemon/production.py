@@ -12,14 +12,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from kcl_daemon.app import Adapters
-from kcl_daemon.aws.build import build_kinesis, build_tables
+from kcl_daemon.aws.build import build_fan_out, build_kinesis, build_tables, build_transactions, open_caller
 from kcl_daemon.aws.session import open_clients
+from kcl_daemon.children.options import options_of
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.cpu.metadata import MetadataClient
 from kcl_daemon.cpu.select import choose
 from kcl_daemon.ports import Log
 from kcl_daemon.system import SystemClock, SystemRandomness
+from kcl_daemon.transport.kinesis import FastKinesis
 
 
 @asynccontextmanager
@@ -33,7 +35,8 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
     clock = SystemClock()
     async with (
         open_clients(settings.endpoints) as clients,
-        ProcessChildren(settings.child.command, log, clock) as children,
+        open_caller(clients, clock) as caller,
+        ProcessChildren(settings.child.command, log, clock, options_of(settings.child)) as children,
     ):
         choice = choose(root=Path("/"), environment=os.environ, get=MetadataClient().get, clock=clock)
         log.info(
@@ -42,9 +45,11 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
         yield Adapters(
             clock=clock,
             randomness=SystemRandomness(),
-            kinesis=build_kinesis(clients),
+            kinesis=FastKinesis(caller, build_kinesis(clients)),
             tables=build_tables(settings, clients, clock),
+            transactions=build_transactions(clients),
             children=children,
             log=log,
             cpu=choice.cpu,
+            fan_out=build_fan_out(clients, caller),
         )

@@ -8,9 +8,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
 
-from kcl_daemon.aws.build import build_kinesis
+from kcl_daemon.aws.build import build_kinesis, open_caller
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Fetched, IteratorKind, Kinesis, ReadFrom, StreamRef
+from kcl_daemon.system import SystemClock
+from kcl_daemon.transport.kinesis import FastKinesis
 from kcl_local.kinesis.http import application
 from kcl_local.kinesis.model import KinesisModel
 from kcl_local.kinesis.options import Options
@@ -110,7 +112,18 @@ async def _over_http(options: Options) -> AsyncGenerator[Account, None]:
             yield Account(wall, model, build_kinesis(clients))
 
 
+@asynccontextmanager
+async def _over_transport(options: Options) -> AsyncGenerator[Account, None]:
+    wall = Wall()
+    model = KinesisModel(wall, options)
+    async with serve(application(model), 0) as url:
+        with local_clients(kinesis=url) as clients:
+            async with open_caller(clients, SystemClock()) as caller:
+                yield Account(wall, model, FastKinesis(caller, build_kinesis(clients)))
+
+
 BACKENDS: list[KinesisBackend] = [
     KinesisBackend("memory", _in_memory),
     KinesisBackend("http", _over_http),
+    KinesisBackend("transport", _over_transport),
 ]

@@ -10,10 +10,12 @@ from itertools import count
 from kcl_daemon.aws.definitions import TableSpec, creation_request
 from kcl_daemon.aws.dynamodb import DynamoTable
 from kcl_daemon.aws.lanes import Lanes
-from kcl_daemon.ports import Table
+from kcl_daemon.aws.transactions import DynamoTransactions
+from kcl_daemon.ports import Table, Transactions
 from kcl_local.dynamodb import DynamoDbServer
 from tests.contract.aws_access import QuickClock, local_clients
 from tests.simulator.memory.table import MemoryTable
+from tests.simulator.memory.transactions import MemoryTransactions
 
 _numbers = count(1)
 
@@ -25,10 +27,12 @@ class Store:
     Args:
         new_table: a table of a fresh name that does not exist yet, with or without the index by owner.
         old_table: a table that exists, made by somebody who did not make the index.
+        transactions: over all of these.
     """
 
     new_table: Callable[[bool], Table]
     old_table: Callable[[], Table]
+    transactions: Transactions
 
 
 @dataclass(frozen=True)
@@ -46,12 +50,19 @@ class TableBackend:
 
 @contextmanager
 def _in_memory() -> Generator[Store, None, None]:
+    transactions = MemoryTransactions()
+
+    def new_table(with_index: bool) -> MemoryTable:
+        table = MemoryTable(_name(), "leaseKey", with_index)
+        transactions.add(table)
+        return table
+
     def old_table() -> Table:
-        table = MemoryTable(_name(), "leaseKey", has_owner_index=True)
+        table = new_table(True)
         table.exist_without_index()
         return table
 
-    yield Store(lambda with_index: MemoryTable(_name(), "leaseKey", with_index), old_table)
+    yield Store(new_table, old_table, transactions)
 
 
 @contextmanager
@@ -68,7 +79,7 @@ def _over_http() -> Generator[Store, None, None]:
             clients.dynamodb.create_table(**creation_request(TableSpec(table.name, "leaseKey")))
             return table
 
-        yield Store(new_table, old_table)
+        yield Store(new_table, old_table, DynamoTransactions(clients.dynamodb, lanes.other_writes))
 
 
 def _name() -> str:

@@ -197,7 +197,7 @@ async def test_an_empty_open_shard_gives_nothing_but_an_iterator(account: Accoun
     fetched = await account.read(stream, FIRST, FROM_START)
     assert list(fetched.records) == []
     assert fetched.next_iterator
-    assert (fetched.millis_behind_latest, fetched.child_shards, fetched.size_bytes) == (0, (), 0)
+    assert (fetched.millis_behind_latest, fetched.child_shards, fetched.payload.data_bytes) == (0, (), 0)
 
 
 async def test_reading_goes_on_where_it_was(account: Account) -> None:
@@ -324,7 +324,7 @@ async def test_one_answer_has_at_most_ten_mebibytes(account: Account) -> None:
         fetched = await account.kinesis.get_records(stream, ShardId(FIRST), iterator, 10_000)
         counts.append(len(fetched.records))
         characters = sum(len(record.data) for record in fetched.records)
-        assert characters <= fetched.size_bytes <= characters + 1_000 * len(fetched.records)
+        assert characters <= fetched.payload.size_bytes <= characters + 1_000 * len(fetched.records)
         iterator = fetched.next_iterator
     assert counts == [10, 2]
 

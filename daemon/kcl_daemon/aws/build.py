@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Final
 
+from anyio import Semaphore
+from anyio.lowlevel import checkpoint
+
+from kcl_daemon import __version__
+from kcl_daemon.aws.access import AwsAccess
+from kcl_daemon.aws.consumers import AwsConsumers
 from kcl_daemon.aws.definitions import TableSpec
 from kcl_daemon.aws.dynamodb import DynamoTable
 from kcl_daemon.aws.kinesis import AwsKinesis
 from kcl_daemon.aws.lanes import Lanes
+from kcl_daemon.aws.proxied import ProxiedWire, proxies_for
 from kcl_daemon.aws.session import Clients
+from kcl_daemon.aws.transactions import DynamoTransactions
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.errors import StreamNotFound
 from kcl_daemon.leases.row import KEY
-from kcl_daemon.ports import Clock, Kinesis, Tables
+from kcl_daemon.ports import Clock, Kinesis, Tables, Transactions
+from kcl_daemon.ports_fan_out import FanOut
+from kcl_daemon.transport.caller import Caller
+from kcl_daemon.transport.dial import Pool
+from kcl_daemon.transport.kinesis import TARGET_PREFIX
+from kcl_daemon.transport.subscriptions import StreamedFanOut
+from kcl_daemon.transport.values import Target
+from kcl_daemon.transport.wire import LARGE_AT_ONCE, DirectWire, Wire
 
 _WORKER_KEY: Final = "wid"
 _COORDINATOR_KEY: Final = "key"
+# How long Kinesis may say nothing in the middle of a call, as for the SDK's calls.
+_SILENCE_S: Final = 10.0
 
 
 def build_tables(settings: Settings, clients: Clients, clock: Clock) -> Tables:
@@ -32,6 +52,47 @@ def build_tables(settings: Settings, clients: Clients, clock: Clock) -> Tables:
     )
 
 
+def build_transactions(clients: Clients) -> Transactions:
+    """Transactions over any of the tables. Touches nothing yet."""
+    return DynamoTransactions(clients.dynamodb, Lanes().other_writes)
+
+
 def build_kinesis(clients: Clients) -> Kinesis:
-    """Kinesis Data Streams. Touches nothing yet."""
+    """Kinesis Data Streams, all of it by the SDK. Touches nothing yet."""
     return AwsKinesis(clients.kinesis, Lanes().kinesis)
+
+
+def build_fan_out(clients: Clients, caller: Caller) -> FanOut:
+    """Enhanced fan-out: consumers by the SDK, subscriptions over the daemon's own transport. Touches nothing yet."""
+    return StreamedFanOut(caller, AwsConsumers(clients.kinesis, Lanes().kinesis))
+
+
+@asynccontextmanager
+async def open_caller(clients: Clients, clock: Clock) -> AsyncGenerator[Caller, None]:
+    """Calls of Kinesis over the daemon's own transport, with the SDK's endpoints and credentials.
+
+    Its connections are closed when the context is left.
+    """
+    access = AwsAccess(clients, Lanes().kinesis)
+    large = Semaphore(LARGE_AT_ONCE)
+
+    def wire(target: Target) -> Wire:
+        """Direct, or through the proxy that the environment names for it."""
+        proxies = proxies_for(target)
+        if proxies:
+            return ProxiedWire(target, proxies, ca_bundle=clients.ca_bundle, silence_s=_SILENCE_S)
+        return DirectWire(Pool(target, access.tls, silence_s=_SILENCE_S, now_s=clock.monotonic), large)
+
+    caller = Caller(
+        access,
+        clock=clock,
+        wire=wire,
+        prefix=TARGET_PREFIX,
+        user_agent=f"kcl-daemon/{__version__}",
+        not_found=StreamNotFound,
+    )
+    try:
+        yield caller
+    finally:
+        await caller.aclose()
+        await checkpoint()  # closed transports let go of their sockets in the loop's next turn

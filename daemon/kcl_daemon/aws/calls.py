@@ -28,7 +28,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
-from kcl_daemon.aws.codes import service_error
+from kcl_daemon.aws.codes import cancelled_part, service_error
 from kcl_daemon.errors import AccessDenied, AwsError, InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ Item = Mapping[str, "AttributeValueTypeDef"]
 # Threads that a lane may have beyond its slots, for calls whose callers have gone.
 _THREADS_PER_SLOT: Final = 3
 _CONDITION_FAILED: Final = "ConditionalCheckFailedException"
+_TRANSACTION_CANCELLED: Final = "TransactionCanceledException"
+# The codes of a cancelled transaction's parts lack the end that codes of answers have.
+_PART_REFUSED: Final = "ConditionalCheckFailed"
+_PART_UNTOUCHED: Final = "None"
 _CREDENTIALS: Final = (
     CredentialRetrievalError,
     LoginError,
@@ -68,6 +72,18 @@ class ConditionFailed(AwsError):
         self.item = item
 
 
+class TransactionCancelled(AwsError):
+    """Raised when a transaction was refused for conditions; not an error to those who asked.
+
+    Attributes:
+        refused: the numbers of the parts whose conditions did not hold.
+    """
+
+    def __init__(self, operation: str, refused: tuple[int, ...]) -> None:
+        super().__init__("conditions do not hold", operation=operation)
+        self.refused = refused
+
+
 class Lane:
     """Threads for calls of one kind, so that slow calls of another kind cannot take their place.
 
@@ -89,6 +105,7 @@ class Lane:
 
         Raises:
             ConditionFailed: a conditional write was refused.
+            TransactionCancelled: a transaction was, for its conditions.
             AwsError: any other failure, in the words of the ports.
         """
         return await to_thread.run_sync(
@@ -130,6 +147,8 @@ def _refusal(error: ClientError, operation: str, not_found: type[AwsError]) -> A
     code = told.get("Code", "")
     if code == _CONDITION_FAILED:
         return ConditionFailed(operation, cast("Item | None", answer.get("Item")))
+    if code == _TRANSACTION_CANCELLED:
+        return _cancellation(answer, operation, not_found)
     metadata = cast("Mapping[str, int]", answer.get("ResponseMetadata", {}))
     return service_error(
         code,
@@ -138,3 +157,16 @@ def _refusal(error: ClientError, operation: str, not_found: type[AwsError]) -> A
         not_found=not_found,
         status=metadata.get("HTTPStatusCode"),
     )
+
+
+def _cancellation(answer: Mapping[str, object], operation: str, not_found: type[AwsError]) -> AwsError:
+    """Why a transaction took no effect: refused parts count before what passes by itself."""
+    reasons = cast("list[Mapping[str, str]]", answer.get("CancellationReasons", []))
+    codes = [reason.get("Code", _PART_UNTOUCHED) for reason in reasons]
+    refused = tuple(number for number, code in enumerate(codes) if code == _PART_REFUSED)
+    if refused:
+        return TransactionCancelled(operation, refused)
+    for code, reason in zip(codes, reasons, strict=True):
+        if code != _PART_UNTOUCHED:
+            return cancelled_part(code, reason.get("Message", ""), operation=operation, not_found=not_found)
+    return Unavailable("the transaction was cancelled without a reason", operation=operation)

@@ -56,6 +56,15 @@ def service_error(
     return _kind(code, status, not_found)(_shown(code, message), operation=operation)
 
 
+def cancelled_part(code: str, message: str, *, operation: str, not_found: type[AwsError]) -> AwsError:
+    """The daemon's error for the code of one part of a cancelled transaction, such as `TransactionConflict`."""
+    for spelling in (code, f"{code}Exception", code.removesuffix("Error")):
+        kind = _kind(spelling, None, not_found)
+        if kind is not InvalidRequest:
+            return kind(_shown(code, message), operation=operation)
+    return InvalidRequest(_shown(code, message), operation=operation)
+
+
 def _kind(code: str, status: int | None, not_found: type[AwsError]) -> type[AwsError]:
     if code in _NOT_FOUND:
         return not_found

@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import botocore.session
 from anyio import to_thread
@@ -21,13 +21,18 @@ from botocore.utils import IMDSRegionProvider
 from kcl_daemon import __version__
 from kcl_daemon.aws.bodies import ParserFactory, PlainParserFactory
 from kcl_daemon.aws.calls import SDK_ERRORS, translated
+from kcl_daemon.aws.identity import session_as
 from kcl_daemon.aws.lanes import DYNAMODB_CONNECTIONS, KINESIS_CONNECTIONS
+from kcl_daemon.config.access_settings import Provider, ServiceSettings
 from kcl_daemon.config.settings import Endpoints
 from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError
 
 if TYPE_CHECKING:
+    from botocore.credentials import Credentials
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_kinesis import KinesisClient
+
+Service = Literal["kinesis", "dynamodb", "cloudwatch"]
 
 _CONNECT_TIMEOUT_S: Final = 5
 # Between two pieces of an answer. A lease call that takes longer is of no use to a lease, and a stopped daemon ends
@@ -49,10 +54,14 @@ class Clients:
     Args:
         kinesis: answers come as the service's JSON: `Data` base64 text, timestamps numbers (`bodies`).
         dynamodb: an ordinary one.
+        credentials: what Kinesis is asked with; they renew themselves when they are asked, which may block.
+        ca_bundle: file of the certificates that are trusted, where one is configured.
     """
 
     kinesis: KinesisClient
     dynamodb: DynamoDBClient
+    credentials: Credentials
+    ca_bundle: str | None
 
     def close(self) -> None:
         """Close every idle connection."""
@@ -79,47 +88,120 @@ async def open_clients(endpoints: Endpoints) -> AsyncGenerator[Clients, None]:
 def make_clients(endpoints: Endpoints) -> Clients:
     """As `open_clients`; blocks for a moment, and the caller closes."""
     try:
-        session = botocore.session.get_session()
-        region_name = _region_name(session, endpoints)
-        _require_credentials(session)
-        dynamodb = session.create_client(
-            "dynamodb",
-            region_name=region_name,
-            endpoint_url=endpoints.dynamodb,
-            config=_config(DYNAMODB_CONNECTIONS),
-        )
+        services = Services(endpoints)
+        credentials = services.credentials("kinesis")
+        services.credentials("dynamodb")
+        dynamodb = services.client("dynamodb", DYNAMODB_CONNECTIONS)
+        session = services.session("kinesis")
         parsers = cast("ParserFactory", session.get_component(_PARSERS))
         session.register_component(_PARSERS, PlainParserFactory(parsers))
-        kinesis = session.create_client(
-            "kinesis",
-            region_name=region_name,
-            endpoint_url=endpoints.kinesis,
-            config=_config(KINESIS_CONNECTIONS),
-        )
+        kinesis = services.client("kinesis", KINESIS_CONNECTIONS)
         session.register_component(_PARSERS, parsers)
     except (*SDK_ERRORS, ValueError) as error:
         raise _refused(error) from error
-    return Clients(cast("KinesisClient", kinesis), cast("DynamoDBClient", dynamodb))
+    return Clients(
+        kinesis=cast("KinesisClient", kinesis),
+        dynamodb=cast("DynamoDBClient", dynamodb),
+        credentials=credentials,
+        ca_bundle=session.get_config_variable("ca_bundle") or None,
+    )
 
 
-def _region_name(session: botocore.session.Session, endpoints: Endpoints) -> str:
-    """As the Java SDK looks for it: the setting, AWS_REGION, the profile, the instance. botocore adds its own variable."""
+class Services:
+    """Sessions and clients of each service, by the settings; services that are asked as the same share a session.
+
+    Every method may raise what the SDK raises, and blocks for a moment.
+    """
+
+    def __init__(self, endpoints: Endpoints) -> None:
+        credentials = endpoints.credentials
+        self._settings = {
+            "kinesis": (endpoints.kinesis, endpoints.of_kinesis, credentials.kinesis),
+            "dynamodb": (
+                endpoints.dynamodb,
+                endpoints.of_dynamodb,
+                credentials.dynamodb or credentials.kinesis,
+            ),
+            "cloudwatch": (
+                endpoints.cloudwatch,
+                endpoints.of_cloudwatch,
+                credentials.cloudwatch or credentials.kinesis,
+            ),
+        }
+        self._common_region = endpoints.region_name
+        self._sessions: dict[tuple[Provider, ...], botocore.session.Session] = {}
+
+    def session(self, service: Service) -> botocore.session.Session:
+        """The session that a service is asked in."""
+        providers = self._settings[service][2]
+        found = self._sessions.get(providers)
+        if found is None:
+            found = self._sessions[providers] = session_as(providers, self.region_name(service))
+        return found
+
+    def region_name(self, service: Service) -> str:
+        """Its region.
+
+        Raises:
+            ConfigurationError: nobody names one.
+        """
+        own = self._settings[service][1].region_name or self._common_region
+        return own or _region_name(botocore.session.get_session())
+
+    def credentials(self, service: Service) -> Credentials:
+        """What it is asked with.
+
+        Raises:
+            AccessDenied: there are none.
+        """
+        found = self.session(service).get_credentials()
+        if found is None:
+            asked = self._settings[service][2]
+            raise AccessDenied(_no_credentials(asked))
+        return found
+
+    def client(self, service: Service, connections: int) -> object:
+        """A new client for so many calls at a time."""
+        address, own, _ = self._settings[service]
+        return self.session(service).create_client(
+            service,
+            region_name=self.region_name(service),
+            endpoint_url=address,
+            config=_config(connections).merge(_particular(own)),
+        )
+
+
+def _particular(own: ServiceSettings) -> Config:
+    """What is different for one service; what is not said is left to the SDK's own configuration."""
+    options: dict[str, Any] = {}  # Any: names and types are those of Config
+    if own.fips:
+        options["use_fips_endpoint"] = True
+    if own.dualstack:
+        options["use_dualstack_endpoint"] = True
+    if own.endpoint_discovery is not None:
+        options["endpoint_discovery_enabled"] = own.endpoint_discovery
+    if own.account_id_endpoint_mode is not None:
+        options["account_id_endpoint_mode"] = own.account_id_endpoint_mode
+    return Config(**options)
+
+
+def _no_credentials(asked: tuple[Provider, ...]) -> str:
+    if not asked or Provider() in asked:
+        return _NO_CREDENTIALS
+    names = ", ".join(each.source.value for each in asked)
+    return f"no AWS credentials: AwsCredentialsProvider names {names}, and there are none there"
+
+
+def _region_name(session: botocore.session.Session) -> str:
+    """As the Java SDK looks for it: AWS_REGION, the profile, the instance. botocore adds its own variable."""
     found = (
-        endpoints.region_name
-        or os.environ.get("AWS_REGION")
+        os.environ.get("AWS_REGION")
         or session.get_config_variable("region")
         or IMDSRegionProvider(session).provide()
     )
     if not found:
         raise ConfigurationError(_NO_REGION)
     return str(found)
-
-
-def _require_credentials(session: botocore.session.Session) -> None:
-    # The stubs do not say that there may be none.
-    credentials = cast("object | None", session.get_credentials())
-    if credentials is None:
-        raise AccessDenied(_NO_CREDENTIALS)
 
 
 def _config(connections: int) -> Config:

@@ -1,4 +1,4 @@
-"""Kinesis answers in the service's JSON shapes, read into the daemon's values.
+"""Kinesis answers in the service's JSON shapes, read into the daemon's values: by the SDK, and by a Kinesis in memory.
 
 Pure: knows no SDK. `Data` is base64 text and timestamps are epoch seconds, exactly as they come over the wire.
 """
@@ -12,11 +12,10 @@ from typing import Final, Literal, NotRequired, TypedDict, assert_never
 from kcl_daemon.errors import Unavailable
 from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.ports import Fetched, StreamSummary
+from kcl_daemon.retrieval.payload import Payload
 from kcl_daemon.shards.shard import ChildShard, Shard, StartAt
 from kcl_protocol.messages import Record
 
-# Besides the characters of data and partition key, each record in memory has its sequence number and Python's headers.
-RECORD_OVERHEAD_BYTES: Final = 320
 _MS_PER_S: Final = 1000
 
 
@@ -119,22 +118,24 @@ def understanding(operation: str) -> Generator[None, None, None]:
     """Reading an answer: one that lacks a part, or is no answer of the service at all, is Unavailable."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise Unavailable(f"the answer cannot be understood: {error!r:.200}", operation=operation) from error
 
 
 def fetched(answer: RecordsShape) -> Fetched:
     """The answer of GetRecords; Unavailable where it is none."""
     with understanding("GetRecords"):
-        entries = answer["Records"]
-        characters = sum(len(entry["Data"]) + len(entry["PartitionKey"]) for entry in entries)
         return Fetched(
-            records=[_record(entry) for entry in entries],
+            payload=Payload.of([_record(entry) for entry in answer["Records"]]),
             next_iterator=answer.get("NextShardIterator") or None,
             millis_behind_latest=answer.get("MillisBehindLatest"),
-            child_shards=tuple(_child_shard(child) for child in answer.get("ChildShards") or ()),
-            size_bytes=characters + RECORD_OVERHEAD_BYTES * len(entries),
+            child_shards=child_shards(answer.get("ChildShards")),
         )
+
+
+def child_shards(told: Sequence[ChildShardShape] | None) -> tuple[ChildShard, ...]:
+    """`ChildShards`; KeyError, TypeError or ValueError where they are none."""
+    return tuple(_child_shard(child) for child in told or ())
 
 
 def shards(answer: ShardsShape) -> tuple[Shard, ...]:

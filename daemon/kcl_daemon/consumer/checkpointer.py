@@ -13,7 +13,7 @@ from kcl_protocol.errors import (
     CheckpointShutdown,
     CheckpointThrottled,
 )
-from kcl_protocol.messages import CheckpointAnswer, CheckpointRequest, Record
+from kcl_protocol.messages import CheckpointAnswer, CheckpointRequest
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 
@@ -28,9 +28,9 @@ class Checkpointer:
         self._shard_ended = False
         self.advanced = False
 
-    def delivering(self, last: Record) -> None:
-        """A batch goes out that ends with this record; checkpoints up to it are allowed from now on."""
-        self._largest = ExtendedSequenceNumber(last.sequence_number, last.sub_sequence_number)
+    def delivering(self, last: ExtendedSequenceNumber) -> None:
+        """A batch goes out that ends here; checkpoints up to this position are allowed from now on."""
+        self._largest = last
 
     def shard_ended(self) -> None:
         """Everything has been handed over: the whole shard may be checkpointed now."""

@@ -7,17 +7,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeVar
 
 import anyio
 
 from kcl_daemon.errors import ChildBrokeProtocol, ChildExited, ChildTimedOut
 from kcl_daemon.ports import Child, Clock, Log
+from kcl_daemon.retrieval.batch import Batch
 from kcl_protocol import Echo, Stray, decode_child_line, encode
 from kcl_protocol.conversation import Conversation, Role
 from kcl_protocol.errors import CheckpointInvalidState, RemoteProtocolError
 from kcl_protocol.framing import LineFramer, OversizedLine
-from kcl_protocol.messages import Action, CheckpointAnswer, CheckpointRequest, ChildMessage, Status
+from kcl_protocol.messages import (
+    Action,
+    CheckpointAnswer,
+    CheckpointRequest,
+    ChildMessage,
+    ProcessRecords,
+    Status,
+)
 
 T = TypeVar("T")
 
@@ -25,6 +34,8 @@ T = TypeVar("T")
 _LINE_MOST_BYTES: Final = 1024 * 1024
 _INBOX_MESSAGES: Final = 16
 _EXIT_STATUS_WAIT_S: Final = 1.0
+# Stands for a batch whose line is written already.
+_RECORDS: Final = ProcessRecords((), None)
 
 
 class Dialogue:
@@ -37,6 +48,7 @@ class Dialogue:
         clock: Clock,
         log: Log,
         timeout_s: float | None,
+        warn_after_s: float | None = None,
         on_checkpoint: Callable[[CheckpointRequest], Awaitable[CheckpointAnswer]],
         on_silence: Callable[[], None],
     ) -> None:
@@ -44,6 +56,7 @@ class Dialogue:
         self._clock = clock
         self._log = log
         self._timeout_s = timeout_s
+        self._warn_after_s = warn_after_s
         self._on_checkpoint = on_checkpoint
         self._on_silence = on_silence
         self._conversation = Conversation(Role.DAEMON)
@@ -76,11 +89,28 @@ class Dialogue:
             ChildTimedOut: one of its messages took longer than the time-out; it should be ended.
             ChildBrokeProtocol: it answered something else.
         """
+        self._begin(action)
+        await self._send(encode(action), action.action)
+        await self._finish(action)
+
+    async def deliver(self, batch: Batch) -> None:
+        """Have the child process records; the batch is released as soon as the line is written. Errors as `perform`."""
+        self._begin(_RECORDS)
+        try:
+            # Held by nobody but the one who writes it: the child may take hours for the records.
+            await self._send(batch.take_line(), _RECORDS.action)
+        finally:
+            batch.release()
+        await self._finish(_RECORDS)
+
+    def _begin(self, action: Action) -> None:
         if self._inbox:
             # It would be taken for the answer to this action, and records would count as done that nobody has seen.
             raise ChildBrokeProtocol(f"it sent {self._inbox.popleft()} before it was given {action.action}")
         self._conversation.send(action)
-        await self._send(encode(action), action.action)
+
+    async def _finish(self, action: Action) -> None:
+        """Serve the child until it says that the action is done."""
         while True:
             message = await self._next(action.action)
             try:
@@ -117,7 +147,8 @@ class Dialogue:
             raise await self.exited(doing) from gone
 
     async def _next(self, doing: str) -> ChildMessage:
-        message = await self._in_time(doing, self._receive)
+        receive = self._receive if self._warn_after_s is None else partial(self._receive_or_warn, doing)
+        message = await self._in_time(doing, receive)
         if message is None:
             raise await self.exited(doing)
         return message
@@ -130,6 +161,13 @@ class Dialogue:
             self._arrived = anyio.Event()
             await self._arrived.wait()
         return self._inbox.popleft()
+
+    async def _receive_or_warn(self, doing: str) -> ChildMessage | None:
+        """The same, with a word in the log when it takes long (KCL: logWarningForTaskAfterMillis)."""
+        with self._clock.move_on_after(self._warn_after_s):
+            return await self._receive()
+        self._log.warning("child_is_slow", action=doing, waited_s=self._warn_after_s)
+        return await self._receive()
 
     async def _in_time(self, doing: str, wait: Callable[[], Awaitable[T]]) -> T:
         if self._timeout_s is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import anyio
+from anyio.abc import TaskGroup
 
 from kcl_daemon.consumer.checkpointer import Checkpointer
 from kcl_daemon.consumer.dialogue import Dialogue
@@ -15,9 +16,11 @@ from kcl_daemon.consumer.shard_end import create_child_leases
 from kcl_daemon.coordination.keeper import HeldLease
 from kcl_daemon.errors import ChildError, ChildStartFailed, ChildTimedOut, LeaseLost
 from kcl_daemon.ports import Child, Log
-from kcl_daemon.retrieval.prefetch import Batch, EndOfShard, Prefetch, Source
+from kcl_daemon.retrieval.batch import Batch, EndOfShard
+from kcl_daemon.retrieval.reader import Reader
+from kcl_daemon.retrieval.source import Source
 from kcl_daemon.retrieval.start import StartMemory
-from kcl_protocol.messages import Initialize, ProcessRecords, ShardEnded, ShutdownRequested
+from kcl_protocol.messages import Initialize, ShardEnded, ShutdownRequested
 from kcl_protocol.messages import LeaseLost as LeaseLostMessage
 
 
@@ -90,35 +93,47 @@ class Incarnation:
             clock=self._parts.clock,
             log=self._log,
             timeout_s=settings.timeout_s,
+            warn_after_s=None if settings.warn_after_ms is None else settings.warn_after_ms / 1000,
             on_checkpoint=self._checkpointer.answer,
             on_silence=self._interrupts.stir,
         )
-        prefetch = self._prefetch()
+        reader = self._reader()
         outcome: Outcome = CalledAway()
-        async with anyio.create_task_group() as beside:
-            beside.start_soon(dialogue.pump)
-            beside.start_soon(prefetch.run)
-            with anyio.CancelScope() as conversation:
-                beside.start_soon(self._limit, conversation)
-                outcome = await self._converse(dialogue, prefetch)
-            if conversation.cancelled_caught:
-                self._log.warning(
-                    "child_overran", advice="it did not finish in shutdownGraceMillis; it is ended now"
-                )
-            stuck = conversation.cancelled_caught or (
-                isinstance(outcome, Failed) and isinstance(outcome.error, ChildTimedOut)
-            )
-            await end_child(
-                child,
-                clock=self._parts.clock,
-                grace_s=settings.exit_grace_ms / 1000,
-                ask=not stuck,
-                log=self._log,
-            )
-            beside.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as beside:
+                beside.start_soon(dialogue.pump)
+                beside.start_soon(reader.run)
+                outcome = await self._converse_and_end(child, dialogue, reader, beside)
+                beside.cancel_scope.cancel()
+        finally:
+            reader.close()
         return outcome
 
-    def _prefetch(self) -> Prefetch:
+    async def _converse_and_end(
+        self, child: Child, dialogue: Dialogue, reader: Reader, beside: TaskGroup
+    ) -> Outcome:
+        """The conversation, for as long as it may take, and the child's end."""
+        outcome: Outcome = CalledAway()
+        with anyio.CancelScope() as conversation:
+            beside.start_soon(self._limit, conversation)
+            outcome = await self._converse(dialogue, reader)
+        if conversation.cancelled_caught:
+            self._log.warning(
+                "child_overran", advice="it did not finish in shutdownGraceMillis; it is ended now"
+            )
+        stuck = conversation.cancelled_caught or (
+            isinstance(outcome, Failed) and isinstance(outcome.error, ChildTimedOut)
+        )
+        await end_child(
+            child,
+            clock=self._parts.clock,
+            grace_s=self._parts.settings.child.exit_grace_ms / 1000,
+            ask=not stuck,
+            log=self._log,
+        )
+        return outcome
+
+    def _reader(self) -> Reader:
         parts, lease = self._parts, self._held.lease
         source = Source(
             stream=parts.stream,
@@ -126,32 +141,25 @@ class Incarnation:
             checkpoint=lease.checkpoint,
             timestamp_s=parts.settings.initial_position.timestamp_s,
             memory=self._memory,
+            stream_is_there=parts.stream_is_there,
         )
-        return Prefetch(
-            source,
-            kinesis=parts.kinesis,
-            settings=parts.settings.retrieval,
-            clock=parts.clock,
-            randomness=parts.randomness,
-            log=self._log,
-            tells_empty=parts.settings.child.call_for_empty,
-        )
+        return parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
 
     async def _limit(self, conversation: anyio.CancelScope) -> None:
         """Once called away the child has so long, and not longer."""
         await self._interrupts.until_called()
-        handed_over = self._held.next_owner is not None
+        handed_over = self._held.next_owner is not None and not self._held.announced
         grace_s = self._parts.settings.child.shutdown_grace_ms / 1000
         await self._parts.clock.sleep(max(grace_s, self._parts.timings.handoff_s) if handed_over else grace_s)
         conversation.cancel()
 
-    async def _converse(self, dialogue: Dialogue, prefetch: Prefetch) -> Outcome:
+    async def _converse(self, dialogue: Dialogue, reader: Reader) -> Outcome:
         start = self._held.lease.checkpoint
         try:
             await dialogue.perform(
                 Initialize(self._held.lease.shard_id, start.sequence_number, start.sub_sequence_number)
             )
-            end = await self._deliver(dialogue, prefetch)
+            end = await self._deliver(dialogue, reader)
             outcome = None if end is None else await self._end_shard(dialogue, end)
             if outcome is not None:
                 return outcome
@@ -163,10 +171,10 @@ class Incarnation:
             return Failed(error, self._checkpointer.advanced)
         return CalledAway()
 
-    async def _deliver(self, dialogue: Dialogue, prefetch: Prefetch) -> EndOfShard | None:
+    async def _deliver(self, dialogue: Dialogue, reader: Reader) -> EndOfShard | None:
         """Batch by batch until the shard ends, or until called away (None)."""
         while True:
-            item = await self._interrupts.interruptible(prefetch.next)
+            item = await self._interrupts.interruptible(reader.next)
             if dialogue.silent:
                 raise await dialogue.exited("idle")
             match item:
@@ -179,13 +187,15 @@ class Incarnation:
                         return None
 
     async def _process(self, dialogue: Dialogue, batch: Batch) -> None:
-        if batch.records:
-            self._checkpointer.delivering(batch.records[-1])
-            size_bytes = sum(len(record.data) for record in batch.records) * 3 // 4  # of base64
-            self._held.throughput.record(size_bytes, now_s=self._parts.clock.monotonic())
-        elif not self._parts.settings.child.call_for_empty:
-            return
-        await dialogue.perform(ProcessRecords(batch.records, batch.millis_behind_latest))
+        try:
+            if batch.last is not None:
+                self._checkpointer.delivering(batch.last)
+                self._held.throughput.record(batch.data_bytes, now_s=self._parts.clock.monotonic())
+            elif not self._parts.settings.child.call_for_empty:
+                return
+            await dialogue.deliver(batch)
+        finally:
+            batch.release()
 
     async def _end_shard(self, dialogue: Dialogue, end: EndOfShard) -> Finished | CalledAway | None:
         """What became of the end; None: called away before the child was told of it."""

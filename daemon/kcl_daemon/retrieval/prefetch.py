@@ -7,10 +7,10 @@ retries for ever, and the reason is told by `trouble`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from kcl_daemon.config.settings import RetrievalSettings
 from kcl_daemon.errors import (
@@ -22,57 +22,35 @@ from kcl_daemon.errors import (
     Throttled,
     Unavailable,
 )
-from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import Clock, Fetched, IteratorKind, Kinesis, Log, Randomness, ReadFrom, StreamRef
-from kcl_daemon.retrieval.pacing import Pace
-from kcl_daemon.retrieval.start import StartMemory, read_from
-from kcl_daemon.shards.shard import ChildShard
-from kcl_protocol.messages import Record
-from kcl_protocol.sequence import ExtendedSequenceNumber
+from kcl_daemon.ports import Clock, Fetched, IteratorKind, Kinesis, Log, Randomness, ReadFrom
+from kcl_daemon.retrieval.batch import Batch, EndOfShard
+from kcl_daemon.retrieval.gate import BodyGate, Hold
+from kcl_daemon.retrieval.pacing import Answered, Pace
+from kcl_daemon.retrieval.payload import EMPTY, Payload
+from kcl_daemon.retrieval.source import Source
+from kcl_daemon.retrieval.start import read_from
+
+__all__ = ["Batch", "EndOfShard", "Prefetch", "Source"]
 
 # A call that has not answered by then is given up and made again; the adapter's own time-outs are shorter.
-_CALL_TIMEOUT_S = 60.0
+_CALL_TIMEOUT_S: Final = 60.0
 # An iterator refused this often in a row has not merely grown old.
-_SUSPICIOUS_FAILURES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Records to deliver, none at or before the checkpoint; may be empty."""
-
-    records: Sequence[Record]
-    millis_behind_latest: int | None
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndOfShard:
-    """Nothing more will come. `children` is empty where the shard or stream was deleted under us."""
-
-    children: tuple[ChildShard, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What is read, from where.
-
-    Args:
-        stream: its stream.
-        shard_id: the shard.
-        checkpoint: the lease's, where delivery resumes.
-        timestamp_s: the configured starting time, if any.
-        memory: shared by all prefetchers that one consumer starts after one another.
-    """
-
-    stream: StreamRef
-    shard_id: ShardId
-    checkpoint: ExtendedSequenceNumber
-    timestamp_s: float | None
-    memory: StartMemory
+_SUSPICIOUS_FAILURES: Final = 3
+# While the stream itself is gone.
+_GONE_PAUSE_S: Final = 60.0
+# Iterators live for five minutes; one that has waited for the child for longer than this is not tried.
+_ITERATOR_S: Final = 285.0
+# What an answer is taken for that is not known yet: the most that the service gives, or next to nothing at the tip.
+_UNKNOWN_BYTES: Final = 8 * 2**20
+_LEAST_BYTES: Final = 64 * 1024
+# Aggregates are taken apart this much at a time, and delivered so: some ten milliseconds.
+_SLICE_BYTES: Final = 1024 * 1024
 
 
 class Prefetch:
     """The prefetcher of one shard for one child. `run` fills the buffer, `next` takes from it; one taker at a time.
+
+    `close` it when nobody takes any more.
 
     Args:
         source: what is read.
@@ -81,6 +59,8 @@ class Prefetch:
         clock: for pauses and time-outs.
         randomness: spreads retries.
         log: for what Kinesis does.
+        gate: bounds what all shards have in hand; None: this one has no bound but its own.
+        limited: whether the service's limits of rate are kept from the start (`Pace.limited`).
         tells_empty: whether the taker wants to hear of answers without records; else they take no place and wake nobody.
     """
 
@@ -93,6 +73,8 @@ class Prefetch:
         clock: Clock,
         randomness: Randomness,
         log: Log,
+        gate: BodyGate | None = None,
+        limited: bool = True,
         tells_empty: bool = True,
     ) -> None:
         self._source = source
@@ -101,60 +83,127 @@ class Prefetch:
         self._clock = clock
         self._randomness = randomness
         self._log = log
+        self._gate = gate or BodyGate(clock)
         self._tells_empty = tells_empty
         self._buffer: deque[Batch | EndOfShard] = deque()
         self._buffered_bytes = 0
+        self._buffered_records = 0
         self._filled = anyio.Event()
         self._taken = anyio.Event()
-        self._pace = Pace(settings.idle_time_between_reads_ms / 1000)
+        self._pace = Pace(
+            settings.idle_time_between_reads_ms / 1000, settings.reduced_tps_within_ms / 1000, limited=limited
+        )
         self._last_sequence_number: str | None = None
+        self._iterator_at_s = 0.0
+        self._expected_bytes = _UNKNOWN_BYTES
+        self._awaited = False
+        self._hold: Hold | None = None
         self.trouble: str | None = None
 
     async def next(self) -> Batch | EndOfShard:
-        """The next batch, waiting for it; a cancelled call takes nothing."""
+        """The next batch, waiting for it; a cancelled call takes nothing. Whoever takes a batch releases it."""
         while not self._buffer:
             self._filled = anyio.Event()
-            await self._filled.wait()
+            self._awaited = True
+            self._gate.stir()
+            self._taken.set()
+            try:
+                await self._filled.wait()
+            finally:
+                self._awaited = False
         item = self._buffer.popleft()
         if isinstance(item, Batch):
             self._buffered_bytes -= item.size_bytes
+            self._buffered_records -= item.count
         self._taken.set()
         return item
 
+    def close(self) -> None:
+        """Give up what has not been taken."""
+        while self._buffer:
+            item = self._buffer.popleft()
+            if isinstance(item, Batch):
+                item.release()
+        self._let_go()
+
     async def run(self) -> None:
         """Read until the end of the shard; returns then."""
+        try:
+            await self._run()
+        finally:
+            self._let_go()
+
+    async def _run(self) -> None:
         iterator = self._source.memory.idle_iterator if self._source.checkpoint.is_sentinel else None
+        self._iterator_at_s = self._clock.monotonic()
         while True:
             await self._room()
             began_s = self._clock.monotonic()
+            if began_s - self._iterator_at_s > _ITERATOR_S:
+                iterator = None
             try:
                 iterator = iterator or await self._new_iterator()
                 fetched = await self._fetch(iterator)
             except StreamNotFound as gone:
-                self._log.warning(
-                    "shard_not_found",
-                    error=str(gone),
-                    advice="the stream or shard was deleted; the lease ends here",
-                )
-                self._put(EndOfShard(()))
-                return
-            except AwsError as error:
-                iterator = self._after(error, iterator)
-                await self._pause(self._pace.failed(), began_s, behind=True)
+                if await self._shard_is_gone(gone):
+                    self._put(EndOfShard(()))
+                    return
+                iterator = None
                 continue
-            iterator = self._accept(fetched)
+            except AwsError as error:
+                self._let_go()
+                iterator = self._after(error, iterator)
+                pace = self._pace.failed(throttled=isinstance(error, Throttled))
+                await self._pause(pace, None, began_s)
+                continue
+            self._iterator_at_s = self._clock.monotonic()
+            answer = await self._accept(fetched)
+            iterator = fetched.next_iterator
+            del fetched  # and with it the body, which would stay in memory through the pause
             if iterator is None:
                 return
-            await self._pause(self._pace.succeeded(), began_s, behind=bool(fetched.millis_behind_latest))
+            await self._pause(self._pace.succeeded(), answer, began_s)
+
+    async def _shard_is_gone(self, error: StreamNotFound) -> bool:
+        """Whether the shard has ended by being forgotten; where the stream itself is gone, a while later: not yet."""
+        self._let_go()
+        is_there = self._source.stream_is_there
+        try:
+            gone = is_there is None or await is_there()
+        except AwsError:
+            gone = False
+        if gone:
+            self._log.warning(
+                "shard_not_found",
+                error=str(error),
+                advice="the stream has forgotten this shard; the lease ends here",
+            )
+        else:
+            self.trouble = str(error)
+            await self._clock.sleep(_GONE_PAUSE_S)
+        return gone
 
     async def _room(self) -> None:
-        """Wait until the buffer may take one more answer."""
-        while self._buffer and (
-            self._buffered_bytes >= self._settings.prefetch_bytes
-            or len(self._buffer) >= self._settings.prefetch_batches
-        ):
+        """Wait until the buffer may take one more answer, and until the worker may."""
+        while not self._has_room():
             self._taken = anyio.Event()
             await self._taken.wait()
+        self._hold = await self._gate.admit(self._expected_bytes, is_awaited=lambda: self._awaited)
+
+    def _has_room(self) -> bool:
+        settings = self._settings
+        if not settings.prefetch_batches:
+            return self._awaited
+        return not self._buffer or (
+            self._buffered_bytes < settings.prefetch_bytes
+            and self._buffered_records < settings.prefetch_records
+            and len(self._buffer) < settings.prefetch_batches
+        )
+
+    def _let_go(self) -> None:
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.release()
 
     async def _fetch(self, iterator: str) -> Fetched:
         with self._clock.move_on_after(_CALL_TIMEOUT_S):
@@ -173,41 +222,51 @@ class Prefetch:
             return await self._kinesis.get_shard_iterator(self._source.stream, self._source.shard_id, where)
         raise Unavailable(f"no answer within {_CALL_TIMEOUT_S:g} s", operation="GetShardIterator")
 
-    def _accept(self, fetched: Fetched) -> str | None:
-        """Take an answer into the buffer; gives the next iterator, None at the end of the shard."""
+    async def _accept(self, fetched: Fetched) -> Answered:
+        """Take an answer into the buffer, and give what the pace goes by."""
         self.trouble = None
-        memory = self._source.memory
-        if fetched.records:
-            self._last_sequence_number = fetched.records[-1].sequence_number
+        self._remember(fetched)
+        whole, behind_ms = fetched.payload, fetched.millis_behind_latest
+        for number, part in enumerate(whole.slices(_SLICE_BYTES)):
+            if number:
+                await checkpoint()  # a million user records in aggregates would hold up renewals
+            payload = self._source.undelivered(part)
+            if payload:
+                self._put(self._batch(payload, behind_ms))
+        # Empty answers must not take the place of full ones.
+        if self._tells_empty and not self._buffer:
+            self._put(self._batch(EMPTY, behind_ms))
+        self._let_go()
+        self._expected_bytes = max(whole.size_bytes, _LEAST_BYTES)
+        if fetched.next_iterator is None:
+            self._put(EndOfShard(fetched.child_shards))
+        return Answered(len(whole), whole.data_bytes, behind_ms)
+
+    def _batch(self, payload: Payload, behind_ms: int | None) -> Batch:
+        """Counted as in hand by itself until it is released."""
+        hold = self._gate.take(0)
+        batch = Batch(payload, behind_ms, hold.release)
+        hold.resize(batch.size_bytes)
+        return batch
+
+    def _remember(self, fetched: Fetched) -> None:
+        """Where to go on from, and where a child that is started anew begins."""
+        memory, payload = self._source.memory, fetched.payload
+        if payload:
+            if self._last_sequence_number is None:
+                self._source.look_at_beginning(payload.first.sequence_number, self._log)
+            self._last_sequence_number = payload.last.sequence_number
             if memory.first_sequence_number is None:
-                memory.first_sequence_number = fetched.records[0].sequence_number
+                memory.first_sequence_number = payload.first.sequence_number
             memory.idle_iterator = None
         elif memory.first_sequence_number is None:
             memory.idle_iterator, memory.idle_until_s = fetched.next_iterator, self._clock.wall_ms() / 1000
-        # Empty answers must not take the place of full ones.
-        if fetched.records or (self._tells_empty and not self._buffer):
-            self._put(
-                Batch(self._undelivered(fetched.records), fetched.millis_behind_latest, fetched.size_bytes)
-            )
-        if fetched.next_iterator is None:
-            self._put(EndOfShard(fetched.child_shards))
-        return fetched.next_iterator
-
-    def _undelivered(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Without what the checkpoint covers; only the first answers can hold such records."""
-        checkpoint = self._source.checkpoint
-        if checkpoint.is_sentinel or not records or checkpoint < _position(records[0]):
-            return records
-        # A checkpoint inside an aggregate does not cover the rest of it, and aggregates are delivered whole.
-        partly = checkpoint.sequence_number if checkpoint.sub_sequence_number else None
-        return [
-            record for record in records if checkpoint < _position(record) or record.sequence_number == partly
-        ]
 
     def _put(self, item: Batch | EndOfShard) -> None:
         self._buffer.append(item)
         if isinstance(item, Batch):
             self._buffered_bytes += item.size_bytes
+            self._buffered_records += item.count
         self._filled.set()
 
     def _after(self, error: AwsError, iterator: str | None) -> str | None:
@@ -215,8 +274,7 @@ class Prefetch:
         self.trouble = str(error)
         match error:
             case IteratorExpired() | InvalidRequest():
-                tell = self._log.info if self._pace.failures < _SUSPICIOUS_FAILURES else self._log.warning
-                tell("iterator_renewed", error=str(error), failures=self._pace.failures + 1)
+                self._tell_of_renewal(error)
                 self._source.memory.idle_iterator = None  # but not the time until which nothing had come
                 return None
             case AccessDenied():
@@ -231,12 +289,25 @@ class Prefetch:
                 self._log.warning("read_failed", error=str(error), failures=self._pace.failures + 1)
         return iterator
 
-    async def _pause(self, pace: Pace, began_s: float, *, behind: bool) -> None:
+    def _tell_of_renewal(self, error: AwsError) -> None:
+        """Louder when it goes on, but not for ever; what time will not heal is told once."""
+        failures = self._pace.failures + 1
+        if failures <= _SUSPICIOUS_FAILURES:
+            tell = self._log.info
+        else:
+            tell = self._log.debug if failures & (failures - 1) else self._log.warning
+        tell("iterator_renewed", error=str(error), failures=failures)
+        if failures == 2 * _SUSPICIOUS_FAILURES and isinstance(error, InvalidRequest):
+            self._log.error(
+                "position_refused",
+                error=str(error),
+                checkpoint=str(self._source.checkpoint),
+                advice="Kinesis does not know this position: was the stream deleted and created again? Then stop the "
+                "application and begin anew with `kcl-daemon leases reset`. Trying again now and then",
+            )
+
+    async def _pause(self, pace: Pace, answer: Answered | None, began_s: float) -> None:
         self._pace = pace
         elapsed_s = self._clock.monotonic() - began_s
         chance = self._randomness.uniform(0, 1) if pace.failures else 0.0
-        await self._clock.sleep(pace.pause_s(elapsed_s=elapsed_s, behind=behind, chance=chance))
-
-
-def _position(record: Record) -> ExtendedSequenceNumber:
-    return ExtendedSequenceNumber(record.sequence_number, record.sub_sequence_number)
+        await self._clock.sleep(pace.pause_s(answer, elapsed_s=elapsed_s, chance=chance))

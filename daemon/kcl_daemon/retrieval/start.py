@@ -23,11 +23,15 @@ class StartMemory:
         first_sequence_number: of the first record ever fetched here.
         idle_iterator: the latest iterator while nothing has been fetched yet.
         idle_until_s: until when (epoch seconds, our clock) nothing had come.
+        idle_after: of a subscription: nothing had come up to this sequence number.
+        subscribed_at_s: monotonic, when the last subscription began.
     """
 
     first_sequence_number: str | None = None
     idle_iterator: str | None = None
     idle_until_s: float | None = None
+    idle_after: str | None = None
+    subscribed_at_s: float | None = None
 
 
 def read_from(checkpoint: ExtendedSequenceNumber, memory: StartMemory, timestamp_s: float | None) -> ReadFrom:
@@ -49,6 +53,14 @@ def read_from(checkpoint: ExtendedSequenceNumber, memory: StartMemory, timestamp
         return ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=checkpoint.sequence_number)
     if memory.first_sequence_number is not None:
         return ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=memory.first_sequence_number)
+    if memory.idle_after is not None:
+        return ReadFrom(IteratorKind.AFTER_SEQUENCE_NUMBER, sequence_number=memory.idle_after)
+    return _at_sentinel(checkpoint, memory, timestamp_s)
+
+
+def _at_sentinel(
+    checkpoint: ExtendedSequenceNumber, memory: StartMemory, timestamp_s: float | None
+) -> ReadFrom:
     match Sentinel(checkpoint.sequence_number):
         case Sentinel.AT_TIMESTAMP:
             # The table does not hold the time; a fleet whose workers are configured differently starts differently.
@@ -64,3 +76,16 @@ def read_from(checkpoint: ExtendedSequenceNumber, memory: StartMemory, timestamp
             return ReadFrom(IteratorKind.LATEST)
         case _:
             return ReadFrom(IteratorKind.TRIM_HORIZON)
+
+
+def has_been_trimmed(checkpoint: ExtendedSequenceNumber, first_sequence_number: str) -> bool:
+    """Whether the record of the checkpoint is gone, and with it perhaps some that nobody has read.
+
+    Reading begins at that record, so it comes first as long as it is there; once it is older than the retention
+    Kinesis begins with the oldest one instead, and says nothing.
+
+    Args:
+        checkpoint: where reading was to begin.
+        first_sequence_number: of the first record that came.
+    """
+    return not checkpoint.is_sentinel and int(first_sequence_number) > int(checkpoint.sequence_number)

@@ -12,7 +12,7 @@ from botocore import exceptions as sdk
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import ProtocolError
 
-from kcl_daemon.aws.calls import ConditionFailed, Lane, translated
+from kcl_daemon.aws.calls import ConditionFailed, Lane, TransactionCancelled, translated
 from kcl_daemon.errors import (
     AccessDenied,
     AwsError,
@@ -117,6 +117,39 @@ def test_a_refused_condition_may_bring_no_item() -> None:
     error = translated(refused, operation="PutItem", not_found=TableNotFound)
     assert isinstance(error, ConditionFailed)
     assert error.item is None
+
+
+def cancelled(*codes: str) -> AwsError:
+    reasons = [{"Code": code} if code == "None" else {"Code": code, "Message": "why"} for code in codes]
+    error = refusal("TransactionCanceledException", CancellationReasons=reasons)
+    return translated(error, operation="TransactWriteItems", not_found=TableNotFound)
+
+
+def test_a_cancelled_transaction_tells_which_parts_were_refused() -> None:
+    error = cancelled("None", "ConditionalCheckFailed", "TransactionConflict", "ConditionalCheckFailed")
+    assert isinstance(error, TransactionCancelled)
+    assert error.refused == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("TransactionConflict", Unavailable),
+        ("ThrottlingError", Throttled),
+        ("ProvisionedThroughputExceeded", Throttled),
+        ("ValidationError", InvalidRequest),
+        ("ItemCollectionSizeLimitExceeded", InvalidRequest),
+    ],
+)
+def test_a_transaction_cancelled_for_another_reason_is_an_error(code: str, kind: type[AwsError]) -> None:
+    error = cancelled("None", code)
+    assert type(error) is kind
+    assert str(error) == f"TransactWriteItems: {code}: why"
+
+
+def test_a_transaction_cancelled_for_no_reason_may_be_tried_again() -> None:
+    assert type(cancelled()) is Unavailable
+    assert type(cancelled("None")) is Unavailable
 
 
 def test_a_call_that_the_sdk_made_on_the_way_is_named() -> None:

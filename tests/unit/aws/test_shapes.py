@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kcl_daemon.aws import shapes
 from kcl_daemon.errors import Unavailable
+from kcl_daemon.retrieval.payload import RECORD_OVERHEAD_BYTES
 from kcl_protocol.messages import Record
 
 ENTRY: Any = {
@@ -26,7 +27,7 @@ def test_a_record_is_taken_as_it_came() -> None:
     )
     assert fetched.records == [Record("eA==", "k", "49", 1_795_190_407_660)]
     assert (fetched.next_iterator, fetched.millis_behind_latest, fetched.child_shards) == ("next", 7, ())
-    assert fetched.size_bytes == 5 + shapes.RECORD_OVERHEAD_BYTES
+    assert fetched.payload.size_bytes == 9 + RECORD_OVERHEAD_BYTES
 
 
 def test_what_the_service_may_leave_out_is_none() -> None:

@@ -1,0 +1,57 @@
+"""What a shard's retrieval hands to its consumer: lines ready for the child, or the end of the shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kcl_daemon.retrieval.payload import Payload
+from kcl_daemon.shards.shard import ChildShard
+from kcl_protocol.sequence import ExtendedSequenceNumber
+
+
+class Batch:
+    """Records to deliver as the line that the child reads, none at or before the checkpoint; may hold no record.
+
+    The line is given once and forgotten then, so that it takes no memory while the child works on it.
+
+    Args:
+        payload: the records.
+        millis_behind_latest: what Kinesis told with them.
+        on_release: called once, when the line is written or given up.
+    """
+
+    __slots__ = ("_line", "_on_release", "count", "data_bytes", "last", "size_bytes")
+
+    def __init__(
+        self,
+        payload: Payload,
+        millis_behind_latest: int | None,
+        on_release: Callable[[], None] | None = None,
+    ) -> None:
+        self.count = len(payload)
+        self.last: ExtendedSequenceNumber | None = payload.last if payload else None
+        self.data_bytes = payload.data_bytes
+        self._line: bytes | None = payload.line(millis_behind_latest)
+        self.size_bytes = len(self._line)
+        self._on_release = on_release
+
+    def take_line(self) -> bytes:
+        """The line `processRecords`, for the one who writes it; AssertionError the second time."""
+        line, self._line = self._line, None
+        assert line is not None, "a line is written once"
+        return line
+
+    def release(self) -> None:
+        """The line has been written, or nobody wants it any more. Again: no effect."""
+        self._line = None
+        on_release, self._on_release = self._on_release, None
+        if on_release is not None:
+            on_release()
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfShard:
+    """Nothing more will come. `children` is empty where the shard or stream was deleted under us."""
+
+    children: tuple[ChildShard, ...]

@@ -1,0 +1,218 @@
+"""PURE: records on their way to a child, undecoded, and the line that they become.
+
+Owns what a record is between an answer of Kinesis and a child's stdin: `data` and the partition key stay the JSON text
+that came over the wire and are copied straight into the line. Must not know where records come from or what an
+aggregate looks like inside; equal in its words to `kcl_protocol.codec`, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from json.encoder import encode_basestring_ascii
+from operator import attrgetter
+from typing import Final
+
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import Decoder, Encoder
+
+from kcl_protocol.messages import Record
+from kcl_protocol.sequence import ExtendedSequenceNumber
+
+# What a record takes in memory beside its text: the object itself, two views, a sequence number.
+RECORD_OVERHEAD_BYTES: Final = 320
+# F3 89 9A C2, the first bytes of a KPL aggregate, in base64 with the quote before it; a sixth character follows that
+# is not of the magic alone.
+_AGGREGATE_PREFIX: Final = b'"84maw'
+_BASE64_BYTES: Final = 3 / 4
+
+
+class RawRecord(Struct, gc=False, rename="camel"):
+    """One user record, its texts as JSON with their quotes. Never altered once it is made.
+
+    Args:
+        data: base64 text, quoted.
+        partition_key: quoted JSON text; may hold characters outside ASCII, as UTF-8 or escaped.
+        sequence_number: decimal digits.
+        approximate_arrival_timestamp: epoch milliseconds, or None.
+        sub_sequence_number: index inside a KPL aggregate, 0 for a plain record.
+        action: the word of the protocol; a record's last key, as KCL writes it.
+    """
+
+    data: Raw
+    partition_key: Raw
+    sequence_number: str
+    approximate_arrival_timestamp: int | None
+    sub_sequence_number: int = 0
+    action: str = "record"
+
+    @property
+    def position(self) -> ExtendedSequenceNumber:
+        """Where it stands in its shard; ValueError where the sequence number is none."""
+        return ExtendedSequenceNumber(self.sequence_number, self.sub_sequence_number)
+
+
+Split = Callable[[RawRecord], Sequence[RawRecord]]
+"""Gives the user records of what may be a KPL aggregate, or the record itself where it is none."""
+
+
+class _Line(Struct, gc=False, rename="camel"):
+    """The message `processRecords`, its keys in the order of the wire."""
+
+    action: str
+    records: Sequence[RawRecord]
+    millis_behind_latest: int | None
+
+
+_encoder: Final = Encoder()
+_text_decoder: Final = Decoder(str)
+_data_of: Final = attrgetter("data")
+_prefix_of: Final = struct.Struct(f"{len(_AGGREGATE_PREFIX)}s").unpack_from
+
+
+class Payload:
+    """The records of one answer, or of one event: opaque to all but those who make them or split aggregates.
+
+    Args:
+        records: in order of position.
+        size_bytes: about the memory that they take.
+    """
+
+    __slots__ = ("records", "size_bytes")
+
+    def __init__(self, records: Sequence[RawRecord], size_bytes: int) -> None:
+        self.records = records
+        self.size_bytes = size_bytes
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Payload:
+        """The same for records that are decoded already, as those of a Kinesis in memory."""
+        raw = [raw_record(record) for record in records]
+        texts = sum(len(record.data) + len(record.partition_key) for record in raw)
+        return cls(raw, texts + RECORD_OVERHEAD_BYTES * len(raw))
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def first(self) -> ExtendedSequenceNumber:
+        """Position of the first record; IndexError where there is none."""
+        return self.records[0].position
+
+    @property
+    def last(self) -> ExtendedSequenceNumber:
+        """Position of the last record; IndexError where there is none."""
+        return self.records[-1].position
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of user data, as decoded; base64's padding makes it up to two more for each record."""
+        quotes = 2 * len(self.records)
+        return int((sum(map(len, map(_data_of, self.records))) - quotes) * _BASE64_BYTES)
+
+    def after(self, position: ExtendedSequenceNumber) -> Payload:
+        """Without the records at or before a position; itself where there are none such."""
+        if not self.records or position < self.first:
+            return self
+        return Payload([each for each in self.records if position < each.position], self.size_bytes)
+
+    def slices(self, most_bytes: int) -> Iterator[Payload]:
+        """In parts that take no long time to expand; only where there may be aggregates, else itself.
+
+        Args:
+            most_bytes: of data, as base64; a part has one record at least.
+        """
+        if not self._looks_aggregated():
+            yield self
+            return
+        part: list[RawRecord] = []
+        part_bytes = 0
+        for record in self.records:
+            if part and part_bytes + len(record.data) > most_bytes:
+                yield Payload(part, part_bytes)
+                part, part_bytes = [], 0
+            part.append(record)
+            part_bytes += len(record.data)
+        yield Payload(part, part_bytes)
+
+    def expanded(self, split: Split) -> Payload:
+        """With every record that begins like a KPL aggregate replaced by what `split` gives for it."""
+        if not self._looks_aggregated():
+            return self
+        parts = (split(each) if _looks_aggregated(each) else (each,) for each in self.records)
+        records = list(chain.from_iterable(parts))
+        added = max(0, len(records) - len(self.records))
+        return Payload(records, self.size_bytes + added * RECORD_OVERHEAD_BYTES)
+
+    def line(self, millis_behind_latest: int | None) -> bytes:
+        """The child's line `processRecords`, in ASCII, with its LF."""
+        line = _encoded(self.records, millis_behind_latest)
+        if line.isascii():
+            return line
+        return _encoded([_in_ascii(record) for record in self.records], millis_behind_latest)
+
+    def decoded(self) -> list[Record]:
+        """The records with their texts read, for tools and tests; slow."""
+        return [
+            Record(
+                _text(each.data),
+                _text(each.partition_key),
+                each.sequence_number,
+                each.approximate_arrival_timestamp,
+                each.sub_sequence_number,
+            )
+            for each in self.records
+        ]
+
+    def _looks_aggregated(self) -> bool:
+        """Whether any record begins like an aggregate; runs in C for each record, as most streams hold none."""
+        try:
+            return (_AGGREGATE_PREFIX,) in map(_prefix_of, map(_data_of, self.records))
+        except struct.error:  # a text shorter than the prefix
+            return any(map(_looks_aggregated, self.records))
+
+
+EMPTY: Final = Payload((), 0)
+
+
+def raw_record(record: Record) -> RawRecord:
+    """A decoded record as an undecoded one."""
+    return RawRecord(
+        Raw(encode_basestring_ascii(record.data).encode("ascii")),
+        Raw(encode_basestring_ascii(record.partition_key).encode("ascii")),
+        record.sequence_number,
+        record.approximate_arrival_timestamp,
+        record.sub_sequence_number,
+    )
+
+
+def _looks_aggregated(record: RawRecord) -> bool:
+    return bytes(record.data).startswith(_AGGREGATE_PREFIX)
+
+
+def _encoded(records: Sequence[RawRecord], millis_behind_latest: int | None) -> bytes:
+    # As the only one of many lines: that way the LF comes without a copy of the whole.
+    return _encoder.encode_lines((_Line("processRecords", records, millis_behind_latest),))
+
+
+def _in_ascii(record: RawRecord) -> RawRecord:
+    r"""The record with `\uXXXX` for what is outside ASCII: children read stdin in the encoding of their locale."""
+    if bytes(record.partition_key).isascii():
+        return record
+    return RawRecord(
+        record.data,
+        Raw(encode_basestring_ascii(_text(record.partition_key)).encode("ascii")),
+        record.sequence_number,
+        record.approximate_arrival_timestamp,
+        record.sub_sequence_number,
+    )
+
+
+def _text(raw: Raw) -> str:
+    """The text; bytes that are no UTF-8 become U+FFFD: one odd key must not stop a shard."""
+    try:
+        return _text_decoder.decode(raw)
+    except (DecodeError, UnicodeDecodeError):
+        return str(json.loads(bytes(raw).decode("utf-8", "replace")))

@@ -1,0 +1,58 @@
+"""What a reader reads, and which records of it are still to be delivered; the same for polling and fan-out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.ports import Log, StreamRef
+from kcl_daemon.retrieval.payload import Payload, Split
+from kcl_daemon.retrieval.start import StartMemory, has_been_trimmed
+from kcl_protocol.sequence import ExtendedSequenceNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is read, from where.
+
+    Args:
+        stream: its stream.
+        shard_id: the shard.
+        checkpoint: the lease's, where delivery resumes.
+        timestamp_s: the configured starting time, if any.
+        memory: shared by all readers that one consumer starts after one another.
+        split: takes KPL aggregates apart; None: they are delivered as they are.
+        stream_is_there: asked where the shard is not found; None: the stream is, so the shard must be gone.
+    """
+
+    stream: StreamRef
+    shard_id: ShardId
+    checkpoint: ExtendedSequenceNumber
+    timestamp_s: float | None
+    memory: StartMemory
+    split: Split | None = None
+    stream_is_there: Callable[[], Awaitable[bool]] | None = None
+
+    def undelivered(self, payload: Payload) -> Payload:
+        """Aggregates taken apart, without what the checkpoint covers; only the first answers can hold such records."""
+        checkpoint, split = self.checkpoint, self.split
+        if split is not None:
+            payload = payload.expanded(split)
+        if checkpoint.is_sentinel:
+            return payload
+        if split is None and checkpoint.sub_sequence_number:
+            # A checkpoint inside an aggregate does not cover the rest of it, and here it is delivered whole.
+            checkpoint = ExtendedSequenceNumber(str(int(checkpoint.sequence_number) - 1))
+        return payload.after(checkpoint)
+
+    def look_at_beginning(self, first_sequence_number: str, log: Log) -> None:
+        """Say where the first record is not the one that was to be the first."""
+        if has_been_trimmed(self.checkpoint, first_sequence_number):
+            log.warning(
+                "position_trimmed",
+                checkpoint=str(self.checkpoint),
+                first_sequence_number=first_sequence_number,
+                advice="the checkpoint is older than the stream's retention; reading goes on at the oldest record, what "
+                "came before is lost. Raise the retention, or find out why this shard was not read for so long",
+            )

@@ -1,0 +1,132 @@
+"""A stream of one shard in memory, and prefetchers over it."""
+
+from __future__ import annotations
+
+import base64
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+from kcl_daemon.config.settings import RetrievalSettings
+from kcl_daemon.errors import AwsError
+from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.ports import Fetched, ReadFrom, StreamRef
+from kcl_daemon.retrieval.batch import Batch
+from kcl_daemon.retrieval.gate import BodyGate
+from kcl_daemon.retrieval.prefetch import Prefetch, Source
+from kcl_daemon.retrieval.start import StartMemory
+from kcl_local.kinesis.model import KinesisModel
+from kcl_protocol import decode_daemon_line
+from kcl_protocol.messages import ProcessRecords
+from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
+from tests.simulator.loop import run_virtual
+from tests.simulator.memory.kinesis import MemoryKinesis
+from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+
+T = TypeVar("T")
+STREAM = StreamRef("words")
+SHARD = ShardId("shardId-000000000000")
+
+
+class TroubledKinesis(MemoryKinesis):
+    """The in-memory Kinesis with a script of errors for the next reads, and a count of what was asked."""
+
+    def __init__(self, model: KinesisModel) -> None:
+        super().__init__(model)
+        self.troubles: deque[AwsError | None] = deque()
+        self.positions: list[ReadFrom] = []
+        self.read_at_s: list[float] = []
+
+    async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
+        self.positions.append(read_from)
+        return await super().get_shard_iterator(stream, shard_id, read_from)
+
+    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:
+        self.read_at_s.append(anyio.current_time())
+        trouble = self.troubles.popleft() if self.troubles else None
+        if trouble is not None:
+            raise trouble
+        return await super().get_records(stream, shard_id, iterator, limit)
+
+
+class Stage:
+    """A stream of one shard and prefetchers over it."""
+
+    def __init__(self) -> None:
+        clock = LoopClock()
+        self.model = KinesisModel(lambda: clock.wall_ms() / 1000)
+        self.model.handle("CreateStream", {"StreamName": "words", "ShardCount": 1})
+        self.kinesis = TroubledKinesis(self.model)
+        self.log = MemoryLog()
+        self.memory = StartMemory()
+
+    def put(self, *texts: str) -> list[str]:
+        """Write records; gives their sequence numbers."""
+        numbers: list[str] = []
+        for text in texts:
+            answer = self.model.handle(
+                "PutRecord",
+                {
+                    "StreamName": "words",
+                    "PartitionKey": "k",
+                    "Data": base64.b64encode(text.encode()).decode(),
+                },
+            )
+            numbers.append(str(answer["SequenceNumber"]))
+        return numbers
+
+    def split(self) -> None:
+        self.model.handle(
+            "SplitShard", {"StreamName": "words", "ShardToSplit": SHARD, "NewStartingHashKey": str(2**127)}
+        )
+
+    def prefetch(
+        self,
+        checkpoint: ExtendedSequenceNumber = TRIM_HORIZON,
+        settings: RetrievalSettings | None = None,
+        *,
+        tells_empty: bool = True,
+        gate: BodyGate | None = None,
+    ) -> Prefetch:
+        return Prefetch(
+            Source(STREAM, SHARD, checkpoint, None, self.memory),
+            kinesis=self.kinesis,
+            settings=settings or RetrievalSettings(),
+            clock=LoopClock(),
+            randomness=CalmChance(),
+            log=self.log,
+            tells_empty=tells_empty,
+            gate=gate,
+        )
+
+
+async def texts(prefetch: Prefetch, count: int) -> list[str]:
+    """The next records, as many as asked for."""
+    found: list[str] = []
+    while len(found) < count:
+        item = await prefetch.next()
+        assert isinstance(item, Batch), f"the shard ended after {found}"
+        line = decode_daemon_line(item.take_line())
+        assert isinstance(line, ProcessRecords)
+        assert len(line.records) == item.count
+        found += [base64.b64decode(record.data).decode() for record in line.records]
+        item.release()
+    return found
+
+
+def play(scene: Callable[[Stage, Callable[[Prefetch], object]], Awaitable[T]]) -> T:
+    """Play a scene; what it calls `start` with runs beside it."""
+
+    async def main() -> T:
+        results: list[T] = []
+        async with anyio.create_task_group() as beside:
+            results.append(await scene(Stage(), lambda prefetch: beside.start_soon(prefetch.run)))
+            beside.cancel_scope.cancel()
+        return results[0]
+
+    return run_virtual(main)
+
+
+Start = Callable[[Prefetch], object]

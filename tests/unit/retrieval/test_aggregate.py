@@ -1,0 +1,153 @@
+"""KPL aggregates: taken apart as the reference wrote them, filtered one by one, delivered as they came where broken."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from msgspec import Raw
+
+from kcl_daemon.leases.lease import MAX_HASH, HashRange
+from kcl_daemon.retrieval.aggregate import MAGIC, Deaggregator
+from kcl_daemon.retrieval.base64_text import HAS_FAST, Base64Text
+from kcl_daemon.retrieval.payload import Payload
+from kcl_protocol.sequence import ExtendedSequenceNumber
+from tests.unit.retrieval.aggregates import UserRecord, aggregate, apart, decoded, outer, sealed, silent
+
+HASH_KEYS = some.none() | some.integers(0, MAX_HASH).map(str)
+USER_RECORDS = some.lists(
+    some.tuples(some.text(min_size=1, max_size=30), some.binary(max_size=2000), HASH_KEYS),
+    min_size=1,
+    max_size=30,
+)
+LOWER = HashRange(0, MAX_HASH // 2)
+UPPER = HashRange(MAX_HASH // 2 + 1, MAX_HASH)
+
+
+def hashed(record: UserRecord) -> int:
+    """Where a record belongs, as the KPL reckons."""
+    key, _, hash_key = record
+    return int(hash_key) if hash_key is not None else int(hashlib.md5(key.encode()).hexdigest(), 16)
+
+
+@given(USER_RECORDS)
+def test_the_user_records_come_back_in_order(records: list[UserRecord]) -> None:
+    found = apart(aggregate(records))
+
+    assert [decoded(each) for each in found] == [(key, data) for key, data, _ in records]
+    assert [each.sub_sequence_number for each in found] == list(range(len(records)))
+    assert {each.sequence_number for each in found} == {"49"}
+    assert {each.approximate_arrival_timestamp for each in found} == {1_770_000_000_123}
+
+
+@given(USER_RECORDS)
+def test_each_user_record_is_delivered_by_the_one_shard_it_belongs_to(records: list[UserRecord]) -> None:
+    whole = aggregate(records)
+    by_shard = {True: apart(whole, LOWER), False: apart(whole, UPPER)}
+
+    for is_lower, found in by_shard.items():
+        numbers = [number for number, each in enumerate(records) if (hashed(each) <= LOWER.end) is is_lower]
+        assert [each.sub_sequence_number for each in found] == numbers, "numbers do not depend on the filter"
+        assert [decoded(each) for each in found] == [records[number][:2] for number in numbers]
+
+
+def test_a_record_that_went_elsewhere_costs_no_other() -> None:
+    records: list[UserRecord] = [("a", b"1", "0"), ("b", b"2", str(MAX_HASH)), ("c", b"3", "1")]
+    assert [decoded(each) for each in apart(aggregate(records), LOWER)] == [("a", b"1"), ("c", b"3")]
+
+
+@given(some.binary(max_size=200))
+def test_other_data_is_delivered_as_it_is(data: bytes) -> None:
+    record = outer(data)
+    complaints: list[str] = []
+    found = Deaggregator(None, lambda reason, _: complaints.append(reason))(record)
+    assert found == (record,)
+    assert bool(complaints) is data.startswith(MAGIC)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (MAGIC, "too short"),
+        (MAGIC + bytes(16), "too short"),
+        (MAGIC + bytes(17), "digest"),
+        (sealed(b"\x0a\x05ab"), "cut off"),
+        (sealed(b"\x0a\x01k\x1a\x04\x08\x01\x1a\x00"), "not there"),
+        (sealed(b"\x0a\x01k\x12\x01x\x1a\x06\x08\x00\x10\x00\x1a\x00"), "no number"),
+    ],
+)
+def test_a_broken_aggregate_is_delivered_whole_and_counted(data: bytes, why: str) -> None:
+    told: list[tuple[str, str]] = []
+    split = Deaggregator(LOWER, lambda reason, number: told.append((reason, number)))
+    payload = Payload([outer(data, "7"), outer(b"plain", "8")], 100).expanded(split)
+
+    assert [each.data for each in payload.records] == [outer(data).data, outer(b"plain").data]
+    assert split.malformed == 1
+    ((reason, number),) = told
+    assert why in reason
+    assert number == "7"
+
+
+@given(USER_RECORDS, some.data())
+def test_a_changed_byte_is_noticed(records: list[UserRecord], data: some.DataObject) -> None:
+    whole = bytearray(aggregate(records))
+    at = data.draw(some.integers(len(MAGIC), len(whole) - 1))
+    whole[at] ^= data.draw(some.integers(1, 255))
+    complaints: list[str] = []
+    assert len(apart(bytes(whole), None, lambda reason, _: complaints.append(reason))) == 1
+    assert complaints == ["the digest does not fit"]
+
+
+def test_ten_thousand_records_in_one_aggregate() -> None:
+    records: list[UserRecord] = [(f"key {number % 7}", b"%d" % number, None) for number in range(10_000)]
+    found = apart(aggregate(records))
+    assert [decoded(each)[1] for each in found] == [b"%d" % number for number in range(10_000)]
+    assert found[-1].position == ExtendedSequenceNumber("49", 9_999)
+
+
+def test_an_aggregate_of_nothing_gives_nothing() -> None:
+    assert apart(sealed(b"\x0a\x01k")) == []
+
+
+def test_delivery_resumes_inside_an_aggregate() -> None:
+    whole = aggregate([(f"k{number}", b"%d" % number, None) for number in range(5)])
+    payload = Payload([outer(whole, "7"), outer(b"plain", "8")], 100).expanded(Deaggregator(None, silent))
+
+    rest = payload.after(ExtendedSequenceNumber("7", 2))
+
+    assert [each.position for each in rest.records] == [
+        ExtendedSequenceNumber("7", 3),
+        ExtendedSequenceNumber("7", 4),
+        ExtendedSequenceNumber("8", 0),
+    ]
+
+
+def test_a_payload_without_aggregates_is_left_alone() -> None:
+    payload = Payload([outer(b"plain", "7"), outer(b"", "8"), outer(b"more of it", "9")], 100)
+    assert payload.expanded(Deaggregator(LOWER, silent)) is payload
+
+
+def test_keys_that_are_no_text_become_text() -> None:
+    (found,) = apart(sealed(b"\x0a\x01\xff\x1a\x05\x08\x00\x1a\x01x"))
+    assert decoded(found) == ("\ufffd", b"x")
+
+
+@pytest.mark.parametrize("fast", [False] + [True] * HAS_FAST)
+@given(data=some.binary(max_size=3000))
+def test_base64_is_the_same_both_ways(fast: bool, data: bytes) -> None:
+    way, other = Base64Text(fast=fast), Base64Text(fast=False)
+    text = way.encoded(data)
+    assert bytes(text) == bytes(other.encoded(data))
+    assert way.decoded(text) == data
+
+
+@pytest.mark.parametrize("fast", [False] + [True] * HAS_FAST)
+def test_base64_with_escapes_is_read_and_what_is_none_refused(fast: bool) -> None:
+    way = Base64Text(fast=fast)
+    slashes = b'"' + b"\\/" * 1000 + b'"'
+    assert way.decoded(Raw(slashes)) == b"\xff" * 750
+    for wrong in (b'"a"', b'"' + b"*" * 1000 + b'"', b'"AA==' + b"A" * 1000 + b'"'):
+        with pytest.raises(ValueError, match="base64"):
+            way.decoded(Raw(wrong))

@@ -1,0 +1,171 @@
+"""One bound for what all shards have in hand: fair, and nobody waits for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcl_daemon.retrieval.gate import BodyGate, Hold
+from tests.simulator.loop import run_virtual
+from tests.unit.fakes import LoopClock
+
+
+class Shards:
+    """Shards that want in."""
+
+    def __init__(self, most_bytes: int = 100) -> None:
+        self.gate = BodyGate(LoopClock(), most_bytes)
+        self.admitted: list[str] = []
+        self.holds: dict[str, Hold] = {}
+        self.awaited: set[str] = set()
+
+    async def want(self, name: str, size_bytes: int) -> None:
+        self.holds[name] = await self.gate.admit(size_bytes, is_awaited=lambda: name in self.awaited)
+        self.admitted.append(name)
+
+
+def play(scene: Callable[[Shards, Callable[[str, int], Awaitable[None]]], Awaitable[None]]) -> None:
+    """Play a scene; what it wants is wanted beside it, and given a moment."""
+
+    async def whole() -> None:
+        shards = Shards()
+        async with anyio.create_task_group() as group:
+
+            async def want(name: str, size_bytes: int) -> None:
+                group.start_soon(shards.want, name, size_bytes)
+                await anyio.sleep(0.001)
+
+            await scene(shards, want)
+            group.cancel_scope.cancel()
+
+    run_virtual(whole)
+
+
+def test_whoever_is_awaited_may_fill_the_room_and_reading_ahead_half_of_it() -> None:
+    async def scene(shards: Shards, want: Callable[[str, int], Awaitable[None]]) -> None:
+        shards.awaited = {"a", "b"}
+        await want("ahead", 50)
+        await want("ahead too", 1)
+        await want("a", 50)
+        await want("b", 1)
+        assert shards.admitted == ["ahead", "a"]
+        shards.holds["ahead"].release()
+        await anyio.sleep(0.001)
+        assert shards.admitted == ["ahead", "a", "b"]
+        assert shards.gate.held_bytes == 51
+
+    play(scene)
+
+
+def test_each_kind_is_let_in_in_its_order() -> None:
+    async def scene(shards: Shards, want: Callable[[str, int], Awaitable[None]]) -> None:
+        shards.awaited = {"first", "large", "small"}
+        await want("first", 60)
+        await want("ahead", 10)
+        await want("large", 80)
+        await want("small", 10)  # there is room for it, but it came later
+        assert shards.admitted == ["first"]
+        shards.holds["first"].release()
+        await anyio.sleep(0.001)
+        assert shards.admitted == ["first", "large", "small"]
+        shards.holds["large"].release()
+        await anyio.sleep(0.001)
+        assert shards.admitted[-1] == "ahead"
+
+    play(scene)
+
+
+def test_one_that_becomes_awaited_is_let_in() -> None:
+    async def scene(shards: Shards, want: Callable[[str, int], Awaitable[None]]) -> None:
+        await want("first", 50)
+        await want("second", 50)
+        assert shards.admitted == ["first"]
+        shards.awaited.add("second")
+        shards.gate.stir()
+        await anyio.sleep(0.001)
+        assert shards.admitted == ["first", "second"]
+
+    play(scene)
+
+
+def test_an_answer_larger_than_the_bound_is_let_in_alone() -> None:
+    async def scene(shards: Shards, want: Callable[[str, int], Awaitable[None]]) -> None:
+        await want("giant", 1000)
+        await want("next", 1)
+        assert shards.admitted == ["giant"]
+        shards.holds["giant"].resize(49)
+        await anyio.sleep(0.001)
+        assert shards.admitted == ["giant", "next"]
+
+    play(scene)
+
+
+def test_children_that_do_not_read_cannot_stop_the_others() -> None:
+    async def scene(shards: Shards, want: Callable[[str, int], Awaitable[None]]) -> None:
+        shards.awaited = {"stuck", "a", "b"}
+        await want("stuck", 100)
+        await want("a", 10)
+        await want("b", 10)
+        await want("ahead", 10)
+        assert shards.admitted == ["stuck"]
+        await anyio.sleep(11.0)
+        assert shards.admitted == ["stuck", "a", "b"]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_one_that_goes_away_holds_nothing_and_lets_the_next_in(*, awaited: bool) -> None:
+    async def scene(shards: Shards, want: Callable[[str, int], Awaitable[None]]) -> None:
+        shards.awaited = {"a", "b", "gone"} if awaited else {"a"}
+        await want("a", 40)
+        with anyio.move_on_after(1.0):
+            await shards.want("gone", 90)
+        assert shards.admitted == ["a"]
+        assert shards.gate.held_bytes == 40
+        await want("b", 10)
+        assert shards.admitted == ["a", "b"]
+
+    play(scene)
+
+
+def test_what_is_released_twice_counts_once() -> None:
+    async def scene(shards: Shards, want: Callable[[str, int], Awaitable[None]]) -> None:
+        await want("a", 40)
+        shards.holds["a"].release()
+        shards.holds["a"].release()
+        shards.holds["a"].resize(70)
+        assert shards.gate.held_bytes == 0
+
+    play(scene)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 60), st.booleans(), st.floats(0, 2), st.floats(0, 3)),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_everybody_gets_in_and_nothing_is_left(visits: list[tuple[int, bool, float, float]]) -> None:
+    async def scene() -> None:
+        gate = BodyGate(LoopClock(), 100)
+
+        async def visit(size_bytes: int, awaited: bool, arrives_s: float, stays_s: float) -> None:
+            await anyio.sleep(arrives_s)
+            hold = await gate.admit(size_bytes, is_awaited=lambda: awaited)
+            assert gate.held_bytes <= 100
+            await anyio.sleep(stays_s)
+            hold.release()
+
+        with anyio.fail_after(100.0):
+            async with anyio.create_task_group() as group:
+                for each in visits:
+                    group.start_soon(visit, *each)
+        assert gate.held_bytes == 0
+
+    run_virtual(scene)

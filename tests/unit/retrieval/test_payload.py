@@ -1,0 +1,200 @@
+"""Records that are not decoded become the same line as those that are."""
+
+from __future__ import annotations
+
+import base64
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from kcl_daemon.errors import Unavailable
+from kcl_daemon.retrieval.payload import EMPTY, Payload, RawRecord
+from kcl_daemon.transport import answers
+from kcl_protocol import decode_daemon_line, encode
+from kcl_protocol.messages import ProcessRecords, Record
+from kcl_protocol.sequence import ExtendedSequenceNumber
+
+# Whatever a producer may put into a partition key, lone surrogates included.
+KEYS = st.text(st.characters(), max_size=20)
+ARRIVALS = st.none() | st.integers(0, 4_102_444_800_000)
+BEHIND = st.none() | st.integers(0, 2**53)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> list[Record]:
+    numbers = sorted(draw(st.sets(st.integers(0, 10**56), max_size=6)))
+    return [
+        Record(
+            base64.b64encode(draw(st.binary(max_size=60))).decode(), draw(KEYS), str(number), draw(ARRIVALS)
+        )
+        for number in numbers
+    ]
+
+
+def body(given_records: list[Record], behind_ms: int | None, *, escaped: bool) -> bytes:
+    """The answer of GetRecords with these records, with text as UTF-8 or escaped."""
+    told: dict[str, object] = {
+        "Records": [
+            {
+                "SequenceNumber": record.sequence_number,
+                "PartitionKey": record.partition_key,
+                "Data": record.data,
+                **(
+                    {}
+                    if record.approximate_arrival_timestamp is None
+                    else {"ApproximateArrivalTimestamp": record.approximate_arrival_timestamp / 1000}
+                ),
+            }
+            for record in given_records
+        ],
+        "NextShardIterator": "next",
+        "EncryptionType": None,
+    }
+    if behind_ms is not None:
+        told["MillisBehindLatest"] = behind_ms
+    return json.dumps(told, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
+
+
+@given(records(), BEHIND)
+@example([Record("", "k\u00e9y\ud800", "1")], None)
+def test_an_answer_becomes_the_line_that_its_records_would(
+    given_records: list[Record], behind_ms: int | None
+) -> None:
+    fetched = answers.fetched(body(given_records, behind_ms, escaped=True))
+    assert fetched.payload.line(fetched.millis_behind_latest) == encode(
+        ProcessRecords(given_records, behind_ms)
+    )
+    assert list(fetched.records) == given_records
+
+
+@given(records(), BEHIND)
+def test_so_it_does_when_its_text_is_not_escaped(given_records: list[Record], behind_ms: int | None) -> None:
+    plain = [
+        record
+        for record in given_records
+        if record.partition_key.encode("utf-8", "replace").decode() == record.partition_key
+    ]
+    fetched = answers.fetched(body(plain, behind_ms, escaped=False))
+    assert fetched.payload.line(behind_ms) == encode(ProcessRecords(plain, behind_ms))
+
+
+@given(records())
+def test_decoded_records_become_a_payload_and_back(given_records: list[Record]) -> None:
+    payload = Payload.of(given_records)
+    assert payload.decoded() == given_records
+    assert json.loads(payload.line(3)) == json.loads(encode(ProcessRecords(given_records, 3)))
+    assert len(payload) == len(given_records)
+    assert payload.data_bytes >= sum(len(base64.b64decode(record.data)) for record in given_records)
+
+
+def test_a_key_that_is_no_utf8_does_not_stop_a_shard() -> None:
+    told = b'{"Records":[{"SequenceNumber":"7","PartitionKey":"a\xff\xc3\xa9","Data":"eA=="}],"MillisBehindLatest":0}'
+    line = decode_daemon_line(answers.fetched(told).payload.line(0))
+    assert line == ProcessRecords([Record("eA==", "a\ufffd\u00e9", "7")], 0)
+
+
+@pytest.mark.parametrize("size", [0, 1, 10 * 2**20])
+def test_the_smallest_and_the_largest_record_pass(size: int) -> None:
+    record = Record(base64.b64encode(bytes(size)).decode(), "k", "7", 1_795_190_407_660)
+    fetched = answers.fetched(body([record], 0, escaped=True))
+    assert fetched.payload.line(0) == encode(ProcessRecords([record], 0))
+    assert size <= fetched.payload.data_bytes <= size + 2
+
+
+@given(records(), st.integers(0, 10**56), st.integers(0, 3))
+def test_what_a_position_covers_is_dropped(given_records: list[Record], number: int, sub: int) -> None:
+    position = ExtendedSequenceNumber(str(number), sub)
+    left = Payload.of(given_records).after(position).decoded()
+    assert left == [
+        record for record in given_records if ExtendedSequenceNumber(record.sequence_number, 0) > position
+    ]
+
+
+def test_only_what_looks_like_an_aggregate_is_given_to_be_taken_apart() -> None:
+    aggregate = base64.b64encode(b"\xf3\x89\x9a\xc2rest").decode()
+    payload = Payload.of(
+        [
+            Record(data, "84mawg", str(number))
+            for number, data in enumerate(["", "eA==", aggregate, "ODRtYXc="])
+        ]
+    )
+    asked: list[str] = []
+
+    def split(record: RawRecord) -> list[RawRecord]:
+        asked.append(record.sequence_number)
+        return [
+            RawRecord(Raw(b'"eA=="'), record.partition_key, record.sequence_number, None, sub)
+            for sub in range(3)
+        ]
+
+    expanded = payload.expanded(split)
+    assert asked == ["2"]
+    assert [(each.sequence_number, each.sub_sequence_number) for each in expanded.records] == [
+        ("0", 0), ("1", 0), ("2", 0), ("2", 1), ("2", 2), ("3", 0),
+    ]  # fmt: skip
+    assert all(earlier.position < later.position for earlier, later in pairwise(expanded.records))
+    assert payload.expanded(split) is not payload
+    plain = Payload.of([Record("eA==xxxx", "k", "1")])
+    assert plain.expanded(split) is plain
+
+
+def test_only_aggregates_are_cut_into_slices() -> None:
+    aggregate = base64.b64encode(b"\xf3\x89\x9a\xc2" + bytes(96)).decode()
+    plain = Payload.of([Record("eA==", "k", str(number)) for number in range(9)])
+    assert list(plain.slices(1)) == [plain]
+    mixed = Payload.of([Record(aggregate, "k", str(number)) for number in range(9)])
+    parts = list(mixed.slices(300))
+    assert [len(part) for part in parts] == [2, 2, 2, 2, 1]
+    assert [record for part in parts for record in part.records] == list(mixed.records)
+    assert [len(part) for part in mixed.slices(1)] == [1] * 9
+
+
+def test_no_records_are_a_line_too() -> None:
+    assert EMPTY.line(None) == encode(ProcessRecords([], None))
+    assert (len(EMPTY), EMPTY.data_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"<html>",
+        b'{"Records":null}',
+        b'{"Records":[{}]}',
+        b'{"Records":["x"]}',
+        b'{"Records":[{"SequenceNumber":"1","PartitionKey":"k","Data":5}]}',
+        b'{"Records":[{"SequenceNumber":"1","PartitionKey":null,"Data":"eA=="}]}',
+        b'{"Records":[{"SequenceNumber":"none","PartitionKey":"k","Data":"eA=="}]}',
+        b'{"Records":[{"SequenceNumber":"1","PartitionKey":"k","Data":"eA=="}],"NextSha',
+        b'{"Records":[],"ChildShards":[{"ShardId":"s"}]}',
+        b'{"Records":[],"ChildShards":7}',
+        b'{"Records":[{"SequenceNumber":"1","PartitionKey":"k","Data":"eA==","ApproximateArrivalTimestamp":"x"}]}',
+        b'{"Records":[{"SequenceNumber":"1","PartitionKey":"k","Data":"eA==","ApproximateArrivalTimestamp":1e999}]}',
+        b'{"Records":[],"ChildShards":' + b"[" * 100_000,
+        b"\xff\xfe",
+    ],
+)
+def test_what_is_no_answer_is_unavailable(told: bytes) -> None:
+    with pytest.raises(Unavailable, match="GetRecords: the answer cannot be understood"):
+        answers.fetched(told)
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+def test_no_body_fails_in_another_way(told: bytes) -> None:
+    with pytest.raises(Unavailable):
+        answers.fetched(told)
+    with pytest.raises(Unavailable):
+        answers.iterator(told)
+
+
+@given(records(), st.data())
+def test_a_body_that_was_cut_is_no_answer(given_records: list[Record], data: st.DataObject) -> None:
+    whole = body(given_records, 1, escaped=True)
+    with pytest.raises(Unavailable):
+        answers.fetched(whole[: data.draw(st.integers(0, len(whole) - 1))])
