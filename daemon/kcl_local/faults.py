@@ -42,6 +42,10 @@ class Faults:
         waiting = self._waiting.get(operation)
         return waiting.popleft() if waiting else None
 
+    def clear(self) -> None:
+        """Nothing is to fail any more."""
+        self._waiting.clear()
+
 
 def http_status(code: str) -> int:
     """The HTTP status that an error code comes with."""

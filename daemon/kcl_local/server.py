@@ -1,4 +1,4 @@
-"""Both endpoints together: Kinesis on the current event loop, DynamoDB in its thread. Knows no stream and no table.
+"""All endpoints together: Kinesis on the current event loop, DynamoDB, STS and CloudWatch in their thread. Knows no stream and no table.
 
 The clock of the Kinesis model is read here, and only here: these endpoints serve processes that live in real time.
 """
@@ -23,18 +23,20 @@ from kcl_local.serving import serve
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """Settings of both endpoints.
+    """Settings of all endpoints.
 
     Args:
         kinesis: of the Kinesis model.
         kinesis_port: 0: any free one.
         dynamodb_port: 0: any free one.
+        cloudwatch_port: 0: any free one.
         now: the clock of the Kinesis model in epoch seconds; tests may give their own.
     """
 
     kinesis: Options = DEFAULTS
     kinesis_port: int = 0
     dynamodb_port: int = 0
+    cloudwatch_port: int = 0
     now: Callable[[], float] = time.time  # noqa: TID251 - the endpoints live in real time; see the module's docstring
 
 
@@ -48,12 +50,14 @@ class Endpoints:
     Args:
         kinesis_url: where Kinesis answers.
         dynamodb_url: where DynamoDB and STS answer.
+        cloudwatch_url: where CloudWatch answers.
         kinesis: the model; call it from the event loop of the endpoints only.
         dynamodb: the server, for failures on demand and counts.
     """
 
     kinesis_url: str
     dynamodb_url: str
+    cloudwatch_url: str
     kinesis: KinesisModel
     dynamodb: DynamoDbServer
 
@@ -62,6 +66,7 @@ class Endpoints:
         return {
             "AWS_ENDPOINT_URL_KINESIS": self.kinesis_url,
             "AWS_ENDPOINT_URL_DYNAMODB": self.dynamodb_url,
+            "AWS_ENDPOINT_URL_CLOUDWATCH": self.cloudwatch_url,
             "AWS_ENDPOINT_URL_STS": self.dynamodb_url,
             "AWS_REGION": REGION,
             "AWS_DEFAULT_REGION": REGION,
@@ -73,18 +78,18 @@ class Endpoints:
 
 @asynccontextmanager
 async def local_endpoints(options: LocalOptions = _DEFAULTS) -> AsyncGenerator[Endpoints, None]:
-    """Serve both on loopback while the context is open. Must run on anyio's asyncio backend, as aiohttp does.
+    """Serve all on loopback while the context is open. Must run on anyio's asyncio backend, as aiohttp does.
 
     Raises:
         OSError: a port cannot be had.
         RuntimeError: this process already has a DynamoDB server.
     """
     model = KinesisModel(options.now, options.kinesis)
-    dynamodb = DynamoDbServer(options.dynamodb_port)
+    dynamodb = DynamoDbServer(options.dynamodb_port, options.cloudwatch_port)
     async with serve(application(model), options.kinesis_port) as kinesis_url:
         try:
             await to_thread.run_sync(dynamodb.start)
-            yield Endpoints(kinesis_url, dynamodb.url, model, dynamodb)
+            yield Endpoints(kinesis_url, dynamodb.url, dynamodb.cloudwatch_url, model, dynamodb)
         finally:
             with CancelScope(shield=True):
                 await to_thread.run_sync(dynamodb.stop)

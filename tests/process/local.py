@@ -32,19 +32,31 @@ class Local:
 
     Args:
         kinesis_url: where Kinesis answers.
-        dynamodb_url: where DynamoDB answers.
+        dynamodb_url: where DynamoDB and STS answer.
+        cloudwatch_url: where CloudWatch answers.
         environment: what leads an AWS SDK of another process there.
     """
 
     kinesis_url: str
     dynamodb_url: str
+    cloudwatch_url: str
     environment: dict[str, str]
 
 
 @contextmanager
 def local_process(*arguments: str) -> Generator[Local, None, None]:
     """`python -m kcl_local` with more arguments; ended by closing its stdin, and it must end well."""
-    command = [sys.executable, "-W", "error", "-m", "kcl_local", "--until-eof", *arguments]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-m",
+        "kcl_local",
+        "--until-eof",
+        "--format",
+        "json",
+        *arguments,
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -57,15 +69,10 @@ def local_process(*arguments: str) -> Generator[Local, None, None]:
 
 
 def _announced(stdout: IO[bytes]) -> Local:
-    first_line = stdout.readline()
-    assert first_line, "the endpoints ended before they were ready"
-    urls: dict[str, str] = json.loads(first_line)
-    environment: dict[str, str] = {}
-    while "AWS_EC2_METADATA_DISABLED" not in environment:
-        name, _, value = stdout.readline().decode().rstrip("\n").partition("=")
-        assert name, "the environment ends early"
-        environment[name] = value
-    return Local(urls["kinesis_url"], urls["dynamodb_url"], environment)
+    line = stdout.readline()
+    assert line, "the endpoints ended before they were ready"
+    told = json.loads(line)
+    return Local(**told)
 
 
 class Clock:

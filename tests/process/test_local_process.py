@@ -1,7 +1,8 @@
-"""`python -m kcl_local` as a process: what it says, what it takes, how it ends."""
+"""`kcl-daemon local` as a process: what it says, what it takes, how it ends."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from contextlib import closing
@@ -12,6 +13,7 @@ import pytest
 from tests.process.local import Local, kinesis_client, local_process
 
 FIRST = "shardId-000000000000"
+COMMAND = [sys.executable, "-W", "error", "-m", "kcl_daemon", "local"]
 
 
 def test_the_environment_leads_an_sdk_there(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,20 +25,27 @@ def test_the_environment_leads_an_sdk_there(local: Local, monkeypatch: pytest.Mo
         closing(session.client("kinesis")) as kinesis,
         closing(session.client("dynamodb")) as dynamodb,
         closing(session.client("sts")) as sts,
+        closing(session.client("cloudwatch")) as cloudwatch,
     ):
         assert kinesis.meta.endpoint_url == local.kinesis_url
         assert dynamodb.meta.endpoint_url == local.dynamodb_url
+        assert cloudwatch.meta.endpoint_url == local.cloudwatch_url
         assert "StreamNames" in kinesis.list_streams()
         assert "TableNames" in dynamodb.list_tables()
         assert sts.get_caller_identity()["Account"] == "123456789012"
+        assert "Metrics" in cloudwatch.list_metrics()
 
 
 def test_streams_of_the_command_line_are_there_at_once() -> None:
+    other = "arn:aws:kinesis:us-east-1:222222222222:stream/second"
     with (
-        local_process("--stream", "first", "--stream", "second:3", "--iterator-ttl-s", "0") as running,
+        local_process(
+            *("--stream", "first", "--stream", "second:3", "--stream", f"{other}:2"), "--iterator-ttl-s", "0"
+        ) as running,
         kinesis_client(running.kinesis_url) as kinesis,
     ):
         assert len(kinesis.list_shards(StreamName="second")["Shards"]) == 3
+        assert len(kinesis.list_shards(StreamARN=other)["Shards"]) == 2
         iterator = kinesis.get_shard_iterator(StreamName="first", ShardId=FIRST, ShardIteratorType="LATEST")[
             "ShardIterator"
         ]
@@ -44,7 +53,29 @@ def test_streams_of_the_command_line_are_there_at_once() -> None:
             kinesis.get_records(ShardIterator=iterator)
 
 
-@pytest.mark.parametrize("option", ["--kinesis-port", "--dynamodb-port"])
+def test_a_shell_can_evaluate_what_it_prints() -> None:
+    script = 'eval "$(head -n 9)"; [ -n "$AWS_ENDPOINT_URL_CLOUDWATCH" ] && env'
+    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE) as endpoints:
+        try:
+            ended = subprocess.run(
+                ["sh", "-c", script],
+                stdin=endpoints.stdout,
+                capture_output=True,
+                text=True,
+                timeout=20,
+                check=True,
+            )
+        finally:
+            endpoints.terminate()
+    environment: dict[str, str] = {}
+    for line in ended.stdout.splitlines():
+        name, _, environment[name] = line.partition("=")
+    assert environment["AWS_ENDPOINT_URL_KINESIS"].startswith("http://127.0.0.1:")
+    assert environment["AWS_REGION"] == "us-east-1"
+    assert environment["AWS_EC2_METADATA_DISABLED"] == "true"
+
+
+@pytest.mark.parametrize("option", ["--kinesis-port", "--dynamodb-port", "--cloudwatch-port"])
 def test_a_port_in_use_is_told(local: Local, option: str) -> None:
     port = local.kinesis_url.rpartition(":")[2]
 
@@ -55,24 +86,27 @@ def test_a_port_in_use_is_told(local: Local, option: str) -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_a_malformed_stream_is_told() -> None:
-    ended = _run("--stream", "orders:many")
+@pytest.mark.parametrize("stream", ["orders:many", "orders:", "orders:0", ":4", "or ders", "orders:20000"])
+def test_a_malformed_stream_is_told(stream: str) -> None:
+    ended = _run("--stream", stream)
 
     assert ended.returncode == 2
-    assert "'orders:many'" in ended.stderr
+    assert stream in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout == ""
 
 
-def test_a_signal_ends_it_well() -> None:
-    command = [sys.executable, "-W", "error", "-m", "kcl_local"]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_well(number: signal.Signals) -> None:
+    command = [*COMMAND, "--format", "env"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdout.readline()
-        process.terminate()
+        assert process.stdout.readline().startswith(b"AWS_ENDPOINT_URL_KINESIS=http://127.0.0.1:")
+        process.send_signal(number)
         assert process.wait(timeout=10) == 0
         assert process.stderr.read() == b""
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kcl_local", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=30, check=False)

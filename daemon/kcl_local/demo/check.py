@@ -7,7 +7,7 @@ no network, no clock. The facts may come in any order between producer and ledge
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
@@ -200,6 +200,11 @@ class Checker:
     def delivered(self) -> int:
         """Records delivered so far, each once."""
         return sum(len(shard.first_delivered_s) for shard in self._shards.values())
+
+    def sequence_numbers(self) -> Iterator[int]:
+        """Of every record written so far."""
+        for shard in self._shards.values():
+            yield from shard.written
 
     @property
     def is_settled(self) -> bool:

@@ -62,6 +62,7 @@ _EXIT_SIGNAL = 128
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep properties file, logs and ledgers in this new or empty directory.",
 )
+@click.option("--spark", is_flag=True, help="Add a second application on the same stream, on Spark.")
 @click.option("--plain", is_flag=True, help="Plain lines, as when the output is no terminal.")
 def demo(
     *,
@@ -71,6 +72,7 @@ def demo(
     rate: int,
     seconds: float,
     keep: Path | None,
+    spark: bool,
     plain: bool,
 ) -> None:
     """Count the words of a real text with a real daemon, on this machine alone.
@@ -84,7 +86,7 @@ def demo(
     Exit code: 0 all is right; 1 a record was lost, out of order or before its shard's parents were done, the counts
     differ, a checkpoint is missing or the daemon failed; 130 stopped by Ctrl-C.
     """
-    plan = Plan(shards, Pace(rate=rate, seconds=seconds, records=records))
+    plan = Plan(shards, Pace(rate=rate, seconds=seconds, records=records), spark=spark)
     with _directory(keep) as directory:
         try:
             feed = library_feed() if input_name is None else input_feed(input_name)

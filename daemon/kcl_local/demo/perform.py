@@ -6,6 +6,7 @@ what is right to `check` and `report`.
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from kcl_local.demo.processes import Processes, Running
 from kcl_local.demo.producer import Pace
 from kcl_local.demo.report import Outcome, shards_not_saved
 from kcl_local.demo.screen import Progress, Screen, short_name
+from kcl_local.demo.spark import SparkJob, SparkProgress, spark_job
 from kcl_local.demo.stage import LOOK_EVERY_S, Stage, stage
 
 SETTLED_WITHIN_S: Final = 15.0
@@ -33,10 +35,12 @@ class Plan:
     Args:
         shards: of the new stream.
         pace: how much to write.
+        spark: whether a second application runs on Spark.
     """
 
     shards: int
     pace: Pace
+    spark: bool = False
 
     @property
     def load_s(self) -> float:
@@ -62,18 +66,28 @@ async def perform(
         properties = set_up.write_properties("demo-worker")
         screen.say(f"starting the daemon: kcl-daemon --properties {properties}\n")
         screen.say(properties.read_text("ascii"))
-        async with set_up.daemon(properties) as daemon:
-            return await _Play(plan, feed, set_up, screen).run(daemon)
+        async with AsyncExitStack() as stack:
+            spark = None
+            if plan.spark:
+                screen.say(
+                    "starting a second daemon: a windowed word count on Spark (a while until it shows up) ...\n"
+                )
+                spark = await stack.enter_async_context(spark_job(set_up))
+            daemon = await stack.enter_async_context(set_up.daemon(properties))
+            return await _Play(plan, feed, set_up, screen, spark).run(daemon)
 
 
 class _Play:
     """One run on a stage that is set up, with a daemon just started."""
 
-    def __init__(self, plan: Plan, feed: Feed, set_up: Stage, screen: Screen) -> None:
+    def __init__(
+        self, plan: Plan, feed: Feed, set_up: Stage, screen: Screen, spark: SparkJob | None = None
+    ) -> None:
         self._plan = plan
         self._feed = feed
         self._stage = set_up
         self._screen = screen
+        self._spark = spark
         self._written = anyio.Event()
         self._load_s = 0.0
 
@@ -82,10 +96,14 @@ class _Play:
         async with anyio.create_task_group() as watch:
             watch.start_soon(daemon.fail_when_ended)
             watch.start_soon(self._stage.endpoints.fail_when_ended)
+            if self._spark is not None:
+                watch.start_soon(self._spark.running.fail_when_ended)
             async with anyio.create_task_group() as live:
                 live.start_soon(self._show)
                 await self._load()
                 await self._stage.settled(SETTLED_WITHIN_S)
+                if self._spark is not None:
+                    await self._spark.settled(self._stage.checker.written)
                 live.cancel_scope.cancel()
             watch.cancel_scope.cancel()
         return await self._close(daemon)
@@ -121,12 +139,12 @@ class _Play:
     async def _show(self) -> None:
         while True:
             await self._stage.look()
-            self._show_now()
+            self._show_now(None if self._spark is None else await self._spark.look())
             await anyio.sleep(LOOK_EVERY_S)
 
-    def _show_now(self) -> None:
+    def _show_now(self, spark: SparkProgress | None = None) -> None:
         elapsed_s = monotonic_s() - self._stage.active_at_s
-        self._screen.show(Progress(elapsed_s, self._stage.checker.progress()))
+        self._screen.show(Progress(elapsed_s, self._stage.checker.progress(), spark))
 
     async def _close(self, daemon: Running) -> Outcome:
         self._screen.say("stopping the daemon (SIGTERM) ...")
@@ -137,6 +155,7 @@ class _Play:
         self._show_now()
         checker = self._stage.checker
         stored = {shard: lease.checkpoint for shard, lease in (await self._stage.leases()).items()}
+        spark = None if self._spark is None else await self._spark.close(checker.sequence_numbers())
         first_s, last_s = checker.first_delivery_s, checker.last_delivery_s
         return Outcome(
             verdict=checker.verdict(),
@@ -147,4 +166,5 @@ class _Play:
             daemon_exit_code=exit_code,
             daemon_stop_s=stop_s,
             not_saved=shards_not_saved(checker, stored),
+            spark=spark,
         )

@@ -131,7 +131,7 @@ class Processes:
     async def endpoints(self, directory: Path) -> AsyncGenerator[tuple[Running, Urls]]:
         """The local Kinesis and DynamoDB, for the time of the block; DemoError where they do not start."""
         answer = directory / "endpoints.json"
-        command = [sys.executable, "-m", "kcl_local", "--until-eof"]
+        command = [sys.executable, "-m", "kcl_local", "--until-eof", "--format", "json"]
         with _open_files(answer, directory / "endpoints.log") as (stdout, stderr):
             process = await anyio.open_process(
                 command,

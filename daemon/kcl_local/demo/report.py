@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kcl_local.demo.check import Checker, ShardProgress, Verdict
+from kcl_local.demo.spark import SparkOutcome
 
 FIRST_RECORD_WITHIN_S: Final = 5.0
 TOP_WORDS: Final = 10
@@ -30,6 +31,7 @@ class Outcome:
         daemon_exit_code: of the daemon, after SIGTERM.
         daemon_stop_s: how long it took to end after SIGTERM.
         not_saved: shards whose stored checkpoint is not where their processing ended.
+        spark: the account of the application on Spark; None: there was none.
     """
 
     verdict: Verdict
@@ -40,11 +42,13 @@ class Outcome:
     daemon_exit_code: int
     daemon_stop_s: float
     not_saved: tuple[str, ...]
+    spark: SparkOutcome | None = None
 
     @property
     def is_right(self) -> bool:
         """Whether the demo may end with exit code 0. Being slow or repeating records is no failure."""
-        return self.verdict.is_right and self.daemon_exit_code == 0 and not self.not_saved
+        spark_is_right = self.spark is None or self.spark.is_right
+        return self.verdict.is_right and self.daemon_exit_code == 0 and not self.not_saved and spark_is_right
 
 
 def shards_not_saved(checker: Checker, stored: Mapping[str, str]) -> tuple[str, ...]:
@@ -81,11 +85,20 @@ def report(outcome: Outcome) -> Iterator[str]:
     yield f"checkpoints     {_checkpoints(outcome)}"
     if verdict.unknown:
         yield f"never written   {verdict.unknown:,} of the delivered records: they are not the stream's"
+    if outcome.spark is not None:
+        yield from _spark(outcome.spark)
     yield f"repeated        {verdict.repeated:,}"
     yield f"out of order    {verdict.out_of_order:,}"
     yield f"before parents  {verdict.before_parents:,}"
     yield f"result          {'right' if outcome.is_right else 'WRONG'}"
     yield f"lost {verdict.lost}"
+
+
+def _spark(spark: SparkOutcome) -> Iterator[str]:
+    agree = "the same as in a batch computation over all records"
+    counts = f"{spark.windows} windows, {agree}" if spark.words_agree else f"NOT {agree}"
+    yield f"on Spark        {spark.records:,} records, lost {spark.lost}, repeated {spark.repeated}"
+    yield f"                word counts in {counts}; exit code {spark.exit_code}"
 
 
 def _first_record(outcome: Outcome) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import click
 
 from kcl_local.demo.check import ShardProgress, ShardState
+from kcl_local.demo.spark import SparkProgress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,10 +40,12 @@ class Progress:
     Args:
         elapsed_s: since the stream was ACTIVE.
         shards: all of the stream.
+        spark: the application on Spark; None: there is none.
     """
 
     elapsed_s: float
     shards: Sequence[ShardProgress]
+    spark: SparkProgress | None = None
 
     @property
     def written(self) -> int:
@@ -127,7 +130,16 @@ def plain_line(progress: Progress) -> str:
         for shard in progress.shards
     )
     totals = f"written {progress.written:,} delivered {progress.delivered:,} behind {progress.behind:,}"
-    return f"{progress.elapsed_s:5.1f} s  {totals} | {shards}"
+    spark = "" if progress.spark is None else f" | spark {spark_in_words(progress.spark)}"
+    return f"{progress.elapsed_s:5.1f} s  {totals} | {shards}{spark}"
+
+
+def spark_in_words(spark: SparkProgress) -> str:
+    """Where the application on Spark is."""
+    top = ", ".join(f"{word} {count:,}" for word, count in spark.top)
+    return (
+        f"{spark.records:,} records in {spark.batches} batches, {spark.windows} windows: {top or 'starting'}"
+    )
 
 
 class TableScreen:
@@ -172,6 +184,9 @@ def progress_table(progress: Progress) -> Table:
     table.add_row(
         "all", "", "", f"{progress.written:,}", f"{progress.delivered:,}", f"{progress.behind:,}", ""
     )
+    if progress.spark is not None:
+        table.caption = f"on Spark: {spark_in_words(progress.spark)}"
+        table.caption_justify = "left"
     return table
 
 

@@ -49,6 +49,13 @@ class Arguments:
         """A whole number between both ends, None where it is absent."""
         return self.integer(name, low, high) if self.has(name) else None
 
+    def flag(self, name: str) -> bool:
+        """True or false; false where it is absent."""
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise malformed(f"{name} must be true or false, not {value!r:.80}")
+        return value is True
+
     def hash_key(self, name: str) -> int:
         """A hash as decimal text, that must be there; else ServiceError `InvalidArgumentException`."""
         text = self.text(name)

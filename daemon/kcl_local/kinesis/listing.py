@@ -36,7 +36,7 @@ def list_shards(account: Account, arguments: Arguments) -> Answer:
     page = shards[:page_size]
     answer: Answer = {"Shards": [shard_entry(stream, shard) for shard in page]}
     if len(shards) > page_size:
-        token = ShardPage(stream.name, stream.identity, page[-1].shard_id, account.now_s, shard_filter)
+        token = ShardPage(stream.arn, stream.identity, page[-1].shard_id, account.now_s, shard_filter)
         answer["NextToken"] = token.encode()
     return answer
 
@@ -63,7 +63,7 @@ def _resume(account: Account, arguments: Arguments) -> tuple[Stream, str, Answer
     token = ShardPage.decode(arguments.text("NextToken"))
     if account.now_s - token.issued_s >= _TOKEN_TTL_S:
         raise ServiceError("ExpiredNextTokenException", f"NextToken is older than {_TOKEN_TTL_S:g} s")
-    stream = account.identified_stream(token.stream_name, token.stream_identity)
+    stream = account.identified_stream(token.stream_arn, token.stream_identity)
     return stream, token.after_shard_id, token.shard_filter
 
 

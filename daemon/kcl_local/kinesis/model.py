@@ -11,46 +11,59 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kcl_local.faults import Fault, Faults
-from kcl_local.kinesis import listing, managing, reading, resharding, writing
+from kcl_local.kinesis import listing, managing, reading, registering, resharding, subscribing, writing
 from kcl_local.kinesis.account import Account, Answer
 from kcl_local.kinesis.arguments import Arguments
 from kcl_local.kinesis.errors import ServiceError
 from kcl_local.kinesis.options import DEFAULTS, Options
+from kcl_local.kinesis.subscribing import Subscription
+from kcl_local.troubles import Troubles
 
 _OPERATIONS: Final[Mapping[str, Callable[[Account, Arguments], Answer]]] = {
     "CreateStream": managing.create_stream,
     "DecreaseStreamRetentionPeriod": managing.decrease_retention,
     "DeleteStream": managing.delete_stream,
+    "DeregisterStreamConsumer": registering.deregister_consumer,
     "DescribeStream": managing.describe_stream,
+    "DescribeStreamConsumer": registering.describe_consumer,
     "DescribeStreamSummary": managing.describe_stream_summary,
     "GetRecords": reading.get_records,
     "GetShardIterator": reading.get_shard_iterator,
     "IncreaseStreamRetentionPeriod": managing.increase_retention,
     "ListShards": listing.list_shards,
+    "ListStreamConsumers": registering.list_consumers,
     "ListStreams": managing.list_streams,
     "MergeShards": resharding.merge_shards,
     "PutRecord": writing.put_record,
     "PutRecords": writing.put_records,
+    "RegisterStreamConsumer": registering.register_consumer,
     "SplitShard": resharding.split_shard,
+    "UpdateMaxRecordSize": managing.update_max_record_size,
     "UpdateShardCount": resharding.update_shard_count,
+    "UpdateStreamMode": managing.update_stream_mode,
 }
+SUBSCRIBE: Final = "SubscribeToShard"
 
 
 class KinesisModel:
-    """Kinesis Data Streams of one account and region (123456789012, us-east-1), empty at first.
+    """Kinesis Data Streams of one region (us-east-1) as account 123456789012 sees it, empty at first.
 
     Args:
         now: epoch seconds; read once for each call. Where it goes back, the model's time stands still.
         options: settings.
 
     Attributes:
+        options: as given.
         calls: how often each operation was called, refused and failed calls included.
+        troubles: what happens to answers on their way; only a server looks at it.
     """
 
     def __init__(self, now: Callable[[], float], options: Options = DEFAULTS) -> None:
         self._now = now
         self._account = Account(options, now())
         self._faults = Faults()
+        self.options = options
+        self.troubles = Troubles()
         self.calls: Counter[str] = Counter()
 
     def handle(self, operation: str, arguments: Mapping[str, object]) -> dict[str, object]:
@@ -60,15 +73,42 @@ class KinesisModel:
             ServiceError: the service refuses or fails the call; nothing has changed. Its code is
                 `kcl_local.faults.DROP` where `fail_next` asked for that.
         """
-        self.calls[operation] += 1
-        fault = self._faults.take(operation)
-        if fault is not None:
-            raise ServiceError(fault.code, f"{operation} was told to fail")
+        self._begin(operation)
         perform = _OPERATIONS.get(operation)
         if perform is None:
             raise ServiceError("UnknownOperationException", f"{operation:.80} is not known here")
-        self._account.advance(self._now())
+        self._look_at_clock()
         return perform(self._account, Arguments(arguments))
+
+    def subscribe(self, arguments: Mapping[str, object]) -> Subscription:
+        """SubscribeToShard, the one call whose answer goes on.
+
+        Raises:
+            ServiceError: as `handle`.
+        """
+        self._begin(SUBSCRIBE)
+        self._look_at_clock()
+        return subscribing.subscribe(self._account, self._look_at_clock, Arguments(arguments))
+
+    def wake(self) -> None:
+        """Let every subscription look at the clock again: for a clock that was set by hand."""
+        for stream in self._account.streams.values():
+            for shard in stream.shards:
+                shard.wake()
+
+    def trim(self, stream_name: str, before_s: float) -> None:
+        """Forget a stream's records from before that time (epoch seconds), as if their retention were over.
+
+        Closed shards from before it go too. Where it was trimmed further already, nothing happens.
+
+        Raises:
+            ServiceError: there is no such stream; it may be named by its ARN too.
+        """
+        self._look_at_clock()
+        naming = "StreamARN" if stream_name.startswith("arn:") else "StreamName"
+        stream = self._account.stream(Arguments({naming: stream_name}))
+        stream.trimmed_before_s = max(stream.trimmed_before_s, before_s)
+        stream.expire(self._account.now_s)
 
     def fail_next(self, operation: str, code: str, times: int = 1) -> None:
         """Let the next calls of an operation fail without effect.
@@ -81,6 +121,20 @@ class KinesisModel:
         Raises:
             ValueError: there is no such operation.
         """
-        if operation not in _OPERATIONS:
+        if operation not in _OPERATIONS and operation != SUBSCRIBE:
             raise ValueError(f"no such operation: {operation!r}")
         self._faults.add(operation, Fault(code), times)
+
+    def clear_faults(self) -> None:
+        """Nothing is to fail any more."""
+        self._faults.clear()
+        self.troubles.clear()
+
+    def _begin(self, operation: str) -> None:
+        self.calls[operation] += 1
+        fault = self._faults.take(operation)
+        if fault is not None:
+            raise ServiceError(fault.code, f"{operation} was told to fail")
+
+    def _look_at_clock(self) -> None:
+        self._account.advance(self._now())

@@ -5,7 +5,10 @@ Does not know its stream; who may split or merge it is decided there.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -50,6 +53,7 @@ class Shard:
         closed_tick: where its sequence numbers end, None while it is open.
         closed_s: when.
         children: the shards that follow it.
+        bells: called when there is something new to read; they must only take note, as the change may be half done.
     """
 
     index: int
@@ -63,6 +67,8 @@ class Shard:
     children: list[Shard] = field(default_factory=list["Shard"])
     records: RecordLog = field(default_factory=RecordLog)
     traffic: ReadTraffic = field(default_factory=ReadTraffic)
+    bells: dict[int, Callable[[], None]] = field(default_factory=dict[int, "Callable[[], None]"])
+    _continued: array[int] = field(default_factory=lambda: array("Q"))
 
     @property
     def shard_id(self) -> str:
@@ -75,10 +81,25 @@ class Shard:
         return self.closed_tick is None
 
     def has_issued(self, tick: int) -> bool:
-        """Whether that was its first or last number or that of one of its records, as far as that is still known."""
+        """Whether a caller can have that number from here, as far as that is still known.
+
+        That is: its first or last number, that of a record, or one to continue at.
+        """
         if tick in {self.opened_tick, self.closed_tick}:
             return True
+        index = bisect_left(self._continued, tick)
+        if index < len(self._continued) and self._continued[index] == tick:
+            return True
         return tick > self.opened_tick and self.records.may_hold(tick)
+
+    def continue_at(self, tick: int) -> None:
+        """Issue a number without a record; ticks come in rising order."""
+        self._continued.append(tick)
+
+    def wake(self) -> None:
+        """Tell whoever waits for this shard."""
+        for ring in tuple(self.bells.values()):
+            ring()
 
     def hash_range(self) -> dict[str, object]:
         """`HashKeyRange` on the wire."""

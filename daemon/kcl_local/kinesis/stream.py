@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import deque
 
 from kcl_local.kinesis.arguments import MAX_HASH
+from kcl_local.kinesis.consumer import Consumer
 from kcl_local.kinesis.errors import invalid_argument, not_found
 from kcl_local.kinesis.records import StoredRecord
 from kcl_local.kinesis.sequence import SequenceNumbers
@@ -17,36 +18,44 @@ from kcl_local.kinesis.shard import Shard
 
 ACCOUNT_ID = "123456789012"
 REGION = "us-east-1"
-ARN_PREFIX = f"arn:aws:kinesis:{REGION}:{ACCOUNT_ID}:stream/"
 HOUR_S = 3600
 
 
 class Stream:
-    """A stream of the one account and region.
+    """A stream of the one region.
 
     Args:
-        name: unique in the account.
+        arn: its account and name, see `stream_arn`.
         shard_count: open shards to begin with, of equal hash ranges.
         numbers: shared by all streams of the model.
         created_s: epoch seconds.
         mode: PROVISIONED or ON_DEMAND; only told, never acted upon.
+        record_bytes_max: data and partition key of one record.
         retention_hours: how long records and closed shards are kept.
+
+    Attributes:
+        consumers: those registered for enhanced fan-out, by name.
+        trimmed_before_s: what came before is gone, even where the retention would have kept it.
     """
 
     def __init__(
         self,
-        name: str,
+        arn: str,
         shard_count: int,
         *,
         numbers: SequenceNumbers,
         created_s: float,
         mode: str,
+        record_bytes_max: int,
         retention_hours: int,
     ) -> None:
-        self.name = name
-        self.arn = ARN_PREFIX + name
+        self.arn = arn
+        self.name = arn.rpartition("/")[2]
+        self.consumers: dict[str, Consumer] = {}
+        self.trimmed_before_s = 0.0
         self.created_s = created_s
         self.mode = mode
+        self.record_bytes_max = record_bytes_max
         self.retention_hours = retention_hours
         self.numbers = numbers
         self.identity = numbers.next_tick()  # tells this stream from an earlier one of the same name
@@ -81,13 +90,15 @@ class Stream:
 
     def horizon_s(self, now_s: float) -> float:
         """Records from before that time are gone."""
-        return now_s - self.retention_hours * HOUR_S
+        return max(now_s - self.retention_hours * HOUR_S, self.trimmed_before_s)
 
     def expire(self, now_s: float) -> None:
         """Forget the closed shards whose last record is certainly gone."""
         horizon_s = self.horizon_s(now_s)
         while self._closed and (self._closed[0].closed_s or 0.0) < horizon_s:
-            del self._shards[self._closed.popleft().shard_id]
+            expired = self._closed.popleft()
+            del self._shards[expired.shard_id]
+            expired.wake()
 
     def put(
         self, key_hash: int, partition_key: str, data: str, *, size_bytes: int, now_s: float
@@ -96,6 +107,7 @@ class Stream:
         shard = self._open[bisect_right(self._open, key_hash, key=lambda shard: shard.start_hash) - 1]
         tick = self.numbers.next_tick()
         shard.records.append(StoredRecord(tick, now_s, partition_key, data, size_bytes))
+        shard.wake()
         return shard, tick
 
     def split(self, shard: Shard, at_hash: int, now_s: float) -> None:
@@ -157,12 +169,18 @@ class Stream:
         shard.closed_tick = self.numbers.next_tick()
         shard.closed_s = now_s
         self._closed.append(shard)
+        shard.wake()
 
     def _require_open(self, shard: Shard) -> None:
         if not shard.is_open:
             raise invalid_argument(
                 f"shard {shard.shard_id} of stream {self.name} has already been merged or split"
             )
+
+
+def stream_arn(name: str, account_id: str = ACCOUNT_ID) -> str:
+    """The ARN of that stream."""
+    return f"arn:aws:kinesis:{REGION}:{account_id}:stream/{name}"
 
 
 def even_starts(count: int) -> list[int]:

@@ -18,14 +18,14 @@ class ShardIterator:
     """A position in a shard.
 
     Args:
-        stream_name: where the shard is.
+        stream_arn: where the shard is.
         stream_identity: `Stream.identity`, so that a new stream of the same name refuses it.
         shard_id: the shard.
         after_tick: every record above it is still to be read.
         issued_s: when it was made; it is good for a while only.
     """
 
-    stream_name: str
+    stream_arn: str
     stream_identity: int
     shard_id: str
     after_tick: int
@@ -36,7 +36,7 @@ class ShardIterator:
         return _pack(
             [
                 "iterator",
-                self.stream_name,
+                self.stream_arn,
                 self.stream_identity,
                 self.shard_id,
                 self.after_tick,
@@ -54,10 +54,8 @@ class ShardIterator:
             or fields[0] != "iterator"
         ):
             raise invalid_argument("ShardIterator is not valid")
-        _kind, name, identity, shard_id, tick, issued_s = cast(
-            "tuple[str, str, int, str, int, float]", fields
-        )
-        return cls(name, identity, shard_id, tick, issued_s)
+        _kind, arn, identity, shard_id, tick, issued_s = cast("tuple[str, str, int, str, int, float]", fields)
+        return cls(arn, identity, shard_id, tick, issued_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +63,14 @@ class ShardPage:
     """Where ListShards goes on.
 
     Args:
-        stream_name: what is listed.
+        stream_arn: what is listed.
         stream_identity: `Stream.identity`.
         after_shard_id: the last shard given.
         issued_s: when it was made.
         shard_filter: the first call's ShardFilter.
     """
 
-    stream_name: str
+    stream_arn: str
     stream_identity: int
     after_shard_id: str
     issued_s: float
@@ -81,7 +79,7 @@ class ShardPage:
     def encode(self) -> str:
         """As on the wire."""
         fields = [
-            self.stream_name,
+            self.stream_arn,
             self.stream_identity,
             self.after_shard_id,
             self.issued_s,
@@ -95,14 +93,42 @@ class ShardPage:
         match _unpack(text):
             case [
                 "page",
-                str(name),
+                str(arn),
                 int(identity),
                 str(shard_id),
                 float() | int() as issued_s,
                 None | dict() as kept,
             ]:
                 shard_filter = cast("dict[str, object] | None", kept)
-                return cls(name, identity, shard_id, float(issued_s), shard_filter)
+                return cls(arn, identity, shard_id, float(issued_s), shard_filter)
+            case _:
+                raise invalid_argument("NextToken is not valid")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPage:
+    """Where ListStreamConsumers goes on.
+
+    Args:
+        stream_arn: whose consumers.
+        stream_identity: `Stream.identity`.
+        after_name: the last consumer given.
+    """
+
+    stream_arn: str
+    stream_identity: int
+    after_name: str
+
+    def encode(self) -> str:
+        """As on the wire."""
+        return _pack(["consumers", self.stream_arn, self.stream_identity, self.after_name])
+
+    @classmethod
+    def decode(cls, text: str) -> ConsumerPage:
+        """Read what `encode` wrote; ServiceError `InvalidArgumentException` for anything else."""
+        match _unpack(text):
+            case ["consumers", str(arn), int(identity), str(after_name)]:
+                return cls(arn, identity, after_name)
             case _:
                 raise invalid_argument("NextToken is not valid")
 

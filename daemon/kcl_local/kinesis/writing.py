@@ -29,7 +29,7 @@ class _Entry:
 def put_record(account: Account, arguments: Arguments) -> Answer:
     """PutRecord. SequenceNumberForOrdering needs no care: numbers always grow here."""
     stream = account.readable_stream(arguments)
-    entry = _read(arguments, account.options.record_bytes_max)
+    entry = _read(arguments, stream.record_bytes_max)
     return _store(account, stream, entry) | {"EncryptionType": "NONE"}
 
 
@@ -39,7 +39,7 @@ def put_records(account: Account, arguments: Arguments) -> Answer:
     given = arguments.structures("Records")
     if not 1 <= len(given) <= _BATCH_MAX:
         raise malformed(f"Records must have 1 to {_BATCH_MAX} records, not {len(given)}")
-    entries = [_read(record, account.options.record_bytes_max) for record in given]
+    entries = [_read(record, stream.record_bytes_max) for record in given]
     if sum(entry.size_bytes for entry in entries) > _BATCH_BYTES_MAX:
         raise invalid_argument(
             f"Records must have at most {_BATCH_BYTES_MAX} bytes of data and partition keys"

@@ -84,8 +84,10 @@ def test_describe_stream_pages_by_shard() -> None:
     ("arguments", "code"),
     [
         ({}, "InvalidArgumentException"),
-        ({"StreamARN": "arn:aws:kinesis:us-east-1:999999999999:stream/orders"}, "InvalidArgumentException"),
+        ({"StreamARN": "arn:aws:kinesis:us-east-1:999999999999:stream/orders"}, "ResourceNotFoundException"),
         ({"StreamARN": ARN, "StreamName": "other"}, "InvalidArgumentException"),
+        ({"StreamARN": ARN.replace("us-east-1", "eu-west-1")}, "InvalidArgumentException"),
+        ({"StreamARN": "orders"}, "InvalidArgumentException"),
         ({"StreamName": 7}, "ValidationException"),
         ({"StreamName": "other"}, "ResourceNotFoundException"),
     ],

@@ -1,0 +1,193 @@
+"""`kcl-daemon local` and `python -m kcl_local`: all endpoints until a signal or the end of stdin. Knows only the server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import anyio
+import click
+import orjson
+
+from kcl_local.kinesis.errors import ServiceError
+from kcl_local.kinesis.options import DEFAULTS, FanOut, Limits, Options
+from kcl_local.server import Endpoints, LocalOptions, local_endpoints
+
+_FAN_OUT: Final = FanOut()
+_SHARDS_MAX: Final = 10_000
+Form = Literal["shell", "env", "json"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewStream:
+    """A stream to create.
+
+    Args:
+        name: its name, or the ARN of a stream in another account.
+        shard_count: open shards to begin with.
+    """
+
+    name: str
+    shard_count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> NewStream:
+        """From `NAME` or `NAME:SHARDS`; the name may be an ARN. BadParameter for anything else."""
+        prefix, slash, last = text.rpartition("/")
+        name, colon, count = last.partition(":")
+        if not name or (
+            colon and not (count.isascii() and count.isdigit() and 0 < int(count) <= _SHARDS_MAX)
+        ):
+            raise click.BadParameter(
+                f"{text!r} is not a stream name, or a name and a shard count such as orders:4"
+            )
+        return cls(prefix + slash + name, int(count or 1))
+
+
+def _port(option: str, service: str) -> click.Option:
+    return click.Option(
+        [option],
+        type=click.IntRange(0, 65_535),
+        default=0,
+        show_default="any free port",
+        metavar="PORT",
+        help=f"Port of {service} on 127.0.0.1.",
+    )
+
+
+def _seconds(option: str, default: float, text: str) -> click.Option:
+    return click.Option(
+        [option],
+        type=click.FloatRange(min=0),
+        default=default,
+        show_default=True,
+        metavar="SECONDS",
+        help=text,
+    )
+
+
+_PARAMETERS: Final[list[click.Parameter]] = [
+    click.Option(
+        ["--stream", "streams"],
+        multiple=True,
+        type=NewStream.parse,
+        metavar="NAME[:SHARDS]",
+        help="Create this stream; repeatable.",
+    ),
+    _port("--kinesis-port", "Kinesis"),
+    _port("--dynamodb-port", "DynamoDB and STS"),
+    _port("--cloudwatch-port", "CloudWatch"),
+    click.Option(
+        ["--format", "form"],
+        type=click.Choice(["shell", "env", "json"]),
+        default="shell",
+        show_default=True,
+        help="How to tell where they are: export lines, NAME=value lines, or one line of JSON.",
+    ),
+    click.Option(
+        ["--throttle"], is_flag=True, help="Refuse reads above 5 a second and 2 MiB a second of a shard."
+    ),
+    _seconds("--iterator-ttl-s", DEFAULTS.iterator_ttl_s, "Life of iterators."),
+    _seconds("--creating-s", 0.0, "How long a new stream is CREATING."),
+    _seconds("--consumer-creating-s", 0.0, "How long a new fan-out consumer is CREATING."),
+    _seconds("--subscription-s", _FAN_OUT.lasts_s, "Life of subscriptions."),
+    _seconds("--idle-event-s", _FAN_OUT.idle_s, "Time between events without records."),
+    click.Option(["--until-eof"], is_flag=True, help="Also end when stdin, a pipe or terminal, is closed."),
+]
+
+
+def _run(
+    *,
+    streams: tuple[NewStream, ...],
+    kinesis_port: int,
+    dynamodb_port: int,
+    cloudwatch_port: int,
+    form: Form,
+    throttle: bool,
+    iterator_ttl_s: float,
+    creating_s: float,
+    consumer_creating_s: float,
+    subscription_s: float,
+    idle_event_s: float,
+    until_eof: bool,
+) -> None:
+    kinesis = Options(
+        limits=Limits() if throttle else None,
+        iterator_ttl_s=iterator_ttl_s,
+        creating_s=creating_s,
+        fan_out=FanOut(creating_s=consumer_creating_s, lasts_s=subscription_s, idle_s=idle_event_s),
+    )
+    options = LocalOptions(
+        kinesis=kinesis,
+        kinesis_port=kinesis_port,
+        dynamodb_port=dynamodb_port,
+        cloudwatch_port=cloudwatch_port,
+    )
+    try:
+        anyio.run(_serve, options, streams, form, until_eof)
+    except OSError as error:
+        raise click.ClickException(f"cannot serve: {error}") from error
+
+
+local: Final = click.Command(
+    "local",
+    callback=_run,
+    params=_PARAMETERS,
+    short_help="Serve Kinesis, DynamoDB, STS and CloudWatch on this machine.",
+    help="Serve Kinesis, DynamoDB, STS and CloudWatch on loopback, in memory, until SIGINT or SIGTERM.\n\n"
+    "What is printed comes when all of them answer: environment variables that lead any AWS SDK there, with "
+    "credentials that nobody checks.",
+)
+
+
+async def _serve(options: LocalOptions, streams: tuple[NewStream, ...], form: Form, until_eof: bool) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with local_endpoints(options) as endpoints:
+            for stream in streams:
+                _create(endpoints, stream)
+            click.echo(told(endpoints, form))
+            async with anyio.create_task_group() as tasks:
+                if until_eof:
+                    tasks.start_soon(_end_with_stdin, tasks.cancel_scope)
+                async for _ in signals:
+                    break
+                tasks.cancel_scope.cancel()
+
+
+def told(endpoints: Endpoints, form: Form) -> str:
+    """Where the endpoints are.
+
+    Args:
+        endpoints: running.
+        form: `shell`: lines for a shell to evaluate; `env`: the same without `export`; `json`: one line.
+    """
+    environment = endpoints.environment()
+    if form == "json":
+        urls = {
+            "kinesis_url": endpoints.kinesis_url,
+            "dynamodb_url": endpoints.dynamodb_url,
+            "cloudwatch_url": endpoints.cloudwatch_url,
+        }
+        return orjson.dumps({**urls, "environment": environment}).decode()
+    export = "export " if form == "shell" else ""
+    return "\n".join(f"{export}{name}={value}" for name, value in environment.items())
+
+
+def _create(endpoints: Endpoints, stream: NewStream) -> None:
+    naming = "StreamARN" if stream.name.startswith("arn:") else "StreamName"
+    try:
+        endpoints.kinesis.handle("CreateStream", {naming: stream.name, "ShardCount": stream.shard_count})
+    except ServiceError as error:
+        raise click.BadParameter(f"{stream.name}: {error.message}", param_hint="--stream") from error
+
+
+async def _end_with_stdin(scope: anyio.CancelScope) -> None:
+    stdin = sys.stdin.fileno()
+    while True:
+        await anyio.wait_readable(stdin)
+        if not os.read(stdin, 65536):
+            scope.cancel()
+            return

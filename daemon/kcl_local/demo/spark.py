@@ -1,0 +1,249 @@
+"""The demo's second application, on Spark: a daemon of its own on the same stream, and the account of its output.
+
+Owns its properties file, the reading of its parquet files while they grow, and the comparison with a batch computation
+over all records of the stream. What is computed is `sparkwords`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlparse
+
+import anyio
+
+from kcl_local.demo.errors import DemoError
+from kcl_local.demo.processes import Running
+from kcl_local.demo.properties import DaemonFile
+from kcl_local.demo.stream import Stream, in_thread, said_by
+from kcl_local.demo.text import words
+
+if TYPE_CHECKING:
+    from mypy_boto3_kinesis.type_defs import RecordTypeDef
+
+    from kcl_local.demo.stage import Stage
+
+APPLICATION: Final = "demo-spark"
+FOLDER: Final = "spark"
+SETTLED_WITHIN_S: Final = 240.0
+STOPPED_WITHIN_S: Final = 90.0
+WINDOW_S: Final = 5
+_LOOK_S: Final = 0.5
+_TOP_WORDS: Final = 3
+
+Window = tuple[int, str]
+"""Epoch seconds at which a window begins, and a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkProgress:
+    """What the screen shows of it.
+
+    Args:
+        batches: micro-batches whose counts are written.
+        records: seen.
+        windows: with words in them.
+        top: the most frequent words so far.
+    """
+
+    batches: int
+    records: int
+    windows: int
+    top: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOutcome:
+    """The account of the Spark application.
+
+    Args:
+        records: different ones that it saw.
+        lost: records that it did not see.
+        repeated: records that are in its output more than once.
+        windows: how many windows have words.
+        words_agree: whether its counts, window by window, are those of a batch computation over the stream.
+        exit_code: of its daemon, after SIGTERM.
+    """
+
+    records: int
+    lost: int
+    repeated: int
+    windows: int
+    words_agree: bool
+    exit_code: int
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.lost == 0 and self.repeated == 0 and self.words_agree and self.exit_code == 0
+
+
+@dataclass(slots=True)
+class Output:
+    """The parquet files of the pipeline, read as they grow.
+
+    Args:
+        folder: where the daemon runs.
+    """
+
+    folder: Path
+    counts: dict[Window, int] = field(default_factory=dict[Window, int])
+    seen: Counter[str] = field(default_factory=Counter[str])
+    batches: int = 0
+    _read: set[str] = field(default_factory=set[str])
+
+    def look(self) -> None:
+        """Take in what is new: whole batches of counts in their order, and files that the sink's log names."""
+        while (done := self.folder / "out" / "counts" / f"batch_id={self.batches}" / "_SUCCESS").exists():
+            for row in _rows(sorted(done.parent.glob("*.parquet"))):
+                self.counts[int(row["start"].timestamp()), row["word"]] = row["count"]
+            self.batches += 1
+        for path in _logged(self.folder / "out" / "seen" / "_spark_metadata"):
+            if str(path) not in self._read:
+                self._read.add(str(path))
+                self.seen.update(row["sequence_number"] for row in _rows([path]))
+
+    def progress(self) -> SparkProgress:
+        """For the screen."""
+        totals: Counter[str] = Counter()
+        for (_, word), count in self.counts.items():
+            totals[word] += count
+        return SparkProgress(
+            batches=self.batches,
+            records=len(self.seen),
+            windows=len({start for start, _ in self.counts}),
+            top=tuple(totals.most_common(_TOP_WORDS)),
+        )
+
+
+class SparkJob:
+    """The application while it runs.
+
+    Args:
+        running: its daemon.
+        stream: that it reads.
+        output: that it writes.
+    """
+
+    def __init__(self, running: Running, stream: Stream, output: Output) -> None:
+        self.running = running
+        self._stream = stream
+        self._output = output
+
+    async def look(self) -> SparkProgress:
+        """Read what is new in its output."""
+        await anyio.to_thread.run_sync(self._output.look)
+        return self._output.progress()
+
+    async def settled(self, records: int) -> bool:
+        """Wait until it has seen so many records and counted the words of each; False where that takes too long."""
+        with anyio.move_on_after(SETTLED_WITHIN_S):
+            while len(self._output.seen) < records:
+                await self.look()
+                await anyio.sleep(_LOOK_S)
+            expected = await self._expected()
+            while self._output.counts != expected:
+                await self.look()
+                await anyio.sleep(_LOOK_S)
+            return True
+        return False
+
+    async def close(self, written: Iterable[int]) -> SparkOutcome:
+        """Stop it, and settle the accounts.
+
+        Args:
+            written: sequence numbers of all records.
+        """
+        exit_code = await self.running.stop(STOPPED_WITHIN_S)
+        await self.look()
+        seen, expected = self._output.seen, await self._expected()
+        return SparkOutcome(
+            records=len(seen),
+            lost=sum(1 for number in written if str(number) not in seen),
+            repeated=sum(count - 1 for count in seen.values()),
+            windows=len({start for start, _ in self._output.counts}),
+            words_agree=self._output.counts == expected,
+            exit_code=exit_code,
+        )
+
+    async def _expected(self) -> dict[Window, int]:
+        """The batch computation: every record of the stream, read once more, its words counted by window."""
+        found: Counter[Window] = Counter()
+        for shard in await self._stream.shards():
+            for arrival_s, data in await in_thread(_records_of, self._stream, shard.shard_id):
+                start = arrival_s // WINDOW_S * WINDOW_S
+                found.update((start, word) for word in words(data))
+        return dict(found)
+
+
+@asynccontextmanager
+async def spark_job(stage: Stage) -> AsyncGenerator[SparkJob]:
+    """The application beside the other one, for the time of the block; DemoError where Spark is not installed."""
+    if find_spec("pyspark") is None or find_spec("kcl_spark") is None:
+        raise DemoError("--spark needs the Spark client: pip install 'kcl-daemon[spark]'")
+    folder = stage.directory / FOLDER
+    folder.mkdir()
+    file = DaemonFile(
+        executable="",
+        worker_id="spark-worker",
+        application=APPLICATION,
+        stream=stage.stream.name,
+        kinesis_url=stage.urls.kinesis,
+        dynamodb_url=stage.urls.dynamodb,
+        more={
+            "sparkPipeline": "kcl_local.demo.sparkwords:counts",
+            "sparkMaster": "local[2]",
+            "sparkDriverMemory": "700m",
+            "sparkConf.spark.ui.enabled": "false",
+            "sparkConf.spark.sql.shuffle.partitions": "2",
+        },
+    )
+    properties = folder / "spark-worker.properties"
+    text = "".join(f"{line}\n" for line in file.text().splitlines() if not line.startswith("executableName"))
+    properties.write_text(text, "ascii")
+    async with stage.processes.daemon("the Spark daemon", properties, stage.ledgers) as running:
+        yield SparkJob(running, stage.stream, Output(folder))
+
+
+def _records_of(stream: Stream, shard_id: str) -> list[tuple[int, bytes]]:
+    """Arrival in epoch seconds and data of every record of a shard."""
+    found: list[tuple[int, bytes]] = []
+    with said_by("GetRecords"):
+        answer = stream.client.get_shard_iterator(
+            StreamName=stream.name, ShardId=shard_id, ShardIteratorType="TRIM_HORIZON"
+        )
+        iterator: str | None = answer["ShardIterator"]
+        while iterator:
+            page = stream.client.get_records(ShardIterator=iterator)
+            found += [(_arrival_s(record), record["Data"]) for record in page["Records"]]
+            at_tip = not page["Records"] and page.get("MillisBehindLatest") == 0
+            iterator = None if at_tip else page.get("NextShardIterator")
+    return found
+
+
+def _arrival_s(record: RecordTypeDef) -> int:
+    arrived = record.get("ApproximateArrivalTimestamp")
+    assert arrived is not None, "the endpoint gives every record one"
+    return int(arrived.timestamp())
+
+
+def _rows(files: list[Path]) -> list[dict[str, Any]]:
+    from pyarrow import parquet  # noqa: PLC0415 - only where Spark is
+
+    return [row for path in files for row in parquet.ParquetFile(path).read().to_pylist()]
+
+
+def _logged(log: Path) -> list[Path]:
+    """The files that the file sink's log of finished batches names."""
+    try:
+        entries = [path for path in log.iterdir() if path.name.partition(".")[0].isdigit()]
+    except FileNotFoundError:
+        return []
+    lines = [line for entry in entries for line in entry.read_text("utf-8").splitlines()[1:]]
+    return sorted({Path(unquote(urlparse(json.loads(line)["path"]).path)) for line in lines})

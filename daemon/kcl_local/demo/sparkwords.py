@@ -1,0 +1,43 @@
+"""The pipeline of the demo's second application: a word count in windows, on Spark.
+
+A pipeline as a user would write one. Knows nothing of the demo around it; runs in the Spark engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the customary name
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import ArrayType, StringType
+
+from kcl_local.demo.text import words
+from kcl_spark import pipeline, sinks
+
+WINDOW_S: Final = 5
+
+
+@pipeline
+def counts(records: DataFrame) -> Iterator[DataStreamWriter]:
+    """Words in windows of their arrival, into parquet; and which records were seen, into parquet too."""
+    split = F.udf(words, ArrayType(StringType()))
+    counted = (
+        records.withWatermark("approximate_arrival_timestamp", "1 hour")
+        .select(F.explode(split("data")).alias("word"), "approximate_arrival_timestamp")
+        .groupBy(F.window("approximate_arrival_timestamp", f"{WINDOW_S} seconds").alias("window"), "word")
+        .count()
+        .select(F.col("window.start").alias("start"), "word", "count")
+    )
+    yield (
+        counted.writeStream.queryName("counts")
+        .outputMode("update")
+        .foreachBatch(sinks.overwrite_batch("out/counts"))
+    )
+    yield (
+        records.select("shard_id", "sequence_number")
+        .writeStream.queryName("seen")
+        .format("parquet")
+        .option("path", "out/seen")
+    )
