@@ -19,6 +19,7 @@ from tests.simulator.runner import Outcome, run_plan
 from tests.simulator.scenarios import SCENARIOS, draw_plan
 
 _ALL: Final = "all"
+_TELL_EVERY: Final = 200
 Task = tuple[str, int]
 
 
@@ -56,7 +57,8 @@ def main(
     names = list(SCENARIOS) if scenario == _ALL else [scenario]
     sizes = Sizes(workers=workers, shards=shards, seconds=seconds)
     tasks = [(name, seed) for seed in range(first, first + seeds) for name in names]
-    failed = _report(_outcomes(tasks, sizes, jobs=1 if trace else jobs, trace=trace), sizes, seeds=seeds)
+    outcomes = _outcomes(tasks, sizes, jobs=1 if trace else jobs, trace=trace)
+    failed = _report(_with_progress(outcomes, len(tasks)), sizes, seeds=seeds)
     sys.exit(1 if failed else 0)
 
 
@@ -73,6 +75,14 @@ def _outcomes(tasks: list[Task], sizes: Sizes, *, jobs: int, trace: bool) -> Ite
         return
     with ProcessPoolExecutor(jobs) as pool:
         yield from pool.map(run, tasks, chunksize=4)
+
+
+def _with_progress(outcomes: Iterable[Outcome], total: int) -> Iterator[Outcome]:
+    """The outcomes, and on stderr now and then how many there have been: thousands take an hour."""
+    for done, outcome in enumerate(outcomes, start=1):
+        yield outcome
+        if done % _TELL_EVERY == 0:
+            click.echo(f"{done} of {total} runs", err=True)
 
 
 def _report(outcomes: Iterable[Outcome], sizes: Sizes, *, seeds: int) -> int:

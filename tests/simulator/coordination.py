@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tests.simulator.draws import Draw, cuts
 from tests.simulator.life import Service
-from tests.simulator.plan import DieInHandoff, Pause, Plan, Planned, Side, Start, Step, Who
+from tests.simulator.plan import DieInHandoff, Pause, Plan, Planned, Side, Start, Step, Stop, Who
 
 
 def leader_paused(draw: Draw) -> Plan:
@@ -46,6 +46,33 @@ def handoff_killed(draw: Draw) -> Plan:
     )
     joins = draw.some(Start, count=(1, 4), between_s=(20.0, 150.0))
     return replace(plan, happenings=(*draw.arrivals(draw.workers(1, 3)), *deaths, *joins))
+
+
+def farewell_killed(draw: Draw) -> Plan:
+    """Workers stop and announce who is next; either side or the leader dies meanwhile, or the next owner stops as well."""
+    plan = draw.plan(faults_s=200.0, shards=(3, 10))
+    chance = draw.chance
+    moments = [chance.uniform(30.0, 150.0) for _ in range(chance.between(1, 4))]
+    stops = [
+        Planned(moment + later_s, Stop(draw.target(), chance.uniform(0.0, 8.0)))
+        for moment in moments
+        # One after the other, both at once, or the second when it has just been named.
+        for later_s in (0.0, chance.pick((0.0, 0.05, 0.5, 2.0, 4.0, 30.0)))
+    ]
+    deaths = [
+        Planned(
+            max(0.0, moment - 0.1),
+            DieInHandoff(
+                step=chance.pick((Step.ASKED, Step.ASKED, Step.CHECKPOINTED, Step.PASSED_ON)),
+                side=chance.pick(tuple(Side)),
+                after_s=chance.pick((0.0, 0.02, 0.5, 2.0, 3.5)),
+                replaced_after_s=chance.pick((0.5, 5.0, 20.0)),
+            ),
+        )
+        for moment in moments
+        if chance.happens(0.7)
+    ]
+    return replace(plan, happenings=(*draw.arrivals(draw.workers(2, 5)), *stops, *deaths))
 
 
 def index_missing(draw: Draw) -> Plan:

@@ -6,19 +6,32 @@ write that took effect, with the row before and after.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import anyio
 
+from kcl_daemon.aws.transactions import row_key
 from kcl_daemon.errors import IteratorExpired, TableNotFound
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Written
-from kcl_daemon.ports import Fetched, Kinesis, ReadFrom, StreamRef, StreamSummary, Table, TableState
+from kcl_daemon.leases.table import Conditions, Row, RowCheck, RowUpdate, Written
+from kcl_daemon.ports import (
+    Committed,
+    Fetched,
+    InTable,
+    Kinesis,
+    ReadFrom,
+    StreamRef,
+    StreamSummary,
+    Table,
+    Tables,
+    TableState,
+)
 from kcl_daemon.shards.shard import InitialPosition, Shard
 from tests.simulator.life import Life, Service
 from tests.simulator.loop import at_once, now
+from tests.simulator.memory.transactions import MemoryTransactions
 from tests.simulator.network import Network
 
 # How long DynamoDB takes to make a table usable.
@@ -165,6 +178,39 @@ class FaultyTable:
             return written
 
         return await self._network.call(self._life, Service.DYNAMODB, operation, effect, writes=True)
+
+
+class FaultyTransactions:
+    """Port Transactions of one worker over tables that all workers share."""
+
+    def __init__(self, tables: Tables, *, life: Life, network: Network, observer: WriteObserver) -> None:
+        self._tables = {
+            table.name: table for table in (tables.leases, tables.worker_metrics, tables.coordinator)
+        }
+        self._transactions = MemoryTransactions(self._tables.values())
+        self._life = life
+        self._network = network
+        self._observer = observer
+
+    async def commit(self, parts: Sequence[InTable]) -> Committed:
+        """Write several rows at one moment."""
+        return await self._network.call(
+            self._life, Service.DYNAMODB, "TransactWriteItems", lambda: self._effect(parts), writes=True
+        )
+
+    def _effect(self, parts: Sequence[InTable]) -> Committed:
+        before = self._rows(parts)
+        committed = at_once(self._transactions.commit(parts))
+        if committed.applied:
+            for part, old, new in zip(parts, before, self._rows(parts), strict=True):
+                if not isinstance(part.what, RowCheck):
+                    self._observer.row_written(
+                        RowWrite(now(), self._life.worker_id, part.table.name, row_key(part), old, new)
+                    )
+        return committed
+
+    def _rows(self, parts: Sequence[InTable]) -> list[Row | None]:
+        return [at_once(self._tables[part.table.name].get(row_key(part))) for part in parts]
 
 
 class FaultyKinesis:

@@ -16,25 +16,33 @@ import anyio
 from kcl_daemon.app import Adapters, build
 from kcl_daemon.config.settings import ChildSettings, Settings
 from kcl_daemon.errors import Throttled, Unavailable
-from kcl_daemon.ports import Cpu, Kinesis, Table, Tables
+from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.ports import Cpu, Kinesis, StreamRef, Table, Tables
 from kcl_daemon.shards.shard import InitialPosition
 from kcl_daemon.worker.worker import Worker
 from tests.simulator.chance import Chance
 from tests.simulator.children import SimChildren
 from tests.simulator.clock import SimClock, drawn_clock
 from tests.simulator.deliveries import Deliveries
-from tests.simulator.faults import FaultyKinesis, FaultyTable, WriteObserver
+from tests.simulator.fan_out import FaultyFanOut
+from tests.simulator.faults import FaultyKinesis, FaultyTable, FaultyTransactions, WriteObserver
 from tests.simulator.habits import Nursery
+from tests.simulator.java_host import Host
+from tests.simulator.java_rows import Dialect
+from tests.simulator.java_worker import JavaWorker
 from tests.simulator.life import Life
 from tests.simulator.loop import Promise, current_loop, now
+from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.network import Network
-from tests.simulator.plan import Plan
+from tests.simulator.plan import Kind, Plan, StartApart
 from tests.simulator.stream import STREAM_NAME
+from tests.simulator.table_moves import OldReports
 from tests.simulator.trace import Trace, TraceLog
 from tests.simulator.violation import report
 
 # A call that began in trouble has ended by then, in production by its own time-outs.
 _ECHO_S: Final = 60.0
+_NAMES: Final = {Kind.OURS: "worker", Kind.JAVA: "java"}
 
 
 class SimWorker:
@@ -43,23 +51,23 @@ class SimWorker:
     def __init__(
         self,
         life: Life,
-        settings: Settings,
-        adapters: Adapters,
+        make: Callable[[], Worker | JavaWorker],
         *,
+        kind: Kind,
         clock: SimClock,
         children: SimChildren,
         may_give_up: Callable[[], bool],
     ) -> None:
         self._may_give_up = may_give_up
         self.life = life
+        self.kind = kind
         self.clock = clock
         self.children = children
         self.started_at_s = now()
         self.stop_asked_at_s: float | None = None
         self.ended: Promise[None] = Promise()
-        self._settings = settings
-        self._adapters = adapters
-        self._worker: Worker | None = None
+        self._make = make
+        self._worker: Worker | JavaWorker | None = None
 
     @property
     def worker_id(self) -> str:
@@ -84,7 +92,7 @@ class SimWorker:
             with anyio.CancelScope() as scope:
                 self.life.ensure_alive()
                 self.life.on_death(scope.cancel)
-                self._worker = build(self._settings, self._adapters)
+                self._worker = self._make()
                 if self.stop_asked_at_s is not None:
                     self._worker.request_stop()
                 await self._worker.run()
@@ -122,6 +130,7 @@ class Fleet:
         *,
         tables: Tables,
         kinesis: Kinesis,
+        fan_out: MemoryFanOut,
         network: Network,
         nursery: Nursery,
         deliveries: Deliveries,
@@ -132,6 +141,7 @@ class Fleet:
     ) -> None:
         self._tables = tables
         self._kinesis = kinesis
+        self._fan_out = fan_out
         self._network = network
         self._nursery = nursery
         self._deliveries = deliveries
@@ -143,50 +153,82 @@ class Fleet:
         self.workers: list[SimWorker] = []
         self.cpu_of: Callable[[str], Cpu | None] = _no_figures
         self.client_version_config = plan.leases.client_version_config
+        self.migrate_all = plan.tables.migrate_all
 
     @property
     def living(self) -> list[SimWorker]:
         """Those that work, paused ones included."""
         return [worker for worker in self.workers if worker.is_living]
 
-    def start(self, name: str | None = None) -> SimWorker:
-        """A new worker, with a name of its own or with that of one that is dead."""
+    def start(
+        self, name: str | None = None, apart: StartApart | None = None, *, kind: Kind = Kind.OURS
+    ) -> SimWorker:
+        """A new worker, with a name of its own or with that of one that is dead; `apart`: one unlike the others."""
         number = len(self.workers) + 1
-        life = Life(name or f"worker-{number}")
+        life = Life(name or f"{_NAMES[kind]}-{number}")
         chance = self._chance.fork(f"worker-{number}")
         children = SimChildren(
             life, nursery=self._nursery, chance=chance.fork("children"), deliveries=self._deliveries
         )
+        knows_one_table = apart is None or apart.supports
         clock = drawn_clock(chance.fork("clock"), life, skew_s=self._plan.skew_s, drift=self._plan.drift)
         adapters = Adapters(
             clock=clock,
             randomness=chance.fork("randomness"),
             kinesis=FaultyKinesis(self._kinesis, life=life, network=self._network),
+            fan_out=FaultyFanOut(self._fan_out, life=life, network=self._network),
             tables=Tables(
                 leases=self._table(self._tables.leases, life),
-                worker_metrics=self._table(self._tables.worker_metrics, life),
+                worker_metrics=self._table(self._tables.worker_metrics, life, knows_one_table),
                 coordinator=self._table(self._tables.coordinator, life),
+            ),
+            transactions=FaultyTransactions(
+                self._tables, life=life, network=self._network, observer=self._observer
             ),
             children=children,
             log=TraceLog(self._trace, life.worker_id),
             cpu=self.cpu_of(life.worker_id),
         )
         leases = replace(self._plan.leases, client_version_config=self.client_version_config)
-        settings = replace(worker_settings(life.worker_id, self._plan), leases=leases)
+        tables = replace(self._plan.tables, migrate_all=self.migrate_all and apart is None)
+        settings = replace(worker_settings(life.worker_id, self._plan), leases=leases, tables=tables)
+
+        def make() -> Worker | JavaWorker:
+            if kind is Kind.OURS:
+                return build(settings, adapters)
+            return JavaWorker(self._java_host(settings, adapters, clock, chance.fork("java")))
+
         worker = SimWorker(
-            life, settings, adapters, clock=clock, children=children, may_give_up=self._is_trouble_felt
+            life, make, kind=kind, clock=clock, children=children, may_give_up=self._is_trouble_felt
         )
         self.workers.append(worker)
         self._trace.note(life.worker_id, "process_started")
         current_loop().spawn(life.lane, worker.host)
         return worker
 
+    def _java_host(self, settings: Settings, adapters: Adapters, clock: SimClock, chance: Chance) -> Host:
+        busy = chance.fork("cpu")
+        return Host(
+            me=WorkerId(settings.worker_id),
+            tables=adapters.tables,
+            kinesis=adapters.kinesis,
+            stream=StreamRef(settings.stream_name),
+            clock=clock,
+            chance=chance,
+            log=TraceLog(self._trace, settings.worker_id),
+            deliveries=self._deliveries,
+            position=settings.initial_position,
+            dialect=Dialect(names_entities=self._plan.java_names_entities),
+            cpu=(lambda: busy.uniform(20.0, 60.0)) if self._plan.java_reports_cpu else None,
+        )
+
     def _is_trouble_felt(self) -> bool:
         """Whether there is trouble, or was when a call began that may end now."""
         return self.calm_since_s is None or now() - self.calm_since_s < _ECHO_S
 
-    def _table(self, table: Table, life: Life) -> FaultyTable:
-        return FaultyTable(table, life=life, network=self._network, observer=self._observer)
+    def _table(self, table: Table, life: Life, knows_one_table: bool = True) -> FaultyTable:
+        kind = FaultyTable if knows_one_table else OldReports
+        return kind(table, life=life, network=self._network, observer=self._observer)
 
 
 def _no_figures(_worker_id: str) -> Cpu | None:
@@ -204,6 +246,7 @@ def worker_settings(worker_id: str, plan: Plan) -> Settings:
         ),
         leases=plan.leases,
         retrieval=plan.retrieval,
+        shards=plan.shard_settings,
         worker_id=worker_id,
         initial_position=InitialPosition(plan.start_at),
     )

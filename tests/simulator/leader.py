@@ -12,36 +12,45 @@ from tests.simulator.faults import RowWrite
 from tests.simulator.violation import report
 
 _KEY: Final = "Leader"
+_NEWS: Final = "daemonAssigned"
 
 
 class LeaderRules:
     """Watches the lock row.
 
     Args:
-        table: name of the coordinator table.
+        tables: name of the coordinator table, and of others to which the lock may move.
         drift: how wrong clocks may run.
     """
 
-    def __init__(self, table: str, *, drift: float) -> None:
-        self._table = table
+    def __init__(self, *tables: str, drift: float) -> None:
+        self._tables = tables
         self._drift = drift
-        self._moved_at_s = 0.0
+        self._moved_at_s = dict.fromkeys(tables, 0.0)
         self.owner: str | None = None
         self.terms = 0
+        self.owners: list[str] = []
 
     def row_written(self, write: RowWrite) -> None:
         """Check a write on the lock row."""
-        if write.table != self._table or write.key != _KEY:
+        if write.table not in self._tables or write.key != _KEY:
             return
         if write.after is not None:
+            if self._is_word(write.before, write.after):
+                return
             self._well_formed(write, write.after)
         if write.before is not None and write.before.get("isReleased") is None:
             self._check_taking(write, write.before)
         owner = None if write.after is None else write.after.get("ownerName")
         if isinstance(owner, str) and owner != self.owner:
             self.terms += 1
+            self.owners.append(owner)
         self.owner = owner if isinstance(owner, str) else None
-        self._moved_at_s = write.at_s
+        self._moved_at_s[write.table] = write.at_s
+
+    def _is_word(self, before: Row | None, after: Row) -> bool:
+        """Whether only our own attribute has changed, which anybody may, and which shows nothing of the leader."""
+        return before is not None and {**before, _NEWS: ""} == {**after, _NEWS: ""} and _NEWS in before
 
     def _well_formed(self, write: RowWrite, row: Row) -> None:
         for name in ("ownerName", "leaseDuration", "recordVersionNumber"):
@@ -59,7 +68,7 @@ class LeaderRules:
             return
         duration = before.get("leaseDuration")
         lease_s = int(duration) / 1000 if isinstance(duration, str) else 0.0
-        stood_still_s = write.at_s - self._moved_at_s
+        stood_still_s = write.at_s - self._moved_at_s[write.table]
         if stood_still_s < lease_s * (1 - 2 * self._drift):
             report(
                 "leader_deposed",

@@ -35,6 +35,7 @@ class Trouble:
         expired: of GetRecords: the iterator is too old.
         latency_s: of an ordinary call, from and to.
         slow_s: of a slow call, from and to.
+        cut: of an event of a subscription: the connection breaks, and the event does not arrive.
         belated_s: how long after the caller's Unavailable the write takes effect, from and to.
     """
 
@@ -44,6 +45,7 @@ class Trouble:
     belated: float = 0.0
     slow: float = 0.0
     expired: float = 0.0
+    cut: float = 0.0
     latency_s: tuple[float, float] = (0.002, 0.02)
     slow_s: tuple[float, float] = (1.0, 30.0)
     belated_s: tuple[float, float] = (0.05, 20.0)

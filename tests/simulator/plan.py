@@ -10,6 +10,8 @@ from enum import Enum, auto
 from typing import Final
 
 from kcl_daemon.config.settings import LeaseSettings, RetrievalSettings
+from kcl_daemon.config.shard_settings import ShardSettings
+from kcl_daemon.config.table_settings import TablesSettings
 from kcl_daemon.leases.client_version import ClientVersion, ClientVersionConfig
 from kcl_daemon.shards.shard import StartAt
 from kcl_local.kinesis.options import DEFAULTS, Options
@@ -31,9 +33,18 @@ class Who(Enum):
 Target = Who | int
 
 
+class Kind(Enum):
+    """Which daemon a worker runs."""
+
+    OURS = auto()
+    JAVA = auto()  # a model of it: `java_worker`
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A new worker joins."""
+    """A new worker joins. Those that replace it later are of the same kind."""
+
+    kind: Kind = Kind.OURS
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +150,37 @@ class DieInHandoff:
     replaced_after_s: float
 
 
+class ShardEndStep(Enum):
+    """How far the end of a shard has come, by the write that shows it."""
+
+    CHILD_CREATED = auto()  # each child lease is a step of its own
+    CHILDREN_NAMED = auto()
+    FINISHED = auto()
+    RELEASED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class DieAtShardEnd:
+    """The next worker that gets so far at the end of a shard dies with that write; a new worker follows.
+
+    Args:
+        step: how far.
+        nth: at the how-many-th such write from now.
+        replaced_after_s: when the new worker starts.
+    """
+
+    step: ShardEndStep
+    nth: int
+    replaced_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteLease:
+    """A person deletes the lease of an open shard."""
+
+    rank: int
+
+
 @dataclass(frozen=True, slots=True)
 class AddAttribute:
     """Somebody else's attribute appears on every lease row, as a later version may add one."""
@@ -158,6 +200,32 @@ class Configure:
     config: ClientVersionConfig
 
 
+@dataclass(frozen=True, slots=True)
+class MigrateTables:
+    """Once all know the single table, every worker is deployed anew with `migrateAllEntitiesToLeaseTable`, one by one.
+
+    Args:
+        apart_s: the time between two of them.
+    """
+
+    apart_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StartApart:
+    """A worker that has not been set to move tables joins for a while.
+
+    Args:
+        supports: whether it tells that it knows the single table, as workers up to KCL 3.4 do not.
+        leaves_after_s: for how long it stays.
+        dies: it is killed, not stopped.
+    """
+
+    supports: bool
+    leaves_after_s: float
+    dies: bool
+
+
 Happening = (
     Start
     | Kill
@@ -169,9 +237,13 @@ Happening = (
     | DieInHandoff
     | Split
     | Merge
+    | DieAtShardEnd
+    | DeleteLease
     | AddAttribute
     | Steering
     | Configure
+    | MigrateTables
+    | StartApart
 )
 
 
@@ -202,6 +274,7 @@ class Plan:
         index_ready_at_s: until then the owner index cannot be asked.
         leases: settings of the workers.
         retrieval: settings of the workers.
+        shard_settings: settings of the workers.
         calls_for_empty: whether children are given empty batches.
         nursery: what children are like; they behave from `calm_at_s` on.
         calm_at_s: from now on nothing goes wrong any more.
@@ -215,7 +288,11 @@ class Plan:
         latency_most_s: how long a record may wait for its first child; None: any time.
         comes_from_2x: the lease table exists, without its index, and workers may take leases from living ones.
         index_build_s: how long an added index is built, from and to.
-        ends_in: the client version at the end; None: any.
+        tables: settings of the workers.
+        moves_tables: in the end everything is in the lease table, and a worker that joins then finds it there.
+        ends_in: the client versions that it may come to in the end; none: any.
+        java_names_entities: Java workers write what 3.5 writes into separate tables, else what 3.4 writes.
+        java_reports_cpu: Java workers report CPU figures.
     """
 
     shards: int
@@ -234,6 +311,7 @@ class Plan:
     stream: Options = DEFAULTS
     leases: LeaseSettings = field(default_factory=LeaseSettings)
     retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
+    shard_settings: ShardSettings = field(default_factory=ShardSettings)
     calls_for_empty: bool = False
     nursery: Nursery = field(default_factory=Nursery)
     bound_s: float = BOUND_S
@@ -245,4 +323,8 @@ class Plan:
     latency_most_s: float | None = None
     comes_from_2x: bool = False
     index_build_s: tuple[float, float] = (0.0, 0.0)
-    ends_in: ClientVersion | None = None
+    tables: TablesSettings = field(default_factory=TablesSettings)
+    moves_tables: bool = False
+    ends_in: frozenset[ClientVersion] = frozenset()
+    java_names_entities: bool = False
+    java_reports_cpu: bool = False

@@ -141,6 +141,10 @@ class LeaseTableRules:
         self.rows[key] = row
         self.views[key] = LeaseView.of(row)
 
+    def forget(self, key: str) -> None:
+        """Somebody outside the fleet deleted a row, which should not have been."""
+        del self.rows[key], self.views[key]
+
     def row_written(self, write: RowWrite) -> None:
         """Check a write and remember the row."""
         if write.table != self._table or not _is_lease(write):
@@ -188,12 +192,26 @@ class LeaseTableRules:
             )
         if not after.checkpoint.is_sentinel or after.checkpoint.is_shard_end:
             report("created_ahead", f"{write.worker_id} created {write.key} at {after.checkpoint}")
-        if after.owner is not None or after.counter or after.switches:
+        if (
+            after.owner not in (None, write.worker_id)
+            or after.checkpoint_owner
+            or after.counter
+            or after.switches
+        ):
             report("malformed_row", f"{write.worker_id} created {write.key} not as a fresh lease: {after}")
 
     def _deleted(self, write: RowWrite, before: LeaseView) -> None:
         if not before.checkpoint.is_shard_end:
             report("deleted_unfinished", f"{write.worker_id} deleted {write.key} at {before.checkpoint}")
+        for shard in self._truth.shards.values():
+            if write.key not in shard.parents or shard.shard_id in self.deleted:
+                continue
+            child = self.views.get(shard.shard_id)
+            if child is None or child.checkpoint.sequence_number in {"TRIM_HORIZON", "AT_TIMESTAMP"}:
+                report(
+                    "deleted_too_early",
+                    f"{write.worker_id} deleted {write.key}, {shard.shard_id} has not begun",
+                )
 
     def _changed(self, change: LeaseChange) -> None:
         if change.before.checkpoint != change.after.checkpoint:
@@ -261,6 +279,8 @@ class LeaseTableRules:
             return None
         if before.checkpoint_owner is not None:
             return None  # the leader may cut a hand-off short
+        if before.checkpoint.is_shard_end:
+            return None  # nobody reads it any more; a Java leader moves it like that to even out its load
         if self._may_steal and after.owner == write.worker_id:
             return None
         stood_still_s = write.at_s - self._moved_s.get(write.key, 0.0)

@@ -5,13 +5,17 @@ Owns one fault each. Used by tests only; a checker that has never been seen to f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Value, Written
 from kcl_daemon.ports import Fetched, Kinesis, ReadFrom, StreamRef, StreamSummary, Table, TableState
+from kcl_daemon.ports_fan_out import Pushed
+from kcl_daemon.retrieval.payload import Payload
 from kcl_daemon.shards.shard import InitialPosition, Shard
+from kcl_protocol.messages import Record
+from tests.simulator.memory.fan_out import MemoryFanOut, MemorySubscription
 
 
 class TableWrapper:
@@ -167,28 +171,55 @@ class KinesisWrapper:
         return self._alter(await self._kinesis.get_records(stream, shard_id, iterator, limit))
 
 
+class LosesEvents(MemoryFanOut):
+    """Every subscription to it misses its third event."""
+
+    def open(self, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom) -> MemorySubscription:
+        """Subscribe, at once."""
+        return _Lossy(super().open(consumer_arn, shard_id, read_from))
+
+
+class _Lossy(MemorySubscription):
+    def __init__(self, subscription: MemorySubscription) -> None:
+        self._whole = subscription
+        self._events = 0
+
+    async def next(self) -> Pushed | None:
+        self._events += 1
+        if self._events == 3:
+            await self._whole.next()
+        return await self._whole.next()
+
+    def close(self) -> None:
+        self._whole.close()
+
+
 def drops_a_record(fetched: Fetched) -> Fetched:
     """Leaves out one record of each longer answer."""
     records = list(fetched.records)
-    return replace(fetched, records=records[:1] + records[2:]) if len(records) > 2 else fetched
+    return _with(fetched, records[:1] + records[2:]) if len(records) > 2 else fetched
 
 
 def changes_order(fetched: Fetched) -> Fetched:
     """Gives the last record of an answer first, then the others."""
     records = list(fetched.records)
-    return replace(fetched, records=[*records[1:], records[0]]) if len(records) > 1 else fetched
+    return _with(fetched, [*records[1:], records[0]]) if len(records) > 1 else fetched
 
 
 def alters_data(fetched: Fetched) -> Fetched:
     """Gives each record other data."""
-    return replace(fetched, records=[replace(record, data="b3RoZXI=") for record in fetched.records])
+    return _with(fetched, [replace(record, data="b3RoZXI=") for record in fetched.records])
 
 
 def ends_early(fetched: Fetched) -> Fetched:
     """Says that the shard has ended as soon as there is nothing more to read."""
-    return fetched if fetched.records else replace(fetched, next_iterator=None)
+    return fetched if fetched.payload else replace(fetched, next_iterator=None)
 
 
 def gives_nothing(fetched: Fetched) -> Fetched:
     """Never gives a record."""
-    return replace(fetched, records=())
+    return _with(fetched, ())
+
+
+def _with(fetched: Fetched, records: Sequence[Record]) -> Fetched:
+    return replace(fetched, payload=Payload.of(records))

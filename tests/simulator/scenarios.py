@@ -10,13 +10,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from kcl_daemon.config.fan_out_settings import RetrievalMode
+from kcl_daemon.config.settings import RetrievalSettings
 from kcl_daemon.shards.shard import StartAt
+from kcl_local.kinesis.options import FanOut, Options
 from tests.simulator.chance import Chance
-from tests.simulator.coordination import handoff_killed, index_missing, leader_paused, worker_cut_off
+from tests.simulator.coordination import (
+    farewell_killed,
+    handoff_killed,
+    index_missing,
+    leader_paused,
+    worker_cut_off,
+)
 from tests.simulator.draws import Draw, Sizes, bad_children, cuts, mixed_trouble, reshards, short_iterators
 from tests.simulator.habits import Habits, Nursery, When
 from tests.simulator.life import Service
+from tests.simulator.mixed import mixed_fleet, mixed_fleet_troubled
 from tests.simulator.network import Trouble
+from tests.simulator.one_table import table_migration
 from tests.simulator.plan import (
     AddAttribute,
     DieAtWrites,
@@ -28,11 +39,20 @@ from tests.simulator.plan import (
     StepWallClock,
     Stop,
 )
+from tests.simulator.reshaping import (
+    cleaned_up,
+    leases_deleted,
+    reshard_storm,
+    reshard_unseen,
+    shard_end_killed,
+)
 from tests.simulator.upgrades import rolled_back, upgrade_2x
 
 # A child that failed often is restarted after a minute; then it still has to do its work.
 _CHILDREN_BOUND_S: Final = 150.0
 _CHILD_TIMEOUT_S: Final = 20.0
+# A subscription that was cut leaves the shard protected for a while, and a silent one is noticed after half a minute.
+_FAN_OUT_BOUND_S: Final = 170.0
 # A parent must be read, finished and noticed before its child shard begins; three generations do so in turn.
 _RESHARD_BOUND_S: Final = 100.0
 
@@ -157,6 +177,35 @@ def kinesis_trouble(draw: Draw) -> Plan:
     )
 
 
+def fan_out(draw: Draw) -> Plan:
+    """Shards are read by subscriptions that end early, are cut in the middle and are taken over by others; some split."""
+    chance = draw.chance
+    plan = draw.plan(faults_s=150.0, bound_s=_FAN_OUT_BOUND_S, shards=(1, 6))
+    options = FanOut(
+        creating_s=chance.pick((0.0, 4.0)),
+        idle_s=chance.pick((5.0, 1.0)),
+        lasts_s=chance.pick((300.0, 40.0, 12.0)),
+        event_bytes_max=chance.pick((2**20, 3000)),
+    )
+    happenings = [
+        *draw.arrivals(draw.workers(1, 3)),
+        *reshards(draw, (0, 3)),
+        *cuts(draw, Service.KINESIS, (0, 2)),
+        *draw.some(lambda: draw.kill(0.5, 5.0), count=(0, 2), between_s=(10.0, 140.0)),
+        *draw.some(lambda: Stop(draw.target(), chance.uniform(0.0, 5.0)), count=(0, 2), between_s=(10.0, 140.0)),
+        *draw.some(lambda: Pause(draw.target(), chance.uniform(1.0, 40.0)), count=(0, 1), between_s=(10.0, 100.0)),
+    ]  # fmt: skip
+    return replace(
+        plan,
+        happenings=tuple(happenings),
+        kinesis=replace(mixed_trouble(chance, worst=0.1), cut=chance.pick((0.0, 0.02, 0.2))),
+        stream=Options(fan_out=options),
+        retrieval=RetrievalSettings(mode=RetrievalMode.FANOUT),
+        nursery=bad_children(chance, worst=0.01),
+        child_timeout_s=_CHILD_TIMEOUT_S,
+    )
+
+
 def children_trouble(draw: Draw) -> Plan:
     """Children that exit, hang, print garbage, answer wrongly, ignore EOF and SIGTERM."""
     plan = draw.plan(faults_s=150.0, bound_s=_CHILDREN_BOUND_S)
@@ -273,6 +322,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         table_trouble,
         ambiguous_writes,
         kinesis_trouble,
+        fan_out,
         children_trouble,
         from_latest,
         reshard,
@@ -282,9 +332,18 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         leader_paused,
         worker_cut_off,
         handoff_killed,
+        farewell_killed,
         index_missing,
         upgrade_2x,
         rolled_back,
+        table_migration,
+        reshard_storm,
+        reshard_unseen,
+        shard_end_killed,
+        leases_deleted,
+        cleaned_up,
+        mixed_fleet,
+        mixed_fleet_troubled,
         everything,
     )
 }

@@ -21,7 +21,7 @@ from tests.simulator.scenarios import draw_plan
 for name in sys.argv[1:]:
     print(name, run_plan(draw_plan(name, 3), scenario=name, seed=3).digest)
 """
-NAMES = ("everything", "reshard_killed", "worker_stopped", "bootstrap_killed")
+NAMES = ("everything", "reshard_killed", "worker_stopped", "bootstrap_killed", "mixed_fleet")
 
 
 def digest(scenario: str, seed: int) -> str:

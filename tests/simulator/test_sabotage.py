@@ -10,7 +10,8 @@ import anyio
 import pytest
 
 from kcl_daemon.app import Adapters
-from kcl_daemon.config.settings import Settings
+from kcl_daemon.config.fan_out_settings import RetrievalMode
+from kcl_daemon.config.settings import RetrievalSettings, Settings
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Table
@@ -24,6 +25,7 @@ from tests.simulator.sabotage import (
     ForgetsCounters,
     KeepsOwners,
     KinesisWrapper,
+    LosesEvents,
     NoConditions,
     ReplacesRows,
     SeesNoRows,
@@ -46,6 +48,9 @@ def plan(*happenings: Planned, shards: int = 4) -> Plan:
         calm_at_s=100.0,
         ends_at_s=200.0,
     )
+
+
+FANOUT = RetrievalSettings(mode=RetrievalMode.FANOUT)
 
 
 def outcome(of: Plan, sabotage: Sabotage | None = None) -> Outcome:
@@ -124,6 +129,13 @@ def test_leases_that_nobody_assigns_are_noticed() -> None:
 def test_a_broken_stream_is_noticed(alter: Callable[..., object], violations: set[str]) -> None:
     sabotage = Sabotage(kinesis=partial(KinesisWrapper, alter=alter))  # type: ignore[arg-type]  # each takes and gives a Fetched
     assert violation(plan(), sabotage) in violations
+
+
+def test_an_event_that_a_subscription_loses_is_a_record_that_was_skipped() -> None:
+    pushed = replace(plan(), retrieval=FANOUT)
+    assert violation(pushed) is None
+    broken = Sabotage(fan_out=lambda fan_out: LosesEvents(fan_out.model))
+    assert violation(pushed, broken) == "record_skipped"
 
 
 class FakeWorker:

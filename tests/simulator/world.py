@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 from kcl_daemon.leases.client_version import CODEC, ClientVersion
 from kcl_daemon.leases.state_row import Refusal
@@ -25,6 +25,7 @@ from tests.simulator.leader import LeaderRules
 from tests.simulator.life import Service
 from tests.simulator.liveness import Liveness
 from tests.simulator.loop import at_once, current_loop, now
+from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.simulator.memory.table import MemoryTable
 from tests.simulator.network import Network, WriteLimit
@@ -32,15 +33,20 @@ from tests.simulator.plan import (
     AddAttribute,
     Configure,
     CutOff,
+    DeleteLease,
+    DieAtShardEnd,
     DieAtWrites,
     DieInHandoff,
     Happening,
     Kill,
+    Kind,
     Merge,
+    MigrateTables,
     Pause,
     Plan,
     Split,
     Start,
+    StartApart,
     Steering,
     StepWallClock,
     Stop,
@@ -48,9 +54,13 @@ from tests.simulator.plan import (
     Who,
 )
 from tests.simulator.rows import LeaseTableRules
+from tests.simulator.shard_ends import ShardEndDeaths
 from tests.simulator.stream import SimStream
+from tests.simulator.table_moves import TableMoveRules
 from tests.simulator.trace import Trace
 from tests.simulator.truth import Truth
+
+_MIGRATE_LOOK_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +70,12 @@ class Sabotage:
     Args:
         table: is given each shared table and gives the one to use.
         kinesis: is given the stream's adapter and gives the one to use.
+        fan_out: the same for subscriptions.
     """
 
     table: Callable[[Table], Table] = lambda table: table
     kinesis: Callable[[Kinesis], Kinesis] = lambda kinesis: kinesis
+    fan_out: Callable[[MemoryFanOut], MemoryFanOut] = lambda fan_out: fan_out
 
 
 class World:
@@ -102,15 +114,20 @@ class World:
         self.rules = LeaseTableRules(
             settings.lease_table, self.truth, lease_s=lease_s, may_steal=plan.comes_from_2x
         )
-        self.leader = LeaderRules(settings.coordinator_table, drift=plan.drift)
+        self.leader = LeaderRules(settings.coordinator_table, settings.lease_table, drift=plan.drift)
+        self.moves = TableMoveRules(
+            self.tables, bakes_s=(plan.tables.deploy_bake_s, plan.tables.complete_bake_s)
+        )
         self.deliveries = Deliveries(self.truth, self.rules, trace)
         self.rules.asked = self.deliveries
         self.network = Network(chance.fork("network"), index_ready_at_s=plan.index_ready_at_s)
         self.handoffs = HandoffDeaths(settings.lease_table, self._die_in_handoff)
+        self.shard_ends = ShardEndDeaths(settings.lease_table, self._die_at_shard_end)
         self.nursery = plan.nursery
         self.fleet = Fleet(
             tables=self.tables,
             kinesis=sabotage.kinesis(MemoryKinesis(model)),
+            fan_out=sabotage.fan_out(MemoryFanOut(model)),
             network=self.network,
             nursery=self.nursery,
             deliveries=self.deliveries,
@@ -150,6 +167,7 @@ class World:
         self.nursery.behave()
         self._deaths.clear()
         self.handoffs.clear()
+        self.shard_ends.clear()
         for worker in self.fleet.workers:
             worker.life.reconnect()
             worker.life.resume()
@@ -161,7 +179,9 @@ class World:
         self._trace.note(write.worker_id, "row_written", f"{write.table} {write.key} {_shown(write)}")
         self.rules.row_written(write)
         self.leader.row_written(write)
+        self.moves.row_written(write)
         self.handoffs.row_written(write, leader=self.leader.owner)
+        self.shard_ends.row_written(write)
 
     @property
     def unfinished(self) -> list[str]:
@@ -180,8 +200,8 @@ class World:
     def happen(self, what: Happening) -> None:
         """Carry out one happening."""
         match what:
-            case Start():
-                self._start()
+            case Start(kind):
+                self._start(None, kind)
             case Kill() | Stop():
                 self._leave(what)
             case Pause() | CutOff() | StepWallClock():
@@ -190,6 +210,10 @@ class World:
                 self._deaths = [WriteLimit(n, b) for n, b in zip(at, before, strict=True)]
             case DieInHandoff():
                 self.handoffs.arm(what)
+            case DieAtShardEnd():
+                self.shard_ends.arm(what)
+            case DeleteLease(rank):
+                self._delete_lease(rank)
             case Split(rank):
                 self.stream.split(rank)
                 self._trace.note("world", "split", str(rank))
@@ -198,10 +222,8 @@ class World:
                 self._trace.note("world", "merge", str(rank))
             case AddAttribute():
                 self._add_attribute()
-            case Steering():
-                self._steer(what)
-            case Configure(config):
-                self.fleet.client_version_config = config
+            case Steering() | Configure() | MigrateTables() | StartApart():
+                self._deploy(what)
             case _:
                 assert_never(what)
 
@@ -219,8 +241,8 @@ class World:
         assert isinstance(target, int)
         return living[target % len(living)]
 
-    def _start(self, name: str | None = None) -> None:
-        worker = self.fleet.start(name)
+    def _start(self, name: str | None = None, kind: Kind = Kind.OURS) -> None:
+        worker = self.fleet.start(name, kind=kind)
         if self._deaths:
             self.network.write_limits[worker.worker_id] = self._deaths.pop(0)
             worker.life.on_death(lambda: current_loop().after(self._chance.uniform(0.1, 3.0), self._start))
@@ -240,14 +262,31 @@ class World:
             case _:
                 assert_never(what)
         if what.replaced_after_s is not None:
-            current_loop().after(what.replaced_after_s, self._start, name)
+            current_loop().after(what.replaced_after_s, self._start, name, worker.kind)
 
     def _die_in_handoff(self, worker_id: str, death: DieInHandoff) -> None:
-        dying = [worker for worker in self.fleet.living if worker.worker_id == worker_id]
-        for worker in dying:
+        # Also one that has been asked to stop: it is the one that announces.
+        named = (worker for worker in self.fleet.workers if worker.worker_id == worker_id)
+        for worker in [worker for worker in named if not worker.life.is_dead and not worker.ended.is_done]:
             self._trace.note(worker_id, "dies_in_handoff", repr(death))
             worker.life.kill()
+            current_loop().after(death.replaced_after_s, self._start, None, worker.kind)
+
+    def _die_at_shard_end(self, worker_id: str, death: DieAtShardEnd) -> None:
+        for worker in [worker for worker in self.fleet.living if worker.worker_id == worker_id]:
+            self._trace.note(worker_id, "dies_at_shard_end", repr(death))
+            worker.life.kill()
             current_loop().after(death.replaced_after_s, self._start)
+
+    def _delete_lease(self, rank: int) -> None:
+        is_open = [
+            key for key, shard in self.truth.shards.items() if not shard.is_closed and key in self.rules.rows
+        ]
+        if is_open:
+            key = is_open[rank % len(is_open)]
+            self._trace.note("world", "deletes_lease", key)
+            at_once(self.tables.leases.delete(key))
+            self.rules.forget(key)
 
     def _disturb(self, what: Pause | CutOff | StepWallClock) -> None:
         worker = self._target(what.target)
@@ -283,6 +322,38 @@ class World:
         assert at_once(table.update(decided.update)).applied
         if decided.remove_index_after_s is not None:
             current_loop().after(decided.remove_index_after_s, self._remove_index)
+
+    def _deploy(self, what: Steering | Configure | MigrateTables | StartApart) -> None:
+        match what:
+            case Steering():
+                self._steer(what)
+            case Configure(config):
+                self.fleet.client_version_config = config
+            case MigrateTables():
+                self._migrate_tables(what)
+            case StartApart():
+                self._start_apart(what)
+            case _:
+                assert_never(what)
+
+    def _migrate_tables(self, what: MigrateTables) -> None:
+        if self.moves.state != "DEPLOYED":  # a person looks at `kcl-daemon migrate status` first
+            current_loop().after(_MIGRATE_LOOK_S, self._migrate_tables, what)
+            return
+        self._trace.note("world", "migrates_tables")
+        self.fleet.migrate_all = True
+        for number, worker in enumerate(self.fleet.living):
+            current_loop().after(number * what.apart_s, self._replace, worker)
+
+    def _replace(self, worker: SimWorker) -> None:
+        if worker.is_living:
+            worker.stop()
+            current_loop().after(1.0, self._start)
+
+    def _start_apart(self, what: StartApart) -> None:
+        worker = self.fleet.start(apart=what)
+        self._trace.note(worker.worker_id, "joins_apart", repr(what))
+        current_loop().after(what.leaves_after_s, worker.life.kill if what.dies else worker.stop)
 
     def _remove_index(self) -> None:
         self._trace.note("world", "index_removed")

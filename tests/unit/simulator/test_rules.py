@@ -99,7 +99,6 @@ HANDING_OFF = row(leaseOwner="b", checkpointOwner="a")
         (row(), row(leaseCounter=6, leaseOwner="b", ownerSwitchesSinceCheckpoint=2), "leader"),
         (row(), row(childShardIds=frozenset({"x"})), "a"),
         (row(strange="kept"), row(strange="kept", leaseCounter=6), "a"),
-        (row(checkpoint="SHARD_END"), None, "leader"),
         (
             None,
             row(leaseCounter=0, leaseOwner=None, ownerSwitchesSinceCheckpoint=0, checkpoint="LATEST"),

@@ -1,0 +1,92 @@
+"""The checker of the move into one table reports what breaks its rules, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from kcl_daemon.leases.table import Row
+from kcl_daemon.ports import Tables
+from tests.simulator.faults import RowWrite
+from tests.simulator.loop import at_once
+from tests.simulator.memory.table import MemoryTable
+from tests.simulator.table_moves import TableMoveRules
+from tests.unit.simulator.helpers import violation_in
+
+ROW = "TableMigration3.5"
+GOOD = (("INIT", 0), ("DEPLOYED", 60), ("PENDING", 70), ("DEPLOYED", 75), ("PENDING", 80), ("COMPLETE", 180))
+
+
+def tables() -> Tables:
+    made = Tables(MemoryTable("app", "leaseKey"), MemoryTable("workers", "wid"), MemoryTable("states", "key"))
+    for table in (made.leases, made.worker_metrics, made.coordinator):
+        at_once(table.ensure())
+    return made
+
+
+def state(name: str | None) -> Row | None:
+    return None if name is None else {"key": ROW, "tm": f"TABLE_MIGRATION_STATUS_{name}"}
+
+
+def violation(steps: Sequence[tuple[str | None, float]], *, left: Sequence[str] = ()) -> str | None:
+    """What the rules say about these states of the row, one after the other, with rows left in the old table."""
+
+    def action() -> None:
+        shared = tables()
+        for key in left:
+            at_once(shared.coordinator.put({"key": key}))
+        rules = TableMoveRules(shared, bakes_s=(60.0, 100.0))
+        before: Row | None = None
+        for name, at_s in steps:
+            rules.row_written(RowWrite(at_s, "w-1", "states", ROW, before, state(name)))
+            before = state(name)
+
+    return violation_in(action)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (GOOD, None),
+        ((("INIT", 0), (None, 5), ("INIT", 9)), None),
+        ((("DEPLOYED", 0),), "table_move_order"),
+        ((("INIT", 0), ("PENDING", 99)), "table_move_order"),
+        ((*GOOD, ("PENDING", 400)), "table_move_order"),
+        ((("INIT", 0), ("DEPLOYED", 30)), "table_move_hurried"),
+        ((*GOOD[:-1], ("COMPLETE", 120)), "table_move_hurried"),
+    ],
+)
+def test_the_row_goes_its_way_in_its_time(
+    steps: Sequence[tuple[str | None, float]], expected: str | None
+) -> None:
+    assert violation(steps) == expected
+
+
+def test_nothing_may_be_left_when_it_ends() -> None:
+    assert violation(GOOD, left=["Leader", ROW]) is None
+    assert violation(GOOD, left=["Leader", "Migration3.0"]) == "table_move_incomplete"
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        ({"entityType": "STREAM"}, None),
+        ({"cv": "without a kind"}, "table_move_lost"),
+        (None, "table_move_lost"),
+    ],
+)
+def test_a_row_that_is_taken_away_is_in_the_lease_table(there: Row | None, expected: str | None) -> None:
+    def action() -> None:
+        shared = tables()
+        if there is not None:
+            at_once(shared.leases.put({"leaseKey": "orders", **there}))
+        rules = TableMoveRules(shared, bakes_s=(60.0, 100.0))
+        rules.row_written(RowWrite(5.0, "w-1", "states", "orders", {"key": "orders"}, None))
+
+    assert violation_in(action) == expected
+
+
+def test_an_end_that_was_never_reached_is_reported() -> None:
+    rules = TableMoveRules(tables(), bakes_s=(60.0, 100.0))
+    assert violation_in(lambda: rules.judge([])) == "table_move_unfinished"
