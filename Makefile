@@ -3,15 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 SEEDS ?= 200
+SPARK ?= 1
 FIRST ?= 1
 PYTEST := $(BIN)/pytest
 
-.PHONY: demo test prove lint types imports unit simulator process format clean help
+.PHONY: bench bench-spark demo test prove lint types imports unit simulator process format clean help
 
 help:
-	@echo "make demo    run a stream of real text through the daemon, on local endpoints (DEMO_ARGS=...)"
+	@echo "make demo    run a stream of real text through the daemon, on local endpoints (DEMO_ARGS=..., SPARK=0 without Spark)"
 	@echo "make test    everything that a change can break: lint, types, import rules, every tier"
+	@echo "make bench   what the record path costs: CPU, records a second, memory (BENCH_ARGS=...)"
 	@echo "make prove   the long proofs: thousands of simulator seeds, crash suites"
 
 $(VENV)/local.stamp: pyproject.toml
@@ -22,10 +25,20 @@ $(VENV)/local.stamp: pyproject.toml
 $(VENV)/dev.stamp: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@ $(VENV)/local.stamp $(VENV)/spark.stamp
+
+$(VENV)/spark.stamp: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[local,spark]'
 	touch $@ $(VENV)/local.stamp
 
+ifeq ($(SPARK),0)
 demo: $(VENV)/local.stamp
 	$(BIN)/kcl-daemon demo $(DEMO_ARGS)
+else
+demo: $(VENV)/spark.stamp
+	$(BIN)/kcl-daemon demo --spark $(DEMO_ARGS)
+endif
 
 test: lint types imports
 	$(PYTEST) -m 'not prove' $(PYTEST_ARGS)
@@ -34,10 +47,16 @@ prove: $(VENV)/dev.stamp
 	$(PYTEST) -m prove --timeout 3600 $(PYTEST_ARGS)
 	$(BIN)/python -m tests.simulator --scenario all --seeds $(SEEDS) --first $(FIRST) --jobs 2
 
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.benchmarks.record_path $(BENCH_ARGS)
+
+bench-spark: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.spark.bench
+
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/interrogate --quiet daemon protocol clients/python
+	$(BIN)/interrogate --quiet daemon protocol clients/python clients/pyspark
 
 types: $(VENV)/dev.stamp
 	$(BIN)/mypy

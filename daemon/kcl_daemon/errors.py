@@ -50,6 +50,14 @@ class IteratorExpired(AwsError):
     """Raised when a shard iterator is too old; ask for a new one."""
 
 
+class ConsumerLimitReached(AwsError):
+    """Raised when the stream has as many fan-out consumers as it may have."""
+
+
+class SubscriptionTaken(AwsError):
+    """Raised when another subscription of the same consumer to the same shard stands in the way of this one."""
+
+
 class InvalidRequest(AwsError):
     """Raised when the service calls a request malformed; a fault of ours or of a setting."""
 

@@ -12,9 +12,11 @@ from tests.process.local import Local, local_process
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """Programs started here can be interrupted, even where the tests run in a background that ignores SIGINT."""
+    """Programs started here can be interrupted and hung up on, even where the tests run in a background that ignores that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -92,6 +92,11 @@ class Daemon:
         with self._news:
             return self._named(event, fields)
 
+    def loud(self) -> list[dict[str, Any]]:
+        """Every warning and error so far."""
+        with self._news:
+            return [each for each in self._events if each["level"] in {"warning", "error", "critical"}]
+
     def _named(self, event: str, fields: Mapping[str, object]) -> list[dict[str, Any]]:
         return [each for each in self._events if each["event"] == event and fields.items() <= each.items()]
 
@@ -212,7 +217,10 @@ class Application:
             "ExplicitHashKey": shard["HashKeyRange"]["StartingHashKey"],
         }
         answer = self.kinesis.put_records(StreamName=self.name, Records=[record] * count)
-        self.checker.lineage(shard["ShardId"], parents=(), is_open=True)
+        parents = tuple(
+            parent for parent in (shard.get("ParentShardId"), shard.get("AdjacentParentShardId")) if parent
+        )
+        self.checker.lineage(shard["ShardId"], parents=parents, is_open=True)
         for result in answer["Records"]:
             assert result.get("ShardId") == shard["ShardId"]
             number = result.get("SequenceNumber", "")

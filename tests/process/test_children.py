@@ -12,6 +12,7 @@ from anyio import CancelScope, create_task_group, wait_all_tasks_blocked
 
 from kcl_daemon.errors import ChildExited
 from tests.process.children.support import (
+    GUARD_DESCRIPTORS,
     SHARD,
     RecordingLog,
     children_of,
@@ -195,7 +196,7 @@ async def test_a_cancelled_aclose_returns_only_when_all_is_done() -> None:
             scope.cancel()
             await child.aclose()
         assert is_gone(child.pid)
-        assert open_descriptors() == before
+        assert open_descriptors() == before + GUARD_DESCRIPTORS
 
 
 async def test_a_child_that_cannot_be_signalled_is_reported() -> None:
@@ -280,7 +281,7 @@ async def test_fifty_children_leave_no_zombie_and_no_descriptor() -> None:
         async with create_task_group() as tasks:
             for child in started:
                 tasks.start_soon(child.aclose)
-        assert open_descriptors() == before
+        assert open_descriptors() == before + GUARD_DESCRIPTORS
         assert all(is_gone(child.pid) for child in started)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 
 import anyio
@@ -29,11 +30,15 @@ class ProcessGroup:
     Args:
         process: the leader, just started in a new session.
         log: the shard's.
+        on_ended: called with the number of the group when all of it has been killed, before the number is free.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Log) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], log: Log, on_ended: Callable[[int], object] = lambda _: None
+    ) -> None:
         self._process = process
         self._log = log
+        self._on_ended = on_ended
         self._status: int | None = None
 
     @property
@@ -66,6 +71,7 @@ class ProcessGroup:
         """
         await self._leader_ended()
         self.signal(signal.SIGKILL)
+        self._on_ended(self.pid)
         self._status = self._reap()
         self._process.returncode = self._status  # else its finalizer warns and waits for it once more
         return self._status

@@ -1,7 +1,8 @@
 """Real child processes behind the ports `Child` and `Children`.
 
 Owns the life of each child from start to reaping, and the tasks that watch it. Knows nothing of messages: what goes
-through the pipes are lines and bytes. A child that the daemon leaves behind (SIGKILL) sees the end of its stdin.
+through the pipes are lines and bytes. A child that the daemon leaves behind (SIGKILL) sees the end of its stdin, and is
+killed by the guard where that does not end it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from kcl_daemon.children.group import ProcessGroup
+from kcl_daemon.children.guard import Guard
+from kcl_daemon.children.options import AS_THE_DAEMON, ChildOptions
 from kcl_daemon.children.pipes import PipeReader, PipeWriter
 from kcl_daemon.children.start import Started, spawn
 from kcl_daemon.children.stderr import StderrPassThrough
@@ -38,16 +41,24 @@ class ProcessChild:
         started: the process and its pipes; belong to this object from now on.
         log: the shard's.
         clock: for the patience with a process that does not die.
+        guard: is told of its start and its end.
         on_closed: called once, at the end of `aclose`.
     """
 
     def __init__(
-        self, started: Started, log: Log, clock: Clock, on_closed: Callable[[ProcessChild], object]
+        self,
+        started: Started,
+        log: Log,
+        clock: Clock,
+        *,
+        guard: Guard,
+        on_closed: Callable[[ProcessChild], object],
     ) -> None:
         self._log = log.bind(pid=started.process.pid)
         self._clock = clock
         self._on_closed = on_closed
-        self._group = ProcessGroup(started.process, self._log)
+        guard.watch(started.process.pid)
+        self._group = ProcessGroup(started.process, self._log, guard.forget)
         self._stdin = PipeWriter(started.stdin)
         self._stdout = PipeReader(started.stdout)
         self._stderr_pipe = PipeReader(started.stderr)
@@ -136,10 +147,15 @@ class ProcessChildren:
         command: program and arguments.
         log: every event about a child carries `shard_id` and `pid`.
         clock: for deadlines.
+        options: as whom children run, and within which limits.
     """
 
-    def __init__(self, command: tuple[str, ...], log: Log, clock: Clock) -> None:
+    def __init__(
+        self, command: tuple[str, ...], log: Log, clock: Clock, options: ChildOptions = AS_THE_DAEMON
+    ) -> None:
         self._command = command
+        self._options = options
+        self._guard = Guard(log)
         self._log = log
         self._clock = clock
         self._tasks: TaskGroup | None = None
@@ -163,6 +179,7 @@ class ProcessChildren:
             async with create_task_group() as closing:
                 for child in self._open:
                     closing.start_soon(child.aclose)
+            await self._guard.aclose()
         # Whom SIGKILL did not end is left to init.
         for minder in self._minders:
             minder.cancel()
@@ -177,7 +194,11 @@ class ProcessChildren:
         await checkpoint()
         assert self._tasks is not None, "children are started inside `async with`"
         child = ProcessChild(
-            spawn(self._command), self._log.bind(shard_id=shard_id), self._clock, self._open.discard
+            spawn(self._command, self._options),
+            self._log.bind(shard_id=shard_id),
+            self._clock,
+            guard=self._guard,
+            on_closed=self._open.discard,
         )
         self._open.add(child)
         self._tasks.start_soon(self._mind, child)

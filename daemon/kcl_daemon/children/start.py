@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from kcl_daemon.children.options import AS_THE_DAEMON, ChildOptions, limit
 from kcl_daemon.errors import ChildStartFailed
 
 _SHELL = "/bin/sh"
@@ -57,11 +58,15 @@ def find_program(program: str) -> str:
     return _find_in(path.split(os.pathsep), program)
 
 
-def spawn(command: tuple[str, ...]) -> Started:
+def spawn(command: tuple[str, ...], options: ChildOptions = AS_THE_DAEMON) -> Started:
     """Start a program with its arguments, in the daemon's directory and environment.
 
     The whole process stands still until the program has been loaded: 0.2 ms from a local disk (vfork: whatever memory
-    this process has).
+    this process has; as another user it is a fork, which takes longer the more memory this process has).
+
+    Args:
+        command: program and arguments.
+        options: as whom, and within which limits.
 
     Raises:
         ChildStartFailed: names the program and the reason; nothing is left behind.
@@ -69,19 +74,20 @@ def spawn(command: tuple[str, ...]) -> Started:
     program = find_program(command[0] if command else "")
     try:
         try:
-            return _fork(command, program)
+            return _fork(command, program, options)
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise
             # Not a binary and no first line with an interpreter: a shell script, says the JDK.
-            return _fork((_SHELL, program, *command[1:]), _SHELL)
+            return _fork((_SHELL, program, *command[1:]), _SHELL, options)
     except (OSError, ValueError) as error:
         raise ChildStartFailed(
             f"cannot start {program!r} of executableName: {_reason(error, program)}"
         ) from error
 
 
-def _fork(arguments: tuple[str, ...], executable: str) -> Started:
+def _fork(arguments: tuple[str, ...], executable: str, options: ChildOptions) -> Started:
+    account = options.account
     with ExitStack() as theirs, ExitStack() as ours:
         stdin_read, stdin_write = _pipe(theirs, ours)
         stdout_read, stdout_write = _pipe(ours, theirs)
@@ -94,9 +100,24 @@ def _fork(arguments: tuple[str, ...], executable: str) -> Started:
             stderr=stderr_write,
             close_fds=True,
             start_new_session=True,
+            user=None if account is None else account.uid,
+            group=None if account is None else account.gid,
+            extra_groups=None if account is None else account.groups,
+            env=None if account is None else {**os.environ, **account.environment},
         )
+        _limit(process, options)
         ours.pop_all()
         return Started(process, stdin_write, stdout_read, stderr_read)
+
+
+def _limit(process: subprocess.Popen[bytes], options: ChildOptions) -> None:
+    """Put the limits on it; it is not left running without them."""
+    try:
+        limit(process.pid, options.limits)
+    except OSError:
+        process.kill()
+        process.wait()
+        raise
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
@@ -148,6 +169,8 @@ def _reason(error: OSError | ValueError, program: str) -> str:
             return "too many open files, a child takes four (raise the limit: ulimit -n, LimitNOFILE=)"
         case errno.EAGAIN | errno.ENOMEM:
             return f"{error.strerror} (limits on processes or memory: ulimit -u, the container's pids and memory)"
+        case errno.EPERM:
+            return f"{error.strerror} (childUser or a limit of children above the daemon's own needs more rights)"
         case _:
             return error.strerror or str(error)
 

@@ -10,8 +10,6 @@ from typing import Final
 
 from kcl_daemon.config.key import Key
 from kcl_daemon.config.keys import (
-    BACKOFF_FIRST,
-    BACKOFF_MOST,
     FASTEST_READS_MS,
     IDLE_TIME,
     LEADER_HEARTBEAT,
@@ -20,11 +18,13 @@ from kcl_daemon.config.keys import (
     STREAM_ARN,
     STREAM_NAME,
 )
-from kcl_daemon.config.keys_tables import LEASE_BILLING_MODE, SIZINGS
+from kcl_daemon.config.keys_children import BACKOFF_FIRST, BACKOFF_MOST
+from kcl_daemon.config.keys_tables import LEASE_BILLING_MODE, MIGRATION_BAKE_TIME, SIZINGS
 from kcl_daemon.config.kinds import StreamArn
 from kcl_daemon.config.notices import Notice, Problem
 from kcl_daemon.config.settings import ChildSettings, LeaseSettings
 from kcl_daemon.config.table_settings import BillingMode
+from kcl_daemon.leases.table_migration_steps import complete_bake_s
 
 _LEASE_DEFAULTS: Final = LeaseSettings()
 _CHILD_DEFAULTS: Final = ChildSettings(command=())
@@ -32,14 +32,15 @@ HEARTBEATS_IN_A_LEASE: Final = 3  # two may get lost before a living leader is t
 
 
 def across(values: dict[str, object], lines: Mapping[str, int]) -> tuple[list[Problem], list[Notice]]:
-    """Check properties against each other; a pause between reads that is too short is raised in `values`.
+    """Check properties against each other; what is too short or too long is put right in `values`.
 
     Args:
         values: by key name, good ones only.
         lines: where each key stands.
     """
     problems = [*_heartbeat(values, lines), *_backoff(values, lines), *_capacities(values, lines)]
-    return problems, [*_idle_time(values, lines), *_arn(values, lines), *_unused(values, lines)]
+    put_right = [*_idle_time(values, lines), *_bake_time(values, lines)]
+    return problems, [*put_right, *_arn(values, lines), *_unused(values, lines)]
 
 
 def _heartbeat(values: Mapping[str, object], lines: Mapping[str, int]) -> list[Problem]:
@@ -105,6 +106,16 @@ def _idle_time(values: dict[str, object], lines: Mapping[str, int]) -> list[Noti
         "why": "Kinesis allows five reads a second of a shard",
     }
     return [Notice("property_raised", IDLE_TIME.name, lines[IDLE_TIME.name], facts)]
+
+
+def _bake_time(values: dict[str, object], lines: Mapping[str, int]) -> list[Notice]:
+    given_s = values.get(MIGRATION_BAKE_TIME.name)
+    if not isinstance(given_s, int) or (used_s := complete_bake_s(given_s)) == given_s:
+        return []
+    values[MIGRATION_BAKE_TIME.name] = used_s
+    facts: dict[str, object] = {"given": given_s, "used": used_s, "why": "KCL allows an hour to seven days"}
+    event = "property_raised" if used_s > given_s else "property_lowered"
+    return [Notice(event, MIGRATION_BAKE_TIME.name, lines[MIGRATION_BAKE_TIME.name], facts)]
 
 
 def _arn(values: Mapping[str, object], lines: Mapping[str, int]) -> list[Notice]:

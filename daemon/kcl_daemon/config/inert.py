@@ -1,7 +1,8 @@
-"""Properties of the Java daemon that are accepted but change nothing here: not yet, or never.
+"""Properties of the Java daemon that are accepted and change nothing here, each with the reason.
 
 Pure data. A file that moves over from Java must start; each of these gives one warning, so that nobody believes a
-setting is at work that is not.
+setting is at work that is not. There are two kinds: what Java itself does not act on any more, and what sets a part of
+Java that has no counterpart here.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-_NOT_YET: Final = "not supported yet"
 _JAVA_NEITHER: Final = "does nothing in the Java daemon 3.x either"
+_OF_KCL_1: Final = "a property of KCL 1.x; does nothing in the Java daemon 3.x either"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,97 +20,48 @@ class Inert:
 
     Args:
         name: as Java has it.
-        never: whether it does not wait for an implementation: there is nothing here that it could set.
         why: why it has no effect, or what is done instead.
-        already_so: values, in lower case, that ask for just what the daemon does; they need no warning.
     """
 
     name: str
-    never: bool
     why: str
-    already_so: frozenset[str] = frozenset()
 
 
-def _not_yet(*names: str, why: str = _NOT_YET, already_so: tuple[str, ...] = ()) -> tuple[Inert, ...]:
-    return tuple(Inert(name, never=False, why=why, already_so=frozenset(already_so)) for name in names)
+def _because(why: str, *names: str) -> tuple[Inert, ...]:
+    return tuple(Inert(name, why) for name in names)
 
 
-def _never(*names: str, why: str = _JAVA_NEITHER) -> tuple[Inert, ...]:
-    return tuple(Inert(name, never=True, why=why) for name in names)
-
-
-def _under(prefix: str, properties: tuple[Inert, ...]) -> tuple[Inert, ...]:
-    return tuple(
-        Inert(f"{prefix}.{each.name}", never=each.never, why=each.why, already_so=each.already_so)
-        for each in properties
-    )
-
-
-_RETRIEVAL: Final = (
-    *_not_yet("retrievalMode", why="shards are read by polling", already_so=("polling",)),
-    *_not_yet(
-        *(
-            f"fanoutConfig.{name}"
-            for name in (
-                "consumerArn",
-                "consumerName",
-                "maxDescribeStreamSummaryRetries",
-                "maxDescribeStreamConsumerRetries",
-                "registerStreamConsumerRetries",
-                "retryBackoffMillis",
-            )
-        ),
-        why="shards are read by polling",
-    ),
-)
-_POLLING: Final = (
-    *_not_yet("millisBehindLatestThresholdForReducedTps", already_so=("0",)),
-    *_never("retryGetRecordsInSeconds", "maxGetRecordsThreadPool"),
-)
-_LEASES: Final = (
-    *_not_yet(
+_POLLING: Final = _because(_JAVA_NEITHER, "retryGetRecordsInSeconds", "maxGetRecordsThreadPool")
+_IN_JAVA_ONLY: Final = (
+    *_because("there is no thread pool to bound: no number can starve a shard", "maxActiveThreads"),
+    *_because("there are no renewal threads to bound", "maxLeaseRenewalThreads"),
+    *_because(
+        "leases of child shards are made when their parents end; the leader looks for holes every "
+        "leasesRecoveryAuditorExecutionFrequencyMillis",
         "shardSyncIntervalMillis",
+    ),
+    *_because(
+        "leases that exist are never compared with the shards at a start, only looked through for holes",
+        "skipShardSyncAtWorkerInitializationIfLeasesExist",
+    ),
+    *_because(
+        "a list of shards that fails is asked for again after a second, then ever more rarely, without end",
         "listShardsBackoffTimeInMillis",
         "maxListShardsRetryAttempts",
-        "ignoreUnexpectedChildShards",
-        "cleanupLeasesUponShardCompletion",
+    ),
+    *_because(
+        "workers ask the index by owner; a scan of the table goes page by page, so that nothing waits for it",
         "leaseTableScanTotalSegments",
     ),
-    *_never("maxLeaseRenewalThreads", why="there are no renewal threads to bound"),
-)
-_UTILIZATION: Final = _not_yet("noOfPersistedMetricsPerWorkerMetrics")
-_COORDINATION: Final = (
-    *_not_yet(
-        "skipShardSyncAtWorkerInitializationIfLeasesExist",
-        "schedulerInitializationBackoffTimeMillis",
-        "migrateAllEntitiesToLeaseTable",
-        "tableMigrationCompleteBakeTimeSeconds",
+    *_because(
+        "time-outs and retries are the daemon's own",
+        *(f"{client}.defaultsMode" for client in ("kinesisClient", "dynamoDbClient", "cloudWatchClient")),
     ),
-    *_never("shardPrioritization", why="has no text form; the Java daemon refuses any value"),
+    *_because(_JAVA_NEITHER, "validateSequenceNumberBeforeCheckpointing", "processingLanguage"),
 )
-_PROCESSING: Final = (
-    *_not_yet("taskBackoffTimeMillis", "logWarningForTaskAfterMillis"),
-    *_not_yet("metricsLevel", why="no CloudWatch metrics are sent yet", already_so=("none",)),
-    *_not_yet(
-        "metricsBufferTimeMillis",
-        "metricsMaxQueueSize",
-        "metricsEnabledDimensions",
-        why="no CloudWatch metrics are sent yet",
-    ),
-    *_never("validateSequenceNumberBeforeCheckpointing", "processingLanguage"),
-    *_never("maxActiveThreads", why="there is no thread pool to bound: no number can starve a shard"),
-)
-_BUILDER: Final = ("region", "fipsEnabled", "dualstackEnabled", "defaultsMode")
-_CLIENTS: Final = _not_yet(
-    *(f"kinesisClient.{name}" for name in _BUILDER),
-    *(f"dynamoDbClient.{name}" for name in (*_BUILDER, "endpointDiscoveryEnabled", "accountIdEndpointMode")),
-    *(f"cloudWatchClient.{name}" for name in (*_BUILDER, "endpointOverride")),
-    "kinesisCredentialsProvider.class",
-    "dynamoDBCredentialsProvider.class",
-    "cloudWatchCredentialsProvider.class",
-)
-_OF_KCL_1: Final = (
-    *_never(
+_OLD: Final = (
+    *_because(
+        _OF_KCL_1,
         "userAgent",
         "shardPrioritizationStrategy",
         "maxCacheByteSize",
@@ -117,30 +69,23 @@ _OF_KCL_1: Final = (
         "dataFetchingStrategy",
         "idleMillisBetweenCalls",
         "kinesisClientConfig",
-        why="a property of KCL 1.x; does nothing in the Java daemon 3.x either",
     ),
-    *_never(
+    *_because(
+        "of KCL 1.x; is now skipShardSyncAtWorkerInitializationIfLeasesExist",
         "skipShardSyncAtStartupIfLeasesExist",
-        why="of KCL 1.x; is now skipShardSyncAtWorkerInitializationIfLeasesExist",
     ),
-    *_never(
+    *_because(
+        "of KCL 1.x; is now initialPositionInStreamExtended, in epoch seconds",
         "timestampAtInitialPositionInStream",
-        why="of KCL 1.x; is now initialPositionInStreamExtended, in epoch seconds",
     ),
 )
 
 INERT: Final[dict[str, Inert]] = {
     each.name: each
     for each in (
-        *_RETRIEVAL,
         *_POLLING,
-        *_under("pollingConfig", _POLLING),
-        *_LEASES,
-        *_UTILIZATION,
-        *_under("workerUtilizationAwareAssignmentConfigBean", _UTILIZATION),
-        *_COORDINATION,
-        *_PROCESSING,
-        *_CLIENTS,
-        *_OF_KCL_1,
+        *(Inert(f"pollingConfig.{each.name}", each.why) for each in _POLLING),
+        *_IN_JAVA_ONLY,
+        *_OLD,
     )
 }

@@ -1,23 +1,28 @@
 """The one table of all properties that the daemon acts on.
 
 Each key says how its text is read, what is allowed, what it means and which field of `Settings` it fills; loader and
-reference are made from this table. Defaults are those of `Settings`. Keys without an effect are in `inert`, the
-credentials keys in `credentials`.
+reference are made from this table. Defaults are those of `Settings`. Keys without an effect are in `inert`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from kcl_daemon.config.credentials import CREDENTIALS_KEYS
 from kcl_daemon.config.key import MILLISECONDS, MILLISECONDS_OR_NONE, Key
 from kcl_daemon.config.keys_balance import BALANCE_KEYS, HANDOFF_KEYS
+from kcl_daemon.config.keys_children import CHILD_KEYS
+from kcl_daemon.config.keys_fan_out import FAN_OUT_KEYS
+from kcl_daemon.config.keys_metrics import METRICS_KEYS
+from kcl_daemon.config.keys_services import REGION, SERVICE_KEYS
+from kcl_daemon.config.keys_shards import SHARD_KEYS
+from kcl_daemon.config.keys_spark import SPARK_KEYS
 from kcl_daemon.config.keys_tables import TABLE_KEYS
 from kcl_daemon.config.keys_versions import VERSION_KEYS
 from kcl_daemon.config.kinds import (
     INT_MAX,
     LONG_MAX,
     command,
-    endpoint,
     name,
     start_timestamp,
     start_word,
@@ -31,7 +36,6 @@ _APPLICATION_NAME: Final = name(
     r"[A-Za-z0-9_.-]{3,237}", "3 to 237 letters, digits, dots, dashes and underlines, as it names the tables"
 )
 _STREAM_NAME: Final = name(r"[A-Za-z0-9_.-]{1,128}", "1 to 128 letters, digits, dots, dashes and underlines")
-_REGION: Final = name(r"[A-Za-z0-9-]{1,63}", "a region such as eu-west-1")
 # It is the key of a row, in the layout of KCL 3.5 beside leases and coordinator rows (T14.7).
 _WORKER_ID: Final = name(
     r"(?!(?:Leader|Migration3\.0|TableMigration3\.5|shardId-[0-9]+)$)[!-~]([ -~]{0,254}[!-~])?",
@@ -77,7 +81,7 @@ STREAM_ARN: Final = Key(
 )
 REGION_NAME: Final = Key(
     "regionName",
-    _REGION,
+    REGION,
     "endpoints.region_name",
     "Region of all services.",
     default="that of `streamArn`, else as the AWS SDK finds it",
@@ -101,7 +105,8 @@ LEADER_LEASE: Final = Key(
     "leaderLeaseMillis",
     MILLISECONDS,
     "leases.leader_lease_ms",
-    "How long a silent leader is waited for before another worker takes over. The same on all workers.",
+    "How long a silent leader is waited for before another worker takes over; up to two and a half times that, but no "
+    "more than 30 s, in a fleet with no more leases than workers. The same on all workers.",
     extension=True,
 )
 LEADER_HEARTBEAT: Final = Key(
@@ -111,18 +116,12 @@ LEADER_HEARTBEAT: Final = Key(
     "How often the leader shows that it lives. Less than a third of `leaderLeaseMillis`.",
     extension=True,
 )
-BACKOFF_FIRST: Final = Key(
-    "childRestartBackoffMillis",
-    MILLISECONDS,
-    "child.backoff_first_ms",
-    "Wait before a failed child is started again; doubles with each failure in a row.",
-    extension=True,
-)
-BACKOFF_MOST: Final = Key(
-    "childRestartBackoffMaxMillis",
-    MILLISECONDS,
-    "child.backoff_most_ms",
-    "Longest wait before a failed child is started again.",
+EXPAND_ENVIRONMENT: Final = Key(
+    "expandEnvironment",
+    truth(),
+    "expand_environment",
+    "Whether `${NAME}` and `${NAME:-DEFAULT}` in values stand for variables of the environment. If not, they are text, as "
+    "in Java.",
     extension=True,
 )
 
@@ -133,22 +132,8 @@ KEYS: Final[tuple[Key, ...]] = (
     STREAM_ARN,
     WORKER_ID,
     REGION_NAME,
-    Key(
-        "kinesisEndpoint",
-        endpoint(),
-        "endpoints.kinesis",
-        "Address of Kinesis.",
-        aliases=("kinesisClient.endpointOverride",),
-        default="as the AWS SDK finds it",
-    ),
-    Key(
-        "dynamoDBEndpoint",
-        endpoint(),
-        "endpoints.dynamodb",
-        "Address of DynamoDB.",
-        aliases=("dynamoDbClient.endpointOverride",),
-        default="as the AWS SDK finds it",
-    ),
+    *SERVICE_KEYS,
+    *CREDENTIALS_KEYS,
     Key(
         "initialPositionInStream",
         start_word(),
@@ -188,12 +173,28 @@ KEYS: Final[tuple[Key, ...]] = (
         "How often a worker writes its row in the table of workers.",
         aliases=("workerUtilizationAwareAssignmentConfigBean.workerMetricsReporterFreqInMillis",),
     ),
+    Key(
+        "schedulerInitializationBackoffTimeMillis",
+        MILLISECONDS_OR_NONE,
+        "leases.start_backoff_ms",
+        "Pause between two of the 20 attempts to start, where a service is busy or does not answer.",
+    ),
+    Key(
+        "taskBackoffTimeMillis",
+        MILLISECONDS_OR_NONE,
+        "leases.task_backoff_ms",
+        "First pause before a failed step at the end of a shard is tried again; doubles up to 10 s. For failed children "
+        "see `childRestartBackoffMillis`.",
+    ),
     LEADER_LEASE,
     LEADER_HEARTBEAT,
     *TABLE_KEYS,
     *HANDOFF_KEYS,
     *BALANCE_KEYS,
+    *SHARD_KEYS,
     *VERSION_KEYS,
+    *SPARK_KEYS,
+    *FAN_OUT_KEYS,
     Key(
         "maxRecords",
         whole_number(1, 10_000, "records"),
@@ -203,10 +204,17 @@ KEYS: Final[tuple[Key, ...]] = (
     ),
     IDLE_TIME,
     Key(
+        "millisBehindLatestThresholdForReducedTps",
+        MILLISECONDS_OR_NONE,
+        "retrieval.reduced_tps_within_ms",
+        "A shard less than this behind is read no more often than that. 0: no such rule.",
+        aliases=("pollingConfig.millisBehindLatestThresholdForReducedTps",),
+    ),
+    Key(
         "maxPendingProcessRecordsInput",
-        whole_number(1, INT_MAX, "answers"),
+        whole_number(0, INT_MAX, "answers"),
         "retrieval.prefetch_batches",
-        "No further read of a shard while this many answers wait for its child.",
+        "No further read of a shard while this many answers wait for its child. 0: none before the child waits for it.",
         extension=True,
     ),
     Key(
@@ -216,35 +224,9 @@ KEYS: Final[tuple[Key, ...]] = (
         "No further read of a shard while this much waits for its child.",
         extension=True,
     ),
-    Key(
-        "timeoutInSeconds",
-        whole_number(1, INT_MAX, "seconds"),
-        "child.timeout_s",
-        "How long a child may take for one answer before it is replaced.",
-        default="none: for ever",
-    ),
-    Key(
-        "shutdownGraceMillis",
-        MILLISECONDS_OR_NONE,
-        "child.shutdown_grace_ms",
-        "How long the children may take to finish when the daemon stops. Java's default is 0, which loses the last "
-        "checkpoint.",
-    ),
-    Key(
-        "callProcessRecordsEvenForEmptyRecordList",
-        truth(),
-        "child.call_for_empty",
-        "Whether children are given empty batches.",
-    ),
-    BACKOFF_FIRST,
-    BACKOFF_MOST,
-    Key(
-        "childExitGraceMillis",
-        MILLISECONDS_OR_NONE,
-        "child.exit_grace_ms",
-        "How long a child may take to end after its stdin was closed, and again after SIGTERM.",
-        extension=True,
-    ),
+    *CHILD_KEYS,
+    *METRICS_KEYS,
+    EXPAND_ENVIRONMENT,
 )
 
 BY_NAME: Final[dict[str, Key]] = {spelling: key for key in KEYS for spelling in (key.name, *key.aliases)}

@@ -110,6 +110,13 @@ BALANCE_KEYS: Final[tuple[Key, ...]] = (
         aliases=(f"{_UTILIZATION_BEAN}.inMemoryWorkerMetricsCaptureFrequencyMillis",),
     ),
     Key(
+        "noOfPersistedMetricsPerWorkerMetrics",
+        whole_number(1, 100, "averages"),
+        "balance.persisted_averages",
+        "How many averages of CPU a worker's row holds; leaders go by their moving average.",
+        aliases=(f"{_UTILIZATION_BEAN}.noOfPersistedMetricsPerWorkerMetrics",),
+    ),
+    Key(
         "staleWorkerMetricsEntryCleanupDuration",
         duration(),
         "balance.stale_worker_s",

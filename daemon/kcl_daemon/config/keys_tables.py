@@ -143,9 +143,29 @@ _COORDINATOR_TABLE_KEYS: Final = _metadata_table_keys(
     suffix="-CoordinatorState",
 )
 
+MIGRATION_BAKE_TIME: Final = Key(
+    "tableMigrationCompleteBakeTimeSeconds",
+    whole_number(0, LONG_MAX, "seconds"),
+    "tables.complete_bake_s",
+    "How long the lease table is used alone before the move into it is final; an hour to seven days, other values are "
+    "brought there. Until then `migrateAllEntitiesToLeaseTable=false` takes it back.",
+)
+
+_MIGRATION_KEYS: Final[tuple[Key, ...]] = (
+    Key(
+        "migrateAllEntitiesToLeaseTable",
+        truth(),
+        "tables.migrate_all",
+        "Whether an application with separate tables is moved into its lease table (KCL 3.4 -> 3.5). Only once "
+        "`kcl-daemon migrate status` says that it may.",
+    ),
+    MIGRATION_BAKE_TIME,
+)
+
 TABLE_KEYS: Final[tuple[Key, ...]] = (
     *_LEASE_TABLE_KEYS,
     LAYOUT,
+    *_MIGRATION_KEYS,
     *_WORKER_TABLE_KEYS,
     *_COORDINATOR_TABLE_KEYS,
 )

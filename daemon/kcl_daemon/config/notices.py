@@ -19,6 +19,7 @@ class Notice:
         line: where it stands.
         facts: further fields of the event.
         level: how loud.
+        variable: of the environment, where the property comes from there.
     """
 
     event: str
@@ -26,9 +27,12 @@ class Notice:
     line: int
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
     level: Literal["info", "warning"] = "warning"
+    variable: str | None = None
 
     def fields(self, file: str) -> dict[str, object]:
         """All fields of the log event."""
+        if self.variable is not None:
+            return {"variable": self.variable, "key": self.key, **self.facts}
         return {"file": file, "line": self.line, "key": self.key, **self.facts}
 
 
@@ -41,16 +45,20 @@ class Problem:
         key: the property, None where it is the file as a whole.
         value: its value as written, None where it is missing.
         line: where it stands, None where it is missing.
+        variable: of the environment, where the property comes from there.
     """
 
     reason: str
     key: str | None = None
     value: str | None = None
     line: int | None = None
+    variable: str | None = None
 
     def rendered(self, file: str) -> str:
         """One line: `app.properties:12: failoverTimeMillis = abc: not a whole number; allowed: ...`."""
         where = on_one_line(file) if self.line is None else f"{on_one_line(file)}:{self.line}"
+        if self.variable is not None:
+            where = f"environment, {self.variable}"
         if self.key is None:
             return f"{where}: {self.reason}"
         if self.value is None:

@@ -23,12 +23,14 @@ class Entry:
     Args:
         key: as written, escapes resolved.
         value: escapes resolved; blanks after it belong to it.
-        line: where the entry begins, counted from 1.
+        line: where the entry begins, counted from 1; 0: not from a file.
+        variable: of the environment, where it comes from there.
     """
 
     key: str
     value: str
     line: int
+    variable: str | None = None
 
 
 class MalformedProperties(ValueError):

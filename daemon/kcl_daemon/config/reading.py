@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kcl_daemon.config import credentials, properties
-from kcl_daemon.config.inert import INERT, Inert
-from kcl_daemon.config.keys import BY_NAME, KEYS, STREAM_ARN, STREAM_NAME
+from kcl_daemon.config.environment import expanded
+from kcl_daemon.config.inert import INERT
+from kcl_daemon.config.key import Key
+from kcl_daemon.config.keys import BY_NAME, EXECUTABLE_NAME, EXPAND_ENVIRONMENT, KEYS, STREAM_ARN, STREAM_NAME
+from kcl_daemon.config.keys_services import CLIENT_PREFIXES
+from kcl_daemon.config.keys_spark import CONF_PREFIX, SPARK_PIPELINE
 from kcl_daemon.config.kinds import Refused, trimmed
 from kcl_daemon.config.notices import Notice, Problem
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.observe.redact import shown
 
 _NEAREST_CUTOFF: Final = 0.75
-_KNOWN: Final = {name.lower(): name for name in (*BY_NAME, *INERT, *credentials.SPELLINGS)}
+NAMES: Final = (*BY_NAME, *INERT)
+_KNOWN: Final = {name.lower(): name for name in NAMES}
+# Java passes what stands behind them to builders, which refuse what they do not know.
+_STRICT_PREFIXES: Final = (*(f"{name}." for name in CLIENT_PREFIXES), *credentials.BUILDER_PREFIXES)
 _EXAMPLES: Final = {
     "executableName": "executableName = PROGRAM ARGUMENTS",
     "applicationName": "applicationName = NAME_OF_THE_APPLICATION",
@@ -33,84 +40,109 @@ class Reading:
 
     Attributes:
         file: its name, printable.
+        environment: what `${NAME}` in values stands for, where that is asked for.
         entries: of the properties that are acted on, by canonical name.
-        others: all the rest; of credentials by canonical name.
+        others: all the rest.
         notices: what to log.
         problems: what keeps the daemon from starting.
         unknown: by the known name that it resembles, an unknown key and its line.
+        spark_conf: settings of Spark by their own names.
     """
 
     file: str
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
     entries: dict[str, properties.Entry] = field(default_factory=dict[str, properties.Entry])
     others: dict[str, properties.Entry] = field(default_factory=dict[str, properties.Entry])
     notices: list[Notice] = field(default_factory=list[Notice])
     problems: list[Problem] = field(default_factory=list[Problem])
     unknown: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    spark_conf: dict[str, str] = field(default_factory=dict[str, str])
 
     def take(self, entry: properties.Entry) -> None:
         """Put an entry where it belongs; of two entries for one property the later one counts."""
-        key = BY_NAME.get(entry.key)
+        key = BY_NAME.get(credentials.canonical_name(entry.key) or entry.key)
         if key is not None:
             self._last_wins(self.entries, key.name, entry)
-        elif (name := credentials.canonical_name(entry.key)) is not None:
-            self._last_wins(self.others, name, entry)
+        elif entry.key.startswith(CONF_PREFIX):
+            self.spark_conf[entry.key.removeprefix(CONF_PREFIX)] = trimmed(entry.value)
         else:
             self._last_wins(self.others, entry.key, entry)
 
     def _last_wins(self, entries: dict[str, properties.Entry], name: str, entry: properties.Entry) -> None:
         before = entries.pop(name, None)
         entries[name] = entry
-        if before is not None and before.value != entry.value:
-            facts = {"ignored_line": before.line, "ignored_key": shown(before.key)}
-            self.notices.append(Notice("property_given_twice", shown(entry.key), entry.line, facts))
+        if before is None or before.value == entry.value:
+            return
+        facts: dict[str, object] = {"ignored_line": before.line, "ignored_key": shown(before.key)}
+        if entry.variable is not None:
+            notice = Notice("property_overridden", shown(entry.key), 0, facts, "info", entry.variable)
+        else:
+            notice = Notice("property_given_twice", shown(entry.key), entry.line, facts)
+        self.notices.append(notice)
 
     def values(self) -> dict[str, object]:
         """The value of each key that has a good one, in the order of the table."""
-        for name, entry in self.others.items():
-            self._other(name, entry)
+        for entry in self.others.values():
+            self._other(entry)
+        expands = self._expands()
         values: dict[str, object] = {}
         for key in KEYS:
             given = self.entries.get(key.name)
             if given is None or (key.blank_is_absent and not trimmed(given.value)):
                 continue
             try:
-                values[key.name] = key.kind.read(given.value)
+                text = expanded(given.value, self.environment) if expands else given.value
+                values[key.name] = key.kind.read(text)
             except Refused as refusal:
                 reason = f"{refusal}; allowed: {key.kind.allowed}"
-                self.problems.append(Problem(reason, given.key, given.value, given.line))
+                self.problems.append(Problem(reason, given.key, given.value, given.line, given.variable))
+            else:
+                self._tell(key, text, given)
         return values
 
-    def _other(self, name: str, entry: properties.Entry) -> None:
-        if name in credentials.SPELLINGS:
-            try:
-                self.notices += credentials.read(entry.value, key=entry.key, line=entry.line)
-            except Refused as refusal:
-                self.problems.append(Problem(str(refusal), entry.key, entry.value, entry.line))
-        elif name in INERT:
-            self._inert(INERT[name], entry)
-        else:
-            self._unknown(entry)
+    def _expands(self) -> bool:
+        """Whether `${NAME}` is to be replaced; where that cannot be read, its problem comes with those of all values."""
+        given = self.entries.get(EXPAND_ENVIRONMENT.name)
+        try:
+            return given is not None and EXPAND_ENVIRONMENT.kind.read(given.value) is True
+        except Refused:
+            return False
 
-    def _inert(self, inert: Inert, entry: properties.Entry) -> None:
-        if trimmed(entry.value).lower() in inert.already_so:
+    def _tell(self, key: Key, text: str, given: properties.Entry) -> None:
+        """What there is to say about a good value."""
+        if key.name in credentials.SPELLINGS:
+            self.notices += credentials.notices(text, key=given.key, line=given.line)
+        if key.waits is not None and trimmed(text).lower() not in key.waits_not:
+            self._say("property_not_supported_yet", given, {"why": key.waits})
+
+    def _other(self, entry: properties.Entry) -> None:
+        inert = INERT.get(entry.key)
+        if inert is not None:
+            self._say("property_has_no_effect", entry, {"why": inert.why})
             return
-        event = "property_has_no_effect" if inert.never else "property_not_supported_yet"
-        self.notices.append(Notice(event, inert.name, entry.line, {"why": inert.why}))
-
-    def _unknown(self, entry: properties.Entry) -> None:
         nearest = nearest_name(entry.key)
+        if entry.key.startswith(_STRICT_PREFIXES):
+            meant = "" if nearest is None else f"; {nearest} is"
+            reason = f"not a property that is known here, and the Java daemon refuses it{meant}"
+            self.problems.append(Problem(reason, entry.key, entry.value, entry.line, entry.variable))
+            return
         if nearest is not None:
             self.unknown[nearest] = (shown(entry.key), entry.line)
-        facts = {} if nearest is None else {"nearest": nearest}
-        self.notices.append(Notice("unknown_property", shown(entry.key), entry.line, facts))
+        self._say("unknown_property", entry, {} if nearest is None else {"nearest": nearest})
+
+    def _say(self, event: str, entry: properties.Entry, facts: Mapping[str, object]) -> None:
+        self.notices.append(Notice(event, shown(entry.key), entry.line, facts, variable=entry.variable))
 
     def look_for_missing(self, values: Mapping[str, object]) -> None:
         """A problem for each required key that is absent; one with a bad value has its problem already."""
-        bad = {BY_NAME[each.key].name for each in self.problems if each.key in BY_NAME}
+        written = (credentials.canonical_name(each.key or "") or each.key for each in self.problems)
+        bad = {BY_NAME[key].name for key in written if key in BY_NAME}
         for key in KEYS:
             if not key.required or key.name in values or key.name in bad:
                 continue
             if key is STREAM_NAME and (STREAM_ARN.name in values or STREAM_ARN.name in bad):
+                continue
+            if key is EXECUTABLE_NAME and (SPARK_PIPELINE.name in values or SPARK_PIPELINE.name in bad):
                 continue
             reason = f"is missing; add a line: {_EXAMPLES[key.name]}"
             if key.name in self.unknown:
@@ -119,13 +151,26 @@ class Reading:
             self.problems.append(Problem(reason, key.name))
 
     def in_order(self) -> tuple[Notice, ...]:
-        """All notices, by line."""
-        return tuple(sorted(self.notices, key=lambda each: each.line))
+        """All notices, by line; those about the environment come first."""
+        located = (
+            replace(each, variable=self._variable(each.key)) if each.variable is None else each
+            for each in self.notices
+        )
+        return tuple(sorted(located, key=lambda each: each.line))
 
     def failure(self) -> ConfigurationError:
         """All problems, by line; those without one come last."""
-        ordered = sorted(self.problems, key=lambda each: (each.line is None, each.line or 0))
+        located = (
+            replace(each, variable=self._variable(each.key)) if each.line == 0 else each
+            for each in self.problems
+        )
+        ordered = sorted(located, key=lambda each: (each.line is None, each.line or 0))
         return ConfigurationError("\n".join(each.rendered(self.file) for each in ordered))
+
+    def _variable(self, key: str | None) -> str | None:
+        """The variable that a property comes from, by its own name."""
+        entry = self.entries.get(key or "")
+        return None if entry is None else entry.variable
 
 
 def nearest_name(key: str) -> str | None:

@@ -7,34 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, fields
-from enum import Enum
 from typing import Final
 
 from kcl_daemon.config import credentials
+from kcl_daemon.config.effective import default_of
+from kcl_daemon.config.environment import variable_for
 from kcl_daemon.config.inert import INERT, Inert
 from kcl_daemon.config.key import Key
 from kcl_daemon.config.keys import BY_NAME, KEYS
-from kcl_daemon.config.settings import (
-    BalanceSettings,
-    ChildSettings,
-    Endpoints,
-    LeaseSettings,
-    RetrievalSettings,
-    Settings,
-)
-from kcl_daemon.config.table_settings import TablesSettings
-from kcl_daemon.shards.shard import InitialPosition
-
-_SECTIONS: Final[dict[str, type]] = {
-    "": Settings,
-    "child": ChildSettings,
-    "endpoints": Endpoints,
-    "leases": LeaseSettings,
-    "balance": BalanceSettings,
-    "retrieval": RetrievalSettings,
-    "tables": TablesSettings,
-}
 
 _HEAD: Final = """\
 # Properties
@@ -57,6 +37,15 @@ Java daemon starts this one, or is refused with one line for each value that can
   been touched.
 - An empty value is an error, but for {blank}, where it is the same as no line.
 - Booleans, in any case: {truth}.
+- 0 and `false` are taken at their word. Where Java cannot be told them and goes on with its default, a line of the log says
+  so (`property_honoured_unlike_java`).
+- A variable of the environment, `KCL_` and the name of a property, wins over the file: `{variable}=20000` for
+  `{example}`. Case does not count, nor do underlines; a dot is an underline or nothing. An empty variable is none.
+- `${{NAME}}` in a value is text, as in Java. With `expandEnvironment=true` it is replaced by the variable, once;
+  `${{NAME:-DEFAULT}}` allows for a variable that is not set, which is an error otherwise.
+- `kcl-daemon check --properties FILE` reads the file and its environment as the daemon would, touches nothing, and prints
+  what is in force and where each value comes from; `--with-aws` also looks whether stream, tables and permissions are
+  there. `kcl-daemon iam-policy --properties FILE` prints the policy that the daemon needs.
 - Credentials are never shown: a value that looks like one appears as `***`.
 """
 
@@ -64,24 +53,33 @@ _CREDENTIALS: Final = """\
 ## Credentials
 
 `AwsCredentialsProvider`, `AwsCredentialsProviderDynamoDB` and `AwsCredentialsProviderCloudWatch` (the part up to
-`Provider` in any case) take the class names of the Java daemon, separated by commas, with or without their package.
+`Provider` in any case) take the class names of the Java daemon, separated by commas, with or without their package. The
+first that has credentials counts. `kinesisCredentialsProvider.class` and its like are the same.
 
-| Value | What happens |
+| Value | Where the credentials come from |
 |---|---|
-| {chain} | botocore's own chain is used, which contains all of these (`credentials_from_sdk_chain`) |
-| {old} | the same with a warning: names of the SDK 1.x, which the Java daemon 3.x refuses |
-| `StsAssumeRoleCredentialsProvider` with arguments, `ProfileCredentialsProvider` with a profile, \
-`AnonymousCredentialsProvider` | refused: the daemon never runs under another identity than the one written down |
-| anything else | passed over with a warning; refused where nothing else is named |
+| `DefaultCredentialsProvider` | botocore's own chain: environment, profile (`AWS_PROFILE`), SSO, web identity, container, pod \
+identity, instance (`credentials_from_sdk_chain`) |
+| `EnvironmentVariableCredentialsProvider` | `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN` |
+| `ProfileCredentialsProvider`, `ProfileCredentialsProvider\\|NAME` | a profile, whatever is in it: keys, a role, SSO, a process |
+| `WebIdentityTokenFileCredentialsProvider` | `AWS_WEB_IDENTITY_TOKEN_FILE` and `AWS_ROLE_ARN` (IRSA) |
+| `ContainerCredentialsProvider` | the ECS task or EKS pod |
+| `InstanceProfileCredentialsProvider` | the EC2 instance |
+| `StsAssumeRoleCredentialsProvider\\|ROLE_ARN\\|SESSION_NAME`, then in any order `endpointRegion=REGION`, \
+`endpoint=HOST^REGION`, `externalId=ID` | the role, assumed with what the default chain finds, and renewed |
+| {old} | as their successors, with a warning: names of the SDK 1.x, which the Java daemon 3.x refuses |
+| `SystemPropertyCredentialsProvider` | passed over with a warning where others are named: there is no JVM here |
+| `AnonymousCredentialsProvider`, `StaticCredentialsProvider`, `ProcessCredentialsProvider` | refused, with what to do instead |
+| anything else | refused. Java drops it silently; here nobody runs under another identity than the one written down |
 
-No line at all means botocore's chain: environment, profile (`AWS_PROFILE`), web identity, container, instance. The
-endpoints follow `AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_KINESIS` and `AWS_ENDPOINT_URL_DYNAMODB` where the properties
-do not give them.
+No line at all means botocore's chain; DynamoDB and CloudWatch are asked as Kinesis is where they have no line. The endpoints
+follow `AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_KINESIS`, `AWS_ENDPOINT_URL_DYNAMODB` and their like where the properties do not
+give them.
 """
 
 _NOT_YET: Final = """\
-Each gives one warning (`property_not_supported_yet`), unless its value asks for what is done anyway. The same holds for
-the dotted paths of the Java daemon's beans.
+Read, checked, and not acted on: each gives one warning (`property_not_supported_yet`), unless its value asks for what is
+done anyway.
 """
 
 _LOG: Final = """\
@@ -96,58 +94,30 @@ stays empty while the daemon runs. `--log-level debug|info|warning|error` sets w
 
 def reference() -> str:
     """The page, in Markdown."""
-    ours = [key for key in KEYS if not key.extension]
-    extensions = [key for key in KEYS if key.extension]
+    acted_on = [key for key in KEYS if key.waits is None]
+    example = "failoverTimeMillis"
     parts = [
         _HEAD.format(
             blank=_listed(key.name for key in KEYS if key.blank_is_absent),
             truth=BY_NAME["callProcessRecordsEvenForEmptyRecordList"].kind.allowed,
+            example=example,
+            variable=variable_for(example),
         ),
         "## Properties of the Java daemon that are acted on\n",
-        *_key_table(ours),
+        *_key_table(key for key in acted_on if not key.extension),
         "## Properties of this daemon\n",
         "The Java daemon ignores them, so that a file can serve both.\n",
-        *_key_table(extensions),
-        _CREDENTIALS.format(
-            chain=_listed(sorted(credentials.CHAIN)), old=_listed(sorted(credentials.CHAIN_OF_SDK_1))
-        ),
+        *_key_table(key for key in acted_on if key.extension),
+        _CREDENTIALS.format(old=_listed(sorted(credentials.SOURCES_OF_SDK_1))),
         "## Accepted, not supported yet\n",
         _NOT_YET,
-        *_inert_table(each for each in INERT.values() if not each.never),
+        *_waiting_table(key for key in KEYS if key.waits is not None),
         "## Accepted, without effect\n",
         "Each gives one warning (`property_has_no_effect`).\n",
-        *_inert_table(each for each in INERT.values() if each.never),
+        *_inert_table(INERT.values()),
         _LOG,
     ]
     return "\n".join(parts)
-
-
-def default_of(key: Key) -> str:
-    """The default as the reference shows it."""
-    if key.default is not None:
-        return key.default
-    if key.required:
-        return "required"
-    section, _, attribute = key.target.rpartition(".")
-    if section.startswith("tables."):
-        return _word(getattr(getattr(TablesSettings(), section.removeprefix("tables.")), attribute))
-    for each in fields(_SECTIONS[section]):
-        if each.name == attribute:
-            value = each.default if each.default_factory is MISSING else each.default_factory()
-            return _word(value)
-    raise LookupError(f"{key.name} goes to {key.target}, which is no field of the settings")
-
-
-def _word(value: object) -> str:
-    match value:
-        case bool():
-            return str(value).lower()
-        case InitialPosition():
-            return value.at.value
-        case Enum():
-            return str(value.value)
-        case _:
-            return str(value)
 
 
 def _key_table(keys: Iterable[Key]) -> Iterator[str]:
@@ -158,16 +128,24 @@ def _key_table(keys: Iterable[Key]) -> Iterator[str]:
     yield "\n".join(rows) + "\n"
 
 
+def _waiting_table(keys: Iterable[Key]) -> Iterator[str]:
+    rows = ["| Key | Meaning | Allowed | Default | Why | No warning for |", "|---|---|---|---|---|---|"]
+    for key in keys:
+        quiet = _listed(word.upper() for word in key.waits_not)
+        rows.append(
+            f"| `{key.name}` | {key.meaning} | {key.kind.allowed} | {default_of(key)} | {key.waits} | {quiet} |"
+        )
+    yield "\n".join(rows) + "\n"
+
+
 def _inert_table(properties: Iterable[Inert]) -> Iterator[str]:
     """One row for each, but for those that are known by their bare name as well."""
-    rows = ["| Key | Why | No warning for |", "|---|---|---|"]
+    rows = ["| Key | Why |", "|---|---|"]
     for each in properties:
         _, dot, bare = each.name.rpartition(".")
         if dot and bare in INERT:
             continue
-        rows.append(
-            f"| `{each.name}` | {each.why} | {_listed(word.upper() for word in sorted(each.already_so))} |"
-        )
+        rows.append(f"| `{each.name}` | {each.why} |")
     yield "\n".join(rows) + "\n"
 
 

@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
+from kcl_daemon.config.access_settings import CredentialsSettings, ServiceSettings
+from kcl_daemon.config.fan_out_settings import FanOutSettings, RetrievalMode
+from kcl_daemon.config.metrics_settings import MetricsSettings
+from kcl_daemon.config.shard_settings import ShardSettings
+from kcl_daemon.config.spark_settings import SparkSettings
 from kcl_daemon.config.table_settings import TablesSettings
 from kcl_daemon.leases.client_version import ClientVersionConfig
 from kcl_daemon.shards.shard import InitialPosition
@@ -16,11 +21,27 @@ from kcl_daemon.shards.shard import InitialPosition
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where the services are; None: where the AWS SDK finds them (`AWS_ENDPOINT_URL*` included)."""
+    """Where the services are, and who asks them; None: as the AWS SDK finds it (`AWS_ENDPOINT_URL*` included).
+
+    Args:
+        region_name: of all services that have none of their own.
+        kinesis: address of Kinesis.
+        dynamodb: address of DynamoDB.
+        cloudwatch: address of CloudWatch.
+        credentials: as whom.
+        of_kinesis: what else is particular to Kinesis.
+        of_dynamodb: to DynamoDB.
+        of_cloudwatch: to CloudWatch.
+    """
 
     region_name: str | None = None
     kinesis: str | None = None
     dynamodb: str | None = None
+    cloudwatch: str | None = None
+    credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
+    of_kinesis: ServiceSettings = field(default_factory=ServiceSettings)
+    of_dynamodb: ServiceSettings = field(default_factory=ServiceSettings)
+    of_cloudwatch: ServiceSettings = field(default_factory=ServiceSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +52,9 @@ class LeaseSettings:
         failover_time_ms: a lease whose counter stands still for this long is free to take.
         max_leases_for_worker: a worker is given no more than these.
         parent_shard_poll_interval_ms: how often a shard looks whether its parents are finished.
-        leader_lease_ms: how long a silent leader is waited for; written into the lock row, Java workers honour it.
-        leader_heartbeat_ms: how often the leader shows that it lives.
+        leader_lease_ms: how long a silent leader is waited for; written into the lock row, Java workers honour it. In a
+            fleet at rest it is longer (`Timings.pledge`).
+        leader_heartbeat_ms: how often the leader of a fleet at work shows that it lives.
         worker_metrics_report_ms: how often a worker shows that it lives.
         handoff_timeout_ms: how long a graceful hand-off may take before the lease is moved all the same.
         graceful_handoff: whether a lease that moves is handed over; else it is taken from its owner at once.
@@ -40,19 +62,23 @@ class LeaseSettings:
         max_leases_to_steal: beside 2.x workers: of living workers in one run.
         priority_assignment: beside 2.x workers: whether leases that stood still for long are taken without regard to
             a fair share.
+        start_backoff_ms: pause between two attempts to start, where a service does not answer or is busy.
+        task_backoff_ms: first pause before a step at the end of a shard is tried again.
     """
 
     failover_time_ms: int = 10_000
     max_leases_for_worker: int = 2**31 - 1
     parent_shard_poll_interval_ms: int = 10_000
-    leader_lease_ms: int = 30_000
-    leader_heartbeat_ms: int = 5_000
+    leader_lease_ms: int = 12_000
+    leader_heartbeat_ms: int = 3_000
     worker_metrics_report_ms: int = 30_000
     handoff_timeout_ms: int = 30_000
     graceful_handoff: bool = True
     client_version_config: ClientVersionConfig = ClientVersionConfig.V3X
     max_leases_to_steal: int = 1
     priority_assignment: bool = True
+    start_backoff_ms: int = 1_000
+    task_backoff_ms: int = 500
 
 
 class AssignmentStrategy(Enum):
@@ -79,6 +105,7 @@ class BalanceSettings:
         assignment_interval_ms: how long KCL's leader waits between two runs; with the frequency it sets how often
             load is balanced here. None: twice the fail-over time.
         stale_worker_s: rows of workers that have been silent for longer are deleted.
+        persisted_averages: how many averages of CPU a worker's row holds.
     """
 
     strategy: AssignmentStrategy = AssignmentStrategy.WORKER_UTILIZATION_AWARE
@@ -92,23 +119,31 @@ class BalanceSettings:
     worker_metrics_ema_alpha: float = 0.5
     assignment_interval_ms: int | None = None
     stale_worker_s: float = 86_400.0
+    persisted_averages: int = 10
 
 
 @dataclass(frozen=True, slots=True)
 class RetrievalSettings:
-    """Polling.
+    """How shards are read.
 
     Args:
         max_records: Limit of GetRecords, 1 to 10,000.
         idle_time_between_reads_ms: pause between two reads of a shard that has nothing more to give.
         prefetch_bytes: no further read of a shard while this much waits for its child.
-        prefetch_batches: no further read of a shard while this many answers wait for its child.
+        prefetch_batches: no further read of a shard while this many answers wait for its child; 0: none before the
+            child waits for it.
+        prefetch_records: no further read of a shard while this many records wait for its child.
+        reduced_tps_within_ms: a shard less than this behind is read no more often than that; 0: no such rule.
+        mode: by fan-out or by polling; all else here is about polling.
     """
 
     max_records: int = 10_000
     idle_time_between_reads_ms: int = 1_500
     prefetch_bytes: int = 8 * 1024 * 1024
     prefetch_batches: int = 4
+    prefetch_records: int = 30_000
+    reduced_tps_within_ms: int = 0
+    mode: RetrievalMode = RetrievalMode.POLLING
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +158,11 @@ class ChildSettings:
         backoff_first_ms: wait before the first restart of a failed child; doubles with each failure in a row.
         backoff_most_ms: longest wait before a restart.
         exit_grace_ms: how long a child may take to end after its stdin was closed, and again after SIGTERM.
+        warn_after_ms: an action that takes a child longer is told in the log; None: none is.
+        user: `USER` or `USER:GROUP` that children run as; None: as the daemon.
+        memory_limit_bytes: address space of each process of a child; None: as the daemon's.
+        open_files_limit: open files of each process of a child; None: as the daemon's.
+        processes_limit: processes of the user that a child may see before it can start no more; None: as the daemon's.
     """
 
     command: tuple[str, ...]
@@ -132,6 +172,11 @@ class ChildSettings:
     backoff_first_ms: int = 500
     backoff_most_ms: int = 60_000
     exit_grace_ms: int = 5_000
+    warn_after_ms: int | None = None
+    user: str | None = None
+    memory_limit_bytes: int | None = None
+    open_files_limit: int | None = None
+    processes_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +192,13 @@ class Settings:
     endpoints: Endpoints = field(default_factory=Endpoints)
     leases: LeaseSettings = field(default_factory=LeaseSettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
+    shards: ShardSettings = field(default_factory=ShardSettings)
     retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
+    fan_out: FanOutSettings = field(default_factory=FanOutSettings)
     tables: TablesSettings = field(default_factory=TablesSettings)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    expand_environment: bool = False
 
     @property
     def lease_table(self) -> str:

@@ -50,9 +50,16 @@ class TablesSettings:
         leases: the lease table; KCL's default capacities are 10 and 10.
         worker_metrics: the table of worker rows, where it is separate.
         coordinator: the table of the leader's lock, where it is separate.
+        migrate_all: whether an application with separate tables is moved into its lease table.
+        complete_bake_s: so long the lease table is used alone before the move is final.
+        deploy_bake_s: so long all workers must have known the single table before a move may begin. KCL's; there is no
+            property for it.
     """
 
     layout: TableLayout = TableLayout.SEPARATE
     leases: TableOptions = field(default_factory=lambda: TableOptions(read_capacity=10, write_capacity=10))
     worker_metrics: TableOptions = field(default_factory=TableOptions)
     coordinator: TableOptions = field(default_factory=TableOptions)
+    migrate_all: bool = False
+    complete_bake_s: int = 86_400
+    deploy_bake_s: int = 3_600

@@ -11,7 +11,7 @@ FAILED: Final = Decimal(-1)
 """The average of a window in which nothing could be measured; leaders give no leases to a worker that ends with it."""
 
 _SAMPLES_MAX: Final = 300
-_AVERAGES_MAX: Final = 10
+_AVERAGES_MOST: Final = 10
 _MICRO: Final = Decimal("0.000001")
 
 
@@ -21,17 +21,20 @@ class Recorder:
     Unlike in Java, a window in which nothing was tried adds no average, and until the first figure ever there are no
     averages: a worker that has just started, or whose CPU cannot be read at all, counts as one without a metric and
     still gets leases.
+
+    Args:
+        averages_most: how many averages are kept (KCL: noOfPersistedMetricsPerWorkerMetrics).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, averages_most: int = _AVERAGES_MOST) -> None:
         self._samples: deque[float] = deque(maxlen=_SAMPLES_MAX)
-        self._averages: deque[Decimal] = deque(maxlen=_AVERAGES_MAX)
+        self._averages: deque[Decimal] = deque(maxlen=averages_most)
         self._failures = 0
         self._ever = False
 
     @property
     def averages(self) -> tuple[Decimal, ...]:
-        """Of the last 10 windows, oldest first."""
+        """Of the last windows, oldest first."""
         return tuple(self._averages)
 
     def add(self, percent: float | None) -> None:

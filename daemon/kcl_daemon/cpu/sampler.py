@@ -23,17 +23,25 @@ class CpuSampler:
         randomness: for a start that is not the same moment on all workers.
         log: told once when captures fail.
         capture_s: time between two captures (KCL: inMemoryWorkerMetricsCaptureFrequencyMillis).
+        averages_most: how many averages a report has at most.
     """
 
     def __init__(
-        self, *, cpu: Cpu, clock: Clock, randomness: Randomness, log: Log, capture_s: float = _CAPTURE_S
+        self,
+        *,
+        cpu: Cpu,
+        clock: Clock,
+        randomness: Randomness,
+        log: Log,
+        capture_s: float = _CAPTURE_S,
+        averages_most: int = 10,
     ) -> None:
         self._cpu = cpu
         self._clock = clock
         self._randomness = randomness
         self._log = log
         self._capture_s = capture_s
-        self._recorder = Recorder()
+        self._recorder = Recorder(averages_most)
         self._failures = 0
 
     @property

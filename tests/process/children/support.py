@@ -16,6 +16,7 @@ from kcl_daemon.ports import Child
 from kcl_daemon.system import SystemClock
 
 SHARD = ShardId("shardId-000000000000")
+GUARD_DESCRIPTORS = 1  # the daemon's end of its pipe, while there are children
 PROGRAMS = Path(__file__).with_name("programs.py")
 
 

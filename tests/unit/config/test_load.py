@@ -10,6 +10,7 @@ from hypothesis import given as given_any
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from kcl_daemon.config.fan_out_settings import RetrievalMode
 from kcl_daemon.config.inert import INERT
 from kcl_daemon.config.keys import BY_NAME
 from kcl_daemon.config.kinds import LONG_MAX
@@ -45,6 +46,7 @@ def test_a_minimal_file_gives_the_defaults() -> None:
         stream_name="orders",
         child=ChildSettings(command=("consumer.py",)),
         worker_id=WORKER,
+        retrieval=RetrievalSettings(mode=RetrievalMode.FANOUT),
     )
     assert read().warnings == ()
 

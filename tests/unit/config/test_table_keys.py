@@ -116,3 +116,25 @@ def test_worker_ids_that_only_resemble_rows_are_fine(worker_id: str) -> None:
 @pytest.mark.parametrize("key", ["workerMetricsTableName", "coordinatorStateTags", "leaseTableTags"])
 def test_an_empty_value_is_no_value_where_java_says_so(key: str) -> None:
     assert read(f"{key} =\n").settings == read().settings
+
+
+def test_a_move_into_one_table_is_asked_for_and_takes_a_day_to_be_final() -> None:
+    assert (read().settings.tables.migrate_all, read().settings.tables.complete_bake_s) == (False, 86_400)
+    text = "migrateAllEntitiesToLeaseTable = true\ntableMigrationCompleteBakeTimeSeconds = 7200\n"
+    loaded = read(text)
+    assert (loaded.settings.tables.migrate_all, loaded.settings.tables.complete_bake_s) == (True, 7200)
+    assert loaded.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "used", "event"),
+    [("60", 3_600, "property_raised"), ("1000000", 604_800, "property_lowered"), ("3600", 3_600, None)],
+)
+def test_a_bake_time_is_brought_to_what_kcl_allows(given: str, used: int, event: str | None) -> None:
+    key = "tableMigrationCompleteBakeTimeSeconds"
+    assert read(f"{key} = {given}\n").settings.tables.complete_bake_s == used
+    assert events(f"{key} = {given}\n") == ([] if event is None else [(event, key, 4)])
+
+
+def test_a_bake_time_is_no_negative_number() -> None:
+    assert refusals("tableMigrationCompleteBakeTimeSeconds = -1\n")

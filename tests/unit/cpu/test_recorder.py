@@ -92,3 +92,11 @@ def test_an_average_lies_between_the_samples(samples: list[float]) -> None:
     micro = Decimal("0.000001")
     assert Decimal(min(samples)) - micro <= average <= Decimal(max(samples)) + micro
     assert 0 <= average <= 100
+
+
+def test_only_so_many_averages_are_kept() -> None:
+    recorder = Recorder(averages_most=2)
+    for percent in (10, 20, 30):
+        recorder.add(percent)
+        recorder.drain()
+    assert recorder.averages == (Decimal(20), Decimal(30))

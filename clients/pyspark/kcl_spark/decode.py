@@ -1,0 +1,185 @@
+"""From `data` to columns: decoders that drop no row.
+
+Each keeps the columns that it is told to keep and adds `_corrupt`: the bytes of a record that could not be decoded, null
+where all went well. What to do about those rows is the pipeline's decision.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the customary name
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from kcl_spark.segments import RecordBatch
+
+CORRUPT: Final = "_corrupt"
+KEPT: Final = ("partition_key", "shard_id", "sequence_number", "sub_sequence_number")
+_GLUE_HEADER_BYTES: Final = 18
+_GLUE_VERSION: Final = 3
+_GLUE_ZLIB: Final = 5
+_CONFLUENT_HEADER_BYTES: Final = 5
+_ANY_LENGTH: Final = 2**31 - 1
+
+Decoder = Callable[[bytes], Mapping[str, Any] | None]
+
+
+def json(records: DataFrame, schema: str | StructType, *, keep: Sequence[str] = KEPT) -> DataFrame:
+    """JSON objects.
+
+    Args:
+        records: with the column `data`.
+        schema: of the objects: `id long, amount double`, or a StructType.
+        keep: columns to keep beside those of the schema.
+    """
+    fields = struct_type(records, schema)
+    with_mark = StructType([*fields.fields, StructField(CORRUPT, StringType())])
+    parsed = F.from_json(
+        F.col("data").cast("string"), with_mark, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    )
+    return _spread(
+        records.withColumn("_parsed", parsed), fields, keep, F.col(f"_parsed.{CORRUPT}").isNotNull()
+    )
+
+
+def avro(
+    records: DataFrame, avro_schema: str, *, data: Column | None = None, keep: Sequence[str] = KEPT
+) -> DataFrame:
+    """Avro without a container. Needs `org.apache.spark:spark-avro_2.13` in `sparkPackages`.
+
+    Args:
+        records: with the column `data`.
+        avro_schema: as JSON.
+        data: what to decode, such as `decode.confluent(...)`; the column `data` where it is not given.
+        keep: columns to keep.
+    """
+    from pyspark.sql.avro.functions import from_avro  # noqa: PLC0415 - only where its package is
+
+    parsed = from_avro(F.col("data") if data is None else data, avro_schema, {"mode": "PERMISSIVE"})
+    frame = records.withColumn("_parsed", parsed)
+    return _spread(frame, _type_of(frame), keep)
+
+
+def protobuf(
+    records: DataFrame,
+    message: str,
+    *,
+    descriptor: bytes,
+    data: Column | None = None,
+    keep: Sequence[str] = KEPT,
+) -> DataFrame:
+    """Protocol buffers. Needs `org.apache.spark:spark-protobuf_2.13` in `sparkPackages`.
+
+    Args:
+        records: with the column `data`.
+        message: name of the message.
+        descriptor: a compiled FileDescriptorSet.
+        data: what to decode; the column `data` where it is not given.
+        keep: columns to keep.
+    """
+    from pyspark.sql.protobuf.functions import from_protobuf  # noqa: PLC0415 - only where its package is
+
+    parsed = from_protobuf(
+        F.col("data") if data is None else data,
+        message,
+        options={"mode": "PERMISSIVE"},
+        binaryDescriptorSet=descriptor,
+    )
+    frame = records.withColumn("_parsed", parsed)
+    return _spread(frame, _type_of(frame), keep)
+
+
+def python(
+    records: DataFrame, decoder: Decoder, schema: str | StructType, *, keep: Sequence[str] = KEPT
+) -> DataFrame:
+    """A decoder in Python: bytes to a mapping of fields. An exception or None makes the row corrupt.
+
+    Args:
+        records: with the column `data`.
+        decoder: called in Spark's workers, once for each record.
+        schema: of what it gives.
+        keep: columns to keep.
+    """
+    fields = struct_type(records, schema)
+    frame = records.select("data", *keep)
+    kept = [field for field in frame.schema.fields if field.name != "data"]
+    result = StructType([*fields.fields, *kept, StructField(CORRUPT, BinaryType())])
+    arrow = to_arrow_schema(result, timezone="UTC")
+    names = fields.fieldNames()
+
+    def decode(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        for batch in batches:
+            rows = [_decoded(decoder, data) for data in batch.column("data").to_pylist()]
+            columns = [
+                pa.array([None if row is None else row.get(name) for row, _ in rows], arrow.field(name).type)
+                for name in names
+            ]
+            columns += [batch.column(field.name).cast(arrow.field(field.name).type) for field in kept]
+            columns.append(pa.array([corrupt for _, corrupt in rows], pa.binary()))
+            yield pa.record_batch(columns, schema=arrow)
+
+    return frame.mapInArrow(decode, result)
+
+
+def confluent(data: Column) -> Column:
+    """What follows the header of Confluent's registry: a zero byte and a number of four."""
+    return F.when(
+        (F.length(data) >= _CONFLUENT_HEADER_BYTES) & (F.substring(data, 1, 1) == F.lit(b"\0")),
+        F.substring(data, _CONFLUENT_HEADER_BYTES + 1, _ANY_LENGTH),
+    )
+
+
+def glue(data: bytes) -> bytes:
+    """What follows the header of Glue's registry, uncompressed; for a decoder in Python.
+
+    Raises:
+        ValueError: there is no such header.
+    """
+    if len(data) < _GLUE_HEADER_BYTES or data[0] != _GLUE_VERSION or data[1] not in {0, _GLUE_ZLIB}:
+        raise ValueError("no header of the Glue schema registry")
+    payload = data[_GLUE_HEADER_BYTES:]
+    return zlib.decompress(payload) if data[1] == _GLUE_ZLIB else payload
+
+
+def glue_schema_id(data: bytes) -> str:
+    """The id of the schema version in Glue's header, as a UUID; ValueError where there is none."""
+    glue(data[:_GLUE_HEADER_BYTES] if len(data) > 1 and data[1] == 0 else data)
+    text = data[2:_GLUE_HEADER_BYTES].hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def struct_type(records: DataFrame, schema: str | StructType) -> StructType:
+    """A schema as a StructType."""
+    if isinstance(schema, StructType):
+        return schema
+    return records.sparkSession.createDataFrame([], schema).schema
+
+
+def _decoded(decoder: Decoder, data: bytes) -> tuple[Mapping[str, Any] | None, bytes | None]:
+    try:
+        row = decoder(data)
+    except Exception:  # noqa: BLE001 - whatever a decoder raises, the record is kept
+        row = None
+    return row, data if row is None else None
+
+
+def _spread(
+    frame: DataFrame, fields: StructType, keep: Sequence[str], marked: Column | None = None
+) -> DataFrame:
+    corrupt = F.col("_parsed").isNull() if marked is None else F.col("_parsed").isNull() | marked
+    return frame.select(
+        *[F.col(f"_parsed.`{name}`").alias(name) for name in fields.fieldNames()],
+        *keep,
+        F.when(corrupt, F.col("data")).alias(CORRUPT),
+    )
+
+
+def _type_of(frame: DataFrame) -> StructType:
+    found = frame.schema["_parsed"].dataType
+    assert isinstance(found, StructType), "the schema is that of a record"
+    return found

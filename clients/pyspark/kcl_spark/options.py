@@ -1,0 +1,85 @@
+"""What an engine is told at its start: one JSON object, the first line on its stdin.
+
+Owns the fields and their defaults. The daemon writes it from the properties file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+AVAILABLE_NOW: Final = "availableNow"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """One engine.
+
+    Args:
+        pipeline: `module:function`.
+        application: its name.
+        stream: name of the stream.
+        socket: where relays connect.
+        state_dir: Spark's checkpoints and what belongs to them. Survives.
+        spool_dir: the cache of records on their way; empty: in the state folder.
+        spool_max_bytes: how much may be on its way.
+        master: of Spark.
+        conf: further settings of Spark.
+        packages: Maven coordinates, separated by commas.
+        driver_memory: heap of the driver, as Spark writes sizes.
+        trigger: time between two batches, as Spark writes intervals, or `availableNow`.
+        max_bytes_per_trigger: of one batch.
+        checkpoint_interval_ms: least time between two checkpoints of a shard.
+        drain_timeout_ms: how long the batches under way may take when the daemon stops.
+        on_lost_range: `fail` or `skip`.
+        state_reset: whether new state may begin although there are checkpoints.
+        columns: names of the columns, `kcl` or `aws`.
+        query_retries: how often a failed query is started again before the engine gives up.
+    """
+
+    pipeline: str
+    application: str
+    stream: str
+    socket: str
+    state_dir: str
+    spool_dir: str = ""
+    spool_max_bytes: int = 1024**3
+    master: str = "local[*]"
+    conf: dict[str, str] = field(default_factory=dict[str, str])
+    packages: str = ""
+    driver_memory: str = "1g"
+    trigger: str = "0.2 seconds"
+    max_bytes_per_trigger: int = 64 * 1024**2
+    checkpoint_interval_ms: int = 5_000
+    drain_timeout_ms: int = 60_000
+    on_lost_range: str = "fail"
+    state_reset: bool = False
+    columns: str = "kcl"
+    query_retries: int = 5
+
+    @property
+    def state(self) -> Path:
+        """The state folder, absolute."""
+        return Path(self.state_dir).absolute()
+
+    @property
+    def spool(self) -> Path:
+        """The spool's folder, absolute."""
+        return Path(self.spool_dir).absolute() if self.spool_dir else self.state / "spool"
+
+    @property
+    def is_available_now(self) -> bool:
+        """Whether the engine ends when everything has been read."""
+        return self.trigger == AVAILABLE_NOW
+
+
+def parse(line: bytes) -> EngineOptions:
+    """The options of a line; unknown fields are an error, so that daemon and engine of different versions notice."""
+    told: dict[str, Any] = orjson.loads(line)
+    unknown = sorted(set(told) - {each.name for each in fields(EngineOptions)})
+    if unknown:
+        raise ValueError(f"unknown options of the engine: {', '.join(unknown)}")
+    return EngineOptions(**told)

@@ -1,0 +1,161 @@
+"""The streaming queries of a pipeline: started, watched, started again after a failure, stopped.
+
+Owns their lives. A query that fails is started again with growing pauses while the shards are held back; then the engine
+gives up and says which records were in hand. Nothing is ever skipped. Knows nothing of relays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from kcl_spark.batches import QueryContext, register
+from kcl_spark.clock import monotonic_s, pause
+from kcl_spark.control import Tell
+from kcl_spark.guards import claim_path
+from kcl_spark.options import EngineOptions
+from kcl_spark.positions import to_text
+from kcl_spark.querylog import QueryLog
+from kcl_spark.state import StateFolder
+from kcl_spark.writers import Declared, declared
+
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+_ERROR_CHARACTERS: Final = 4_000
+_NO_WAIT: Final = "0 seconds"
+
+
+class PipelineFailed(Exception):
+    """Raised when a query failed too often; the message has the batch, the ranges and the last error."""
+
+
+@dataclass(slots=True)
+class _Query:
+    declared: Declared
+    writer: DataStreamWriter
+    context: QueryContext
+    running: StreamingQuery | None = None
+    failures: int = 0
+    failed_at_batch: int | None = None
+    start_at_s: float = 0.0
+
+
+class Queries:
+    """All queries of one engine.
+
+    Args:
+        spark: the session.
+        writers: as the pipeline declared them.
+        state: where their books are kept.
+        options: of the engine.
+        tell: the log.
+
+    Raises:
+        NotAPipeline: a query has no name, or two have the same.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        writers: list[DataStreamWriter],
+        state: StateFolder,
+        options: EngineOptions,
+        tell: Tell,
+    ) -> None:
+        self._spark = spark
+        self._options = options
+        self._state = state
+        self._tell = tell
+        self._queries: dict[str, _Query] = {}
+        for writer in writers:
+            about = declared(writer)
+            log = QueryLog(state.query_folder(about.name))
+            planned = log.read().planned_batch
+            context = QueryContext(about.name, log, state.state_id, planned)
+            self._queries[about.name] = _Query(about, self._prepared(writer, about, log), context)
+        register({name: query.context for name, query in self._queries.items()})
+
+    def logs(self) -> dict[str, QueryLog]:
+        """The books of each query."""
+        return {name: query.context.log for name, query in self._queries.items()}
+
+    def claim_outputs(self) -> None:
+        """Mark the paths of file sinks as ours; Refused where they are not."""
+        for name, query in self._queries.items():
+            if query.declared.is_file_sink and query.declared.path is not None:
+                is_new = query.context.log.read().committed_batch is None
+                claim_path(
+                    self._spark, query.declared.path, state_id=self._state.state_id, query=name, is_new=is_new
+                )
+
+    def start(self) -> None:
+        """Start all of them."""
+        for query in self._queries.values():
+            query.running = query.writer.start()
+
+    def check(self) -> None:
+        """Look after them; cheap. Failed ones are started again.
+
+        Raises:
+            PipelineFailed: one failed too often in one batch.
+        """
+        for name, query in self._queries.items():
+            if query.running is None:
+                if monotonic_s() >= query.start_at_s:
+                    query.running = query.writer.start()
+            elif not query.running.isActive:
+                self._failed(name, query, query.running.exception())
+
+    def stop(self, patience_s: float) -> None:
+        """Stop them between two batches where that is possible in time; what is cut off runs again at the next start."""
+        deadline_s = monotonic_s() + patience_s
+        for query in self._queries.values():
+            if query.running is None:
+                continue
+            while (
+                query.running.isActive
+                and query.running.status["isTriggerActive"]
+                and monotonic_s() < deadline_s
+            ):
+                pause(0.02)
+            query.running.stop()
+
+    def _prepared(self, writer: DataStreamWriter, about: Declared, log: QueryLog) -> DataStreamWriter:
+        writer = writer.option("checkpointLocation", str(log.folder))
+        if about.has_trigger:
+            return writer
+        interval = _NO_WAIT if self._options.is_available_now else self._options.trigger
+        return writer.trigger(processingTime=interval)
+
+    def _failed(self, name: str, query: _Query, error: StreamingQueryException | None) -> None:
+        books = query.context.log.read()
+        batch_id = books.planned_batch
+        query.failures = query.failures + 1 if query.failed_at_batch == batch_id else 1
+        query.failed_at_batch = batch_id
+        said = "it was stopped" if error is None else str(error)[:_ERROR_CHARACTERS]
+        ranges = {
+            shard: f"({to_text(books.committed[shard]) if shard in books.committed else 'start'}, {to_text(last)}]"
+            for shard, last in books.planned.items()
+            if last != books.committed.get(shard)
+        }
+        if query.failures > self._options.query_retries:
+            raise PipelineFailed(
+                f"query {name!r} failed {query.failures} times in batch {batch_id} with {ranges}: {said}"
+            )
+        pause_s = min(_FIRST_PAUSE_S * 2 ** (query.failures - 1), _LONGEST_PAUSE_S)
+        query.running, query.start_at_s = None, monotonic_s() + pause_s
+        self._tell(
+            "warning",
+            "query_failed",
+            query=name,
+            batch=batch_id,
+            ranges=ranges,
+            failures=query.failures,
+            restart_in_s=pause_s,
+            error=said,
+        )

@@ -1,0 +1,95 @@
+"""The child process of a shard: passes lines between the daemon's pipes and the engine's socket, and nothing else.
+
+Started by the daemon for each shard. It does not look into what it passes on: the engine speaks the line protocol. So it
+needs no more than the standard library and a few megabytes. It ends when either side ends: with 0 after the daemon has
+closed its pipe and the engine has said all, with 75 where the engine went away (the daemon starts it again).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import sys
+import threading
+from contextlib import suppress
+
+EXIT_USAGE = 64
+EXIT_ENGINE_GONE = 75
+CLOSED = ".closed"
+"""A file of this name beside the socket says that no engine will come."""
+_CHUNK_BYTES = 256 * 1024
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_STDIN, _STDOUT = 0, 1
+
+
+def connect(path: str) -> socket.socket | None:
+    """The engine's socket, as soon as the engine listens; None where the daemon went away first, or gave the engine up."""
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        engine = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            engine.connect(path)
+        except OSError as error:
+            engine.close()
+            if error.errno not in {errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN}:
+                raise
+        else:
+            return engine
+        if _daemon_gone(pause_s) or os.path.exists(path + CLOSED):  # noqa: PTH110 - pathlib would be a megabyte
+            return None
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _daemon_gone(wait_s: float) -> bool:
+    """Wait that long; True at once when the other end of stdin is closed and nothing is left in it."""
+    poll = select.poll()
+    poll.register(_STDIN, 0)  # POLLHUP is always told; what is in the pipe stays there for the engine
+    return bool(poll.poll(wait_s * 1000))
+
+
+def up(engine: socket.socket, ended: threading.Event) -> None:
+    """From the daemon to the engine, without a copy through this process where the kernel can; until stdin ends."""
+    try:
+        while os.splice(_STDIN, engine.fileno(), _CHUNK_BYTES):
+            pass
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # stdin is no pipe
+            return
+        while piece := os.read(_STDIN, _CHUNK_BYTES):
+            engine.sendall(piece)
+    ended.set()
+    engine.shutdown(socket.SHUT_WR)
+
+
+def down(engine: socket.socket) -> None:
+    """From the engine to the daemon, until the engine closes."""
+    while piece := engine.recv(64 * 1024):
+        while piece:
+            piece = piece[os.write(_STDOUT, piece) :]
+
+
+def main(arguments: list[str]) -> int:
+    """Relay between stdin, stdout and the socket that is named; the exit code."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m kcl_spark.relay SOCKET\n")
+        return EXIT_USAGE
+    engine = connect(arguments[0])
+    if engine is None:
+        return 0
+    ended = threading.Event()
+    threading.Thread(target=up, args=(engine, ended), daemon=True).start()
+    with suppress(OSError):  # either side is gone
+        down(engine)
+    if ended.is_set():
+        return 0
+    sys.stderr.write("the Spark engine is gone; its records will be delivered again\n")
+    return EXIT_ENGINE_GONE
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(code)

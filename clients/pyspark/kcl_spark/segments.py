@@ -1,0 +1,143 @@
+"""Segments: the files of the spool. One holds records of one shard, in order, without a gap, as Arrow's file format.
+
+Owns their names, which tell what is inside, their columns, and reading a range out of them. A name is
+`AFTER~LAST~ROWS~BYTES.arrow` in the shard's folder: AFTER is the position behind which the segment begins, so that two
+segments join without a gap where one's LAST is the other's AFTER. Knows nothing of quotas, queries or the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from kcl_spark.positions import START, Position
+
+RecordBatch: TypeAlias = Any
+"""A `pyarrow.RecordBatch`: pyarrow comes without types."""
+SUFFIX: Final = ".arrow"
+_TEXT: Final = pa.string()
+SCHEMA: Final = pa.schema(
+    [
+        ("data", pa.binary()),
+        ("partition_key", _TEXT),
+        ("stream", _TEXT),
+        ("shard_id", _TEXT),
+        ("sequence_number", _TEXT),
+        ("sub_sequence_number", pa.int64()),
+        ("approximate_arrival_timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+"""The columns of a segment, and of the DataFrame."""
+_MAGIC: Final = b"ARROW1"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What a segment's name tells.
+
+    Args:
+        shard_id: whose records these are.
+        after: they begin behind this position.
+        last: the position of the last of them.
+        rows: how many.
+        size_bytes: of the file.
+    """
+
+    shard_id: str
+    after: Position
+    last: Position
+    rows: int
+    size_bytes: int
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"{_mark(self.after)}~{_mark(self.last)}~{self.rows}~{self.size_bytes}{SUFFIX}"
+
+    def path(self, spool: Path) -> Path:
+        """Where its file is."""
+        return spool / self.shard_id / self.name
+
+
+def parse_name(shard_id: str, name: str) -> Segment | None:
+    """What a file's name tells; None where it is no segment (a temporary file, a note)."""
+    parts = name.removesuffix(SUFFIX).split("~")
+    if not name.endswith(SUFFIX) or len(parts) != 4:
+        return None
+    after, last, rows, size = parts
+    return Segment(shard_id, _unmark(after), _unmark(last), int(rows), int(size))
+
+
+def list_segments(spool: Path) -> dict[str, list[Segment]]:
+    """All segments by shard, each shard's in order. What disappears meanwhile is left out."""
+    found: dict[str, list[Segment]] = {}
+    for folder in _entries(spool):
+        names = [parse_name(folder.name, entry.name) for entry in _entries(folder)]
+        segments = sorted((each for each in names if each is not None), key=lambda each: each.last)
+        if segments:
+            found[folder.name] = segments
+    return found
+
+
+def is_whole(path: Path, size_bytes: int) -> bool:
+    """Whether a file has the size that its name tells and ends as an Arrow file does."""
+    try:
+        if path.stat().st_size != size_bytes:
+            return False
+        with path.open("rb") as file:
+            file.seek(-len(_MAGIC), 2)
+            return file.read() == _MAGIC
+    except OSError:
+        return False
+
+
+def read_range(path: str, after: Position, last: Position) -> Iterator[RecordBatch]:
+    """The records of a segment behind `after`, up to and with `last`."""
+    with pa.memory_map(path) as mapped, pa.ipc.open_file(mapped) as reader:
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            low, high = rows_up_to(batch, after), rows_up_to(batch, last)
+            if high > low:
+                yield batch if high - low == batch.num_rows else batch.slice(low, high - low)
+
+
+def rows_up_to(batch: RecordBatch, where: Position) -> int:
+    """How many of its rows, which are in order, are at or before a position."""
+    if where == START or not batch.num_rows:
+        return 0
+    high: int = batch.num_rows
+    sequences, subs = batch.column("sequence_number"), batch.column("sub_sequence_number")
+    low = 0
+    if _at(sequences, subs, high - 1) <= where:
+        return high
+    while low < high:
+        middle = (low + high) // 2
+        if _at(sequences, subs, middle) <= where:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _at(sequences: Any, subs: Any, row: int) -> Position:
+    return int(sequences[row].as_py()), int(subs[row].as_py())
+
+
+def _mark(where: Position) -> str:
+    return f"{where[0]}.{where[1]}"
+
+
+def _unmark(text: str) -> Position:
+    sequence, _, sub = text.partition(".")
+    return int(sequence), int(sub)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []

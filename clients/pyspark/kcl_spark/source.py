@@ -1,0 +1,162 @@
+"""The Python data source `kcl`: a streaming DataFrame of what the engine has put into the spool.
+
+Runs in Spark's planner process (one for each query) and in its workers: it reaches the engine only through the spool's
+files. Offsets are positions by shard. The ends of a batch are fixed before it is planned, so a batch that is run again
+holds the same records; where some of them are not in the spool (any more) it waits for the KCL to deliver them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes
+from pyspark.sql.types import StructType
+
+from kcl_spark.clock import monotonic_s, pause
+from kcl_spark.grants import read_grant
+from kcl_spark.planning import Piece, ends, is_covered, pieces, tasks
+from kcl_spark.positions import START, Position, from_offset, to_offset
+from kcl_spark.segments import RecordBatch, list_segments, read_range
+
+FORMAT: Final = "kcl"
+COLUMNS: Final = {
+    "kcl": "data BINARY, partition_key STRING, stream STRING, shard_id STRING, sequence_number STRING, "
+    "sub_sequence_number LONG, approximate_arrival_timestamp TIMESTAMP",
+    "aws": "data BINARY, partitionKey STRING, streamName STRING, shardId STRING, sequenceNumber STRING, "
+    "subSequenceNumber LONG, approximateArrivalTimestamp TIMESTAMP",
+}
+"""The columns by the value of the option `columns`."""
+_POLL_S: Final = 0.02
+_DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
+
+
+class LostRange(Exception):
+    """Raised when a planned batch needs records that are not here and whose shard is not leased here."""
+
+
+class KclDataSource(DataSource):
+    """`spark.readStream.format("kcl")`; the engine sets the options.
+
+    Options: `spool` (folder), `columns` (kcl, aws), `maxBytesPerTrigger`, `maxTasks`, `pollMillis` (how long a look for
+    new records may wait), `onLostRange` (fail, skip), `lostRangeMillis` (how long a shard may be without a lease).
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """The columns."""
+        return COLUMNS[self.options.get("columns", "kcl")]
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A reader for one query."""
+        return KclStreamReader(self.options, schema.fieldNames())
+
+
+@dataclass
+class Task(InputPartition):
+    """What one Spark task reads: files and ranges in them, shard by shard in order."""
+
+    ranges: list[tuple[str, Position, Position]]
+
+    def __init__(self, ranges: list[tuple[str, Position, Position]]) -> None:
+        super().__init__(None)
+        self.ranges = ranges
+
+
+class KclStreamReader(DataSourceStreamReader):
+    """Plans and reads batches of one query.
+
+    Args:
+        options: of the data source.
+        names: of the columns, in order.
+    """
+
+    def __init__(self, options: Mapping[str, str], names: Sequence[str]) -> None:
+        self._spool = Path(options["spool"])
+        self._max_bytes = int(options.get("maxBytesPerTrigger", _DEFAULT_MAX_BYTES))
+        self._max_tasks = int(options.get("maxTasks", 8))
+        self._poll_s = int(options.get("pollMillis", 0)) / 1000
+        self._skip_lost = options.get("onLostRange", "fail") == "skip"
+        self._lost_s = int(options.get("lostRangeMillis", 60_000)) / 1000
+        self._names = list(names)
+
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802
+        """Before everything: the KCL decides where reading begins."""
+        return to_offset({})
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Bytes of a batch."""
+        return ReadMaxBytes(self._max_bytes)
+
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
+        """The end of the next batch; waits a moment for something new."""
+        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        before = _positions(start)
+        deadline_s = monotonic_s() + self._poll_s
+        while True:
+            spooled = list_segments(self._spool)
+            grants = {shard: read_grant(self._spool, shard) for shard in spooled}
+            held = {shard: segments for shard, segments in spooled.items() if grants[shard].held}
+            reached = ends(before, held, {shard: grants[shard].after for shard in held}, most)
+            if reached != before or monotonic_s() >= deadline_s:
+                return to_offset(reached)
+            pause(_POLL_S)
+
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
+        """The tasks of a batch, once all its records are here.
+
+        Raises:
+            LostRange: they will not come.
+            Hole: they were there and were taken away.
+        """
+        before, after = _positions(start), _positions(end)
+        news = {shard: last for shard, last in after.items() if last > before.get(shard, START)}
+        whole = [self._pieces(shard, before.get(shard, START), last) for shard, last in sorted(news.items())]
+        return [
+            Task([(str(each.segment.path(self._spool)), each.after, each.last) for each in task])
+            for task in tasks(whole, self._max_tasks)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """The records of a task."""
+        assert isinstance(partition, Task), "partitions() gives tasks"
+        for path, after, last in partition.ranges:
+            for batch in read_range(path, after, last):
+                yield batch.rename_columns(self._names)
+
+    def _pieces(self, shard_id: str, after: Position, last: Position) -> list[Piece]:
+        deadline_s = monotonic_s() + self._lost_s
+        while True:
+            segments = list_segments(self._spool).get(shard_id, [])
+            grant = read_grant(self._spool, shard_id)
+            # What the lease's checkpoint covers was committed, here or by another host.
+            if grant.after >= last or is_covered(shard_id, segments, max(after, grant.after), last):
+                return pieces(segments, after, last)
+            if grant.held:
+                deadline_s = monotonic_s() + self._lost_s
+            elif monotonic_s() >= deadline_s:
+                if self._skip_lost:
+                    return pieces(segments, after, last)
+                raise LostRange(_lost(shard_id, after, last))
+            pause(_POLL_S)
+
+
+def _positions(offset: dict[str, Any]) -> dict[str, Position]:
+    positions = from_offset(offset)
+    assert positions is not None, "Spark gives a source its own offsets"
+    return positions
+
+
+def _lost(shard_id: str, after: Position, last: Position) -> str:
+    return (
+        f"a planned batch needs the records ({after[0]}/{after[1]}, {last[0]}/{last[1]}] of {shard_id}, which are not in "
+        "the spool, and the shard is leased elsewhere now; its new owner starts at or before them. Set "
+        "sparkOnLostRange=skip to go on without them here"
+    )

@@ -1,0 +1,222 @@
+"""The spool, as the engine writes it: what has arrived and is not committed yet, bounded.
+
+Owns the buffers, the segments' files, how much there may be, and what is dropped when. It is a cache: Kinesis is the log,
+so a record counts as received when it is here in memory, and whatever is lost comes again from the last checkpoint.
+Knows nothing of the protocol or of Spark; `planned` and `committed` are told to it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from kcl_spark.clock import monotonic_s
+from kcl_spark.grants import Grant, write_grant
+from kcl_spark.positions import START, Position, Positions
+from kcl_spark.segments import SCHEMA, RecordBatch, Segment, is_whole, list_segments
+
+SEGMENT_BYTES: Final = 4 * 1024 * 1024
+LINGER_S: Final = 0.05
+_REVOKED_KEPT_S: Final = 30.0
+_ROWS_OF_A_BATCH: Final = 10_000
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(eq=False, slots=True)
+class ShardSpool:
+    """One shard's part.
+
+    Attributes:
+        mark: the last record that is here or was; what is delivered at or before it is dropped.
+        segments: on disk, in order.
+        buffer: arrived, not on disk yet.
+        since_s: when the first of the buffer arrived.
+        revoked_s: when the lease went; None while it is held.
+        holder: who serves it now.
+    """
+
+    shard_id: str
+    mark: Position = START
+    flushed: Position = START
+    segments: list[Segment] = field(default_factory=list[Segment])
+    buffer: list[RecordBatch] = field(default_factory=list)
+    buffered_bytes: int = 0
+    since_s: float = 0.0
+    revoked_s: float | None = None
+    holder: object = None
+
+    @property
+    def size_bytes(self) -> int:
+        """All of it."""
+        return self.buffered_bytes + sum(each.size_bytes for each in self.segments)
+
+
+class Spool:
+    """All shards of an engine. Safe for several threads.
+
+    Args:
+        folder: belongs to this engine alone.
+        max_bytes: with more than this, shards that have had their share wait.
+    """
+
+    def __init__(self, folder: Path, *, max_bytes: int) -> None:
+        self.folder = folder
+        self._max_bytes = max_bytes
+        self._lock = threading.RLock()
+        self.changed = threading.Condition(self._lock)
+        self._shards: dict[str, ShardSpool] = {}
+        self._committed: Positions = {}
+        self._planned: Positions = {}
+        self._recover()
+
+    def _recover(self) -> None:
+        """Take over what an engine before left, unless the machine went down since: then files may be hollow."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else "unknown"
+        note = self.folder / "boot"
+        if not note.exists() or note.read_text() != boot:
+            for path in self.folder.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+            note.write_text(boot)
+        for shard_id, segments in list_segments(self.folder).items():
+            shard = self._shards[shard_id] = ShardSpool(shard_id)
+            for each in segments:
+                if is_whole(each.path(self.folder), each.size_bytes):
+                    shard.segments.append(each)
+                else:
+                    each.path(self.folder).unlink(missing_ok=True)
+        for path in self.folder.iterdir():
+            if path.is_dir():
+                write_grant(self.folder, path.name, Grant(held=False))
+        for shard in self._shards.values():
+            shard.revoked_s = monotonic_s()
+
+    def grant(self, shard_id: str, checkpoint: Position, holder: object) -> Position:
+        """The lease of a shard has come, with this checkpoint; the mark behind which records are wanted.
+
+        Whoever held it before has nothing to say any more.
+
+        What is spooled is kept as far as it goes on without a gap from what is done.
+        """
+        with self._lock:
+            shard = self._shards.setdefault(shard_id, ShardSpool(shard_id))
+            shard.buffer, shard.buffered_bytes = [], 0
+            reached = max(checkpoint, self._committed.get(shard_id, START))
+            kept: list[Segment] = []
+            for each in shard.segments:
+                if each.last <= reached:
+                    kept.append(each)
+                elif each.after <= reached:
+                    reached = each.last
+                    kept.append(each)
+                else:
+                    each.path(self.folder).unlink(missing_ok=True)
+            shard.segments, shard.revoked_s, shard.holder = kept, None, holder
+            shard.mark = shard.flushed = reached
+            write_grant(self.folder, shard_id, Grant(held=True, after=checkpoint))
+            return reached
+
+    def add(self, shard_id: str, batch: RecordBatch, last: Position) -> None:
+        """Records have arrived, the next ones of their shard."""
+        with self._lock:
+            shard = self._shards[shard_id]
+            if not shard.buffer:
+                shard.since_s = monotonic_s()
+            shard.buffer.append(batch)
+            shard.buffered_bytes += batch.nbytes
+            shard.mark = last
+            if shard.buffered_bytes >= SEGMENT_BYTES:
+                self._flush(shard)
+
+    def flush(self, shard_id: str) -> None:
+        """Put what is in memory on disk now."""
+        with self._lock:
+            if shard_id in self._shards:
+                self._flush(self._shards[shard_id])
+
+    def flush_aged(self) -> None:
+        """The same for every shard whose records have waited for their like long enough."""
+        with self._lock:
+            now_s = monotonic_s()
+            for shard in self._shards.values():
+                if shard.buffer and now_s - shard.since_s >= LINGER_S:
+                    self._flush(shard)
+
+    def revoke(self, shard_id: str, holder: object) -> None:
+        """The lease is gone: no new batch may take what is here, a planned one still may. Again: no effect."""
+        with self._lock:
+            shard = self._shards.get(shard_id)
+            if shard is None or shard.holder is not holder:
+                return
+            shard.holder = None
+            shard.buffer, shard.buffered_bytes = [], 0
+            shard.revoked_s = monotonic_s()
+            write_grant(self.folder, shard_id, Grant(held=False))
+            self.changed.notify_all()
+
+    def mark(self, shard_id: str) -> Position:
+        """The last record of a shard that has arrived."""
+        with self._lock:
+            return self._shards[shard_id].mark
+
+    def is_full_for(self, shard_id: str) -> bool:
+        """Whether a shard must wait. Never while a planned batch needs more of it."""
+        with self._lock:
+            shard = self._shards[shard_id]
+            if sum(each.size_bytes for each in self._shards.values()) < self._max_bytes:
+                return False
+            active = sum(1 for each in self._shards.values() if each.size_bytes)
+            share = self._max_bytes // max(1, active)
+            return shard.size_bytes >= share and shard.mark >= self._planned.get(shard_id, START)
+
+    def told(self, planned: Positions, committed: Positions) -> None:
+        """How far the queries are now: what all have committed is dropped, and those who wait are woken."""
+        with self._lock:
+            self._planned, self._committed = planned, committed
+            for shard in self._shards.values():
+                done = committed.get(shard.shard_id, START)
+                while shard.segments and shard.segments[0].last <= done:
+                    shard.segments.pop(0).path(self.folder).unlink(missing_ok=True)
+                self._drop_unplanned(shard)
+            self.changed.notify_all()
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes by shard."""
+        with self._lock:
+            return {shard.shard_id: shard.size_bytes for shard in self._shards.values()}
+
+    def wait(self, until: Callable[[], bool], seconds: float) -> bool:
+        """Wait for something that the queries' progress brings about; False when the time is up."""
+        with self.changed:
+            return self.changed.wait_for(until, seconds)
+
+    def _drop_unplanned(self, shard: ShardSpool) -> None:
+        """Free what no batch needs of a lease that went a while ago; by then every plan in the making is written."""
+        if shard.revoked_s is None or monotonic_s() - shard.revoked_s < _REVOKED_KEPT_S:
+            return
+        planned = self._planned.get(shard.shard_id, START)
+        while shard.segments and shard.segments[-1].after >= planned:
+            shard.segments.pop().path(self.folder).unlink(missing_ok=True)
+
+    def _flush(self, shard: ShardSpool) -> None:
+        if not shard.buffer:
+            return
+        table = pa.Table.from_batches(shard.buffer, SCHEMA).combine_chunks()
+        folder = self.folder / shard.shard_id
+        folder.mkdir(exist_ok=True)
+        temporary = folder / ".next"
+        with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
+            writer.write_table(table, max_chunksize=_ROWS_OF_A_BATCH)
+        segment = Segment(shard.shard_id, shard.flushed, shard.mark, table.num_rows, temporary.stat().st_size)
+        os.replace(temporary, segment.path(self.folder))  # noqa: PTH105 - atomic replacement is the point
+        shard.segments.append(segment)
+        shard.flushed = shard.mark
+        shard.buffer, shard.buffered_bytes = [], 0

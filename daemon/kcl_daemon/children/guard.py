@@ -1,0 +1,125 @@
+"""Ends what a daemon that was killed leaves behind: one small process for each daemon, that outlives it for a second.
+
+The guard is a shell that reads from a pipe whose other end only the daemon has. It is told the process group of each
+child, and when that has ended. When the pipe ends, the daemon is gone, by whatever way: children have seen the end of
+their stdin by then, get a second to finish, and what is left of their groups is killed.
+
+Why not a parent-death signal: the kernel sends it to the child alone and not to what the child has started, forgets it
+when a program with other rights is executed, sends it when the thread that forked ends, and it has to be asked for
+between fork and exec, where Python may not run with threads around. A guard costs one process of 1 MB, nothing for each
+child, and works wherever there is a shell.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Final
+
+from anyio import to_thread
+
+from kcl_daemon.ports import Log
+
+_SHELL: Final = "/bin/sh"
+PATIENCE_S: Final = 1
+_NAME: Final = "kcl-daemon-guard"  # what `ps` shows
+_SCRIPT: Final = f"""
+trap '' HUP INT TERM
+groups=' '
+while read -r what group; do
+  case $what in
+    +) groups="$groups$group " ;;
+    -) case $groups in *" $group "*) groups="${{groups%% $group *}} ${{groups#* $group }}" ;; esac ;;
+  esac
+done
+[ "$groups" = ' ' ] && exit 0
+sleep {PATIENCE_S}
+for group in $groups; do kill -s KILL -- "-$group"; done
+"""
+
+
+class Guard:
+    """The guard of one daemon. Starts with the first child; starts again where somebody has ended it.
+
+    Args:
+        log: the daemon's.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._groups: set[int] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe = -1
+        self._missing = False
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None where it does not run."""
+        return None if self._process is None else self._process.pid
+
+    def watch(self, group: int) -> None:
+        """A child has started; it leads this process group. Takes a millisecond the first time; never raises."""
+        self._groups.add(group)
+        if self._process is None:
+            self._start()
+        else:
+            self._tell(f"+ {group}\n")
+
+    def forget(self, group: int) -> None:
+        """This group has ended. To be called before its leader is reaped: then its number may be given to others."""
+        if group in self._groups:
+            self._groups.discard(group)
+            self._tell(f"- {group}\n")
+
+    async def aclose(self) -> None:
+        """End the guard; groups that have not ended are killed by it."""
+        process = self._let_go()
+        if process is not None:
+            await to_thread.run_sync(process.wait)
+
+    def _start(self) -> None:
+        if self._missing:
+            return
+        read_end, write_end = os.pipe()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - a fixed text, nothing from outside
+                [_SHELL, "-c", _SCRIPT, _NAME],
+                stdin=read_end,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={"PATH": os.defpath},
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(write_end)
+            self._missing = True
+            advice = f"if the daemon is killed, children run on until they see the end of their stdin; is {_SHELL} there?"
+            self._log.warning("children_not_guarded", error=str(error), advice=advice)
+            return
+        finally:
+            os.close(read_end)
+        os.set_blocking(write_end, False)
+        self._pipe = write_end
+        for group in sorted(self._groups):
+            self._tell(f"+ {group}\n")
+
+    def _tell(self, line: str) -> None:
+        if self._process is None:
+            return
+        try:
+            os.write(self._pipe, line.encode("ascii"))
+        except OSError as error:  # it has ended, or does not read: another one is told everything
+            self._log.warning("guard_replaced", pid=self._process.pid, error=str(error))
+            self._process.kill()
+            process = self._let_go()
+            if process is not None:
+                process.wait()
+            self._start()
+
+    def _let_go(self) -> subprocess.Popen[bytes] | None:
+        process, self._process = self._process, None
+        if process is not None:
+            os.close(self._pipe)
+            self._pipe = -1
+        return process

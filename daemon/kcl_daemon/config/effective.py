@@ -1,0 +1,129 @@
+"""What is in force, key by key: the value, and where it comes from.
+
+Pure. Owns how values and defaults are written out, for the reference and for `kcl-daemon check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from typing import Final
+
+from kcl_daemon.config.key import Key
+from kcl_daemon.config.keys import EXECUTABLE_NAME, KEYS, REGION_NAME, STREAM_ARN, STREAM_NAME, WORKER_ID
+from kcl_daemon.config.keys_fan_out import RETRIEVAL_MODE
+from kcl_daemon.config.load import Loaded
+from kcl_daemon.config.properties import Entry
+from kcl_daemon.config.settings import ChildSettings, Settings
+from kcl_daemon.observe.redact import shown
+from kcl_daemon.shards.shard import InitialPosition
+
+_NOTHING: Final = Settings(application_name="", stream_name="", child=ChildSettings(command=()), worker_id="")
+"""All defaults; the required ones stand empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """One key.
+
+    Args:
+        key: its name.
+        value: what is in force, printable, secrets masked.
+        origin: `FILE:LINE`, the variable of the environment, `default`, or what it was derived from.
+        is_default: whether nobody wrote it.
+    """
+
+    key: str
+    value: str
+    origin: str
+    is_default: bool
+
+
+def effective(loaded: Loaded) -> Iterator[Effective]:
+    """Every key that is acted on, in the order of the reference."""
+    for key in KEYS:
+        entry = loaded.entries.get(key.name)
+        value = field_of(loaded.settings, key.target)
+        derived = _derived_from(key, loaded)
+        if derived is not None:
+            yield Effective(key.name, _shown(key, value), derived, is_default=False)
+        elif entry is None:
+            text = default_of(key) if value is None or key.default is not None else _shown(key, value)
+            if key is WORKER_ID:
+                text = _shown(key, value)
+            yield Effective(key.name, text.replace("`", ""), "default", is_default=True)
+        else:
+            origin = entry.variable or f"{loaded.file}:{entry.line}"
+            yield Effective(key.name, _shown(key, value), origin, is_default=False)
+
+
+def _derived_from(key: Key, loaded: Loaded) -> str | None:
+    """What filled the field of a key that was not written, or overruled what was."""
+    arn_is_used = loaded.settings.stream_arn is not None
+    if arn_is_used and (key is STREAM_NAME or (key is REGION_NAME and key.name not in loaded.entries)):
+        return STREAM_ARN.name
+    if key is RETRIEVAL_MODE and _is_default(loaded.entries.get(key.name)):
+        return "DEFAULT"
+    if key is EXECUTABLE_NAME and loaded.settings.spark.pipeline is not None:
+        return "sparkPipeline"
+    return None
+
+
+def _is_default(entry: Entry | None) -> bool:
+    return entry is None or entry.value.strip().upper() == "DEFAULT"
+
+
+def default_of(key: Key) -> str:
+    """The default as the reference shows it."""
+    if key.default is not None:
+        return key.default
+    if key.required:
+        return "required"
+    return word(field_of(_NOTHING, key.target))
+
+
+def field_of(settings: Settings, target: str) -> object:
+    """The field that a key fills.
+
+    Raises:
+        LookupError: there is none.
+    """
+    value: object = settings
+    for name in target.split("."):
+        if not hasattr(value, name):
+            raise LookupError(f"{target} is no field of the settings")
+        value = getattr(value, name)
+    return value
+
+
+def word(value: object) -> str:
+    """A value of the settings as it could stand in a file."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case InitialPosition():
+            return value.at.value if value.timestamp_s is None else str(value.timestamp_s)
+        case Enum():
+            return str(value.value)
+        case tuple():
+            return " ".join(word(each) for each in value)
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return _record(value)
+        case _:
+            return str(value)
+
+
+def _record(value: object) -> str:
+    """The fields of a small value that are not at their default, separated by `|` as the strings of providers are."""
+    assert is_dataclass(value)
+    parts: list[str] = []
+    for each in fields(value):
+        found = getattr(value, each.name)
+        if each.default is MISSING or found != each.default or not parts:
+            parts.append(word(found))
+    return "|".join(parts)
+
+
+def _shown(key: Key, value: object) -> str:
+    return "none" if value is None else shown(word(value), name=key.name)

@@ -1,0 +1,63 @@
+"""Properties from the environment: `KCL_` and a property's name override the file; `${NAME}` in values, where asked for.
+
+Pure: works on the mapping that it is given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from kcl_daemon.config.kinds import Refused
+from kcl_daemon.config.properties import Entry
+
+PREFIX: Final = "KCL_"
+# Of others, or for others.
+_NOT_OURS: Final = frozenset({"KCL_DEMO_LEDGER", "KCL_MVN_REPO_SEARCH_URL", "KCL_TEST_MARK"})
+_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+def normal(name: str) -> str:
+    """A name without what environments cannot tell apart: case, and how words are separated."""
+    return re.sub(r"[._-]", "", name).lower()
+
+
+def variable_for(key: str) -> str:
+    """How a property is usually written as a variable: `failoverTimeMillis` is `KCL_FAILOVER_TIME_MILLIS`."""
+    words = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", key.replace(".", "_"))
+    return PREFIX + words.upper()
+
+
+def overrides(environment: Mapping[str, str], names: Iterable[str]) -> Iterator[Entry]:
+    """The entries of an environment, by name of the variable; an empty variable is none.
+
+    A variable that is like no name is given with the key as written, so that it is told like any unknown property.
+
+    Args:
+        environment: variables of this process.
+        names: all that properties are called.
+    """
+    by_normal = {normal(name): name for name in names}
+    for variable in sorted(environment):
+        if variable.upper().startswith(PREFIX) and variable not in _NOT_OURS and environment[variable]:
+            written = variable[len(PREFIX) :]
+            yield Entry(by_normal.get(normal(written), written), environment[variable], 0, variable)
+
+
+def expanded(text: str, environment: Mapping[str, str]) -> str:
+    """The text with each `${NAME}` and `${NAME:-DEFAULT}` replaced, once: what comes in is not looked at again.
+
+    Raises:
+        Refused: a variable is not set and has no default.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
+        # As a shell has it: an empty variable with a default is one that is not set.
+        found = environment.get(name) or default if default is not None else environment.get(name)
+        if found is None:
+            raise Refused(f"the variable {name} is not set; set it, or write ${{{name}:-DEFAULT}}")
+        return found
+
+    return _REFERENCE.sub(value, text)

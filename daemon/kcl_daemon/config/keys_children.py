@@ -1,0 +1,104 @@
+"""The properties of the child processes: how long they may take, as whom they run, what they may use.
+
+Pure data, part of the table in `keys`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kcl_daemon.config.key import MILLISECONDS, MILLISECONDS_OR_NONE, Key
+from kcl_daemon.config.kinds import INT_MAX, LONG_MAX, name, truth, whole_number
+
+_USER: Final = name(
+    r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?",
+    "USER or USER:GROUP, names or numbers",
+)
+
+BACKOFF_FIRST: Final = Key(
+    "childRestartBackoffMillis",
+    MILLISECONDS,
+    "child.backoff_first_ms",
+    "Wait before a failed child is started again; doubles with each failure in a row.",
+    extension=True,
+)
+BACKOFF_MOST: Final = Key(
+    "childRestartBackoffMaxMillis",
+    MILLISECONDS,
+    "child.backoff_most_ms",
+    "Longest wait before a failed child is started again.",
+    extension=True,
+)
+
+CHILD_KEYS: Final[tuple[Key, ...]] = (
+    Key(
+        "timeoutInSeconds",
+        whole_number(1, INT_MAX, "seconds"),
+        "child.timeout_s",
+        "How long a child may take for one answer before it is replaced.",
+        default="none: for ever",
+    ),
+    Key(
+        "shutdownGraceMillis",
+        MILLISECONDS_OR_NONE,
+        "child.shutdown_grace_ms",
+        "How long the children may take to finish when the daemon stops. Java's default is 0, which loses the last "
+        "checkpoint.",
+    ),
+    Key(
+        "callProcessRecordsEvenForEmptyRecordList",
+        truth(),
+        "child.call_for_empty",
+        "Whether children are given empty batches.",
+    ),
+    BACKOFF_FIRST,
+    BACKOFF_MOST,
+    Key(
+        "childExitGraceMillis",
+        MILLISECONDS_OR_NONE,
+        "child.exit_grace_ms",
+        "How long a child may take to end after its stdin was closed, and again after SIGTERM.",
+        extension=True,
+    ),
+    Key(
+        "logWarningForTaskAfterMillis",
+        MILLISECONDS,
+        "child.warn_after_ms",
+        "A warning in the log (`child_is_slow`) for an action that takes a child longer.",
+        default="none: no warning",
+    ),
+    Key(
+        "childUser",
+        _USER,
+        "child.user",
+        "User, and group, that children run as. Only where the daemon runs as root.",
+        default="the daemon's",
+        extension=True,
+    ),
+    Key(
+        "childMemoryLimitBytes",
+        whole_number(1024**2, LONG_MAX, "bytes"),
+        "child.memory_limit_bytes",
+        "Address space of each process of a child (RLIMIT_AS); more is refused to it. Node and Java reserve far more than "
+        "they use. Linux only.",
+        default="the daemon's",
+        extension=True,
+    ),
+    Key(
+        "childOpenFilesLimit",
+        whole_number(16, INT_MAX, "files"),
+        "child.open_files_limit",
+        "Open files of each process of a child (RLIMIT_NOFILE). Linux only.",
+        default="the daemon's",
+        extension=True,
+    ),
+    Key(
+        "childProcessesLimit",
+        whole_number(1, INT_MAX, "processes"),
+        "child.processes_limit",
+        "Children start no further process where their user has so many, all programs of that user counted "
+        "(RLIMIT_NPROC; root is not bound by it). Linux only.",
+        default="the daemon's",
+        extension=True,
+    ),
+)

@@ -1,0 +1,83 @@
+"""The client libraries themselves, as their authors publish them: downloaded once, unpacked, never built, never committed.
+
+Where one cannot be had the tier fails and says so; `KCL_TESTS_OFFLINE=1` leaves it out by intent, and says that, too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Final, NoReturn
+
+import pytest
+
+KCLPY: Final = "3.1.3"
+KCL_FOR_NODE: Final = "2.3.2"
+OFFLINE: Final = "KCL_TESTS_OFFLINE"
+_WITHIN_S: Final = 180
+
+
+def cache() -> Path:
+    """Where the downloads are kept."""
+    told = os.environ.get("KCL_TESTS_CACHE")
+    found = Path(told) if told else Path.home() / ".cache" / "kcl-daemon-tests"
+    found.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def kclpy() -> Path:
+    """The folder in which `amazon_kclpy` and its samples are."""
+    name = f"amazon_kclpy-{KCLPY}"
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    options = ["--no-deps", "--no-binary", ":all:", f"amazon_kclpy=={KCLPY}", "--dest"]
+    return _obtained(name, [*pip, *options], f"{name}.tar.gz", inside=name)
+
+
+def kcl_for_node() -> Path:
+    """The folder of the package `aws-kcl`."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node and npm are not installed: the library for Node WAS NOT RUN")
+    name = f"aws-kcl-{KCL_FOR_NODE}"
+    command = ["npm", "pack", "--silent", f"aws-kcl@{KCL_FOR_NODE}", "--pack-destination"]
+    return _obtained(name, command, f"{name}.tgz", inside="package")
+
+
+def _obtained(name: str, download: list[str], archive: str, *, inside: str) -> Path:
+    """Download an archive into a folder of its own and unpack it there, unless that has been done.
+
+    Args:
+        name: of the folder.
+        download: the command, without the folder to download to.
+        archive: name of the file that it leaves.
+        inside: the folder in the archive.
+    """
+    folder = cache() / name
+    if (folder / inside).is_dir():
+        return folder / inside
+    if os.environ.get(OFFLINE):
+        pytest.skip(f"{OFFLINE} is set and {name} is not in {cache()}: the library WAS NOT RUN")
+    fresh = cache() / f"{name}.{os.getpid()}"
+    fresh.mkdir()
+    try:
+        done = subprocess.run(
+            [*download, str(fresh)], capture_output=True, text=True, timeout=_WITHIN_S, check=False
+        )
+        if done.returncode != 0:
+            _missing(name, done.stderr)
+        with tarfile.open(fresh / archive) as packed:
+            packed.extractall(fresh, filter="data")
+        if not folder.exists():  # else another process of the tests was quicker
+            fresh.rename(folder)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        _missing(name, str(error))
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return folder / inside
+
+
+def _missing(name: str, why: str) -> NoReturn:
+    pytest.fail(f"{name} cannot be downloaded; set {OFFLINE}=1 to leave it out: {why}")

@@ -1,0 +1,182 @@
+"""What is left of the children of a daemon that was killed: nothing, after two seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kcl_daemon.children.guard import Guard
+from kcl_local.demo.clock import monotonic_s
+from tests.process.children.support import (
+    SHARD,
+    RecordingLog,
+    children_of,
+    command,
+    open_descriptors,
+    receive_line,
+)
+from tests.process.daemon import application, wait_until
+from tests.process.local import Local
+
+pytestmark = [pytest.mark.timeout(60)]
+
+GONE_S = 2.0
+# Ignores the end of its stdin and every signal that can be ignored, and has a child of its own that does the same.
+STUBBORN = f"""#!{sys.executable}
+import os, signal
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+    signal.signal(number, signal.SIG_IGN)
+os.fork()
+while True:
+    signal.pause()
+"""
+
+
+def sleeper() -> subprocess.Popen[bytes]:
+    """A process that leads a group of its own."""
+    return subprocess.Popen(["/bin/sleep", "60"], start_new_session=True)
+
+
+def guard_of(log: RecordingLog | None = None) -> Guard:
+    return Guard(log or RecordingLog())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_nothing_is_left_of_a_daemon_that_was_killed(
+    local: Local, tmp_path: Path, number: signal.Signals
+) -> None:
+    program = tmp_path / "stubborn"
+    program.write_text(STUBBORN)
+    program.chmod(0o755)
+    with (
+        application(local, tmp_path, f"killed-{number.name.lower()}", shards=2) as app,
+        app.daemon(str(program), {"timeoutInSeconds": 600}) as daemon,
+    ):
+        daemon.wait_for("child_started", times=2)
+        groups = {event["pid"] for event in daemon.named("child_started")}
+        wait_until(lambda: len(members(groups)) == 4, "each child has forked")
+        (guard,) = guards_of(daemon.process.pid)
+        daemon.signal(number)
+        began_s = monotonic_s()
+        assert daemon.end() == -number
+        wait_until(lambda: members(groups) == [], lambda: f"{members(groups)} are gone", GONE_S)
+        assert monotonic_s() - began_s < GONE_S
+        wait_until(lambda: has_ended(guard), "the guard is gone", GONE_S)
+
+
+def members(groups: set[int]) -> list[psutil.Process]:
+    """Every living process of these groups."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) in groups and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.Error, ProcessLookupError):
+            continue
+    return found
+
+
+def guards_of(pid: int) -> list[psutil.Process]:
+    """The guards of a daemon."""
+    return [each for each in psutil.Process(pid).children() if "kcl-daemon-guard" in each.cmdline()]
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether it is gone, or waits for being reaped by whoever inherited it."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.anyio
+async def test_a_guard_kills_what_it_watches_when_its_pipe_ends_and_nothing_else() -> None:
+    watched, forgotten, other = sleeper(), sleeper(), sleeper()
+    guard = guard_of()
+    guard.watch(watched.pid)
+    guard.watch(forgotten.pid)
+    guard.forget(forgotten.pid)
+    guard.forget(other.pid)
+    try:
+        await guard.aclose()
+        assert watched.wait(5) == -signal.SIGKILL
+        assert forgotten.poll() is None
+        assert other.poll() is None
+    finally:
+        for process in (watched, forgotten, other):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.anyio
+async def test_a_guard_of_nobody_ends_at_once_and_leaves_nothing() -> None:
+    before = open_descriptors()
+    guard = guard_of()
+    assert guard.pid is None
+    process = sleeper()
+    guard.watch(process.pid)
+    pid = guard.pid
+    assert pid is not None
+    guard.forget(process.pid)
+    began_s = monotonic_s()
+    await guard.aclose()
+    assert monotonic_s() - began_s < 0.9
+    assert not psutil.pid_exists(pid)
+    assert open_descriptors() == before
+    assert process.poll() is None
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.anyio
+async def test_a_guard_that_was_killed_is_replaced_by_one_that_knows_everything() -> None:
+    log = RecordingLog()
+    guard = guard_of(log)
+    first, second = sleeper(), sleeper()
+    guard.watch(first.pid)
+    killed = guard.pid
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: psutil.Process(killed).status() == psutil.STATUS_ZOMBIE, "it has ended")
+    guard.watch(second.pid)
+    assert guard.pid not in {None, killed}
+    assert [event for _, event, _ in log.recorded.last] == ["guard_replaced"]
+    await guard.aclose()
+    assert (first.wait(5), second.wait(5)) == (-signal.SIGKILL, -signal.SIGKILL)
+
+
+@pytest.mark.anyio
+async def test_without_a_shell_children_run_unguarded_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = RecordingLog()
+    monkeypatch.setattr("kcl_daemon.children.guard._SHELL", "/no/sh")
+    guard = guard_of(log)
+    guard.watch(4_000_000)
+    guard.watch(4_000_001)
+    guard.forget(4_000_000)
+    await guard.aclose()
+    assert [event for _, event, _ in log.recorded.last] == ["children_not_guarded"]
+
+
+@pytest.mark.anyio
+async def test_there_is_one_guard_for_all_children_and_it_ignores_what_stops_daemons() -> None:
+    async with children_of(command("tell")) as children:
+        for _ in range(3):
+            await receive_line(await children.start(SHARD))
+        guard = children._guard
+        pid = guard.pid
+        assert pid is not None
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(pid, number)
+        await children.start(SHARD)
+        assert guard.pid == pid
+        assert psutil.Process(pid).cwd() == "/"
+        assert os.getsid(pid) == pid
+    assert not psutil.pid_exists(pid)

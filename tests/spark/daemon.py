@@ -1,0 +1,276 @@
+"""A daemon for the engine's tests: speaks the line protocol for many shards, keeps their checkpoints, delivers again.
+
+Its shards hold numbered records. After a kill it goes on from the stored checkpoints with other borders, as the KCL does.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random  # noqa: TID251 - seeded, for the borders of batches
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from kcl_spark.clock import monotonic_s, pause
+from kcl_spark.positions import START, Position
+
+ROOT = Path(__file__).parents[2]
+BASE = 49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000
+
+
+@dataclass
+class Shard:
+    """One shard of the stream and its lease."""
+
+    shard_id: str
+    count: int
+    ends: bool = False
+    bytes_each: int = 40
+    checkpoint: Position = START
+    finished: bool = False
+    delivered: int = 0
+    checkpoints: list[Position] = field(default_factory=list[Position])
+
+    def record(self, number: int) -> dict[str, Any]:
+        data = f"{self.shard_id}:{number}:".ljust(self.bytes_each, "x").encode()
+        return {
+            "data": base64.b64encode(data).decode(),
+            "partitionKey": f"key-{number % 7}",
+            "sequenceNumber": str(BASE + number),
+            "approximateArrivalTimestamp": 1_735_689_600_000 + number,
+            "subSequenceNumber": 0,
+            "action": "record",
+        }
+
+    @property
+    def next_number(self) -> int:
+        return 0 if self.checkpoint == START else self.checkpoint[0] - BASE + 1
+
+
+class EngineProcess:
+    """The engine as the daemon starts it: a process group of its own."""
+
+    def __init__(self, options: dict[str, Any], cwd: Path) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.started_s = monotonic_s()
+        self.stderr = (cwd / "engine.log").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "kcl_spark.engine"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.stderr,
+            cwd=cwd,
+            start_new_session=True,
+        )
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(options).encode() + b"\n")
+        self.process.stdin.flush()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.events.append(json.loads(line))
+
+    def has(self, event: str) -> bool:
+        return any(each["event"] == event for each in self.events)
+
+    def event(self, name: str) -> dict[str, Any]:
+        return next(each for each in self.events if each["event"] == name)
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.close()
+
+    def kill_parent(self) -> None:
+        """SIGKILL to the Python process alone; its JVM is left to itself."""
+        self.process.kill()
+        self.close()
+
+    def stop(self, within_s: float = 120) -> int:
+        self.process.terminate()
+        code = self.process.wait(within_s)
+        self.close()
+        return code
+
+    def close(self) -> None:
+        """Read what is left, when it has ended."""
+        self.process.wait(60)
+        self._reader.join(10)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.stderr.close()
+
+
+class Relay(threading.Thread):
+    """Serves one shard to the engine until it has all, is told to stop, or the engine is gone."""
+
+    def __init__(self, daemon: Daemon, shard: Shard) -> None:
+        super().__init__(daemon=True)
+        self._daemon = daemon
+        self.shard = shard
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.connect(str(daemon.socket))
+        self._lines = self._socket.makefile("rb")
+        self.error: Exception | None = None
+        self.drain = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._serve()
+        except (ConnectionError, ValueError, OSError):
+            pass  # the engine was killed
+        finally:
+            self._lines.close()
+            self._socket.close()
+
+    def _serve(self) -> None:
+        shard, number = self.shard, self.shard.next_number
+        stored = ("TRIM_HORIZON", 0) if shard.checkpoint == START else (str(shard.checkpoint[0]), 0)
+        self._do("initialize", shardId=shard.shard_id, sequenceNumber=stored[0], subSequenceNumber=stored[1])
+        while not self.drain.is_set():
+            size = min(self._daemon.random.randint(1, self._daemon.most_records), shard.count - number)
+            records = [shard.record(each) for each in range(number, number + size)]
+            number += size
+            shard.delivered = max(shard.delivered, number)
+            pause(self._daemon.pace_s)
+            behind_ms = 0 if number == shard.count else 1000
+            self._do("processRecords", records=records, millisBehindLatest=behind_ms)
+            if number == shard.count:
+                if shard.ends:
+                    self._daemon.hook("shard_end", self)
+                    self._do("shardEnded")
+                    return
+                pause(0.05)
+        self._daemon.hook("drain", self)
+        self._do("shutdownRequested")
+        self._do("leaseLost")
+
+    def _do(self, action: str, **fields: Any) -> None:
+        self._socket.sendall(json.dumps({"action": action, **fields}).encode() + b"\n")
+        while True:
+            line = self._lines.readline()
+            if not line:
+                raise ConnectionError("the engine is gone")
+            answer = json.loads(line)
+            if answer["action"] == "status":
+                assert answer["responseFor"] == action
+                return
+            self._store(answer, action)
+
+    def _store(self, request: dict[str, Any], action: str) -> None:
+        self._daemon.hook("checkpoint", self)
+        shard, error = self.shard, None
+        if request["sequenceNumber"] is None:
+            assert action == "shardEnded", "only the end of the shard is checkpointed without a number"
+            shard.finished = True
+        else:
+            position = (int(request["sequenceNumber"]), request["subSequenceNumber"])
+            if position <= shard.checkpoint or position[0] >= BASE + shard.delivered:
+                error = "IllegalArgumentException"
+            else:
+                shard.checkpoint = position
+                shard.checkpoints.append(position)
+        answer = {**request, "error": error}
+        self._socket.sendall(json.dumps(answer).encode() + b"\n")
+        assert error is None, f"{request} lies outside of what was delivered"
+
+
+class Daemon:
+    """The daemon's side of one host: shards, checkpoints, an engine."""
+
+    def __init__(
+        self,
+        folder: Path,
+        shards: list[Shard],
+        *,
+        seed: int = 1,
+        most_records: int = 400,
+        pace_s: float = 0.0,
+    ) -> None:
+        self.folder = folder
+        self.shards = shards
+        self.random = random.Random(seed)
+        self.most_records = most_records
+        self.pace_s = pace_s
+        self.socket = folder / "engine.sock"
+        self.hooks: dict[str, Callable[[Relay], None]] = {}
+        self.engine: EngineProcess | None = None
+        self.relays: list[Relay] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """No engine outlives its test."""
+        if self.engine is not None and self.engine.process.poll() is None:
+            self.engine.kill()
+        for relay in self.relays:
+            relay.drain.set()
+            relay.join(20)
+
+    def hook(self, point: str, relay: Relay) -> None:
+        if point in self.hooks:
+            self.hooks[point](relay)
+
+    def options(self, **more: Any) -> dict[str, Any]:
+        return {
+            "pipeline": "job:pipeline",
+            "application": "app",
+            "stream": "words",
+            "socket": str(self.socket),
+            "state_dir": str(self.folder / "state"),
+            "master": "local[2]",
+            "driver_memory": "600m",
+            "checkpoint_interval_ms": 100,
+            "conf": {
+                "spark.ui.enabled": "false",
+                "spark.sql.shuffle.partitions": "2",
+                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            },
+            **more,
+        }
+
+    def start_engine(self, *, ready_within_s: float = 240, **more: Any) -> EngineProcess:
+        engine = self.engine = EngineProcess(self.options(**more), self.folder)
+        wait_for(lambda: engine.has("engine_ready") or engine.process.poll() is not None, ready_within_s)
+        return engine
+
+    def start_relays(self) -> None:
+        self.relays = [Relay(self, shard) for shard in self.shards if not shard.finished]
+
+    def is_done(self) -> bool:
+        return all(
+            shard.finished if shard.ends else shard.next_number == shard.count for shard in self.shards
+        )
+
+    def drain(self, within_s: float = 60) -> None:
+        for relay in self.relays:
+            relay.drain.set()
+        for relay in self.relays:
+            relay.join(within_s)
+            assert not relay.is_alive(), f"{relay.shard.shard_id} did not end"
+
+    def expected(self) -> list[str]:
+        return sorted(f"{shard.shard_id}:{number}" for shard in self.shards for number in range(shard.count))
+
+
+def wait_for(condition: Callable[[], bool], within_s: float) -> None:
+    """Poll real processes."""
+    deadline_s = monotonic_s() + within_s
+    while not condition():
+        assert monotonic_s() < deadline_s, f"not within {within_s} s"
+        pause(0.02)

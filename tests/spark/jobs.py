@@ -1,0 +1,69 @@
+"""The pipelines of the engine's tests; copied beside the daemon under test and loaded there as `jobs:NAME`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the customary name
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from kcl_spark import Batch, batch, pipeline, sinks
+from kcl_spark.clock import pause
+
+HOLD = Path("hold")
+"""While this file is there, `checked` stops at the place that the file names and says so in `held`."""
+
+
+def held(point: str) -> None:
+    if HOLD.exists() and HOLD.read_text() == point:
+        HOLD.rename("held")
+        pause(600)
+
+
+@pipeline
+def two_sinks(records: DataFrame) -> Iterator[DataStreamWriter]:
+    """The file sink, and the helper that replaces a batch; both stop where the test asks for it."""
+    texts = records.select(records.data.cast("string").alias("text"), "shard_id", "sequence_number")
+    yield texts.writeStream.queryName("files").format("parquet").option("path", "out/files")
+    write = sinks.overwrite_batch("out/batches")
+
+    def checked(frame: DataFrame, batch_id: int) -> None:
+        held("in_batch")
+        write(frame, batch_id)
+        held("after_sink")
+
+    yield texts.writeStream.queryName("batches").foreachBatch(checked)
+
+
+@pipeline
+def windows(records: DataFrame) -> DataStreamWriter:
+    """Records by minute of arrival and shard."""
+    counted = (
+        records.withWatermark("approximate_arrival_timestamp", "10 minutes")
+        .groupBy(F.window("approximate_arrival_timestamp", "1 second"), "shard_id")
+        .count()
+    )
+    return (
+        counted.writeStream.queryName("windows")
+        .outputMode("update")
+        .foreachBatch(sinks.overwrite_batch("out/windows"))
+    )
+
+
+@batch
+def noted(frame: DataFrame, batch: Batch) -> None:
+    """Notes what a batch function is told."""
+    with Path("noted").open("a") as file:
+        file.write(f"{batch.id} {batch.query} {batch.is_replay} {frame.count()} {sorted(batch.shards)}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    held("in_batch")
+
+
+@batch(name="poisoned")
+def failing(frame: DataFrame, batch: Batch) -> None:
+    """Cannot take what it is given."""
+    raise ValueError(f"cannot digest batch {batch.id}")

@@ -1,0 +1,82 @@
+"""Small parts of the engine's tests that need no JVM: batches of records, a spool, books as Spark writes them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kcl_spark.ingest import Record, to_arrow
+from kcl_spark.positions import Position, Positions, to_offset
+from kcl_spark.segments import RecordBatch, Segment
+from kcl_spark.spool import Spool
+
+SHARD = "shardId-000000000000"
+OTHER = "shardId-000000000001"
+
+
+def at(number: int, sub: int = 0) -> Position:
+    return number, sub
+
+
+def record(number: int, sub: int = 0, data: bytes = b"x") -> dict[str, Any]:
+    return {
+        "data": base64.b64encode(data).decode(),
+        "partitionKey": "key",
+        "sequenceNumber": str(number),
+        "approximateArrivalTimestamp": 1_735_689_600_250,
+        "subSequenceNumber": sub,
+        "action": "record",
+    }
+
+
+def taken(record: Mapping[str, Any]) -> Record:
+    """A record as the engine reads it."""
+    return msgspec.json.decode(json.dumps(record).encode(), type=Record)
+
+
+def rows(first: int, last: int, shard_id: str = SHARD) -> RecordBatch:
+    return to_arrow(
+        [taken(record(number)) for number in range(first, last + 1)], stream="words", shard_id=shard_id
+    )
+
+
+def fill(spool: Spool, first: int, last: int, shard_id: str = SHARD) -> None:
+    """Records of these numbers arrive, in a segment of their own."""
+    spool.add(shard_id, rows(first, last, shard_id), at(last))
+    spool.flush(shard_id)
+
+
+def segment(after: int, last: int, size_bytes: int = 100, shard_id: str = SHARD) -> Segment:
+    return Segment(shard_id, at(after), at(last), last - after, size_bytes)
+
+
+def plan(folder: Path, batch_id: int, end: Positions, *, committed: bool) -> None:
+    """Write the books of a batch as Spark does."""
+    for log in ("offsets", "commits"):
+        (folder / log).mkdir(parents=True, exist_ok=True)
+    (folder / "offsets" / str(batch_id)).write_text(
+        f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps(to_offset(end))}'
+    )
+    if committed:
+        (folder / "commits" / str(batch_id)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+
+
+def message(action: str, **fields: Any) -> bytes:
+    return json.dumps({"action": action, **fields}).encode() + b"\n"
+
+
+def files(spool: Spool, shard_id: str = SHARD) -> list[str]:
+    return sorted(path.name for path in (spool.folder / shard_id).glob("*.arrow"))
+
+
+def no_tell(_level: str, _event: str, /, **_fields: object) -> None:
+    """A log that nobody reads."""
+
+
+def positions(numbers: Mapping[str, int]) -> dict[str, Position]:
+    return {shard: at(number) for shard, number in numbers.items()}

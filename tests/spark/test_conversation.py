@@ -1,0 +1,253 @@
+"""The engine's side of the line protocol: what a status and a checkpoint wait for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcl_spark.conversation import Conversation, Pace, RelayGone
+from kcl_spark.guards import Refused
+from kcl_spark.positions import Position
+from kcl_spark.progress import Progress
+from kcl_spark.querylog import QueryLog
+from kcl_spark.spool import Spool
+from tests.spark.parts import SHARD, at, message, no_tell, plan, positions, record
+
+ANY_TIME = Pace(checkpoint_s=0, drain_s=5)
+
+
+class World:
+    """A conversation with a daemon that says prepared lines, and answers checkpoints."""
+
+    def __init__(self, folder: Path, *, queries: tuple[str, ...] = ("q",)) -> None:
+        self.folder = folder
+        self.spool = Spool(folder / "spool", max_bytes=10**9)
+        self.progress = Progress(self.spool, {name: QueryLog(folder / name) for name in queries})
+        self.progress.look()
+        self.said: list[dict[str, Any]] = []
+        self.answers: list[str | None] = []
+        self.stopped = False
+        self._pending: list[bytes] = []
+
+    def commit(self, number: int, query: str = "q") -> None:
+        """The query commits a batch that ends with this record."""
+        batch = self.progress.batches()[query] + 1
+        plan(self.folder / query, batch, positions({SHARD: number}), committed=True)
+        self.progress.look()
+
+    def plan(self, number: int, query: str = "q") -> None:
+        batch = self.progress.batches()[query] + 1
+        plan(self.folder / query, batch, positions({SHARD: number}), committed=False)
+        self.progress.look()
+
+    def converse(
+        self,
+        *script: bytes | Callable[[], None],
+        pace: Pace = ANY_TIME,
+        admit: Callable[[str, Position], None] = lambda _shard, _stored: None,
+    ) -> Conversation:
+        conversation = Conversation(
+            lines=self._lines(script),
+            send=self._send,
+            stream="words",
+            spool=self.spool,
+            progress=self.progress,
+            pace=pace,
+            admit=admit,
+            stopping=lambda: self.stopped,
+            tell=no_tell,
+        )
+        conversation.run()
+        return conversation
+
+    def _lines(self, script: tuple[bytes | Callable[[], None], ...]) -> Iterator[bytes]:
+        for step in script:
+            while self._pending:
+                yield self._pending.pop(0)
+            if callable(step):
+                step()
+            else:
+                yield step
+        while self._pending:
+            yield self._pending.pop(0)
+
+    def _send(self, data: bytes) -> None:
+        told = json.loads(data)
+        self.said.append(told)
+        if told["action"] == "checkpoint":
+            error = self.answers.pop(0) if self.answers else None
+            self._pending.append(json.dumps({**told, "error": error}).encode())
+
+    @property
+    def checkpoints(self) -> list[str | None]:
+        return [each["sequenceNumber"] for each in self.said if each["action"] == "checkpoint"]
+
+
+def initialize(stored: str = "TRIM_HORIZON") -> bytes:
+    return message("initialize", shardId=SHARD, sequenceNumber=stored, subSequenceNumber=0)
+
+
+def records(first: int, last: int) -> bytes:
+    each = [record(number) for number in range(first, last + 1)]
+    return message("processRecords", records=each, millisBehindLatest=0)
+
+
+EMPTY = message("processRecords", records=[], millisBehindLatest=0)
+
+
+def test_every_action_is_answered_with_one_status(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.converse(
+        initialize(), records(0, 9), message("shutdownRequested"), message("leaseLost"), pace=Pace(60, 0)
+    )
+    assert [each["responseFor"] for each in world.said] == [
+        "initialize",
+        "processRecords",
+        "shutdownRequested",
+        "leaseLost",
+    ]
+
+
+def test_nothing_is_checkpointed_that_is_not_committed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.converse(initialize(), records(0, 9), lambda: world.plan(9), EMPTY)
+    assert world.checkpoints == []
+
+
+def test_what_is_committed_is_checkpointed_in_the_next_call_even_if_that_is_empty(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.converse(initialize(), records(0, 9), lambda: world.commit(7), EMPTY, EMPTY)
+    assert world.checkpoints == ["7"]
+
+
+def test_the_slowest_query_counts(tmp_path: Path) -> None:
+    world = World(tmp_path, queries=("q", "slow"))
+    world.converse(
+        initialize(),
+        records(0, 9),
+        lambda: world.commit(9),
+        EMPTY,
+        lambda: world.commit(4, "slow"),
+        EMPTY,
+    )
+    assert world.checkpoints == ["4"]
+
+
+def test_a_checkpoint_never_goes_beyond_what_was_delivered_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.commit(50)
+    world.converse(initialize("10"), records(11, 30), records(31, 60))
+    assert world.checkpoints == ["30", "50"]
+
+
+def test_redelivered_records_are_not_spooled_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.commit(50)
+    conversation = world.converse(initialize("10"), records(11, 60))
+    assert conversation.state.records == 10
+    assert conversation.state.trimmed == 40
+
+
+def test_checkpoints_keep_their_distance(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.converse(
+        initialize(), records(0, 9), lambda: world.commit(9), EMPTY, pace=Pace(checkpoint_s=3600, drain_s=5)
+    )
+    assert world.checkpoints == []
+
+
+def test_the_end_of_a_shard_is_checkpointed_when_all_of_it_is_committed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    conversation = world.converse(
+        initialize(), records(0, 9), lambda: world.commit(9), message("shardEnded"), pace=Pace(3600, 5)
+    )
+    assert world.checkpoints == [None]
+    assert conversation.state.ended
+
+
+def test_the_end_of_a_shard_waits(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    def stop() -> None:
+        world.stopped = True
+
+    with pytest.raises(RelayGone):
+        world.converse(initialize(), records(0, 9), stop, message("shardEnded"))
+    assert world.checkpoints == []
+    assert [each["action"] for each in world.said] == ["status", "status"]
+
+
+def test_a_throttled_last_checkpoint_is_tried_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.answers = ["ThrottlingException", None]
+    conversation = world.converse(initialize(), message("shardEnded"))
+    assert world.checkpoints == [None, None]
+    assert conversation.state.ended
+
+
+def test_after_the_lease_is_gone_nothing_is_asked_for(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.answers = ["ShutdownException"]
+    world.converse(
+        initialize(), records(0, 9), lambda: world.commit(5), EMPTY, lambda: world.commit(9), EMPTY
+    )
+    assert world.checkpoints == ["5"]
+
+
+def test_a_drain_stores_what_is_done(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.converse(
+        initialize(), records(0, 9), lambda: world.commit(9), message("shutdownRequested"), pace=Pace(3600, 5)
+    )
+    assert world.checkpoints == ["9"]
+
+
+def test_a_drain_ends_in_time(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.converse(initialize(), records(0, 9), message("shutdownRequested"), pace=Pace(3600, 0.01))
+    assert world.checkpoints == []
+    assert world.said[-1]["responseFor"] == "shutdownRequested"
+
+
+def test_a_shard_that_must_not_be_served_is_refused_before_anything_is_answered(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    def refuse(shard_id: str, stored: Position) -> None:
+        assert (shard_id, stored) == (SHARD, at(17))
+        raise Refused("not here")
+
+    with pytest.raises(Refused):
+        world.converse(initialize("17"), admit=refuse)
+    assert world.said == []
+
+
+def test_books_of_spark_are_read_as_they_grow(tmp_path: Path) -> None:
+    log = QueryLog(tmp_path)
+    assert log.read().planned_batch is None
+    plan(tmp_path, 0, positions({SHARD: 5}), committed=True)
+    plan(tmp_path, 1, positions({SHARD: 9}), committed=False)
+    books = log.read()
+    assert (books.planned_batch, books.committed_batch) == (1, 0)
+    assert (books.planned, books.committed) == (positions({SHARD: 9}), positions({SHARD: 5}))
+    plan(tmp_path, 1, positions({SHARD: 9}), committed=True)
+    assert log.read().committed == positions({SHARD: 9})
+    assert QueryLog(tmp_path).read() == log.read()
+
+
+def test_a_query_that_does_not_read_the_stream_holds_nothing_back(tmp_path: Path) -> None:
+    world = World(tmp_path, queries=("q", "rate"))
+    (tmp_path / "rate" / "offsets").mkdir(parents=True)
+    (tmp_path / "rate" / "offsets" / "0").write_text("v1\n{}\n17")
+    world.converse(initialize(), records(0, 9), lambda: world.commit(7), EMPTY)
+    assert world.checkpoints == ["7"]
+
+
+def test_a_query_that_reads_the_stream_twice_is_as_far_as_the_slower_reading(tmp_path: Path) -> None:
+    plan(tmp_path, 0, positions({SHARD: 5}), committed=True)
+    with (tmp_path / "offsets" / "0").open("a") as file:
+        file.write('\n{"kcl": 1, "s": {"' + SHARD + '": "3/0"}}\n{"topic": 4}')
+    assert QueryLog(tmp_path).read().committed == positions({SHARD: 3})

@@ -1,0 +1,175 @@
+"""What needs a Spark but no engine: the data source, decoders, outputs that are marked, queries that are looked into."""
+
+from __future__ import annotations
+
+import json
+import uuid
+import zlib
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the customary name
+
+from kcl_spark import decode
+from kcl_spark.api import NotAPipeline, batch, load, pipeline, writers_of
+from kcl_spark.batches import Batch
+from kcl_spark.guards import MARK, Refused, claim_path
+from kcl_spark.positions import START
+from kcl_spark.sinks import overwrite_batch
+from kcl_spark.spool import Spool
+from kcl_spark.writers import declared
+from tests.spark.parts import SHARD, fill
+
+pytestmark = pytest.mark.timeout(240)
+ME = object()
+
+
+def records(spark: SparkSession, *data: bytes) -> DataFrame:
+    rows = [(each, "key", SHARD, str(number), 0) for number, each in enumerate(data)]
+    return spark.createDataFrame(
+        rows,
+        "data binary, partition_key string, shard_id string, sequence_number string, sub_sequence_number long",
+    )
+
+
+def stream(spark: SparkSession, folder: Path, **options: str) -> DataFrame:
+    return spark.readStream.format("kcl").option("spool", str(folder)).options(**options).load()
+
+
+def test_the_source_gives_what_is_spooled_under_the_names_that_are_asked_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spool = Spool(tmp_path / "spool", max_bytes=10**9)
+    spool.grant(SHARD, START, ME)
+    fill(spool, 0, 9)
+    fill(spool, 10, 24)
+    frame = stream(spark, tmp_path / "spool", columns="aws", maxBytesPerTrigger="1")
+    seen: list[list[int]] = []
+
+    def take(batch: DataFrame, _batch_id: int) -> None:
+        seen.append([int(row.sequenceNumber) for row in batch.collect()])
+
+    query = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "state")).start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert seen == [list(range(10)), list(range(10, 25))]
+    assert frame.columns[:3] == ["data", "partitionKey", "streamName"]
+
+
+def test_json_is_decoded_and_what_is_none_is_kept_as_it_was(spark: SparkSession) -> None:
+    found = decode.json(
+        records(spark, b'{"id":1,"price":2.5}', b"\xff{", b'{"id":"x"}', b""), "id long, price double"
+    )
+    rows = [
+        (row.id, row.price, None if row._corrupt is None else bytes(row._corrupt)) for row in found.collect()
+    ]
+    assert rows == [(1, 2.5, None), (None, None, b"\xff{"), (None, None, b'{"id":"x"}'), (None, None, b"")]
+    assert found.columns == ["id", "price", *decode.KEPT, "_corrupt"]
+
+
+def test_a_decoder_in_python_keeps_what_it_cannot_decode(spark: SparkSession) -> None:
+    def decoder(data: bytes) -> dict[str, object]:
+        return dict(json.loads(data))
+
+    found = decode.python(records(spark, b'{"id":1}', b"nonsense"), decoder, "id long", keep=("shard_id",))
+    assert [(row.id, row.shard_id, row._corrupt) for row in found.collect()] == [
+        (1, SHARD, None),
+        (None, SHARD, bytearray(b"nonsense")),
+    ]
+
+
+def test_headers_of_registries_are_cut_off(spark: SparkSession) -> None:
+    framed = records(spark, b"\0\0\0\0\x07payload", b"no header")
+    found = framed.select(decode.confluent(F.col("data")).alias("payload")).collect()
+    assert [row.payload for row in found] == [bytearray(b"payload"), None]
+    schema = uuid.UUID(int=7)
+    assert decode.glue(b"\x03\x00" + schema.bytes + b"payload") == b"payload"
+    compressed = b"\x03\x05" + schema.bytes + zlib.compress(b"payload")
+    assert decode.glue(compressed) == b"payload"
+    assert decode.glue_schema_id(compressed) == str(schema)
+    with pytest.raises(ValueError, match="no header"):
+        decode.glue(b"\x01\x00" + schema.bytes)
+
+
+def test_a_query_is_looked_into_before_it_starts(spark: SparkSession, tmp_path: Path) -> None:
+    frame = stream(spark, tmp_path)
+    about = declared(frame.writeStream.queryName("raw").format("parquet").option("path", "out"))
+    assert (about.name, about.sink, about.path, about.has_trigger) == ("raw", "parquet", "out", False)
+    assert about.is_file_sink
+    timed = declared(frame.writeStream.queryName("n").format("noop").trigger(processingTime="1 minute"))
+    assert timed.has_trigger
+    assert not timed.is_file_sink
+    with pytest.raises(NotAPipeline, match="sparkTrigger=availableNow"):
+        declared(frame.writeStream.queryName("n").format("noop").trigger(availableNow=True))
+    with pytest.raises(NotAPipeline, match="has no name"):
+        declared(frame.writeStream.format("noop"))
+    with pytest.raises(NotAPipeline, match="leave it out"):
+        declared(frame.writeStream.queryName("n").option("checkpointLocation", "x"))
+
+
+def test_a_pipeline_may_yield_return_or_handle_batches(spark: SparkSession, tmp_path: Path) -> None:
+    frame = stream(spark, tmp_path)
+
+    @pipeline
+    def returned(each: DataFrame) -> object:
+        return each.writeStream.queryName("one")
+
+    @batch(name="orders")
+    def handled(each: DataFrame, told: Batch) -> None:
+        """Never called here."""
+
+    def started(each: DataFrame) -> list[DataFrame]:
+        return [each]
+
+    def empty(_each: DataFrame) -> list[DataFrame]:
+        return []
+
+    assert [declared(each).name for each in writers_of(returned, frame, spark)] == ["one"]
+    assert [declared(each).name for each in writers_of(handled, frame, spark)] == ["orders"]
+    with pytest.raises(NotAPipeline, match="not started"):
+        writers_of(started, frame, spark)
+    with pytest.raises(NotAPipeline, match="no query"):
+        writers_of(empty, frame, spark)
+
+
+def test_a_pipeline_that_is_not_there_is_named() -> None:
+    with pytest.raises(NotAPipeline, match="no module 'nowhere'"):
+        load("nowhere:f")
+    with pytest.raises(NotAPipeline, match="has no function 'g'"):
+        load("json:g")
+    with pytest.raises(NotAPipeline, match="write module:function"):
+        load("json")
+
+
+def test_a_batch_written_again_replaces_itself(spark: SparkSession, tmp_path: Path) -> None:
+    write = overwrite_batch(str(tmp_path / "out"))
+    write(records(spark, b"1", b"2"), 0)
+    write(records(spark, b"1", b"2"), 0)
+    write(records(spark, b"3"), 1)
+    found = spark.read.parquet(str(tmp_path / "out"))
+    assert sorted((bytes(row.data), row.batch_id) for row in found.collect()) == [
+        (b"1", 0),
+        (b"2", 0),
+        (b"3", 1),
+    ]
+
+
+def test_an_output_belongs_to_one_query_of_one_state(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "out")
+    claim_path(spark, path, state_id="a", query="raw", is_new=True)
+    claim_path(spark, path, state_id="a", query="raw", is_new=True)
+    assert json.loads((tmp_path / "out" / MARK).read_text()) == {"state": "a", "query": "raw"}
+    with pytest.raises(Refused, match="a path of its own"):
+        claim_path(spark, path, state_id="b", query="raw", is_new=True)
+
+
+def test_an_unmarked_output_of_another_job_is_refused_to_new_state(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "_spark_metadata").mkdir()
+    with pytest.raises(Refused, match="dropped without a word"):
+        claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=True)
+    claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=False)

@@ -1,0 +1,92 @@
+"""The state folder: one engine, one application, no JVM of an engine before. And the SQL of the upsert."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kcl_spark.jdbc import Upsert, statement
+from kcl_spark.options import parse
+from kcl_spark.state import StateFolder, StateInUse
+
+
+def test_the_state_keeps_its_name(tmp_path: Path) -> None:
+    with StateFolder(tmp_path / "state", "app") as first:
+        assert first.is_new
+    with StateFolder(tmp_path / "state", "app") as again:
+        assert not again.is_new
+        assert again.state_id == first.state_id
+
+
+def test_one_engine_at_a_time(tmp_path: Path) -> None:
+    with (
+        StateFolder(tmp_path, "app"),
+        pytest.raises(StateInUse, match="another engine runs"),
+        StateFolder(tmp_path, "app", wait_s=0),
+    ):
+        pass
+
+
+def test_another_applications_state_is_refused(tmp_path: Path) -> None:
+    with StateFolder(tmp_path, "app"):
+        pass
+    with (
+        pytest.raises(StateInUse, match="is the state of the application 'app'"),
+        StateFolder(tmp_path, "other"),
+    ):
+        pass
+
+
+def test_a_jvm_that_outlived_its_engine_is_ended_and_no_other_process(tmp_path: Path) -> None:
+    sleeps = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with (
+        subprocess.Popen(sleeps, stdin=subprocess.PIPE) as orphan,
+        subprocess.Popen(sleeps, stdin=subprocess.PIPE) as stranger,
+    ):
+        with StateFolder(tmp_path, "app") as state:
+            state.remember_jvm(orphan.pid)
+            note = (tmp_path / "engine.json").read_text()
+        (tmp_path / "engine.json").write_text(note)  # as after a kill
+        with StateFolder(tmp_path, "app"):
+            assert orphan.wait(10) == -9
+        reused = {
+            **json.loads(note),
+            "pid": stranger.pid,
+            "started": "1",
+        }  # the number was given to another process since
+        (tmp_path / "engine.json").write_text(json.dumps(reused))
+        with StateFolder(tmp_path, "app"):
+            assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_options_that_the_engine_does_not_know_are_an_error() -> None:
+    with pytest.raises(ValueError, match="unknown options of the engine: colour"):
+        parse(b'{"pipeline":"a:b","application":"a","stream":"s","socket":"/s","state_dir":".","colour":1}\n')
+
+
+def test_an_upsert_replaces_rows_with_the_same_keys() -> None:
+    database = sqlite3.connect(":memory:")
+    database.executescript(
+        "CREATE TABLE totals (day TEXT, shop TEXT, amount INTEGER, PRIMARY KEY (day, shop));"
+        "CREATE TABLE staging (day TEXT, shop TEXT, amount INTEGER);"
+        "INSERT INTO totals VALUES ('mon', 'a', 1);"
+        "INSERT INTO staging VALUES ('mon', 'a', 5), ('tue', 'a', 2);"
+    )
+    sql = statement("totals", "staging", ["day", "shop", "amount"], ["day", "shop"])
+    for _ in range(2):
+        database.execute(sql)
+    assert sorted(database.execute("SELECT * FROM totals")) == [("mon", "a", 5), ("tue", "a", 2)]
+    database.close()
+
+
+def test_an_upsert_needs_keys_that_are_columns() -> None:
+    with pytest.raises(ValueError, match="at least one key"):
+        Upsert("jdbc:postgresql://host/db", "totals", [], {})
+    with pytest.raises(ValueError, match="shop is no column"):
+        statement("totals", "staging", ["day"], ["shop"])

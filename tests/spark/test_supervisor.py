@@ -1,0 +1,167 @@
+"""The daemon's side of the engine: options, relays as children, and what its end means. Programs of a line stand in."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kcl_daemon.config.load import interpret
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.errors import ConfigurationError
+from kcl_daemon.spark.supervisor import (
+    EXIT_PIPELINE,
+    EXIT_REFUSED,
+    Engine,
+    NoEngine,
+    PipelineFailed,
+    spark_engine,
+)
+from kcl_daemon.spark.wiring import engine_options, with_relays
+from kcl_daemon.system import SystemClock
+from kcl_spark.options import parse
+from tests.unit.fakes import MemoryLog
+
+FILE = b"""
+applicationName = orders
+streamName = clicks
+sparkPipeline = job:counts
+sparkConf.spark.ui.enabled = false
+sparkTrigger = 2 seconds
+"""
+
+pytestmark = pytest.mark.anyio
+
+
+class Worker:
+    """A worker that only notes that it was asked to stop."""
+
+    def __init__(self, asked: anyio.Event) -> None:
+        self._asked = asked
+
+    async def run(self) -> None:
+        await self._asked.wait()
+
+    def request_stop(self) -> None:
+        self._asked.set()
+
+
+def settings(more: str = "") -> Settings:
+    return interpret(FILE + more.encode(), file="app.properties", default_worker_id="w").settings
+
+
+def told(log: MemoryLog, event: str) -> list[dict[str, object]]:
+    """The fields of all events of a name."""
+    return [fields for _, name, fields in log.lines if name == event]
+
+
+def engine(code: str, log: MemoryLog, closed: Path = Path("/nowhere")) -> Engine:
+    """An engine that is a few lines of Python."""
+    return Engine(b"{}\n", closed=closed, clock=SystemClock(), log=log, command=(sys.executable, "-c", code))
+
+
+def says(event: str, **fields: object) -> str:
+    line = json.dumps({"level": "info", "event": event, **fields})
+    return f"import sys; sys.stdin.readline(); print({line!r}, flush=True)"
+
+
+async def test_the_engine_understands_what_the_daemon_writes() -> None:
+    told = parse(engine_options(settings("sparkStateDir = /var/lib/state\n"), Path("/tmp/s")))
+    assert (told.pipeline, told.application, told.stream) == ("job:counts", "orders", "clicks")
+    assert told.conf == {"spark.ui.enabled": "false"}
+    assert (told.trigger, told.state_dir, told.socket) == ("2 seconds", "/var/lib/state", "/tmp/s")
+
+
+async def test_children_are_relays_that_are_given_empty_batches_and_time_to_drain() -> None:
+    given = settings("sparkDrainTimeoutMillis = 90000\n")
+    child = with_relays(given, relay=Path("/lib/relay.py"), socket=Path("/tmp/s")).child
+    assert child.command == (sys.executable, "-I", "-S", "/lib/relay.py", "/tmp/s")
+    assert child.call_for_empty
+    assert child.shutdown_grace_ms == 95_000
+
+
+async def test_without_a_pipeline_nothing_happens() -> None:
+    given = settings()
+    given = replace(given, spark=replace(given.spark, pipeline=None))
+    async with spark_engine(given, clock=SystemClock(), log=MemoryLog()) as (same, nothing):
+        assert same is given
+        assert isinstance(nothing, NoEngine)
+
+
+async def test_what_the_engine_tells_and_prints_is_logged() -> None:
+    log = MemoryLog()
+    asked = anyio.Event()
+    each = engine(says("caught_up", shards=3) + "; print('hello', file=sys.stderr); sys.stdin.read()", log)
+    each.beside(Worker(asked))
+    async with anyio.create_task_group() as group:
+        group.start_soon(each.run)
+        await asked.wait()
+        while not told(log, "spark_output"):
+            await anyio.lowlevel.checkpoint()
+        await each.stop()
+    assert told(log, "caught_up")[0]["shards"] == 3
+    assert [each["line"] for each in told(log, "spark_output")][:1] == ["hello"]
+    assert each.failure is None
+
+
+@pytest.mark.parametrize(
+    ("code", "event", "kind"),
+    [
+        (EXIT_REFUSED, "engine_refused", ConfigurationError),
+        (EXIT_PIPELINE, "pipeline_failed", PipelineFailed),
+    ],
+)
+async def test_an_engine_that_must_not_go_on_ends_the_worker(
+    code: int, event: str, kind: type[Exception]
+) -> None:
+    asked = anyio.Event()
+    each = engine(says(event, error="give the query a path") + f"; sys.exit({code})", MemoryLog())
+    each.beside(Worker(asked))
+    await each.run()
+    assert asked.is_set()
+    assert isinstance(each.failure, kind)
+    assert "give the query a path" in str(each.failure)
+
+
+async def test_an_engine_that_dies_is_started_again(tmp_path: Path) -> None:
+    log = MemoryLog()
+    mark = tmp_path / "once"
+    dies_once = (
+        "import os, pathlib, sys, signal; sys.stdin.readline(); "
+        f"p = pathlib.Path({str(mark)!r}); first = not p.exists(); p.touch(); "
+        "os.kill(os.getpid(), signal.SIGKILL) if first else sys.exit(78)"
+    )
+    each = engine(dies_once, log)
+    await each.run()
+    assert [each["code"] for each in told(log, "spark_engine_ended")] == [-9]
+    assert len(told(log, "spark_engine_started")) == 2
+
+
+async def test_a_stop_before_the_engine_is_ready_waits_for_nothing(tmp_path: Path) -> None:
+    log = MemoryLog()
+    never_ready = "import sys, time; print('starting', file=sys.stderr); time.sleep(600)"
+    each = engine(never_ready, log, tmp_path / "closed")
+    worker = each.beside(Worker(anyio.Event()))
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(each.run)
+            while not told(log, "spark_output"):
+                await anyio.lowlevel.checkpoint()
+            worker.request_stop()
+            await worker.run()
+            assert (tmp_path / "closed").exists()  # where waiting relays look
+            await each.stop()
+
+
+async def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_name: str) -> None:
+        """Nothing is installed."""
+
+    monkeypatch.setattr("kcl_daemon.spark.supervisor.find_spec", missing)
+    with pytest.raises(ConfigurationError, match=r"pip install 'kcl-daemon\[spark\]'"):
+        async with spark_engine(settings(), clock=SystemClock(), log=MemoryLog()):
+            pass
