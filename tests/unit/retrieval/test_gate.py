@@ -154,11 +154,15 @@ def test_what_is_released_twice_counts_once() -> None:
 def test_everybody_gets_in_and_nothing_is_left(visits: list[tuple[int, bool, float, float]]) -> None:
     async def scene() -> None:
         gate = BodyGate(LoopClock(), 100)
+        admitted_above: list[float] = []
 
         async def visit(size_bytes: int, awaited: bool, arrives_s: float, stays_s: float) -> None:
             await anyio.sleep(arrives_s)
             hold = await gate.admit(size_bytes, is_awaited=lambda: awaited)
-            assert gate.held_bytes <= 100
+            waited_s = anyio.current_time() - arrives_s
+            if waited_s >= 5.0:  # so long nobody is made to wait for room
+                admitted_above.append(waited_s)
+            assert gate.held_bytes <= 100 or admitted_above
             await anyio.sleep(stays_s)
             hold.release()
 
