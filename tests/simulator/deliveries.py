@@ -21,6 +21,10 @@ from tests.simulator.violation import report
 class LeaseRows(Protocol):
     """The checkpoints as the lease table has them."""
 
+    def was_forgotten(self, shard_id: str) -> bool:
+        """Whether what was stored of it has been deleted from outside."""
+        ...
+
     def checkpoint_of(self, shard_id: str) -> ExtendedSequenceNumber | None:
         """Of a shard's row; None: there is no row."""
         ...
@@ -158,7 +162,7 @@ class Deliveries:
             return
         self.accepted += 1
         stored = self._rows.checkpoint_of(child.shard_id)
-        if stored is not None and stored < position:
+        if stored is not None and stored < position and not self._rows.was_forgotten(child.shard_id):
             report(
                 "checkpoint_not_stored", f"{child} was told that {position} is stored, the row says {stored}"
             )

@@ -119,6 +119,7 @@ class LeaseTableRules:
         self.rows: dict[str, Row] = {}
         self.views: dict[str, LeaseView] = {}
         self.deleted: set[str] = set()
+        self._forgotten: set[str] = set()
         self.checkpoints = 0
         self._rules: tuple[Callable[[LeaseChange], str | None], ...] = (
             self._strange_attributes,
@@ -136,6 +137,10 @@ class LeaseTableRules:
         view = self.views.get(shard_id)
         return None if view is None else view.checkpoint
 
+    def was_forgotten(self, shard_id: str) -> bool:
+        """Whether somebody outside the fleet has deleted its row, and with it what was stored."""
+        return shard_id in self._forgotten
+
     def restore(self, key: str, row: Row) -> None:
         """Somebody outside the fleet wrote a row."""
         self.rows[key] = row
@@ -144,6 +149,7 @@ class LeaseTableRules:
     def forget(self, key: str) -> None:
         """Somebody outside the fleet deleted a row, which should not have been."""
         del self.rows[key], self.views[key]
+        self._forgotten.add(key)
 
     def row_written(self, write: RowWrite) -> None:
         """Check a write and remember the row."""

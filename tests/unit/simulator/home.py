@@ -46,6 +46,10 @@ class Home:
             self.life, nursery=nursery, chance=Chance("home"), deliveries=self.deliveries
         )
 
+    def was_forgotten(self, shard_id: str) -> bool:
+        """As the simulator's rows have it."""
+        return False
+
     def checkpoint_of(self, shard_id: str) -> ExtendedSequenceNumber | None:
         return self.stored if shard_id == SHARD else None
 
