@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -32,51 +33,53 @@ def cache() -> Path:
 def kclpy() -> Path:
     """The folder in which `amazon_kclpy` and its samples are."""
     name = f"amazon_kclpy-{KCLPY}"
+    archive = f"{name}.tar.gz"
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    options = ["--no-deps", "--no-binary", ":all:", f"amazon_kclpy=={KCLPY}", "--dest"]
-    return _obtained(name, [*pip, *options], f"{name}.tar.gz", inside=name)
+    options = ["--no-deps", "--no-binary", ":all:", f"amazon_kclpy=={KCLPY}"]
+    return _obtained(name, lambda fresh: [*pip, *options, "--dest", str(fresh)], archive) / name
 
 
 def kcl_for_node() -> Path:
     """The folder of the package `aws-kcl`."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node and npm are not installed: the library for Node WAS NOT RUN")
-    name = f"aws-kcl-{KCL_FOR_NODE}"
-    command = ["npm", "pack", "--silent", f"aws-kcl@{KCL_FOR_NODE}", "--pack-destination"]
-    return _obtained(name, command, f"{name}.tgz", inside="package")
+    options = ["--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]
+    folder = _obtained(
+        f"aws-kcl-{KCL_FOR_NODE}",
+        lambda fresh: ["npm", "install", *options, str(fresh), f"aws-kcl@{KCL_FOR_NODE}"],
+    )
+    return folder / "node_modules" / "aws-kcl"
 
 
-def _obtained(name: str, download: list[str], archive: str, *, inside: str) -> Path:
-    """Download an archive into a folder of its own and unpack it there, unless that has been done.
+def _obtained(name: str, download: Callable[[Path], list[str]], archive: str = "") -> Path:
+    """A folder with a download in it; made once.
 
     Args:
         name: of the folder.
-        download: the command, without the folder to download to.
-        archive: name of the file that it leaves.
-        inside: the folder in the archive.
+        download: the command that downloads to a folder.
+        archive: what is unpacked there then; empty: nothing.
     """
     folder = cache() / name
-    if (folder / inside).is_dir():
-        return folder / inside
+    if folder.is_dir():
+        return folder
     if os.environ.get(OFFLINE):
         pytest.skip(f"{OFFLINE} is set and {name} is not in {cache()}: the library WAS NOT RUN")
     fresh = cache() / f"{name}.{os.getpid()}"
     fresh.mkdir()
     try:
-        done = subprocess.run(
-            [*download, str(fresh)], capture_output=True, text=True, timeout=_WITHIN_S, check=False
-        )
+        done = subprocess.run(download(fresh), capture_output=True, text=True, timeout=_WITHIN_S, check=False)
         if done.returncode != 0:
             _missing(name, done.stderr)
-        with tarfile.open(fresh / archive) as packed:
-            packed.extractall(fresh, filter="data")
+        if archive:
+            with tarfile.open(fresh / archive) as packed:
+                packed.extractall(fresh, filter="data")
         if not folder.exists():  # else another process of the tests was quicker
             fresh.rename(folder)
     except (OSError, subprocess.TimeoutExpired) as error:
         _missing(name, str(error))
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    return folder / inside
+    return folder
 
 
 def _missing(name: str, why: str) -> NoReturn:

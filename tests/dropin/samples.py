@@ -54,7 +54,7 @@ _SHOWN_OF_KCL_3: Final = """
 #staleWorkerMetricsEntryCleanupDuration = P1D
 #leaseAssignmentIntervalMillis = 60000
 """
-_ARN: Final = "streamArn = arn:aws:kinesis:us-east-1:000000000000:stream/{stream}\n"
+_ARN: Final = "streamArn = arn:aws:kinesis:us-east-1:{account}:stream/{stream}\n"
 
 
 def _file(

@@ -6,18 +6,22 @@ The launchers of the libraries start it, too, when their `java` is this program.
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 from typing import Final
 
+import psutil
 import pytest
 
 from kcl_local.demo.ledger import DIRECTORY_VARIABLE, LedgerReader
 from tests.dropin.libraries import LIBRARIES, Library
 from tests.dropin.obtain import kcl_for_node, kclpy
+from tests.dropin.resharding import is_finished, split
 from tests.dropin.samples import SAMPLES, uncommented
 from tests.process.daemon import ROOT, Application, Daemon, application, run_daemon, wait_until
 from tests.process.local import Local
@@ -41,7 +45,8 @@ LOCAL: Final = "retrievalMode = POLLING\nidleTimeBetweenReadsInMillis = 250\n"
 def write(app: Application, sample: str, program: str, *, whole: bool = False) -> str:
     """Write a sample file; its name."""
     text = uncommented(SAMPLES[sample]) if whole else SAMPLES[sample]
-    filled = text.format(program=program, stream=app.name, application=app.name)
+    arn = app.kinesis.describe_stream_summary(StreamName=app.name)["StreamDescriptionSummary"]["StreamARN"]
+    filled = text.format(program=program, stream=app.name, application=app.name, account=arn.split(":")[4])
     (app.directory / "app.properties").write_text(filled + ("" if whole else LOCAL), "ascii")
     return "app.properties"
 
@@ -115,15 +120,19 @@ def test_the_sample_processor_of_amazon_kclpy_runs_unmodified(local: Local, tmp_
             "PYTHONPATH": str(folder),
         }
         with run_daemon(tmp_path, "--properties", file, environment=around) as daemon:
-            wait_until(lambda: len(said(daemon, "Record (Partition Key")) >= 10, "all records are processed")
+            daemon.wait_for("child_started")
+            (shard,) = app.shards()
+            split(app, shard["ShardId"], open_then=2)
+            wait_until(lambda: is_finished(app, shard["ShardId"]), "the shard is finished")
+            daemon.wait_for("child_started", times=3)
             daemon.stop()
-        assert app.stored(app.last_written)  # it checkpoints when it is asked to stop
+        assert said(daemon, "Record (Partition Key") == 10
         assert not daemon.named("child_failed")
 
 
-def said(daemon: Daemon, text: str) -> list[str]:
-    """Lines of the child's stderr with this text."""
-    return [event["line"] for event in daemon.named("child_stderr") if text in event["line"]]
+def said(daemon: Daemon, text: str) -> int:
+    """How often the child has written this to stderr; it ends no line."""
+    return sum(event["line"].count(text) for event in daemon.named("child_stderr"))
 
 
 def test_the_helper_of_amazon_kclpy_prints_a_command_that_starts_this_daemon(
@@ -135,8 +144,15 @@ def test_the_helper_of_amazon_kclpy_prints_a_command_that_starts_this_daemon(
         app.put(5)
         file = write(app, "python", RUNS["python"].command())
         printed = subprocess.run(
-            [sys.executable, str(folder / "samples" / "amazon_kclpy_helper.py"), "--print_command"]
-            + ["--java", str(PROGRAM), "--properties", file],
+            [
+                sys.executable,
+                str(folder / "samples" / "amazon_kclpy_helper.py"),
+                "--print_command",
+                "--java",
+                str(PROGRAM),
+                "--properties",
+                file,
+            ],
             cwd=tmp_path,
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(folder)},
             capture_output=True,
@@ -149,16 +165,28 @@ def test_the_helper_of_amazon_kclpy_prints_a_command_that_starts_this_daemon(
 
 
 def test_the_bootstrap_of_node_starts_this_daemon(local: Local, tmp_path: Path) -> None:
-    """The real kcl-bootstrap, with its downloads of Java packages left out; what it spawns is the daemon."""
+    """The real kcl-bootstrap, with this program as its `java`; the jars that it would download are there, empty."""
     folder = kcl_for_node()
-    script = folder / "bin" / "kcl-bootstrap"
-    source = script.read_text("utf-8")
-    assert "'--properties-file', options.properties" in source
+    jars = tmp_path / "jars"
+    jars.mkdir()
+    for name, version in packages_of_java(folder / "pom.xml"):
+        (jars / f"{name}-{version}.jar").touch()
     with application(local, tmp_path, "launcher-node", shards=1) as app:
         app.put(5)
         file = write(app, "node", RUNS["node"].command())
-        main = "software.amazon.kinesis.multilang.MultiLangDaemon"
-        launch(app, [str(PROGRAM), "-cp", f"a.jar:{tmp_path}", main, "--properties-file", file])
+        script = str(folder / "bin" / "kcl-bootstrap")
+        words = ["--properties", file, "--java", str(PROGRAM), "--jar-path", str(jars), "--execute"]
+        launch(app, ["node", script, *words])
+
+
+def packages_of_java(pom: Path) -> list[tuple[str, str]]:
+    """What kcl-bootstrap looks for: artifact and version of each dependency."""
+    text = pom.read_text("utf-8")
+    versions = dict(re.findall(r"<([a-z.-]+version)>([^<]+)</", text))
+    pairs = re.findall(r"<artifactId>([^<]+)</artifactId>\s*<version>([^<]+)</version>", text)
+    return [
+        (name, re.sub(r"\$\{([^}]+)\}", lambda match: versions[match[1]], version)) for name, version in pairs
+    ]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +210,7 @@ def test_the_launchers_of_ruby_and_dotnet_start_this_daemon(
 
 
 def launch(app: Application, command: list[str]) -> None:
-    """Run a command that is to be the daemon, and consume everything with it."""
+    """Run a command that is, or starts, the daemon, and consume everything with it."""
     assert shutil.which(command[0]) is not None
     around = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     with subprocess.Popen(
@@ -196,7 +224,15 @@ def launch(app: Application, command: list[str]) -> None:
     ) as process:
         daemon = Daemon(process, 0.0)
         try:
-            consume(app, daemon)
+            app.wait_done()
+            daemon.assert_running()
+            # Launchers pass no signal on: it goes to the daemon itself.
+            started = psutil.Process(process.pid).children()
+            itself = next((each.pid for each in started if str(PROGRAM) in each.cmdline()), process.pid)
+            os.kill(itself, signal.SIGTERM)
+            assert daemon.end() == 0, daemon.tail()
         finally:
             daemon.close()
+    assert daemon.named("daemon_stopped")
     assert daemon.named("java_words_passed_over")
+    app.assert_account(repeated=0)

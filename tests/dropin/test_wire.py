@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from tests.dropin.libraries import PROCESSORS
-from tests.dropin.test_libraries import QUICK
+from tests.dropin.resharding import QUICK, split
 from tests.process.daemon import Application, application, wait_until
 from tests.process.local import Local
 
@@ -55,9 +55,7 @@ def test_every_byte_is_as_the_protocol_says(local: Local, tmp_path: Path) -> Non
         with app.daemon(f"{sys.executable} {PROCESSORS / 'tap.py'} {file}", QUICK) as daemon:
             wait_heard(file, len(KEYS) * len(PAYLOADS))
             (shard,) = app.shards()
-            app.kinesis.split_shard(
-                StreamName=app.name, ShardToSplit=shard["ShardId"], NewStartingHashKey=str(2**127)
-            )
+            split(app, shard["ShardId"], open_then=2)
             wait_until(lambda: b"shardEnded" in file.read_bytes(), "the shard has ended")
             daemon.wait_for("child_started", times=3)
             daemon.stop()

@@ -132,7 +132,10 @@ def backlog(spark: SparkSession, folder: Path, megabytes: int) -> Iterator[Figur
 
 def ingest() -> Figure:
     line = orjson.dumps(
-        {"records": [record(number, data=os.urandom(RECORD_BYTES)) for number in range(10_000)]}
+        {
+            "action": "processRecords",
+            "records": [record(number, data=os.urandom(RECORD_BYTES)) for number in range(10_000)],
+        }
     )
     started_s = monotonic_s()
     for _ in range(5):

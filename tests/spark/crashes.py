@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow.dataset as ds
 
-from kcl_spark.clock import pause
+from kcl_spark.clock import monotonic_s, pause
 from tests.spark.daemon import Daemon, Relay, Shard, wait_for
 
 SPOT_WITHIN_S = 240  # a busy machine takes a minute to start Spark
@@ -73,11 +73,19 @@ def committed(daemon: Daemon, query: str) -> int:
 def in_sink_not_in_log(daemon: Daemon) -> Callable[[], bool]:
     """Whether the file sink has finished a batch that Spark has not committed yet: a window of some 50 ms."""
     seen = committed(daemon, "files")
-    folder = daemon.folder / "out" / "files" / "_spark_metadata"
+    sink = daemon.folder / "out" / "files" / "_spark_metadata"
+    log = daemon.folder / "state" / "queries" / "files" / "commits"
 
     def stands() -> bool:
         done = committed(daemon, "files")
-        return done > seen and (folder / str(done + 1)).exists()
+        if done <= seen:
+            return False
+        following = str(done + 1)
+        deadline_s = monotonic_s() + 1
+        while monotonic_s() < deadline_s:  # without a pause: the window is short
+            if (sink / following).exists():
+                return not (log / following).exists()
+        return False
 
     return stands
 

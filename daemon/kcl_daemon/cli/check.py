@@ -17,7 +17,7 @@ import orjson
 from kcl_daemon.cli.acting import run, with_file
 from kcl_daemon.cli.failures import EXIT_CONFIGURATION, EXIT_FAILURE
 from kcl_daemon.cli.run import check_program
-from kcl_daemon.config.effective import Effective, effective
+from kcl_daemon.config.effective import Effective, as_properties, effective
 from kcl_daemon.config.load import Loaded, load
 from kcl_daemon.config.notices import Notice
 from kcl_daemon.errors import ConfigurationError
@@ -40,9 +40,20 @@ Exit codes:
     "--with-aws", is_flag=True, help="Also ask AWS for stream, tables and permissions. Writes nothing."
 )
 @click.option("--changed", is_flag=True, help="Show only what is not at its default.")
+@click.option(
+    "--resolved",
+    is_flag=True,
+    help="Print a properties file instead, with variables and overrides written out. Nothing in it is masked.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
 def check(
-    *, file: Path | None, properties_file: Path | None, with_aws: bool, changed: bool, as_json: bool
+    *,
+    file: Path | None,
+    properties_file: Path | None,
+    with_aws: bool,
+    changed: bool,
+    resolved: bool,
+    as_json: bool,
 ) -> None:
     """Read a properties file and the KCL_... variables as the daemon would; print every setting and where it is from.
 
@@ -63,6 +74,9 @@ def check(
         for line in () if as_json else problems:
             click.echo(line, err=True)
         sys.exit(EXIT_CONFIGURATION)
+    if resolved:
+        click.echo(as_properties(loaded), nl=False)
+        return
     shown = [each for each in effective(loaded) if not (changed and each.is_default)]
     findings = _ask_aws(loaded) if with_aws else []
     if as_json:

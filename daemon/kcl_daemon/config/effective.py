@@ -6,13 +6,24 @@ Pure. Owns how values and defaults are written out, for the reference and for `k
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+import javaproperties
+
 from kcl_daemon.config.key import Key
-from kcl_daemon.config.keys import EXECUTABLE_NAME, KEYS, REGION_NAME, STREAM_ARN, STREAM_NAME, WORKER_ID
+from kcl_daemon.config.keys import (
+    EXECUTABLE_NAME,
+    EXPAND_ENVIRONMENT,
+    KEYS,
+    REGION_NAME,
+    STREAM_ARN,
+    STREAM_NAME,
+    WORKER_ID,
+)
 from kcl_daemon.config.keys_fan_out import RETRIEVAL_MODE
+from kcl_daemon.config.keys_spark import CONF_PREFIX
 from kcl_daemon.config.load import Loaded
 from kcl_daemon.config.properties import Entry
 from kcl_daemon.config.settings import ChildSettings, Settings
@@ -43,19 +54,34 @@ class Effective:
 def effective(loaded: Loaded) -> Iterator[Effective]:
     """Every key that is acted on, in the order of the reference."""
     for key in KEYS:
-        entry = loaded.entries.get(key.name)
-        value = field_of(loaded.settings, key.target)
         derived = _derived_from(key, loaded)
-        if derived is not None:
-            yield Effective(key.name, _shown(key, value), derived, is_default=False)
-        elif entry is None:
-            text = default_of(key) if value is None or key.default is not None else _shown(key, value)
-            if key is WORKER_ID:
-                text = _shown(key, value)
-            yield Effective(key.name, text.replace("`", ""), "default", is_default=True)
+        entry = loaded.entries.get(key.name)
+        if derived is None and (entry is None or key.name not in loaded.texts):
+            yield Effective(key.name, _default_in_force(key, loaded.settings), "default", is_default=True)
+            continue
+        value = field_of(loaded.settings, key.target)
+        text = (
+            word(value) if isinstance(value, int | float | str | Enum) else loaded.texts.get(key.name, "none")
+        )
+        if derived is not None or entry is None:
+            origin = derived or ""
         else:
             origin = entry.variable or f"{loaded.file}:{entry.line}"
-            yield Effective(key.name, _shown(key, value), origin, is_default=False)
+        yield Effective(key.name, shown(text, name=key.name), origin, is_default=False)
+
+
+def as_properties(loaded: Loaded) -> str:
+    """A properties file that means the same wherever it is read: overrides and variables are in it, secrets too."""
+    values = {key.name: loaded.texts[key.name] for key in KEYS if key.name in loaded.texts}
+    values.pop(EXPAND_ENVIRONMENT.name, None)  # what they stood for is written out
+    values |= {f"{CONF_PREFIX}{name}": value for name, value in loaded.settings.spark.conf}
+    return "".join(f"{javaproperties.join_key_value(name, value, ' = ')}\n" for name, value in values.items())
+
+
+def _default_in_force(key: Key, settings: Settings) -> str:
+    if key is WORKER_ID:
+        return shown(settings.worker_id)
+    return default_of(key).replace("`", "")
 
 
 def _derived_from(key: Key, loaded: Loaded) -> str | None:
@@ -106,24 +132,5 @@ def word(value: object) -> str:
             return value.at.value if value.timestamp_s is None else str(value.timestamp_s)
         case Enum():
             return str(value.value)
-        case tuple():
-            return " ".join(word(each) for each in value)
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            return _record(value)
         case _:
             return str(value)
-
-
-def _record(value: object) -> str:
-    """The fields of a small value that are not at their default, separated by `|` as the strings of providers are."""
-    assert is_dataclass(value)
-    parts: list[str] = []
-    for each in fields(value):
-        found = getattr(value, each.name)
-        if each.default is MISSING or found != each.default or not parts:
-            parts.append(word(found))
-    return "|".join(parts)
-
-
-def _shown(key: Key, value: object) -> str:
-    return "none" if value is None else shown(word(value), name=key.name)

@@ -15,6 +15,7 @@ CONF_PREFIX: Final = "sparkConf."
 _PIPELINE: Final = name(
     r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*", "module:function"
 )
+_MASTER: Final = name(r"local(\[(\*|[1-9][0-9]*)\])?", "local[*] or local[N]")
 _SIZE: Final = name(r"[0-9]+[kmgtKMGT]", "a number and k, m, g or t, such as 2g")
 _TRIGGER: Final = name(
     r"availableNow|[0-9]+(\.[0-9]+)? (milliseconds?|seconds?|minutes?|hours?)",
@@ -44,9 +45,9 @@ SPARK_KEYS: Final[tuple[Key, ...]] = (
     SPARK_PIPELINE,
     Key(
         "sparkMaster",
-        _text("local[*], local[N], spark://HOST:PORT, yarn, k8s://..."),
+        _MASTER,
         "spark.master",
-        "Where Spark runs.",
+        "Where Spark runs: in the engine, on so many threads. Clusters are not supported yet.",
         extension=True,
     ),
     Key(

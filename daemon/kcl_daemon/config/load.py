@@ -53,12 +53,14 @@ class Loaded:
         warnings: what to log about it, in the order of the file.
         file: its name as it was given, printable.
         entries: what was written of each key that is acted on, by the key's name.
+        texts: what the value of each was read from, variables replaced.
     """
 
     settings: Settings
     warnings: tuple[Notice, ...]
     file: str
     entries: Mapping[str, properties.Entry]
+    texts: Mapping[str, str]
 
     def about_executable(self, reason: str) -> ConfigurationError:
         """The error for an `executableName` that cannot be run, with file and line; the reason names key and value."""
@@ -137,6 +139,7 @@ def interpret(
         warnings=reading.in_order(),
         file=reading.file,
         entries=reading.entries,
+        texts=reading.texts,
     )
 
 

@@ -47,6 +47,7 @@ class Reading:
         problems: what keeps the daemon from starting.
         unknown: by the known name that it resembles, an unknown key and its line.
         spark_conf: settings of Spark by their own names.
+        texts: what each good value was read from, variables replaced, by canonical name.
     """
 
     file: str
@@ -57,6 +58,7 @@ class Reading:
     problems: list[Problem] = field(default_factory=list[Problem])
     unknown: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
     spark_conf: dict[str, str] = field(default_factory=dict[str, str])
+    texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def take(self, entry: properties.Entry) -> None:
         """Put an entry where it belongs; of two entries for one property the later one counts."""
@@ -97,6 +99,7 @@ class Reading:
                 reason = f"{refusal}; allowed: {key.kind.allowed}"
                 self.problems.append(Problem(reason, given.key, given.value, given.line, given.variable))
             else:
+                self.texts[key.name] = trimmed(text)
                 self._tell(key, text, given)
         return values
 

@@ -43,6 +43,11 @@ def test_settings_of_spark_are_passed_on_by_their_own_names() -> None:
     assert loaded.warnings == ()
 
 
+def test_clusters_are_refused_as_their_executors_could_not_read_the_spool() -> None:
+    with pytest.raises(ConfigurationError, match=r"sparkMaster = yarn: .*local\[\*\] or local\[N\]"):
+        read("sparkPipeline = a:b\nsparkMaster = yarn\n")
+
+
 @pytest.mark.parametrize(
     ("trigger", "good"), [("0.5 seconds", True), ("availableNow", True), ("2 minutes", True), ("soon", False)]
 )

@@ -66,6 +66,7 @@ SAMPLES = {
     "cleanupLeasesUponShardCompletion": "false",
     "shardPrioritization": "PARENTS_FIRST:2",
     "sparkPipeline": "orders:pipeline",
+    "sparkMaster": "local[3]",
     "sparkDriverMemory": "2g",
     "sparkSpoolMaxBytes": "2000000",
     "sparkTrigger": "availableNow",

@@ -1,0 +1,82 @@
+"""`kcl-daemon check --with-aws` against local endpoints: what it finds, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.daemon import PROCESSORS, Application, application
+from tests.process.local import Local
+
+pytestmark = pytest.mark.timeout(60)
+
+CAREFUL = f"{PROCESSORS}.careful"
+
+
+def check(app: Application, file: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end in the application's directory."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "kcl_daemon", "check", file, "--with-aws", "--changed", *words],
+        cwd=app.directory,
+        env={"PATH": "/usr/bin:/bin", **app.local.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+
+
+def findings(done: subprocess.CompletedProcess[str], name: str) -> list[str]:
+    """The lines about AWS."""
+    return [
+        line
+        for line in done.stdout.splitlines()
+        if line.startswith(("stream ", "ListShards", "Get", f"table {name}"))
+    ]
+
+
+def test_an_application_is_looked_at_before_and_after_its_first_start(local: Local, tmp_path: Path) -> None:
+    name = "check-me"
+    with application(local, tmp_path, name, shards=2) as app:
+        file = app.write_properties("w", CAREFUL, {"retrievalMode": "POLLING"})
+        before = check(app, file)
+        assert (before.returncode, before.stderr) == (0, "")
+        missing = "not there; the daemon makes it where it needs it"
+        assert findings(before, name) == [
+            f"stream {name}: ACTIVE",
+            "ListShards: 2 shards",
+            "GetRecords: allowed",
+            f"table {name}: {missing}",
+            f"table {name}-WorkerMetricStats: {missing}",
+            f"table {name}-CoordinatorState: {missing}",
+        ]
+        app.put(1)
+        with app.daemon(CAREFUL, worker="w") as daemon:
+            app.wait_done()
+            daemon.stop()
+        rows = app.rows()
+        after = check(app, file)
+        assert after.returncode == 0
+        for table in (name, f"{name}-WorkerMetricStats", f"{name}-CoordinatorState"):
+            assert f"table {table}: rows can be read and written" in after.stdout
+        assert app.rows() == rows
+
+
+def test_a_stream_that_is_not_there_is_told_with_advice(local: Local, tmp_path: Path) -> None:
+    with application(local, tmp_path, "check-nothing", shards=0) as app:
+        done = check(app, app.write_properties("w", CAREFUL))
+        assert done.returncode == 1
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith("stream "))
+        assert "ResourceNotFoundException" in line
+        assert "check streamName" in line
+
+
+def test_endpoints_that_do_not_answer_are_findings(local: Local, tmp_path: Path) -> None:
+    with application(local, tmp_path, "check-nowhere", shards=0) as app:
+        nowhere = {"kinesisEndpoint": "http://127.0.0.1:1", "dynamoDBEndpoint": "http://127.0.0.1:1"}
+        done = check(app, app.write_properties("w", CAREFUL, nowhere))
+        assert done.returncode == 1
+        assert done.stdout.count("check the network") == 4
