@@ -6,7 +6,8 @@ Owns the ranges. Knows nothing of which scenario wants what (`scenarios`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from kcl_daemon.config.settings import RetrievalSettings
 from kcl_local.kinesis.options import Limits, Options
@@ -27,6 +28,8 @@ from tests.simulator.plan import (
     Target,
     Who,
 )
+
+_RARE_READS_MS: Final = 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,11 @@ class Draw:
             skew_s=chance.pick((0.0, 2.0)),
             drift=chance.pick((0.0, 1e-4)),
         )
+
+    def long_plan(self, *, faults_s: float, bound_s: float, shards: tuple[int, int]) -> Plan:
+        """A plan for half an hour and more, in which idle shards are read rarely: the reads would cost most of the time."""
+        plan = self.plan(faults_s=faults_s, bound_s=bound_s, shards=shards)
+        return replace(plan, retrieval=replace(plan.retrieval, idle_time_between_reads_ms=_RARE_READS_MS))
 
     def kill(self, *pauses_s: float | None) -> Kill:
         """SIGKILL for some worker; a replacement after one of these pauses, now and then under the same name."""

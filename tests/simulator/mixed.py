@@ -43,7 +43,7 @@ def _arrivals(draw: Draw) -> list[Planned]:
 
 
 def _plan(draw: Draw, *, faults_s: float, bound_s: float = _BOUND_S) -> Plan:
-    plan = draw.plan(faults_s=faults_s, bound_s=bound_s, shards=(2, 8))
+    plan = draw.long_plan(faults_s=faults_s, bound_s=bound_s, shards=(2, 8))
     return replace(
         plan,
         records_per_s=min(plan.records_per_s, 4.0),

@@ -32,7 +32,7 @@ _CALM_S: Final = 900.0
 def table_migration(draw: Draw) -> Plan:
     """The move, with trouble in each of its states; some workers do not know the single table, some are set against it."""
     chance = draw.chance
-    plan = draw.plan(faults_s=_CALM_S, bound_s=BOUND_S, shards=(2, 6))
+    plan = draw.long_plan(faults_s=_CALM_S, bound_s=BOUND_S, shards=(2, 6))
     tables = TablesSettings(deploy_bake_s=chance.between(20, 90), complete_bake_s=chance.between(20, 120))
 
     def apart(*, supports: bool) -> StartApart:

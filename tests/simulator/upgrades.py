@@ -22,7 +22,7 @@ _UPGRADE_S: Final = 1400.0
 
 
 def _plan(draw: Draw, *, faults_s: float) -> Plan:
-    plan = draw.plan(faults_s=faults_s, bound_s=_BOUND_S, shards=(1, 6))
+    plan = draw.long_plan(faults_s=faults_s, bound_s=_BOUND_S, shards=(1, 6))
     return replace(
         plan,
         records_per_s=min(plan.records_per_s, 2.0),
