@@ -9,7 +9,7 @@ SPARK ?= 1
 FIRST ?= 1
 PYTEST := $(BIN)/pytest
 
-.PHONY: bench bench-spark demo test prove lint types imports unit simulator process format clean help
+.PHONY: bench bench-spark demo test prove lint types imports unit simulator process dropin format clean help
 
 help:
 	@echo "make demo    run a stream of real text through the daemon, on local endpoints (DEMO_ARGS=..., SPARK=0 without Spark)"
@@ -65,7 +65,7 @@ types: $(VENV)/dev.stamp
 imports: $(VENV)/dev.stamp
 	$(BIN)/lint-imports
 
-unit simulator process: $(VENV)/dev.stamp
+unit simulator process dropin: $(VENV)/dev.stamp
 	$(PYTEST) -m 'not prove' tests/$@
 
 format: $(VENV)/dev.stamp

@@ -37,7 +37,12 @@ def stage(folder: Path, *, records: int = 6_000, seed: int = 1) -> Daemon:
 def run_until(daemon: Daemon, reached: Callable[[], bool]) -> None:
     """Start an engine and relays, and run to a point."""
     start(daemon)
-    wait_for(reached, SPOT_WITHIN_S)
+    engine = daemon.engine
+    assert engine is not None
+    wait_for(lambda: reached() or engine.process.poll() is not None, SPOT_WITHIN_S)
+    assert engine.process.poll() is None, (
+        f"the engine ended by itself: {engine.events}\n{daemon.engine_log()}"
+    )
 
 
 def start(daemon: Daemon) -> None:

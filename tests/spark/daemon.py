@@ -216,11 +216,17 @@ class Daemon:
 
     def __exit__(self, *_error: object) -> None:
         """No engine outlives its test."""
-        if self.engine is not None and self.engine.process.poll() is None:
-            self.engine.kill()
+        if self.engine is not None:
+            if self.engine.process.poll() is None:
+                self.engine.kill()
+            self.engine.close()
         for relay in self.relays:
             relay.drain.set()
             relay.join(20)
+
+    def engine_log(self) -> str:
+        """The end of what Spark and Java printed."""
+        return (self.folder / "engine.log").read_text("utf-8", "replace")[-4_000:]
 
     def hook(self, point: str, relay: Relay) -> None:
         if point in self.hooks:
