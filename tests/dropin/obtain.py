@@ -17,6 +17,8 @@ from typing import Final, NoReturn
 import pytest
 
 KCLPY: Final = "3.1.3"
+KCLPY_OF_KCL_1_8: Final = "1.5.1"
+KCLPY_OF_KCL_1_0: Final = "1.3.1"
 KCL_FOR_NODE: Final = "2.3.2"
 OFFLINE: Final = "KCL_TESTS_OFFLINE"
 _WITHIN_S: Final = 180
@@ -30,12 +32,12 @@ def cache() -> Path:
     return found
 
 
-def kclpy() -> Path:
-    """The folder in which `amazon_kclpy` and its samples are."""
-    name = f"amazon_kclpy-{KCLPY}"
+def kclpy(version: str = KCLPY) -> Path:
+    """The folder in which a version of `amazon_kclpy` and its samples are."""
+    name = f"amazon_kclpy-{version}"
     archive = f"{name}.tar.gz"
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    options = ["--no-deps", "--no-binary", ":all:", f"amazon_kclpy=={KCLPY}"]
+    options = ["--no-deps", "--no-binary", ":all:", f"amazon_kclpy=={version}"]
     return _obtained(name, lambda fresh: [*pip, *options, "--dest", str(fresh)], archive) / name
 
 

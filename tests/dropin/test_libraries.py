@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
+from click.testing import CliRunner
 
-from tests.dropin.libraries import LIBRARIES, Library
+from kcl_daemon.cli import main
+from tests.dropin.libraries import LIBRARIES, PROCESSORS, Library
+from tests.dropin.obtain import KCLPY_OF_KCL_1_0, KCLPY_OF_KCL_1_8, kclpy
 from tests.dropin.resharding import QUICK, is_finished, open_shards, split
 from tests.process.daemon import application, wait_until
 from tests.process.local import Local
@@ -21,11 +26,37 @@ SHARDS: Final = 2
 def test_records_in_are_records_out_with_a_reshard_and_a_restart(
     local: Local, tmp_path: Path, library: Library
 ) -> None:
-    command = library.command()
     name = f"dropin-{library.name.lower().replace(' ', '-').strip('.*')}"
-    with application(local, tmp_path, name, shards=SHARDS) as app:
+    run_through(local, tmp_path, name, library.command(), QUICK, asks_to_stop=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "generation", "asks_to_stop"),
+    [(KCLPY_OF_KCL_1_8, "KCL_1_8", True), (KCLPY_OF_KCL_1_0, "KCL_1_0", False)],
+)
+def test_libraries_of_kcl_1_are_spoken_to_in_their_way(
+    local: Local, tmp_path: Path, version: str, generation: str, asks_to_stop: bool
+) -> None:
+    """Also the real ones: amazon_kclpy of 2019 and of 2015."""
+    command = f"{sys.executable} {PROCESSORS / 'kclpy.py'} {kclpy(version)} v1"
+    settings = {**QUICK, "childProtocol": generation}
+    name = f"dropin-{generation.lower()}"
+    run_through(local, tmp_path, name, command, settings, asks_to_stop=asks_to_stop)
+
+
+def run_through(
+    local: Local,
+    directory: Path,
+    name: str,
+    command: str,
+    settings: Mapping[str, object],
+    *,
+    asks_to_stop: bool,
+) -> None:
+    """Put, split, put, stop, put, start, stop: the account must be right at the end."""
+    with application(local, directory, name, shards=SHARDS) as app:
         app.put(20)
-        with app.daemon(command, QUICK, worker="first") as daemon:
+        with app.daemon(command, settings, worker="first") as daemon:
             app.wait_done()
             parent = open_shards(app)[0]
             split(app, parent, open_then=SHARDS + 1)
@@ -36,11 +67,25 @@ def test_records_in_are_records_out_with_a_reshard_and_a_restart(
             assert not daemon.named("child_failed")
             assert not daemon.named("child_stray_output")
         app.put(20)
-        with app.daemon(command, QUICK, worker="second") as daemon:
+        with app.daemon(command, settings, worker="second") as daemon:
             app.wait_done(open_shards(app))
             daemon.stop()
         app.assert_account(repeated=0)
         kinds = {(entry.kind, entry.shard_id) for _, entry in app.ledgers}
         assert ("ended", parent) in kinds
-        assert {shard_id for kind, shard_id in kinds if kind == "stopping"} == set(open_shards(app))
         assert {shard_id for kind, shard_id in kinds if kind == "lost"} == set(open_shards(app))
+        asked = {shard_id for kind, shard_id in kinds if kind == "stopping"}
+        assert asked == (set(open_shards(app)) if asks_to_stop else set())
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
+def test_a_processor_runs_on_a_file_of_records_and_its_conversation_can_be_replayed(
+    tmp_path: Path, library: Library
+) -> None:
+    tape = tmp_path / "tape.jsonl"
+    command = library.command().split(" ")
+    options = ["--records", "-", "--format", "lines", "--transcript", str(tape)]
+    ran = CliRunner().invoke(main, ["run-child", *options, "--", *command], input="one\ntwo\n")
+    assert (ran.exit_code, ran.stdout) == (0, "delivered 2 of 2 records, 2 checkpoints, last at SHARD_END\n")
+    replayed = CliRunner().invoke(main, ["replay", str(tape), "--", *command])
+    assert (replayed.exit_code, replayed.stdout) == (0, "as recorded: 10 messages\n")

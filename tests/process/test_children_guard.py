@@ -117,8 +117,8 @@ async def test_a_guard_kills_what_it_watches_when_its_pipe_ends_and_nothing_else
 @pytest.mark.anyio
 async def test_a_guard_of_nobody_ends_at_once_and_leaves_nothing() -> None:
     before = open_descriptors()
+    assert guard_of().pid is None
     guard = guard_of()
-    assert guard.pid is None
     process = sleeper()
     guard.watch(process.pid)
     pid = guard.pid

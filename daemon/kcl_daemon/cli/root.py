@@ -150,6 +150,14 @@ main: Final = Root(
             "kcl_daemon.cli.migrate:migrate",
             "Show and steer the upgrade of an application from KCL 2.x.",
         ),
+        "replay": LaterCommand(
+            "kcl_daemon.cli.replay:replay",
+            "Replay a recorded conversation with a processor.",
+        ),
+        "run-child": LaterCommand(
+            "kcl_daemon.cli.run_child:run_child",
+            "Drive a processor from a file of records, without a stream.",
+        ),
     },
     params=[
         click.Option(

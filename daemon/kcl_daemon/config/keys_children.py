@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from kcl_daemon.config.key import MILLISECONDS, MILLISECONDS_OR_NONE, Key
-from kcl_daemon.config.kinds import INT_MAX, LONG_MAX, name, truth, whole_number
+from kcl_daemon.config.kinds import INT_MAX, LONG_MAX, choice, name, truth, whole_number
+from kcl_daemon.config.settings import ChildProtocol
 
 _USER: Final = name(
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?",
@@ -58,6 +59,15 @@ CHILD_KEYS: Final[tuple[Key, ...]] = (
         MILLISECONDS_OR_NONE,
         "child.exit_grace_ms",
         "How long a child may take to end after its stdin was closed, and again after SIGTERM.",
+        extension=True,
+    ),
+    Key(
+        "childProtocol",
+        choice({generation.value: generation for generation in ChildProtocol}),
+        "child.protocol",
+        "Which protocol children speak: `CURRENT` is that of KCL 2.x and 3.x. `KCL_1_8`, of client libraries of 1.x since "
+        "2017: `shutdown` for both ends. `KCL_1_0`, older ones: also the key `checkpoint`, and no `shutdownRequested`, so "
+        "that a stop repeats what was not checkpointed.",
         extension=True,
     ),
     Key(

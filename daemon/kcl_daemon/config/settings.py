@@ -146,6 +146,14 @@ class RetrievalSettings:
     mode: RetrievalMode = RetrievalMode.POLLING
 
 
+class ChildProtocol(Enum):
+    """Which generation of the line protocol children speak."""
+
+    CURRENT = "CURRENT"
+    KCL_1_8 = "KCL_1_8"
+    KCL_1_0 = "KCL_1_0"
+
+
 @dataclass(frozen=True, slots=True)
 class ChildSettings:
     """The child processes.
@@ -158,6 +166,7 @@ class ChildSettings:
         backoff_first_ms: wait before the first restart of a failed child; doubles with each failure in a row.
         backoff_most_ms: longest wait before a restart.
         exit_grace_ms: how long a child may take to end after its stdin was closed, and again after SIGTERM.
+        protocol: which generation of the protocol children speak.
         warn_after_ms: an action that takes a child longer is told in the log; None: none is.
         user: `USER` or `USER:GROUP` that children run as; None: as the daemon.
         memory_limit_bytes: address space of each process of a child; None: as the daemon's.
@@ -172,6 +181,7 @@ class ChildSettings:
     backoff_first_ms: int = 500
     backoff_most_ms: int = 60_000
     exit_grace_ms: int = 5_000
+    protocol: ChildProtocol = ChildProtocol.CURRENT
     warn_after_ms: int | None = None
     user: str | None = None
     memory_limit_bytes: int | None = None

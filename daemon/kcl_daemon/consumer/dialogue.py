@@ -49,6 +49,7 @@ class Dialogue:
         log: Log,
         timeout_s: float | None,
         warn_after_s: float | None = None,
+        encode_answer: Callable[[CheckpointAnswer], bytes] = encode,
         on_checkpoint: Callable[[CheckpointRequest], Awaitable[CheckpointAnswer]],
         on_silence: Callable[[], None],
     ) -> None:
@@ -57,6 +58,7 @@ class Dialogue:
         self._log = log
         self._timeout_s = timeout_s
         self._warn_after_s = warn_after_s
+        self._encode_answer = encode_answer
         self._on_checkpoint = on_checkpoint
         self._on_silence = on_silence
         self._conversation = Conversation(Role.DAEMON)
@@ -123,7 +125,7 @@ class Dialogue:
                 case CheckpointRequest():
                     answer = await self._answer(message)
                     self._conversation.send(answer)
-                    await self._send(encode(answer), action.action)
+                    await self._send(self._encode_answer(answer), action.action)
 
     async def _answer(self, request: CheckpointRequest) -> CheckpointAnswer:
         if self._conversation.may_checkpoint:

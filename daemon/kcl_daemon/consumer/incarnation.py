@@ -8,6 +8,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from kcl_daemon.consumer.checkpointer import Checkpointer
+from kcl_daemon.consumer.dialect import Dialect
 from kcl_daemon.consumer.dialogue import Dialogue
 from kcl_daemon.consumer.ending import end_child
 from kcl_daemon.consumer.interrupts import Call, Interrupts
@@ -20,8 +21,7 @@ from kcl_daemon.retrieval.batch import Batch, EndOfShard
 from kcl_daemon.retrieval.reader import Reader
 from kcl_daemon.retrieval.source import Source
 from kcl_daemon.retrieval.start import StartMemory
-from kcl_protocol.messages import Initialize, ShardEnded, ShutdownRequested
-from kcl_protocol.messages import LeaseLost as LeaseLostMessage
+from kcl_protocol.messages import Initialize
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,7 @@ class Incarnation:
         self._interrupts = interrupts
         self._memory = memory
         self._log = log
+        self._dialect = Dialect(parts.settings.child.protocol)
         self._checkpointer = Checkpointer(held=held, keeper=parts.keeper, log=log)
 
     async def run(self) -> Outcome:
@@ -94,6 +95,7 @@ class Incarnation:
             log=self._log,
             timeout_s=settings.timeout_s,
             warn_after_s=None if settings.warn_after_ms is None else settings.warn_after_ms / 1000,
+            encode_answer=self._dialect.answer,
             on_checkpoint=self._checkpointer.answer,
             on_silence=self._interrupts.stir,
         )
@@ -205,7 +207,7 @@ class Incarnation:
             if self._interrupts.call is not Call.NONE:
                 return None
         self._checkpointer.shard_ended()
-        await dialogue.perform(ShardEnded())
+        await dialogue.perform(self._dialect.shard_ended)
         if self._held.lease.is_finished:
             return Finished()
         if self._held.lost is not None:
@@ -223,6 +225,7 @@ class Incarnation:
     async def _take_leave(self, dialogue: Dialogue) -> None:
         """The child's last words, and the lease on to the next (KCL: ShutdownNotificationTask, then leaseLost)."""
         if self._interrupts.call is Call.STOP and self._held.lost is None:
-            await dialogue.perform(ShutdownRequested())
+            if (asks_to_stop := self._dialect.shutdown_requested) is not None:
+                await dialogue.perform(asks_to_stop)
             await self._parts.keeper.give_up(self._held)
-        await dialogue.perform(LeaseLostMessage())
+        await dialogue.perform(self._dialect.lease_lost)

@@ -7,8 +7,10 @@ stderr what they were told, checkpoint each batch.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
+from base64 import b64decode
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any  # Any: the library has no types
@@ -19,8 +21,16 @@ from kcl_local.demo.ledger import DIRECTORY_VARIABLE, Counted, Kind, LedgerWrite
 FOLDER, GENERATION = sys.argv[1:3]
 sys.path.insert(0, FOLDER)
 KCL: Any = importlib.import_module("amazon_kclpy.kcl")
-V2: Any = importlib.import_module("amazon_kclpy.v2.processor")
-V3: Any = importlib.import_module("amazon_kclpy.v3.processor")
+
+
+def module(name: str) -> Any:
+    """A part that older versions lack; anything in its place there."""
+    found = importlib.util.find_spec("amazon_kclpy." + name.partition(".")[0])
+    return KCL if found is None else importlib.import_module(f"amazon_kclpy.{name}")
+
+
+V2: Any = module("v2.processor")
+V3: Any = module("v3.processor")
 
 
 class Notes:
@@ -40,9 +50,11 @@ class Notes:
 
     def process(self, records: Iterable[Any], checkpointer: Any) -> None:
         if self._ledger is not None:
-            self._ledger.records(monotonic_s(), [Counted(record.sequence_number, {}) for record in records])
+            numbers = [Counted(record.get("sequenceNumber"), {}) for record in records]
+            self._ledger.records(monotonic_s(), numbers)
         for record in records:
-            tell(f"record {record.partition_key!a} {len(record.binary_data)} {record.sub_sequence_number}")
+            size = len(b64decode(record.get("data"), validate=True))
+            tell(f"record {record.get('partitionKey')!a} {size} {record.get('subSequenceNumber')}")
         if self.checkpoint(checkpointer):
             self.note("checkpoint")
 
@@ -68,7 +80,7 @@ def tell(text: str) -> None:
 NOTES = Notes()
 
 
-class ProcessorV1(KCL.RecordProcessorBase):
+class ProcessorV1(KCL.RecordProcessorBase):  # type: ignore[misc]  # the library has no types
     """The interface of 2014: shutdown with a reason."""
 
     version = 1
@@ -91,7 +103,7 @@ class ProcessorV1(KCL.RecordProcessorBase):
         NOTES.checkpoint(checkpointer)
 
 
-class ProcessorV2(V2.RecordProcessorBase):
+class ProcessorV2(V2.RecordProcessorBase):  # type: ignore[misc]  # the library has no types
     """The interface of 2017: one input object for each method."""
 
     version = 2
@@ -114,7 +126,7 @@ class ProcessorV2(V2.RecordProcessorBase):
         NOTES.checkpoint(shutdown_requested_input.checkpointer)
 
 
-class ProcessorV3(V3.RecordProcessorBase):
+class ProcessorV3(V3.RecordProcessorBase):  # type: ignore[misc]  # the library has no types
     """The interface of 2019: a lost lease and an ended shard are two things."""
 
     version = 3

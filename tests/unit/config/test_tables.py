@@ -89,6 +89,7 @@ SAMPLES = {
     "metricsLevel": "summary",
     "metricsEnabledDimensions": "Operation, ShardId",
     "expandEnvironment": "true",
+    "childProtocol": "kcl_1_0",
 }
 
 

@@ -1,0 +1,128 @@
+"""`kcl-daemon run-child` and `replay` with real processors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kcl_daemon.cli import main
+from kcl_local.demo.ledger import DIRECTORY_VARIABLE, LedgerReader
+
+pytestmark = pytest.mark.timeout(60)
+
+CAREFUL = (sys.executable, "-m", "tests.process.processors.careful")
+SILENT = ("/bin/sh", "-c", "cat > /dev/null")
+HASTY = (
+    "/bin/sh",
+    "-c",
+    """while read -r _; do echo '{"action":"status","responseFor":"initialize"}'; done""",
+)
+FAILING = ("/bin/sh", "-c", "read -r _; echo oh no >&2; exit 3")
+# Answers, and never checkpoints; but for its last words it is good.
+CARELESS = (
+    sys.executable,
+    "-u",
+    "-c",
+    (
+        "import json, sys\nfor line in sys.stdin: print(json.dumps({'action': 'status', 'responseFor':"
+        " json.loads(line)['action']}))\nif len(sys.argv) > 1: sys.exit(4)"
+    ),
+)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LedgerReader:
+    """What processors write down."""
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    return LedgerReader(tmp_path)
+
+
+def invoke(*words: str, given: str = "") -> Result:
+    return CliRunner().invoke(main, words, input=given)
+
+
+def test_a_processor_gets_the_records_of_a_file_in_batches(tmp_path: Path, ledger: LedgerReader) -> None:
+    file = tmp_path / "records.jsonl"
+    file.write_text("".join(f'{{"text":"record {number}"}}\n' for number in range(25)))
+    done = invoke("run-child", "--records", str(file), "--batch", "10", "--", *CAREFUL)
+    assert (done.exit_code, done.stdout) == (
+        0,
+        "delivered 25 of 25 records, 4 checkpoints, last at SHARD_END\n",
+    )
+    entries = list(ledger.new_entries())
+    assert [len(entry.records) for entry in entries if entry.kind == "records"] == [10, 10, 5]
+    assert entries[-1].kind == "ended"
+
+
+@pytest.mark.parametrize(
+    ("end", "kinds"), [("stopped", ["stopping", "lost"]), ("lost", ["checkpoint", "lost"])]
+)
+def test_every_end_can_be_had(ledger: LedgerReader, end: str, kinds: list[str]) -> None:
+    done = invoke("run-child", "-r", "-", "--end", end, "--", *CAREFUL, given="one\ntwo\n")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("delivered 2 of 2 records")
+    assert [entry.kind for entry in ledger.new_entries()][-2:] == kinds
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "said"),
+    [
+        (FAILING, (), "exit code 3 during initialize"),
+        (HASTY, ("-r", "-"), "status"),
+        (SILENT, ("--timeout", "0.2"), "did not answer initialize within 0.2 s"),
+        (CARELESS, (), "answered shardEnded without a checkpoint"),
+        ((*CARELESS, "x"), ("--end", "stopped"), "exit code 4"),
+        (("/no/such/program",), (), "no such file"),
+    ],
+    ids=["exits", "wrong status", "silent", "no last checkpoint", "exit code", "not there"],
+)
+def test_what_a_processor_does_wrong_is_said_in_one_line(
+    command: tuple[str, ...], options: tuple[str, ...], said: str
+) -> None:
+    done = invoke("run-child", *options, "--", *command, given="a record\n")
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[-1].startswith("failed: ")
+    assert said in done.stderr.splitlines()[-1]
+
+
+def test_a_line_that_is_no_record_is_a_usage_error(tmp_path: Path) -> None:
+    done = invoke("run-child", "-r", "-", "--format", "jsonl", "--", *CAREFUL, given="hello\n")
+    assert done.exit_code == 2
+    assert "line 1: not JSON" in done.stderr
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_recorded_conversation_can_be_replayed_and_differences_are_found(tmp_path: Path) -> None:
+    tape = tmp_path / "tape.jsonl"
+    recorded = invoke("run-child", "-r", "-", "--transcript", str(tape), "--", *CAREFUL, given="one\ntwo\n")
+    assert recorded.exit_code == 0
+    again = invoke("replay", str(tape), "--", *CAREFUL)
+    assert (again.exit_code, again.stdout) == (0, "as recorded: 10 messages\n")
+    other = invoke("replay", str(tape), "--", *CARELESS)
+    assert other.exit_code == 1
+    assert (
+        "line 5: it said Status(response_for='processRecords'), recorded is CheckpointRequest" in other.stderr
+    )
+    lines = tape.read_text().splitlines()
+    assert {json.loads(line)["from"] for line in lines[1:]} == {"daemon", "child"}
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [(FAILING, "ended"), (SILENT, "no answer within 0.3 s"), (("/no/such",), "no such file")],
+)
+def test_a_replay_ends_with_a_child_that_does_not_answer(
+    tmp_path: Path, command: tuple[str, ...], said: str
+) -> None:
+    tape = tmp_path / "tape.jsonl"
+    tape.write_text(
+        '{"about":"x","ends":"over"}\n{"from":"daemon","line":"{}"}\n'
+        '{"from":"child","line":"{\\"action\\":\\"status\\",\\"responseFor\\":\\"initialize\\"}"}\n'
+    )
+    done = invoke("replay", str(tape), "--timeout", "0.3", "--", *command)
+    assert done.exit_code == 1
+    assert said in done.stderr
