@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.stats import WorkerRow
+
+# In fail-over times: the 1.3 after which a worker without leases has looked, and some more for the look itself.
+_IDLE_PATIENCE: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ class Watchbook:
             key
             for key, seen in self.leases.items()
             if seen.owner is not None
-            and self.looked_s - seen.since_s > (2 * failover_s if seen.owner in idle else failover_s)
+            and self.looked_s - seen.since_s > _patience_s(seen.owner, idle, failover_s)
         )
 
     def _suspects(
@@ -126,7 +130,7 @@ class Watchbook:
         idle = _idle(leases, workers)
         for seen in leases.values():
             owner = seen.owner
-            patience_s = 2 * failover_s if owner in idle else failover_s
+            patience_s = _patience_s(owner, idle, failover_s)
             if owner is not None and owner in workers and now_s - seen.since_s > patience_s:
                 suspects.setdefault(owner, workers[owner].last_update_s)
         return suspects
@@ -177,11 +181,16 @@ def _idle(
 ) -> frozenset[WorkerId | None]:
     """The workers that have leases but may not know it yet: what they have was given to them under our eyes.
 
-    A worker without leases looks for them rarely (`Timings.news_s`), so they may stand still for twice the fail-over
+    A worker without leases looks for them rarely (`Timings.news_s`), so they may stand still for longer than the fail-over
     time. One that has claimed a lease looks often.
     """
     given = {seen.owner for seen in leases.values() if seen.unclaimed and seen.owner in workers}
     return frozenset(given.difference(seen.owner for seen in leases.values() if not seen.unclaimed))
+
+
+def _patience_s(owner: WorkerId | None, idle: frozenset[WorkerId | None], failover_s: float) -> float:
+    """How long a lease of this owner may stand still."""
+    return _IDLE_PATIENCE * failover_s if owner in idle else failover_s
 
 
 def _see_worker(worker: WorkerRow, before: WorkerSeen | None, now_s: float) -> WorkerSeen:
