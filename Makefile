@@ -8,6 +8,8 @@ SEEDS ?= 200
 SPARK ?= 1
 FIRST ?= 1
 PYTEST := $(BIN)/pytest
+# Two at a time, each file by one of them: much of the process tier waits.
+SIDE_BY_SIDE ?= -n 2 --dist loadfile
 
 .PHONY: bench bench-spark demo test prove lint types imports unit simulator process dropin format clean help
 
@@ -41,7 +43,7 @@ demo: $(VENV)/spark.stamp
 endif
 
 test: lint types imports
-	$(PYTEST) -m 'not prove' $(PYTEST_ARGS)
+	$(PYTEST) -m 'not prove' $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 prove: $(VENV)/dev.stamp
 	$(PYTEST) -m prove --timeout 3600 $(PYTEST_ARGS)
