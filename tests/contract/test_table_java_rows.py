@@ -123,4 +123,4 @@ async def test_rows_of_a_fresh_java_fleet_in_one_table_decide_the_layout(dynamod
     found = ApplicationTables(separate, settings=TablesSettings(), clock=LoopClock(), log=MemoryLog())
     await found.open()
     assert found.tables.share_one_table
-    assert [each for each in clients.dynamodb.list_tables()["TableNames"] if each.startswith(name)] == [name]
+    assert [each for each in all_tables(clients) if each.startswith(name)] == [name]

@@ -47,7 +47,7 @@ async def test_the_layout_has_its_tables_and_keys(stage: Stage) -> None:
         },
         TableLayout.SINGLE: {name: "leaseKey"},
     }[stage.layout]
-    all_names = stage.clients.dynamodb.list_tables()["TableNames"]
+    all_names = all_tables(stage.clients)
     assert {each for each in all_names if each == name or each.startswith(f"{name}-")} == expected.keys()
     assert {
         table.name: table.key_attribute

@@ -287,6 +287,11 @@ class Application:
         wait_until(lambda: self.delivered(wanted), f"{wanted} are delivered", within_s)
         wait_until(lambda: self.stored(wanted), f"{wanted} are checkpointed", within_s)
 
+    def all_tables(self) -> list[str]:
+        """The names of all tables, of this application and of all others: more than fit on one page."""
+        pages = self.dynamodb.get_paginator("list_tables").paginate()
+        return [name for page in pages for name in page["TableNames"]]
+
     def rows(self) -> dict[str, dict[str, AttributeValueTypeDef]]:
         """The rows of the lease table, by key; none while there is no table."""
         try:

@@ -271,7 +271,7 @@ def refused(
     )
     assert key in line
     assert says in line
-    assert [table for table in app.dynamodb.list_tables()["TableNames"] if table.startswith(app.name)] == []
+    assert [table for table in app.all_tables() if table.startswith(app.name)] == []
 
 
 @pytest.mark.parametrize("kind", ["missing", "a directory", "a dead link", "unreadable"])

@@ -104,7 +104,7 @@ def test_an_application_that_never_ran_is_one_clear_line_and_no_table_is_made(
             (line,) = done.stderr.splitlines()
             assert "no lease table leases-none" in line
             assert "check applicationName" in line
-        assert not [table for table in app.dynamodb.list_tables()["TableNames"] if "leases-none" in table]
+        assert not [table for table in app.all_tables() if "leases-none" in table]
 
 
 def test_a_live_application_is_reset_and_reads_everything_again(local: Local, tmp_path: Path) -> None:

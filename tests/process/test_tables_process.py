@@ -25,7 +25,7 @@ INDEX: Final = "LeaseOwnerToLeaseKeyIndex"
 
 def tables_of(app: Application) -> set[str]:
     """What follows the application's name in the names of its tables."""
-    names = app.dynamodb.list_tables()["TableNames"]
+    names = app.all_tables()
     return {
         name.removeprefix(app.name) for name in names if name == app.name or name.startswith(f"{app.name}-")
     }
