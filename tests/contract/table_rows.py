@@ -27,6 +27,12 @@ NUMBER = "49590338271490256608559692538361571095921575989136588898"
 _numbers = count(1)
 
 
+def all_tables(clients: Clients) -> list[str]:
+    """The names of all tables; more than fit on one page."""
+    pages = clients.dynamodb.get_paginator("list_tables").paginate()
+    return [name for page in pages for name in page["TableNames"]]
+
+
 @dataclass(frozen=True)
 class Stage:
     """An application of its own in one of the layouts, opened."""

@@ -16,7 +16,7 @@ from kcl_daemon.coordination.timings import timings
 from kcl_daemon.leases.lease import MAX_HASH
 from kcl_daemon.leases.stats import worker_from_row
 from kcl_protocol.sequence import ExtendedSequenceNumber
-from tests.contract.table_rows import ME, NUMBER, SHARD, Stage
+from tests.contract.table_rows import ME, NUMBER, SHARD, Stage, all_tables
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
 
 pytestmark = pytest.mark.anyio

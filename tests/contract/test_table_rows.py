@@ -19,7 +19,7 @@ from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.lease import MAX_HASH, ShardId
 from kcl_protocol.sequence import ExtendedSequenceNumber
-from tests.contract.table_rows import ME, NUMBER, OTHER, SHARD, Stage
+from tests.contract.table_rows import ME, NUMBER, OTHER, SHARD, Stage, all_tables
 from tests.unit.fakes import CalmChance, LoopClock
 
 pytestmark = pytest.mark.anyio
