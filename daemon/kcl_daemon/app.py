@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from kcl_daemon.app_streams import streams_of, syncer_of
 from kcl_daemon.assignment.taking import TakingOptions
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.parts import ConsumerParts
@@ -17,12 +18,14 @@ from kcl_daemon.coordination.farewell import Farewell
 from kcl_daemon.coordination.gate import Gate
 from kcl_daemon.coordination.keeper import LeaseKeeper
 from kcl_daemon.coordination.malformed import MalformedRows
+from kcl_daemon.coordination.many_streams import ManyStreams
+from kcl_daemon.coordination.many_syncer import ManySyncer
 from kcl_daemon.coordination.nudge import Signal
 from kcl_daemon.coordination.overview import Overview
 from kcl_daemon.coordination.reporter import Reporter
 from kcl_daemon.coordination.shuffle import ShuffleLeader
 from kcl_daemon.coordination.strategies import strategies
-from kcl_daemon.coordination.stream_watch import StreamWatch
+from kcl_daemon.coordination.streams import OneStream, refuse_other_kind
 from kcl_daemon.coordination.sweeper import Sweeper
 from kcl_daemon.coordination.switchboard import Gates, Switchboard
 from kcl_daemon.coordination.syncer import Syncer
@@ -42,7 +45,6 @@ from kcl_daemon.ports import (
     Kinesis,
     Log,
     Randomness,
-    StreamRef,
     Tables,
     Transactions,
 )
@@ -77,11 +79,11 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
     log = adapters.log.bind(worker_id=settings.worker_id)
     tables = ApplicationTables(adapters.tables, settings=settings.tables, clock=adapters.clock, log=log)
     adapters = replace(adapters, tables=tables.tables)
-    stream = _stream(settings)
+    streams = streams_of(settings, adapters.kinesis, adapters.clock, log)
     worker = Worker(
         tables=tables,
-        kinesis=adapters.kinesis,
-        stream=stream,
+        streams=streams,
+        looks_at_leases=partial(refuse_other_kind, adapters.tables.leases, many=settings.reads_many),
         clock=adapters.clock,
         log=log,
         start_pause_s=settings.leases.start_backoff_ms / 1000,
@@ -95,13 +97,13 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
         log=log,
         malformed=MalformedRows(log),
         worker=worker,
-        watch=StreamWatch(kinesis=adapters.kinesis, stream=stream, clock=adapters.clock, log=log),
+        streams=streams,
     )
     loops, nudge = _loops(common)
     parts = ConsumerParts(
         settings=settings,
         timings=common.periods,
-        stream=stream,
+        streams=streams,
         keeper=loops.keeper,
         table=adapters.tables.leases,
         kinesis=adapters.kinesis,
@@ -109,20 +111,18 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
         clock=adapters.clock,
         randomness=adapters.randomness,
         log=log,
-        readers=_readers(settings, adapters, stream, log),
+        readers=_readers(settings, adapters, log),
         shard_finished=Signal(adapters.clock),
         on_leases_created=nudge,
         on_lease_written=loops.discovery.take_assigned,
-        stream_is_there=common.watch.is_there,
     )
     worker.equip(loops, parts)
     return worker
 
 
-def _readers(settings: Settings, adapters: Adapters, stream: StreamRef, log: Log) -> Readers:
+def _readers(settings: Settings, adapters: Adapters, log: Log) -> Readers:
     return Readers(
         settings,
-        stream=stream,
         kinesis=adapters.kinesis,
         fan_out=adapters.fan_out,
         clock=adapters.clock,
@@ -143,11 +143,7 @@ class _Common:
     log: Log
     malformed: MalformedRows
     worker: Worker
-    watch: StreamWatch
-
-
-def _stream(settings: Settings) -> StreamRef:
-    return StreamRef(settings.stream_name, settings.stream_arn)
+    streams: OneStream | ManyStreams
 
 
 def _loops(common: _Common) -> tuple[Loops, Callable[[], None]]:
@@ -273,17 +269,16 @@ def _discovery(common: _Common, keeper: LeaseKeeper, elector: Elector, bulletin:
     )
 
 
-def _syncer(common: _Common) -> Syncer:
+def _syncer(common: _Common) -> Syncer | ManySyncer:
     """One for each of the two ways to lead: they do not share what they remember."""
-    return Syncer(
-        table=common.adapters.tables.leases,
-        kinesis=common.adapters.kinesis,
-        stream=_stream(common.settings),
-        position=common.settings.initial_position,
-        clock=common.adapters.clock,
+    adapters = common.adapters
+    return syncer_of(
+        common.streams,
+        common.settings,
+        table=adapters.tables.leases,
+        kinesis=adapters.kinesis,
+        clock=adapters.clock,
         log=common.log,
-        settings=common.settings.shards,
-        watch=common.watch,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Protocol
 from anyio import CancelScope
 
 from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.leases.stream import StreamIdentity
 from kcl_daemon.leases.table import Conditions, Row, RowPart, RowUpdate, Written
 from kcl_daemon.retrieval.payload import Payload
 from kcl_daemon.shards.shard import ChildShard, InitialPosition, Shard
@@ -79,10 +80,17 @@ class Randomness(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """How a stream is named in calls: by ARN where one is configured (it may be another account's), else by name."""
+    """How a stream is named in calls: by ARN where one is known (it may be another account's), else by name.
+
+    Args:
+        name: its name.
+        arn: its ARN.
+        identity: which of many streams it is; None: there is one only.
+    """
 
     name: str
     arn: str | None = None
+    identity: StreamIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +152,10 @@ class Kinesis(Protocol):
 
     async def describe_stream(self, stream: StreamRef) -> StreamSummary:
         """DescribeStreamSummary."""
+        ...
+
+    async def list_streams(self) -> tuple[StreamSummary, ...]:
+        """Every page of ListStreams: the streams of the account, in the region."""
         ...
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
@@ -335,8 +347,13 @@ class Child(Protocol):
 class Children(Protocol):
     """Starts children."""
 
-    async def start(self, shard_id: ShardId) -> Child:
-        """Start the configured program for a shard, in its own session; ChildStartFailed says why not."""
+    async def start(self, shard_id: ShardId, stream: StreamRef | None = None) -> Child:
+        """Start the configured program for a shard, in its own session; ChildStartFailed says why not.
+
+        Args:
+            shard_id: the shard.
+            stream: which of many; its environment tells it. None: there is one only.
+        """
         ...
 
 

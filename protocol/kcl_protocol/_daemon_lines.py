@@ -65,6 +65,8 @@ def _initialize(fields: _Fields) -> Initialize:
         shard_id=_text(fields, "shardId"),
         sequence_number=_text_or_none(fields, "sequenceNumber"),
         sub_sequence_number=_integer_or_none(fields, "subSequenceNumber"),
+        stream_name=_text_or_none(fields, "streamName"),
+        stream_arn=_text_or_none(fields, "streamArn"),
     )
 
 

@@ -76,6 +76,10 @@ def _fields(message: Message) -> dict[str, object]:
             fields["shardId"] = message.shard_id
             fields["sequenceNumber"] = message.sequence_number
             fields["subSequenceNumber"] = message.sub_sequence_number
+            if message.stream_name is not None:
+                fields["streamName"] = message.stream_name
+            if message.stream_arn is not None:
+                fields["streamArn"] = message.stream_arn
         case CheckpointAnswer():
             fields["sequenceNumber"] = message.sequence_number
             fields["subSequenceNumber"] = message.sub_sequence_number

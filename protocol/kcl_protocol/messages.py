@@ -31,12 +31,22 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Initialize:
-    """First message to a child: its shard and where it will start (the lease's checkpoint, or a sentinel)."""
+    """First message to a child: its shard and where it will start (the lease's checkpoint, or a sentinel).
+
+    Args:
+        shard_id: its shard.
+        sequence_number: of the checkpoint.
+        sub_sequence_number: of the checkpoint.
+        stream_name: its stream, only where one daemon reads many; an extension, which is not sent otherwise.
+        stream_arn: the same.
+    """
 
     action: ClassVar[str] = "initialize"
     shard_id: str
     sequence_number: str | None
     sub_sequence_number: int | None
+    stream_name: str | None = None
+    stream_arn: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from kcl_daemon.children.start import find_program
 from kcl_daemon.errors import ChildStartFailed
+from kcl_daemon.ports import StreamRef
 from tests.process.children.support import SHARD, children_of, drained, open_descriptors
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
@@ -219,3 +221,15 @@ def test_a_program_can_be_checked_without_starting_it() -> None:
     assert find_program("/bin/sh") == "/bin/sh"
     with pytest.raises(ChildStartFailed):
         find_program("/bin/none")
+
+
+async def test_a_child_of_one_of_many_streams_is_told_of_it_by_its_environment() -> None:
+    arn = "arn:aws:kinesis:eu-west-1:111122223333:stream/clicks"
+    program = (
+        "import os; print(*(os.environ.get(f'KCL_{n}') for n in ('STREAM_NAME', 'STREAM_ARN', 'SHARD_ID')))"
+    )
+    async with children_of((sys.executable, "-c", program)) as children:
+        told = await children.start(SHARD, StreamRef("clicks", arn))
+        assert await drained(told) == f"clicks {arn} {SHARD}\n".encode()
+        alone = await children.start(SHARD)
+        assert await drained(alone) == b"None None None\n"

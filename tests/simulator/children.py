@@ -11,7 +11,8 @@ from typing import Final, assert_never
 import anyio
 
 from kcl_daemon.errors import ChildExited, ChildStartFailed
-from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.leases.lease import ShardId, lease_key_of
+from kcl_daemon.ports import StreamRef
 from kcl_protocol.codec import decode_daemon_line
 from kcl_protocol.errors import ProtocolError
 from kcl_protocol.framing import LineFramer
@@ -238,17 +239,18 @@ class SimChildren:
         self._running = [child for child in self._running if child.is_running]
         return self._running
 
-    async def start(self, shard_id: ShardId) -> SimChild:
+    async def start(self, shard_id: ShardId, stream: StreamRef | None = None) -> SimChild:
         """Start a child; ChildStartFailed where the plan says so."""
+        key = lease_key_of(None if stream is None else stream.identity, shard_id)
         self._life.ensure_alive()
         await anyio.sleep(self._chance.uniform(*_START_S))
         self._life.ensure_alive()
         if self._chance.happens(self._nursery.start_fails):
             raise ChildStartFailed("no such program")
         for child in self.running:
-            if child.identity.shard_id == shard_id:
+            if child.identity.shard_id == key:
                 report("second_child", f"{self._life.worker_id} starts a child beside {child.identity}")
-        return self._born(self._deliveries.started(shard_id, self._life.worker_id))
+        return self._born(self._deliveries.started(key, self._life.worker_id))
 
     def _born(self, identity: Incarnation) -> SimChild:
         chance = self._chance.fork(f"child-{identity.number}")

@@ -230,6 +230,12 @@ class FaultyKinesis:
             lambda: at_once(self._kinesis.describe_stream(stream)),
         )
 
+    async def list_streams(self) -> tuple[StreamSummary, ...]:
+        """ListStreams."""
+        return await self._network.call(
+            self._life, Service.KINESIS, "ListStreams", lambda: at_once(self._kinesis.list_streams())
+        )
+
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
         """ListShards."""
         return await self._network.call(

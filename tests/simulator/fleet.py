@@ -15,6 +15,7 @@ import anyio
 
 from kcl_daemon.app import Adapters, build
 from kcl_daemon.config.settings import ChildSettings, Settings
+from kcl_daemon.config.stream_settings import ListedStream, StreamsSettings
 from kcl_daemon.errors import Throttled, Unavailable
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import Cpu, Kinesis, StreamRef, Table, Tables
@@ -240,7 +241,8 @@ def worker_settings(worker_id: str, plan: Plan) -> Settings:
     """Production defaults but for what the plan sets."""
     return Settings(
         application_name="application",
-        stream_name=STREAM_NAME,
+        stream_name="" if plan.streams else STREAM_NAME,
+        streams=_streams(plan),
         child=ChildSettings(
             command=("child",), timeout_s=plan.child_timeout_s, call_for_empty=plan.calls_for_empty
         ),
@@ -250,6 +252,11 @@ def worker_settings(worker_id: str, plan: Plan) -> Settings:
         worker_id=worker_id,
         initial_position=InitialPosition(plan.start_at),
     )
+
+
+def _streams(plan: Plan) -> StreamsSettings:
+    settings = plan.streams_settings
+    return settings if settings.are_many else replace(settings, names=tuple(map(ListedStream, plan.streams)))
 
 
 def _told(error: BaseException) -> str:

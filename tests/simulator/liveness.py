@@ -48,9 +48,9 @@ class Liveness:
         living = self._living()
         views = self._rules.views
         for key, view in views.items():
-            if not view.checkpoint.is_shard_end:
+            if not view.checkpoint.is_shard_end and self._truth.gone_for_s(key, now()) is None:
                 self._look_at_lease(key, view, living)
-        for shard in self._truth.shards.values():
+        for shard in self._truth.wanted:
             if self._parents_finished(shard, views):
                 self._look_at_shard(shard, views.get(shard.shard_id))
         self._since = {key: self._since[key] for key in self._seen}

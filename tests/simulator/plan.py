@@ -11,6 +11,7 @@ from typing import Final
 
 from kcl_daemon.config.settings import LeaseSettings, RetrievalSettings
 from kcl_daemon.config.shard_settings import ShardSettings
+from kcl_daemon.config.stream_settings import StreamsSettings
 from kcl_daemon.config.table_settings import TablesSettings
 from kcl_daemon.leases.client_version import ClientVersion, ClientVersionConfig
 from kcl_daemon.shards.shard import StartAt
@@ -182,6 +183,21 @@ class DeleteLease:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamAppears:
+    """One of many streams is created, if it is not there."""
+
+    number: int
+    shards: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDisappears:
+    """One of many streams is deleted, if it is there, with whatever nobody has read of it."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class AddAttribute:
     """Somebody else's attribute appears on every lease row, as a later version may add one."""
 
@@ -240,6 +256,8 @@ Happening = (
     | DieAtShardEnd
     | DeleteLease
     | AddAttribute
+    | StreamAppears
+    | StreamDisappears
     | Steering
     | Configure
     | MigrateTables
@@ -291,6 +309,8 @@ class Plan:
         tables: settings of the workers.
         moves_tables: in the end everything is in the lease table, and a worker that joins then finds it there.
         ends_in: the client versions that it may come to in the end; none: any.
+        streams: names of many streams that the workers are to read, whether they are there or not; none: there is one.
+        streams_settings: settings of the workers; without a list or a filter they are given the names.
         java_names_entities: Java workers write what 3.5 writes into separate tables, else what 3.4 writes.
         java_reports_cpu: Java workers report CPU figures.
     """
@@ -326,5 +346,7 @@ class Plan:
     tables: TablesSettings = field(default_factory=TablesSettings)
     moves_tables: bool = False
     ends_in: frozenset[ClientVersion] = frozenset()
+    streams: tuple[str, ...] = ()
+    streams_settings: StreamsSettings = field(default_factory=StreamsSettings)
     java_names_entities: bool = False
     java_reports_cpu: bool = False

@@ -136,9 +136,9 @@ class Program:
         """Tell the checkers."""
         child = self._identity
         match message:
-            case Initialize(shard_id, number, sub_number):
-                if shard_id != child.shard_id:
-                    report("wrong_shard", f"{child} was told that it is for {shard_id}")
+            case Initialize(shard_id, number, sub_number, stream_name):
+                if not _is_for(child.shard_id, shard_id, stream_name):
+                    report("wrong_shard", f"{child} was told that it is for {shard_id} of {stream_name}")
                 position = ExtendedSequenceNumber(number or TRIM_HORIZON.sequence_number, sub_number or 0)
                 self._deliveries.initialized(child, position)
             case ProcessRecords(records, _):
@@ -299,3 +299,10 @@ class Program:
 
 def _request_for(record: Record) -> CheckpointRequest:
     return CheckpointRequest(record.sequence_number, record.sub_sequence_number)
+
+
+def _is_for(key: str, shard_id: str, stream_name: str | None) -> bool:
+    """Whether shard and stream are those of a lease key; among many streams the key names the stream too."""
+    if stream_name is None:
+        return key == shard_id
+    return key.split(":")[1::2] == [stream_name, shard_id]

@@ -20,7 +20,11 @@ KNOWN_ATTRIBUTES: Final = frozenset({
     "leaseKey", "entityType", "leaseCounter", "leaseOwner", "checkpointOwner", "ownerSwitchesSinceCheckpoint",
     "checkpoint", "checkpointSubSequenceNumber", "pendingCheckpoint", "pendingCheckpointSubSequenceNumber",
     "pendingCheckpointState", "parentShardId", "childShardIds", "startingHashKey", "endingHashKey", "throughputKBps",
+    "streamName", "shardId",
 })  # fmt: skip
+
+# A call that found the stream may have begun just before.
+_GONE_S: Final = 15.0
 
 
 class Asked(Protocol):
@@ -192,6 +196,12 @@ class LeaseTableRules:
         )
 
     def _created(self, write: RowWrite, after: LeaseView) -> None:
+        gone = self._truth.gone_for_s(write.key, write.at_s)
+        if gone is not None and gone > _GONE_S:
+            report(
+                "created_for_gone",
+                f"{write.worker_id} created {write.key}, its stream is gone for {gone:.0f} s",
+            )
         if write.key not in self._truth.shards:
             report(
                 "unknown_shard", f"{write.worker_id} created a lease for {write.key}, which the stream lacks"
@@ -207,6 +217,8 @@ class LeaseTableRules:
             report("malformed_row", f"{write.worker_id} created {write.key} not as a fresh lease: {after}")
 
     def _deleted(self, write: RowWrite, before: LeaseView) -> None:
+        if self._truth.gone_for_s(write.key, write.at_s) is not None:
+            return  # with its stream
         if not before.checkpoint.is_shard_end:
             report("deleted_unfinished", f"{write.worker_id} deleted {write.key} at {before.checkpoint}")
         for shard in self._truth.shards.values():

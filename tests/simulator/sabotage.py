@@ -158,6 +158,10 @@ class KinesisWrapper:
         """As the port says."""
         return await self._kinesis.describe_stream(stream)
 
+    async def list_streams(self) -> tuple[StreamSummary, ...]:
+        """As the port says."""
+        return await self._kinesis.list_streams()
+
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
         """As the port says."""
         return await self._kinesis.list_shards(stream, start)

@@ -27,11 +27,24 @@ class SimStream:
     Args:
         record_bytes: size of a record's data; 0: a few bytes.
         skew: 0: to shards as chance will have it; else evenly spread values to this power are the hashes.
+        name: its name.
+        one_of_many: its shards are known by their lease keys (T7.1).
     """
 
     def __init__(
-        self, model: KinesisModel, *, truth: Truth, chance: Chance, record_bytes: int = 0, skew: float = 0.0
+        self,
+        model: KinesisModel,
+        *,
+        truth: Truth,
+        chance: Chance,
+        record_bytes: int = 0,
+        skew: float = 0.0,
+        name: str = STREAM_NAME,
+        one_of_many: bool = False,
     ) -> None:
+        self._name = name
+        self._one_of_many = one_of_many
+        self._prefix = ""
         self._padding = b64encode(bytes(record_bytes)).decode()
         self._skew = skew
         self._model = model
@@ -43,8 +56,22 @@ class SimStream:
 
     def create(self, shards: int) -> None:
         """Create it."""
-        self._call("CreateStream", StreamName=STREAM_NAME, ShardCount=shards)
+        self._call("CreateStream", StreamName=self._name, ShardCount=shards)
+        if self._one_of_many:
+            self._prefix = f"{self._account_and_epoch()}:"
         self._look()
+
+    def delete(self) -> None:
+        """Delete it, with all that is in it."""
+        self._call("DeleteStream", StreamName=self._name)
+        self.produce(0)
+        self._truth.stream_deleted(self._prefix, now())
+
+    def _account_and_epoch(self) -> str:
+        answer = self._call("DescribeStreamSummary", StreamName=self._name)
+        summary = cast("dict[str, Any]", answer["StreamDescriptionSummary"])
+        account = str(summary["StreamARN"]).split(":")[4]
+        return f"{account}:{self._name}:{int(summary['StreamCreationTimestamp'])}"
 
     def produce(self, records_per_s: float) -> None:
         """Write at this rate from now on; 0: stop."""
@@ -64,9 +91,7 @@ class SimStream:
         if high - low < 16:
             return
         middle = low + (high - low) // 2 + self._chance.between(0, 3)
-        self._call(
-            "SplitShard", StreamName=STREAM_NAME, ShardToSplit=shard_id, NewStartingHashKey=str(middle)
-        )
+        self._call("SplitShard", StreamName=self._name, ShardToSplit=shard_id, NewStartingHashKey=str(middle))
         self._look()
 
     def merge(self, rank: int) -> None:
@@ -77,7 +102,7 @@ class SimStream:
         left = rank % (len(shards) - 1)
         self._call(
             "MergeShards",
-            StreamName=STREAM_NAME,
+            StreamName=self._name,
             ShardToMerge=shards[left][2],
             AdjacentShardToMerge=shards[left + 1][2],
         )
@@ -100,10 +125,10 @@ class SimStream:
             data = self._padding or b64encode(f"record {self._written}".encode()).decode()
             key = f"key-{self._chance.between(0, 1 << 40)}"
             entries.append({"Data": data, "PartitionKey": key, **self._explicit_hash()})
-        answer = self._call("PutRecords", StreamName=STREAM_NAME, Records=entries)
+        answer = self._call("PutRecords", StreamName=self._name, Records=entries)
         for entry, written in zip(entries, _entries(answer, "Records"), strict=True):
             self._truth.record_written(
-                written["ShardId"], int(written["SequenceNumber"]), now(), entry["Data"]
+                self._prefix + written["ShardId"], int(written["SequenceNumber"]), now(), entry["Data"]
             )
 
     def _explicit_hash(self) -> dict[str, str]:
@@ -113,7 +138,7 @@ class SimStream:
         return {"ExplicitHashKey": str(int(evenly**self._skew * _HASHES))}
 
     def _shards(self) -> list[dict[str, Any]]:
-        return _entries(self._call("ListShards", StreamName=STREAM_NAME), "Shards")
+        return _entries(self._call("ListShards", StreamName=self._name), "Shards")
 
     def _open(self) -> list[tuple[int, int, str]]:
         """Open shards as (first hash, last hash, shard id), by hash."""
@@ -126,10 +151,11 @@ class SimStream:
     def _look(self) -> None:
         """Learn of new and closed shards."""
         for shard in self._shards():
-            parents = tuple(str(shard[name]) for name in _PARENTS if name in shard)
-            self._truth.shard_created(shard["ShardId"], parents)
+            key = self._prefix + str(shard["ShardId"])
+            parents = tuple(self._prefix + str(shard[name]) for name in _PARENTS if name in shard)
+            self._truth.shard_created(key, parents)
             if "EndingSequenceNumber" in shard["SequenceNumberRange"]:
-                self._truth.shard_closed(shard["ShardId"])
+                self._truth.shard_closed(key)
 
     def _call(self, operation: str, **arguments: object) -> dict[str, object]:
         return self._model.handle(operation, arguments)

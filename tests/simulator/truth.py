@@ -22,6 +22,7 @@ class ShardTruth:
         is_closed: no more records come.
         deliveries: how often each record was given to a child.
         first_missing: place of the first record that was never given to a child.
+        gone_s: virtual time at which its stream was deleted; nothing is asked of anybody any more.
     """
 
     shard_id: str
@@ -33,6 +34,7 @@ class ShardTruth:
     is_closed: bool = False
     deliveries: list[int] = field(default_factory=list[int])
     first_missing: int = 0
+    gone_s: float | None = None
 
     @property
     def all_delivered(self) -> bool:
@@ -59,7 +61,7 @@ class ShardTruth:
 
 
 class Truth:
-    """The stream."""
+    """The stream, or all streams: then shards are called by their lease keys."""
 
     def __init__(self) -> None:
         self.shards: dict[str, ShardTruth] = {}
@@ -72,6 +74,22 @@ class Truth:
     def shard_closed(self, shard_id: str) -> None:
         """Nothing more can be written to it."""
         self.shards[shard_id].is_closed = True
+
+    def stream_deleted(self, prefix: str, at_s: float) -> None:
+        """The stream whose keys begin like this is gone."""
+        for shard in self.shards.values():
+            if shard.shard_id.startswith(prefix):
+                shard.gone_s = at_s
+
+    def gone_for_s(self, shard_id: str, at_s: float) -> float | None:
+        """How long the stream of a shard has been gone; None: it is there."""
+        shard = self.shards.get(shard_id)
+        return None if shard is None or shard.gone_s is None else at_s - shard.gone_s
+
+    @property
+    def wanted(self) -> list[ShardTruth]:
+        """The shards of streams that are there."""
+        return [shard for shard in self.shards.values() if shard.gone_s is None]
 
     def record_written(self, shard_id: str, number: int, at_s: float, data: str) -> None:
         """A record was accepted by the stream."""
@@ -90,14 +108,13 @@ class Truth:
     def undelivered(self) -> int:
         """How many records nobody was given yet."""
         return sum(
-            sum(1 for count in shard.deliveries[shard.first_missing :] if not count)
-            for shard in self.shards.values()
+            sum(1 for count in shard.deliveries[shard.first_missing :] if not count) for shard in self.wanted
         )
 
     @property
     def all_delivered(self) -> bool:
         """Whether every record was given to some child."""
-        return all(shard.all_delivered for shard in self.shards.values())
+        return all(shard.all_delivered for shard in self.wanted)
 
     @property
     def repeats(self) -> int:

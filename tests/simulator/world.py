@@ -50,12 +50,15 @@ from tests.simulator.plan import (
     Steering,
     StepWallClock,
     Stop,
+    StreamAppears,
+    StreamDisappears,
     Target,
     Who,
 )
 from tests.simulator.rows import LeaseTableRules
 from tests.simulator.shard_ends import ShardEndDeaths
 from tests.simulator.stream import SimStream
+from tests.simulator.streams import SimStreams
 from tests.simulator.table_moves import TableMoveRules
 from tests.simulator.trace import Trace
 from tests.simulator.truth import Truth
@@ -88,12 +91,13 @@ class World:
         self._deaths: list[WriteLimit] = []
         self.truth = Truth()
         model = KinesisModel(lambda: EPOCH_S + now(), plan.stream)
-        self.stream = SimStream(
-            model,
-            truth=self.truth,
-            chance=chance.fork("producer"),
-            record_bytes=plan.record_bytes,
-            skew=plan.skew,
+        producer = chance.fork("producer")
+        self.stream: SimStream | SimStreams = (
+            SimStreams(model, truth=self.truth, chance=producer, names=plan.streams)
+            if plan.streams
+            else SimStream(
+                model, truth=self.truth, chance=producer, record_bytes=plan.record_bytes, skew=plan.skew
+            )
         )
         settings = worker_settings("nobody", plan)
         leases = MemoryTable(
@@ -188,7 +192,7 @@ class World:
         """Closed shards that nobody has finished yet."""
         return [
             shard.shard_id
-            for shard in self.truth.shards.values()
+            for shard in self.truth.wanted
             if shard.is_closed and not self._is_finished(shard.shard_id)
         ]
 
@@ -214,18 +218,27 @@ class World:
                 self.shard_ends.arm(what)
             case DeleteLease(rank):
                 self._delete_lease(rank)
-            case Split(rank):
-                self.stream.split(rank)
-                self._trace.note("world", "split", str(rank))
-            case Merge(rank):
-                self.stream.merge(rank)
-                self._trace.note("world", "merge", str(rank))
+            case Split() | Merge() | StreamAppears() | StreamDisappears():
+                self._reshape(what)
             case AddAttribute():
                 self._add_attribute()
             case Steering() | Configure() | MigrateTables() | StartApart():
                 self._deploy(what)
             case _:
                 assert_never(what)
+
+    def _reshape(self, what: Split | Merge | StreamAppears | StreamDisappears) -> None:
+        match what:
+            case Split(rank):
+                self.stream.split(rank)
+            case Merge(rank):
+                self.stream.merge(rank)
+            case StreamAppears() | StreamDisappears():
+                assert isinstance(self.stream, SimStreams), "streams come and go where there are many"
+                self.stream.change(what)
+            case _:
+                assert_never(what)
+        self._trace.note("world", "reshaped", repr(what))
 
     def _is_finished(self, shard_id: str) -> bool:
         stored = self.rules.checkpoint_of(shard_id)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         GetRecordsInputTypeDef,
         GetShardIteratorInputTypeDef,
         ListShardsInputTypeDef,
+        ListStreamsInputTypeDef,
         ShardFilterTypeDef,
     )
 
@@ -52,6 +53,18 @@ class AwsKinesis:
         _name(request, stream)
         call = partial(self._client.describe_stream_summary, **request)
         return await self._call("DescribeStreamSummary", call, shapes.summary)
+
+    async def list_streams(self) -> tuple[StreamSummary, ...]:
+        """As the port says."""
+        found: list[StreamSummary] = []
+        request: ListStreamsInputTypeDef = {}
+        while True:
+            call = partial(self._client.list_streams, **request)
+            page, token = await self._call("ListStreams", call, _page_of_streams)
+            found.extend(page)
+            if token is None:
+                return tuple(found)
+            request = {"NextToken": token}
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
         """As the port says. A page is asked for by its token alone, as the service wants it."""
@@ -103,6 +116,10 @@ def _name(request: Request, stream: StreamRef) -> None:
 
 def _page(answer: shapes.ShardsShape) -> tuple[tuple[Shard, ...], str | None]:
     return shapes.shards(answer), answer.get("NextToken") or None
+
+
+def _page_of_streams(answer: shapes.StreamsShape) -> tuple[tuple[StreamSummary, ...], str | None]:
+    return shapes.summaries(answer), answer.get("NextToken") or None
 
 
 def _filter(start: InitialPosition) -> ShardFilterTypeDef:

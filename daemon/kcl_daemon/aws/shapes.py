@@ -91,6 +91,13 @@ class SummaryShape(TypedDict):
     StreamDescriptionSummary: DescriptionShape
 
 
+class StreamsShape(TypedDict):
+    """The answer of ListStreams."""
+
+    StreamSummaries: Sequence[DescriptionShape]
+    NextToken: NotRequired[str]
+
+
 class IteratorShape(TypedDict):
     """The answer of GetShardIterator."""
 
@@ -147,13 +154,22 @@ def shards(answer: ShardsShape) -> tuple[Shard, ...]:
 def summary(answer: SummaryShape) -> StreamSummary:
     """The answer of DescribeStreamSummary; Unavailable where it is none."""
     with understanding("DescribeStreamSummary"):
-        told = answer["StreamDescriptionSummary"]
-        return StreamSummary(
-            name=told["StreamName"],
-            arn=told["StreamARN"],
-            status=told["StreamStatus"],
-            creation_time_s=float(told["StreamCreationTimestamp"]),
-        )
+        return _summary(answer["StreamDescriptionSummary"])
+
+
+def summaries(answer: StreamsShape) -> tuple[StreamSummary, ...]:
+    """One page of ListStreams; Unavailable where it is none."""
+    with understanding("ListStreams"):
+        return tuple(_summary(told) for told in answer["StreamSummaries"])
+
+
+def _summary(told: DescriptionShape) -> StreamSummary:
+    return StreamSummary(
+        name=told["StreamName"],
+        arn=told["StreamARN"],
+        status=told["StreamStatus"],
+        creation_time_s=float(told["StreamCreationTimestamp"]),
+    )
 
 
 def iterator(answer: IteratorShape) -> str:

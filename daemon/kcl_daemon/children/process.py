@@ -24,7 +24,7 @@ from kcl_daemon.children.start import Started, spawn
 from kcl_daemon.children.stderr import StderrPassThrough
 from kcl_daemon.errors import ChildExited
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import Clock, Log
+from kcl_daemon.ports import Clock, Log, StreamRef
 
 _RECEIVE_BYTES = 64 * 1024
 # A killed process is gone at once, unless it hangs in the kernel (a dead network file system).
@@ -188,14 +188,17 @@ class ProcessChildren:
         else:
             await tasks.__aexit__(kind, error, traceback)
 
-    async def start(self, shard_id: ShardId) -> ProcessChild:
-        """Start the program for a shard; where it raises or is cancelled, nothing has been started."""
+    async def start(self, shard_id: ShardId, stream: StreamRef | None = None) -> ProcessChild:
+        """Start the program for a shard; where it raises or is cancelled, nothing has been started.
+
+        One of many streams is told by `KCL_STREAM_NAME`, `KCL_STREAM_ARN` and `KCL_SHARD_ID`.
+        """
         # A start holds the loop for a moment: others get their turn between two of them.
         await checkpoint()
         assert self._tasks is not None, "children are started inside `async with`"
         child = ProcessChild(
-            spawn(self._command, self._options),
-            self._log.bind(shard_id=shard_id),
+            spawn(self._command, self._options, _environment(shard_id, stream)),
+            self._log.bind(**({} if stream is None else {"stream": stream.name}), shard_id=shard_id),
             self._clock,
             guard=self._guard,
             on_closed=self._open.discard,
@@ -212,3 +215,10 @@ class ProcessChildren:
                 await child.mind()
             finally:
                 self._minders.discard(minder)
+
+
+def _environment(shard_id: ShardId, stream: StreamRef | None) -> dict[str, str]:
+    if stream is None:
+        return {}
+    arn = {} if stream.arn is None else {"KCL_STREAM_ARN": stream.arn}
+    return {"KCL_STREAM_NAME": stream.name, **arn, "KCL_SHARD_ID": shard_id}

@@ -10,13 +10,17 @@ import errno
 import os
 import stat
 import subprocess
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from kcl_daemon.children.options import AS_THE_DAEMON, ChildOptions, limit
 from kcl_daemon.errors import ChildStartFailed
 
+NOTHING_MORE: Final[Mapping[str, str]] = MappingProxyType({})
 _SHELL = "/bin/sh"
 _FIRST_LINE_BYTES = 256
 
@@ -58,7 +62,11 @@ def find_program(program: str) -> str:
     return _find_in(path.split(os.pathsep), program)
 
 
-def spawn(command: tuple[str, ...], options: ChildOptions = AS_THE_DAEMON) -> Started:
+def spawn(
+    command: tuple[str, ...],
+    options: ChildOptions = AS_THE_DAEMON,
+    environment: Mapping[str, str] = NOTHING_MORE,
+) -> Started:
     """Start a program with its arguments, in the daemon's directory and environment.
 
     The whole process stands still until the program has been loaded: 0.2 ms from a local disk (vfork: whatever memory
@@ -67,6 +75,7 @@ def spawn(command: tuple[str, ...], options: ChildOptions = AS_THE_DAEMON) -> St
     Args:
         command: program and arguments.
         options: as whom, and within which limits.
+        environment: variables that it has beside the daemon's.
 
     Raises:
         ChildStartFailed: names the program and the reason; nothing is left behind.
@@ -74,20 +83,23 @@ def spawn(command: tuple[str, ...], options: ChildOptions = AS_THE_DAEMON) -> St
     program = find_program(command[0] if command else "")
     try:
         try:
-            return _fork(command, program, options)
+            return _fork(command, program, options, environment)
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise
             # Not a binary and no first line with an interpreter: a shell script, says the JDK.
-            return _fork((_SHELL, program, *command[1:]), _SHELL, options)
+            return _fork((_SHELL, program, *command[1:]), _SHELL, options, environment)
     except (OSError, ValueError) as error:
         raise ChildStartFailed(
             f"cannot start {program!r} of executableName: {_reason(error, program)}"
         ) from error
 
 
-def _fork(arguments: tuple[str, ...], executable: str, options: ChildOptions) -> Started:
+def _fork(
+    arguments: tuple[str, ...], executable: str, options: ChildOptions, environment: Mapping[str, str]
+) -> Started:
     account = options.account
+    more = {**environment, **(account.environment if account is not None else {})}
     with ExitStack() as theirs, ExitStack() as ours:
         stdin_read, stdin_write = _pipe(theirs, ours)
         stdout_read, stdout_write = _pipe(ours, theirs)
@@ -103,7 +115,7 @@ def _fork(arguments: tuple[str, ...], executable: str, options: ChildOptions) ->
             user=None if account is None else account.uid,
             group=None if account is None else account.gid,
             extra_groups=None if account is None else account.groups,
-            env=None if account is None else {**os.environ, **account.environment},
+            env={**os.environ, **more} if more else None,
         )
         _limit(process, options)
         ours.pop_all()

@@ -39,7 +39,12 @@ async def look(settings: Settings) -> list[Finding]:
         AccessDenied: there are no credentials.
     """
     async with open_clients(settings.endpoints) as clients:
-        findings = await _stream(settings, build_kinesis(clients))
+        kinesis, findings = build_kinesis(clients), list[Finding]()
+        if settings.streams.name_filter is not None:
+            listed = await _try(findings, "ListStreams", kinesis.list_streams)
+            findings += [] if listed is None else [(True, f"ListStreams: {len(listed)} streams")]
+        for stream in _streams(settings):
+            findings += await _stream(settings, stream, kinesis)
         tables = build_tables(settings, clients, SystemClock())
         findings += await _table(tables.leases, indexed=True)
         for table in (tables.worker_metrics, tables.coordinator):
@@ -47,8 +52,12 @@ async def look(settings: Settings) -> list[Finding]:
         return findings
 
 
-async def _stream(settings: Settings, kinesis: Kinesis) -> list[Finding]:
-    stream = StreamRef(settings.stream_name, settings.stream_arn)
+def _streams(settings: Settings) -> tuple[StreamRef, ...]:
+    many = tuple(StreamRef(each.name, each.arn) for each in settings.streams.listed)
+    return many if settings.reads_many else (StreamRef(settings.stream_name, settings.stream_arn),)
+
+
+async def _stream(settings: Settings, stream: StreamRef, kinesis: Kinesis) -> list[Finding]:
     findings: list[Finding] = []
     summary = await _try(findings, f"stream {stream.name}", lambda: kinesis.describe_stream(stream))
     if summary is None:

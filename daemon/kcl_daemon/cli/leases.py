@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 import click
 
+from kcl_daemon.app_streams import streams_of
 from kcl_daemon.aws.build import build_kinesis, build_tables
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.cli.acting import EPILOG, run, settings_of, with_file
@@ -24,6 +25,7 @@ from kcl_daemon.cli.leases_seen import Explained, Seen
 from kcl_daemon.cli.leases_steer import delete, release, reset
 from kcl_daemon.cli.leases_tree import tree_lines
 from kcl_daemon.cli.leases_view import explain_lines, list_lines
+from kcl_daemon.cli.streams import is_of, leases_of, stream_option
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.coordination.strategies import strategies
 from kcl_daemon.coordination.timings import timings
@@ -43,10 +45,12 @@ class Request:
     Args:
         watch_s: for how long; 0: once.
         with_lag: whether to ask Kinesis for each lease.
+        stream: which of many; None: all.
     """
 
     watch_s: float = 0.0
     with_lag: bool = False
+    stream: str | None = None
 
 
 def _common(command: _Command) -> _Command:
@@ -74,11 +78,19 @@ for _steering in (reset, release, delete):
     is_flag=True,
     help="Ask Kinesis how far each checkpoint is behind: one read of each shard, of the five a second it allows.",
 )
+@stream_option
 def list_leases(
-    *, file: Path | None, properties_file: Path | None, as_json: bool, with_finished: bool, with_lag: bool
+    *,
+    file: Path | None,
+    properties_file: Path | None,
+    as_json: bool,
+    with_finished: bool,
+    with_lag: bool,
+    stream: str | None,
 ) -> None:
     """Show every lease with its owner and checkpoint, the workers and the leader, as the tables tell now."""
-    seen = _run(settings_of(file, properties_file, command=_COMMAND), Request(with_lag=with_lag))
+    settings = settings_of(file, properties_file, command=_COMMAND)
+    seen = _only(_run(settings, Request(with_lag=with_lag, stream=stream)), settings, stream)
     if as_json:
         click.echo(list_json(seen, with_finished=with_finished))
     else:
@@ -95,21 +107,31 @@ def list_leases(
     default=0.0,
     help="Watch for so long before judging; more than failoverTimeMillis shows which owners have gone silent.",
 )
-def explain_leases(*, file: Path | None, properties_file: Path | None, as_json: bool, watch_s: float) -> None:
+@stream_option
+def explain_leases(
+    *, file: Path | None, properties_file: Path | None, as_json: bool, watch_s: float, stream: str | None
+) -> None:
     """Show what the leader would do now and why, by the settings of this file, without doing it."""
     settings = settings_of(file, properties_file, command=_COMMAND)
     seen = _run(settings, Request(watch_s=watch_s))
+    # The leader looks at all leases, whatever is shown of what it would do.
     explained = explain_seen(seen, settings)
+    moves = tuple(move for move in explained.plan.moves if is_of(move.lease, stream, settings))
+    explained = replace(
+        explained, seen=_only(seen, settings, stream), plan=replace(explained.plan, moves=moves)
+    )
     click.echo(explain_json(explained) if as_json else "\n".join(explain_lines(explained)))
 
 
 @leases.command("tree", short_help="The lineage of the shards, with state and lag.", epilog=EPILOG)
 @with_file
 @click.option("--lag", "with_lag", is_flag=True, help="Ask Kinesis how far each checkpoint is behind.")
-def tree(*, file: Path | None, properties_file: Path | None, with_lag: bool) -> None:
+@stream_option
+def tree(*, file: Path | None, properties_file: Path | None, with_lag: bool, stream: str | None) -> None:
     """Draw which shards came out of which, as far as there are leases, with the state of each."""
     settings = settings_of(file, properties_file, command=_COMMAND)
-    click.echo("\n".join(tree_lines(_run(settings, Request(with_lag=with_lag)))))
+    seen = _run(settings, Request(with_lag=with_lag, stream=stream))
+    click.echo("\n".join(tree_lines(_only(seen, settings, stream))))
 
 
 def explain_seen(seen: Seen, settings: Settings) -> Explained:
@@ -124,6 +146,11 @@ def explain_seen(seen: Seen, settings: Settings) -> Explained:
     )
 
 
+def _only(seen: Seen, settings: Settings, stream: str | None) -> Seen:
+    """What was seen, with the leases of one stream."""
+    return replace(seen, fleet=replace(seen.fleet, leases=list(leases_of(seen.leases, stream, settings))))
+
+
 def _run(settings: Settings, request: Request) -> Seen:
     return run(partial(_see, settings, request), command="kcl-daemon leases")
 
@@ -136,4 +163,7 @@ async def _see(settings: Settings, request: Request) -> Seen:
         seen = await Observer(opened, settings, clock=clock, log=log).watch(request.watch_s)
         if not request.with_lag:
             return seen
-        return replace(seen, lags=await lags(seen.leases, build_kinesis(clients), settings))
+        kinesis = build_kinesis(clients)
+        chosen = leases_of(seen.leases, request.stream, settings)
+        streams = streams_of(settings, kinesis, clock, log)
+        return replace(seen, lags=await lags(chosen, kinesis, streams))

@@ -65,7 +65,7 @@ def chosen_leases(leases: Sequence[Lease], names: Iterable[str]) -> tuple[Lease,
     """Those that are named, by shard id or lease key.
 
     Raises:
-        NotChanged: one of the names is none of them.
+        NotChanged: one of the names is none of them, or of several streams.
     """
     wanted = list(dict.fromkeys(names))
     missing = [
@@ -73,6 +73,9 @@ def chosen_leases(leases: Sequence[Lease], names: Iterable[str]) -> tuple[Lease,
     ]
     if missing:
         raise NotChanged(f"there is no lease {', '.join(missing)}; `kcl-daemon leases list --all` shows all")
+    for name in wanted:
+        if len([lease for lease in leases if lease.shard_id == name]) > 1:
+            raise NotChanged(f"several streams have a shard {name}; add --stream, or give its lease key")
     return tuple(lease for lease in leases if lease.lease_key in wanted or lease.shard_id in wanted)
 
 

@@ -17,6 +17,7 @@ from kcl_daemon.config.settings import Settings
 from kcl_daemon.coordination.malformed import MalformedRows
 from kcl_daemon.coordination.moving_tables import TwoTables
 from kcl_daemon.coordination.overview import Overview
+from kcl_daemon.coordination.streams import Stream, Streams
 from kcl_daemon.coordination.table_survey import survey
 from kcl_daemon.coordination.table_views import COORDINATOR_KINDS, WORKER_KINDS, RowsOfKind, TableOver
 from kcl_daemon.coordination.timings import timings
@@ -29,7 +30,7 @@ from kcl_daemon.leases.state_row import ENTITY
 from kcl_daemon.leases.stats import worker_from_row
 from kcl_daemon.leases.table import Row
 from kcl_daemon.leases.table_migration import TableStatus
-from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Table, Tables
+from kcl_daemon.ports import Clock, Kinesis, Log, Table, Tables
 from kcl_daemon.retrieval.start import StartMemory, read_from
 from kcl_protocol.sequence import LATEST
 
@@ -85,7 +86,7 @@ async def open_existing(separate: Tables, settings: Settings) -> Opened:
             tables = Tables(separate.leases, worker_rows, coordinator_rows)
         case _:
             assert_never(found.layout)
-    stream = settings.stream_arn or settings.stream_name
+    stream = ", ".join(settings.streams.texts) or settings.stream_arn or settings.stream_name
     return Opened(tables, Origin(settings.application_name, stream, found.layout, found.reason, tuple(names)))
 
 
@@ -210,7 +211,7 @@ class Observer:
             yield UnreadableRow(self._coordinator.name, LEADER_KEY, "no valid lock of a leader")
 
 
-async def lags(leases: Iterable[Lease], kinesis: Kinesis, settings: Settings) -> Mapping[LeaseKey, Lag]:
+async def lags(leases: Iterable[Lease], kinesis: Kinesis, streams: Streams) -> Mapping[LeaseKey, Lag]:
     """How far each unfinished lease is behind, asked of Kinesis with one read of one record each.
 
     A shard that does not tell is no failure of the whole.
@@ -226,7 +227,7 @@ async def lags(leases: Iterable[Lease], kinesis: Kinesis, settings: Settings) ->
         """One lease; a refusal ends the others."""
         async with limiter:
             try:
-                found[lease.lease_key] = await _lag(lease, kinesis, settings)
+                found[lease.lease_key] = await _lag(lease, kinesis, streams.of(lease))
             except AccessDenied as error:
                 denied.append(error)
                 group.cancel_scope.cancel()
@@ -240,11 +241,10 @@ async def lags(leases: Iterable[Lease], kinesis: Kinesis, settings: Settings) ->
     return found
 
 
-async def _lag(lease: Lease, kinesis: Kinesis, settings: Settings) -> Lag:
+async def _lag(lease: Lease, kinesis: Kinesis, of: Stream) -> Lag:
     if lease.checkpoint == LATEST:
         return Lag(None, "no checkpoint yet")  # where its worker began is written nowhere
-    stream = StreamRef(settings.stream_name, settings.stream_arn)
-    start = read_from(lease.checkpoint, StartMemory(), settings.initial_position.timestamp_s)
+    stream, start = of.ref, read_from(lease.checkpoint, StartMemory(), of.position.timestamp_s)
     try:
         iterator = await kinesis.get_shard_iterator(stream, lease.shard_id, start)
         fetched = await kinesis.get_records(stream, lease.shard_id, iterator, 1)

@@ -5,6 +5,7 @@ Owns the command lines, the questions and what is told; `leases_change` writes, 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +22,10 @@ from kcl_daemon.cli.leases_change import Done, NotChanged, all_leases, carry_out
 from kcl_daemon.cli.leases_look import open_existing
 from kcl_daemon.cli.leases_positions import PositionType, just_before
 from kcl_daemon.cli.leases_view import shortened
+from kcl_daemon.cli.streams import chosen_stream, leases_of, stream_option
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.leases.lease import Lease, ShardId
+from kcl_daemon.observe.logs import build_log
 from kcl_daemon.ports import Kinesis, StreamRef, Table
 from kcl_daemon.shards.reset import Change, Kind, reset_shards, reset_stream
 from kcl_daemon.shards.shard import InitialPosition, Shard
@@ -52,6 +55,7 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done
     help="Where to begin: the oldest record, the tip, or a time: 2026-11-20T12:00:00Z, or epoch seconds.",
 )
 @click.option("--shard", "shards", metavar="ID", multiple=True, help="Only this shard; may be given again.")
+@stream_option
 @_dry_run
 @_yes
 def reset(
@@ -60,6 +64,7 @@ def reset(
     properties_file: Path | None,
     position: InitialPosition,
     shards: tuple[str, ...],
+    stream: str | None,
     dry_run: bool,
     yes: bool,
 ) -> None:
@@ -70,7 +75,7 @@ def reset(
     what is asked for.
     """
     settings = settings_of(file, properties_file, command=f"{_COMMAND} reset")
-    changes = _run(partial(_plan_reset, settings, position, shards))
+    changes = _run(partial(_plan_reset, settings, position, shards, stream))
     click.echo("\n".join(_change_lines(changes)))
     if dry_run or not _is_wanted(f"reset {len(changes)} leases of {settings.application_name}?", yes=yes):
         return
@@ -83,6 +88,7 @@ def reset(
     "--shard", "shards", metavar="ID", multiple=True, help="The lease of this shard; may be given again."
 )
 @click.option("--worker", metavar="ID", help="All leases of this worker.")
+@stream_option
 @_dry_run
 @_yes
 def release(
@@ -91,6 +97,7 @@ def release(
     properties_file: Path | None,
     shards: tuple[str, ...],
     worker: str | None,
+    stream: str | None,
     dry_run: bool,
     yes: bool,
 ) -> None:
@@ -101,7 +108,7 @@ def release(
     if bool(shards) == (worker is not None):
         raise click.UsageError("give either --shard (once or more) or --worker")
     settings = settings_of(file, properties_file, command=f"{_COMMAND} release")
-    chosen = _run(partial(_owned, settings, shards, worker))
+    chosen = _run(partial(_owned, settings, shards, worker, stream))
     for lease in chosen:
         click.echo(f"release {lease.lease_key} from {lease.actual_owner}")
     if not chosen:
@@ -117,10 +124,17 @@ def release(
 @click.option(
     "--shard", "shards", metavar="ID", multiple=True, required=True, help="Of this shard; may be given again."
 )
+@stream_option
 @_dry_run
 @_yes
 def delete(
-    *, file: Path | None, properties_file: Path | None, shards: tuple[str, ...], dry_run: bool, yes: bool
+    *,
+    file: Path | None,
+    properties_file: Path | None,
+    shards: tuple[str, ...],
+    stream: str | None,
+    dry_run: bool,
+    yes: bool,
 ) -> None:
     """Delete the leases of shards, with their checkpoints.
 
@@ -128,7 +142,7 @@ def delete(
     begin elsewhere use `reset`.
     """
     settings = settings_of(file, properties_file, command=f"{_COMMAND} delete")
-    changes = _run(partial(_plan_deletion, settings, shards))
+    changes = _run(partial(_plan_deletion, settings, shards, stream))
     click.echo("\n".join(_change_lines(changes)))
     if dry_run or not _is_wanted(f"delete {len(changes)} leases with their checkpoints?", yes=yes):
         return
@@ -145,16 +159,20 @@ class _Place:
 
 
 async def _plan_reset(
-    settings: Settings, position: InitialPosition, names: Sequence[str]
+    settings: Settings, position: InitialPosition, names: Sequence[str], name: str | None
 ) -> tuple[Change, ...]:
+    clock = SystemClock()
     async with open_clients(settings.endpoints) as clients:
-        opened = await open_existing(build_tables(settings, clients, SystemClock()), settings)
-        stream = StreamRef(settings.stream_name, settings.stream_arn)
-        place = _Place(opened.tables.leases, build_kinesis(clients), stream)
-        leases = await all_leases(place.table)
+        opened = await open_existing(build_tables(settings, clients, clock), settings)
+        kinesis = build_kinesis(clients)
+        log = build_log(level="error", form="console", stream=sys.stderr, clock=clock)
+        chosen = await chosen_stream(settings, name, kinesis, clock=clock, log=log)
+        place = _Place(opened.tables.leases, kinesis, chosen.ref)
+        leases = [lease for lease in await all_leases(place.table) if chosen.owns(lease)]
         shards = await _shards(place, position, names)
         positions = await _positions(place, shards, position)
-    return reset_shards(shards, leases, positions) if names else reset_stream(shards, leases, positions)
+    decide = reset_shards if names else reset_stream
+    return decide(shards, leases, positions, chosen.ref.identity)
 
 
 async def _shards(place: _Place, position: InitialPosition, names: Sequence[str]) -> tuple[Shard, ...]:
@@ -190,16 +208,18 @@ async def _positions(
     return found
 
 
-async def _plan_deletion(settings: Settings, names: Sequence[str]) -> tuple[Change, ...]:
-    leases = await _all(settings)
+async def _plan_deletion(settings: Settings, names: Sequence[str], stream: str | None) -> tuple[Change, ...]:
+    leases = await _all(settings, stream)
     return tuple(
         Change(Kind.DELETE, lease, None, f"owner {lease.actual_owner or 'nobody'}")
         for lease in chosen_leases(leases, names)
     )
 
 
-async def _owned(settings: Settings, names: Sequence[str], worker: str | None) -> tuple[Lease, ...]:
-    leases = await _all(settings)
+async def _owned(
+    settings: Settings, names: Sequence[str], worker: str | None, stream: str | None
+) -> tuple[Lease, ...]:
+    leases = await _all(settings, stream)
     chosen = chosen_leases(leases, names) if worker is None else leases
     return tuple(
         lease
@@ -209,10 +229,10 @@ async def _owned(settings: Settings, names: Sequence[str], worker: str | None) -
     )
 
 
-async def _all(settings: Settings) -> tuple[Lease, ...]:
+async def _all(settings: Settings, stream: str | None) -> tuple[Lease, ...]:
     async with open_clients(settings.endpoints) as clients:
         opened = await open_existing(build_tables(settings, clients, SystemClock()), settings)
-        return await all_leases(opened.tables.leases)
+        return leases_of(await all_leases(opened.tables.leases), stream, settings)
 
 
 async def _carry_out(settings: Settings, changes: Sequence[Change]) -> None:

@@ -12,18 +12,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from kcl_daemon.cli.leases_seen import Lag, Seen
 from kcl_daemon.cli.leases_view import duration, shortened
 from kcl_daemon.leases.lease import Lease, ShardId
+from kcl_daemon.leases.stream import StreamIdentity
 from kcl_daemon.observe.redact import on_one_line
 
 
 def tree_lines(seen: Seen) -> tuple[str, ...]:
     """The lines; one for each lease, and one more for each further parent."""
-    by_id = {lease.shard_id: lease for lease in seen.leases}
-    if not by_id:
+    if not seen.leases:
         return ("no leases to show",)
+    streams = dict.fromkeys(lease.stream for lease in seen.leases)
+    return tuple(line for stream in streams for line in _stream_lines(seen, stream))
+
+
+def _stream_lines(seen: Seen, stream: StreamIdentity | None) -> Iterator[str]:
+    """Of one stream; of many it stands above its shards."""
+    if stream is not None:
+        yield f"{stream}:"
+    by_id = {lease.shard_id: lease for lease in seen.leases if lease.stream == stream}
     below = _children(by_id)
     roots = [shard_id for shard_id, lease in by_id.items() if not _known_parents(lease, by_id)]
     drawing = _Drawing(seen, by_id, below)
-    return tuple(line for root in roots for line in drawing.lines(root, "", ""))
+    for root in roots:
+        yield from drawing.lines(root, "", "")
 
 
 def _known_parents(lease: Lease, by_id: Mapping[ShardId, Lease]) -> list[ShardId]:

@@ -56,7 +56,8 @@ def policy(
 
 
 def _place(settings: Settings, region: str | None, account: str | None) -> Place:
-    match = _ARN.match(settings.stream_arn or "")
+    arns = (settings.stream_arn, *(each.arn for each in settings.streams.arns))
+    match = _ARN.match(next((arn for arn in arns if arn is not None), ""))
     region = region or settings.endpoints.region_name or "*"
     partition = next((name for prefix, name in _PARTITIONS if region.startswith(prefix)), "aws")
     if match is not None:
@@ -66,22 +67,27 @@ def _place(settings: Settings, region: str | None, account: str | None) -> Place
 
 def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
     own = settings.endpoints.of_kinesis.region_name
-    stream = settings.stream_arn or _place(settings, own, account).arn(
-        "kinesis", f"stream/{settings.stream_name}"
-    )
+    place = _place(settings, own, account)
+    many = [each.arn or place.arn("kinesis", f"stream/{each.name}") for each in settings.streams.listed]
+    if settings.streams.name_filter is not None:
+        many.append(place.arn("kinesis", f"stream/{settings.streams.name_filter}"))
+        yield _statement("ListStreams", "kinesis", ("ListStreams",), ["*"])
+    streams = many or [settings.stream_arn or place.arn("kinesis", f"stream/{settings.stream_name}")]
     fan_out = settings.retrieval.mode is RetrievalMode.FANOUT
     polls = not fan_out or settings.fan_out.fallback_to_polling
     registers = fan_out and settings.fan_out.consumer_arn is None
     actions = (*_STREAM, *(_POLLING if polls else ()), *(("RegisterStreamConsumer",) if registers else ()))
-    yield _statement("ReadStream", "kinesis", actions, [stream])
+    yield _statement("ReadStream", "kinesis", actions, streams)
     if fan_out:
-        consumer = settings.fan_out.consumer_arn or (
-            f"{stream}/consumer/{settings.fan_out.consumer_name or settings.application_name}:*"
+        given, name = (
+            settings.fan_out.consumer_arn,
+            settings.fan_out.consumer_name or settings.application_name,
         )
+        consumers = [f"{stream}/consumer/{name}:*" for stream in streams] if given is None else [given]
         # Where the name alone is known, it is described as a part of the stream.
-        described = [stream, consumer] if registers else [consumer]
+        described = [*streams, *consumers] if registers else consumers
         yield _statement("FindConsumer", "kinesis", ("DescribeStreamConsumer",), described)
-        yield _statement("Subscribe", "kinesis", ("SubscribeToShard",), [consumer])
+        yield _statement("Subscribe", "kinesis", ("SubscribeToShard",), consumers)
 
 
 def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:

@@ -24,6 +24,7 @@ from kcl_daemon.app import build
 from kcl_daemon.children.options import options_of
 from kcl_daemon.children.start import find_program
 from kcl_daemon.cli.failures import EXIT_CONFIGURATION, report_failure
+from kcl_daemon.cli.streams import stream_text
 from kcl_daemon.cli.supervise import EXIT_SIGNAL, Runnable, supervise
 from kcl_daemon.config.load import Loaded, load
 from kcl_daemon.config.settings import Settings
@@ -146,7 +147,7 @@ def _tell(loaded: Loaded, request: Request, log: Log) -> None:
         version=__version__,
         file=loaded.file,
         application_name=settings.application_name,
-        stream=settings.stream_arn or settings.stream_name,
+        stream=stream_text(settings),
         worker_id=settings.worker_id,
     )
     if request.log_configuration is not None:

@@ -17,6 +17,7 @@ from kcl_daemon.config.keys_metrics import METRICS_KEYS
 from kcl_daemon.config.keys_services import REGION, SERVICE_KEYS
 from kcl_daemon.config.keys_shards import SHARD_KEYS
 from kcl_daemon.config.keys_spark import SPARK_KEYS
+from kcl_daemon.config.keys_streams import NAME_OF_STREAM, STREAMS_KEYS
 from kcl_daemon.config.keys_tables import TABLE_KEYS
 from kcl_daemon.config.keys_versions import VERSION_KEYS
 from kcl_daemon.config.kinds import (
@@ -35,7 +36,6 @@ from kcl_daemon.config.kinds import (
 _APPLICATION_NAME: Final = name(
     r"[A-Za-z0-9_.-]{3,237}", "3 to 237 letters, digits, dots, dashes and underlines, as it names the tables"
 )
-_STREAM_NAME: Final = name(r"[A-Za-z0-9_.-]{1,128}", "1 to 128 letters, digits, dots, dashes and underlines")
 # It is the key of a row, in the layout of KCL 3.5 beside leases and coordinator rows (T14.7).
 _WORKER_ID: Final = name(
     r"(?!(?:Leader|Migration3\.0|TableMigration3\.5|shardId-[0-9]+)$)[!-~]([ -~]{0,254}[!-~])?",
@@ -63,10 +63,10 @@ APPLICATION_NAME: Final = Key(
 )
 STREAM_NAME: Final = Key(
     "streamName",
-    _STREAM_NAME,
+    NAME_OF_STREAM,
     "stream_name",
     "The stream to read.",
-    default="required where there is no `streamArn`",
+    default="required where there is none of `streamArn`, `streamArns`, `streamNames` and `streamFilter`",
     required=True,
     blank_is_absent=True,
 )
@@ -130,6 +130,7 @@ KEYS: Final[tuple[Key, ...]] = (
     APPLICATION_NAME,
     STREAM_NAME,
     STREAM_ARN,
+    *STREAMS_KEYS,
     WORKER_ID,
     REGION_NAME,
     *SERVICE_KEYS,

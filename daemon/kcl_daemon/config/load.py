@@ -15,6 +15,7 @@ from typing import Any, Final
 from kcl_daemon.config import properties
 from kcl_daemon.config.access_settings import CredentialsSettings, ServiceSettings
 from kcl_daemon.config.checks import across
+from kcl_daemon.config.checks_streams import of_streams, regions_of
 from kcl_daemon.config.compatibility import honoured
 from kcl_daemon.config.environment import overrides
 from kcl_daemon.config.fan_out_settings import FanOutSettings
@@ -34,6 +35,7 @@ from kcl_daemon.config.settings import (
 )
 from kcl_daemon.config.shard_settings import ShardSettings
 from kcl_daemon.config.spark_settings import SparkSettings
+from kcl_daemon.config.stream_settings import StreamsSettings
 from kcl_daemon.config.table_settings import TablesSettings
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.observe.redact import encodable, on_one_line
@@ -129,7 +131,7 @@ def interpret(
     resolve_mode(values, (*reading.entries.values(), *reading.others.values()))
     lines = {name: entry.line for name, entry in reading.entries.items()}
     problems, notices = across(values, lines)
-    reading.problems += problems
+    reading.problems += [*problems, *of_streams(values, reading.entries)]
     reading.notices += [*notices, *honoured(values, lines)]
     reading.look_for_missing(values)
     if reading.problems:
@@ -149,6 +151,9 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
     if isinstance(arn, StreamArn):
         fields |= {STREAM_ARN.target: arn.arn, STREAM_NAME.target: arn.stream_name}
         fields.setdefault(REGION_NAME.target, arn.region_name)
+    for region_name in regions_of(values):
+        fields.setdefault(REGION_NAME.target, region_name)
+    fields.setdefault(STREAM_NAME.target, "")
     # Any: the table says of which type each field is; a test compares it with the fields.
     sections: dict[str, dict[str, Any]] = {
         "": {},
@@ -158,6 +163,7 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
         "endpoints.of_kinesis": {},
         "endpoints.of_dynamodb": {},
         "endpoints.of_cloudwatch": {},
+        "streams": {},
         "leases": {},
         "balance": {},
         "shards": {},
@@ -178,6 +184,7 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
     return Settings(
         **sections[""],
         child=ChildSettings(**sections["child"]),
+        streams=StreamsSettings(**sections["streams"]),
         endpoints=_endpoints(sections),
         leases=LeaseSettings(**sections["leases"]),
         balance=BalanceSettings(**sections["balance"]),

@@ -17,6 +17,7 @@ from kcl_daemon.config.key import Key
 from kcl_daemon.config.keys import BY_NAME, EXECUTABLE_NAME, EXPAND_ENVIRONMENT, KEYS, STREAM_ARN, STREAM_NAME
 from kcl_daemon.config.keys_services import CLIENT_PREFIXES
 from kcl_daemon.config.keys_spark import CONF_PREFIX, SPARK_PIPELINE
+from kcl_daemon.config.keys_streams import STREAM_ARNS, STREAM_FILTER, STREAM_NAMES
 from kcl_daemon.config.kinds import Refused, trimmed
 from kcl_daemon.config.notices import Notice, Problem
 from kcl_daemon.errors import ConfigurationError
@@ -30,7 +31,7 @@ _STRICT_PREFIXES: Final = (*(f"{name}." for name in CLIENT_PREFIXES), *credentia
 _EXAMPLES: Final = {
     "executableName": "executableName = PROGRAM ARGUMENTS",
     "applicationName": "applicationName = NAME_OF_THE_APPLICATION",
-    "streamName": "streamName = NAME_OF_THE_STREAM (or streamArn = ITS_ARN)",
+    "streamName": "streamName = NAME_OF_THE_STREAM (or streamArn = ITS_ARN; many: streamNames, streamArns, streamFilter)",
 }
 
 
@@ -143,7 +144,10 @@ class Reading:
         for key in KEYS:
             if not key.required or key.name in values or key.name in bad:
                 continue
-            if key is STREAM_NAME and (STREAM_ARN.name in values or STREAM_ARN.name in bad):
+            if key is STREAM_NAME and any(
+                other.name in values or other.name in bad
+                for other in (STREAM_ARN, STREAM_ARNS, STREAM_NAMES, STREAM_FILTER)
+            ):
                 continue
             if key is EXECUTABLE_NAME and (SPARK_PIPELINE.name in values or SPARK_PIPELINE.name in bad):
                 continue

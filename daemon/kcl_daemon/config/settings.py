@@ -14,6 +14,7 @@ from kcl_daemon.config.fan_out_settings import FanOutSettings, RetrievalMode
 from kcl_daemon.config.metrics_settings import MetricsSettings
 from kcl_daemon.config.shard_settings import ShardSettings
 from kcl_daemon.config.spark_settings import SparkSettings
+from kcl_daemon.config.stream_settings import StreamsSettings
 from kcl_daemon.config.table_settings import TablesSettings
 from kcl_daemon.leases.client_version import ClientVersionConfig
 from kcl_daemon.shards.shard import InitialPosition
@@ -191,13 +192,14 @@ class ChildSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything a daemon needs to know."""
+    """Everything a daemon needs to know; `stream_name` is empty where it reads many `streams`."""
 
     application_name: str
     stream_name: str
     child: ChildSettings
     worker_id: str
     stream_arn: str | None = None
+    streams: StreamsSettings = field(default_factory=StreamsSettings)
     initial_position: InitialPosition = field(default_factory=InitialPosition)
     endpoints: Endpoints = field(default_factory=Endpoints)
     leases: LeaseSettings = field(default_factory=LeaseSettings)
@@ -209,6 +211,11 @@ class Settings:
     spark: SparkSettings = field(default_factory=SparkSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     expand_environment: bool = False
+
+    @property
+    def reads_many(self) -> bool:
+        """Whether there may be many streams, which the rows of leases tell then."""
+        return self.streams.are_many
 
     @property
     def lease_table(self) -> str:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kcl_daemon.consumer.incarnation import CalledAway, Failed, Finished, Incarnation
 from kcl_daemon.consumer.interrupts import Call, Interrupts
 from kcl_daemon.consumer.parts import ConsumerParts
 from kcl_daemon.coordination.keeper import HeldLease
+from kcl_daemon.coordination.stream_watch import RECHECK_S, StreamState
 from kcl_daemon.errors import AwsError, ChildStartFailed
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.leases.row import lease_from_row
 from kcl_daemon.retrieval.start import StartMemory
 from kcl_daemon.shards.children import unfinished_parents
+
+_STREAM_PAUSE_S: Final = 5.0
+# It takes longer to delete a stream and to create it again.
+_FRESH_S: Final = 5.0
 
 
 class Consumer:
@@ -21,7 +28,9 @@ class Consumer:
         self._held = held
         self._interrupts = Interrupts()
         self._memory = StartMemory()
-        self._log = parts.log.bind(shard_id=held.lease.shard_id)
+        stream = held.lease.stream
+        named = {} if stream is None else {"stream": str(stream)}
+        self._log = parts.log.bind(**named, shard_id=held.lease.shard_id)
         held.on_change = self._lease_changed
 
     def request_stop(self) -> None:
@@ -53,7 +62,7 @@ class Consumer:
 
     async def _work(self) -> None:
         failures = 0
-        while self._interrupts.call is Call.NONE:
+        while await self._stream_found() and self._interrupts.call is Call.NONE:
             incarnation = Incarnation(
                 parts=self._parts,
                 held=self._held,
@@ -101,11 +110,35 @@ class Consumer:
             )
         return False
 
+    async def _stream_found(self) -> bool:
+        """Wait until the stream is there; False where called away first.
+
+        Where one stream only is read, its readers find out. Among many a lease may be left of a stream that was deleted
+        and created anew: the new one's shards have the same names, and must not be read for the old one.
+        """
+        lease, said = self._held.lease, False
+        if lease.stream is None:
+            return True
+        watch = self._parts.streams.of(lease).watch
+        # A number of a former stream is refused by the new one, a word is not.
+        within_s = _FRESH_S if lease.checkpoint.is_sentinel else RECHECK_S
+        while self._interrupts.call is Call.NONE:
+            try:
+                if await watch.confirm(within_s) is StreamState.THERE:
+                    return True
+                why = "it is not there"
+            except AwsError as error:
+                why = str(error)
+            (self._log.debug if said else self._log.info)("shard_waits_for_stream", why=why)
+            said = True
+            await self._interrupts.interruptible(lambda: self._parts.clock.sleep(_STREAM_PAUSE_S))
+        return False
+
     async def _unfinished_parents(self) -> frozenset[ShardId]:
         parents: dict[ShardId, Lease | None] = {}
         try:
             for shard_id in sorted(self._held.lease.parent_shard_ids):
-                row = await self._parts.table.get(shard_id)
+                row = await self._parts.table.get(self._held.lease.key_of(shard_id))
                 parents[shard_id] = None if row is None else lease_from_row(row)
         except (AwsError, ValueError) as error:
             self._log.warning("parents_unreadable", error=str(error))

@@ -16,7 +16,7 @@ from kcl_daemon.consumer.parts import ConsumerParts
 from kcl_daemon.consumer.shard_end import create_child_leases
 from kcl_daemon.coordination.keeper import HeldLease
 from kcl_daemon.errors import ChildError, ChildStartFailed, ChildTimedOut, LeaseLost
-from kcl_daemon.ports import Child, Log
+from kcl_daemon.ports import Child, Log, StreamRef
 from kcl_daemon.retrieval.batch import Batch, EndOfShard
 from kcl_daemon.retrieval.reader import Reader
 from kcl_daemon.retrieval.source import Source
@@ -69,6 +69,7 @@ class Incarnation:
         self._memory = memory
         self._log = log
         self._dialect = Dialect(parts.settings.child.protocol)
+        self._stream = parts.streams.of(held.lease)
         self._checkpointer = Checkpointer(held=held, keeper=parts.keeper, log=log)
 
     async def run(self) -> Outcome:
@@ -77,7 +78,7 @@ class Incarnation:
         Cancelled: the child is killed, nothing is written.
         """
         try:
-            child = await self._parts.children.start(self._held.lease.shard_id)
+            child = await self._parts.children.start(self._held.lease.shard_id, self._told_stream)
         except ChildStartFailed as failed:
             return Failed(failed, progressed=False)
         self._log = self._log.bind(pid=child.pid)
@@ -86,6 +87,11 @@ class Incarnation:
             return await self._run(child)
         finally:
             await child.aclose()
+
+    @property
+    def _told_stream(self) -> StreamRef | None:
+        """What the child is told of its stream; nothing where there is one only, as ever."""
+        return self._stream.ref if self._stream.ref.identity is not None else None
 
     async def _run(self, child: Child) -> Outcome:
         settings = self._parts.settings.child
@@ -138,12 +144,12 @@ class Incarnation:
     def _reader(self) -> Reader:
         parts, lease = self._parts, self._held.lease
         source = Source(
-            stream=parts.stream,
+            stream=self._stream.ref,
             shard_id=lease.shard_id,
             checkpoint=lease.checkpoint,
-            timestamp_s=parts.settings.initial_position.timestamp_s,
+            timestamp_s=self._stream.position.timestamp_s,
             memory=self._memory,
-            stream_is_there=parts.stream_is_there,
+            stream_is_there=self._stream.watch.is_there,
         )
         return parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
 
@@ -156,10 +162,16 @@ class Incarnation:
         conversation.cancel()
 
     async def _converse(self, dialogue: Dialogue, reader: Reader) -> Outcome:
-        start = self._held.lease.checkpoint
+        start, told = self._held.lease.checkpoint, self._told_stream
         try:
             await dialogue.perform(
-                Initialize(self._held.lease.shard_id, start.sequence_number, start.sub_sequence_number)
+                Initialize(
+                    self._held.lease.shard_id,
+                    start.sequence_number,
+                    start.sub_sequence_number,
+                    stream_name=None if told is None else told.name,
+                    stream_arn=None if told is None else told.arn,
+                )
             )
             end = await self._deliver(dialogue, reader)
             outcome = None if end is None else await self._end_shard(dialogue, end)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.coordination.keeper import LeaseKeeper
 from kcl_daemon.coordination.nudge import Signal
+from kcl_daemon.coordination.streams import Streams
 from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.leases.lease import Lease
-from kcl_daemon.ports import Children, Clock, Kinesis, Log, Randomness, StreamRef, Table
+from kcl_daemon.ports import Children, Clock, Kinesis, Log, Randomness, Table
 from kcl_daemon.retrieval.readers import Readers
 
 
@@ -19,16 +20,16 @@ class ConsumerParts:
     """Ports, settings and signals for consumers.
 
     Args:
+        streams: tell of which stream a lease is.
         readers: read the shards, the way that the settings say.
         shard_finished: fires when a shard of this worker is finished; its child shards wait for that.
         on_leases_created: told when leases were created that somebody should be given.
         on_lease_written: given a lease that this worker has just written as its own, and when that write began.
-        stream_is_there: asked where a shard is not found; AwsError where Kinesis does not tell.
     """
 
     settings: Settings
     timings: Timings
-    stream: StreamRef
+    streams: Streams
     keeper: LeaseKeeper
     table: Table
     kinesis: Kinesis
@@ -40,4 +41,3 @@ class ConsumerParts:
     shard_finished: Signal
     on_leases_created: Callable[[], None]
     on_lease_written: Callable[[Lease, float], None]
-    stream_is_there: Callable[[], Awaitable[bool]]

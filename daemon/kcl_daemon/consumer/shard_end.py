@@ -12,7 +12,7 @@ from typing import Final
 from kcl_daemon.consumer.parts import ConsumerParts
 from kcl_daemon.coordination.keeper import HeldLease
 from kcl_daemon.errors import AwsError, Unavailable
-from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
+from kcl_daemon.leases.lease import Lease, ShardId, WorkerId
 from kcl_daemon.leases.row import MalformedRowError, creation, lease_from_row
 from kcl_daemon.ports import Log
 from kcl_daemon.shards.children import awaited_parents, child_leases
@@ -53,7 +53,7 @@ async def _try(
     parts: ConsumerParts, held: HeldLease, children: tuple[ChildShard, ...], log: Log
 ) -> frozenset[ShardId]:
     """One attempt; not done where parents of a merged shard are still to come, which it gives."""
-    for lease in child_leases(children, _heir(parts)):
+    for lease in child_leases(children, _heir(parts), held.lease.stream):
         if await parts.table.get(lease.lease_key) is not None:
             continue
         awaited = await _awaited(parts, held, lease)
@@ -93,7 +93,7 @@ async def _awaited(parts: ConsumerParts, held: HeldLease, child: Lease) -> froze
     """Parents of a merged shard whose leases are still to come."""
     parents: dict[ShardId, Lease | None] = {held.lease.shard_id: held.lease}
     for parent in sorted(child.parent_shard_ids - parents.keys()):
-        row = await parts.table.get(LeaseKey(parent))
+        row = await parts.table.get(child.key_of(parent))
         if row is None:
             parents[parent] = None
             continue
@@ -105,4 +105,4 @@ async def _awaited(parts: ConsumerParts, held: HeldLease, child: Lease) -> froze
             )  # the leader reports it; until it is repaired nobody knows how far it is
     if None not in parents.values():
         return frozenset()
-    return awaited_parents(child, parents, await parts.kinesis.list_shards(parts.stream))
+    return awaited_parents(child, parents, await parts.kinesis.list_shards(parts.streams.of(child).ref))

@@ -9,6 +9,7 @@ import anyio
 
 from kcl_daemon.assignment.plan import Fleet, How, Move, Plan
 from kcl_daemon.coordination.elector import Elector
+from kcl_daemon.coordination.many_syncer import ManySyncer
 from kcl_daemon.coordination.nudge import Nudge
 from kcl_daemon.coordination.overview import Overview
 from kcl_daemon.coordination.strategies import Strategies
@@ -41,7 +42,7 @@ class Assigner:
         table: Table,
         overview: Overview,
         elector: Elector,
-        syncer: Syncer,
+        syncer: Syncer | ManySyncer,
         sweeper: Sweeper,
         strategies: Strategies,
         clock: Clock,

@@ -12,7 +12,7 @@ from typing import Final
 import anyio
 
 from kcl_daemon.errors import StreamNotFound
-from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef
+from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, StreamSummary
 
 # A stream that is gone may come back, but nobody waits for it by the second.
 RECHECK_S: Final = 60.0
@@ -38,6 +38,7 @@ class StreamWatch:
         self._clock = clock
         self._log = log
         self._created_s: float | None = None
+        self._began_s: float | None = None
         self._looked_s: float | None = None
         self._looking = anyio.Lock()
         self.state = StreamState.THERE
@@ -48,12 +49,40 @@ class StreamWatch:
         Raises:
             AwsError: Kinesis did not tell.
         """
+        came_s = self._clock.monotonic()
         async with self._looking:
-            now_s = self._clock.monotonic()
-            if self._looked_s is None or now_s - self._looked_s >= _FRESH_S:
+            if not self._serves(came_s):
+                began_s = self._clock.monotonic()
                 self._become(await self._asked())
-                self._looked_s = self._clock.monotonic()
+                self._began_s, self._looked_s = began_s, self._clock.monotonic()
         return self.state
+
+    def _serves(self, came_s: float) -> bool:
+        """Whether the last look serves somebody who came at this time, perhaps because something was not found.
+
+        That the stream was there before proves nothing then: it may have been deleted since.
+        """
+        if self._looked_s is None:
+            return False
+        if self.state is StreamState.THERE:
+            return self._began_s is not None and self._began_s >= came_s
+        return self._clock.monotonic() - self._looked_s < _FRESH_S
+
+    async def confirm(self, within_s: float = RECHECK_S) -> StreamState:
+        """What the stream is like, as of so many seconds ago at most. The same errors as `look`."""
+        looked_s = self._looked_s
+        if looked_s is None or self._clock.monotonic() - looked_s >= within_s:
+            return await self.look()
+        return self.state
+
+    def doubt(self) -> None:
+        """The stream is not listed any more: whoever asks next has it looked at."""
+        self._looked_s = None
+
+    def seen(self, summary: StreamSummary) -> None:
+        """Somebody has just asked Kinesis."""
+        self._become(self._judged(summary))
+        self._looked_s = self._clock.monotonic()
 
     async def is_there(self) -> bool:
         """Whether the stream is there and the one it was. The same errors as `look`."""
@@ -64,8 +93,14 @@ class StreamWatch:
             summary = await self._kinesis.describe_stream(self._stream)
         except StreamNotFound:
             return StreamState.GONE
+        return self._judged(summary)
+
+    def _judged(self, summary: StreamSummary) -> StreamState:
         if summary.status == "DELETING":
             return StreamState.GONE
+        identity = self._stream.identity
+        if identity is not None and int(summary.creation_time_s) != identity.creation_epoch:
+            return StreamState.ANOTHER
         before_s, self._created_s = self._created_s, summary.creation_time_s
         if before_s is not None and before_s != summary.creation_time_s:
             return StreamState.ANOTHER
@@ -80,12 +115,7 @@ class StreamWatch:
             case StreamState.THERE:
                 self._log.info("stream_found_again", stream=self._stream.name)
             case StreamState.GONE:
-                self._log.error(
-                    "stream_gone",
-                    stream=self._stream.name,
-                    advice="the stream was deleted; stop this application, or create the stream again and reset its "
-                    "leases. Looking again now and then; nothing is written meanwhile",
-                )
+                tell_of_gone(self._log, self._stream)
             case StreamState.ANOTHER:
                 tell_of_another(self._log, self._stream, why="its creation time has changed")
 
@@ -96,8 +126,32 @@ class StreamWatch:
             tell_of_another(self._log, self._stream, why=why)
 
 
+def tell_of_gone(log: Log, stream: StreamRef) -> None:
+    """Say that a stream was deleted, and what to do."""
+    if stream.identity is not None:  # whether somebody must act, the leader tells by its list
+        advice = (
+            "its leases wait; they go by formerStreamsLeasesDeletionStrategy once it is not listed any more"
+        )
+        log.warning("stream_gone", stream=str(stream.identity), advice=advice)
+        return
+    log.error(
+        "stream_gone",
+        stream=stream.name,
+        advice="the stream was deleted; stop this application, or create the stream again and reset its "
+        "leases. Looking again now and then; nothing is written meanwhile",
+    )
+
+
 def tell_of_another(log: Log, stream: StreamRef, *, why: str) -> None:
     """Say that a stream was created again under its name, and what to do."""
+    if stream.identity is not None:
+        log.warning(
+            "stream_recreated",
+            stream=str(stream.identity),
+            why=why,
+            advice="the leases of the former stream are deleted; the new one has its own, from its initial position",
+        )
+        return
     log.error(
         "stream_recreated",
         stream=stream.name,

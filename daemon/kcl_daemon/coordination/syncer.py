@@ -137,16 +137,22 @@ class Syncer:
 
     async def _fill(self, leases: Sequence[Lease]) -> bool:
         if not leases:
-            return await self._create(leases_for_empty_table(await self._complete_list(), self._position))
+            wanted = leases_for_empty_table(
+                await self._complete_list(), self._position, self._stream.identity
+            )
+            return await self._create(wanted)
         shards = await self._own_shards(leases)
         if shards is None:
             return False
         periodic = self._settings.sync_strategy is ShardSyncStrategy.PERIODIC
         layers = Layers.ALL if periodic else Layers.ONE
-        return await self._create(missing_leases(shards, leases, self._position, layers=layers))
+        wanted = missing_leases(shards, leases, self._position, layers=layers, stream=self._stream.identity)
+        return await self._create(wanted)
 
     async def _create(self, wanted: Sequence[Lease]) -> bool:
         """Whether any lease was created; parents before their children, those of a generation side by side."""
+        if not wanted or not await self._is_still_the_one():
+            return False
         creating = _Creating(self._table, len(wanted), self._log)
         try:
             for generation in generations(wanted):
@@ -155,6 +161,10 @@ class Syncer:
             if creating.created:
                 self._log.info("leases_created", count=creating.created, position=self._position.at.value)
         return creating.created > 0
+
+    async def _is_still_the_one(self) -> bool:
+        """Whether the listed shards were those of the stream that its leases are named after, where they are."""
+        return self._stream.identity is None or await self._watch.look() is StreamState.THERE
 
     async def _own_shards(self, leases: Sequence[Lease]) -> Sequence[Shard] | None:
         """All shards, None where they are those of another stream than the leases."""

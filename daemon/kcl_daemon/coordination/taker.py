@@ -14,6 +14,7 @@ import anyio
 from kcl_daemon.assignment.taking import Sightings, Take, TakingOptions, TakingPlan, confirmed, plan_taking
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
 from kcl_daemon.coordination.malformed import MalformedRows
+from kcl_daemon.coordination.many_syncer import ManySyncer
 from kcl_daemon.coordination.nudge import Nudge
 from kcl_daemon.coordination.shuffle import ShuffleLeader
 from kcl_daemon.coordination.syncer import Syncer
@@ -45,7 +46,7 @@ class Taker:
         worker_id: WorkerId,
         keeper: LeaseKeeper,
         leader: ShuffleLeader,
-        syncer: Syncer,
+        syncer: Syncer | ManySyncer,
         options: TakingOptions,
         clock: Clock,
         randomness: Randomness,

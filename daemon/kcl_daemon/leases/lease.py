@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NewType
 
+from kcl_daemon.leases.stream import StreamIdentity
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 LeaseKey = NewType("LeaseKey", str)
@@ -23,12 +24,17 @@ class HashRange:
 MAX_HASH = 2**128 - 1
 
 
+def lease_key_of(stream: StreamIdentity | None, shard_id: ShardId) -> LeaseKey:
+    """The key of a shard's lease: the shard's id, behind that of its stream where there are many (T7.1)."""
+    return LeaseKey(shard_id if stream is None else f"{stream}:{shard_id}")
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """One lease row as this worker understands it (KCL: Lease, DynamoDBLeaseSerializer).
 
     Args:
-        lease_key: the shard id (one stream).
+        lease_key: the shard id; of one stream among many behind the stream's identity.
         lease_counter: raised by each renewal, checkpoint and change of hands; the fence of every write.
         checkpoint: processed up to and including this position, or a sentinel.
         lease_owner: the worker that should read the shard; during a hand-off the next one. None: nobody.
@@ -40,6 +46,7 @@ class Lease:
         child_shard_ids: known once the shard has ended.
         hash_range: None on rows of old versions.
         throughput_kbps: smoothed KiB per second, None until measured.
+        stream: which of many; None: the application reads one only.
     """
 
     lease_key: LeaseKey
@@ -54,11 +61,18 @@ class Lease:
     child_shard_ids: frozenset[ShardId] = frozenset()
     hash_range: HashRange | None = None
     throughput_kbps: float | None = None
+    stream: StreamIdentity | None = None
 
     @property
     def shard_id(self) -> ShardId:
-        """The shard this lease is for."""
-        return ShardId(self.lease_key)
+        """The shard this lease is for; its name is that within its stream."""
+        if self.stream is None:
+            return ShardId(self.lease_key)
+        return ShardId(self.lease_key[len(str(self.stream)) + 1 :])
+
+    def key_of(self, shard_id: ShardId) -> LeaseKey:
+        """The key of the lease of another shard of the same stream (T7.3)."""
+        return lease_key_of(self.stream, shard_id)
 
     @property
     def actual_owner(self) -> WorkerId | None:

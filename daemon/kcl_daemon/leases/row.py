@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Final, cast
 
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
+from kcl_daemon.leases.stream import StreamIdentity
 from kcl_daemon.leases.table import Absent, Condition, Equals, Row, RowUpdate, Value
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
@@ -32,6 +33,8 @@ _CHILDREN: Final = "childShardIds"
 _HASH_START: Final = "startingHashKey"
 _HASH_END: Final = "endingHashKey"
 _THROUGHPUT: Final = "throughputKBps"
+_STREAM: Final = "streamName"  # the identity, of which the name is a part
+_SHARD: Final = "shardId"
 
 _SIX_PLACES: Final = Decimal("0.000001")
 _NO_SHARDS: Final = frozenset[ShardId]()
@@ -57,6 +60,11 @@ def is_lease_row(row: Row) -> bool:
     return row.get(_ENTITY, _LEASE_ENTITY) == _LEASE_ENTITY
 
 
+def is_of_many(row: Row) -> bool:
+    """Whether a lease is one of many streams (T7.4)."""
+    return _STREAM in row
+
+
 def lease_from_row(row: Row) -> Lease:
     """The lease that a row holds. Unknown attributes do not matter; MalformedRowError where a needed one is missing."""
     reader = _Reader(row)
@@ -73,6 +81,7 @@ def lease_from_row(row: Row) -> Lease:
         child_shard_ids=reader.shard_ids(_CHILDREN),
         hash_range=reader.hash_range(),
         throughput_kbps=reader.number(_THROUGHPUT),
+        stream=reader.stream() if _STREAM in row else None,
     )
 
 
@@ -84,6 +93,7 @@ def new_lease_row(lease: Lease) -> Row:
         _COUNTER: lease.lease_counter,
         _SWITCHES: lease.owner_switches_since_checkpoint,
         **_position(_CHECKPOINT, _CHECKPOINT_SUB, lease.checkpoint),
+        **_place(lease),
     }
     if lease.lease_owner is not None:
         row[OWNER] = lease.lease_owner
@@ -120,6 +130,7 @@ def checkpoint(
         **_position(_CHECKPOINT, _CHECKPOINT_SUB, position),
         **_hash_range(lease.hash_range),
         **_throughput(throughput_kbps),
+        **_place(lease),
     }
     if lease.child_shard_ids:
         put[_CHILDREN] = frozenset[str](lease.child_shard_ids)
@@ -215,6 +226,11 @@ def still_finished(lease: Lease) -> tuple[Condition, ...]:
     return (Equals(KEY, lease.lease_key), Equals(_CHECKPOINT, lease.checkpoint.sequence_number))
 
 
+def still_there(lease: Lease) -> tuple[Condition, ...]:
+    """That there is a row: all that deleting the lease of a former stream demands, whoever keeps it alive."""
+    return (Equals(KEY, lease.lease_key),)
+
+
 def reposition(lease: Lease, position: ExtendedSequenceNumber) -> RowUpdate:
     """Begin elsewhere, by hand: a new checkpoint and no owner, so that whoever reads the shard loses the lease first."""
     return RowUpdate(
@@ -251,6 +267,11 @@ def _switch(lease: Lease, to: WorkerId) -> dict[str, int]:
     """Whether this change of hands counts (T5.13): a first assignment and the end of a hand-off do not."""
     switched = (lease.lease_owner is not None and lease.lease_owner != to) or lease.checkpoint_owner == to
     return {_SWITCHES: 1} if switched else {}
+
+
+def _place(lease: Lease) -> dict[str, Value]:
+    """Stream and shard, of one stream among many (T7.1)."""
+    return {} if lease.stream is None else {_STREAM: str(lease.stream), _SHARD: str(lease.shard_id)}
 
 
 def _throughput(kbps: float | None) -> dict[str, Value]:
@@ -326,6 +347,16 @@ class _Reader:
         except ValueError as wrong:
             raise self._wrong(name, f"a sequence number or sentinel ({wrong})") from wrong
 
+    def stream(self) -> StreamIdentity:
+        name, shard_id = self.text(_STREAM) or "", self.text(_SHARD)
+        try:
+            stream = _parsed_stream(name)
+        except ValueError as wrong:
+            raise self._wrong(_STREAM, "account:name:creationEpoch") from wrong
+        if not shard_id or self.key != f"{name}:{shard_id}":
+            raise self._wrong(_SHARD, f"what follows {name}: in the key")
+        return stream
+
     def hash_range(self) -> HashRange | None:
         start, end = self.text(_HASH_START), self.text(_HASH_END)
         if start is None or end is None:
@@ -334,6 +365,11 @@ class _Reader:
         if hash_range is None:
             raise self._wrong(_HASH_START, f"below {_HASH_END} {end!r}")
         return hash_range
+
+
+@lru_cache(maxsize=_SHARDS_REMEMBERED)
+def _parsed_stream(text: str) -> StreamIdentity:
+    return StreamIdentity.parse(text)
 
 
 @lru_cache(maxsize=_SHARDS_REMEMBERED)

@@ -192,7 +192,7 @@ class FanOutReader:
         self._note(gone)
         try:
             if is_there is not None and not await is_there():
-                await self._clock.sleep(_GONE_PAUSE_S)
+                await self._source.wait_out(self._clock, _GONE_PAUSE_S)
                 return False
             if not await self._consumer.exists():
                 return False

@@ -180,7 +180,7 @@ class Prefetch:
             )
         else:
             self.trouble = str(error)
-            await self._clock.sleep(_GONE_PAUSE_S)
+            await self._source.wait_out(self._clock, _GONE_PAUSE_S)
         return gone
 
     async def _room(self) -> None:

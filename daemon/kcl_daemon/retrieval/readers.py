@@ -33,7 +33,6 @@ class Readers:
 
     Args:
         settings: say which way.
-        stream: what they read.
         kinesis: for polling, and for what a consumer is registered with.
         fan_out: for fan-out; None: there is none here, and shards are polled whatever the settings say.
         clock: for pauses.
@@ -45,7 +44,6 @@ class Readers:
         self,
         settings: Settings,
         *,
-        stream: StreamRef,
         kinesis: Kinesis,
         fan_out: FanOut | None,
         clock: Clock,
@@ -58,20 +56,8 @@ class Readers:
         self._randomness = randomness
         self._gate = BodyGate(clock)
         self._fan_out = fan_out if settings.retrieval.mode is RetrievalMode.FANOUT else None
-        self._consumer = (
-            None
-            if self._fan_out is None
-            else ConsumerRegistration(
-                fan_out=self._fan_out,
-                kinesis=kinesis,
-                stream=stream,
-                settings=settings.fan_out,
-                application_name=settings.application_name,
-                clock=clock,
-                randomness=randomness,
-                log=log,
-            )
-        )
+        self._log = log
+        self._consumers: dict[StreamRef, ConsumerRegistration] = {}
 
     def reader(self, source: Source, *, hash_range: HashRange | None, log: Log) -> Reader:
         """The reader of a shard for one child.
@@ -82,17 +68,34 @@ class Readers:
             log: of the shard.
         """
         source = replace(source, split=Deaggregator(hash_range, _complaint(log)))
-        if self._fan_out is None or self._consumer is None:
+        if self._fan_out is None:
             return self._polling(source, log)
+        consumer = self._consumer_of(source.stream, self._fan_out)
         if not self._settings.fan_out.fallback_to_polling:
-            return self._pushed(source, self._fan_out, self._consumer, log)
+            return self._pushed(source, self._fan_out, consumer, log)
         return FanOutOrPolling(
-            self._consumer,
-            pushed=self._pushed(source, self._fan_out, self._consumer, log),
+            consumer,
+            pushed=self._pushed(source, self._fan_out, consumer, log),
             polled=self._polling(source, log),
             clock=self._clock,
             log=log,
         )
+
+    def _consumer_of(self, stream: StreamRef, fan_out: FanOut) -> ConsumerRegistration:
+        """The consumer of a stream, one for all shards."""
+        found = self._consumers.get(stream)
+        if found is None:
+            found = self._consumers[stream] = ConsumerRegistration(
+                fan_out=fan_out,
+                kinesis=self._kinesis,
+                stream=stream,
+                settings=self._settings.fan_out,
+                application_name=self._settings.application_name,
+                clock=self._clock,
+                randomness=self._randomness,
+                log=self._log,
+            )
+        return found
 
     def _polling(self, source: Source, log: Log) -> Prefetch:
         return Prefetch(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import Log, StreamRef
+from kcl_daemon.ports import Clock, Log, StreamRef
 from kcl_daemon.retrieval.payload import Payload, Split
 from kcl_daemon.retrieval.start import StartMemory, has_been_trimmed
 from kcl_protocol.sequence import ExtendedSequenceNumber
@@ -33,6 +34,22 @@ class Source:
     memory: StartMemory
     split: Split | None = None
     stream_is_there: Callable[[], Awaitable[bool]] | None = None
+
+    async def wait_out(self, clock: Clock, pause_s: float) -> None:
+        """A while, after the stream was not there.
+
+        One of many streams is waited for until it is: a new stream of the same name has leases of its own, and must not
+        be read for this one.
+        """
+        await clock.sleep(pause_s)
+        while self.stream.identity is not None and not await self._is_back():
+            await clock.sleep(pause_s)
+
+    async def _is_back(self) -> bool:
+        try:
+            return self.stream_is_there is None or await self.stream_is_there()
+        except AwsError:
+            return False
 
     def undelivered(self, payload: Payload) -> Payload:
         """Aggregates taken apart, without what the checkpoint covers; only the first answers can hold such records."""

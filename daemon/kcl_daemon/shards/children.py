@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
+from kcl_daemon.leases.lease import Lease, ShardId, WorkerId, lease_key_of
+from kcl_daemon.leases.stream import StreamIdentity
 from kcl_daemon.shards.shard import ChildShard, Shard
 from kcl_protocol.sequence import TRIM_HORIZON
 
 
-def child_leases(children: Iterable[ChildShard], heir: WorkerId | None = None) -> list[Lease]:
+def child_leases(
+    children: Iterable[ChildShard], heir: WorkerId | None = None, stream: StreamIdentity | None = None
+) -> list[Lease]:
     """Leases for the shards that follow, always from their beginning, whatever the configured position (T4.3).
 
     Args:
         children: as the parent's last answer names them.
         heir: who reads the first of them; the others are nobody's yet. KCL leaves all to the leader, which is seconds
             later; one for one, who reads the parent has as much to do as before.
+        stream: the parent's, where there are many.
     """
     return [
         Lease(
-            lease_key=LeaseKey(child.shard_id),
+            lease_key=lease_key_of(stream, child.shard_id),
+            stream=stream,
             lease_counter=0,
             checkpoint=TRIM_HORIZON,
             lease_owner=None if number else heir,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kcl_daemon.leases.lease import Lease, ShardId
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
 from kcl_daemon.shards.shard import Shard
 
 
@@ -55,25 +55,26 @@ def generations(leases: Iterable[Lease]) -> list[list[Lease]]:
     return groups
 
 
-def waiting_depths(leases: Iterable[Lease]) -> dict[ShardId, int]:
+def waiting_depths(leases: Iterable[Lease]) -> dict[LeaseKey, int]:
     """How many generations of unfinished leases each unfinished lease waits for; 0: it may be read now.
 
     Args:
-        leases: all of one stream.
+        leases: all there are, of one stream or of many.
     """
-    unfinished = {lease.shard_id: lease for lease in leases if not lease.is_finished}
-    depths: dict[ShardId, int] = {}
-    for shard_id in unfinished:
-        _find_depth(shard_id, unfinished, depths)
+    unfinished = {lease.lease_key: lease for lease in leases if not lease.is_finished}
+    depths: dict[LeaseKey, int] = {}
+    for key in unfinished:
+        _find_depth(key, unfinished, depths)
     return depths
 
 
-def _find_depth(shard_id: ShardId, unfinished: Mapping[ShardId, Lease], depths: dict[ShardId, int]) -> None:
+def _find_depth(key: LeaseKey, unfinished: Mapping[LeaseKey, Lease], depths: dict[LeaseKey, int]) -> None:
     # An explicit stack: lineages may be thousands of generations deep.
-    stack, entered = [shard_id], set[ShardId]()
+    stack, entered = [key], set[LeaseKey]()
     while stack:
         current = stack[-1]
-        parents = [parent for parent in unfinished[current].parent_shard_ids if parent in unfinished]
+        lease = unfinished[current]
+        parents = [parent for each in lease.parent_shard_ids if (parent := lease.key_of(each)) in unfinished]
         unknown = [parent for parent in parents if parent not in depths and parent not in entered]
         if unknown and current not in depths:
             entered.add(current)
@@ -89,7 +90,7 @@ def parents_first(leases: Iterable[Lease], depth_most: int) -> list[Lease]:
     (KCL: ParentsFirstShardPrioritization, O7.)
 
     Args:
-        leases: all of one stream.
+        leases: all there are, of one stream or of many.
         depth_most: a lease that nobody owns and that waits for more generations than this is left out. Owned ones stay:
             they count in what their owner has.
     """
@@ -99,7 +100,7 @@ def parents_first(leases: Iterable[Lease], depth_most: int) -> list[Lease]:
         (
             lease
             for lease in everything
-            if lease.lease_owner is not None or depths.get(lease.shard_id, 0) <= depth_most
+            if lease.lease_owner is not None or depths.get(lease.lease_key, 0) <= depth_most
         ),
-        key=lambda lease: depths.get(lease.shard_id, 0),
+        key=lambda lease: depths.get(lease.lease_key, 0),
     )

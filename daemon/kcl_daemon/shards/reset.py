@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kcl_daemon.leases.lease import Lease, ShardId
+from kcl_daemon.leases.stream import StreamIdentity
 from kcl_daemon.shards.shard import Shard
 from kcl_daemon.shards.sync import new_lease
 from kcl_protocol.sequence import ExtendedSequenceNumber
@@ -41,7 +42,10 @@ class Change:
 
 
 def reset_stream(
-    starting: Iterable[Shard], leases: Iterable[Lease], positions: Mapping[ShardId, ExtendedSequenceNumber]
+    starting: Iterable[Shard],
+    leases: Iterable[Lease],
+    positions: Mapping[ShardId, ExtendedSequenceNumber],
+    stream: StreamIdentity | None = None,
 ) -> tuple[Change, ...]:
     """The changes that make a whole stream begin anew, as if its leases had never been.
 
@@ -53,6 +57,7 @@ def reset_stream(
         starting: the shards that are open at the position.
         leases: all of the stream, finished ones too.
         positions: for each of `starting`.
+        stream: which of many; None: there is one only.
     """
     wanted = {shard.shard_id: shard for shard in starting}
     held = {lease.shard_id: lease for lease in leases}
@@ -64,14 +69,17 @@ def reset_stream(
     return (
         *deleted,
         *(
-            _begin(shard, held.get(shard_id), positions[shard_id])
+            _begin(shard, held.get(shard_id), positions[shard_id], stream)
             for shard_id, shard in sorted(wanted.items())
         ),
     )
 
 
 def reset_shards(
-    chosen: Iterable[Shard], leases: Iterable[Lease], positions: Mapping[ShardId, ExtendedSequenceNumber]
+    chosen: Iterable[Shard],
+    leases: Iterable[Lease],
+    positions: Mapping[ShardId, ExtendedSequenceNumber],
+    stream: StreamIdentity | None = None,
 ) -> tuple[Change, ...]:
     """The changes that make these shards begin anew and leave all others as they are.
 
@@ -79,13 +87,15 @@ def reset_shards(
     """
     held = {lease.shard_id: lease for lease in leases}
     return tuple(
-        _begin(shard, held.get(shard.shard_id), positions[shard.shard_id])
+        _begin(shard, held.get(shard.shard_id), positions[shard.shard_id], stream)
         for shard in sorted(chosen, key=lambda shard: shard.shard_id)
     )
 
 
-def _begin(shard: Shard, lease: Lease | None, position: ExtendedSequenceNumber) -> Change:
+def _begin(
+    shard: Shard, lease: Lease | None, position: ExtendedSequenceNumber, stream: StreamIdentity | None
+) -> Change:
     if lease is None:
-        return Change(Kind.CREATE, new_lease(shard, position), position, "has no lease yet")
+        return Change(Kind.CREATE, new_lease(shard, position, stream), position, "has no lease yet")
     was = "finished" if lease.is_finished else f"at {lease.checkpoint}"
     return Change(Kind.RESET, lease, position, f"{was}, owner {lease.actual_owner or 'nobody'}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import Enum, auto
 
-from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
+from kcl_daemon.leases.lease import Lease, ShardId, lease_key_of
+from kcl_daemon.leases.stream import StreamIdentity
 from kcl_daemon.shards.lineage import in_order, unexpected_children
 from kcl_daemon.shards.shard import InitialPosition, Shard, StartAt
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
@@ -23,10 +24,13 @@ class Layers(Enum):
     """Every shard from there to the open ones (KCL 1.x and 2.0); the later ones wait for their parents."""
 
 
-def new_lease(shard: Shard, checkpoint: ExtendedSequenceNumber) -> Lease:
-    """A lease for a shard that nobody owns yet."""
+def new_lease(
+    shard: Shard, checkpoint: ExtendedSequenceNumber, stream: StreamIdentity | None = None
+) -> Lease:
+    """A lease for a shard that nobody owns yet; `stream` only where there are many."""
     return Lease(
-        lease_key=LeaseKey(shard.shard_id),
+        lease_key=lease_key_of(stream, shard.shard_id),
+        stream=stream,
         lease_counter=0,
         checkpoint=checkpoint,
         parent_shard_ids=shard.parent_shard_ids,
@@ -34,9 +38,11 @@ def new_lease(shard: Shard, checkpoint: ExtendedSequenceNumber) -> Lease:
     )
 
 
-def leases_for_empty_table(shards: Iterable[Shard], position: InitialPosition) -> list[Lease]:
+def leases_for_empty_table(
+    shards: Iterable[Shard], position: InitialPosition, stream: StreamIdentity | None = None
+) -> list[Lease]:
     """One lease for each shard that is open at the initial position (M4); the rest follow as child shards."""
-    return [new_lease(shard, position.checkpoint) for shard in in_order(shards)]
+    return [new_lease(shard, position.checkpoint, stream) for shard in in_order(shards)]
 
 
 def missing_leases(
@@ -45,6 +51,7 @@ def missing_leases(
     position: InitialPosition,
     *,
     layers: Layers = Layers.ONE,
+    stream: StreamIdentity | None = None,
 ) -> list[Lease]:
     """The leases to add to a table that has some already (M5), in the order in which to create them.
 
@@ -60,6 +67,7 @@ def missing_leases(
         leases: all of the stream in the table, finished ones included.
         position: where a shard without known ancestors begins.
         layers: how much at once.
+        stream: which of many; None: there is one only.
     """
     by_id = {shard.shard_id: shard for shard in shards}
     known = {lease.shard_id: lease for lease in leases}
@@ -75,7 +83,11 @@ def missing_leases(
         walk.visit(shard)
     for shard in path:
         walk.follow_finished(shard)
-    return [new_lease(shard, walk.wanted[shard.shard_id]) for shard in path if shard.shard_id in walk.wanted]
+    return [
+        new_lease(shard, walk.wanted[shard.shard_id], stream)
+        for shard in path
+        if shard.shard_id in walk.wanted
+    ]
 
 
 def _with_ancestors(

@@ -32,6 +32,10 @@ class FastKinesis:
         """As the port says."""
         return await self._control.describe_stream(stream)
 
+    async def list_streams(self) -> tuple[StreamSummary, ...]:
+        """As the port says."""
+        return await self._control.list_streams()
+
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
         """As the port says."""
         return await self._control.list_shards(stream, start)

@@ -16,13 +16,14 @@ from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.farewell import Farewell
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
 from kcl_daemon.coordination.reporter import Reporter
+from kcl_daemon.coordination.streams import Streams
 from kcl_daemon.coordination.switchboard import Switchboard
 from kcl_daemon.coordination.tables import ApplicationTables
 from kcl_daemon.coordination.taker import Taker
 from kcl_daemon.coordination.versions import Versions
 from kcl_daemon.errors import Throttled, Unavailable
 from kcl_daemon.leases.lease import LeaseKey
-from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef
+from kcl_daemon.ports import Clock, Log
 
 # What does not answer at the start is asked again for this long (KCL: maxInitializationAttempts).
 _START_ATTEMPTS: Final = 20
@@ -56,15 +57,15 @@ class Worker:
         self,
         *,
         tables: ApplicationTables,
-        kinesis: Kinesis,
-        stream: StreamRef,
+        streams: Streams,
+        looks_at_leases: Callable[[], Awaitable[None]],
         clock: Clock,
         log: Log,
         start_pause_s: float = 1.0,
     ) -> None:
         self._tables = tables
-        self._kinesis = kinesis
-        self._stream = stream
+        self._streams = streams
+        self._look_at_leases = looks_at_leases
         self._clock = clock
         self._log = log
         self._start_pause_s = start_pause_s
@@ -113,14 +114,16 @@ class Worker:
         self._log.info("worker_stopped")
 
     async def _prepare(self) -> None:
-        """Tables, version and stream, in that order; what is only slow or busy is asked again."""
+        """Tables, version and streams, in that order; what is only slow or busy is asked again."""
         assert self._loops is not None, "equip() comes first"
-        for step in (self._tables.open, self._loops.versions.begin, self._look_at_stream):
+        steps = (
+            self._tables.open,
+            self._look_at_leases,
+            self._loops.versions.begin,
+            self._streams.prepare,
+        )
+        for step in steps:
             await self._with_patience(step)
-
-    async def _look_at_stream(self) -> None:
-        summary = await self._kinesis.describe_stream(self._stream)
-        self._log.info("stream_found", stream=summary.name, arn=summary.arn, status=summary.status)
 
     async def _with_patience(self, step: Callable[[], Awaitable[None]]) -> None:
         for attempt in range(1, _START_ATTEMPTS + 1):

@@ -32,6 +32,18 @@ class MemoryKinesis:
             cast("shapes.SummaryShape", self._call("DescribeStreamSummary", _naming(stream)))
         )
 
+    async def list_streams(self) -> tuple[StreamSummary, ...]:
+        """As the port says."""
+        found: list[StreamSummary] = []
+        arguments: dict[str, object] = {}
+        while True:
+            answer = cast("shapes.StreamsShape", self._call("ListStreams", arguments))
+            found.extend(shapes.summaries(answer))
+            token = answer.get("NextToken")
+            if token is None:
+                return tuple(found)
+            arguments = {"NextToken": token}
+
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
         """As the port says."""
         arguments = _naming(stream)

@@ -8,9 +8,11 @@ from typing import TypeVar
 import anyio
 import pytest
 
+from kcl_daemon.app_streams import streams_of
 from kcl_daemon.cli.leases_look import Observer, lags, open_existing
 from kcl_daemon.cli.leases_seen import Lag, Seen
 from kcl_daemon.config.settings import ChildSettings, Settings
+from kcl_daemon.coordination.streams import Streams
 from kcl_daemon.errors import (
     AccessDenied,
     AwsError,
@@ -25,7 +27,7 @@ from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.row import new_lease_row, renewal
 from kcl_daemon.leases.stats import report
 from kcl_daemon.leases.table import Row, apply_update
-from kcl_daemon.ports import Fetched, IteratorKind, ReadFrom, StreamRef, StreamSummary, Tables
+from kcl_daemon.ports import Fetched, IteratorKind, Kinesis, ReadFrom, StreamRef, StreamSummary, Tables
 from kcl_daemon.retrieval.payload import EMPTY
 from kcl_daemon.shards.shard import InitialPosition, Shard
 from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
@@ -252,6 +254,9 @@ class Answers:
     async def describe_stream(self, stream: StreamRef) -> StreamSummary:
         raise NotImplementedError
 
+    async def list_streams(self) -> tuple[StreamSummary, ...]:
+        raise NotImplementedError
+
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
         raise NotImplementedError
 
@@ -267,6 +272,10 @@ class Answers:
         return Fetched(EMPTY, None, answer, ())
 
 
+def streams(kinesis: Kinesis) -> Streams:
+    return streams_of(SETTINGS, kinesis, LoopClock(), MemoryLog())
+
+
 def lease(key: str, checkpoint: ExtendedSequenceNumber = TRIM_HORIZON) -> Lease:
     return Lease(LeaseKey(key), 1, checkpoint)
 
@@ -275,7 +284,7 @@ def test_the_lag_is_asked_at_the_checkpoint_with_one_record_of_each_unfinished_s
     async def test(stage: Stage) -> None:
         kinesis = Answers({"a": 85, "b": 0})
         asked = [lease("a", ExtendedSequenceNumber("77")), lease("b"), lease("c", SHARD_END)]
-        assert await lags(asked, kinesis, SETTINGS) == {"a": Lag(85), "b": Lag(0)}
+        assert await lags(asked, kinesis, streams(kinesis)) == {"a": Lag(85), "b": Lag(0)}
         assert kinesis.limits == {1}
         assert kinesis.asked["a"] == ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number="77")
 
@@ -292,7 +301,8 @@ def test_a_shard_that_does_not_tell_its_lag_is_no_failure_of_the_others() -> Non
             "fine": 3,
         }
         leases = [*map(lease, answers), lease("new", LATEST)]
-        found = await lags(leases, Answers(answers), SETTINGS)
+        kinesis = Answers(answers)
+        found = await lags(leases, kinesis, streams(kinesis))
         assert {key: lag.unknown_because or lag.millis for key, lag in found.items()} == {
             "gone": "no such shard",
             "slow": "throttled",
@@ -307,7 +317,8 @@ def test_a_shard_that_does_not_tell_its_lag_is_no_failure_of_the_others() -> Non
 
 def test_not_being_allowed_to_read_the_stream_is_an_error() -> None:
     async def test(stage: Stage) -> None:
+        kinesis = Answers({"a": AccessDenied("x"), "b": 1})
         with pytest.raises(AccessDenied):
-            await lags([lease("a"), lease("b")], Answers({"a": AccessDenied("x"), "b": 1}), SETTINGS)
+            await lags([lease("a"), lease("b")], kinesis, streams(kinesis))
 
     on_stage(test)

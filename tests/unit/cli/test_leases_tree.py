@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from kcl_daemon.cli.leases_seen import Lag
 from kcl_daemon.cli.leases_tree import tree_lines
-from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId, lease_key_of
+from kcl_daemon.leases.stream import StreamIdentity
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.unit.cli.leases_stage import FLEET, seen
 
@@ -56,3 +57,14 @@ def test_a_lineage_of_thousands_of_generations_is_drawn() -> None:
 
 def test_no_leases_is_said() -> None:
     assert drawn() == ["no leases to show"]
+
+
+def test_streams_are_drawn_one_after_the_other_though_their_shards_have_the_same_names() -> None:
+    streams = [StreamIdentity("1", name, 5) for name in ("clicks", "orders")]
+    leases = [
+        replace(each, lease_key=lease_key_of(stream, ShardId(each.lease_key)), stream=stream)
+        for stream in streams
+        for each in (lease("a", at=SHARD_END, owner=None), lease("b", "a"))
+    ]
+    below = ["a  finished", "`- b  at TRIM_HORIZON, w-1"]
+    assert drawn(*leases) == ["1:clicks:5:", *below, "1:orders:5:", *below]

@@ -21,6 +21,7 @@ EVERYTHING = (
     "fanoutFallbackToPolling = true\nleaseTablePitrEnabled = true\nleaseTableTags = a=b\n"
     "migrateAllEntitiesToLeaseTable = true\n"
 )
+FILTER = GOOD.replace("streamName = orders", "streamFilter = log-*\nstreamNames = orders")
 # One call that is authorized by the calls it is made of.
 TRANSACTION = "TransactWriteItems"
 
@@ -50,7 +51,9 @@ def calls_in_the_source() -> set[str]:
 
 def test_every_call_that_is_made_is_allowed() -> None:
     assert {"GetRecords", "UpdateItem", "CreateTable"} <= calls_in_the_source()
-    assert calls_in_the_source() <= actions(EVERYTHING)
+    by_filter = policy(read(base=FILTER).settings, ("kinesis",))
+    assert by_filter["Statement"][0]["Action"] == ["kinesis:ListStreams"]  # goes to no stream
+    assert calls_in_the_source() <= actions(EVERYTHING) | {"ListStreams"}
 
 
 def test_nothing_is_allowed_that_is_not_done() -> None:
@@ -108,3 +111,10 @@ def test_the_command_prints_json_and_notes_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize("account", ["1", "abcdefghijkl"])
 def test_an_account_has_twelve_digits(tmp_path: Path, account: str) -> None:
     assert invoke(tmp_path, GOOD, "--account", account).exit_code == 2
+
+
+def test_many_streams_are_all_there() -> None:
+    document = policy(read(REGION, base=FILTER).settings, ("kinesis",), account="111122223333")
+    resources = next(each["Resource"] for each in document["Statement"] if each["Sid"] == "ReadStream")
+    prefix = "arn:aws:kinesis:eu-west-1:111122223333:stream/"
+    assert resources == [f"{prefix}orders", f"{prefix}log-*"]

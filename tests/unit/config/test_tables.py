@@ -10,9 +10,11 @@ from kcl_daemon.config.effective import default_of, field_of
 from kcl_daemon.config.inert import INERT
 from kcl_daemon.config.key import Key
 from kcl_daemon.config.keys import BY_NAME, KEYS
+from kcl_daemon.config.keys_streams import STREAMS_KEYS
 from kcl_daemon.config.reference import reference
 from tests.unit.config.helpers import GOOD, read
 
+MANY = GOOD.replace("streamName =", "streamNames =")
 ROOT = Path(__file__).parents[3]
 
 # A value for each key that differs from its default.
@@ -21,6 +23,13 @@ SAMPLES = {
     "applicationName": "other",
     "streamName": "other",
     "streamArn": "arn:aws-cn:kinesis:cn-north-1:111122223333:stream/clicks",
+    "streamArns": "arn:aws:kinesis:eu-west-1:111122223333:stream/clicks@12",
+    "streamNames": "clicks, orders@TRIM_HORIZON",
+    "streamFilter": "click*",
+    "formerStreamsLeasesDeletionStrategy": "FORMER_STREAMS_AUTO_DETECTION_DEFERRED_DELETION",
+    "waitPeriodToDeleteFormerStreams": "P1D",
+    "streamIdentifiersForLeaseCleanup": "111122223333:clicks:1700000000\n"
+    "formerStreamsLeasesDeletionStrategy = PROVIDED_STREAMS_DEFERRED_DELETION",
     "workerId": "w",
     "tableName": "table",
     "regionName": "eu-west-1",
@@ -95,8 +104,10 @@ SAMPLES = {
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
 def test_every_key_reaches_the_field_that_the_table_names(key: Key) -> None:
-    before = field_of(read().settings, key.target)
-    after = field_of(read(f"{key.name} = {SAMPLES.get(key.name, '600')}\n").settings, key.target)
+    base = MANY if key in STREAMS_KEYS else GOOD
+    before = field_of(read(base=base).settings, key.target)
+    written = f"{key.name} = {SAMPLES.get(key.name, '600')}\n"
+    after = field_of(read(written, base=base).settings, key.target)
     assert after != before
     assert before is None or type(after) is type(before)
 

@@ -28,6 +28,10 @@ RECORD = '{"data":"QQ==","partitionKey":"k","sequenceNumber":"7"%s}'
     [
         ('{"action":"initialize","shardId":"s"}', Initialize("s", None, None)),
         (
+            '{"action":"initialize","shardId":"s","streamName":"n","streamArn":"a"}',
+            Initialize("s", None, None, "n", "a"),
+        ),
+        (
             '{"action":"initialize","shardId":"s","sequenceNumber":"LATEST","subSequenceNumber":0,"new":{"a":1}}',
             Initialize("s", "LATEST", 0),
         ),

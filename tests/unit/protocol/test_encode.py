@@ -81,7 +81,14 @@ any_text = st.text(alphabet=st.characters(exclude_categories=()))  # lone surrog
 integers = st.integers(-(2**63), 2**63 - 1)
 records = st.builds(Record, any_text, any_text, any_text, st.none() | integers, integers)
 daemon_messages: st.SearchStrategy[DaemonMessage] = st.one_of(
-    st.builds(Initialize, any_text, st.none() | any_text, st.none() | integers),
+    st.builds(
+        Initialize,
+        any_text,
+        st.none() | any_text,
+        st.none() | integers,
+        st.none() | any_text,
+        st.none() | any_text,
+    ),
     st.builds(ProcessRecords, st.lists(records, max_size=4), st.none() | integers),
     st.builds(CheckpointAnswer, st.none() | any_text, st.none() | integers, st.none() | any_text),
     st.builds(Shutdown, any_text),

@@ -115,7 +115,6 @@ class FanOutStage:
                 retrieval=RetrievalSettings(mode=RetrievalMode.FANOUT),
                 fan_out=fan_out or FanOutSettings(),
             ),
-            stream=STREAM,
             kinesis=MemoryKinesis(self.model),
             fan_out=self.fan_out,
             clock=clock,

@@ -16,7 +16,7 @@ from kcl_daemon.errors import (
 )
 from kcl_local.kinesis.options import FanOut, Options
 from tests.unit.retrieval.aggregates import aggregate, sealed
-from tests.unit.retrieval.fanout_stage import FanOutStage, Start, play, texts
+from tests.unit.retrieval.fanout_stage import STREAM, FanOutStage, Start, play, texts
 
 STREAM_ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/words"
 LIMIT = ConsumerLimitReached("twenty")
@@ -65,7 +65,7 @@ def test_a_consumer_that_is_there_is_used_at_once() -> None:
 def test_a_consumer_given_by_arn_is_not_asked_about() -> None:
     async def scene(stage: FanOutStage, start: Start) -> None:
         arn = register(stage, "other")
-        stage.readers._consumer._arn = arn  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess] # as if set
+        stage.readers._consumer_of(STREAM, stage.fan_out)._arn = arn  # as if set
         before = calls(stage, "DescribeStreamConsumer")
         stage.put("a")
         reader = stage.reader()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcl_daemon.leases.lease import MAX_HASH, Lease, ShardId, WorkerId
+from kcl_daemon.leases.lease import MAX_HASH, Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.shards.children import awaited_parents, child_leases
 from kcl_daemon.shards.cleanup import Verdict, has_begun, judge_finished
 from kcl_daemon.shards.lineage import children_by_parent, generations, parents_first, waiting_depths
@@ -48,8 +48,8 @@ def test_no_lease_is_in_a_group_with_or_before_one_of_its_parents(tree: Tree) ->
 def test_a_lease_waits_for_as_many_generations_as_are_unfinished_before_it(tree: Tree) -> None:
     depths = waiting_depths(reversed(unfinished(tree.shards)))
     for each in tree.shards:
-        assert depths[each.shard_id] == 1 + max(
-            (depths[parent] for parent in each.parent_shard_ids), default=-1
+        assert depths[LeaseKey(each.shard_id)] == 1 + max(
+            (depths[LeaseKey(parent)] for parent in each.parent_shard_ids), default=-1
         )
     finished = [replace(lease, checkpoint=SHARD_END) for lease in unfinished(tree.shards)]
     assert waiting_depths(finished) == {}

@@ -1,0 +1,162 @@
+"""The properties of an application that reads many streams; the Java daemon reads one only.
+
+Pure data, part of the table in `keys`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kcl_daemon.config.key import MILLISECONDS, Key
+from kcl_daemon.config.kinds import (
+    Kind,
+    Refused,
+    StreamArn,
+    choice,
+    duration,
+    name,
+    start_timestamp,
+    start_word,
+    stream_arn,
+    trimmed,
+)
+from kcl_daemon.config.stream_settings import FormerStreams, ListedStream
+from kcl_daemon.leases.stream import StreamIdentity
+from kcl_daemon.shards.shard import InitialPosition
+
+NAME_OF_STREAM: Final = name(
+    r"[A-Za-z0-9_.-]{1,128}", "1 to 128 letters, digits, dots, dashes and underlines"
+)
+_AT: Final = "each with @TRIM_HORIZON, @LATEST or @EPOCH_SECONDS behind it where it begins elsewhere"
+
+
+def listed_arns() -> Kind:
+    """Streams by their ARNs."""
+    kind = stream_arn()
+
+    def read(text: str) -> ListedStream:
+        arn = kind.read(text)
+        assert isinstance(arn, StreamArn), "the kind gives ARNs"
+        return ListedStream(arn.stream_name, arn.arn)
+
+    return _list_of(read, f"{kind.allowed}; several separated by commas, {_AT}")
+
+
+def listed_names() -> Kind:
+    """Streams by their names."""
+    return _list_of(
+        lambda text: ListedStream(str(NAME_OF_STREAM.read(text))),
+        f"names of {NAME_OF_STREAM.allowed}; several separated by commas, {_AT}",
+    )
+
+
+def identities() -> Kind:
+    """Streams as they stand in lease keys."""
+
+    def read(text: str) -> tuple[StreamIdentity, ...]:
+        try:
+            return tuple(StreamIdentity.parse(trimmed(each)) for each in text.split(","))
+        except ValueError as wrong:
+            raise Refused(str(wrong)) from None
+
+    return Kind(read, "ACCOUNT:NAME:CREATION_EPOCH, as lease keys begin; several separated by commas")
+
+
+def _list_of(read_one: Callable[[str], ListedStream], allowed: str) -> Kind:
+    word, seconds = start_word(), start_timestamp()
+
+    def read_entry(text: str) -> ListedStream:
+        which, at, where = text.partition("@")
+        try:
+            listed = read_one(which)
+            if not at:
+                return listed
+            is_time = trimmed(where).isdecimal()
+            position = (seconds if is_time else word).read(where)
+        except Refused as refusal:
+            raise Refused(f"{trimmed(text)!r:.200}: {refusal}") from None
+        assert isinstance(position, InitialPosition), "both kinds give positions"
+        return ListedStream(listed.name, listed.arn, position)
+
+    def read(text: str) -> tuple[ListedStream, ...]:
+        found = tuple(read_entry(each) for each in text.split(","))
+        known = [(each.name, each.arn) for each in found]
+        twice = next(
+            (each.arn or each.name for each in found if known.count((each.name, each.arn)) > 1), None
+        )
+        if twice is not None:
+            raise Refused(f"{twice} is there twice")
+        return found
+
+    return Kind(read, allowed)
+
+
+STREAM_ARNS: Final = Key(
+    "streamArns",
+    listed_arns(),
+    "streams.arns",
+    "Streams that this application reads, in one daemon, by ARN; also those of other accounts. With `streamNames`, or "
+    "alone; never with `streamName` or `streamArn`. A lease table is one of many streams, or of one, for good.",
+    default="none",
+    blank_is_absent=True,
+    extension=True,
+)
+STREAM_NAMES: Final = Key(
+    "streamNames",
+    listed_names(),
+    "streams.names",
+    "The same by name, of streams of the account itself.",
+    default="none",
+    blank_is_absent=True,
+    extension=True,
+)
+STREAM_FILTER: Final = Key(
+    "streamFilter",
+    name(r"[A-Za-z0-9_.*?-]{1,128}", "a name with * for any characters and ? for one"),
+    "streams.name_filter",
+    "The same for all streams of the account whose names are like this, also those that come later. Each begins at the "
+    "initial position.",
+    default="none",
+    blank_is_absent=True,
+    extension=True,
+)
+FORMER_GIVEN: Final = Key(
+    "streamIdentifiersForLeaseCleanup",
+    identities(),
+    "streams.former_given",
+    "Former streams whose leases are deleted, with PROVIDED_STREAMS_DEFERRED_DELETION.",
+    default="none",
+    blank_is_absent=True,
+    extension=True,
+)
+STREAMS_KEYS: Final[tuple[Key, ...]] = (
+    STREAM_ARNS,
+    STREAM_NAMES,
+    STREAM_FILTER,
+    Key(
+        "streamListRefreshMillis",
+        MILLISECONDS,
+        "streams.refresh_ms",
+        "How often the leader looks which of many streams there are, and whether one was created anew.",
+        extension=True,
+    ),
+    Key(
+        "formerStreamsLeasesDeletionStrategy",
+        choice({each.value: each for each in FormerStreams}),
+        "streams.former",
+        "What becomes of the leases of streams that are not listed any more. Until they are deleted, such streams are "
+        "read on. Those of a stream that was created anew under its name are deleted in any case.",
+        extension=True,
+    ),
+    Key(
+        "waitPeriodToDeleteFormerStreams",
+        duration(),
+        "streams.former_wait_s",
+        "How long a stream must have been listed no more before its leases are deleted. One that Kinesis does not know "
+        "any more is not waited for.",
+        default="PT1H",
+        extension=True,
+    ),
+    FORMER_GIVEN,
+)

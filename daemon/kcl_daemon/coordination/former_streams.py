@@ -1,0 +1,86 @@
+"""Deletes the leases of streams that are read no more (leader only; KCL: FormerStreamsLeasesDeletionStrategy, N3).
+
+Owns since when a stream has been a former one. Whoever holds such a lease loses it at its next renewal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kcl_daemon.config.stream_settings import FormerStreams, StreamsSettings
+from kcl_daemon.coordination.many_streams import ManyStreams
+from kcl_daemon.coordination.stream_watch import StreamState
+from kcl_daemon.errors import AwsError
+from kcl_daemon.leases import row as lease_row
+from kcl_daemon.leases.lease import Lease
+from kcl_daemon.leases.stream import StreamIdentity
+from kcl_daemon.ports import Clock, Log, Table
+
+
+class FormerStreamsCleaner:
+    """One for a leader."""
+
+    def __init__(
+        self, *, table: Table, streams: ManyStreams, settings: StreamsSettings, clock: Clock, log: Log
+    ) -> None:
+        self._table = table
+        self._streams = streams
+        self._settings = settings
+        self._clock = clock
+        self._log = log
+        self._since_s: dict[StreamIdentity, float] = {}
+
+    def begin(self) -> None:
+        """Leadership begins: whoever led before may have had another list, so that all waits begin anew."""
+        self._since_s.clear()
+
+    async def clean(self, leases: Mapping[StreamIdentity, Sequence[Lease]]) -> None:
+        """Delete what is to go. Never raises for AWS: the next look goes on.
+
+        Args:
+            leases: all there are, by stream.
+        """
+        now_s = self._clock.monotonic()
+        former = [identity for identity in leases if self._streams.listing(identity) is None]
+        self._since_s = {identity: self._since_s.get(identity, now_s) for identity in former}
+        for identity in leases:
+            try:
+                reason = await self._reason(identity)
+                if reason is not None:
+                    await self._delete(identity, leases[identity], reason)
+            except AwsError as error:
+                self._log.info("former_stream_not_cleaned", stream=str(identity), error=str(error))
+
+    async def _reason(self, identity: StreamIdentity) -> str | None:
+        """Why the leases of a stream are deleted now; None: they are not."""
+        successor = self._streams.successor(identity)
+        if successor is not None:
+            return f"the stream was created anew, it is {successor} now"
+        since_s = self._since_s.get(identity)
+        if since_s is None or not self._is_to_go(identity):
+            return None
+        if self._clock.monotonic() - since_s >= self._settings.former_wait_s:
+            return "the stream is listed no more"
+        gone = await self._streams.known(identity).watch.confirm() is not StreamState.THERE
+        return "the stream is listed no more, and Kinesis does not know it" if gone else None
+
+    def _is_to_go(self, identity: StreamIdentity) -> bool:
+        match self._settings.former:
+            case FormerStreams.KEEP:
+                return False
+            case FormerStreams.DELETE_ALL:
+                return True
+            case FormerStreams.DELETE_GIVEN:
+                return identity in self._settings.former_given
+
+    async def _delete(self, identity: StreamIdentity, leases: Sequence[Lease], reason: str) -> None:
+        """Row by row; the first error leaves the rest to the next look (N4)."""
+        count = 0
+        try:
+            for lease in leases:
+                count += (await self._table.delete(lease.lease_key, lease_row.still_there(lease))).applied
+        finally:
+            if count:
+                self._log.info(
+                    "former_stream_leases_deleted", stream=str(identity), count=count, reason=reason
+                )

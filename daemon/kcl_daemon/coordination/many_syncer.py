@@ -1,0 +1,109 @@
+"""Keeps the leases of many streams complete while this worker leads: each stream by itself (KCL: Scheduler, N1).
+
+Owns one `Syncer` for each stream that is there. A stream in trouble does not hold up the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import anyio
+
+from kcl_daemon.coordination.former_streams import FormerStreamsCleaner
+from kcl_daemon.coordination.many_streams import ManyStreams
+from kcl_daemon.coordination.streams import Stream
+from kcl_daemon.coordination.syncer import Syncer
+from kcl_daemon.errors import AccessDenied, AwsError
+from kcl_daemon.leases.lease import Lease
+from kcl_daemon.leases.stream import StreamIdentity
+from kcl_daemon.ports import Log
+
+_AT_ONCE: Final = 8
+
+
+class ManySyncer:
+    """As a `Syncer`, of all streams.
+
+    Args:
+        streams: which there are.
+        syncer_of: makes that of one.
+        former: deletes the leases of those that are no more.
+        log: of what goes wrong, with the stream.
+    """
+
+    def __init__(
+        self,
+        *,
+        streams: ManyStreams,
+        syncer_of: Callable[[Stream], Syncer],
+        former: FormerStreamsCleaner,
+        log: Log,
+    ) -> None:
+        self._streams = streams
+        self._syncer_of = syncer_of
+        self._former = former
+        self._log = log
+        self._syncers: dict[StreamIdentity, Syncer] = {}
+
+    def begin(self) -> None:
+        """Leadership begins: look at once, trust nothing remembered."""
+        self._syncers.clear()
+        self._former.begin()
+        self._streams.forget_look()
+
+    async def ensure(self, leases: Sequence[Lease]) -> bool:
+        """Make the leases of every stream complete, where it is time to look; never raises for AWS.
+
+        Args:
+            leases: all there are, as just read.
+
+        Returns:
+            whether leases were created.
+        """
+        await self._streams.refresh()
+        by_stream = _by_stream(leases)
+        self._keep_current()
+        created = await self._ensure_all(by_stream)
+        await self._former.clean(by_stream)
+        return created
+
+    def _keep_current(self) -> None:
+        """A syncer for each stream that is there now, as it was where there was one."""
+        before = self._syncers
+        self._syncers = {}
+        for stream in self._streams.current:
+            identity = stream.ref.identity
+            assert identity is not None, "one of many streams has an identity"
+            syncer = before.get(identity)
+            if syncer is None:
+                syncer = self._syncer_of(stream)
+                syncer.begin()
+            self._syncers[identity] = syncer
+
+    async def _ensure_all(self, by_stream: Mapping[StreamIdentity, Sequence[Lease]]) -> bool:
+        limiter = anyio.CapacityLimiter(_AT_ONCE)
+        created = False
+
+        async def ensure(identity: StreamIdentity, syncer: Syncer) -> None:
+            """One stream."""
+            nonlocal created
+            async with limiter:
+                try:
+                    created = await syncer.ensure(by_stream.get(identity, ())) or created
+                except AwsError as error:
+                    tell = self._log.error if isinstance(error, AccessDenied) else self._log.warning
+                    tell("lease_sync_failed", stream=str(identity), error=str(error))
+
+        async with anyio.create_task_group() as looks:
+            for identity, syncer in self._syncers.items():
+                looks.start_soon(ensure, identity, syncer)
+        return created
+
+
+def _by_stream(leases: Sequence[Lease]) -> dict[StreamIdentity, list[Lease]]:
+    found: dict[StreamIdentity, list[Lease]] = {}
+    for lease in leases:
+        if lease.stream is not None:
+            found.setdefault(lease.stream, []).append(lease)
+    return found

@@ -1,0 +1,70 @@
+"""The checkers can fail where there are many streams: runs with a broken rule, each with the violation it must end in."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcl_daemon.config.stream_settings import StreamsSettings
+from kcl_daemon.consumer.consumer import Consumer
+from kcl_daemon.coordination import syncer
+from kcl_daemon.coordination.many_streams import ManyStreams
+from kcl_daemon.leases.lease import Lease
+from kcl_daemon.shards import sync
+from tests.simulator.plan import Kill, Plan, Planned, Split, Start, StreamAppears, StreamDisappears
+from tests.simulator.runner import run_plan
+
+NAMES = ("a", "b", "c", "d")
+
+
+def violation(*happenings: Planned, shards: int = 2, records_per_s: float = 8.0) -> str | None:
+    plan = Plan(
+        shards=shards,
+        records_per_s=records_per_s,
+        happenings=(Planned(0.0, Start()), Planned(0.0, Start()), *happenings),
+        calm_at_s=100.0,
+        ends_at_s=200.0,
+        bound_s=60.0,
+        streams=NAMES,
+        streams_settings=StreamsSettings(refresh_ms=5_000),
+    )
+    found = run_plan(plan, scenario="sabotage of streams", seed=1).violation
+    return None if found is None else found.name
+
+
+APPEARS = Planned(30.0, StreamAppears(1, 3))
+AGAIN = (Planned(30.0, StreamDisappears(2)), Planned(42.0, StreamAppears(2, 2)))
+
+
+def test_nothing_is_wrong_with_what_is_broken_below() -> None:
+    assert violation(APPEARS, *AGAIN, Planned(50.0, Split(1))) is None
+
+
+def test_a_stream_that_is_never_looked_for_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(_streams: ManyStreams) -> None:
+        return
+
+    monkeypatch.setattr(ManyStreams, "refresh", never)
+    assert violation(APPEARS) == "lease_missing"
+
+
+def test_leases_that_do_not_name_their_stream_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = sync.leases_for_empty_table
+
+    def of_one(shards: object, position: object, _stream: object = None) -> list[Lease]:
+        return right(shards, position)  # type: ignore[arg-type]  # passed on as they came
+
+    monkeypatch.setattr(syncer, "leases_for_empty_table", of_one)
+    assert violation() == "unknown_shard"
+
+
+def test_reading_a_new_stream_for_the_old_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def at_once(_consumer: Consumer) -> bool:
+        return True
+
+    monkeypatch.setattr(ManyStreams, "successor", lambda _streams, _identity: None)
+    # Most leases of the former stream have no checkpoint; new workers would begin with them.
+    again = (Planned(30.0, StreamDisappears(2)), Planned(42.0, StreamAppears(2, 8)))
+    deaths = (Planned(60.0, Kill(0, 1.0)), Planned(60.0, Kill(0, 1.0)))
+    assert violation(*again, *deaths, shards=8, records_per_s=0.0) is None
+    monkeypatch.setattr(Consumer, "_stream_found", at_once)
+    assert violation(*again, *deaths, shards=8, records_per_s=0.0) == "unknown_record"

@@ -1,0 +1,96 @@
+"""One of many streams on the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcl_daemon.cli.leases_change import NotChanged, chosen_leases
+from kcl_daemon.cli.streams import Chosen, chosen_stream, leases_of, stream_text
+from kcl_daemon.config.settings import ChildSettings, Settings
+from kcl_daemon.config.stream_settings import ListedStream, StreamsSettings
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, lease_key_of
+from kcl_daemon.leases.stream import StreamIdentity
+from kcl_local.kinesis.model import KinesisModel
+from kcl_protocol.sequence import TRIM_HORIZON
+from tests.simulator.loop import run_virtual
+from tests.simulator.memory.kinesis import MemoryKinesis
+from tests.unit.fakes import LoopClock, MemoryLog
+
+SHARD = ShardId("shardId-000000000000")
+CLICKS = StreamIdentity("123456789012", "clicks", 1_770_000_000)
+FORMER = StreamIdentity("123456789012", "clicks", 1_760_000_000)
+ORDERS = StreamIdentity("123456789012", "orders", 1_770_000_000)
+LEASES = tuple(
+    Lease(lease_key_of(stream, SHARD), 0, TRIM_HORIZON, stream=stream) for stream in (CLICKS, FORMER, ORDERS)
+)
+ONE = Settings("app", "clicks", ChildSettings(("true",)), "w-1")
+MANY = Settings(
+    "app",
+    "",
+    ChildSettings(("true",)),
+    "w-1",
+    streams=StreamsSettings(names=(ListedStream("clicks"), ListedStream("orders")), name_filter="log-*"),
+)
+
+
+def chosen(settings: Settings, stream: str | None) -> Chosen:
+    async def main() -> Chosen:
+        clock = LoopClock()
+        model = KinesisModel(lambda: clock.wall_ms() / 1000)
+        for name in ("clicks", "log-a"):
+            model.handle("CreateStream", {"StreamName": name, "ShardCount": 1})
+        return await chosen_stream(settings, stream, MemoryKinesis(model), clock=clock, log=MemoryLog())
+
+    return run_virtual(main)
+
+
+def test_leases_are_chosen_by_the_name_of_a_stream_or_by_its_identity() -> None:
+    assert leases_of(LEASES, None, MANY) == LEASES
+    assert leases_of(LEASES, "clicks", MANY) == LEASES[:2]
+    assert leases_of(LEASES, str(FORMER), MANY) == LEASES[1:2]
+    assert leases_of(LEASES, "none", MANY) == ()
+    alone = Lease(LeaseKey(SHARD), 0, TRIM_HORIZON)
+    assert leases_of([alone], "clicks", ONE) == (alone,)
+    assert leases_of([alone], "orders", ONE) == ()
+
+
+def test_a_shard_of_several_streams_is_not_guessed() -> None:
+    with pytest.raises(NotChanged, match="add --stream"):
+        chosen_leases(LEASES, [SHARD])
+    assert chosen_leases(LEASES, [LEASES[2].lease_key]) == LEASES[2:]
+
+
+@pytest.mark.parametrize(
+    "name", ["clicks", str(CLICKS), "arn:aws:kinesis:us-east-1:123456789012:stream/clicks"]
+)
+def test_the_stream_to_act_on_is_that_of_now(name: str) -> None:
+    found = chosen(MANY, name)
+    assert found.ref.identity == CLICKS
+    assert [found.owns(lease) for lease in LEASES] == [True, False, False]
+
+
+def test_a_stream_of_the_filter_can_be_chosen_too() -> None:
+    assert chosen(MANY, "log-a").ref.name == "log-a"
+
+
+def test_one_stream_needs_no_name() -> None:
+    assert chosen(ONE, None) == chosen(ONE, "clicks")
+    assert chosen(ONE, None).ref.identity is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "told"),
+    [
+        (MANY, None, "add --stream, of clicks, orders, log-"),
+        (MANY, "orders", "there is none called orders"),
+        (MANY, str(FORMER), "there is none called"),
+        (ONE, "orders", "this application reads clicks, not orders"),
+    ],
+)
+def test_what_cannot_be_chosen_is_said(settings: Settings, name: str | None, told: str) -> None:
+    with pytest.raises(NotChanged, match=told):
+        chosen(settings, name)
+
+
+def test_streams_in_words() -> None:
+    assert (stream_text(ONE), stream_text(MANY)) == ("clicks", "clicks, orders, log-*")
