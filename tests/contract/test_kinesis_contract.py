@@ -95,6 +95,16 @@ async def test_an_open_shard_tells_its_range_and_start(account: Account) -> None
     assert all(shard.starting_sequence_number > 10**50 for shard in shards)
 
 
+async def test_list_streams_gives_every_page(account: Account) -> None:
+    names = [f"stream-{number:03d}" for number in range(205)]
+    for name in names:
+        account.model.handle("CreateStream", {"StreamName": name, "ShardCount": 1})
+    streams = await account.kinesis.list_streams()
+    assert [each.name for each in streams] == names
+    assert account.model.calls["ListStreams"] == 3
+    assert streams[7] == await account.kinesis.describe_stream(StreamRef(names[7]))
+
+
 async def test_list_shards_gives_every_page(account: Account) -> None:
     stream = account.create(shards=2_100)
     shards = await account.kinesis.list_shards(stream)

@@ -9,6 +9,7 @@ from kcl_daemon.consumer.consumer import Consumer
 from kcl_daemon.coordination import syncer
 from kcl_daemon.coordination.many_streams import ManyStreams
 from kcl_daemon.leases.lease import Lease
+from kcl_daemon.leases.stream import StreamIdentity
 from kcl_daemon.shards import sync
 from tests.simulator.plan import Kill, Plan, Planned, Split, Start, StreamAppears, StreamDisappears
 from tests.simulator.runner import run_plan
@@ -29,6 +30,10 @@ def violation(*happenings: Planned, shards: int = 2, records_per_s: float = 8.0)
     )
     found = run_plan(plan, scenario="sabotage of streams", seed=1).violation
     return None if found is None else found.name
+
+
+def no_successor(_streams: ManyStreams, _identity: StreamIdentity) -> None:
+    return None
 
 
 APPEARS = Planned(30.0, StreamAppears(1, 3))
@@ -61,7 +66,7 @@ def test_reading_a_new_stream_for_the_old_one_is_noticed(monkeypatch: pytest.Mon
     async def at_once(_consumer: Consumer) -> bool:
         return True
 
-    monkeypatch.setattr(ManyStreams, "successor", lambda _streams, _identity: None)
+    monkeypatch.setattr(ManyStreams, "successor", no_successor)
     # Most leases of the former stream have no checkpoint; new workers would begin with them.
     again = (Planned(30.0, StreamDisappears(2)), Planned(42.0, StreamAppears(2, 8)))
     deaths = (Planned(60.0, Kill(0, 1.0)), Planned(60.0, Kill(0, 1.0)))

@@ -24,6 +24,7 @@ from kcl_daemon.config.keys import (
 )
 from kcl_daemon.config.keys_fan_out import RETRIEVAL_MODE
 from kcl_daemon.config.keys_spark import CONF_PREFIX
+from kcl_daemon.config.keys_streams import STREAM_ARNS
 from kcl_daemon.config.load import Loaded
 from kcl_daemon.config.properties import Entry
 from kcl_daemon.config.settings import ChildSettings, Settings
@@ -89,6 +90,8 @@ def _derived_from(key: Key, loaded: Loaded) -> str | None:
     arn_is_used = loaded.settings.stream_arn is not None
     if arn_is_used and (key is STREAM_NAME or (key is REGION_NAME and key.name not in loaded.entries)):
         return STREAM_ARN.name
+    if loaded.settings.streams.arns and key is REGION_NAME and key.name not in loaded.entries:
+        return STREAM_ARNS.name
     if key is RETRIEVAL_MODE and _is_default(loaded.entries.get(key.name)):
         return "DEFAULT"
     if key is EXECUTABLE_NAME and loaded.settings.spark.pipeline is not None:

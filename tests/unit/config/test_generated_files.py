@@ -31,6 +31,11 @@ TOGETHER: Final = frozenset(
         "workerMetricsBillingMode",
         "coordinatorStateBillingMode",
         "expandEnvironment",
+        "streamArns",
+        "streamNames",
+        "streamFilter",
+        "streamIdentifiersForLeaseCleanup",
+        "formerStreamsLeasesDeletionStrategy",
     }
 )
 FREE: Final = tuple(key for key in KEYS if key.name not in TOGETHER)
