@@ -90,13 +90,13 @@ class Deliveries:
         child.told = position
         self._trace.note(child.worker_id, "child_initialized", f"{child.shard_id} at {position}")
         stored = self._rows.checkpoint_of(child.shard_id)
-        if self._rows.was_forgotten(child.shard_id):
-            pass  # somebody deletes its row by hand, perhaps just now: what it was told was true a moment ago
+        shard = self._truth.shards[child.shard_id]
+        if self._rows.was_forgotten(child.shard_id) or (stored is None and shard.gone_s is not None):
+            pass  # its row is deleted by hand or with its stream, perhaps just now: it was true a moment ago
         elif stored is None:
             report("no_lease", f"{child} started although there is no lease row")
         elif position > stored:
             report("started_ahead", f"{child} starts at {position}, the lease row says {stored}")
-        shard = self._truth.shards[child.shard_id]
         if position == TRIM_HORIZON:
             child.next_place = 0
         elif not position.is_sentinel:
