@@ -65,7 +65,7 @@ def test_deleting_every_finished_lease_is_noticed(monkeypatch: pytest.MonkeyPatc
 
 def test_deleting_what_is_read_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def anything_may_go(leases: Iterable[Lease], _shards: Iterable[Shard] | None = None) -> list[Judged]:
-        return [Judged(lease, Verdict.COMPLETED, "") for lease in leases]
+        return [Judged(lease, Verdict.COMPLETED, "") for lease in leases if not lease.is_finished]
 
     monkeypatch.setattr(cleaner, "judge_finished", anything_may_go)
     monkeypatch.setattr(row, "still_finished", no_condition)
