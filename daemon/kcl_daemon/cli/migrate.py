@@ -5,56 +5,33 @@ Owns the command line, the questions and the exit codes; `migrate_steps` reads a
 
 from __future__ import annotations
 
-import socket
-import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-import anyio
 import click
 
 from kcl_daemon.aws.build import build_tables
 from kcl_daemon.aws.session import open_clients
-from kcl_daemon.cli.failures import EXIT_CONFIGURATION, EXIT_FAILURE, advice_for, describe, leaves
+from kcl_daemon.cli.acting import run, settings_of, with_file
 from kcl_daemon.cli.leases_look import open_existing
 from kcl_daemon.cli.migrate_steps import Direction, NotSteered, decide, remove_index, status, steer
 from kcl_daemon.cli.migrate_view import status_json, status_lines
-from kcl_daemon.config.load import load
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.errors import ConfigurationError, KclError
-from kcl_daemon.observe.redact import masked, on_one_line
+from kcl_daemon.observe.redact import on_one_line
 from kcl_daemon.ports import Tables
-from kcl_daemon.system import SystemClock, SystemRandomness
+from kcl_daemon.system import SystemClock
 
-_Command = TypeVar("_Command", bound=Callable[..., object])
 _Result = TypeVar("_Result")
 
+_COMMAND: Final = "kcl-daemon migrate COMMAND"
 _EPILOG: Final = """\b
 Exit codes:
   0  done
   1  not allowed in this state, not confirmed, or AWS did not answer or refused
   2  wrong command line, properties file or environment
 """
-
-
-def _common(command: _Command) -> _Command:
-    """The options of every command of the group."""
-    for option in (
-        click.option(
-            "-p",
-            "--properties",
-            "--properties-file",
-            "properties_file",
-            metavar="FILE",
-            type=click.Path(path_type=Path),
-            help="The properties file of the application's workers; wins over [FILE].",
-        ),
-        click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path)),
-    ):
-        command = option(command)
-    return command
 
 
 @click.group("migrate", help="Show and steer the upgrade of an application from KCL 2.x to 3.x.")
@@ -65,19 +42,22 @@ def migrate() -> None:
 @migrate.command(
     "status", short_help="The state, its history, and what an upgrade waits for.", epilog=_EPILOG
 )
-@_common
+@with_file
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
 def show(*, file: Path | None, properties_file: Path | None, as_json: bool) -> None:
     """Show the client version of the application, its history, and what an upgrade still waits for. Writes nothing.
 
     Shows, too, how far the application is on its way from three tables into one.
     """
-    seen = _run(_settings(file, properties_file), lambda tables: status(tables, clock=SystemClock()))
+    seen = _run(
+        settings_of(file, properties_file, command=_COMMAND),
+        lambda tables: status(tables, clock=SystemClock()),
+    )
     click.echo(status_json(seen) if as_json else "\n".join(status_lines(seen)))
 
 
 @migrate.command("rollback", short_help="Send the fleet back to the ways of 2.x.", epilog=_EPILOG)
-@_common
+@with_file
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
     "--no-index-deletion", is_flag=True, help="Leave the index by owner, and do not wait for two minutes."
@@ -87,15 +67,22 @@ def roll_back(*, file: Path | None, properties_file: Path | None, yes: bool, no_
 
     Workers go on meanwhile. 2.x workers may be deployed when it is done.
     """
-    _steer(_settings(file, properties_file), Direction.ROLLBACK, yes=yes, keep_index=no_index_deletion)
+    _steer(
+        settings_of(file, properties_file, command=_COMMAND),
+        Direction.ROLLBACK,
+        yes=yes,
+        keep_index=no_index_deletion,
+    )
 
 
 @migrate.command("rollforward", short_help="Take up an upgrade that was rolled back.", epilog=_EPILOG)
-@_common
+@with_file
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def roll_forward(*, file: Path | None, properties_file: Path | None, yes: bool) -> None:
     """Take up an upgrade again that was rolled back; all workers must be 3.x again."""
-    _steer(_settings(file, properties_file), Direction.ROLLFORWARD, yes=yes, keep_index=True)
+    _steer(
+        settings_of(file, properties_file, command=_COMMAND), Direction.ROLLFORWARD, yes=yes, keep_index=True
+    )
 
 
 def _steer(settings: Settings, direction: Direction, *, yes: bool, keep_index: bool) -> None:
@@ -117,33 +104,9 @@ def _steer(settings: Settings, direction: Direction, *, yes: bool, keep_index: b
     _run(settings, carry_out)
 
 
-def _settings(file: Path | None, properties_file: Path | None) -> Settings:
-    """What the file says; leaves the process where it cannot be used."""
-    chosen = properties_file or file
-    if chosen is None:
-        raise click.UsageError("no properties file given: kcl-daemon migrate COMMAND --properties FILE")
-    if properties_file is not None and file is not None:
-        click.echo(f"{on_one_line(str(file))} is not read, --properties wins", err=True)
-    try:
-        return load(chosen, randomness=SystemRandomness(), hostname=socket.gethostname()).settings
-    except ConfigurationError as error:
-        for line in str(error).splitlines():
-            click.echo(line, err=True)
-        sys.exit(EXIT_CONFIGURATION)
-
-
 def _run(settings: Settings, act: Callable[[Tables], Awaitable[_Result]]) -> _Result:
-    """Act on the application's tables; a failure on purpose is one line and an exit code."""
-    try:
-        return anyio.run(partial(_act, settings, act))
-    except Exception as error:  # the group of a task group may hold errors on purpose
-        first, *others = leaves(error)
-        if not all(isinstance(each, KclError) for each in (first, *others)):
-            raise
-        advice = "" if isinstance(first, NotSteered) else f"; {advice_for(first)}"
-        said = str(first) if isinstance(first, NotSteered) else describe(first)
-        click.echo(masked(on_one_line(f"kcl-daemon migrate: {said}{advice}")), err=True)
-        sys.exit(EXIT_CONFIGURATION if isinstance(first, ConfigurationError) else EXIT_FAILURE)
+    """Act on the application's tables."""
+    return run(partial(_act, settings, act), command="kcl-daemon migrate", plain=(NotSteered,))
 
 
 async def _act(settings: Settings, act: Callable[[Tables], Awaitable[_Result]]) -> _Result:

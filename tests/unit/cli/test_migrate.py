@@ -358,3 +358,15 @@ def test_the_command_line_says_what_is_wrong(here: Path, words: list[str], code:
     result = invoke(*words)
     assert result.exit_code == code
     assert said in result.output
+
+
+def test_the_environment_wins_over_the_file_as_it_does_for_the_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a container's command would steer another application than its daemon works on."""
+    file = tmp_path / "app.properties"
+    file.write_text(PROPERTIES + NOWHERE, "ascii")
+    monkeypatch.setenv("KCL_APPLICATION_NAME", "not allowed")
+    result = CliRunner().invoke(main, ["migrate", "status", str(file)])
+    assert result.exit_code == 2
+    assert "KCL_APPLICATION_NAME" in result.stderr
