@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kcl_spark.java import find_java
-from kcl_spark.source import KclDataSource
+from kcl_spark.session import register_source
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,6 +35,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession, N
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
-    session.dataSource.register(KclDataSource)
+    register_source(session)
     yield session
     session.stop()

@@ -6,6 +6,7 @@ import json
 import uuid
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -173,3 +174,11 @@ def test_an_unmarked_output_of_another_job_is_refused_to_new_state(
     with pytest.raises(Refused, match="dropped without a word"):
         claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=True)
     claim_path(spark, str(tmp_path), state_id="a", query="raw", is_new=False)
+
+
+def test_queries_that_are_planned_side_by_side_cannot_spoil_each_others_tasks(spark: SparkSession) -> None:
+    """Spark writes into this map at every planning; a HashMap that two threads write into makes tasks unreadable."""
+    session: Any = spark._jsparkSession
+    known = session.sessionState().dataSourceManager().lookupDataSource("kcl")
+    assert known.dataSourceCls().envVars().getClass().getSimpleName() == "ConcurrentHashMap"
+    assert isinstance(spark.sparkContext.environment, dict)

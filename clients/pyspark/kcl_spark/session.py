@@ -58,8 +58,27 @@ def build_session(options: EngineOptions) -> SparkSession:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
-    spark.dataSource.register(KclDataSource)
+    register_source(spark)
     return spark
+
+
+def register_source(spark: SparkSession) -> None:
+    """Register the data source with a map of environment variables that bears two queries.
+
+    Spark puts variables into that map whenever it plans a batch, and queries plan side by side. A plain HashMap
+    comes out of that with a wrong size, and then no task of any query can be read (OptionalDataException) until the
+    engine is started anew.
+    """
+    context: Any = spark.sparkContext
+    plain = context.environment
+    shared = context._jvm.java.util.concurrent.ConcurrentHashMap()  # noqa: SLF001 - the only way to a Java map
+    for name, value in plain.items():
+        shared.put(name, str(value))
+    context.environment = shared
+    try:
+        spark.dataSource.register(KclDataSource)
+    finally:
+        context.environment = plain
 
 
 def stream_of(spark: SparkSession, options: EngineOptions) -> DataFrame:

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlparse
 
@@ -97,9 +98,18 @@ class Output:
     seen: Counter[str] = field(default_factory=Counter[str])
     batches: int = 0
     _read: set[str] = field(default_factory=set[str])
+    _looking: Lock = field(default_factory=Lock)
 
     def look(self) -> None:
-        """Take in what is new: whole batches of counts in their order, and files that the sink's log names."""
+        """Take in what is new: whole batches of counts in their order, and files that the sink's log names.
+
+        From one thread at a time: the screen looks while the wait for the end does, and a batch counted by both
+        would have the next one skipped.
+        """
+        with self._looking:
+            self._take_in()
+
+    def _take_in(self) -> None:
         while (done := self.folder / "out" / "counts" / f"batch_id={self.batches}" / "_SUCCESS").exists():
             for row in _rows(sorted(done.parent.glob("*.parquet"))):
                 self.counts[int(row["start"].timestamp()), row["word"]] = row["count"]

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
+from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyarrow import parquet
 
+from kcl_local.demo import spark
 from kcl_local.demo.check import Verdict
 from kcl_local.demo.report import Outcome, report
 from kcl_local.demo.screen import Progress, plain_line, progress_table
@@ -88,3 +94,21 @@ def test_the_screen_shows_where_spark_is() -> None:
     progress = Progress(1.0, (), SparkProgress(3, 1_200, 2, (("the", 50),)))
     assert plain_line(progress).endswith("spark 1,200 records in 3 batches, 2 windows: the 50")
     assert "1,200 records" in str(progress_table(progress).caption)
+
+
+def test_two_looks_at_once_count_a_batch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The screen looks while the wait for the end does; a batch that both took in had the next one skipped."""
+    output, read = Output(tmp_path), spark._rows
+    both = Barrier(2)
+
+    def slowly(files: list[Path]) -> list[dict[str, Any]]:
+        with suppress(BrokenBarrierError):
+            both.wait(0.3)
+        return read(files)
+
+    monkeypatch.setattr(spark, "_rows", slowly)
+    write_counts(tmp_path, 0, {"a": 1})
+    with ThreadPoolExecutor(2) as threads:
+        looks = [threads.submit(output.look) for _ in range(2)]
+    assert [look.result() for look in looks] == [None, None]
+    assert output.batches == 1
