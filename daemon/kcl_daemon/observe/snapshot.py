@@ -1,0 +1,177 @@
+"""What a worker is doing, at one moment: plain values that the page, the metrics and the commands read.
+
+Owns the shape only. Durations are seconds at the moment of the snapshot, so that nobody needs the worker's clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Cause(Enum):
+    """What a shard that makes no progress waits for; every one of them has its own limit and its own advice."""
+
+    STARTING = "starting"
+    CHILD = "child"
+    RESTART = "restart"
+    KINESIS = "kinesis"
+    DYNAMODB = "dynamodb"
+    PARENT = "parent"
+    STREAM = "stream"
+    LEASE = "lease"
+    NOTHING_NEW = "nothing new"
+
+
+@dataclass(frozen=True, slots=True)
+class ChildView:
+    """A shard's child process.
+
+    Args:
+        pid: of the process.
+        rss_bytes: resident memory of it; None where this machine does not tell.
+        running_s: since it was started.
+        restarts: how many children this shard had before it, since the lease was taken.
+        stderr: its last lines, the newest at the end.
+    """
+
+    pid: int
+    rss_bytes: int | None
+    running_s: float
+    restarts: int
+    stderr: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    """One lease that this worker holds.
+
+    Args:
+        key: of the lease.
+        shard_id: of the shard.
+        stream: its name; None where there is one only.
+        parents: shard ids.
+        cause: what it waits for.
+        waits_s: for how long it has waited for that.
+        detail: more words on it: the error of the last call, the parents that are not finished.
+        idle_s: since the last progress: a batch that was done, a checkpoint, or an answer with nothing new.
+        stalled: past the limit of its cause; the log has said so.
+        behind_ms: behind the tip, as Kinesis told last; None: it has not told yet.
+        checkpoint: as stored.
+        records: handed over and done since the lease was taken.
+        data_bytes: of those.
+        bytes_per_s: lately.
+        child: None while there is none.
+    """
+
+    key: str
+    shard_id: str
+    stream: str | None
+    parents: tuple[str, ...]
+    cause: Cause
+    waits_s: float
+    detail: str
+    idle_s: float
+    stalled: bool
+    behind_ms: int | None
+    checkpoint: str
+    records: int
+    data_bytes: int
+    bytes_per_s: float
+    child: ChildView | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """One lease of the application, whoever holds it, as the lease table was when it was last read.
+
+    Args:
+        key: of the lease.
+        shard_id: of the shard.
+        stream: its name; None where there is one only.
+        owner: worker id; None: nobody.
+        checkpoint: as stored.
+        parents: shard ids.
+        children: shard ids, once the shard has ended.
+        next_owner: to whom it is being handed over; None: no hand-off.
+    """
+
+    key: str
+    shard_id: str
+    stream: str | None
+    owner: str | None
+    checkpoint: str
+    parents: tuple[str, ...]
+    children: tuple[str, ...]
+    next_owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """One worker of the fleet, as the tables tell.
+
+    Args:
+        worker_id: its name.
+        leases: how many it holds.
+        cpu_percent: None where it reports none.
+        reported_s: since its last report was seen to change; None: not known.
+    """
+
+    worker_id: str
+    leases: int
+    cpu_percent: float | None
+    reported_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveView:
+    """One decision of the leader, newest first where they are listed.
+
+    Args:
+        ago_s: since it was made.
+        key: of the lease.
+        reason: in words: `shardId-7: w-3 -> w-9, cpu 81 % -> 44 %`.
+    """
+
+    ago_s: float
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A worker at one moment.
+
+    Args:
+        application: name of it.
+        worker_id: of this worker.
+        version: of the daemon.
+        uptime_s: since the worker was built.
+        started: whether it works: tables and streams are there.
+        stopping: whether a stop was asked for.
+        leads: whether this worker is the leader.
+        leader: who is, as far as known.
+        leaderless_s: since when nobody is, as far as known; None: somebody is.
+        renewed_s: since all leases were last renewed; None: it holds none.
+        shards: the leases that it holds.
+        fleet: all leases; empty where this worker has not read the table (it reads it as leader, or when asked).
+        workers: of the fleet, likewise.
+        moves: the last decisions of this worker as leader.
+        fleet_age_s: how old `fleet` and `workers` are; None: never read.
+    """
+
+    application: str
+    worker_id: str
+    version: str
+    uptime_s: float
+    started: bool
+    stopping: bool
+    leads: bool
+    leader: str | None
+    leaderless_s: float | None
+    renewed_s: float | None
+    shards: tuple[ShardView, ...]
+    fleet: tuple[LeaseView, ...] = ()
+    workers: tuple[WorkerView, ...] = ()
+    moves: tuple[MoveView, ...] = ()
+    fleet_age_s: float | None = None
