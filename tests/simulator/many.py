@@ -1,6 +1,6 @@
-"""The scenario of many streams in one application.
+"""The scenarios of many streams in one application.
 
-Owns its draw; `scenarios` lists it with the others. Knows nothing of how a plan is carried out.
+Owns their draws; `scenarios` lists them with the others. Knows nothing of how a plan is carried out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tests.simulator.plan import Happening, Plan, Stop, StreamAppears, StreamDis
 # A stream that appears is seen at the next look at the list; then come the leader's next looks.
 _BOUND_S: Final = 90.0
 _SHARDS: Final = (1, 1, 1, 2, 2, 3, 5, 8)
+_HUNDREDS: Final = 300
 
 
 def many_streams(draw: Draw) -> Plan:
@@ -51,4 +52,38 @@ def many_streams(draw: Draw) -> Plan:
         ),
         dynamodb=mixed_trouble(chance, worst=chance.pick((0.0, 0.02))),
         kinesis=mixed_trouble(chance, worst=chance.pick((0.0, 0.02))),
+    )
+
+
+def streams_by_hundreds(draw: Draw) -> Plan:
+    """Three hundred streams of one to eight shards that appear and disappear while workers die and stop."""
+    chance = draw.chance
+    plan = draw.long_plan(faults_s=80.0, bound_s=_BOUND_S, shards=(1, 2))
+
+    def change() -> Happening:
+        number = chance.between(1, _HUNDREDS - 1)
+        gone = chance.happens(0.4)
+        return StreamDisappears(number) if gone else StreamAppears(number, chance.pick(_SHARDS))
+
+    return replace(
+        plan,
+        streams=tuple(f"stream-{number:03d}" for number in range(_HUNDREDS)),
+        streams_settings=StreamsSettings(
+            name_filter="stream-*",
+            refresh_ms=chance.pick((2_000, 10_000, 20_000)),
+            former=chance.pick((FormerStreams.KEEP, FormerStreams.DELETE_ALL)),
+            former_wait_s=chance.pick((10.0, 1e6)),
+        ),
+        records_per_s=30.0,
+        backlog=min(plan.backlog, 600),
+        happenings=(
+            *draw.arrivals(draw.workers(3, 4)),
+            *draw.some(change, count=(150, 300), between_s=(2.0, 75.0)),
+            *reshards(draw, (0, 3)),
+            *draw.some(
+                lambda: draw.kill(0.5, 5.0) if chance.happens(0.6) else Stop(draw.target(), 3.0),
+                count=(1, 3),
+                between_s=(10.0, 75.0),
+            ),
+        ),
     )
