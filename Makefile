@@ -11,12 +11,13 @@ PYTEST := $(BIN)/pytest
 # Two at a time, each file by one of them: much of the process tier waits.
 SIDE_BY_SIDE ?= -n 2 --dist loadfile
 
-.PHONY: bench bench-spark demo test prove lint types imports unit simulator process dropin format clean help
+.PHONY: bench bench-spark demo test prove peers lint types imports unit simulator process dropin format clean help
 
 help:
 	@echo "make demo    run a stream of real text through the daemon, on local endpoints (DEMO_ARGS=..., SPARK=0 without Spark)"
 	@echo "make test    everything that a change can break: lint, types, import rules, every tier"
 	@echo "make bench   what the record path costs: CPU, records a second, memory (BENCH_ARGS=...)"
+	@echo "make peers   the reshard tests with a Kinesis of other people, kinesis-local (needs Node)"
 	@echo "make prove   the long proofs: thousands of simulator seeds, crash suites"
 
 $(VENV)/local.stamp: pyproject.toml
@@ -43,11 +44,16 @@ demo: $(VENV)/spark.stamp
 endif
 
 test: lint types imports
-	$(PYTEST) -m 'not prove' $(SIDE_BY_SIDE) $(PYTEST_ARGS)
+	$(PYTEST) -m 'not prove and not peer' $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 prove: $(VENV)/dev.stamp
 	$(PYTEST) -m prove --timeout 3600 $(PYTEST_ARGS)
 	$(BIN)/python -m tests.simulator --scenario all --seeds $(SEEDS) --first $(FIRST) --jobs 2
+
+PEERS := build/peers
+peers: $(VENV)/dev.stamp
+	npm install --silent --no-fund --no-audit --prefix $(PEERS) kinesis-local
+	PEER_KINESIS_LOCAL=$(CURDIR)/$(PEERS)/node_modules/kinesis-local/main.js $(PYTEST) -m peer -s tests/peers $(PYTEST_ARGS)
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.benchmarks.record_path $(BENCH_ARGS)
@@ -68,7 +74,7 @@ imports: $(VENV)/dev.stamp
 	$(BIN)/lint-imports
 
 unit simulator process dropin: $(VENV)/dev.stamp
-	$(PYTEST) -m 'not prove' tests/$@
+	$(PYTEST) -m 'not prove and not peer' tests/$@
 
 format: $(VENV)/dev.stamp
 	$(BIN)/ruff format .

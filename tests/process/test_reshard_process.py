@@ -47,6 +47,7 @@ def split(app: Application, place: int) -> None:
     app.kinesis.split_shard(
         StreamName=app.name, ShardToSplit=shard["ShardId"], NewStartingHashKey=str((low + high) // 2)
     )
+    wait_active(app)
     app.put(3)
 
 
@@ -57,7 +58,18 @@ def merge(app: Application, place: int) -> None:
     app.kinesis.merge_shards(
         StreamName=app.name, ShardToMerge=left["ShardId"], AdjacentShardToMerge=right["ShardId"]
     )
+    wait_active(app)
     app.put(3)
+
+
+def wait_active(app: Application) -> None:
+    """Wait until the stream has taken a change in."""
+
+    def is_active() -> bool:
+        told = app.kinesis.describe_stream_summary(StreamName=app.name)
+        return told["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE"
+
+    wait_until(is_active, "the stream is ACTIVE")
 
 
 def generations(app: Application) -> None:

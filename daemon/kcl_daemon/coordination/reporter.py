@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 
 from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.stats import CPU, report
+from kcl_daemon.leases.stats import CPU, STANDING, report
 from kcl_daemon.leases.table import RowUpdate
 from kcl_daemon.ports import Clock, Log, Table
 
@@ -40,10 +41,16 @@ class Reporter:
             await self._clock.sleep(self._timings.report_s if reported else self._timings.report_s / 10)
 
     async def report(self) -> bool:
-        """Write the row once; False where that did not work."""
+        """Write the row once; False where that did not work.
+
+        A row that stands is written only while it stands. The stop does not wait for a report that is under way, and
+        one that arrived after the row was taken away would show the fleet a worker that has left.
+        """
+        row = self._row()
         try:
             with self._clock.move_on_after(self._timings.call_s):
-                await self._table.update(self._row())
+                if not (await self._table.update(replace(row, require=STANDING))).applied:
+                    await self._table.update(row)
                 return True
             self._log.warning("worker_report_failed", error=f"no answer within {self._timings.call_s:g} s")
         except AwsError as error:

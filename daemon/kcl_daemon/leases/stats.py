@@ -12,7 +12,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Final, NewType
 
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.table import Conditions, Equals, Row, RowUpdate, Value
+from kcl_daemon.leases.table import Conditions, Equals, Present, Row, RowUpdate, Value
 
 MetricName = NewType("MetricName", str)
 """A metric as rows name it, in short. Names that are not listed here are read and kept like the others."""
@@ -39,6 +39,9 @@ _SUPPORT: Final = "sup"
 _SUPPORT_UPDATE: Final = "slu"
 _ENTITY: Final = "entityType"
 _ENTITY_VALUE: Final = "WORKER_METRIC_STATS"
+STANDING: Final = (Present(_LAST_UPDATE),)
+"""Holds for a worker's row that is there."""
+
 # A row with this key counts as one without metrics, whatever else it says (T8.6).
 _NO_METRICS: Final = MetricName("THROUGHPUT")
 
