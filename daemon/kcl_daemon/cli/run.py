@@ -26,11 +26,13 @@ from kcl_daemon.children.start import find_program
 from kcl_daemon.cli.failures import EXIT_CONFIGURATION, report_failure
 from kcl_daemon.cli.streams import stream_text
 from kcl_daemon.cli.supervise import EXIT_SIGNAL, Runnable, supervise
+from kcl_daemon.cli.told import Told
 from kcl_daemon.config.load import Loaded, load
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ChildStartFailed, ConfigurationError
 from kcl_daemon.observe.logs import LogForm, LogLevel, build_log
 from kcl_daemon.observe.redact import shown
+from kcl_daemon.observe.service import ServiceManager
 from kcl_daemon.ports import Log
 from kcl_daemon.production import real_adapters
 from kcl_daemon.spark.supervisor import spark_engine
@@ -77,7 +79,8 @@ def run_daemon(request: Request) -> NoReturn:
         sys.exit(EXIT_CONFIGURATION)
     log = _log(request)
     _tell(loaded, request, log)
-    code = _run(loaded.settings, signals, log)
+    manager = ServiceManager.of(os.environ, log)
+    code = _run(loaded.settings, signals, manager, log)
     if code > EXIT_SIGNAL:
         # At once: the interpreter would still wait for threads that are inside calls of the AWS SDK.
         sys.stdout.flush()
@@ -102,21 +105,27 @@ def check_program(loaded: Loaded) -> None:
         raise loaded.about_user(str(error)) from None
 
 
-def _run(settings: Settings, signals: tuple[signal.Signals, ...], log: Log) -> int:
+def _run(
+    settings: Settings, signals: tuple[signal.Signals, ...], manager: ServiceManager, log: Log
+) -> int:
     try:
-        return anyio.run(_serve, settings, signals, log)
+        return anyio.run(_serve, settings, signals, manager, log)
     except Exception as error:  # noqa: BLE001 - the last place where an error can be reported
         return report_failure(error, log)
 
 
-async def _serve(settings: Settings, signals: tuple[signal.Signals, ...], log: Log) -> int:
+async def _serve(
+    settings: Settings, signals: tuple[signal.Signals, ...], manager: ServiceManager, log: Log
+) -> int:
     @asynccontextmanager
     async def open_worker() -> AsyncGenerator[Runnable, None]:
         async with (
             spark_engine(settings, clock=SystemClock(), log=log) as (mine, engine),
             real_adapters(mine, log) as adapters,
         ):
-            yield engine.beside(build(mine, adapters))
+            worker = build(mine, adapters)
+            told = Told(worker, started=worker.started, manager=manager, clock=adapters.clock)
+            yield engine.beside(told)
 
     with anyio.open_signal_receiver(*signals) as received:
         return await supervise(open_worker, received, log)

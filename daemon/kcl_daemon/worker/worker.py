@@ -51,7 +51,11 @@ class _Running:
 
 
 class Worker:
-    """One worker. `run` once."""
+    """One worker. `run` once.
+
+    Attributes:
+        started: set when tables and streams have been found and the loops run.
+    """
 
     def __init__(
         self,
@@ -69,6 +73,7 @@ class Worker:
         self._clock = clock
         self._log = log
         self._start_pause_s = start_pause_s
+        self.started = anyio.Event()
         self._stop = anyio.Event()
         self._consumers: dict[LeaseKey, _Running] = {}
         self._loops: Loops | None = None
@@ -106,6 +111,7 @@ class Worker:
                 coordination.start_soon(loops.switchboard.run)
                 coordination.start_soon(loops.versions.run)
                 self._log.info("worker_started")
+                self.started.set()
                 await self._stop.wait()
                 await loops.taker.settle()
                 coordination.cancel_scope.cancel()

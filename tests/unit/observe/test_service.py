@@ -1,0 +1,159 @@
+"""The service manager is told over a real datagram socket; time is virtual."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Generator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kcl_daemon.cli.told import Told
+from kcl_daemon.observe.service import START_EXTENDED_S, ServiceManager
+from tests.simulator.loop import run_virtual
+from tests.unit.fakes import LoopClock, MemoryLog
+
+EXTENDS = f"EXTEND_TIMEOUT_USEC={START_EXTENDED_S * 1e6:.0f}"
+
+
+class Manager:
+    """The other end."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket.bind("\0" + address[1:] if address.startswith("@") else address)
+
+    def heard(self) -> list[str]:
+        """The first line of all that came since the last time."""
+        found: list[str] = []
+        while True:
+            try:
+                found.append(self._socket.recv(4096).decode("ascii").partition("\n")[0])
+            except BlockingIOError:
+                return found
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Manager]:
+    is_path = request.param == "path"
+    found = Manager(str(tmp_path / "n") if is_path else f"@kcl-test-{os.getpid()}-{tmp_path.name}")
+    yield found
+    found.close()
+
+
+def told_of(environment: dict[str, str]) -> tuple[ServiceManager, MemoryLog]:
+    log = MemoryLog()
+    return ServiceManager.of(environment, log, pid=77), log
+
+
+def test_what_is_said(manager: Manager) -> None:
+    told, log = told_of({"NOTIFY_SOCKET": manager.address})
+    told.alive()
+    told.ready()
+    told.alive()
+    told.stopping()
+    assert manager.heard() == [EXTENDS, "READY=1", "WATCHDOG=1", "STOPPING=1"]
+    assert log.lines == []
+
+
+def test_children_do_not_inherit_its_variables() -> None:
+    environment = {"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "77", "PATH": "/bin"}
+    told_of(environment)
+    assert environment == {"PATH": "/bin"}
+
+
+def test_without_a_manager_nothing_is_said_and_nothing_is_wrong() -> None:
+    told, log = told_of({})
+    told.ready()
+    told.alive()
+    told.stopping()
+    assert log.lines == []
+
+
+@pytest.mark.parametrize("address", ["vsock:2:1234", "relative"])
+def test_a_socket_that_is_not_of_this_machine_is_told_and_not_used(address: str) -> None:
+    told, log = told_of({"NOTIFY_SOCKET": address})
+    told.ready()
+    assert [(level, event) for level, event, _ in log.lines] == [("warning", "service_manager_not_told")]
+
+
+def test_a_manager_that_is_gone_is_a_warning(tmp_path: Path) -> None:
+    told, log = told_of({"NOTIFY_SOCKET": str(tmp_path / "gone")})
+    told.ready()
+    assert [event for _, event, _ in log.lines] == ["service_manager_not_told"]
+
+
+@pytest.mark.parametrize(
+    ("more", "pings"),
+    [
+        ({"WATCHDOG_USEC": "10000000"}, 4),
+        ({"WATCHDOG_USEC": "10000000", "WATCHDOG_PID": "77"}, 4),
+        ({"WATCHDOG_USEC": "10000000", "WATCHDOG_PID": "78"}, 1),
+        ({"WATCHDOG_USEC": "0"}, 1),
+        ({"WATCHDOG_USEC": "soon"}, 1),
+        ({}, 1),
+    ],
+)
+def test_pings_come_twice_in_each_period(manager: Manager, more: dict[str, str], pings: int) -> None:
+    told, _ = told_of({"NOTIFY_SOCKET": manager.address, **more})
+
+    async def some_time() -> None:
+        told.ready()
+        with anyio.move_on_after(START_EXTENDED_S / 3 - 1):
+            await told.keep_told(LoopClock())
+
+    run_virtual(some_time)
+    assert manager.heard() == ["READY=1", *["WATCHDOG=1"] * pings]
+
+
+class Work:
+    """Starts late and ends when it is asked to."""
+
+    def __init__(self, starts_after_s: float, fails: Exception | None = None) -> None:
+        self.started = anyio.Event()
+        self._starts_after_s = starts_after_s
+        self._fails = fails
+        self._asked = anyio.Event()
+
+    async def run(self) -> None:
+        await anyio.sleep(self._starts_after_s)
+        self.started.set()
+        if self._fails is not None:
+            raise self._fails
+        await self._asked.wait()
+
+    def request_stop(self) -> None:
+        self._asked.set()
+
+
+def test_a_long_start_asks_for_time_and_the_stop_is_told(manager: Manager) -> None:
+    told, _ = told_of({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "30000000"})
+
+    async def a_life() -> None:
+        work = Work(starts_after_s=50)
+        runnable = Told(work, started=work.started, manager=told, clock=LoopClock())
+        async with anyio.create_task_group() as group:
+            group.start_soon(runnable.run)
+            await anyio.sleep(65)
+            runnable.request_stop()
+
+    run_virtual(a_life)
+    # At 0, 15, 30 and 45 s; then the start; then at 60 s.
+    assert manager.heard() == [*[EXTENDS] * 4, "READY=1", "WATCHDOG=1", "WATCHDOG=1", "STOPPING=1"]
+
+
+def test_a_worker_that_fails_fails(tmp_path: Path) -> None:
+    told, _ = told_of({})
+
+    async def a_life() -> None:
+        work = Work(starts_after_s=1, fails=ValueError("no table"))
+        await Told(work, started=work.started, manager=told, clock=LoopClock()).run()
+
+    with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="no table")):
+        run_virtual(a_life)
