@@ -116,3 +116,16 @@ async def test_children_run_as_another_user_in_the_same_environment(monkeypatch:
         number = user.partition(":")[0] if user[0].isdigit() else "65534"
         assert said.split(" ")[:2] == [number, number]
         assert said.endswith(f" {home} {name} inherited")
+
+
+@pytest.mark.parametrize(("inherits", "seen"), [(True, "k r None"), (False, "None r true")])
+async def test_a_child_finds_the_daemons_credentials_only_where_it_may(
+    monkeypatch: pytest.MonkeyPatch, inherits: bool, seen: str
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_REGION", "r")
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED", raising=False)
+    options = options_of(ChildSettings(("x",), inherit_credentials=inherits))
+    names = ("AWS_ACCESS_KEY_ID", "AWS_REGION", "AWS_EC2_METADATA_DISABLED")
+    code = f"import os; print(*(os.environ.get(name) for name in {names!r}))"
+    assert await output_of(options, code) == seen

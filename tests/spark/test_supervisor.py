@@ -59,9 +59,18 @@ def told(log: MemoryLog, event: str) -> list[dict[str, object]]:
     return [fields for _, name, fields in log.lines if name == event]
 
 
-def engine(code: str, log: MemoryLog, closed: Path = Path("/nowhere")) -> Engine:
+def engine(
+    code: str, log: MemoryLog, closed: Path = Path("/nowhere"), *, inherit_credentials: bool = True
+) -> Engine:
     """An engine that is a few lines of Python."""
-    return Engine(b"{}\n", closed=closed, clock=SystemClock(), log=log, command=(sys.executable, "-c", code))
+    return Engine(
+        b"{}\n",
+        closed=closed,
+        clock=SystemClock(),
+        log=log,
+        command=(sys.executable, "-c", code),
+        inherit_credentials=inherit_credentials,
+    )
 
 
 def says(event: str, **fields: object) -> str:
@@ -90,6 +99,17 @@ async def test_without_a_pipeline_nothing_happens() -> None:
     async with spark_engine(given, clock=SystemClock(), log=MemoryLog()) as (same, nothing):
         assert same is given
         assert isinstance(nothing, NoEngine)
+
+
+@pytest.mark.parametrize(("inherits", "seen"), [(True, "k"), (False, "None")])
+async def test_a_pipeline_finds_the_daemons_credentials_only_where_it_may(
+    monkeypatch: pytest.MonkeyPatch, inherits: bool, seen: str
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "k")
+    log = MemoryLog()
+    code = "import os, sys; print(os.environ.get('AWS_SECRET_ACCESS_KEY'), file=sys.stderr); sys.exit(78)"
+    await engine(code, log, inherit_credentials=inherits).run()
+    assert [each["line"] for each in told(log, "spark_output")] == [seen]
 
 
 async def test_what_the_engine_tells_and_prints_is_logged() -> None:

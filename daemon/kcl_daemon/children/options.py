@@ -44,10 +44,12 @@ class ChildOptions:
     Args:
         account: as whom; None: as the daemon.
         limits: what the kernel calls a limit, and how much.
+        inherit_credentials: whether they find the daemon's AWS credentials in their environment.
     """
 
     account: Account | None = None
     limits: tuple[tuple[int, int], ...] = ()
+    inherit_credentials: bool = True
 
 
 AS_THE_DAEMON: Final = ChildOptions()
@@ -67,7 +69,8 @@ def options_of(settings: ChildSettings) -> ChildOptions:
     limits = tuple((kind, most) for kind, most in wanted if most is not None)
     if limits and sys.platform != "linux":
         raise ChildStartFailed("children can be limited on Linux only; take the lines child...Limit out")
-    return ChildOptions(None if settings.user is None else account_of(settings.user), limits)
+    account = None if settings.user is None else account_of(settings.user)
+    return ChildOptions(account, limits, settings.inherit_credentials)
 
 
 def account_of(text: str) -> Account | None:

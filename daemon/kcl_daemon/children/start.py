@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from kcl_daemon.children.environment import environment_of
 from kcl_daemon.children.options import AS_THE_DAEMON, ChildOptions, limit
 from kcl_daemon.errors import ChildStartFailed
 
@@ -74,7 +75,7 @@ def spawn(
 
     Args:
         command: program and arguments.
-        options: as whom, and within which limits.
+        options: as whom, within which limits, and whether with the daemon's credentials.
         environment: variables that it has beside the daemon's.
 
     Raises:
@@ -115,7 +116,7 @@ def _fork(
             user=None if account is None else account.uid,
             group=None if account is None else account.gid,
             extra_groups=None if account is None else account.groups,
-            env={**os.environ, **more} if more else None,
+            env=environment_of(os.environ, more, credentials=options.inherit_credentials),
         )
         _limit(process, options)
         ours.pop_all()

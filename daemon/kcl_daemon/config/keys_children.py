@@ -111,4 +111,13 @@ CHILD_KEYS: Final[tuple[Key, ...]] = (
         default="the daemon's",
         extension=True,
     ),
+    Key(
+        "childInheritCredentials",
+        truth(),
+        "child.inherit_credentials",
+        "Whether children find the daemon's AWS credentials. If not, variables `AWS_...` that are or lead to credentials "
+        "are left out of their environment, and their SDKs do not ask the instance for its role. Counts for a Spark "
+        "pipeline too. See [Security](security.md#children-and-credentials).",
+        extension=True,
+    ),
 )

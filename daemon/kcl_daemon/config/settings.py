@@ -173,6 +173,7 @@ class ChildSettings:
         memory_limit_bytes: address space of each process of a child; None: as the daemon's.
         open_files_limit: open files of each process of a child; None: as the daemon's.
         processes_limit: processes of the user that a child may see before it can start no more; None: as the daemon's.
+        inherit_credentials: whether children find the daemon's AWS credentials in their environment.
     """
 
     command: tuple[str, ...]
@@ -188,6 +189,7 @@ class ChildSettings:
     memory_limit_bytes: int | None = None
     open_files_limit: int | None = None
     processes_limit: int | None = None
+    inherit_credentials: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,10 +37,13 @@ class EngineProcess:
         self._clock = clock
 
     @classmethod
-    async def start(cls, command: tuple[str, ...], options: bytes, clock: Clock) -> EngineProcess:
-        """Start one and give it its options; OSError where that is impossible."""
+    async def start(
+        cls, command: tuple[str, ...], options: bytes, clock: Clock, environment: Mapping[str, str]
+    ) -> EngineProcess:
+        """Start one in this environment and give it its options; OSError where that is impossible."""
         process = await anyio.open_process(
             command,
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

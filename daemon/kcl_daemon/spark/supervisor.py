@@ -5,6 +5,7 @@ Owns when the engine runs and what its end means. Relays wait for it by themselv
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from typing import Final, Protocol
 
 import anyio
 
+from kcl_daemon.children.environment import environment_of
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError, KclError
 from kcl_daemon.ports import Clock, Log
@@ -57,6 +59,7 @@ class Engine:
         clock: for pauses and patience.
         log: for what it tells.
         command: the program.
+        inherit_credentials: whether it finds the daemon's AWS credentials in its environment.
 
     Attributes:
         failure: why it is not started again; None while all is well.
@@ -70,11 +73,13 @@ class Engine:
         clock: Clock,
         log: Log,
         command: tuple[str, ...] = COMMAND,
+        inherit_credentials: bool = True,
     ) -> None:
         self._options = options
         self._closed = closed
         self._ready = False
         self._command = command
+        self._environment = environment_of(os.environ, {}, credentials=inherit_credentials)
         self._clock = clock
         self._log = log
         self._process: EngineProcess | None = None
@@ -126,7 +131,9 @@ class Engine:
 
     async def _run_once(self) -> int:
         try:
-            self._process = await EngineProcess.start(self._command, self._options, self._clock)
+            self._process = await EngineProcess.start(
+                self._command, self._options, self._clock, self._environment
+            )
         except OSError as error:
             self._said = str(error)
             return EXIT_REFUSED
@@ -203,7 +210,13 @@ async def spark_engine(
     with TemporaryDirectory(prefix="kcl-spark-") as folder:  # a socket's path must be short
         socket = Path(folder) / "engine"
         options = engine_options(settings, socket)
-        engine = Engine(options, closed=socket.with_suffix(CLOSED), clock=clock, log=log)
+        engine = Engine(
+            options,
+            closed=socket.with_suffix(CLOSED),
+            clock=clock,
+            log=log,
+            inherit_credentials=settings.child.inherit_credentials,
+        )
         async with anyio.create_task_group() as group:
             group.start_soon(engine.run)
             try:

@@ -94,6 +94,7 @@ SAMPLES = {
     "AwsCredentialsProviderDynamoDB": "EnvironmentVariableCredentialsProvider",
     "AwsCredentialsProviderCloudWatch": "ContainerCredentialsProvider",
     "noOfPersistedMetricsPerWorkerMetrics": "5",
+    "childInheritCredentials": "false",
     "childMemoryLimitBytes": "100000000",
     "metricsLevel": "summary",
     "metricsEnabledDimensions": "Operation, ShardId",

@@ -1,0 +1,53 @@
+"""What children find in their environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcl_daemon.children.environment import environment_of
+
+PLAIN = {"PATH": "/bin", "LANG": "C", "MY_AWS_NOTE": "x"}
+PLACES = {
+    "AWS_REGION": "eu-west-1",
+    "AWS_DEFAULT_REGION": "eu-west-1",
+    "AWS_CA_BUNDLE": "/ca.pem",
+    "AWS_ENDPOINT_URL": "http://127.0.0.1:4566",
+    "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:4567",
+}
+# As the AWS SDKs and tools reference guide has them, and what older SDKs read.
+CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_SECURITY_TOKEN",
+    "AWS_CREDENTIAL_EXPIRATION",
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "AWS_ROLE_ARN",
+    "AWS_ROLE_SESSION_NAME",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_BEARER_TOKEN_BEDROCK",
+    "AWS_SOMETHING_NEW",
+)
+INHERITED = {**PLAIN, **PLACES, **dict.fromkeys(CREDENTIALS, "secret")}
+
+
+def test_by_default_a_child_finds_what_the_daemon_finds() -> None:
+    assert environment_of(INHERITED, {}, credentials=True) == INHERITED
+
+
+def test_without_credentials_none_is_left_and_nothing_else_is_missing() -> None:
+    found = environment_of(INHERITED, {}, credentials=False)
+    assert found == {**PLAIN, **PLACES, "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+@pytest.mark.parametrize("credentials", [True, False])
+def test_what_is_given_wins(credentials: bool) -> None:
+    found = environment_of(INHERITED, {"PATH": "/opt", "AWS_PROFILE": "child"}, credentials=credentials)
+    assert (found["PATH"], found["AWS_PROFILE"]) == ("/opt", "child")
