@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from kcl_spark.positions import START, Position, from_text, to_text
+from kcl_spark.private import make_folder, write_text
 
 _NAME: Final = "lease.json"
 
@@ -34,9 +35,9 @@ class Grant:
 def write_grant(spool: Path, shard_id: str, grant: Grant) -> None:
     """Put the note into the shard's folder, at once and whole."""
     folder = spool / shard_id
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     temporary = folder / f".{_NAME}"
-    temporary.write_text(json.dumps({"held": grant.held, "after": to_text(grant.after)}))
+    write_text(temporary, json.dumps({"held": grant.held, "after": to_text(grant.after)}))
     os.replace(temporary, folder / _NAME)  # noqa: PTH105 - atomic replacement is the point
 
 

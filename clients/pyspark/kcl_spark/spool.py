@@ -20,6 +20,7 @@ import pyarrow as pa
 from kcl_spark.clock import monotonic_s
 from kcl_spark.grants import Grant, write_grant
 from kcl_spark.positions import START, Position, Positions
+from kcl_spark.private import make_folder, write_text
 from kcl_spark.segments import SCHEMA, RecordBatch, Segment, is_whole, list_segments
 
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
@@ -78,14 +79,14 @@ class Spool:
 
     def _recover(self) -> None:
         """Take over what an engine before left, unless the machine went down since: then files may be hollow."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else "unknown"
         note = self.folder / "boot"
         if not note.exists() or note.read_text() != boot:
             for path in self.folder.iterdir():
                 if path.is_dir():
                     shutil.rmtree(path)
-            note.write_text(boot)
+            write_text(note, boot)
         for shard_id, segments in list_segments(self.folder).items():
             shard = self._shards[shard_id] = ShardSpool(shard_id)
             for each in segments:
@@ -211,7 +212,7 @@ class Spool:
             return
         table = pa.Table.from_batches(shard.buffer, SCHEMA).combine_chunks()
         folder = self.folder / shard.shard_id
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         temporary = folder / ".next"
         with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
             writer.write_table(table, max_chunksize=_ROWS_OF_A_BATCH)

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from kcl_spark.clock import monotonic_s, pause
+from kcl_spark.private import make_folder, write_text
 
 _PROC: Final = Path("/proc")
 _GONE_TRIES: Final = 200
@@ -46,7 +47,7 @@ class StateFolder:
         self.is_new = False
 
     def __enter__(self) -> Self:
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         if not self._locked(self._lock):
             os.close(self._lock)
@@ -72,7 +73,7 @@ class StateFolder:
     def remember_jvm(self, pid: int) -> None:
         """Note which JVM is ours, so that the next engine can end it if it outlives us."""
         note = {"pid": pid, "started": _started(pid)}
-        (self.path / "engine.json").write_text(json.dumps(note))
+        write_text(self.path / "engine.json", json.dumps(note))
 
     def _locked(self, lock: int) -> bool:
         deadline_s = monotonic_s() + self._wait_s
@@ -99,7 +100,7 @@ class StateFolder:
             return
         self.is_new = True
         self.state_id = os.urandom(12).hex()
-        note.write_text(json.dumps({"id": self.state_id, "application": self._application}))
+        write_text(note, json.dumps({"id": self.state_id, "application": self._application}))
 
     def _end_orphan(self) -> None:
         """A JVM without its engine ends by itself, but it may still be writing."""

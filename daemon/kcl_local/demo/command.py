@@ -115,7 +115,7 @@ class _Directory:
 def _directory(keep: Path | None) -> Generator[_Directory]:
     """A directory for the files: the one to keep, or one that is removed after a run that went well."""
     if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
+        keep.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(keep.iterdir()):
             raise click.UsageError(f"--keep: {keep} is not empty, name a new or empty directory")
         yield _Directory(keep.resolve())
