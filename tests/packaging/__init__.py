@@ -1,0 +1,1 @@
+"""What is shipped beside the code: image, service, manifests, packages, bill of materials."""

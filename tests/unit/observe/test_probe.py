@@ -1,0 +1,90 @@
+"""What a container's health check makes of the daemon's answers; asked over a real port."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+
+from kcl_daemon.observe.probe import main, probe
+
+ANSWERS = {"/livez": (200, b"ok\n"), "/readyz": (503, b"no leader\nfor 40 s\n")}
+
+
+class _Answering(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        status, body = ANSWERS[self.path]
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class' name
+        pass
+
+
+@contextmanager
+def served() -> Generator[int]:
+    with HTTPServer(("127.0.0.1", 0), _Answering) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("variable", ["KCL_ADMIN_PORT", "KCL_ADMINPORT"])
+def test_the_answer_counts(variable: str) -> None:
+    with served() as port:
+        environment = {variable: str(port)}
+        assert probe("livez", environment) == (True, "ok")
+        assert probe("readyz", environment) == (False, "no leader\nfor 40 s")
+
+
+def test_exit_code_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with served() as port:
+        environment = {"KCL_ADMIN_PORT": str(port)}
+        assert main([], environment) == 0
+        assert main(["readyz"], environment) == 1
+    assert capsys.readouterr().out == "ok\nno leader for 40 s\n"
+    assert main(["healthz"], {}) == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_a_daemon_that_serves_nothing_is_alive_while_it_runs() -> None:
+    is_well, text = probe("livez", {})
+    assert is_well
+    assert "not set" in text
+
+
+@pytest.mark.parametrize("port", ["0", "http", "70000"])
+def test_a_port_that_cannot_be_asked_is_not_well(port: str) -> None:
+    is_well, text = probe("livez", {"KCL_ADMIN_PORT": port})
+    assert not is_well
+    assert repr(port) in text
+
+
+def test_nobody_there_and_no_answer_are_not_well() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes the connection and says nothing
+        port = str(server.getsockname()[1])
+        assert not probe("livez", {"KCL_ADMIN_PORT": port}, patience_s=0.1)[0]
+    is_well, text = probe("livez", {"KCL_ADMIN_PORT": port})
+    assert not is_well
+    assert f"127.0.0.1:{port}" in text
+
+
+def test_it_starts_without_the_rest_of_the_daemon() -> None:
+    code = (
+        "import sys; from kcl_daemon.observe import probe;"
+        "print(sorted({'anyio', 'boto3', 'click', 'structlog'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
