@@ -1,0 +1,238 @@
+"""ECS task definition, Kubernetes manifests and the sidecar's forwarder: valid, and fit for a graceful stop."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, ClassVar, Final
+
+import kubernetes_validate
+import pytest
+import yaml
+from botocore.loaders import Loader
+from botocore.model import OperationModel, ServiceModel
+from botocore.validate import ParamValidator
+
+from kcl_client import RecordProcessor
+from kcl_client.testing import Report, drive
+from kcl_daemon.config.environment import normal
+from kcl_daemon.config.keys import KEYS
+from kcl_daemon.config.load import interpret
+from kcl_daemon.config.settings import ChildSettings
+from tests.packaging.dockerfile import ROOT, stages
+
+PACKAGING: Final = ROOT / "packaging"
+MANIFESTS: Final = sorted((PACKAGING / "kubernetes").glob("*.yaml"))
+SIDECAR: Final = PACKAGING / "sidecar"
+# The first in which a sidecar may be what our example makes of it, and the last that the schemas know.
+VERSIONS: Final = ("1.29", kubernetes_validate.latest_version())
+LONGEST_STOP_S: Final = (
+    ChildSettings(command=()).shutdown_grace_ms + 2 * ChildSettings(command=()).exit_grace_ms
+) / 1000
+PROBE: Final = ["python", "-m", "kcl_daemon.observe.probe"]
+USER: Final = int(stages()[-1].last("USER").partition(":")[0])
+# Of the status page.
+ADMIN: Final = {"adminport", "adminaddress", "admintokenfile"}
+# Any: manifests are trees of whatever YAML and JSON have.
+Tree = dict[str, Any]
+
+
+def documents(path: Path) -> list[Tree]:
+    return [each for each in yaml.safe_load_all(path.read_text("utf-8")) if each]
+
+
+def of_kind(path: Path, kind: str) -> Tree:
+    (found,) = [each for each in documents(path) if each["kind"] == kind]
+    return dict(found)
+
+
+def pods() -> Iterator[Tree]:
+    for path in MANIFESTS:
+        for each in documents(path):
+            if each["kind"] == "Deployment":
+                yield each["spec"]["template"]["spec"]
+
+
+def task() -> Tree:
+    return dict(json.loads((PACKAGING / "ecs" / "task-definition.json").read_text("utf-8")))
+
+
+def daemon_of(containers: list[Tree]) -> Tree:
+    (found,) = [each for each in containers if each["name"] == "kcl-daemon"]
+    return found
+
+
+def test_there_are_manifests_to_look_at() -> None:
+    assert [path.name for path in MANIFESTS] == ["deployment.yaml", "hpa.yaml", "sidecar.yaml"]
+    assert len(list(pods())) == 2
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_manifests_fit_their_schemas(path: Path, version: str) -> None:
+    for document in documents(path):
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_a_manifest_with_a_wrong_word_does_not_pass() -> None:
+    deployment = of_kind(MANIFESTS[0], "Deployment")
+    deployment["spec"]["template"]["spec"]["terminationGracePeriod"] = 45
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(deployment, VERSIONS[-1], strict=True)
+
+
+def test_pods_have_time_to_pass_their_leases_on() -> None:
+    for pod in pods():
+        assert pod["terminationGracePeriodSeconds"] > LONGEST_STOP_S + 5
+
+
+def test_pods_ask_the_daemon_how_it_is() -> None:
+    for pod in pods():
+        container = daemon_of(pod["containers"])
+        questions = {name: container[f"{name}Probe"]["exec"]["command"] for name in ("startup", "liveness", "readiness")}
+        assert questions == {
+            "startup": [*PROBE, "livez"],
+            "liveness": [*PROBE, "livez"],
+            "readiness": [*PROBE, "readyz"],
+        }
+        variables = {each["name"]: each["value"] for each in container["env"]}
+        assert variables["KCL_ADMIN_PORT"] == str(container["ports"][0]["containerPort"])
+        # Whoever can reach the port must know the token.
+        assert variables["KCL_ADMIN_TOKEN_FILE"].startswith("/var/run/kcl-daemon/")
+
+
+def test_pods_have_no_right_that_they_do_not_need() -> None:
+    for pod in pods():
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] == USER
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        for container in (*pod["containers"], *pod.get("initContainers", [])):
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert daemon_of(pod["containers"])["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_the_program_is_there_before_the_daemon_and_after_it() -> None:
+    pod = of_kind(PACKAGING / "kubernetes" / "sidecar.yaml", "Deployment")["spec"]["template"]["spec"]
+    (program,) = pod["initContainers"]
+    assert program["restartPolicy"] == "Always"
+    assert "startupProbe" in program
+    # ECS stops what depends on others before those.
+    (dependency,) = daemon_of(task()["containerDefinitions"])["dependsOn"]
+    assert dependency == {"containerName": "orders", "condition": "HEALTHY"}
+
+
+def test_the_autoscaler_scales_the_deployment() -> None:
+    target = of_kind(PACKAGING / "kubernetes" / "hpa.yaml", "HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
+    for path in MANIFESTS:
+        for document in documents(path):
+            if document["kind"] == "Deployment":
+                names = (document["apiVersion"], document["kind"], document["metadata"]["name"])
+                assert names == (target["apiVersion"], target["kind"], target["name"])
+
+
+def test_the_task_definition_is_what_ecs_takes() -> None:
+    model = ServiceModel(Loader().load_service_model("ecs", "service-2"))
+    operation: OperationModel = model.operation_model("RegisterTaskDefinition")
+    assert operation.input_shape is not None
+    assert ParamValidator().validate(task(), operation.input_shape).generate_report() == ""
+    wrong = {**task(), "containerDefinitions": [{"name": 1}]}
+    assert ParamValidator().validate(wrong, operation.input_shape).has_errors()
+
+
+def test_the_task_is_healthy_where_the_daemon_is_and_has_time_to_stop() -> None:
+    daemon = daemon_of(task()["containerDefinitions"])
+    assert daemon["healthCheck"]["command"] == ["CMD", *PROBE]
+    assert LONGEST_STOP_S + 5 < daemon["stopTimeout"] <= 120  # Fargate's most
+    assert daemon["user"].startswith(f"{USER}:")
+    assert daemon["readonlyRootFilesystem"] is True
+
+
+def test_the_variables_of_tasks_and_pods_are_properties() -> None:
+    known = {normal(spelling) for key in KEYS for spelling in (key.name, *key.aliases)} | ADMIN
+    containers = [daemon_of(task()["containerDefinitions"]), *(daemon_of(pod["containers"]) for pod in pods())]
+    for container in containers:
+        variables = container.get("env") or container["environment"]
+        names = [each["name"] for each in variables if each["name"].startswith("KCL_")]
+        assert [name for name in names if normal(name.removeprefix("KCL_")) not in known] == []
+
+
+def property_files() -> list[str]:
+    maps = [of_kind(path, "ConfigMap") for path in MANIFESTS if path.name != "hpa.yaml"]
+    return [(SIDECAR / "app.properties").read_text("ascii"), *(each["data"]["app.properties"] for each in maps)]
+
+
+@pytest.mark.parametrize("text", property_files())
+def test_the_properties_are_complete_and_without_a_remark(text: str) -> None:
+    loaded = interpret(text.encode("latin-1"), file="app.properties", default_worker_id="worker-1")
+    assert loaded.warnings == ()
+
+
+class _Program(BaseHTTPRequestHandler):
+    """Takes records, and answers as it is told."""
+
+    got: ClassVar[list[Tree]] = []
+    status: ClassVar[int] = 204
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.got.extend(json.loads(line) for line in body.splitlines())
+        self.send_response(self.status)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class' name
+        pass
+
+
+@contextmanager
+def program(status: int) -> Generator[str]:
+    _Program.got.clear()
+    _Program.status = status
+    with HTTPServer(("127.0.0.1", 0), _Program) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/records"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def forwarded(monkeypatch: pytest.MonkeyPatch, url: str) -> Report:
+    """What the forwarder does with three records."""
+    monkeypatch.setenv("FORWARD_URL", url)
+    spec = importlib.util.spec_from_file_location("forward", SIDECAR / "forward.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    processor: RecordProcessor = module.Forwarder()
+    return drive(processor, ["one", "two", "three"], batch_size=2)
+
+
+def test_the_forwarder_hands_every_record_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with program(204) as url:
+        report = forwarded(monkeypatch, url)
+    assert report.exception is None
+    assert [base64.b64decode(each["data"]) for each in _Program.got] == [b"one", b"two", b"three"]
+    assert all(each["partitionKey"] and each["sequenceNumber"] for each in _Program.got)
+    assert report.last_checkpoint is not None
+
+
+def test_the_forwarder_checkpoints_nothing_that_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with program(503) as url:
+        report = forwarded(monkeypatch, url)
+    assert report.exception is not None
+    assert report.last_checkpoint is None
+
+
+def test_the_forwarder_speaks_http_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = forwarded(monkeypatch, "file:///etc/passwd")
+    assert "not a URL of HTTP" in str(report.exception)
