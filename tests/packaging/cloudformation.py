@@ -53,8 +53,7 @@ class Resolver:
     def resolve(self, tree: Tree) -> Tree:
         """The tree with every function replaced by its value."""
         if isinstance(tree, list):
-            items = cast("list[Tree]", tree)
-            return [found for each in items if (found := self.resolve(each)) != _NOTHING]
+            return [found for each in tree if (found := self.resolve(each)) != _NOTHING]
         if not isinstance(tree, dict):
             return tree
         table = cast("dict[str, Tree]", tree)

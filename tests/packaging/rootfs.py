@@ -126,7 +126,10 @@ def _as_base_image(root: Path) -> None:
 def _sizes(layer: Path, packed: Path) -> dict[str, int]:
     """Bytes of a layer, plain and as a registry keeps it; without what the stand-in of the base image added."""
     plain = 0
-    with gzip.open(packed, "wb", compresslevel=6) as stream, tarfile.open(fileobj=stream, mode="w|") as archive:
+    with (
+        gzip.open(packed, "wb", compresslevel=6) as stream,
+        tarfile.open(fileobj=stream, mode="w|") as archive,
+    ):
         for path in sorted(layer.rglob("*")):
             if path.is_file() or path.is_symlink():
                 plain += path.lstat().st_size
@@ -161,9 +164,9 @@ def main(work: Path, application: Path, environment: dict[str, str]) -> int:
     """
     built: dict[str, Built] = {}
     for stage in stages():
-        each = built[stage.name] = Built(stage, work / stage.name, built)
-        each.build()
-    image = each
+        built[stage.name] = Built(stage, work / stage.name, built)
+        built[stage.name].build()
+    image = list(built.values())[-1]
     user = image.stage.last("USER")
     told = {
         "sizes": _sizes(image.layer, work / "layer.tar.gz"),

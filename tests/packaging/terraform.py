@@ -29,7 +29,7 @@ def load(folder: Path) -> dict[str, dict[str, Tree]]:
 def resolve(tree: Tree, values: Mapping[str, str]) -> Tree:
     """The tree with every `${reference}` replaced by its value."""
     if isinstance(tree, list):
-        return [resolve(each, values) for each in cast("list[Tree]", tree)]
+        return [resolve(each, values) for each in tree]
     if isinstance(tree, dict):
         return {name: resolve(each, values) for name, each in cast("dict[str, Tree]", tree).items()}
     if isinstance(tree, str):
@@ -40,7 +40,7 @@ def resolve(tree: Tree, values: Mapping[str, str]) -> Tree:
 def _plain(tree: Tree) -> Tree:
     """Without the parser's quotes and notes."""
     if isinstance(tree, list):
-        return [_plain(each) for each in cast("list[Tree]", tree)]
+        return [_plain(each) for each in tree]
     if isinstance(tree, dict):
         return dict(_entries(cast("dict[str, Tree]", tree)))
     if isinstance(tree, str):

@@ -95,7 +95,10 @@ def test_pods_have_time_to_pass_their_leases_on() -> None:
 def test_pods_ask_the_daemon_how_it_is() -> None:
     for pod in pods():
         container = daemon_of(pod["containers"])
-        questions = {name: container[f"{name}Probe"]["exec"]["command"] for name in ("startup", "liveness", "readiness")}
+        questions = {
+            name: container[f"{name}Probe"]["exec"]["command"]
+            for name in ("startup", "liveness", "readiness")
+        }
         assert questions == {
             "startup": [*PROBE, "livez"],
             "liveness": [*PROBE, "livez"],
@@ -130,7 +133,9 @@ def test_the_program_is_there_before_the_daemon_and_after_it() -> None:
 
 
 def test_the_autoscaler_scales_the_deployment() -> None:
-    target = of_kind(PACKAGING / "kubernetes" / "hpa.yaml", "HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
+    target = of_kind(PACKAGING / "kubernetes" / "hpa.yaml", "HorizontalPodAutoscaler")["spec"][
+        "scaleTargetRef"
+    ]
     for path in MANIFESTS:
         for document in documents(path):
             if document["kind"] == "Deployment":
@@ -157,7 +162,10 @@ def test_the_task_is_healthy_where_the_daemon_is_and_has_time_to_stop() -> None:
 
 def test_the_variables_of_tasks_and_pods_are_properties() -> None:
     known = {normal(spelling) for key in KEYS for spelling in (key.name, *key.aliases)} | ADMIN
-    containers = [daemon_of(task()["containerDefinitions"]), *(daemon_of(pod["containers"]) for pod in pods())]
+    containers = [
+        daemon_of(task()["containerDefinitions"]),
+        *(daemon_of(pod["containers"]) for pod in pods()),
+    ]
     for container in containers:
         variables = container.get("env") or container["environment"]
         names = [each["name"] for each in variables if each["name"].startswith("KCL_")]
@@ -166,7 +174,10 @@ def test_the_variables_of_tasks_and_pods_are_properties() -> None:
 
 def property_files() -> list[str]:
     maps = [of_kind(path, "ConfigMap") for path in MANIFESTS if path.name != "hpa.yaml"]
-    return [(SIDECAR / "app.properties").read_text("ascii"), *(each["data"]["app.properties"] for each in maps)]
+    return [
+        (SIDECAR / "app.properties").read_text("ascii"),
+        *(each["data"]["app.properties"] for each in maps),
+    ]
 
 
 @pytest.mark.parametrize("text", property_files())

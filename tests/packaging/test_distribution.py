@@ -82,7 +82,9 @@ def test_the_wheel_holds_every_module_and_no_test(built: Built) -> None:
         names = wheel.namelist()
     assert {name.partition("/")[0] for name in modules(names)} == PACKAGES
     folders = ("daemon", "protocol", "clients/python", "clients/pyspark")
-    ours = {str(path.relative_to(ROOT / folder)) for folder in folders for path in (ROOT / folder).rglob("*.py")}
+    ours = {
+        str(path.relative_to(ROOT / folder)) for folder in folders for path in (ROOT / folder).rglob("*.py")
+    }
     assert modules(names) == ours
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
 
@@ -123,7 +125,9 @@ def test_the_wheel_installs_offline_and_runs(fresh: Path, tmp_path: Path) -> Non
 
 
 def test_the_bill_of_materials_names_what_is_installed(fresh: Path, tmp_path: Path) -> None:
-    (line,) = re.findall(r"cyclonedx-py (environment .*?)\n\n", (ROOT / "Makefile").read_text("utf-8"), re.DOTALL)
+    (line,) = re.findall(
+        r"cyclonedx-py (environment .*?)\n\n", (ROOT / "Makefile").read_text("utf-8"), re.DOTALL
+    )
     file = tmp_path / "bill.json"
     places = {"dist/kcl-daemon.cdx.json": str(file), "build/sbom/bin/python": str(fresh)}
     words = [places.get(word, word) for word in re.sub(r"\\\n\s*", "", line).split()]

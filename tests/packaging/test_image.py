@@ -52,11 +52,15 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.parametrize("path", [DOCKERFILE, ROOT / "packaging" / "sidecar" / "Dockerfile"], ids=["daemon", "sidecar"])
+@pytest.mark.parametrize(
+    "path", [DOCKERFILE, ROOT / "packaging" / "sidecar" / "Dockerfile"], ids=["daemon", "sidecar"]
+)
 def test_hadolint_has_nothing_to_say(path: Path) -> None:
     found = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if found is None:
-        pytest.skip(f"NOT RUN: hadolint comes with the dev extra on x86-64 Linux; this is {platform.machine()}")
+        pytest.skip(
+            f"NOT RUN: hadolint comes with the dev extra on x86-64 Linux; this is {platform.machine()}"
+        )
     done = subprocess.run(
         [found, "--failure-threshold", "style", str(path)],
         capture_output=True,

@@ -60,16 +60,16 @@ def table_arn(name: str) -> str:
     return f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{name}"
 
 
-def grants(statements: Iterable[Mapping[str, Any]], action: str = "Action", resource: str = "Resource") -> Grants:
+def grants(
+    statements: Iterable[Mapping[str, Any]], action: str = "Action", resource: str = "Resource"
+) -> Grants:
     """Who may do what, one pair for each."""
 
     def listed(value: Any) -> list[str]:
         return [value] if isinstance(value, str) else list(value)
 
     assert all(each.get("Effect", "Allow") == "Allow" for each in statements)
-    return {
-        (may, on) for each in statements for may in listed(each[action]) for on in listed(each[resource])
-    }
+    return {(may, on) for each in statements for may in listed(each[action]) for on in listed(each[resource])}
 
 
 def needed(mode: str) -> Grants:

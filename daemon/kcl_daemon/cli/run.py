@@ -105,9 +105,7 @@ def check_program(loaded: Loaded) -> None:
         raise loaded.about_user(str(error)) from None
 
 
-def _run(
-    settings: Settings, signals: tuple[signal.Signals, ...], manager: ServiceManager, log: Log
-) -> int:
+def _run(settings: Settings, signals: tuple[signal.Signals, ...], manager: ServiceManager, log: Log) -> int:
     try:
         return anyio.run(_serve, settings, signals, manager, log)
     except Exception as error:  # noqa: BLE001 - the last place where an error can be reported

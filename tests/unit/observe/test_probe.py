@@ -86,5 +86,7 @@ def test_it_starts_without_the_rest_of_the_daemon() -> None:
         "import sys; from kcl_daemon.observe import probe;"
         "print(sorted({'anyio', 'boto3', 'click', 'structlog'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout.strip() == "[]"
