@@ -155,6 +155,7 @@ def container(local: Local, folder: Path, work: Path) -> Generator[tuple[dict[st
             daemon.close()
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(300)
 def test_the_steps_build_a_daemon_that_is_safe_as_process_1(local: Local, tmp_path: Path) -> None:
     reason = why_not_built()
