@@ -49,6 +49,7 @@ from kcl_daemon.ports import (
     Transactions,
 )
 from kcl_daemon.ports_fan_out import FanOut
+from kcl_daemon.ports_schemas import Schemas
 from kcl_daemon.retrieval.readers import Readers
 from kcl_daemon.shards.lineage import parents_first
 from kcl_daemon.worker.worker import Loops, Worker
@@ -61,6 +62,7 @@ class Adapters:
     Args:
         cpu: None where this system has no figure to go by.
         fan_out: None where shards can only be polled.
+        schemas: None where no schema registry is asked.
     """
 
     clock: Clock
@@ -72,6 +74,7 @@ class Adapters:
     log: Log
     cpu: Cpu | None = None
     fan_out: FanOut | None = None
+    schemas: Schemas | None = None
 
 
 def build(settings: Settings, adapters: Adapters) -> Worker:
@@ -128,6 +131,7 @@ def _readers(settings: Settings, adapters: Adapters, log: Log) -> Readers:
         clock=adapters.clock,
         randomness=adapters.randomness,
         log=log,
+        schemas=adapters.schemas,
     )
 
 

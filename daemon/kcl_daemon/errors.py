@@ -46,6 +46,10 @@ class TableNotFound(AwsError):
     """Raised when a DynamoDB table or its index does not exist."""
 
 
+class SchemaNotFound(AwsError):
+    """Raised when the schema registry has no such version, or none any more."""
+
+
 class IteratorExpired(AwsError):
     """Raised when a shard iterator is too old; ask for a new one."""
 

@@ -12,7 +12,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from kcl_daemon.app import Adapters
-from kcl_daemon.aws.build import build_fan_out, build_kinesis, build_tables, build_transactions, open_caller
+from kcl_daemon.aws.build import (
+    build_fan_out,
+    build_kinesis,
+    build_schemas,
+    build_tables,
+    build_transactions,
+    open_caller,
+)
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.children.options import options_of
 from kcl_daemon.children.process import ProcessChildren
@@ -34,7 +41,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
     """
     clock = SystemClock()
     async with (
-        open_clients(settings.endpoints) as clients,
+        open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients,
         open_caller(clients, clock) as caller,
         ProcessChildren(settings.child.command, log, clock, options_of(settings.child)) as children,
     ):
@@ -52,4 +59,5 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             log=log,
             cpu=choice.cpu,
             fan_out=build_fan_out(clients, caller),
+            schemas=build_schemas(clients),
         )

@@ -1,4 +1,4 @@
-"""DynamoDB, STS and CloudWatch on loopback, in a thread of their own: moto, one request at a time.
+"""DynamoDB, STS, Glue and CloudWatch on loopback, in a thread of their own: moto, one request at a time.
 
 Its own web server is not used: werkzeug's closes the connection after every answer.
 """
@@ -13,7 +13,7 @@ from typing import Self
 from anyio.from_thread import start_blocking_portal
 from moto.backends import get_backend
 
-from kcl_local.moto_endpoint import CLOUDWATCH, DYNAMODB, MotoEndpoint
+from kcl_local.moto_endpoint import BESIDE_DYNAMODB, CLOUDWATCH, DYNAMODB, MotoEndpoint
 from kcl_local.serving import serve
 
 
@@ -23,11 +23,11 @@ class DynamoDbServer:
     Use it as a context manager, or `start` and `stop` it; both block for a moment.
 
     Args:
-        port: of DynamoDB and STS; 0: any free one.
+        port: of DynamoDB, STS and Glue; 0: any free one.
         cloudwatch_port: 0: any free one.
 
     Attributes:
-        url: where DynamoDB and STS answer, once started.
+        url: where DynamoDB, STS and Glue answer, once started.
         cloudwatch_url: where CloudWatch answers, once started.
         dynamodb: for counts and faults of DynamoDB.
         cloudwatch: for those of CloudWatch.
@@ -40,7 +40,7 @@ class DynamoDbServer:
         self._port = port
         self._cloudwatch_port = cloudwatch_port
         self._stack = ExitStack()
-        self.dynamodb = MotoEndpoint(DYNAMODB, otherwise="sts")
+        self.dynamodb = MotoEndpoint(DYNAMODB, BESIDE_DYNAMODB)
         self.cloudwatch = MotoEndpoint(CLOUDWATCH)
         self.url = ""
         self.cloudwatch_url = ""

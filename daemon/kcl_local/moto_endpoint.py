@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Final, Literal
@@ -15,6 +16,7 @@ from urllib.parse import parse_qs
 
 import orjson
 from aiohttp import web
+from moto.backends import get_backend
 from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.test import run_wsgi_app
 
@@ -45,26 +47,31 @@ class Service:
     error_prefix: str = ""
 
 
+Other = Literal["sts", "glue"]
+
 DYNAMODB: Final = Service("dynamodb", "DynamoDB_20120810.", "com.amazonaws.dynamodb.v20120810#")
 CLOUDWATCH: Final = Service("cloudwatch", "GraniteServiceVersion20100801.")
+BESIDE_DYNAMODB: Final[Mapping[str, Other]] = {"AWSGlue.": "glue", "": "sts"}
 
 
 class MotoEndpoint:
-    """A service, and maybe another one beside it.
+    """A service, and maybe others beside it.
 
     Args:
         service: whose calls are counted and can fail.
-        otherwise: gets the requests that have no X-Amz-Target of that service; None: they are that service's too.
+        others: moto's names of services that get requests of other X-Amz-Targets, by what those begin with, the empty
+            text last. They are loaded when they are first asked for.
 
     Attributes:
         calls: how often each operation was called, failed calls included.
         troubles: what happens to answers on their way.
     """
 
-    def __init__(self, service: Service, otherwise: Literal["sts"] | None = None) -> None:
+    def __init__(self, service: Service, others: Mapping[str, Other] | None = None) -> None:
         self._service = service
         self._application = create_backend_app(service.backend)
-        self._otherwise = create_backend_app(otherwise) if otherwise else None
+        self._others = dict(others or {})
+        self._applications: dict[Other, WSGIApplication] = {}
         self._faults = Faults()
         self.calls: Counter[str] = Counter()
         self.troubles = Troubles()
@@ -97,8 +104,8 @@ class MotoEndpoint:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         target = request.headers.get("X-Amz-Target", "")
-        if self._otherwise is not None and not target.startswith(self._service.target):
-            return _perform(self._otherwise, request, body)
+        if self._others and not target.startswith(self._service.target):
+            return _perform(self._other(target), request, body)
         operation = self._operation(request, body)
         self.calls[operation] += 1
         fault = self._faults.take(operation)
@@ -109,6 +116,13 @@ class MotoEndpoint:
         if fault.after:
             _perform(self._application, request, body)
         return drop(request) if fault.code == DROP else self._failure(operation, fault.code)
+
+    def _other(self, target: str) -> WSGIApplication:
+        name = next(name for prefix, name in self._others.items() if target.startswith(prefix))
+        if name not in self._applications:
+            get_backend(name).reset()  # what an earlier server of this process left behind
+            self._applications[name] = create_backend_app(name)
+        return self._applications[name]
 
     def _operation(self, request: web.Request, body: bytes) -> str:
         """Its name: in a header, in the path or in a form, as the SDK's protocol wants."""

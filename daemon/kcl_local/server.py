@@ -1,4 +1,4 @@
-"""All endpoints together: Kinesis on the current event loop, DynamoDB, STS and CloudWatch in their thread. Knows no stream and no table.
+"""All endpoints together: Kinesis on the current event loop, DynamoDB, STS, Glue and CloudWatch in their thread. Knows no stream and no table.
 
 The clock of the Kinesis model is read here, and only here: these endpoints serve processes that live in real time.
 """
@@ -49,7 +49,7 @@ class Endpoints:
 
     Args:
         kinesis_url: where Kinesis answers.
-        dynamodb_url: where DynamoDB and STS answer.
+        dynamodb_url: where DynamoDB, STS and Glue answer.
         cloudwatch_url: where CloudWatch answers.
         kinesis: the model; call it from the event loop of the endpoints only.
         dynamodb: the server, for failures on demand and counts.
@@ -68,6 +68,7 @@ class Endpoints:
             "AWS_ENDPOINT_URL_DYNAMODB": self.dynamodb_url,
             "AWS_ENDPOINT_URL_CLOUDWATCH": self.cloudwatch_url,
             "AWS_ENDPOINT_URL_STS": self.dynamodb_url,
+            "AWS_ENDPOINT_URL_GLUE": self.dynamodb_url,
             "AWS_REGION": REGION,
             "AWS_DEFAULT_REGION": REGION,
             "AWS_ACCESS_KEY_ID": "local",

@@ -20,6 +20,7 @@ from kcl_protocol.messages import (
     LeaseLost,
     ProcessRecords,
     Record,
+    RecordSchema,
     ShardEnded,
     Shutdown,
     ShutdownRequested,
@@ -122,9 +123,22 @@ def _record(value: object, index: int) -> Record:
             sequence_number=_text(value, "sequenceNumber"),
             approximate_arrival_timestamp=_integer_or_none(value, "approximateArrivalTimestamp"),
             sub_sequence_number=_integer_or_none(value, "subSequenceNumber") or 0,
+            schema=_schema(value) if "schemaVersionId" in value else None,
         )
     except _Malformed as error:
         raise _Malformed(f"records[{index}]: {error}") from None
+
+
+def _schema(fields: _Fields) -> RecordSchema | None:
+    """All four fields, or none."""
+    if fields.get("schemaVersionId") is None:
+        return None
+    return RecordSchema(
+        name=_text(fields, "schemaName"),
+        version_id=_text(fields, "schemaVersionId"),
+        data_format=_text(fields, "schemaDataFormat"),
+        definition=_text(fields, "schemaDefinition"),
+    )
 
 
 def _text(fields: _Fields, key: str) -> str:

@@ -35,7 +35,7 @@ def encode(message: Message) -> bytes:
     r"""The message as one line of compact JSON with one LF at its end, in ASCII only.
 
     Every declared field is there, None as null; `action` is the first key of a message and the last of a record, as
-    KCL writes them. Text outside ASCII becomes `\uXXXX`, because children read stdin in the encoding of their locale;
+    KCL writes them (a record's schema, which KCL does not know, comes behind it). Text outside ASCII becomes `\uXXXX`, because children read stdin in the encoding of their locale;
     lone surrogates are kept as such.
 
     Raises:
@@ -99,7 +99,7 @@ def _fields(message: Message) -> dict[str, object]:
 
 
 def _record_fields(record: Record) -> dict[str, object]:
-    return {
+    fields: dict[str, object] = {
         "data": record.data,
         "partitionKey": record.partition_key,
         "sequenceNumber": record.sequence_number,
@@ -107,3 +107,9 @@ def _record_fields(record: Record) -> dict[str, object]:
         "subSequenceNumber": record.sub_sequence_number,
         "action": "record",
     }
+    if record.schema is not None:
+        fields["schemaName"] = record.schema.name
+        fields["schemaVersionId"] = record.schema.version_id
+        fields["schemaDataFormat"] = record.schema.data_format
+        fields["schemaDefinition"] = record.schema.definition
+    return fields

@@ -11,6 +11,23 @@ from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
+class RecordSchema:
+    """The schema that a record was written with, as its registry knows it; four fields of the record on the wire.
+
+    Args:
+        name: of the schema.
+        version_id: of its version, a UUID.
+        data_format: `AVRO`, `JSON` or `PROTOBUF`.
+        definition: its text.
+    """
+
+    name: str
+    version_id: str
+    data_format: str
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """One user record as the child sees it.
 
@@ -20,6 +37,7 @@ class Record:
         sequence_number: decimal digits.
         approximate_arrival_timestamp: epoch milliseconds, or None where the service gave none.
         sub_sequence_number: index inside a KPL aggregate, 0 for a plain record.
+        schema: only where the daemon asks a schema registry (`schemaRegistry`); an extension, which is not sent otherwise.
     """
 
     data: str
@@ -27,6 +45,7 @@ class Record:
     sequence_number: str
     approximate_arrival_timestamp: int | None = None
     sub_sequence_number: int = 0
+    schema: RecordSchema | None = None
 
 
 @dataclass(frozen=True, slots=True)

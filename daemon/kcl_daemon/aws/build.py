@@ -17,6 +17,7 @@ from kcl_daemon.aws.dynamodb import DynamoTable
 from kcl_daemon.aws.kinesis import AwsKinesis
 from kcl_daemon.aws.lanes import Lanes
 from kcl_daemon.aws.proxied import ProxiedWire, proxies_for
+from kcl_daemon.aws.schemas import GlueSchemas
 from kcl_daemon.aws.session import Clients
 from kcl_daemon.aws.transactions import DynamoTransactions
 from kcl_daemon.config.settings import Settings
@@ -24,6 +25,7 @@ from kcl_daemon.errors import StreamNotFound
 from kcl_daemon.leases.row import KEY
 from kcl_daemon.ports import Clock, Kinesis, Tables, Transactions
 from kcl_daemon.ports_fan_out import FanOut
+from kcl_daemon.ports_schemas import Schemas
 from kcl_daemon.transport.caller import Caller
 from kcl_daemon.transport.dial import Pool
 from kcl_daemon.transport.kinesis import TARGET_PREFIX
@@ -65,6 +67,11 @@ def build_kinesis(clients: Clients) -> Kinesis:
 def build_fan_out(clients: Clients, caller: Caller) -> FanOut:
     """Enhanced fan-out: consumers by the SDK, subscriptions over the daemon's own transport. Touches nothing yet."""
     return StreamedFanOut(caller, AwsConsumers(clients.kinesis, Lanes().kinesis))
+
+
+def build_schemas(clients: Clients) -> Schemas | None:
+    """The Glue Schema Registry; None where the clients have none. Touches nothing yet."""
+    return None if clients.glue is None else GlueSchemas(clients.glue, Lanes().schemas)
 
 
 @asynccontextmanager

@@ -17,7 +17,9 @@ from kcl_daemon.errors import (
     Unavailable,
 )
 
-_NOT_FOUND: Final = frozenset({"ResourceNotFoundException", "TableNotFoundException"})
+_NOT_FOUND: Final = frozenset(
+    {"EntityNotFoundException", "ResourceNotFoundException", "TableNotFoundException"}
+)
 _THROTTLED: Final = frozenset({
     "BandwidthLimitExceeded", "KMSThrottlingException", "LimitExceededException",
     "ProvisionedThroughputExceededException", "RequestLimitExceeded", "RequestThrottled", "RequestThrottledException",
@@ -50,7 +52,7 @@ def service_error(
         code: the service's error code, such as `ThrottlingException`.
         message: the service's words; only the first line is shown, as signatures are explained in the others.
         operation: the API call.
-        not_found: what a missing resource is called here: StreamNotFound or TableNotFound.
+        not_found: what a missing resource is called here: StreamNotFound, TableNotFound or SchemaNotFound.
         status: HTTP status, for codes that are not known here.
     """
     return _kind(code, status, not_found)(_shown(code, message), operation=operation)

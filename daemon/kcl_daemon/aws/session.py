@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import botocore.session
@@ -22,7 +23,7 @@ from kcl_daemon import __version__
 from kcl_daemon.aws.bodies import ParserFactory, PlainParserFactory
 from kcl_daemon.aws.calls import SDK_ERRORS, translated
 from kcl_daemon.aws.identity import session_as
-from kcl_daemon.aws.lanes import DYNAMODB_CONNECTIONS, KINESIS_CONNECTIONS
+from kcl_daemon.aws.lanes import DYNAMODB_CONNECTIONS, GLUE_CONNECTIONS, KINESIS_CONNECTIONS
 from kcl_daemon.config.access_settings import Provider, ServiceSettings
 from kcl_daemon.config.settings import Endpoints
 from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError
@@ -30,9 +31,10 @@ from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError
 if TYPE_CHECKING:
     from botocore.credentials import Credentials
     from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_glue import GlueClient
     from mypy_boto3_kinesis import KinesisClient
 
-Service = Literal["kinesis", "dynamodb", "cloudwatch"]
+Service = Literal["kinesis", "dynamodb", "cloudwatch", "glue"]
 
 _CONNECT_TIMEOUT_S: Final = 5
 # Between two pieces of an answer. A lease call that takes longer is of no use to a lease, and a stopped daemon ends
@@ -56,42 +58,51 @@ class Clients:
         dynamodb: an ordinary one.
         credentials: what Kinesis is asked with; they renew themselves when they are asked, which may block.
         ca_bundle: file of the certificates that are trusted, where one is configured.
+        glue: an ordinary one; None: it was not asked for.
     """
 
     kinesis: KinesisClient
     dynamodb: DynamoDBClient
     credentials: Credentials
     ca_bundle: str | None
+    glue: GlueClient | None = None
 
     def close(self) -> None:
         """Close every idle connection."""
         self.kinesis.close()
         self.dynamodb.close()
+        if self.glue is not None:
+            self.glue.close()
 
 
 @asynccontextmanager
-async def open_clients(endpoints: Endpoints) -> AsyncGenerator[Clients, None]:
+async def open_clients(endpoints: Endpoints, *, glue: bool = False) -> AsyncGenerator[Clients, None]:
     """The clients while the context is open.
+
+    Args:
+        endpoints: where, and as whom.
+        glue: whether there is to be one of Glue, which takes 10 MB.
 
     Raises:
         ConfigurationError: there is no region, or region, profile or endpoint cannot be used.
         AccessDenied: there are no credentials.
     """
     # Loading takes a tenth of a second, and the search for credentials may ask the network.
-    clients = await to_thread.run_sync(make_clients, endpoints, abandon_on_cancel=True)
+    clients = await to_thread.run_sync(partial(make_clients, endpoints, glue=glue), abandon_on_cancel=True)
     try:
         yield clients
     finally:
         clients.close()
 
 
-def make_clients(endpoints: Endpoints) -> Clients:
+def make_clients(endpoints: Endpoints, *, glue: bool = False) -> Clients:
     """As `open_clients`; blocks for a moment, and the caller closes."""
     try:
         services = Services(endpoints)
         credentials = services.credentials("kinesis")
         services.credentials("dynamodb")
         dynamodb = services.client("dynamodb", DYNAMODB_CONNECTIONS)
+        registry = services.client("glue", GLUE_CONNECTIONS) if glue else None
         session = services.session("kinesis")
         parsers = cast("ParserFactory", session.get_component(_PARSERS))
         session.register_component(_PARSERS, PlainParserFactory(parsers))
@@ -104,6 +115,7 @@ def make_clients(endpoints: Endpoints) -> Clients:
         dynamodb=cast("DynamoDBClient", dynamodb),
         credentials=credentials,
         ca_bundle=session.get_config_variable("ca_bundle") or None,
+        glue=cast("GlueClient | None", registry),
     )
 
 
@@ -127,6 +139,7 @@ class Services:
                 endpoints.of_cloudwatch,
                 credentials.cloudwatch or credentials.kinesis,
             ),
+            "glue": (endpoints.glue, endpoints.of_glue, credentials.glue or credentials.kinesis),
         }
         self._common_region = endpoints.region_name
         self._sessions: dict[tuple[Provider, ...], botocore.session.Session] = {}

@@ -7,18 +7,20 @@ about them.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
-from kcl_daemon.aws.build import build_kinesis, build_tables
+from kcl_daemon.aws.build import build_kinesis, build_schemas, build_tables
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.cli.failures import advice_for, describe
 from kcl_daemon.config.fan_out_settings import RetrievalMode
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.errors import AwsError
+from kcl_daemon.errors import AwsError, SchemaNotFound
 from kcl_daemon.leases.table import Equals, RowUpdate
 from kcl_daemon.observe.redact import masked, on_one_line
 from kcl_daemon.ports import IteratorKind, Kinesis, ReadFrom, StreamRef, Table
+from kcl_daemon.ports_schemas import Schemas
 from kcl_daemon.system import SystemClock
 
 _T = TypeVar("_T")
@@ -28,6 +30,8 @@ Finding = tuple[bool, str]
 
 # No row has this key, and none has such an attribute.
 _NO_ROW: Final = "kcl-daemon check"
+# No version has this id.
+_NO_SCHEMA: Final = "00000000-0000-0000-0000-000000000000"
 _NEVER: Final = (Equals("kcl-daemon-check", "never"),)
 
 
@@ -38,7 +42,7 @@ async def look(settings: Settings) -> list[Finding]:
         ConfigurationError: there is no region, or region, profile or endpoint cannot be used.
         AccessDenied: there are no credentials.
     """
-    async with open_clients(settings.endpoints) as clients:
+    async with open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients:
         kinesis, findings = build_kinesis(clients), list[Finding]()
         if settings.streams.name_filter is not None:
             listed = await _try(findings, "ListStreams", kinesis.list_streams)
@@ -49,7 +53,8 @@ async def look(settings: Settings) -> list[Finding]:
         findings += await _table(tables.leases, indexed=True)
         for table in (tables.worker_metrics, tables.coordinator):
             findings += await _table(table, indexed=False)
-        return findings
+        schemas = build_schemas(clients)
+        return findings if schemas is None else [*findings, *await _registry(schemas)]
 
 
 def _streams(settings: Settings) -> tuple[StreamRef, ...]:
@@ -102,6 +107,17 @@ async def _table(table: Table, *, indexed: bool) -> list[Finding]:
     if len(findings) == refused:
         findings.append((True, f"table {table.name}: rows can be read and written"))
     return findings
+
+
+async def _registry(schemas: Schemas) -> list[Finding]:
+    findings: list[Finding] = []
+
+    async def ask() -> None:
+        with suppress(SchemaNotFound):  # an answer, as there can be none
+            await schemas.schema(_NO_SCHEMA)
+
+    await _try(findings, "schema registry", ask)
+    return findings or [(True, "schema registry: GetSchemaVersion is allowed")]
 
 
 async def _try(findings: list[Finding], what: str, attempt: Callable[[], Awaitable[_T]]) -> _T | None:

@@ -17,8 +17,8 @@ from kcl_daemon.config.settings import Settings
 @with_file
 @click.option(
     "--service",
-    type=click.Choice(["kinesis", "dynamodb"]),
-    help="Only for this service, where another role is used for the other.",
+    type=click.Choice(["kinesis", "dynamodb", "glue"]),
+    help="Only for this service, where another role is used for the others.",
 )
 @click.option(
     "--account", metavar="DIGITS", help="The account of tables and stream; else that of streamArn, or any."
@@ -34,7 +34,7 @@ def iam_policy(
     if account is not None and (len(account) != 12 or not account.isdecimal()):
         raise click.UsageError("an account has 12 digits")
     settings = settings_of(file, properties_file, command="kcl-daemon iam-policy")
-    services: tuple[Service, ...] = ("kinesis", "dynamodb") if service is None else (service,)
+    services: tuple[Service, ...] = ("kinesis", "dynamodb", "glue") if service is None else (service,)
     document = policy(settings, services, account=account)
     click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     for note in notes(settings):
@@ -46,7 +46,7 @@ def notes(settings: Settings) -> list[str]:
     credentials = settings.endpoints.credentials
     roles = [
         provider.role_arn
-        for providers in (credentials.kinesis, credentials.dynamodb, credentials.cloudwatch)
+        for providers in (credentials.kinesis, credentials.dynamodb, credentials.cloudwatch, credentials.glue)
         for provider in providers
         if provider.source is Source.ROLE
     ]

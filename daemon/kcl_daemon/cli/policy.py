@@ -14,7 +14,7 @@ from kcl_daemon.config.fan_out_settings import RetrievalMode
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.table_settings import TableOptions
 
-Service = Literal["kinesis", "dynamodb"]
+Service = Literal["kinesis", "dynamodb", "glue"]
 
 _ARN: Final = re.compile(r"arn:(?P<partition>[^:]+):kinesis:(?P<region>[^:]+):(?P<account>[^:]+):")
 _PARTITIONS: Final = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
@@ -52,6 +52,9 @@ def policy(
         statements += _kinesis(settings, account)
     if "dynamodb" in services:
         statements += _dynamodb(settings, account)
+    if "glue" in services and settings.schemas.are_resolved:
+        # A header names a version alone, and nothing tells beforehand of which schema it is.
+        statements.append(_statement("ReadSchemas", "glue", ("GetSchemaVersion",), ["*"]))
     return {"Version": "2012-10-17", "Statement": statements}
 
 

@@ -52,11 +52,13 @@ class CredentialsSettings:
         kinesis: empty: the SDK's own chain.
         dynamodb: empty: those of Kinesis.
         cloudwatch: empty: those of Kinesis.
+        glue: empty: those of Kinesis.
     """
 
     kinesis: tuple[Provider, ...] = ()
     dynamodb: tuple[Provider, ...] = ()
     cloudwatch: tuple[Provider, ...] = ()
+    glue: tuple[Provider, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,9 @@ def providers() -> Kind:
     return Kind(read, _ALLOWED)
 
 
-def _key(suffix: str, builder: str, target: str, meaning: str, default: str) -> Key:
+def _key(
+    suffix: str, builder: str, target: str, meaning: str, default: str, *, extension: bool = False
+) -> Key:
     return Key(
         f"{_PREFIX}{suffix}",
         providers(),
@@ -66,6 +68,7 @@ def _key(suffix: str, builder: str, target: str, meaning: str, default: str) -> 
         meaning,
         aliases=(f"{builder}.class",),
         default=default,
+        extension=extension,
     )
 
 
@@ -84,6 +87,14 @@ CREDENTIALS_KEYS: Final = (
         "cloudwatch",
         "The same for CloudWatch.",
         f"`{_PREFIX}`",
+    ),
+    _key(
+        "Glue",
+        "glueCredentialsProvider",
+        "glue",
+        "The same for Glue, such as a role in the account of the schema registry.",
+        f"`{_PREFIX}`",
+        extension=True,
     ),
 )
 SPELLINGS: Final = tuple(key.name for key in CREDENTIALS_KEYS)

@@ -14,6 +14,7 @@ from kcl_daemon.config.keys_balance import BALANCE_KEYS, HANDOFF_KEYS
 from kcl_daemon.config.keys_children import CHILD_KEYS
 from kcl_daemon.config.keys_fan_out import FAN_OUT_KEYS
 from kcl_daemon.config.keys_metrics import METRICS_KEYS
+from kcl_daemon.config.keys_schemas import SCHEMA_KEYS
 from kcl_daemon.config.keys_services import REGION, SERVICE_KEYS
 from kcl_daemon.config.keys_shards import SHARD_KEYS
 from kcl_daemon.config.keys_spark import SPARK_KEYS
@@ -227,6 +228,7 @@ KEYS: Final[tuple[Key, ...]] = (
     ),
     *CHILD_KEYS,
     *METRICS_KEYS,
+    *SCHEMA_KEYS,
     EXPAND_ENVIRONMENT,
 )
 

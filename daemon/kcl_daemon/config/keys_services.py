@@ -1,7 +1,7 @@
 """The properties of each AWS service: region, address and kind of endpoint.
 
-Pure data, part of the table in `keys`. Java passes them to the builders of its clients; another property under their
-prefixes is fatal there and refused here. Who asks the services is in `credentials`.
+Pure data, part of the table in `keys`. Java passes them to the builders of its clients (it has none for
+Glue); another property under their prefixes is fatal there and refused here. Who asks the services is in `credentials`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ CLIENT_PREFIXES: Final = {
     "kinesisClient": ("kinesis", "Kinesis"),
     "dynamoDbClient": ("dynamodb", "DynamoDB"),
     "cloudWatchClient": ("cloudwatch", "CloudWatch"),
+    "glueClient": ("glue", "Glue"),
 }
 
 
 def _service_keys(prefix: str, section: str, service: str) -> tuple[Key, ...]:
     target = f"endpoints.of_{section}"
+    extension = section == "glue"
     return (
         Key(
             f"{prefix}.region",
@@ -29,18 +31,21 @@ def _service_keys(prefix: str, section: str, service: str) -> tuple[Key, ...]:
             f"{target}.region_name",
             f"Region of {service} alone.",
             default="`regionName`",
+            extension=extension,
         ),
         Key(
             f"{prefix}.fipsEnabled",
             truth(),
             f"{target}.fips",
             f"Whether to use the FIPS endpoint of {service}.",
+            extension=extension,
         ),
         Key(
             f"{prefix}.dualstackEnabled",
             truth(),
             f"{target}.dualstack",
             f"Whether to use the endpoint of {service} for IPv4 and IPv6.",
+            extension=extension,
         ),
     )
 
@@ -68,6 +73,14 @@ SERVICE_KEYS: Final[tuple[Key, ...]] = (
         "endpoints.cloudwatch",
         "Address of CloudWatch.",
         default="as the AWS SDK finds it",
+    ),
+    Key(
+        "glueClient.endpointOverride",
+        endpoint(),
+        "endpoints.glue",
+        "Address of Glue, which is asked only with `schemaRegistry`.",
+        default="as the AWS SDK finds it",
+        extension=True,
     ),
     *(
         key

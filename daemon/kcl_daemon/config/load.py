@@ -25,6 +25,7 @@ from kcl_daemon.config.kinds import StreamArn
 from kcl_daemon.config.metrics_settings import MetricsSettings
 from kcl_daemon.config.notices import Notice, Problem
 from kcl_daemon.config.reading import NAMES, Reading
+from kcl_daemon.config.schema_settings import SchemaSettings
 from kcl_daemon.config.settings import (
     BalanceSettings,
     ChildSettings,
@@ -163,6 +164,7 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
         "endpoints.of_kinesis": {},
         "endpoints.of_dynamodb": {},
         "endpoints.of_cloudwatch": {},
+        "endpoints.of_glue": {},
         "streams": {},
         "leases": {},
         "balance": {},
@@ -174,6 +176,7 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
         "tables.worker_metrics": {},
         "tables.coordinator": {},
         "metrics": {},
+        "schemas": {},
         "spark": {"conf": tuple(spark_conf.items())},
     }
     for target, value in fields.items():
@@ -194,6 +197,7 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
         tables=_tables(sections),
         spark=SparkSettings(**sections["spark"]),
         metrics=MetricsSettings(**sections["metrics"]),
+        schemas=SchemaSettings(**sections["schemas"]),
     )
 
 
@@ -204,6 +208,7 @@ def _endpoints(sections: Mapping[str, Mapping[str, Any]]) -> Endpoints:
         of_kinesis=ServiceSettings(**sections["endpoints.of_kinesis"]),
         of_dynamodb=ServiceSettings(**sections["endpoints.of_dynamodb"]),
         of_cloudwatch=ServiceSettings(**sections["endpoints.of_cloudwatch"]),
+        of_glue=ServiceSettings(**sections["endpoints.of_glue"]),
     )
 
 

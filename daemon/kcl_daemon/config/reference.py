@@ -52,8 +52,8 @@ Java daemon starts this one, or is refused with one line for each value that can
 _CREDENTIALS: Final = """\
 ## Credentials
 
-`AwsCredentialsProvider`, `AwsCredentialsProviderDynamoDB` and `AwsCredentialsProviderCloudWatch` (the part up to
-`Provider` in any case) take the class names of the Java daemon, separated by commas, with or without their package. The
+`AwsCredentialsProvider`, `AwsCredentialsProviderDynamoDB`, `AwsCredentialsProviderCloudWatch` and
+`AwsCredentialsProviderGlue` (the part up to `Provider` in any case) take the class names of the Java daemon, separated by commas, with or without their package. The
 first that has credentials counts. `kinesisCredentialsProvider.class` and its like are the same.
 
 | Value | Where the credentials come from |
@@ -72,7 +72,7 @@ identity, instance (`credentials_from_sdk_chain`) |
 | `AnonymousCredentialsProvider`, `StaticCredentialsProvider`, `ProcessCredentialsProvider` | refused, with what to do instead |
 | anything else | refused. Java drops it silently; here nobody runs under another identity than the one written down |
 
-No line at all means botocore's chain; DynamoDB and CloudWatch are asked as Kinesis is where they have no line. The endpoints
+No line at all means botocore's chain; DynamoDB, CloudWatch and Glue are asked as Kinesis is where they have no line. The endpoints
 follow `AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_KINESIS`, `AWS_ENDPOINT_URL_DYNAMODB` and their like where the properties do not
 give them.
 """

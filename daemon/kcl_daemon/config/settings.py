@@ -12,6 +12,7 @@ from math import inf
 from kcl_daemon.config.access_settings import CredentialsSettings, ServiceSettings
 from kcl_daemon.config.fan_out_settings import FanOutSettings, RetrievalMode
 from kcl_daemon.config.metrics_settings import MetricsSettings
+from kcl_daemon.config.schema_settings import SchemaSettings
 from kcl_daemon.config.shard_settings import ShardSettings
 from kcl_daemon.config.spark_settings import SparkSettings
 from kcl_daemon.config.stream_settings import StreamsSettings
@@ -29,20 +30,24 @@ class Endpoints:
         kinesis: address of Kinesis.
         dynamodb: address of DynamoDB.
         cloudwatch: address of CloudWatch.
+        glue: address of Glue.
         credentials: as whom.
         of_kinesis: what else is particular to Kinesis.
         of_dynamodb: to DynamoDB.
         of_cloudwatch: to CloudWatch.
+        of_glue: to Glue.
     """
 
     region_name: str | None = None
     kinesis: str | None = None
     dynamodb: str | None = None
     cloudwatch: str | None = None
+    glue: str | None = None
     credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
     of_kinesis: ServiceSettings = field(default_factory=ServiceSettings)
     of_dynamodb: ServiceSettings = field(default_factory=ServiceSettings)
     of_cloudwatch: ServiceSettings = field(default_factory=ServiceSettings)
+    of_glue: ServiceSettings = field(default_factory=ServiceSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +217,7 @@ class Settings:
     tables: TablesSettings = field(default_factory=TablesSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    schemas: SchemaSettings = field(default_factory=SchemaSettings)
     expand_environment: bool = False
 
     @property

@@ -23,6 +23,7 @@ from kcl_daemon.ports_fan_out import FanOut, Pushed, Subscription
 from kcl_daemon.retrieval.batch import Batch, EndOfShard
 from kcl_daemon.retrieval.fanout_consumer import ConsumerRegistration
 from kcl_daemon.retrieval.gate import BodyGate
+from kcl_daemon.retrieval.payload import Payload
 from kcl_daemon.retrieval.source import Source
 from kcl_daemon.retrieval.start import read_from
 
@@ -158,13 +159,23 @@ class FanOutReader:
         """Put an event before the child; back when there is room for another one."""
         self._remember(pushed)
         payload = self._source.undelivered(pushed.payload)
-        if payload:
-            hold = await self._gate.admit(payload.size_bytes, is_awaited=lambda: self._awaited)
-            batch = Batch(payload, pushed.millis_behind_latest, hold.release)
-            hold.resize(batch.size_bytes)
-            await self._put(batch)
+        opening = self._source.opening(payload, self._troubled)
+        if opening is not None:
+            while (part := await opening.next()) is not None:
+                await self._deliver(part, pushed.millis_behind_latest)
+        elif payload:
+            await self._deliver(payload, pushed.millis_behind_latest)
         elif self._tells_empty:
             await self._put(Batch(payload, pushed.millis_behind_latest))
+
+    async def _deliver(self, payload: Payload, behind_ms: int | None) -> None:
+        hold = await self._gate.admit(payload.size_bytes, is_awaited=lambda: self._awaited)
+        batch = Batch(payload, behind_ms, hold.release)
+        hold.resize(batch.size_bytes)
+        await self._put(batch)
+
+    def _troubled(self, reason: str | None) -> None:
+        self.trouble = reason
 
     def _remember(self, pushed: Pushed) -> None:
         """Where a child that is started anew begins."""

@@ -17,8 +17,9 @@ from typing import Final
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, Encoder
+from msgspec.structs import replace
 
-from kcl_protocol.messages import Record
+from kcl_protocol.messages import Record, RecordSchema
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 # What a record takes in memory beside its text: the object itself, two views, a sequence number.
@@ -52,6 +53,48 @@ class RawRecord(Struct, gc=False, rename="camel"):
     def position(self) -> ExtendedSequenceNumber:
         """Where it stands in its shard; ValueError where the sequence number is none."""
         return ExtendedSequenceNumber(self.sequence_number, self.sub_sequence_number)
+
+
+class SchemaTexts(Struct, frozen=True, gc=False):
+    """A schema's version as texts of JSON with their quotes, in ASCII; shared by all of its records."""
+
+    name: Raw
+    version_id: Raw
+    data_format: Raw
+    definition: Raw
+
+    @classmethod
+    def of(cls, schema: RecordSchema) -> SchemaTexts:
+        """The same of plain texts."""
+        return cls(*map(_quoted, (schema.name, schema.version_id, schema.data_format, schema.definition)))
+
+
+_NO_TEXT: Final = Raw(b"null")
+
+
+class SchemaRecord(RawRecord, gc=False, rename="camel"):
+    """A user record whose schema is known: four more texts. They are fields of their own as no reader of records expects objects."""
+
+    schema_name: Raw = _NO_TEXT
+    schema_version_id: Raw = _NO_TEXT
+    schema_data_format: Raw = _NO_TEXT
+    schema_definition: Raw = _NO_TEXT
+
+    @classmethod
+    def of(cls, record: RawRecord, data: Raw, schema: SchemaTexts) -> SchemaRecord:
+        """A record with other data, and with its schema."""
+        return cls(
+            data,
+            record.partition_key,
+            record.sequence_number,
+            record.approximate_arrival_timestamp,
+            record.sub_sequence_number,
+            record.action,
+            schema.name,
+            schema.version_id,
+            schema.data_format,
+            schema.definition,
+        )
 
 
 Split = Callable[[RawRecord], Sequence[RawRecord]]
@@ -162,6 +205,7 @@ class Payload:
                 each.sequence_number,
                 each.approximate_arrival_timestamp,
                 each.sub_sequence_number,
+                _schema(each),
             )
             for each in self.records
         ]
@@ -179,13 +223,14 @@ EMPTY: Final = Payload((), 0)
 
 def raw_record(record: Record) -> RawRecord:
     """A decoded record as an undecoded one."""
-    return RawRecord(
-        Raw(encode_basestring_ascii(record.data).encode("ascii")),
-        Raw(encode_basestring_ascii(record.partition_key).encode("ascii")),
+    raw = RawRecord(
+        _quoted(record.data),
+        _quoted(record.partition_key),
         record.sequence_number,
         record.approximate_arrival_timestamp,
         record.sub_sequence_number,
     )
+    return raw if record.schema is None else SchemaRecord.of(raw, raw.data, SchemaTexts.of(record.schema))
 
 
 def _looks_aggregated(record: RawRecord) -> bool:
@@ -201,12 +246,21 @@ def _in_ascii(record: RawRecord) -> RawRecord:
     r"""The record with `\uXXXX` for what is outside ASCII: children read stdin in the encoding of their locale."""
     if bytes(record.partition_key).isascii():
         return record
-    return RawRecord(
-        record.data,
-        Raw(encode_basestring_ascii(_text(record.partition_key)).encode("ascii")),
-        record.sequence_number,
-        record.approximate_arrival_timestamp,
-        record.sub_sequence_number,
+    return replace(record, partition_key=_quoted(_text(record.partition_key)))
+
+
+def _quoted(text: str) -> Raw:
+    return Raw(encode_basestring_ascii(text).encode("ascii"))
+
+
+def _schema(record: RawRecord) -> RecordSchema | None:
+    if not isinstance(record, SchemaRecord):
+        return None
+    return RecordSchema(
+        _text(record.schema_name),
+        _text(record.schema_version_id),
+        _text(record.schema_data_format),
+        _text(record.schema_definition),
     )
 
 

@@ -27,6 +27,7 @@ from kcl_daemon.retrieval.batch import Batch, EndOfShard
 from kcl_daemon.retrieval.gate import BodyGate, Hold
 from kcl_daemon.retrieval.pacing import Answered, Pace
 from kcl_daemon.retrieval.payload import EMPTY, Payload
+from kcl_daemon.retrieval.schemas import Opening
 from kcl_daemon.retrieval.source import Source
 from kcl_daemon.retrieval.start import read_from
 
@@ -186,9 +187,12 @@ class Prefetch:
     async def _room(self) -> None:
         """Wait until the buffer may take one more answer, and until the worker may."""
         while not self._has_room():
-            self._taken = anyio.Event()
-            await self._taken.wait()
+            await self._wait_for_taker()
         self._hold = await self._gate.admit(self._expected_bytes, is_awaited=lambda: self._awaited)
+
+    async def _wait_for_taker(self) -> None:
+        self._taken = anyio.Event()
+        await self._taken.wait()
 
     def _has_room(self) -> bool:
         settings = self._settings
@@ -231,7 +235,10 @@ class Prefetch:
             if number:
                 await checkpoint()  # a million user records in aggregates would hold up renewals
             payload = self._source.undelivered(part)
-            if payload:
+            opening = self._source.opening(payload, self._troubled)
+            if opening is not None:
+                await self._put_opened(opening, behind_ms, whole.size_bytes)
+            elif payload:
                 self._put(self._batch(payload, behind_ms))
         # Empty answers must not take the place of full ones.
         if self._tells_empty and not self._buffer:
@@ -241,6 +248,18 @@ class Prefetch:
         if fetched.next_iterator is None:
             self._put(EndOfShard(fetched.child_shards))
         return Answered(len(whole), whole.data_bytes, behind_ms)
+
+    async def _put_opened(self, opening: Opening, behind_ms: int | None, whole_bytes: int) -> None:
+        """Records that may grow when they are opened: part by part, each when there is room for it."""
+        if self._hold is not None:
+            self._hold.resize(whole_bytes)  # it may be held for long
+        while (payload := await opening.next()) is not None:
+            while not self._has_room():
+                await self._wait_for_taker()
+            self._put(self._batch(payload, behind_ms))
+
+    def _troubled(self, reason: str | None) -> None:
+        self.trouble = reason
 
     def _batch(self, payload: Payload, behind_ms: int | None) -> Batch:
         """Counted as in hand by itself until it is released."""

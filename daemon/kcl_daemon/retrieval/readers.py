@@ -1,6 +1,6 @@
 """Which way each shard is read: by fan-out, by polling, or by polling because there can be no fan-out.
 
-Owns the choice, and taking KPL aggregates apart in either way. Knows nothing of leases and children.
+Owns the choice, and what is done to records in either way: KPL aggregates taken apart, schemas resolved. Knows nothing of leases and children.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import HashRange
 from kcl_daemon.ports import Clock, Kinesis, Log, Randomness, StreamRef
 from kcl_daemon.ports_fan_out import FanOut
+from kcl_daemon.ports_schemas import Schemas
 from kcl_daemon.retrieval.aggregate import Complaint, Deaggregator
 from kcl_daemon.retrieval.batch import Batch, EndOfShard
 from kcl_daemon.retrieval.fanout import FanOutReader
@@ -23,6 +24,7 @@ from kcl_daemon.retrieval.gate import BodyGate
 from kcl_daemon.retrieval.pacing import keeps_limits
 from kcl_daemon.retrieval.prefetch import Prefetch
 from kcl_daemon.retrieval.reader import Reader
+from kcl_daemon.retrieval.schemas import SchemaDecoder
 from kcl_daemon.retrieval.source import Source
 
 _RETRY_S = 5.0
@@ -38,6 +40,7 @@ class Readers:
         clock: for pauses.
         randomness: spreads retries.
         log: for what concerns all shards.
+        schemas: the registry that records are opened with, where the settings say so; None: there is none here.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Readers:
         clock: Clock,
         randomness: Randomness,
         log: Log,
+        schemas: Schemas | None = None,
     ) -> None:
         self._settings = settings
         self._kinesis = kinesis
@@ -58,16 +62,25 @@ class Readers:
         self._fan_out = fan_out if settings.retrieval.mode is RetrievalMode.FANOUT else None
         self._log = log
         self._consumers: dict[StreamRef, ConsumerRegistration] = {}
+        self._schemas = (
+            SchemaDecoder(schemas, on_failure=settings.schemas.on_failure, clock=clock, randomness=randomness)
+            if schemas is not None and settings.schemas.are_resolved
+            else None
+        )
 
     def reader(self, source: Source, *, hash_range: HashRange | None, log: Log) -> Reader:
         """The reader of a shard for one child.
 
         Args:
-            source: what is read; how aggregates are taken apart is added.
+            source: what is read; how aggregates are taken apart and records opened is added.
             hash_range: of the shard, as far as it is known.
             log: of the shard.
         """
-        source = replace(source, split=Deaggregator(hash_range, _complaint(log)))
+        source = replace(
+            source,
+            split=Deaggregator(hash_range, _complaint(log)),
+            schemas=None if self._schemas is None else self._schemas.of_shard(log),
+        )
         if self._fan_out is None:
             return self._polling(source, log)
         consumer = self._consumer_of(source.stream, self._fan_out)

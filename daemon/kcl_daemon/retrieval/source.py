@@ -9,6 +9,7 @@ from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Clock, Log, StreamRef
 from kcl_daemon.retrieval.payload import Payload, Split
+from kcl_daemon.retrieval.schemas import Opening, ShardSchemas, Trouble
 from kcl_daemon.retrieval.start import StartMemory, has_been_trimmed
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
@@ -24,6 +25,7 @@ class Source:
         timestamp_s: the configured starting time, if any.
         memory: shared by all readers that one consumer starts after one another.
         split: takes KPL aggregates apart; None: they are delivered as they are.
+        schemas: opens records of a schema registry; None: they are delivered as they are.
         stream_is_there: asked where the shard is not found; None: the stream is, so the shard must be gone.
     """
 
@@ -33,6 +35,7 @@ class Source:
     timestamp_s: float | None
     memory: StartMemory
     split: Split | None = None
+    schemas: ShardSchemas | None = None
     stream_is_there: Callable[[], Awaitable[bool]] | None = None
 
     async def wait_out(self, clock: Clock, pause_s: float) -> None:
@@ -62,6 +65,15 @@ class Source:
             # A checkpoint inside an aggregate does not cover the rest of it, and here it is delivered whole.
             checkpoint = ExtendedSequenceNumber(str(int(checkpoint.sequence_number) - 1))
         return payload.after(checkpoint)
+
+    def opening(self, payload: Payload, trouble: Trouble) -> Opening | None:
+        """What is still to be delivered, where it has to be opened first; None: it is as it should be.
+
+        Args:
+            payload: as `undelivered` gave it.
+            trouble: told why, while it cannot be opened.
+        """
+        return None if self.schemas is None else self.schemas.opening(payload, trouble)
 
     def look_at_beginning(self, first_sequence_number: str, log: Log) -> None:
         """Say where the first record is not the one that was to be the first."""

@@ -19,7 +19,7 @@ SOURCE = Path(kcl_daemon.__file__).parent
 REGION = "regionName = eu-west-1\n"
 EVERYTHING = (
     "fanoutFallbackToPolling = true\nleaseTablePitrEnabled = true\nleaseTableTags = a=b\n"
-    "migrateAllEntitiesToLeaseTable = true\n"
+    "migrateAllEntitiesToLeaseTable = true\nschemaRegistry = decode\n"
 )
 FILTER = GOOD.replace("streamName = orders", "streamFilter = log-*\nstreamNames = orders")
 # One call that is authorized by the calls it is made of.
@@ -27,7 +27,7 @@ TRANSACTION = "TransactWriteItems"
 
 
 def statements(more: str = "", account: str | None = None) -> dict[str, dict[str, Any]]:
-    document = policy(read(REGION + more).settings, ("kinesis", "dynamodb"), account=account)
+    document = policy(read(REGION + more).settings, ("kinesis", "dynamodb", "glue"), account=account)
     assert document["Version"] == "2012-10-17"
     return {statement["Sid"]: statement for statement in document["Statement"]}
 
@@ -44,7 +44,9 @@ def calls_in_the_source() -> set[str]:
         found |= set(re.findall(r"\.(?:run|call|_call|open|subscribe)\(\s*\"([A-Z][A-Za-z]+)\"", text))
         found |= {
             "".join(word.title() for word in name.split("_"))
-            for name in re.findall(r"(?:_client|clients?\.(?:kinesis|dynamodb))\.([a-z]+_[a-z_]+)\b", text)
+            for name in re.findall(
+                r"(?:_client|clients?\.(?:kinesis|dynamodb|glue))\.([a-z]+_[a-z_]+)\b", text
+            )
         }
     return found - {"Credentials", TRANSACTION}
 
@@ -62,12 +64,19 @@ def test_nothing_is_allowed_that_is_not_done() -> None:
 
 
 def test_no_right_is_for_everything() -> None:
-    for statement in statements(EVERYTHING, "111122223333").values():
+    found = statements(EVERYTHING, "111122223333")
+    assert found.pop("ReadSchemas")["Resource"] == ["*"]  # a version's id tells nothing of its schema
+    for statement in found.values():
         for resource in statement["Resource"]:
             assert resource.startswith(
                 ("arn:aws:kinesis:eu-west-1:111122223333:", "arn:aws:dynamodb:eu-west-1:1")
             )
         assert not any("*" in action for action in statement["Action"])
+
+
+def test_a_registry_is_read_only_where_it_is_asked() -> None:
+    assert statements("schemaRegistry = decode\n")["ReadSchemas"]["Action"] == ["glue:GetSchemaVersion"]
+    assert "ReadSchemas" not in statements("schemaRegistry = off\n")
 
 
 def test_a_polling_daemon_needs_no_consumer() -> None:

@@ -83,9 +83,10 @@ SAMPLES = {
     "sparkStateReset": "true",
     "sparkColumns": "aws",
     "cloudWatchClient.endpointOverride": "https://monitoring.example",
+    "glueClient.endpointOverride": "https://glue.example",
     **{
         f"{client}.{name}": "true"
-        for client in ("kinesisClient", "dynamoDbClient", "cloudWatchClient")
+        for client in ("kinesisClient", "dynamoDbClient", "cloudWatchClient", "glueClient")
         for name in ("fipsEnabled", "dualstackEnabled")
     },
     "dynamoDbClient.endpointDiscoveryEnabled": "true",
@@ -93,10 +94,13 @@ SAMPLES = {
     "AwsCredentialsProvider": "ProfileCredentialsProvider|staging",
     "AwsCredentialsProviderDynamoDB": "EnvironmentVariableCredentialsProvider",
     "AwsCredentialsProviderCloudWatch": "ContainerCredentialsProvider",
+    "AwsCredentialsProviderGlue": "StsAssumeRoleCredentialsProvider|arn:aws:iam::111122223333:role/reader|kcl",
     "noOfPersistedMetricsPerWorkerMetrics": "5",
     "childInheritCredentials": "false",
     "childMemoryLimitBytes": "100000000",
     "metricsLevel": "summary",
+    "schemaRegistry": "decode",
+    "schemaRegistryFailure": "passthrough",
     "metricsEnabledDimensions": "Operation, ShardId",
     "expandEnvironment": "true",
     "childProtocol": "kcl_1_0",
