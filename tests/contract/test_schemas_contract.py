@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from uuid import uuid4
+from uuid import uuid1
 
 import pytest
 from botocore.stub import Stubber
@@ -24,7 +24,7 @@ RECORD = '{"type": "record", "name": "Order", "doc": "\\u00e9", "fields": [{"nam
 
 @contextmanager
 def in_memory() -> Generator[Registered]:
-    version_id = str(uuid4())
+    version_id = str(uuid1())
     yield MemorySchemas(version_id), version_id
 
 
@@ -83,7 +83,7 @@ async def test_what_glue_refuses_is_told_in_our_words(code: str, error: type[Aws
             status = 500 if error is Unavailable else 400
             stub.add_client_error("get_schema_version", code, "no", http_status_code=status)
             with pytest.raises(error):
-                await schemas.schema(str(uuid4()))
+                await schemas.schema(str(uuid1()))
 
 
 async def test_an_answer_that_lacks_something_is_none() -> None:
@@ -93,7 +93,7 @@ async def test_an_answer_that_lacks_something_is_none() -> None:
         with Stubber(clients.glue) as stub:
             stub.add_response("get_schema_version", {"SchemaDefinition": "{}"})
             with pytest.raises(Unavailable, match="cannot be understood"):
-                await schemas.schema(str(uuid4()))
+                await schemas.schema(str(uuid1()))
 
 
 async def test_there_is_no_client_of_glue_where_nobody_wants_one() -> None:

@@ -84,8 +84,15 @@ class Talk:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def perform(self, action: Action, error: str | None = None) -> list[str]:
-        """The kinds of message that the library answers with, up to its status, and what its processor was told."""
+    def perform(self, action: Action, *errors: str | None) -> list[str]:
+        """The kinds of message that the library answers with, up to its status, and what its processor was told.
+
+        Args:
+            action: what the daemon says.
+            errors: what one checkpoint after another is answered with, all further ones as the last; none: done.
+        """
+        answers = iter(errors)
+        error: str | None = None
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -101,6 +108,7 @@ class Talk:
                 return [*said, ANSWERED]
             assert message["action"] == "checkpoint"
             said.append("ckpt")
+            error = next(answers, error)
             number = message.get("sequenceNumber")
             sub_number = message.get("subSequenceNumber")
             stdin.write(encode(CheckpointAnswer(number, sub_number, error)).decode("ascii"))
