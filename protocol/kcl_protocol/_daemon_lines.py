@@ -6,12 +6,10 @@ daemons. Knows nothing of what may be said when (`conversation`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from typing import Final, NoReturn, TypeGuard
+from typing import Final, TypeGuard
 
-import orjson
-
+from kcl_protocol._json import load
 from kcl_protocol.errors import RemoteProtocolError
 from kcl_protocol.messages import (
     CheckpointAnswer,
@@ -83,24 +81,12 @@ def _checkpoint_answer(fields: _Fields) -> CheckpointAnswer:
 
 def _object(line: bytes) -> _Fields:
     try:
-        value = _json(line)
+        value = load(line)
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"the daemon's line is not JSON ({error}): {_excerpt(line)}") from error
     if not _is_object(value):
         raise RemoteProtocolError(f"the daemon's line is not a JSON object: {_excerpt(line)}")
     return value
-
-
-def _json(line: bytes) -> object:
-    try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError:
-        # orjson refuses escaped lone surrogates, which a partition key may hold; the standard library keeps them.
-        return json.loads(line.decode(), parse_constant=_refuse_constant)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON value")
 
 
 def _process_records(fields: _Fields) -> ProcessRecords:

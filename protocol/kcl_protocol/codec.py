@@ -7,13 +7,11 @@ may print (`_child_lines`), a client reads what a daemon says (`_daemon_lines`).
 
 from __future__ import annotations
 
-from json.encoder import encode_basestring_ascii
 from typing import assert_never
-
-import orjson
 
 from kcl_protocol._child_lines import Echo, Stray, decode_child_line
 from kcl_protocol._daemon_lines import decode_daemon_line
+from kcl_protocol._json import dump_line
 from kcl_protocol.messages import (
     CheckpointAnswer,
     CheckpointRequest,
@@ -41,29 +39,7 @@ def encode(message: Message) -> bytes:
     Raises:
         TypeError: an integer does not fit in 64 bits.
     """
-    fields = _fields(message)
-    try:
-        line = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
-    except orjson.JSONEncodeError:  # a lone surrogate, which has no UTF-8 form but has an escape
-        return _encode_escaped(fields)
-    # orjson cannot escape by itself. Most lines need nothing: they pay for this check, others for a second run.
-    return line if line.isascii() else _encode_escaped(fields)
-
-
-def _encode_escaped(fields: dict[str, object]) -> bytes:
-    _escape(fields)
-    records = fields.get("records")
-    if isinstance(records, list):
-        for record in records:
-            _escape(record)
-    return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _escape(fields: dict[str, object]) -> None:
-    """Put ready-made JSON in place of the texts that are not ASCII."""
-    for name, value in fields.items():
-        if isinstance(value, str) and not value.isascii():
-            fields[name] = orjson.Fragment(encode_basestring_ascii(value))
+    return dump_line(_fields(message))
 
 
 def _fields(message: Message) -> dict[str, object]:

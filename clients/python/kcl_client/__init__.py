@@ -18,6 +18,7 @@ from kcl_protocol.errors import (
     CheckpointThrottled,
     UnknownCheckpointError,
 )
+from kcl_protocol.messages import RecordSchema
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Position",
     "Record",
     "RecordProcessor",
+    "RecordSchema",
     "Scalar",
     "ShardStart",
     "UnknownCheckpointError",

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final, cast
 
 from kcl_protocol import messages
+from kcl_protocol.messages import RecordSchema
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 Scalar = str | int | float | bool | None
@@ -82,6 +83,11 @@ class Record:
     def position(self) -> ExtendedSequenceNumber:
         """Both numbers together: what a checkpoint takes, and what sorts records of one shard."""
         return ExtendedSequenceNumber(self._wire.sequence_number, self._wire.sub_sequence_number)
+
+    @property
+    def schema(self) -> RecordSchema | None:
+        """The schema that it was written with, where the daemon asks a registry; `kcl_client.schemas` decodes by it."""
+        return self._wire.schema
 
     @property
     def arrival_ms(self) -> int | None:

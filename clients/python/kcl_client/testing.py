@@ -28,6 +28,7 @@ from kcl_protocol.messages import (
     Message,
     ProcessRecords,
     Record,
+    RecordSchema,
     ShardEnded,
     ShutdownRequested,
 )
@@ -84,6 +85,7 @@ def make_record(
     sub_sequence_number: int = 0,
     partition_key: str = "key",
     arrival_ms: int | None = None,
+    schema: RecordSchema | None = None,
 ) -> Record:
     """A record for `drive` where more than the payload matters; text becomes UTF-8."""
     payload = data.encode() if isinstance(data, str) else data
@@ -93,6 +95,7 @@ def make_record(
         sequence_number=sequence_number,
         approximate_arrival_timestamp=arrival_ms,
         sub_sequence_number=sub_sequence_number,
+        schema=schema,
     )
 
 

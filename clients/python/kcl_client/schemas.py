@@ -1,0 +1,159 @@
+"""Decodes records by the schema that came with them (`schemaRegistry = DECODE`): Avro, JSON and Protocol buffers.
+
+Owns which library reads which format, and what was made of each schema. Needs `pip install 'kcl-daemon[schemas]'` for Avro
+(fastavro) and Protocol buffers (protobuf, and grpcio-tools for the text of a schema); JSON needs nothing. Not imported
+by the rest of the client.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from importlib.resources import files
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from kcl_client.records import Record
+from kcl_protocol.messages import RecordSchema
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.message import Message
+
+__all__ = ["CannotDecode", "NoSchema", "decode"]
+
+_SCHEMAS_MOST: Final = 256
+_FILE: Final = "schema.proto"
+_LOW: Final = 0x7F
+_MORE: Final = 0x80
+_INDEX_BYTES_MOST: Final = 5
+
+
+class NoSchema(ValueError):
+    """Raised when a record came without a schema: it had none, or `schemaRegistry` is not set."""
+
+
+class CannotDecode(ValueError):
+    """Raised when a schema or the data is not what it should be; says which, and why."""
+
+
+def decode(record: Record) -> object:
+    """What the producer wrote.
+
+    Avro: what fastavro makes of it, a dict for an Avro record. JSON: dict, list or scalar; the schema is not enforced, as
+    the producer did that. Protocol buffers: a `google.protobuf.message.Message` of a class made from the schema; see
+    `google.protobuf.json_format.MessageToDict` for a dict.
+
+    What a schema is turned into is kept for the last 256 of them.
+
+    Raises:
+        NoSchema: the record has none.
+        CannotDecode: the data does not fit the schema, or the schema cannot be understood.
+        ImportError: the library for the format is not installed; names the extra.
+    """
+    schema = record.schema
+    if schema is None:
+        raise NoSchema(f"record {record.position} came without a schema")
+    read = _reader(schema)
+    try:
+        return read(record.data)
+    except Exception as error:  # the libraries raise what they like, IndexError and struct.error among it
+        raise CannotDecode(
+            f"record {record.position} does not fit schema {schema.name} ({schema.version_id}): {error!r}"
+        ) from error
+
+
+@lru_cache(_SCHEMAS_MOST)
+def _reader(schema: RecordSchema) -> Callable[[bytes], object]:
+    match schema.data_format:
+        case "JSON":
+            return json.loads
+        case "AVRO":
+            make = _avro
+        case "PROTOBUF":
+            make = _protobuf
+        case other:
+            raise CannotDecode(f"schema {schema.name} is of the format {other}, which is not known here")
+    try:
+        return make(schema.definition)
+    except ImportError as error:
+        message = f"{schema.data_format} needs {error.name}: pip install 'kcl-daemon[schemas]'"
+        raise ImportError(message, name=error.name) from error
+    except Exception as error:  # as above
+        raise CannotDecode(
+            f"schema {schema.name} ({schema.version_id}) cannot be understood: {error}"
+        ) from error
+
+
+def _avro(definition: str) -> Callable[[bytes], object]:
+    import fastavro  # noqa: PLC0415 - an optional extra
+
+    parsed = fastavro.parse_schema(json.loads(definition))
+
+    def read(data: bytes) -> object:
+        rest = BytesIO(data)
+        found = fastavro.schemaless_reader(rest, parsed, None)
+        if rest.read(1):
+            raise ValueError("there are bytes behind its end")
+        return found
+
+    return read
+
+
+def _protobuf(definition: str) -> Callable[[bytes], object]:
+    from google.protobuf import descriptor_pool, message_factory  # noqa: PLC0415 - an optional extra
+
+    pool = descriptor_pool.DescriptorPool()
+    for file in _compiled(definition).file:
+        pool.Add(file)
+    described = pool.FindFileByName(_FILE)
+    messages = [each for top in described.message_types_by_name.values() for each in _with_nested(top)]
+    # The producer's library numbers the messages of a schema by their full names, nested ones among them.
+    messages.sort(key=lambda each: each.full_name)
+    classes = [message_factory.GetMessageClass(each) for each in messages]
+
+    def read(data: bytes) -> Message:
+        index, at = _varint(data)
+        if index >= len(classes):
+            raise ValueError(f"it names message {index} of {len(classes)}")
+        found = classes[index]()
+        found.ParseFromString(data[at:])
+        return found
+
+    return read
+
+
+def _with_nested(message: Descriptor) -> list[Descriptor]:
+    return [message, *(each for nested in message.nested_types for each in _with_nested(nested))]
+
+
+def _compiled(definition: str) -> FileDescriptorSet:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - an optional extra
+    from grpc_tools import protoc  # noqa: PLC0415 - an optional extra
+
+    with TemporaryDirectory(prefix="kcl-schema-") as name:
+        folder = Path(name)
+        (folder / _FILE).write_text(definition, "utf-8")
+        compiled = folder / "compiled"
+        options = [f"-I{folder}", f"-I{files('grpc_tools') / '_proto'}", "--include_imports"]
+        if protoc.main(["protoc", *options, f"--descriptor_set_out={compiled}", _FILE]) != 0:
+            _refuse()
+        return FileDescriptorSet.FromString(compiled.read_bytes())
+
+
+def _refuse() -> NoReturn:
+    raise ValueError("it is no .proto text; the compiler says more on stderr")
+
+
+def _varint(data: bytes) -> tuple[int, int]:
+    """A number without a sign, and the place after it; ValueError where there is none."""
+    number = 0
+    for place, byte in enumerate(data[:_INDEX_BYTES_MOST]):
+        number |= (byte & _LOW) << 7 * place
+        if byte < _MORE:
+            return number, place + 1
+    raise ValueError("it does not begin with the number of a message")

@@ -1,0 +1,57 @@
+"""The Python client needs nothing but Python, and is there at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import kcl_client
+import kcl_protocol
+
+FOLDERS = [str(Path(package.__file__).parents[1]) for package in (kcl_client, kcl_protocol)]
+IMPORT_MOST_S = 0.05
+WITHIN_S = 60
+
+# Isolated and without site-packages: the standard library and the two folders are all there is.
+BARE = f"""
+import sys
+sys.path[:0] = {FOLDERS!r}
+import kcl_client
+from kcl_client import testing
+
+class Upper(kcl_client.RecordProcessor):
+    def process_records(self, batch, checkpointer):
+        for record in batch:
+            print(record.text().upper(), record.partition_key.encode("ascii", "backslashreplace"))
+        checkpointer.checkpoint()
+
+class Async(kcl_client.AsyncRecordProcessor):
+    async def process_records(self, batch, checkpointer):
+        await checkpointer.checkpoint()
+
+records = ["one", testing.make_record("two", sequence_number="8", partition_key="\\ud800\\u00e9")]
+report = testing.drive(Upper(), records, checkpoint_errors=["ThrottlingException"])
+assert report.exit_code == 0 and report.exception is None, report
+assert testing.drive(Async(), ["one"]).exit_code == 0
+foreign = {{name.partition(".")[0] for name in sys.modules}} - sys.stdlib_module_names
+print(sorted(foreign - {{"kcl_client", "kcl_protocol", "__main__"}}))
+"""
+TIMED = "import time; began = time.process_time(); import kcl_client; print(time.process_time() - began)"
+
+
+def run(*words: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False, timeout=WITHIN_S
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_it_runs_on_the_standard_library_alone() -> None:
+    assert run("-I", "-S", "-c", BARE) == ["ONE b'key'", r"TWO b'\\ud800\\xe9'", "[]"]
+
+
+def test_importing_it_takes_less_than_50_ms() -> None:
+    """Of CPU, the best of five: what else the machine does is not the import's."""
+    assert min(float(run("-c", TIMED)[0]) for _ in range(5)) < IMPORT_MOST_S
