@@ -78,7 +78,7 @@ _PARAMETERS: Final[list[click.Parameter]] = [
         help="Create this stream; repeatable.",
     ),
     _port("--kinesis-port", "Kinesis"),
-    _port("--dynamodb-port", "DynamoDB and STS"),
+    _port("--dynamodb-port", "DynamoDB, STS and Glue"),
     _port("--cloudwatch-port", "CloudWatch"),
     click.Option(
         ["--format", "form"],
@@ -136,8 +136,8 @@ local: Final = click.Command(
     "local",
     callback=_run,
     params=_PARAMETERS,
-    short_help="Serve Kinesis, DynamoDB, STS and CloudWatch on this machine.",
-    help="Serve Kinesis, DynamoDB, STS and CloudWatch on loopback, in memory, until SIGINT or SIGTERM.\n\n"
+    short_help="Serve Kinesis, DynamoDB, STS, Glue and CloudWatch on this machine.",
+    help="Serve Kinesis, DynamoDB, STS, Glue and CloudWatch on loopback, in memory, until SIGINT or SIGTERM.\n\n"
     "What is printed comes when all of them answer: environment variables that lead any AWS SDK there, with "
     "credentials that nobody checks.",
 )

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Timer
 from typing import Final
@@ -24,6 +24,7 @@ from kcl_protocol.messages import (
     LeaseLost,
     ProcessRecords,
     Record,
+    RecordSchema,
     ShardEnded,
     ShutdownRequested,
 )
@@ -33,6 +34,7 @@ ROOT: Final = Path(__file__).parents[2]
 WITHIN_S: Final = 60.0
 NUMBER: Final = "49640000000000000000000000000000000000000000000000000115"
 PLAIN: Final = Record("eyJpZCI6N30=", "order-7", NUMBER, approximate_arrival_timestamp=1_735_689_600_250)
+SCHEMA: Final = RecordSchema("order", "b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63", "JSON", '{"type": "object"}')
 ODD_KEY: Final = 'a "quoted" \\ key, \u00e9\U0001f600\u2028 and more'
 ANSWERED: Final = "ok"
 
@@ -65,6 +67,7 @@ CASES: Final = (
         "record of 1 MiB",
         ProcessRecords([Record("QUJD" * (2**20 // 3), "k", NUMBER, approximate_arrival_timestamp=1)], 0),
     ),
+    Case("record with a schema", ProcessRecords([replace(PLAIN, schema=SCHEMA)], 0)),
     Case(
         "key with quotes, emoji, U+2028; C locale",
         ProcessRecords([Record("YQ==", ODD_KEY, NUMBER, approximate_arrival_timestamp=1)], 0),
