@@ -70,7 +70,7 @@ class MotoEndpoint:
     def __init__(self, service: Service, others: Mapping[str, Other] | None = None) -> None:
         self._service = service
         self._application = create_backend_app(service.backend)
-        self._others = dict(others or {})
+        self._others: dict[str, Other] = dict(others or {})
         self._applications: dict[Other, WSGIApplication] = {}
         self._faults = Faults()
         self.calls: Counter[str] = Counter()

@@ -79,6 +79,7 @@ async def test_what_glue_refuses_is_told_in_our_words(code: str, error: type[Aws
     with local_clients(glue="http://127.0.0.1:1") as clients:
         schemas = build_schemas(clients)
         assert schemas is not None
+        assert clients.glue is not None
         with Stubber(clients.glue) as stub:
             status = 500 if error is Unavailable else 400
             stub.add_client_error("get_schema_version", code, "no", http_status_code=status)
@@ -90,6 +91,7 @@ async def test_an_answer_that_lacks_something_is_none() -> None:
     with local_clients(glue="http://127.0.0.1:1") as clients:
         schemas = build_schemas(clients)
         assert schemas is not None
+        assert clients.glue is not None
         with Stubber(clients.glue) as stub:
             stub.add_response("get_schema_version", {"SchemaDefinition": "{}"})
             with pytest.raises(Unavailable, match="cannot be understood"):

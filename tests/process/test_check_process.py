@@ -58,8 +58,15 @@ def test_an_application_is_looked_at_before_and_after_its_first_start(local: Loc
             app.wait_done()
             daemon.stop()
         rows = app.rows()
-        after = check(app, file)
+        with_registry = {
+            "schemaRegistry": "decode",
+            "glueClient.endpointOverride": local.dynamodb_url,
+            "retrievalMode": "POLLING",
+        }
+        after = check(app, app.write_properties("w", CAREFUL, with_registry))
         assert after.returncode == 0
+        assert "schema registry: GetSchemaVersion is allowed" in after.stdout
+        assert "schema registry" not in before.stdout
         for table in (name, f"{name}-WorkerMetricStats", f"{name}-CoordinatorState"):
             assert f"table {table}: rows can be read and written" in after.stdout
         assert app.rows() == rows
@@ -76,7 +83,8 @@ def test_a_stream_that_is_not_there_is_told_with_advice(local: Local, tmp_path: 
 
 def test_endpoints_that_do_not_answer_are_findings(local: Local, tmp_path: Path) -> None:
     with application(local, tmp_path, "check-nowhere", shards=0) as app:
-        nowhere = {"kinesisEndpoint": "http://127.0.0.1:1", "dynamoDBEndpoint": "http://127.0.0.1:1"}
+        names = ("kinesisEndpoint", "dynamoDBEndpoint", "glueClient.endpointOverride")
+        nowhere = {**dict.fromkeys(names, "http://127.0.0.1:1"), "schemaRegistry": "decode"}
         done = check(app, app.write_properties("w", CAREFUL, nowhere))
         assert done.returncode == 1
-        assert done.stdout.count("check the network") == 4
+        assert done.stdout.count("check the network") == 5

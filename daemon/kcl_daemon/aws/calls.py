@@ -89,7 +89,7 @@ class Lane:
 
     Args:
         slots: calls at the same time; more wait in order of arrival.
-        not_found: what a missing resource is called here: StreamNotFound or TableNotFound.
+        not_found: what a missing resource is called here: StreamNotFound, TableNotFound or SchemaNotFound.
     """
 
     def __init__(self, slots: int, *, not_found: type[AwsError]) -> None:

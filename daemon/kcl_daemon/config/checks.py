@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from kcl_daemon.config.credentials import GLUE_CREDENTIALS
 from kcl_daemon.config.key import Key
 from kcl_daemon.config.keys import (
     FASTEST_READS_MS,
@@ -19,9 +20,11 @@ from kcl_daemon.config.keys import (
     STREAM_NAME,
 )
 from kcl_daemon.config.keys_children import BACKOFF_FIRST, BACKOFF_MOST
+from kcl_daemon.config.keys_schemas import SCHEMA_FAILURE, SCHEMA_REGISTRY
 from kcl_daemon.config.keys_tables import LEASE_BILLING_MODE, MIGRATION_BAKE_TIME, SIZINGS
 from kcl_daemon.config.kinds import StreamArn
 from kcl_daemon.config.notices import Notice, Problem
+from kcl_daemon.config.schema_settings import SchemaRegistry
 from kcl_daemon.config.settings import ChildSettings, LeaseSettings
 from kcl_daemon.config.table_settings import BillingMode
 from kcl_daemon.leases.table_migration_steps import complete_bake_s
@@ -40,7 +43,7 @@ def across(values: dict[str, object], lines: Mapping[str, int]) -> tuple[list[Pr
     """
     problems = [*_heartbeat(values, lines), *_backoff(values, lines), *_capacities(values, lines)]
     put_right = [*_idle_time(values, lines), *_bake_time(values, lines)]
-    return problems, [*put_right, *_arn(values, lines), *_unused(values, lines)]
+    return problems, [*put_right, *_arn(values, lines), *_unused(values, lines), *_schemas(values, lines)]
 
 
 def _heartbeat(values: Mapping[str, object], lines: Mapping[str, int]) -> list[Problem]:
@@ -87,6 +90,16 @@ def _unused(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator[
             if values.get(key.name):
                 why = f"the table is made on demand; {sizing.billing_mode.name} = PROVISIONED makes it count"
                 yield Notice("property_has_no_effect", key.name, lines[key.name], {"why": why})
+
+
+def _schemas(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator[Notice]:
+    """What is about a registry that nobody asks."""
+    if values.get(SCHEMA_REGISTRY.name) is SchemaRegistry.DECODE:
+        return
+    for name in lines:
+        if name == SCHEMA_FAILURE.name or name.startswith("glueClient.") or name == GLUE_CREDENTIALS:
+            why = f"no schema registry is asked; {SCHEMA_REGISTRY.name} = DECODE makes it count"
+            yield Notice("property_has_no_effect", name, lines[name], {"why": why})
 
 
 def _problem(reason: str, one: tuple[Key, int], other: tuple[Key, int], lines: Mapping[str, int]) -> Problem:

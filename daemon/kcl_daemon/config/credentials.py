@@ -18,6 +18,7 @@ from kcl_daemon.config.notices import Notice
 from kcl_daemon.observe.redact import shown
 
 _PREFIX: Final = "AwsCredentialsProvider"
+GLUE_CREDENTIALS: Final = f"{_PREFIX}Glue"
 
 SOURCES: Final = {source.value: (source,) for source in Source}
 # What the SDK 1.x called them; the Java daemon 3.x knows none of these names.

@@ -40,11 +40,12 @@ def test_known_codes_have_their_kind(code: str, kind: type[AwsError]) -> None:
     assert error.operation == "GetRecords"
 
 
+@pytest.mark.parametrize("code", ["ResourceNotFoundException", "EntityNotFoundException"])
 @pytest.mark.parametrize("kind", [StreamNotFound, TableNotFound])
-def test_a_missing_resource_is_what_the_caller_asks_for(kind: type[AwsError]) -> None:
-    error = service_error("ResourceNotFoundException", "", operation="X", not_found=kind)
+def test_a_missing_resource_is_what_the_caller_asks_for(kind: type[AwsError], code: str) -> None:
+    error = service_error(code, "", operation="X", not_found=kind)
     assert type(error) is kind
-    assert str(error) == "X: ResourceNotFoundException"
+    assert str(error) == f"X: {code}"
 
 
 @pytest.mark.parametrize(

@@ -91,14 +91,17 @@ def test_each_service_is_asked_as_its_own_and_else_as_kinesis_is() -> None:
             services.credentials("kinesis").access_key,
             services.credentials("dynamodb").access_key,
             services.credentials("cloudwatch").access_key,
+            services.credentials("glue").access_key,
         ]
 
     staging = (Provider(Source.PROFILE, profile_name="staging"),)
-    assert keys(CredentialsSettings()) == ["of-environment"] * 3
-    assert keys(CredentialsSettings(kinesis=staging)) == ["of-staging"] * 3
-    assert keys(CredentialsSettings(dynamodb=staging)) == ["of-environment", "of-staging", "of-environment"]
+    assert keys(CredentialsSettings()) == ["of-environment"] * 4
+    assert keys(CredentialsSettings(kinesis=staging)) == ["of-staging"] * 4
+    other = ["of-environment"]
+    assert keys(CredentialsSettings(dynamodb=staging)) == [*other, "of-staging", *other, *other]
     apart = CredentialsSettings(kinesis=staging, cloudwatch=(Provider(),))
-    assert keys(apart) == ["of-staging", "of-staging", "of-environment"]
+    assert keys(apart) == ["of-staging", "of-staging", *other, "of-staging"]
+    assert keys(CredentialsSettings(glue=staging)) == [*other * 3, "of-staging"]
 
 
 @pytest.mark.usefixtures("machine")
@@ -112,13 +115,15 @@ def test_each_service_has_its_own_region_and_kind_of_endpoint() -> None:
                 dualstack=True, account_id_endpoint_mode="disabled", endpoint_discovery=False
             ),
             of_cloudwatch=ServiceSettings(region_name="us-west-2"),
+            of_glue=ServiceSettings(region_name="us-east-1", fips=True),
         )
     )
-    clients: list[Any] = [services.client(name, 1) for name in ("kinesis", "dynamodb", "cloudwatch")]
+    clients: list[Any] = [services.client(name, 1) for name in ("kinesis", "dynamodb", "cloudwatch", "glue")]
     assert [client.meta.endpoint_url for client in clients] == [
         "https://kinesis-fips.us-east-1.amazonaws.com",
         "https://dynamodb.eu-west-1.api.aws",
         "http://127.0.0.1:9",
+        "https://glue-fips.us-east-1.amazonaws.com",
     ]
     assert clients[2].meta.region_name == "us-west-2"
     assert clients[1].meta.config.account_id_endpoint_mode == "disabled"

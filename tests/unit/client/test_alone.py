@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import kcl_client
 import kcl_protocol
 
-FOLDERS = [str(Path(package.__file__).parents[1]) for package in (kcl_client, kcl_protocol)]
+FOLDERS = [str(Path(inspect.getfile(package)).parents[1]) for package in (kcl_client, kcl_protocol)]
 IMPORT_MOST_S = 0.05
 WITHIN_S = 60
 

@@ -13,8 +13,10 @@ from kcl_client import Batch, ExtendedSequenceNumber, Record
 from kcl_protocol import messages
 
 
-def record(data: str = "", **fields: int) -> Record:
-    return Record(messages.Record(data, "key", "17", **fields))
+def record(
+    data: str = "", *, approximate_arrival_timestamp: int | None = None, sub_sequence_number: int = 0
+) -> Record:
+    return Record(messages.Record(data, "key", "17", approximate_arrival_timestamp, sub_sequence_number))
 
 
 @given(st.binary())
