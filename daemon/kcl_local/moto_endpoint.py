@@ -70,7 +70,7 @@ class MotoEndpoint:
     def __init__(self, service: Service, others: Mapping[str, Other] | None = None) -> None:
         self._service = service
         self._application = create_backend_app(service.backend)
-        self._others: dict[str, Other] = dict(others or {})
+        self._others: Mapping[str, Other] = others or {}
         self._applications: dict[Other, WSGIApplication] = {}
         self._faults = Faults()
         self.calls: Counter[str] = Counter()
@@ -118,7 +118,8 @@ class MotoEndpoint:
         return drop(request) if fault.code == DROP else self._failure(operation, fault.code)
 
     def _other(self, target: str) -> WSGIApplication:
-        name = next(name for prefix, name in self._others.items() if target.startswith(prefix))
+        prefix = next(prefix for prefix in self._others if target.startswith(prefix))
+        name = self._others[prefix]
         if name not in self._applications:
             get_backend(name).reset()  # what an earlier server of this process left behind
             self._applications[name] = create_backend_app(name)
