@@ -113,7 +113,7 @@ class Progress:
 
         Where a child fails at the same records again and again, empty answers on the way to them are none.
         """
-        return not (self.failures and self.heard.behind_ms)
+        return not self.failures or self.heard.at_tip
 
     def waits(self, cause: Cause, detail: str = "") -> None:
         """From now on it waits for this; said again with other words, it still waits since the first time."""

@@ -108,8 +108,10 @@ def see(progress: Progress, limits: Limits, now_s: float) -> Seen:
             detail, since_s = heard.trouble, max(since_s, heard.answered_s)
         elif now_s - heard.answered_s > limits.answer_s:
             detail, since_s = "no answer", max(since_s, heard.answered_s)
-        elif heard.empty_s == heard.answered_s or not heard.behind_ms:
+        elif heard.at_tip:
             cause = Cause.NOTHING_NEW
+        else:
+            detail = "answers without records, although there are some"
     elif cause is Cause.CHILD and progress.refused is not None:
         # It may be the child that tries again and again, but it is not the child that is in the way.
         cause, detail = Cause.DYNAMODB, progress.refused
