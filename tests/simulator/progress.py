@@ -30,7 +30,12 @@ LOOK_S: Final = 2.0
 _SLACK_S: Final = 15.0
 # After a pause the watchdog waits a minute before it judges again.
 _AFTER_PAUSE_S: Final = 65.0
-_GONE_UNNOTICED_S: Final = 40.0
+# A question that is not answered is asked again, several times at worst.
+# No limit is shorter, and nobody takes longer than this to do what he was given.
+LEAST_S: Final = 4.0
+# Where it waits for one after the other, each time not for too long, and its children fail.
+_ALL_IN_TURN_S: Final = 150.0
+_UNNOTICED_S: Final = 60.0
 
 
 class Looked(Protocol):
@@ -67,6 +72,7 @@ class _Standing:
         since_s: virtual time since when.
         cause: what it last said.
         cause_since_s: since when it says so.
+        parents_finished_s: since when it has no parents to wait for; None: it has.
     """
 
     watched: Watched
@@ -74,6 +80,7 @@ class _Standing:
     since_s: float
     cause: Cause
     cause_since_s: float
+    parents_finished_s: float | None = None
 
 
 class ProgressRules:
@@ -99,11 +106,13 @@ class ProgressRules:
         self._workers = workers
         self._standing: dict[tuple[str, str], _Standing] = {}
         self._excused_until_s: dict[str, float] = {}
+        self._looked_s = 0.0
         self.told = 0
         """How many stalls were found that had been told of."""
 
     def look(self) -> None:
         """Report whatever stands still silently, or with a cause that cannot be."""
+        self._judge_words()
         before, self._standing = self._standing, {}
         for worker in self._workers():
             if worker.life.is_paused:
@@ -135,10 +144,23 @@ class ProgressRules:
             standing = _Standing(watched, state, now(), seen.cause, now())
         else:
             standing = before
+            if standing.cause is Cause.PARENT is not seen.cause:
+                standing.since_s = now()  # it did not have to get on before
             if standing.cause is not seen.cause:
                 standing.cause, standing.cause_since_s = seen.cause, now()
         self._standing[worker.worker_id, watched.key] = standing
         self._judge(worker, watchdog, shard, standing, seen)
+
+    def _judge_words(self) -> None:
+        """Whether those that were said to stand still did."""
+        for (worker_id, key), told_s in self._trace.stalls.items():
+            reached = self._deliveries.reached.get((worker_id, key))
+            if told_s > self._looked_s and reached is not None and told_s - LEAST_S < reached.at_s <= told_s:
+                report(
+                    "false_alarm",
+                    f"{worker_id} says that {key} stands still, it got on at {reached.at_s:.3f}",
+                )
+        self._looked_s = now()
 
     def _has_work(self, shard: ShardTruth, stored: ExtendedSequenceNumber | None) -> bool:
         """Whether there is something to do in a shard, and everybody might know by now."""
@@ -161,11 +183,17 @@ class ProgressRules:
                 if now() - written_s > watchdog.limits.answer_s + _SLACK_S:
                     report("false_nothing_new", f"{what}, but {number} comes next")
         elif seen.cause is Cause.PARENT:
-            if says_s > _SLACK_S and not self._waits_for_parent(shard):
+            if self._waits_for_parent(shard):
+                standing.parents_finished_s = None
+            elif standing.parents_finished_s is None:
+                standing.parents_finished_s = now()
+            elif now() - standing.parents_finished_s > _UNNOTICED_S:
                 report("false_parent", f"{what}, but its parents are finished")
-        elif seen.cause is Cause.STREAM and says_s > _GONE_UNNOTICED_S:
+        elif seen.cause is Cause.STREAM and says_s > _UNNOTICED_S:
             report("false_stream", f"{what}, but the stream is there")
-        if seen.limit_s is None or for_s <= seen.limit_s + _SLACK_S:
+        limit_s = watchdog.limits.of(seen.cause)
+        is_one_wait = limit_s is not None and says_s > limit_s + _SLACK_S
+        if not is_one_wait and (for_s <= _ALL_IN_TURN_S or seen.cause is Cause.PARENT):
             return
         told_s = self._trace.stalls.get((worker.worker_id, LeaseKey(shard.shard_id)))
         if told_s is None or not watchdog.is_stalled(standing.watched):

@@ -107,7 +107,6 @@ class Consumer:
             if not waiting:
                 self._held.progress.moved()
                 return True
-            self._held.progress.waits(Cause.PARENT, ", ".join(sorted(waiting)))
             (self._log.debug if said else self._log.info)("shard_waits_for_parents", parents=sorted(waiting))
             said = True
             await self._interrupts.interruptible(
@@ -149,6 +148,10 @@ class Consumer:
                 row = await self._parts.table.get(self._held.lease.key_of(shard_id))
                 parents[shard_id] = None if row is None else lease_from_row(row)
         except (AwsError, ValueError) as error:
+            self._held.progress.waits(Cause.PARENT, str(error))
             self._log.warning("parents_unreadable", error=str(error))
             return self._held.lease.parent_shard_ids
-        return unfinished_parents(self._held.lease, parents)
+        unfinished = unfinished_parents(self._held.lease, parents)
+        if unfinished:
+            self._held.progress.waits(Cause.PARENT, ", ".join(sorted(unfinished)))
+        return unfinished

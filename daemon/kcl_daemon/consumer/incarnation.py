@@ -79,7 +79,7 @@ class Incarnation:
 
         Cancelled: the child is killed, nothing is written.
         """
-        self._progress.waits(Cause.STARTING)
+        self._progress.starts()
         try:
             child = await self._parts.children.start(self._held.lease.shard_id, self._told_stream)
         except ChildStartFailed as failed:
@@ -196,7 +196,7 @@ class Incarnation:
     async def _deliver(self, dialogue: Dialogue, reader: Reader) -> EndOfShard | None:
         """Batch by batch until the shard ends, or until called away (None)."""
         while True:
-            self._progress.waits(Cause.KINESIS)
+            self._progress.awaits_records()
             item = await self._interrupts.interruptible(reader.next)
             if dialogue.silent:
                 raise await dialogue.exited("idle")
@@ -231,8 +231,7 @@ class Incarnation:
             if self._interrupts.call is not Call.NONE:
                 return None
         self._checkpointer.shard_ended()
-        self._progress.moved()
-        self._progress.works("shardEnded")
+        self._progress.shard_ended()
         await dialogue.perform(self._dialect.shard_ended)
         if self._held.lease.is_finished:
             return Finished()

@@ -12,7 +12,7 @@ from typing import Protocol
 from kcl_daemon.errors import ChildTimedOut
 from kcl_daemon.progress.cause import Cause
 from kcl_daemon.progress.heard import Heard
-from kcl_protocol.sequence import ExtendedSequenceNumber
+from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 
 
 class SeenChild(Protocol):
@@ -44,12 +44,15 @@ class Progress:
         cause: what it waits for. `KINESIS` stands for every wait for records; `rules.see` tells whether there are any.
         detail: more words on it.
         since_s: monotonic seconds since when.
+        hungry_s: since when it waits for records and has been given none.
         heard: what the readers write into.
         records: handed over and done.
         data_bytes: of those.
         failures: children that failed since the last progress.
+        failing_s: when the first of these failed.
         failure: how the last of these failed; empty: none did.
         refused: why the last checkpoint could not be written; None where it could.
+        refused_s: since when none could.
         child: the child process, None while there is none.
         child_since_s: when it was started.
         children: how many were started.
@@ -71,17 +74,20 @@ class Progress:
         "data_bytes",
         "detail",
         "doing",
+        "failing_s",
         "failure",
         "failures",
         "heard",
+        "hungry_s",
         "records",
         "refused",
+        "refused_s",
         "since_s",
     )
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._moved_s = self.since_s = monotonic()
+        self._moved_s = self.since_s = self.hungry_s = self.failing_s = self.refused_s = monotonic()
         self._furthest: ExtendedSequenceNumber | None = None
         self._end_conversation: Callable[[], None] = _nobody_to_end
         self._timed_out: ChildTimedOut | None = None
@@ -122,6 +128,16 @@ class Progress:
             self.cause, self.since_s = cause, now_s
         self.detail = detail
 
+    def starts(self) -> None:
+        """A child is being started."""
+        self.waits(Cause.STARTING)
+
+    def awaits_records(self) -> None:
+        """The child is free."""
+        if self.cause is not Cause.KINESIS:
+            self.waits(Cause.KINESIS)
+            self.hungry_s = self.since_s
+
     def works(self, doing: str) -> None:
         """The child has been given an action."""
         self._moved_s = self.progressed_s
@@ -134,11 +150,21 @@ class Progress:
         self.cause, self.since_s, self.detail = Cause.KINESIS, now_s, ""
         self.records += records
         self.data_bytes += data_bytes
-        if last is None:
-            is_new = self._empty_counts
-        elif is_new := self._furthest is None or last > self._furthest:
-            self._furthest = last
-        if is_new:
+        if last is not None:
+            self.hungry_s = now_s
+            self._reached(last, now_s)
+        elif self._empty_counts:
+            self._progressed(now_s)
+
+    def shard_ended(self) -> None:
+        """Everything was done, and the leases of child shards are there; now the child is told."""
+        self._reached(SHARD_END, self._monotonic())
+        self.works("shardEnded")
+
+    def _reached(self, position: ExtendedSequenceNumber, now_s: float) -> None:
+        """Progress, where no child of this lease had come so far."""
+        if self._furthest is None or position > self._furthest:
+            self._furthest = position
             self._progressed(now_s)
 
     def moved(self) -> None:
@@ -162,6 +188,8 @@ class Progress:
             moved: whether it is a new one.
             refused: what DynamoDB, or the way there, made of it; None: there was nothing wrong with that.
         """
+        if refused is not None and self.refused is None:
+            self.refused_s = self.since_s
         self.refused = refused
         if moved:
             self.moved()
@@ -187,6 +215,8 @@ class Progress:
     def failed(self, error: str) -> None:
         """The child failed; the next one is started after a pause."""
         self.waits(Cause.RESTART, error)
+        if not self.failures:
+            self.failing_s = self.since_s
         self.failures += 1
         self.failure = error
 

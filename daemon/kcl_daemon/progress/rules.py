@@ -1,7 +1,7 @@
 """PURE: what a shard waits for, when that is too long, and what is said about it.
 
-A stall is judged by the time since the last progress, not by that since the last change of what is waited for: a child
-that fails, is started, and fails again waits for nothing long and never gets on.
+Each wait has a limit of its own, so that what took long before is not blamed on what comes next. A child that fails, is
+started, and fails again waits for nothing long and never gets on: that is judged by the time since it first failed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Limits:
     Args:
         starting_s: a JVM, or Spark, takes its time.
         child_s: longer batches are possible, but worth a word.
-        restart_s: enough for several children.
+        restart_s: since a child first failed, without progress; enough for several.
         kinesis_s: an answer is given up after a minute.
         dynamodb_s: of a checkpoint, or what is written at the end of a shard.
         parent_s: a backlog of the parent is no fault.
@@ -84,40 +84,55 @@ class Seen:
         detail: more words on it.
         waits_s: for how long it has waited for that.
         idle_s: since the last progress.
-        limit_s: how long that may be; None: for ever.
+        stalled_by: what holds it up, where that takes longer than it may; None: nothing does. Another cause than that of
+            this moment where its children fail one after the other.
     """
 
     cause: Cause
     detail: str
     waits_s: float
     idle_s: float
-    limit_s: float | None
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether it makes no progress for longer than it may."""
-        return self.limit_s is not None and self.idle_s > self.limit_s
+    stalled_by: Cause | None
 
 
 def see(progress: Progress, limits: Limits, now_s: float) -> Seen:
     """What a shard waits for at this moment, by its record."""
-    cause, detail, since_s = progress.cause, progress.detail, progress.since_s
-    heard = progress.heard
-    if cause is Cause.KINESIS:
-        if heard.trouble is not None:
-            detail, since_s = heard.trouble, max(since_s, heard.answered_s)
-        elif now_s - heard.answered_s > limits.answer_s:
-            detail, since_s = "no answer", max(since_s, heard.answered_s)
-        elif heard.at_tip:
-            cause = Cause.NOTHING_NEW
-        else:
-            detail = "answers without records, although there are some"
-    elif cause is Cause.CHILD and progress.refused is not None:
-        # It may be the child that tries again and again, but it is not the child that is in the way.
-        cause, detail = Cause.DYNAMODB, progress.refused
-    if progress.failures and cause in {Cause.STARTING, Cause.CHILD}:
+    cause, detail, since_s = _waits_for(progress, limits, now_s)
+    if progress.failures and cause is not Cause.RESTART:
         detail = f"{detail}; the last child failed: {progress.failure}".removeprefix("; ")
-    return Seen(cause, detail, now_s - since_s, now_s - progress.progressed_s, limits.of(cause))
+    waits_s, limit_s, stalled_by = now_s - since_s, limits.of(cause), None
+    if limit_s is not None and waits_s > limit_s:
+        stalled_by = cause
+    elif progress.failures and now_s - progress.failing_s > limits.restart_s:
+        stalled_by = Cause.RESTART
+    return Seen(cause, detail, waits_s, now_s - progress.progressed_s, stalled_by)
+
+
+def _waits_for(progress: Progress, limits: Limits, now_s: float) -> tuple[Cause, str, float]:
+    """For what, in more words, and since when: nothing that goes on for ever may begin anew in between."""
+    match progress.cause:
+        case Cause.KINESIS:
+            return _waits_for_records(progress, limits, now_s)
+        case Cause.CHILD if progress.refused is not None:
+            # It may be the child that tries again and again, but it is not the child that is in the way.
+            return Cause.DYNAMODB, progress.refused, progress.refused_s
+        case Cause.CHILD if progress.at_work_s is not None:
+            return Cause.CHILD, progress.detail, progress.at_work_s
+        case Cause.DYNAMODB if progress.refused is not None:
+            return Cause.DYNAMODB, progress.refused, progress.refused_s
+        case cause:
+            return cause, progress.detail, progress.since_s
+
+
+def _waits_for_records(progress: Progress, limits: Limits, now_s: float) -> tuple[Cause, str, float]:
+    heard, since_s = progress.heard, max(progress.hungry_s, progress.progressed_s)
+    if heard.trouble is not None:
+        return Cause.KINESIS, heard.trouble, since_s
+    if now_s - heard.answered_s > limits.answer_s:
+        return Cause.KINESIS, "no answer", since_s
+    if heard.at_tip:
+        return Cause.NOTHING_NEW, "", progress.hungry_s
+    return Cause.KINESIS, "no records in the answers, although there are some", since_s
 
 
 def child_stuck_s(progress: Progress, limits: Limits, now_s: float) -> float | None:
@@ -158,7 +173,7 @@ class Told:
 def judge(seen: Seen, told: Told | None, now_s: float) -> tuple[Told | None, Say]:
     """What to remember, and what to say: once for each stall, then now and then, and when it is over."""
     if told is None:
-        return (Told(now_s, now_s), Say.STALLED) if seen.is_stalled else (None, Say.NOTHING)
+        return (None, Say.NOTHING) if seen.stalled_by is None else (Told(now_s, now_s), Say.STALLED)
     if now_s - seen.idle_s > told.first_s:
         return None, Say.MOVES_AGAIN
     if now_s - told.last_s >= AGAIN_S:

@@ -130,14 +130,15 @@ class Watchdog:
             log.info("shard_moves_again", cause=seen.cause.value)
             return
         # The first word may be about something that heals by itself. That of a parent is never a fault of this shard.
-        is_lasting = say is Say.STILL_STALLED and seen.cause is not Cause.PARENT
+        cause = seen.stalled_by or seen.cause
+        is_lasting = say is Say.STILL_STALLED and cause is not Cause.PARENT
         (log.error if is_lasting else log.warning)(
             "shard_stalled",
-            cause=seen.cause.value,
+            cause=cause.value,
             detail=seen.detail,
             waited_s=round(seen.waits_s, 1),
             no_progress_s=round(seen.idle_s, 1),
-            advice=ADVICE[seen.cause],
+            advice=ADVICE[cause],
         )
 
     def _log_of(self, watched: Watched) -> Log:

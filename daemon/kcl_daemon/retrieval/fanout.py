@@ -165,7 +165,9 @@ class FanOutReader:
         self._remember(pushed)
         payload = self._source.undelivered(pushed.payload)
         self._heard.answer(
-            behind_ms=pushed.millis_behind_latest, empty=not payload, now_s=self._clock.monotonic()
+            behind_ms=pushed.millis_behind_latest,
+            empty=not payload and pushed.continuation is not None,
+            now_s=self._clock.monotonic(),
         )
         if payload:
             hold = await self._gate.admit(payload.size_bytes, is_awaited=lambda: self._awaited)

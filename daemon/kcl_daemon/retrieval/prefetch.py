@@ -231,16 +231,16 @@ class Prefetch:
     async def _accept(self, fetched: Fetched) -> Answered:
         """Take an answer into the buffer, and give what the pace goes by."""
         self._remember(fetched)
-        gave = False
+        is_empty = fetched.next_iterator is not None  # the end of a shard is something
         whole, behind_ms = fetched.payload, fetched.millis_behind_latest
         for number, part in enumerate(whole.slices(_SLICE_BYTES)):
             if number:
                 await checkpoint()  # a million user records in aggregates would hold up renewals
             payload = self._source.undelivered(part)
             if payload:
-                gave = True
+                is_empty = False
                 self._put(self._batch(payload, behind_ms))
-        self._heard.answer(behind_ms=behind_ms, empty=not gave, now_s=self._iterator_at_s)
+        self._heard.answer(behind_ms=behind_ms, empty=is_empty, now_s=self._iterator_at_s)
         # Empty answers must not take the place of full ones.
         if self._tells_empty and not self._buffer:
             self._put(self._batch(EMPTY, behind_ms))
