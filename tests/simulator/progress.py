@@ -19,7 +19,7 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.clock import SimClock
 from tests.simulator.deliveries import Deliveries
 from tests.simulator.life import Life
-from tests.simulator.loop import now
+from tests.simulator.loop import current_loop, now
 from tests.simulator.rows import LeaseTableRules
 from tests.simulator.trace import Trace
 from tests.simulator.truth import ShardTruth, Truth
@@ -107,8 +107,11 @@ class ProgressRules:
         self._standing: dict[tuple[str, str], _Standing] = {}
         self._excused_until_s: dict[str, float] = {}
         self._looked_s = 0.0
-        self.told = 0
-        """How many stalls were found that had been told of."""
+
+    def begin(self) -> None:
+        """Look from now on, to the end of the run."""
+        self.look()
+        current_loop().after(LOOK_S, self.begin)
 
     def look(self) -> None:
         """Report whatever stands still silently, or with a cause that cannot be."""
@@ -198,8 +201,6 @@ class ProgressRules:
         told_s = self._trace.stalls.get((worker.worker_id, LeaseKey(shard.shard_id)))
         if told_s is None or not watchdog.is_stalled(standing.watched):
             report("silent_stall", f"{what}, has not got on for {for_s:.0f} s, and nothing was logged")
-        else:
-            self.told += 1
 
     def _waits_for_parent(self, shard: ShardTruth) -> bool:
         """Whether it waits rightly: for its own parents, or at its end for the other parent of a merged shard."""

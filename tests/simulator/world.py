@@ -55,7 +55,6 @@ from tests.simulator.plan import (
     Target,
     Who,
 )
-from tests.simulator.progress import LOOK_S, ProgressRules
 from tests.simulator.rows import LeaseTableRules
 from tests.simulator.shard_ends import ShardEndDeaths
 from tests.simulator.stream import SimStream
@@ -141,13 +140,6 @@ class World:
             chance=chance.fork("fleet"),
             plan=plan,
         )
-        self.progress = ProgressRules(
-            truth=self.truth,
-            rules=self.rules,
-            deliveries=self.deliveries,
-            trace=trace,
-            workers=lambda: self.fleet.living,
-        )
         self.liveness = Liveness(
             truth=self.truth,
             rules=self.rules,
@@ -168,13 +160,8 @@ class World:
         self.stream.create(self._plan.shards)
         self.stream.put(self._plan.backlog)
         self.stream.produce(self._plan.records_per_s)
-        self._look_at_progress()
         for planned in self._plan.happenings:
             current_loop().after(planned.at_s, self.happen, planned.what)
-
-    def _look_at_progress(self) -> None:
-        self.progress.look()
-        current_loop().after(LOOK_S, self._look_at_progress)
 
     def calm_down(self) -> None:
         """No more trouble of any kind; at least one worker lives."""
