@@ -215,7 +215,9 @@ class Fleet:
 
         def make() -> Worker | JavaWorker:
             if kind is Kind.OURS:
-                return _watched_closely(build(settings, adapters), self._plan)
+                ours = build(settings, adapters)
+                _watch_closely(ours, self._plan)
+                return ours
             return JavaWorker(self._java_host(settings, adapters, clock, chance.fork("java")))
 
         worker = SimWorker(
@@ -251,12 +253,11 @@ class Fleet:
         return kind(table, life=life, network=self._network, observer=self._observer)
 
 
-def _watched_closely(worker: Worker, plan: Plan) -> Worker:
+def _watch_closely(worker: object, plan: Plan) -> None:
     """A run takes minutes: with the limits of the house hardly any shard would stand still for long enough."""
     if not plan.is_quiet and isinstance(worker, Worker):  # not one that a test has put in its place
         watchdog = worker.loops.watchdog
         watchdog.limits = replace(CLOSE_LIMITS, child_stuck_s=watchdog.limits.child_stuck_s)
-    return worker
 
 
 def _no_figures(_worker_id: str) -> Cpu | None:
