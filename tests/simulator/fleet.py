@@ -92,7 +92,7 @@ class SimWorker:
     def watchdog(self) -> Watchdog | None:
         """Of a worker of ours that runs; None: there is none."""
         ours = self._worker
-        return ours.loops.watchdog if isinstance(ours, Worker) and ours.started else None
+        return ours.loops.watchdog if isinstance(ours, Worker) and ours.started.is_set() else None
 
     @property
     def is_living(self) -> bool:
