@@ -99,7 +99,13 @@ class Prefetch:
         self._expected_bytes = _UNKNOWN_BYTES
         self._awaited = False
         self._hold: Hold | None = None
-        self.trouble: str | None = None
+        self._heard = source.heard
+        self._heard.trouble = None
+
+    @property
+    def trouble(self) -> str | None:
+        """As the protocol says."""
+        return self._heard.trouble
 
     async def next(self) -> Batch | EndOfShard:
         """The next batch, waiting for it; a cancelled call takes nothing. Whoever takes a batch releases it."""
@@ -180,7 +186,7 @@ class Prefetch:
                 advice="the stream has forgotten this shard; the lease ends here",
             )
         else:
-            self.trouble = str(error)
+            self._heard.trouble = str(error)
             await self._source.wait_out(self._clock, _GONE_PAUSE_S)
         return gone
 
@@ -228,18 +234,20 @@ class Prefetch:
 
     async def _accept(self, fetched: Fetched) -> Answered:
         """Take an answer into the buffer, and give what the pace goes by."""
-        self.trouble = None
         self._remember(fetched)
+        is_empty = fetched.next_iterator is not None  # the end of a shard is something
         whole, behind_ms = fetched.payload, fetched.millis_behind_latest
         for number, part in enumerate(whole.slices(_SLICE_BYTES)):
             if number:
                 await checkpoint()  # a million user records in aggregates would hold up renewals
             payload = self._source.undelivered(part)
+            is_empty = is_empty and not payload
             opening = self._source.opening(payload, self._troubled)
             if opening is not None:
                 await self._put_opened(opening, behind_ms, whole.size_bytes)
             elif payload:
                 self._put(self._batch(payload, behind_ms))
+        self._heard.answer(behind_ms=behind_ms, empty=is_empty, now_s=self._iterator_at_s)
         # Empty answers must not take the place of full ones.
         if self._tells_empty and not self._buffer:
             self._put(self._batch(EMPTY, behind_ms))
@@ -259,7 +267,7 @@ class Prefetch:
             self._put(self._batch(payload, behind_ms))
 
     def _troubled(self, reason: str | None) -> None:
-        self.trouble = reason
+        self._heard.trouble = reason
 
     def _batch(self, payload: Payload, behind_ms: int | None) -> Batch:
         """Counted as in hand by itself until it is released."""
@@ -290,7 +298,7 @@ class Prefetch:
 
     def _after(self, error: AwsError, iterator: str | None) -> str | None:
         """What a failed call leaves of the iterator. A new one begins after the last record fetched, or where we began."""
-        self.trouble = str(error)
+        self._heard.trouble = str(error)
         match error:
             case IteratorExpired() | InvalidRequest():
                 self._tell_of_renewal(error)
