@@ -9,6 +9,7 @@ from functools import partial
 from kcl_daemon.app_streams import streams_of, syncer_of
 from kcl_daemon.assignment.taking import TakingOptions
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.consumer.degraded import Degraded
 from kcl_daemon.consumer.parts import ConsumerParts
 from kcl_daemon.coordination.assigner import Assigner
 from kcl_daemon.coordination.bulletin import Bulletin
@@ -48,6 +49,7 @@ from kcl_daemon.ports import (
     Tables,
     Transactions,
 )
+from kcl_daemon.ports_failures import DeadLetters
 from kcl_daemon.ports_fan_out import FanOut
 from kcl_daemon.retrieval.readers import Readers
 from kcl_daemon.shards.lineage import parents_first
@@ -61,6 +63,7 @@ class Adapters:
     Args:
         cpu: None where this system has no figure to go by.
         fan_out: None where shards can only be polled.
+        dead_letters: None where the settings name no place for them.
     """
 
     clock: Clock
@@ -72,6 +75,7 @@ class Adapters:
     log: Log
     cpu: Cpu | None = None
     fan_out: FanOut | None = None
+    dead_letters: DeadLetters | None = None
 
 
 def build(settings: Settings, adapters: Adapters) -> Worker:
@@ -115,6 +119,9 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
         shard_finished=Signal(adapters.clock),
         on_leases_created=nudge,
         on_lease_written=loops.discovery.take_assigned,
+        degraded=Degraded(adapters.clock, settings.failures.degraded_ms / 1000),
+        dead_letters=adapters.dead_letters,
+        on_fatal=worker.fail,
     )
     worker.equip(loops, parts)
     return worker

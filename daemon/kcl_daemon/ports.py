@@ -323,6 +323,11 @@ class Child(Protocol):
         """The next piece of its stdout; empty when it is closed."""
         ...
 
+    @property
+    def stderr_tail(self) -> tuple[str, ...]:
+        """The last lines of its stderr, oldest first; complete once `wait` has returned."""
+        ...
+
     async def close_stdin(self) -> None:
         """Tell it that nothing more will come; never raises."""
         ...

@@ -188,6 +188,11 @@ class Taped:
                 self._record("child", line)
         return piece
 
+    @property
+    def stderr_tail(self) -> tuple[str, ...]:
+        """As the child has it."""
+        return self._child.stderr_tail
+
     async def close_stdin(self) -> None:
         """As the child does."""
         await self._child.close_stdin()
