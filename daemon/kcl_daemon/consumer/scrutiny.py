@@ -13,7 +13,7 @@ from typing import Final
 from kcl_daemon.config.failure_settings import PoisonRecordPolicy
 from kcl_daemon.consumer.checkpointer import Checkpointer
 from kcl_daemon.consumer.dialogue import Dialogue
-from kcl_daemon.consumer.interrupts import Interrupts
+from kcl_daemon.consumer.interrupts import Call, Interrupts
 from kcl_daemon.consumer.parts import ConsumerParts
 from kcl_daemon.coordination.keeper import HeldLease
 from kcl_daemon.errors import AwsError, ChildError, ChildExited, DeadLetterNotStored, LeaseLost
@@ -161,7 +161,7 @@ class Scrutiny:
                 advice="no child can process it, and poisonRecordPolicy says to leave it out; it stays in the stream until "
                 "its retention ends: read it there, and put the processor right",
             )
-        elif await self._interrupts.interruptible(lambda: self._store(letter)):
+        elif await self._is_stored(letter):
             self._log.error(
                 "record_set_aside",
                 **facts,
@@ -190,6 +190,13 @@ class Scrutiny:
             error=str(error),
             stderr=stderr,
         )
+
+    async def _is_stored(self, letter: DeadLetter) -> bool:
+        """Whether it is safe now; False as well where we are called away first."""
+        stored: bool | None = None
+        while stored is None and self._interrupts.call is Call.NONE:  # the child's end has stirred us
+            stored = await self._interrupts.interruptible(lambda: self._store(letter))
+        return bool(stored)
 
     async def _store(self, letter: DeadLetter) -> bool:
         """Whether it is safe now; a few tries. Where it is not, the record is delivered again."""

@@ -87,7 +87,11 @@ def test_anything_else_is_refused(text: str) -> None:
     [
         ("poisonRecordPolicy = deadletter\n", "poisonRecordPolicy", "needs deadLetterDestination"),
         ("deadLetterDestination = file:x\n", "deadLetterDestination", "goes only with poisonRecordPolicy"),
-        ("childFailurePolicy = exit\npoisonRecordPolicy = skip\n", "poisonRecordPolicy", "keep one of the two"),
+        (
+            "childFailurePolicy = exit\npoisonRecordPolicy = skip\n",
+            "poisonRecordPolicy",
+            "keep one of the two",
+        ),
         ("sparkPipeline = m:f\npoisonRecordPolicy = skip\n", "poisonRecordPolicy", "hand records on unread"),
         ("childMaxFailures = 4\npoisonRecordPolicy = skip\n", "childMaxFailures", "must be above"),
         ("poisonRecordMaxFailures = 9\npoisonRecordPolicy = skip\n", "poisonRecordMaxFailures", "or 0"),
@@ -100,5 +104,7 @@ def test_what_cannot_go_together_is_one_error_with_key_and_value(lines: str, key
 
 
 def test_a_lease_that_is_never_released_leaves_all_the_time_for_finding_a_record() -> None:
-    settings = read("childMaxFailures = 0\npoisonRecordMaxFailures = 50\npoisonRecordPolicy = skip\n").settings
+    settings = read(
+        "childMaxFailures = 0\npoisonRecordMaxFailures = 50\npoisonRecordPolicy = skip\n"
+    ).settings
     assert settings.failures.poison is PoisonRecordPolicy.SKIP

@@ -73,7 +73,9 @@ class Shard:
             batch, numbers = numbers[:size], numbers[size:]
             while batch:
                 step = (
-                    Next(0, len(batch)) if self.state.is_clear else self.state.next([at(each) for each in batch])
+                    Next(0, len(batch))
+                    if self.state.is_clear
+                    else self.state.next([at(each) for each in batch])
                 )
                 alone = step.take == 1 and not self.state.is_clear
                 taken, batch = batch[: step.skip + step.take], batch[step.skip + step.take :]
