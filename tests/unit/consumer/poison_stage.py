@@ -12,9 +12,10 @@ import anyio
 from kcl_daemon.app import Adapters, build
 from kcl_daemon.config.failure_settings import Destination, FailureSettings, LetterBox, PoisonRecordPolicy
 from kcl_daemon.config.settings import ChildSettings, RetrievalSettings, Settings
-from kcl_daemon.errors import ChildStartFailed, InvalidRequest
+from kcl_daemon.errors import ChildStartFailed, InvalidRequest, Throttled
 from kcl_daemon.failures.letter import DeadLetter
 from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.leases.table import RowUpdate, Written
 from kcl_daemon.ports import StreamRef, Tables
 from kcl_daemon.shards.shard import InitialPosition, StartAt
 from kcl_local.kinesis.model import KinesisModel
@@ -43,6 +44,17 @@ DEAD: Final = FailureSettings(
 SKIP: Final = FailureSettings(poison=PoisonRecordPolicy.SKIP)
 
 
+class Leases(MemoryTable):
+    """The lease table; `refuses` all checkpoints or none."""
+
+    refuses = False
+
+    async def update(self, update: RowUpdate) -> Written:
+        if self.refuses and "checkpoint" in update.put:
+            raise Throttled("too many", operation="UpdateItem")
+        return await super().update(update)
+
+
 class MemoryDeadLetters:
     """The place of dead letters; `refusals` of the next calls fail."""
 
@@ -67,12 +79,14 @@ class Ways:
         status: its exit status then.
         checkpoints: whether it checkpoints each batch, explicitly; else only at its end.
         starts: whether a child can be started at all.
+        hangs: whether it falls silent instead of dying.
     """
 
     dies_at: Callable[[str], bool] = lambda text: text.startswith(POISON)
     status: int = 3
     checkpoints: bool = True
     starts: bool = True
+    hangs: bool = False
 
 
 class Reader(Puppet):
@@ -86,6 +100,9 @@ class Reader(Puppet):
 
     def _answer_to(self, message: DaemonMessage) -> bytes | None:
         if isinstance(message, CheckpointAnswer):
+            if message.error is not None:
+                self.end(1)
+                return None
             return encode(Status(self._doing))
         self._doing = message.action
         match message:
@@ -93,7 +110,8 @@ class Reader(Puppet):
                 for record in records:
                     text = b64decode(record.data).decode()
                     if self._ways.dies_at(text):
-                        self.end(self._ways.status)
+                        if not self._ways.hangs:
+                            self.end(self._ways.status)
                         return None
                     self._seen.append(text)
                 last = records[-1]
@@ -138,7 +156,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         self.children = Readers(self.ways)
-        self.leases = MemoryTable("app", "leaseKey", has_owner_index=True)
+        self.leases = Leases("app", "leaseKey", has_owner_index=True)
         self.tables = Tables(
             self.leases,
             MemoryTable("app-WorkerMetricStats", "wid"),
@@ -161,9 +179,12 @@ class Stage:
     def put(self, texts: Iterable[str]) -> None:
         """Write records."""
         for text in texts:
-            self.call(
-                "PutRecord", StreamName=STREAM, PartitionKey="k\u00fc", Data=b64encode(text.encode()).decode()
-            )
+            self.put_bytes(text.encode())
+
+    def put_bytes(self, data: bytes) -> None:
+        """Write one record."""
+        text = b64encode(data).decode()
+        self.call("PutRecord", StreamName=STREAM, PartitionKey="k\u00fc", Data=text)
 
     @property
     def seen(self) -> list[str]:

@@ -8,7 +8,9 @@ import anyio
 import pytest
 
 from kcl_daemon.config.failure_settings import FailureSettings
+from kcl_daemon.config.settings import ChildSettings
 from tests.unit.consumer.poison_stage import DEAD, POISON, SKIP, Stage, Ways, perform, until
+from tests.unit.retrieval.aggregates import aggregate
 
 GOOD = [f"record {number}" for number in range(300)]
 
@@ -141,6 +143,52 @@ def test_a_program_that_cannot_be_started_says_nothing_of_its_records() -> None:
     assert stage.set_aside == []
 
 
+def test_a_child_that_fails_at_a_refused_checkpoint_says_nothing_of_its_records() -> None:
+    stage = Stage(failures=replace(DEAD, failures_most=0))
+
+    async def scene() -> None:
+        stage.leases.refuses = True
+        stage.put(["fine"])
+        await until(lambda: len(stage.told("child_failed")) == 12)
+        stage.leases.refuses = False
+        await until(lambda: bool(stage.row.get("checkpoint", "").isdigit()))
+
+    perform(stage, scene)
+    assert len(stage.told("checkpoint_refused")) == 12
+    assert stage.set_aside == []
+    assert stage.told("poison_record_search") == []
+
+
+def test_a_record_at_which_every_child_hangs_is_found_as_well() -> None:
+    stage = Stage(Ways(hangs=True))
+
+    async def scene() -> None:
+        stage.put(["fine", "poison", "fine too"])
+        await until(lambda: len(stage.seen) == 2)
+
+    perform(stage, scene, child=ChildSettings(("child",), timeout_s=30.0))
+    assert stage.set_aside == ["poison"]
+    assert "did not answer processRecords within 30 s" in stage.letters.letters[0].error
+
+
+def test_of_an_aggregate_the_one_user_record_is_set_aside() -> None:
+    stage = Stage()
+    texts = [f"record {number}" for number in range(9)]
+    texts[5] = "poison"
+
+    async def scene() -> None:
+        stage.put_bytes(
+            aggregate((f"key {number}", text.encode(), None) for number, text in enumerate(texts))
+        )
+        await until(lambda: len(stage.seen) == 8)
+
+    perform(stage, scene)
+    (letter,) = stage.letters.letters
+    assert letter.record.sub_sequence_number == 5
+    assert letter.record.partition_key == "key 5"
+    assert stage.seen == [text for text in texts if text != "poison"]
+
+
 def test_what_cannot_be_stored_is_not_left_out() -> None:
     stage = Stage(failures=replace(DEAD, failures_most=0))
     stage.letters.refusals = 12
@@ -181,7 +229,8 @@ def test_without_a_policy_nothing_is_searched_for() -> None:
         await until(lambda: len(stage.told("child_failed")) == 20)
 
     perform(stage, scene)
-    assert stage.set_aside == stage.told("poison_record_search") == []
+    assert stage.set_aside == []
+    assert stage.told("poison_record_search") == []
     assert {fields["failures"] for fields in stage.told("child_failed")} == set(range(1, 21))
 
 

@@ -124,8 +124,7 @@ class Shard:
                 assert gaps <= set(self.set_aside)
 
 
-shards = st.builds(
-    lambda count, sizes, when, tries: (count, sizes, when, tries),
+shards = st.tuples(
     st.integers(1, 120),
     st.lists(st.integers(1, 60), min_size=1, max_size=5),
     st.sampled_from(When),
