@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 from kcl_daemon.errors import ConfigurationError, DeadLetterNotStored
 from kcl_daemon.failures.letter import DeadLetter
 
+_THREADS: Final = 4
 _OWNER_ONLY: Final = 0o600  # records may be anything
 _FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
@@ -30,6 +31,8 @@ class DeadLetterFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        # Of its own, so that a disk that hangs takes no threads from others.
+        self._threads = CapacityLimiter(_THREADS)
 
     async def prepare(self) -> None:
         """Make sure that the file is there and can be written.
@@ -49,8 +52,8 @@ class DeadLetterFile:
         """As the port says: written and synchronised with the disk."""
         line = letter.line() + b"\n"
         try:
-            # A disk that hangs must not hold up more than this shard: a cancelled caller goes at once.
-            await to_thread.run_sync(self._append, line, abandon_on_cancel=True)
+            # A cancelled caller goes at once, and the line may be written all the same.
+            await to_thread.run_sync(self._append, line, abandon_on_cancel=True, limiter=self._threads)
         except OSError as error:
             raise DeadLetterNotStored(f"{self._path}: {error.strerror or error}") from error
 
