@@ -10,6 +10,7 @@ from kcl_daemon.app_progress import watchdog_of
 from kcl_daemon.app_streams import streams_of, syncer_of
 from kcl_daemon.assignment.taking import TakingOptions
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.consumer.degraded import Degraded
 from kcl_daemon.consumer.parts import ConsumerParts
 from kcl_daemon.coordination.assigner import Assigner
 from kcl_daemon.coordination.bulletin import Bulletin
@@ -49,6 +50,7 @@ from kcl_daemon.ports import (
     Tables,
     Transactions,
 )
+from kcl_daemon.ports_failures import DeadLetters
 from kcl_daemon.ports_fan_out import FanOut
 from kcl_daemon.ports_schemas import Schemas
 from kcl_daemon.progress.board import Board
@@ -65,6 +67,7 @@ class Adapters:
         cpu: None where this system has no figure to go by.
         fan_out: None where shards can only be polled.
         schemas: None where no schema registry is asked.
+        dead_letters: None where the settings name no place for them.
     """
 
     clock: Clock
@@ -77,6 +80,7 @@ class Adapters:
     cpu: Cpu | None = None
     fan_out: FanOut | None = None
     schemas: Schemas | None = None
+    dead_letters: DeadLetters | None = None
 
 
 def build(settings: Settings, adapters: Adapters) -> Worker:
@@ -120,6 +124,9 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
         shard_finished=Signal(adapters.clock),
         on_leases_created=nudge,
         on_lease_written=loops.discovery.take_assigned,
+        degraded=Degraded(adapters.clock, settings.failures.degraded_ms / 1000),
+        dead_letters=adapters.dead_letters,
+        on_fatal=worker.fail,
     )
     worker.equip(loops, parts)
     return worker

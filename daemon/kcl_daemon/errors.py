@@ -74,6 +74,10 @@ class LeaseLost(LeaseError):
     """Raised when this worker no longer holds the lease it tried to write."""
 
 
+class DeadLetterNotStored(KclError):
+    """Raised when a dead letter could not be stored for a reason of this host; it may have been stored."""
+
+
 class CpuUnreadable(KclError):
     """Raised when this machine does not tell how busy the worker's CPU is; the message says what was read."""
 

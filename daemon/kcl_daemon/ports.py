@@ -315,17 +315,17 @@ class Child(Protocol):
         """Process id."""
         ...
 
-    @property
-    def stderr_tail(self) -> tuple[str, ...]:
-        """The last lines of its stderr, oldest first."""
-        ...
-
     async def send(self, line: bytes) -> None:
         """Write a whole line to its stdin; waits while the pipe is full. ChildExited when nobody reads it any more."""
         ...
 
     async def receive(self) -> bytes:
         """The next piece of its stdout; empty when it is closed."""
+        ...
+
+    @property
+    def stderr_tail(self) -> tuple[str, ...]:
+        """The last lines of its stderr, oldest first; complete once `wait` has returned."""
         ...
 
     async def close_stdin(self) -> None:

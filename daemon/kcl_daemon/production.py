@@ -20,13 +20,17 @@ from kcl_daemon.aws.build import (
     build_transactions,
     open_caller,
 )
+from kcl_daemon.aws.dead_letters import open_remote_dead_letters
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.children.options import options_of
 from kcl_daemon.children.process import ProcessChildren
+from kcl_daemon.config.failure_settings import LetterBox
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.cpu.metadata import MetadataClient
 from kcl_daemon.cpu.select import choose
+from kcl_daemon.dead_letter_file import DeadLetterFile
 from kcl_daemon.ports import Log
+from kcl_daemon.ports_failures import DeadLetters
 from kcl_daemon.system import SystemClock, SystemRandomness
 from kcl_daemon.transport.kinesis import FastKinesis
 
@@ -36,13 +40,15 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
     """The adapters while the context is open; at its end, by whatever way, no child runs any more.
 
     Raises:
-        ConfigurationError: region, endpoint or profile cannot be used; nothing has been touched.
+        ConfigurationError: region, endpoint or profile cannot be used, or dead letters cannot be kept in the file that
+            is named; nothing has been touched.
         AccessDenied: there are no credentials.
     """
     clock = SystemClock()
     async with (
         open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients,
         open_caller(clients, clock) as caller,
+        _dead_letters(settings) as dead_letters,
         ProcessChildren(settings.child.command, log, clock, options_of(settings.child)) as children,
     ):
         choice = choose(root=Path("/"), environment=os.environ, get=MetadataClient().get, clock=clock)
@@ -60,4 +66,19 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             cpu=choice.cpu,
             fan_out=build_fan_out(clients, caller),
             schemas=build_schemas(clients),
+            dead_letters=dead_letters,
         )
+
+
+@asynccontextmanager
+async def _dead_letters(settings: Settings) -> AsyncGenerator[DeadLetters | None, None]:
+    destination = settings.failures.dead_letters
+    if destination is None:
+        yield None
+    elif destination.box is LetterBox.FILE:
+        file = DeadLetterFile(Path(destination.address))
+        await file.prepare()
+        yield file
+    else:
+        async with open_remote_dead_letters(destination, settings.endpoints) as letters:
+            yield letters

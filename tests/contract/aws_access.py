@@ -24,14 +24,21 @@ _ENVIRONMENT = {
 
 
 @contextmanager
+def credentials_that_nobody_checks() -> Generator[None, None, None]:
+    """Whatever this machine has, the SDK finds these."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield
+
+
+@contextmanager
 def local_clients(
     *, kinesis: str | None = None, dynamodb: str | None = None, glue: str | None = None
 ) -> Generator[Clients, None, None]:
     """Clients of endpoints on loopback, with credentials that nobody checks, whatever this machine has."""
     nowhere = "http://127.0.0.1:1"
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in _ENVIRONMENT.items():
-            patch.setenv(name, value)
+    with credentials_that_nobody_checks():
         endpoints = Endpoints(REGION, kinesis or nowhere, dynamodb or nowhere, glue=glue)
         clients = make_clients(endpoints, glue=glue is not None)
     try:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from tests.simulator.habits import is_poison
 from tests.simulator.loop import now
 from tests.simulator.trace import Trace
 from tests.simulator.truth import Truth
@@ -83,6 +84,8 @@ class Deliveries:
         self._rows = rows
         self._trace = trace
         self._children = 0
+        self.poison_every = 0
+        self._set_aside: dict[str, set[int]] = {}
         self._asked: dict[tuple[str, str], set[ExtendedSequenceNumber]] = {}
         self.last_delivery_s: dict[str, float] = {}
         self.reached: dict[tuple[str, str], Reached] = {}
@@ -131,7 +134,11 @@ class Deliveries:
                 return
             if child.next_place is None:
                 shard.excuse_before(place)
-            expected = place if child.next_place is None else child.next_place
+            expected = (
+                place
+                if child.next_place is None
+                else self._behind_set_aside(child.shard_id, child.next_place, place)
+            )
             if place > expected:
                 report(
                     "record_skipped", f"{child} was given {number} where {shard.numbers[expected]} comes next"
@@ -160,11 +167,36 @@ class Deliveries:
             report(
                 "ended_too_early", f"{child} was told that its shard has ended before {missing} was delivered"
             )
-        elif child.next_place is not None and child.next_place < len(shard.numbers):
+        elif child.next_place is not None and self._behind_set_aside(
+            child.shard_id, child.next_place, len(shard.numbers)
+        ) < len(shard.numbers):
             missing = shard.numbers[child.next_place]
             report(
                 "record_skipped", f"{child} was told that its shard has ended, {missing} comes next for it"
             )
+
+    def set_aside(self, shard_id: str, worker_id: str, record: Record) -> None:
+        """A worker has stored a record elsewhere: it may checkpoint it, and need not deliver it."""
+        shard = self._truth.shards[shard_id]
+        number = int(record.sequence_number)
+        place = shard.index.get(number)
+        if place is None or record.data != shard.data[place]:
+            report("unknown_record", f"{worker_id} set {number} aside, which was never written so")
+            return
+        if self.poison_every == 0 or not is_poison(record.data, self.poison_every):
+            report("good_record_set_aside", f"{worker_id} set {number} of {shard_id} aside")
+        self._set_aside.setdefault(shard_id, set()).add(place)
+        self._asked.setdefault((shard_id, worker_id), set()).add(_position(record))
+        self.last_delivery_s[shard_id] = now()
+        shard.delivered(place)
+        self._trace.note(worker_id, "set_aside", f"{shard_id} {number}")
+
+    def _behind_set_aside(self, shard_id: str, place: int, limit: int) -> int:
+        """The first place from this one on that was not set aside, `limit` at most."""
+        aside = self._set_aside.get(shard_id, ())
+        while place < limit and place in aside:
+            place += 1
+        return place
 
     def asked(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
         """It asks for a checkpoint at this position."""

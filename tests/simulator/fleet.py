@@ -26,6 +26,7 @@ from kcl_daemon.worker.worker import Worker
 from tests.simulator.chance import Chance
 from tests.simulator.children import SimChildren
 from tests.simulator.clock import SimClock, drawn_clock
+from tests.simulator.dead_letters import SimDeadLetters
 from tests.simulator.deliveries import Deliveries
 from tests.simulator.fan_out import FaultyFanOut
 from tests.simulator.faults import FaultyKinesis, FaultyTable, FaultyTransactions, WriteObserver
@@ -208,6 +209,9 @@ class Fleet:
             children=children,
             log=TraceLog(self._trace, life.worker_id),
             cpu=self.cpu_of(life.worker_id),
+            dead_letters=SimDeadLetters(
+                life, chance=chance.fork("dead letters"), deliveries=self._deliveries
+            ),
         )
         leases = replace(self._plan.leases, client_version_config=self.client_version_config)
         tables = replace(self._plan.tables, migrate_all=self.migrate_all and apart is None)
@@ -280,6 +284,7 @@ def worker_settings(worker_id: str, plan: Plan) -> Settings:
         leases=plan.leases,
         retrieval=plan.retrieval,
         shards=plan.shard_settings,
+        failures=plan.failures,
         worker_id=worker_id,
         initial_position=InitialPosition(plan.start_at),
     )

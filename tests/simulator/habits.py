@@ -5,11 +5,13 @@ Owns the choice; `program` acts it out. Knows nothing of pipes or the daemon.
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
+from kcl_protocol.messages import Record
 from tests.simulator.chance import Chance
 
 
@@ -72,12 +74,18 @@ class Nursery:
         mischief: probability of each per action.
         stubborn: probability that a child ignores EOF, and of those that it ignores SIGTERM as well.
         start_fails: probability that a child cannot be started.
+        poison_every: every child dies at each so-many-th record that was written, whenever that is; 0: at none.
     """
 
     habits: Habits | None = None
     mischief: Mapping[Mischief, float] = field(default_factory=dict[Mischief, float])
     stubborn: float = 0.0
     start_fails: float = 0.0
+    poison_every: int = 0
+
+    def is_poison(self, record: Record) -> bool:
+        """Whether every child dies at this record."""
+        return bool(self.poison_every) and is_poison(record.data, self.poison_every)
 
     def behave(self) -> None:
         """From now on every child does what it should."""
@@ -110,6 +118,11 @@ class Nursery:
                 return kind
             draw -= probability
         return None
+
+
+def is_poison(data: str, every: int) -> bool:
+    """Whether this is a so-many-th record, by the number in its data (base64 text)."""
+    return int(b64decode(data).split()[-1]) % every == 0
 
 
 _WHENS: Final = tuple(When)

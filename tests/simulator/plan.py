@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
+from kcl_daemon.config.failure_settings import FailureSettings
 from kcl_daemon.config.settings import LeaseSettings, RetrievalSettings
 from kcl_daemon.config.shard_settings import ShardSettings
 from kcl_daemon.config.stream_settings import StreamsSettings
@@ -311,6 +312,7 @@ class Plan:
         ends_in: the client versions that it may come to in the end; none: any.
         streams: names of many streams that the workers are to read, whether they are there or not; none: there is one.
         streams_settings: settings of the workers; without a list or a filter they are given the names.
+        failures: settings of the workers.
         java_names_entities: Java workers write what 3.5 writes into separate tables, else what 3.4 writes.
         java_reports_cpu: Java workers report CPU figures.
         child_stuck_s: how long a child may work without a new checkpoint; None: for ever.
@@ -349,6 +351,7 @@ class Plan:
     ends_in: frozenset[ClientVersion] = frozenset()
     streams: tuple[str, ...] = ()
     streams_settings: StreamsSettings = field(default_factory=StreamsSettings)
+    failures: FailureSettings = field(default_factory=FailureSettings)
     java_names_entities: bool = False
     java_reports_cpu: bool = False
     child_stuck_s: float | None = None

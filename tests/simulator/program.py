@@ -142,7 +142,7 @@ class Program:
                 position = ExtendedSequenceNumber(number or TRIM_HORIZON.sequence_number, sub_number or 0)
                 self._deliveries.initialized(child, position)
             case ProcessRecords(records, _):
-                self._deliveries.delivered(child, records)
+                self._deliveries.delivered(child, self._up_to_poison(records))
             case ShardEnded():
                 self._deliveries.shard_ended(child)
             case _:
@@ -163,6 +163,11 @@ class Program:
         self._batches += 1
         habits = self._habits
         yield Wait(self._chance.uniform(*habits.process_s))
+        healthy = self._up_to_poison(records)
+        if len(healthy) < len(records):
+            if healthy and habits.when is When.MIDDLE_OF_BATCH:
+                yield from self._checkpoint(_request_for(healthy[-1]))
+            raise Exit(_EXIT_IN_TROUBLE)
         last = self._largest()
         middle = records[len(records) // 2] if records else None
         match habits.when:
@@ -177,6 +182,13 @@ class Program:
                 yield from self._checkpoint(last)
             case _:
                 pass
+
+    def _up_to_poison(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Those before the first one that it cannot process."""
+        for index, record in enumerate(records):
+            if self._nursery.is_poison(record):
+                return records[:index]
+        return records
 
     def _largest(self) -> CheckpointRequest:
         """Everything so far, by number or without one, as this child likes it."""

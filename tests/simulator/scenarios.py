@@ -40,6 +40,7 @@ from tests.simulator.plan import (
     StepWallClock,
     Stop,
 )
+from tests.simulator.poison import poison_records
 from tests.simulator.reshaping import (
     cleaned_up,
     leases_deleted,
@@ -327,6 +328,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         fan_out,
         children_trouble,
         from_latest,
+        poison_records,
         reshard,
         reshard_killed,
         bootstrap_killed,

@@ -124,6 +124,7 @@ class World:
         )
         self.deliveries = Deliveries(self.truth, self.rules, trace)
         self.rules.asked = self.deliveries
+        self.deliveries.poison_every = plan.nursery.poison_every
         self.network = Network(chance.fork("network"), index_ready_at_s=plan.index_ready_at_s)
         self.handoffs = HandoffDeaths(settings.lease_table, self._die_in_handoff)
         self.shard_ends = ShardEndDeaths(settings.lease_table, self._die_at_shard_end)

@@ -40,6 +40,7 @@ def _place(
     fewest = [(count, worker) for worker, count in counts.items()]
     heapify(fewest)
     for lease in sorted(waiting, key=lambda lease: lease.lease_key):
+        avoided = _avoided(lease, fewest, fleet.max_leases_for_worker)
         count, to = fewest[0]
         if count >= fleet.max_leases_for_worker:
             unplaced.append(lease.lease_key)
@@ -47,7 +48,22 @@ def _place(
         counts[to] = count + 1
         heapreplace(fewest, (count + 1, to))
         moves.append(taking(lease, to, fleet))
+        if avoided is not None:
+            heappush(fewest, avoided)
     return moves, unplaced
+
+
+def _avoided(
+    lease: Lease, fewest: list[tuple[int, WorkerId]], leases_most: int
+) -> tuple[int, WorkerId] | None:
+    """Whose children kept failing gets a lease back only where nobody else has room; to be put back afterwards."""
+    if len(fewest) < 2 or fewest[0][1] != lease.degraded_by:
+        return None
+    first = heappop(fewest)
+    if fewest[0][0] < leases_most:
+        return first
+    heappush(fewest, first)
+    return None
 
 
 def _even_out(unfinished: list[Lease], fleet: Fleet, counts: dict[WorkerId, int]) -> list[Move]:

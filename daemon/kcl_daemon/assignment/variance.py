@@ -15,16 +15,20 @@ Differs from KCL:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from heapq import heapify, heappop, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
+from typing import TypeAlias
 
 from kcl_daemon.assignment.balance import even_out, feed_empty
+from kcl_daemon.assignment.load import Load
 from kcl_daemon.assignment.options import BalanceOptions
 from kcl_daemon.assignment.plan import Fleet, Move, Plan, Strategy, taking
 from kcl_daemon.assignment.survey import Survey, survey
-from kcl_daemon.leases.lease import Lease, LeaseKey
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 
 __all__ = ["BalanceOptions", "by_utilization"]
+
+_Room: TypeAlias = tuple[float, int, WorkerId, Load]
 
 
 def by_utilization(options: BalanceOptions) -> Strategy:
@@ -54,17 +58,36 @@ def _place(state: Survey, fleet: Fleet, options: BalanceOptions) -> tuple[list[M
     best = [(load.relative, load.leases, load.worker_id, load) for load in state.loads.values()]
     heapify(best)
     for lease in sorted(state.waiting, key=lambda lease: _urgency(lease, fleet)):
-        while best and not options.has_room(best[0][3], fleet.max_leases_for_worker):
-            heappop(best)
+        _drop_full(best, fleet, options)
         if not best:
             unplaced.append(lease.lease_key)
             continue
+        avoided = _avoided(lease, best, fleet, options)
         to = best[0][3]
         to.add(state.scale.weight(lease), state.scale.kbps(lease))
         heapreplace(best, (to.relative, to.leases, to.worker_id, to))
+        if avoided is not None:
+            heappush(best, avoided)
         if not _stays(lease, to.worker_id):
             moves.append(taking(lease, to.worker_id, fleet))
     return moves, unplaced
+
+
+def _drop_full(best: list[_Room], fleet: Fleet, options: BalanceOptions) -> None:
+    while best and not options.has_room(best[0][3], fleet.max_leases_for_worker):
+        heappop(best)
+
+
+def _avoided(lease: Lease, best: list[_Room], fleet: Fleet, options: BalanceOptions) -> _Room | None:
+    """Whose children kept failing gets a lease back only where nobody else has room; to be put back afterwards."""
+    if best[0][2] != lease.degraded_by:
+        return None
+    first = heappop(best)
+    _drop_full(best, fleet, options)
+    if best:
+        return first
+    heappush(best, first)
+    return None
 
 
 def _urgency(lease: Lease, fleet: Fleet) -> tuple[bool, float, LeaseKey]:

@@ -109,7 +109,7 @@ def make_clients(endpoints: Endpoints, *, glue: bool = False) -> Clients:
         kinesis = services.client("kinesis", KINESIS_CONNECTIONS)
         session.register_component(_PARSERS, parsers)
     except (*SDK_ERRORS, ValueError) as error:
-        raise _refused(error) from error
+        raise refused(error) from error
     return Clients(
         kinesis=cast("KinesisClient", kinesis),
         dynamodb=cast("DynamoDBClient", dynamodb),
@@ -183,6 +183,21 @@ class Services:
             config=_config(connections).merge(_particular(own)),
         )
 
+    def client_elsewhere(self, name: str, *, region_name: str | None, address: str | None) -> object:
+        """A client of a service that has no settings of its own, asked as Kinesis is, for one call at a time.
+
+        Args:
+            name: of the service, as the SDK has it.
+            region_name: None: Kinesis' one.
+            address: None: the service's own.
+        """
+        return self.session("kinesis").create_client(
+            name,
+            region_name=region_name or self.region_name("kinesis"),
+            endpoint_url=address,
+            config=_config(1),
+        )
+
 
 def _particular(own: ServiceSettings) -> Config:
     """What is different for one service; what is not said is left to the SDK's own configuration."""
@@ -229,7 +244,7 @@ def _config(connections: int) -> Config:
     )
 
 
-def _refused(error: Exception) -> AwsError | ConfigurationError:
+def refused(error: Exception) -> AwsError | ConfigurationError:
     """What keeps clients from being made is a matter of settings or of credentials."""
     if isinstance(error, BotoCoreError):
         told = translated(error, operation="", not_found=AwsError)

@@ -11,6 +11,7 @@ from typing import Final
 
 from kcl_daemon.errors import (
     AccessDenied,
+    ChildError,
     ChildStartFailed,
     ConfigurationError,
     InvalidRequest,
@@ -36,6 +37,10 @@ _ADVICE: Final[tuple[tuple[type[KclError], str], ...]] = (
     (Unavailable, "check the network, regionName and the endpoint properties"),
     (InvalidRequest, "check names and positions in the properties file; if they are right, report this"),
     (ChildStartFailed, "check executableName"),
+    (
+        ChildError,
+        "look at child_stderr and child_failed; childFailurePolicy = restart would replace such a child and go on",
+    ),
     (
         ConfigurationError,
         "put the properties file or the environment right; starting again alone does not help",

@@ -91,6 +91,7 @@ def _lease(lease: Lease, seen: Seen) -> _Document:
         "handoff_to": None if lease.checkpoint_owner is None else lease.lease_owner,
         "abandoned": lease.lease_key in seen.fleet.abandoned if seen.could_tell_abandoned else None,
         "finished": lease.is_finished,
+        "degraded_by": lease.degraded_by,
         "checkpoint": str(lease.checkpoint.sequence_number),
         "sub_sequence_number": lease.checkpoint.sub_sequence_number,
         "pending_checkpoint": None if pending is None else str(pending),

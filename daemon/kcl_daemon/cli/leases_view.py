@@ -142,9 +142,10 @@ def _lease_cells(lease: Lease, seen: Seen) -> tuple[str, ...]:
 
 
 def _owner_cell(lease: Lease, seen: Seen) -> str:
-    if lease.actual_owner is None:
-        return _NONE
-    return f"{lease.actual_owner} (silent)" if lease.lease_key in seen.fleet.abandoned else lease.actual_owner
+    owner = lease.actual_owner or _NONE
+    if lease.lease_key in seen.fleet.abandoned:
+        owner += " (silent)"
+    return owner if lease.degraded_by is None else f"{owner} (degraded by {lease.degraded_by})"
 
 
 def _handoff_cell(lease: Lease, seen: Seen) -> str:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
+from kcl_daemon.config.failure_settings import Destination, LetterBox
 from kcl_daemon.config.fan_out_settings import RetrievalMode
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.table_settings import TableOptions
@@ -91,6 +93,22 @@ def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]
         described = [*streams, *consumers] if registers else consumers
         yield _statement("FindConsumer", "kinesis", ("DescribeStreamConsumer",), described)
         yield _statement("Subscribe", "kinesis", ("SubscribeToShard",), consumers)
+    if settings.failures.dead_letters is not None:
+        yield from _dead_letters(settings.failures.dead_letters, place)
+
+
+def _dead_letters(destination: Destination, place: Place) -> Iterator[dict[str, Any]]:
+    address = destination.address
+    match destination.box:
+        case LetterBox.SQS:
+            account, name = urlsplit(address).path.strip("/").split("/")
+            there = replace(place, region=destination.region_name or place.region, account=account)
+            yield _statement("DeadLetters", "sqs", ("SendMessage",), [there.arn("sqs", name)])
+        case LetterBox.KINESIS:
+            arn = address if destination.region_name else place.arn("kinesis", f"stream/{address}")
+            yield _statement("DeadLetters", "kinesis", ("PutRecord",), [arn])
+        case LetterBox.FILE:
+            pass
 
 
 def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,7 @@ from kcl_daemon.config.credentials import CREDENTIALS_KEYS
 from kcl_daemon.config.key import MILLISECONDS, MILLISECONDS_OR_NONE, Key
 from kcl_daemon.config.keys_balance import BALANCE_KEYS, HANDOFF_KEYS
 from kcl_daemon.config.keys_children import CHILD_KEYS
+from kcl_daemon.config.keys_failures import FAILURE_KEYS
 from kcl_daemon.config.keys_fan_out import FAN_OUT_KEYS
 from kcl_daemon.config.keys_metrics import METRICS_KEYS
 from kcl_daemon.config.keys_schemas import SCHEMA_KEYS
@@ -227,6 +228,7 @@ KEYS: Final[tuple[Key, ...]] = (
         extension=True,
     ),
     *CHILD_KEYS,
+    *FAILURE_KEYS,
     *METRICS_KEYS,
     *SCHEMA_KEYS,
     EXPAND_ENVIRONMENT,

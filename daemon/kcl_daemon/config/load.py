@@ -15,9 +15,11 @@ from typing import Any, Final
 from kcl_daemon.config import properties
 from kcl_daemon.config.access_settings import CredentialsSettings, ServiceSettings
 from kcl_daemon.config.checks import across
+from kcl_daemon.config.checks_failures import of_failures
 from kcl_daemon.config.checks_streams import of_streams, regions_of
 from kcl_daemon.config.compatibility import honoured
 from kcl_daemon.config.environment import overrides
+from kcl_daemon.config.failure_settings import FailureSettings
 from kcl_daemon.config.fan_out_settings import FanOutSettings
 from kcl_daemon.config.keys import EXECUTABLE_NAME, KEYS, REGION_NAME, STREAM_ARN, STREAM_NAME, WORKER_ID
 from kcl_daemon.config.keys_fan_out import resolve_mode
@@ -132,7 +134,11 @@ def interpret(
     resolve_mode(values, (*reading.entries.values(), *reading.others.values()))
     lines = {name: entry.line for name, entry in reading.entries.items()}
     problems, notices = across(values, lines)
-    reading.problems += [*problems, *of_streams(values, reading.entries)]
+    reading.problems += [
+        *problems,
+        *of_streams(values, reading.entries),
+        *of_failures(values, reading.entries),
+    ]
     reading.notices += [*notices, *honoured(values, lines)]
     reading.look_for_missing(values)
     if reading.problems:
@@ -177,6 +183,7 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
         "tables.coordinator": {},
         "metrics": {},
         "schemas": {},
+        "failures": {},
         "spark": {"conf": tuple(spark_conf.items())},
     }
     for target, value in fields.items():
@@ -198,6 +205,7 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
         spark=SparkSettings(**sections["spark"]),
         metrics=MetricsSettings(**sections["metrics"]),
         schemas=SchemaSettings(**sections["schemas"]),
+        failures=FailureSettings(**sections["failures"]),
     )
 
 

@@ -10,6 +10,7 @@ from enum import Enum
 from math import inf
 
 from kcl_daemon.config.access_settings import CredentialsSettings, ServiceSettings
+from kcl_daemon.config.failure_settings import FailureSettings
 from kcl_daemon.config.fan_out_settings import FanOutSettings, RetrievalMode
 from kcl_daemon.config.metrics_settings import MetricsSettings
 from kcl_daemon.config.schema_settings import SchemaSettings
@@ -218,6 +219,7 @@ class Settings:
     fan_out: FanOutSettings = field(default_factory=FanOutSettings)
     tables: TablesSettings = field(default_factory=TablesSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
+    failures: FailureSettings = field(default_factory=FailureSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     schemas: SchemaSettings = field(default_factory=SchemaSettings)
     expand_environment: bool = False

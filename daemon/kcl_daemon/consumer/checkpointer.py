@@ -9,6 +9,7 @@ from kcl_daemon.ports import Log
 from kcl_protocol.errors import (
     CheckpointDependencyFailed,
     CheckpointError,
+    CheckpointIllegalArgument,
     CheckpointInvalidState,
     CheckpointShutdown,
     CheckpointThrottled,
@@ -18,7 +19,12 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 
 
 class Checkpointer:
-    """The checkpoints of one child. Stores nothing that the child has not asked for."""
+    """The checkpoints of one child. Stores nothing that the child has not asked for.
+
+    Attributes:
+        advanced: whether it has stored a new checkpoint.
+        refused: whether one was refused since the last batch went out, for no fault of the child's.
+    """
 
     def __init__(self, *, held: HeldLease, keeper: LeaseKeeper, log: Log) -> None:
         self._held = held
@@ -27,10 +33,12 @@ class Checkpointer:
         self._largest = held.lease.checkpoint
         self._shard_ended = False
         self.advanced = False
+        self.refused = False
 
     def delivering(self, last: ExtendedSequenceNumber) -> None:
         """A batch goes out that ends here; checkpoints up to this position are allowed from now on."""
         self._largest = last
+        self.refused = False
 
     def shard_ended(self) -> None:
         """Everything has been handed over: the whole shard may be checkpointed now."""
@@ -43,6 +51,7 @@ class Checkpointer:
             await self._store(request)
         except CheckpointError as refused:
             error = refused.wire_name
+            self.refused |= not isinstance(refused, CheckpointIllegalArgument)
             self._log.warning(
                 "checkpoint_refused",
                 sequence_number=request.sequence_number,

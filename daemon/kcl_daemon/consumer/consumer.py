@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from kcl_daemon.consumer.aftermath import Aftermath
 from kcl_daemon.consumer.incarnation import CalledAway, Failed, Finished, Incarnation
 from kcl_daemon.consumer.interrupts import Call, Interrupts
 from kcl_daemon.consumer.parts import ConsumerParts
 from kcl_daemon.coordination.keeper import HeldLease
 from kcl_daemon.coordination.stream_watch import RECHECK_S, StreamState
-from kcl_daemon.errors import AwsError, ChildStartFailed
+from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.leases.row import lease_from_row
 from kcl_daemon.progress.cause import Cause
@@ -32,6 +33,7 @@ class Consumer:
         stream = held.lease.stream
         named = {} if stream is None else {"stream": str(stream)}
         self._log = parts.log.bind(**named, shard_id=held.lease.shard_id)
+        self._aftermath = Aftermath(parts=parts, held=held, interrupts=self._interrupts, log=self._log)
         held.on_change = self._lease_changed
 
     def request_stop(self) -> None:
@@ -56,14 +58,14 @@ class Consumer:
         stays = self._held.lease.is_finished and keeper.keeps_finished and not self._stopped
         self._held.progress.waits(Cause.LEASE, "it is given up")
         if self._held.lost is None and keeper.holds(self._held.key) and not stays:
-            await keeper.give_up(self._held)
+            await keeper.give_up(self._held, degraded=self._aftermath.degraded)
 
     @property
     def _stopped(self) -> bool:
         return self._interrupts.call is not Call.NONE
 
     async def _work(self) -> None:
-        failures = 0
+        await self._aftermath.rest()
         while await self._stream_found() and self._interrupts.call is Call.NONE:
             incarnation = Incarnation(
                 parts=self._parts,
@@ -71,6 +73,7 @@ class Consumer:
                 interrupts=self._interrupts,
                 memory=self._memory,
                 log=self._log,
+                scrutiny=self._aftermath.scrutiny,
             )
             match await incarnation.run():
                 case Finished():
@@ -79,25 +82,10 @@ class Consumer:
                     return
                 case CalledAway():
                     return
-                case Failed(error, progressed):
-                    failures = 1 if progressed else failures + 1
-                    tell = self._log.error if isinstance(error, ChildStartFailed) else self._log.warning
-                    tell(
-                        "child_failed",
-                        error=str(error),
-                        failures=failures,
-                        restart_from=str(self._held.lease.checkpoint),
-                    )
-                    self._held.progress.failed(str(error))
-                    await self._back_off(failures)
-
-    async def _back_off(self, failures: int) -> None:
-        """Wait before the next child: twice as long after each failure in a row, never in step with other shards."""
-        settings = self._parts.settings.child
-        most_ms = min(settings.backoff_first_ms * 2 ** min(failures - 1, 20), settings.backoff_most_ms)
-        pause_s = most_ms / 1000 * self._parts.randomness.uniform(0.5, 1.0)
-        with self._parts.clock.move_on_after(pause_s):
-            await self._interrupts.until_called()
+                case Failed() as failed:
+                    self._held.progress.failed(str(failed.error))
+                    if not await self._aftermath.goes_on(failed):
+                        return
 
     async def _parents_finished(self) -> bool:
         """Wait until the parents are done; False where called away first."""

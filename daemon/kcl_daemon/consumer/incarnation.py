@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 from anyio.abc import TaskGroup
@@ -13,6 +13,7 @@ from kcl_daemon.consumer.dialogue import Dialogue
 from kcl_daemon.consumer.ending import end_child
 from kcl_daemon.consumer.interrupts import Call, Interrupts
 from kcl_daemon.consumer.parts import ConsumerParts
+from kcl_daemon.consumer.scrutiny import Scrutiny
 from kcl_daemon.consumer.shard_end import create_child_leases
 from kcl_daemon.coordination.keeper import HeldLease
 from kcl_daemon.errors import ChildError, ChildStartFailed, ChildTimedOut, LeaseLost
@@ -42,10 +43,14 @@ class Failed:
     Args:
         error: what it did.
         progressed: whether it had stored a new checkpoint before.
+        refused: whether a checkpoint of its last action was refused for no fault of its own.
+        stderr: its last lines, oldest first.
     """
 
     error: ChildError
     progressed: bool
+    refused: bool = False
+    stderr: tuple[str, ...] = ()
 
 
 Outcome = Finished | CalledAway | Failed
@@ -62,13 +67,21 @@ class Incarnation:
     """Runs one child. Used once."""
 
     def __init__(
-        self, *, parts: ConsumerParts, held: HeldLease, interrupts: Interrupts, memory: StartMemory, log: Log
+        self,
+        *,
+        parts: ConsumerParts,
+        held: HeldLease,
+        interrupts: Interrupts,
+        memory: StartMemory,
+        log: Log,
+        scrutiny: Scrutiny | None = None,
     ) -> None:
         self._parts = parts
         self._held = held
         self._progress = held.progress
         self._interrupts = interrupts
         self._memory = memory
+        self._scrutiny = scrutiny
         self._log = log
         self._dialect = Dialect(parts.settings.child.protocol)
         self._stream = parts.streams.of(held.lease)
@@ -80,6 +93,8 @@ class Incarnation:
         Cancelled: the child is killed, nothing is written.
         """
         self._progress.starts()
+        if self._scrutiny is not None:
+            self._scrutiny.begin()
         try:
             child = await self._parts.children.start(self._held.lease.shard_id, self._told_stream)
         except ChildStartFailed as failed:
@@ -87,10 +102,11 @@ class Incarnation:
         self._log = self._log.bind(pid=child.pid)
         self._log.info("child_started", checkpoint=str(self._held.lease.checkpoint))
         try:
-            return await self._run(child)
+            outcome = await self._run(child)
         finally:
             await child.aclose()
             self._progress.child_ended()
+        return replace(outcome, stderr=child.stderr_tail) if isinstance(outcome, Failed) else outcome
 
     @property
     def _told_stream(self) -> StreamRef | None:
@@ -190,7 +206,7 @@ class Incarnation:
             if self._held.lease.is_finished:
                 self._log.warning("child_failed", error=str(error), advice="the shard was finished already")
                 return Finished()
-            return Failed(error, self._checkpointer.advanced)
+            return Failed(error, self._checkpointer.advanced, refused=self._checkpointer.refused)
         return CalledAway()
 
     async def _deliver(self, dialogue: Dialogue, reader: Reader) -> EndOfShard | None:
@@ -212,8 +228,16 @@ class Incarnation:
     async def _process(self, dialogue: Dialogue, batch: Batch) -> None:
         try:
             if batch.last is not None:
-                self._checkpointer.delivering(batch.last)
                 self._held.throughput.record(batch.data_bytes, now_s=self._parts.clock.monotonic())
+                if self._scrutiny is not None:
+                    await self._scrutiny.deliver(
+                        batch,
+                        dialogue,
+                        self._checkpointer,
+                        may_go_on=lambda: self._interrupts.call is Call.NONE,
+                    )
+                    return
+                self._checkpointer.delivering(batch.last)
             elif not self._parts.settings.child.call_for_empty:
                 return
             self._progress.works("processRecords")

@@ -248,14 +248,18 @@ class LeaseKeeper:
             ),
         )
 
-    async def give_up(self, held: HeldLease) -> None:
+    async def give_up(self, held: HeldLease, *, degraded: bool = False) -> None:
         """Stop holding a lease and pass it on: to the next owner of a hand-off, else to whoever is given it.
 
         Never raises for AWS: what cannot be written expires.
+
+        Args:
+            held: the lease.
+            degraded: its children keep failing here; whoever else can had better have it.
         """
         held.giving_up = True
         try:
-            await self._write(held, self._passing_on)
+            await self._write(held, lambda lease: self._passing_on(lease, degraded=degraded))
             self._log.info("lease_released", lease_key=held.key, to=held.lease.lease_owner)
         except LeaseLost:
             pass  # _lose has said so
@@ -266,11 +270,11 @@ class LeaseKeeper:
         finally:
             self.drop(held)
 
-    def _passing_on(self, lease: Lease) -> RowUpdate:
+    def _passing_on(self, lease: Lease, *, degraded: bool) -> RowUpdate:
         next_owner = lease.lease_owner if lease.checkpoint_owner is not None else None
         if next_owner is not None and next_owner not in self.gone:
             return lease_row.assignment(lease, next_owner)
-        return lease_row.release(lease)
+        return lease_row.release(lease, degraded_by=self._me if degraded else None)
 
     def drop(self, held: HeldLease) -> None:
         """Stop holding a lease without a write."""

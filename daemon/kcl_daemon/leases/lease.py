@@ -47,6 +47,7 @@ class Lease:
         hash_range: None on rows of old versions.
         throughput_kbps: smoothed KiB per second, None until measured.
         stream: which of many; None: the application reads one only.
+        degraded_by: who released it last because its children kept failing, without a checkpoint since.
     """
 
     lease_key: LeaseKey
@@ -62,6 +63,7 @@ class Lease:
     hash_range: HashRange | None = None
     throughput_kbps: float | None = None
     stream: StreamIdentity | None = None
+    degraded_by: WorkerId | None = None
 
     @property
     def shard_id(self) -> ShardId:

@@ -35,6 +35,7 @@ _HASH_END: Final = "endingHashKey"
 _THROUGHPUT: Final = "throughputKBps"
 _STREAM: Final = "streamName"  # the identity, of which the name is a part
 _SHARD: Final = "shardId"
+_DEGRADED: Final = "daemonDegraded"  # not KCL's, which passes over it
 
 _SIX_PLACES: Final = Decimal("0.000001")
 _NO_SHARDS: Final = frozenset[ShardId]()
@@ -82,6 +83,7 @@ def lease_from_row(row: Row) -> Lease:
         hash_range=reader.hash_range(),
         throughput_kbps=reader.number(_THROUGHPUT),
         stream=reader.stream() if _STREAM in row else None,
+        degraded_by=reader.worker(_DEGRADED),
     )
 
 
@@ -137,7 +139,7 @@ def checkpoint(
     return RowUpdate(
         lease.lease_key,
         put=put,
-        remove=frozenset({_PENDING, _PENDING_SUB, _PENDING_STATE}),
+        remove=frozenset({_PENDING, _PENDING_SUB, _PENDING_STATE, *_no_longer_degraded(lease)}),
         require=(_counter_is(lease),),
     )
 
@@ -190,10 +192,16 @@ def handoff(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> R
     )
 
 
-def release(lease: Lease) -> RowUpdate:
-    """Give a lease up (T5.7): nobody owns it, anybody may be given it at once."""
+def release(lease: Lease, *, degraded_by: WorkerId | None = None) -> RowUpdate:
+    """Give a lease up (T5.7): nobody owns it, anybody may be given it at once.
+
+    Args:
+        lease: as it was read.
+        degraded_by: its owner, whose children kept failing: others had better have it.
+    """
     return RowUpdate(
         lease.lease_key,
+        put={} if degraded_by is None else {_DEGRADED: degraded_by},
         add={_COUNTER: 1},
         remove=frozenset({OWNER, _CHECKPOINT_OWNER}),
         require=as_it_was_read(lease),
@@ -237,7 +245,9 @@ def reposition(lease: Lease, position: ExtendedSequenceNumber) -> RowUpdate:
         lease.lease_key,
         put={_SWITCHES: 0, **_position(_CHECKPOINT, _CHECKPOINT_SUB, position)},
         add={_COUNTER: 1},
-        remove=frozenset({OWNER, _CHECKPOINT_OWNER, _PENDING, _PENDING_SUB, _PENDING_STATE}),
+        remove=frozenset(
+            {OWNER, _CHECKPOINT_OWNER, _PENDING, _PENDING_SUB, _PENDING_STATE, *_no_longer_degraded(lease)}
+        ),
         require=as_it_was_read(lease),
     )
 
@@ -245,6 +255,10 @@ def reposition(lease: Lease, position: ExtendedSequenceNumber) -> RowUpdate:
 def as_it_was_read(lease: Lease) -> tuple[Condition, ...]:
     """That nobody has written the lease since."""
     return (*_as_read(lease), _counter_is(lease))
+
+
+def _no_longer_degraded(lease: Lease) -> tuple[str, ...]:
+    return () if lease.degraded_by is None else (_DEGRADED,)
 
 
 def _counter_is(lease: Lease) -> Condition:

@@ -111,6 +111,7 @@ class _Line(Struct, gc=False, rename="camel"):
 
 _encoder: Final = Encoder()
 _text_decoder: Final = Decoder(str)
+_line_decoder: Final = Decoder(_Line)
 _data_of: Final = attrgetter("data")
 _prefix_of: Final = struct.Struct(f"{len(_AGGREGATE_PREFIX)}s").unpack_from
 
@@ -135,6 +136,12 @@ class Payload:
         raw = [raw_record(record) for record in records]
         texts = sum(len(record.data) + len(record.partition_key) for record in raw)
         return cls(raw, texts + RECORD_OVERHEAD_BYTES * len(raw))
+
+    @classmethod
+    def of_line(cls, line: bytes) -> tuple[Payload, int | None]:
+        """The records of a line `processRecords` and what it tells of `millisBehindLatest`; they keep the line in memory."""
+        message = _line_decoder.decode(line)
+        return cls(message.records, len(line)), message.millis_behind_latest
 
     def __len__(self) -> int:
         return len(self.records)

@@ -22,7 +22,7 @@ from kcl_daemon.coordination.switchboard import Switchboard
 from kcl_daemon.coordination.tables import ApplicationTables
 from kcl_daemon.coordination.taker import Taker
 from kcl_daemon.coordination.versions import Versions
-from kcl_daemon.errors import Throttled, Unavailable
+from kcl_daemon.errors import ChildError, Throttled, Unavailable
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.progress.watchdog import Watchdog
@@ -79,6 +79,7 @@ class Worker:
         self._start_pause_s = start_pause_s
         self.started = anyio.Event()
         self._stop = anyio.Event()
+        self._fatal: ChildError | None = None
         self._consumers: dict[LeaseKey, _Running] = {}
         self._loops: Loops | None = None
         self._parts: ConsumerParts | None = None
@@ -103,6 +104,11 @@ class Worker:
         """Begin the graceful stop. Idempotent."""
         self._stop.set()
 
+    def fail(self, error: ChildError) -> None:
+        """Begin the graceful stop, at the end of which `run` raises the first of these."""
+        self._fatal = self._fatal or error
+        self._stop.set()
+
     async def run(self) -> None:
         """Work until `request_stop`; returns when every lease has been passed on.
 
@@ -110,6 +116,7 @@ class Worker:
 
         Raises:
             KclError: it could not start: no such stream, no access, tables that cannot be used, no answer for long.
+            ChildError: a child failed that the daemon is to end for (`childFailurePolicy`).
         """
         assert self._loops is not None, "equip() comes first"
         await self._prepare()
@@ -134,6 +141,8 @@ class Worker:
             await self._drain(loops)
             work.cancel_scope.cancel()
         self._log.info("worker_stopped")
+        if self._fatal is not None:
+            raise self._fatal
 
     async def _prepare(self) -> None:
         """Tables, version and streams, in that order; what is only slow or busy is asked again."""

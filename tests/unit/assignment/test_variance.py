@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -209,3 +210,20 @@ def test_every_plan_keeps_the_rules(
     backwards = plan(replace(state, leases=leases[::-1]), BalanceOptions(balance_this_run=balance))
     assert backwards.counts.keys() == answer.counts.keys()
     assert backwards.unplaced == answer.unplaced
+
+
+@pytest.mark.parametrize(
+    ("workers", "most", "to"),
+    [((A, B, C), 9, B), ((A, B), 2, A), ((A,), 9, A)],
+    ids=["another one", "nobody else has room", "nobody else"],
+)
+def test_whose_children_kept_failing_gets_a_lease_back_only_where_nobody_else_can(
+    workers: tuple[WorkerId, ...], most: int, to: WorkerId
+) -> None:
+    # By number alone A would get it.
+    others = [lease(number, worker) for number, worker in enumerate((B, B, C, C)) if worker in workers]
+    (move,) = plan(fleet([replace(lease(9), degraded_by=A), *others], *workers, most=most)).moves
+    assert move.to == to
+    more = [replace(lease(9), degraded_by=A), lease(10), lease(11)]
+    if len(workers) > 1 and most > 3:
+        assert placed(plan(fleet(more, *workers)).moves)[A] == 1

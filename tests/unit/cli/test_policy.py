@@ -20,7 +20,10 @@ REGION = "regionName = eu-west-1\n"
 EVERYTHING = (
     "fanoutFallbackToPolling = true\nleaseTablePitrEnabled = true\nleaseTableTags = a=b\n"
     "migrateAllEntitiesToLeaseTable = true\nschemaRegistry = decode\n"
+    "poisonRecordPolicy = deadletter\ndeadLetterDestination = kinesis:dead\n"
 )
+DEAD = "poisonRecordPolicy = deadletter\ndeadLetterDestination = "
+QUEUE = f"{DEAD}sqs:https://sqs.eu-central-1.amazonaws.com/444455556666/dead.fifo\n"
 FILTER = GOOD.replace("streamName = orders", "streamFilter = log-*\nstreamNames = orders")
 # One call that is authorized by the calls it is made of.
 TRANSACTION = "TransactWriteItems"
@@ -55,7 +58,7 @@ def test_every_call_that_is_made_is_allowed() -> None:
     assert {"GetRecords", "UpdateItem", "CreateTable"} <= calls_in_the_source()
     by_filter = policy(read(base=FILTER).settings, ("kinesis",))
     assert by_filter["Statement"][0]["Action"] == ["kinesis:ListStreams"]  # goes to no stream
-    assert calls_in_the_source() <= actions(EVERYTHING) | {"ListStreams"}
+    assert calls_in_the_source() <= actions(EVERYTHING) | actions(QUEUE) | {"ListStreams"}
 
 
 def test_nothing_is_allowed_that_is_not_done() -> None:
@@ -77,6 +80,28 @@ def test_no_right_is_for_everything() -> None:
 def test_a_registry_is_read_only_where_it_is_asked() -> None:
     assert statements("schemaRegistry = decode\n")["ReadSchemas"]["Action"] == ["glue:GetSchemaVersion"]
     assert "ReadSchemas" not in statements("schemaRegistry = off\n")
+
+
+@pytest.mark.parametrize(
+    ("more", "action", "resource"),
+    [
+        (QUEUE, "sqs:SendMessage", "arn:aws:sqs:eu-central-1:444455556666:dead.fifo"),
+        (f"{DEAD}kinesis:dead\n", "kinesis:PutRecord", "arn:aws:kinesis:eu-west-1:111122223333:stream/dead"),
+        (
+            f"{DEAD}kinesis:arn:aws:kinesis:us-east-1:444455556666:stream/dead\n",
+            "kinesis:PutRecord",
+            "arn:aws:kinesis:us-east-1:444455556666:stream/dead",
+        ),
+    ],
+    ids=["queue", "stream", "stream of another account"],
+)
+def test_dead_letters_may_be_sent_where_they_go(more: str, action: str, resource: str) -> None:
+    found = statements(more, "111122223333")["DeadLetters"]
+    assert (found["Action"], found["Resource"]) == ([action], [resource])
+
+
+def test_dead_letters_in_a_file_need_no_right() -> None:
+    assert "DeadLetters" not in statements(f"{DEAD}file:/var/lib/dead.jsonl\n")
 
 
 def test_a_polling_daemon_needs_no_consumer() -> None:

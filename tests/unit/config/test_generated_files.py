@@ -36,6 +36,8 @@ TOGETHER: Final = frozenset(
         "streamFilter",
         "streamIdentifiersForLeaseCleanup",
         "formerStreamsLeasesDeletionStrategy",
+        "poisonRecordPolicy",
+        "deadLetterDestination",
     }
 )
 FREE: Final = tuple(key for key in KEYS if key.name not in TOGETHER)

@@ -60,7 +60,7 @@ class Puppet:
 
     @property
     def stderr_tail(self) -> tuple[str, ...]:
-        return ()
+        return ("last words",)
 
     async def send(self, line: bytes) -> None:
         await anyio.lowlevel.checkpoint()

@@ -247,6 +247,22 @@ def test_a_released_lease_has_no_owner_and_a_new_counter() -> None:
     }
 
 
+def test_a_lease_can_be_marked_as_degraded_and_the_next_checkpoint_takes_the_mark_away() -> None:
+    row = stored()
+    after = written(lease_row.release(lease_from_row(row), degraded_by=A), row)
+    assert after == {**stored(leaseOwner=None), "leaseCounter": 43, "daemonDegraded": A}
+    taken = written(lease_row.assignment(lease_from_row(after), B), after)
+    assert taken is not None
+    assert lease_from_row(taken).degraded_by == A
+    renewed = written(lease_row.renewal(lease_from_row(taken), None), taken)
+    assert renewed is not None
+    for update in (lease_row.checkpoint, lease_row.reposition):
+        gone = written(update(lease_from_row(renewed), ExtendedSequenceNumber("77")), renewed)
+        assert gone is not None
+        assert "daemonDegraded" not in gone
+    assert not {"daemonDegraded"} & set(lease_row.checkpoint(lease_from_row(row), SHARD_END).remove)
+
+
 def test_a_lease_that_changed_hands_cannot_be_released() -> None:
     assert refused(lease_row.release(lease_from_row(stored())), stored(leaseOwner=B, leaseCounter=43))
 

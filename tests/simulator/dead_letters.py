@@ -1,0 +1,40 @@
+"""The port DeadLetters of one worker: slow now and then, and refusing now and then.
+
+Owns nothing; what was stored is the checkers' business (`deliveries`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+
+from kcl_daemon.errors import Throttled, Unavailable
+from kcl_daemon.failures.letter import DeadLetter
+from tests.simulator.chance import Chance
+from tests.simulator.deliveries import Deliveries
+from tests.simulator.life import Life
+
+_SLOWEST_S: Final = 0.5
+_REFUSED: Final = 0.1
+_UNANSWERED: Final = 0.1
+
+
+class SimDeadLetters:
+    """A place that takes most letters."""
+
+    def __init__(self, life: Life, *, chance: Chance, deliveries: Deliveries) -> None:
+        self._life = life
+        self._chance = chance
+        self._deliveries = deliveries
+
+    async def store(self, letter: DeadLetter) -> None:
+        """As the port says."""
+        self._life.ensure_alive()
+        await anyio.sleep(self._chance.uniform(0.005, _SLOWEST_S))
+        self._life.ensure_alive()
+        if self._chance.happens(_REFUSED):
+            raise Throttled("too many", operation="SendMessage")
+        self._deliveries.set_aside(letter.shard_id, letter.worker_id, letter.record)
+        if self._chance.happens(_UNANSWERED):
+            raise Unavailable("no answer", operation="SendMessage")

@@ -1,0 +1,110 @@
+"""The properties of failing children: their fields, what a place of dead letters may be, what must go together."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcl_daemon.config.failure_settings import (
+    ChildFailurePolicy,
+    Destination,
+    FailureSettings,
+    LetterBox,
+    PoisonRecordPolicy,
+)
+from kcl_daemon.config.keys_failures import letter_box
+from kcl_daemon.config.kinds import Refused
+from tests.unit.config.helpers import read, refusals
+
+DEAD = "poisonRecordPolicy = deadletter\ndeadLetterDestination = file:dead.jsonl\n"
+
+
+def test_each_property_fills_its_field() -> None:
+    loaded = read(
+        "childFailurePolicy = restart\nchildMaxFailures = 7\nchildDegradedMillis = 5\n"
+        f"poisonRecordMaxFailures = 4\n{DEAD}"
+    )
+    assert loaded.settings.failures == FailureSettings(
+        policy=ChildFailurePolicy.RESTART,
+        failures_most=7,
+        degraded_ms=5,
+        poison=PoisonRecordPolicy.DEADLETTER,
+        poison_tries=4,
+        dead_letters=Destination(LetterBox.FILE, "dead.jsonl"),
+    )
+    assert loaded.warnings == ()
+
+
+QUEUE = "https://sqs.eu-west-1.amazonaws.com/111122223333/dead"
+VPC = "https://vpce-1a-2b.sqs.us-gov-west-1.vpce.amazonaws.com/111122223333/dead.fifo"
+LEGACY = "https://ap-south-1.queue.amazonaws.com/111122223333/dead"
+LOCAL = "http://127.0.0.1:4566/000000000000/dead"
+ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/dead"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("file:dead.jsonl", Destination(LetterBox.FILE, "dead.jsonl")),
+        ("file:/var/lib/dead.jsonl", Destination(LetterBox.FILE, "/var/lib/dead.jsonl")),
+        ("file:///var/lib/dead.jsonl", Destination(LetterBox.FILE, "/var/lib/dead.jsonl")),
+        (f" sqs:{QUEUE} ", Destination(LetterBox.SQS, QUEUE, "eu-west-1")),
+        (f"sqs:{VPC}", Destination(LetterBox.SQS, VPC, "us-gov-west-1")),
+        (f"sqs:{LEGACY}", Destination(LetterBox.SQS, LEGACY, "ap-south-1")),
+        (f"sqs:{LOCAL}", Destination(LetterBox.SQS, LOCAL)),
+        ("kinesis:dead", Destination(LetterBox.KINESIS, "dead")),
+        (f"kinesis:{ARN}", Destination(LetterBox.KINESIS, ARN, "eu-west-1")),
+    ],
+)
+def test_a_place_is_a_file_a_queue_or_a_stream(text: str, place: Destination) -> None:
+    assert letter_box().read(text) == place
+    assert letter_box().read(str(place)) == place
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "dead.jsonl",
+        "file:",
+        "file://host/dead",
+        "file:/var/lib/",
+        "ftp:x",
+        "sqs:dead",
+        "sqs:https://sqs.eu-west-1.amazonaws.com/dead",
+        "sqs:arn:aws:sqs:eu-west-1:111122223333:dead",
+        "kinesis:",
+        "kinesis:a b",
+        "kinesis:arn:aws:kinesis:eu-west-1:1:stream/dead",
+    ],
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(Refused):
+        letter_box().read(text)
+
+
+@pytest.mark.parametrize(
+    ("lines", "key", "reason"),
+    [
+        ("poisonRecordPolicy = deadletter\n", "poisonRecordPolicy", "needs deadLetterDestination"),
+        ("deadLetterDestination = file:x\n", "deadLetterDestination", "goes only with poisonRecordPolicy"),
+        (
+            "childFailurePolicy = exit\npoisonRecordPolicy = skip\n",
+            "poisonRecordPolicy",
+            "keep one of the two",
+        ),
+        ("sparkPipeline = m:f\npoisonRecordPolicy = skip\n", "poisonRecordPolicy", "hand records on unread"),
+        ("childMaxFailures = 4\npoisonRecordPolicy = skip\n", "childMaxFailures", "must be above"),
+        ("poisonRecordMaxFailures = 9\npoisonRecordPolicy = skip\n", "poisonRecordMaxFailures", "or 0"),
+    ],
+)
+def test_what_cannot_go_together_is_one_error_with_key_and_value(lines: str, key: str, reason: str) -> None:
+    (line,) = refusals(lines)
+    assert f": {key} = " in line
+    assert reason in line
+
+
+def test_a_lease_that_is_never_released_leaves_all_the_time_for_finding_a_record() -> None:
+    settings = read(
+        "childMaxFailures = 0\npoisonRecordMaxFailures = 50\npoisonRecordPolicy = skip\n"
+    ).settings
+    assert settings.failures.poison is PoisonRecordPolicy.SKIP

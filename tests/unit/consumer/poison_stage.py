@@ -1,0 +1,252 @@
+"""A whole worker over one stream in memory, with children that die at certain records, in virtual time."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, cast
+
+import anyio
+
+from kcl_daemon.app import Adapters, build
+from kcl_daemon.config.failure_settings import Destination, FailureSettings, LetterBox, PoisonRecordPolicy
+from kcl_daemon.config.settings import ChildSettings, RetrievalSettings, Settings
+from kcl_daemon.errors import ChildStartFailed, InvalidRequest, Throttled
+from kcl_daemon.failures.letter import DeadLetter
+from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.leases.table import RowUpdate, Written
+from kcl_daemon.ports import StreamRef, Tables
+from kcl_daemon.shards.shard import InitialPosition, StartAt
+from kcl_local.kinesis.model import KinesisModel
+from kcl_protocol import encode
+from kcl_protocol.messages import (
+    CheckpointAnswer,
+    CheckpointRequest,
+    DaemonMessage,
+    ProcessRecords,
+    ShardEnded,
+    ShutdownRequested,
+    Status,
+)
+from tests.simulator.loop import at_once, run_virtual
+from tests.simulator.memory.kinesis import MemoryKinesis
+from tests.simulator.memory.table import MemoryTable
+from tests.simulator.memory.transactions import MemoryTransactions
+from tests.unit.consumer.puppet import Puppet
+from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+
+STREAM: Final = "orders"
+POISON: Final = "poison"
+DEAD: Final = FailureSettings(
+    poison=PoisonRecordPolicy.DEADLETTER, dead_letters=Destination(LetterBox.FILE, "dead.jsonl")
+)
+SKIP: Final = FailureSettings(poison=PoisonRecordPolicy.SKIP)
+
+
+class Leases(MemoryTable):
+    """The lease table; `refuses` all checkpoints or none."""
+
+    refuses = False
+
+    async def update(self, update: RowUpdate) -> Written:
+        if self.refuses and "checkpoint" in update.put:
+            raise Throttled("too many", operation="UpdateItem")
+        return await super().update(update)
+
+
+class MemoryDeadLetters:
+    """The place of dead letters; `refusals` of the next calls fail."""
+
+    def __init__(self) -> None:
+        self.letters: list[DeadLetter] = []
+        self.refusals = 0
+
+    async def store(self, letter: DeadLetter) -> None:
+        await anyio.lowlevel.checkpoint()
+        if self.refusals:
+            self.refusals -= 1
+            raise InvalidRequest("too large", operation="SendMessage")
+        self.letters.append(letter)
+
+
+@dataclass
+class Ways:
+    """How the children of a stage behave.
+
+    Args:
+        dies_at: whether a child dies when it comes to a record with this text.
+        status: its exit status then.
+        checkpoints: whether it checkpoints each batch, explicitly; else only at its end.
+        starts: whether a child can be started at all.
+        hangs: whether it falls silent instead of dying.
+    """
+
+    dies_at: Callable[[str], bool] = lambda text: text.startswith(POISON)
+    status: int = 3
+    checkpoints: bool = True
+    starts: bool = True
+    hangs: bool = False
+
+
+class Reader(Puppet):
+    """A child that tells what it was given, and dies where it must."""
+
+    def __init__(self, ways: Ways, seen: list[str]) -> None:
+        super().__init__(self._answer_to)
+        self._ways = ways
+        self._seen = seen
+        self._doing = ""
+
+    def _answer_to(self, message: DaemonMessage) -> bytes | None:
+        if isinstance(message, CheckpointAnswer):
+            if message.error is not None:
+                self.end(1)
+                return None
+            return encode(Status(self._doing))
+        self._doing = message.action
+        match message:
+            case ProcessRecords(records, _):
+                for record in records:
+                    text = b64decode(record.data).decode()
+                    if self._ways.dies_at(text):
+                        if not self._ways.hangs:
+                            self.end(self._ways.status)
+                        return None
+                    self._seen.append(text)
+                last = records[-1]
+                if self._ways.checkpoints:
+                    return encode(CheckpointRequest(last.sequence_number, last.sub_sequence_number))
+            case ShutdownRequested() | ShardEnded():
+                return encode(CheckpointRequest(None, None))
+            case _:
+                pass
+        return encode(Status(message.action))
+
+
+class Readers:
+    """Port Children.
+
+    Attributes:
+        seen: the texts of the records that each child was done with.
+    """
+
+    def __init__(self, ways: Ways) -> None:
+        self.ways = ways
+        self.seen: list[list[str]] = []
+
+    async def start(self, shard_id: ShardId, stream: StreamRef | None = None) -> Reader:
+        await anyio.lowlevel.checkpoint()
+        if not self.ways.starts:
+            raise ChildStartFailed("no such program")
+        self.seen.append([])
+        return Reader(self.ways, self.seen[-1])
+
+
+@dataclass
+class Stage:
+    """One worker, one shard."""
+
+    ways: Ways = field(default_factory=Ways)
+    failures: FailureSettings = DEAD
+    log: MemoryLog = field(default_factory=MemoryLog)
+    letters: MemoryDeadLetters = field(default_factory=MemoryDeadLetters)
+    model: KinesisModel = field(init=False)
+    ended_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.children = Readers(self.ways)
+        self.leases = Leases("app", "leaseKey", has_owner_index=True)
+        self.tables = Tables(
+            self.leases,
+            MemoryTable("app-WorkerMetricStats", "wid"),
+            MemoryTable("app-CoordinatorState", "key"),
+        )
+        self.settings = Settings(
+            application_name="app",
+            stream_name=STREAM,
+            child=ChildSettings(("child",)),
+            worker_id="worker",
+            initial_position=InitialPosition(StartAt.TRIM_HORIZON),
+            retrieval=RetrievalSettings(max_records=200, idle_time_between_reads_ms=200),
+            failures=self.failures,
+        )
+
+    def call(self, operation: str, **arguments: object) -> dict[str, Any]:
+        """Kinesis itself."""
+        return cast("dict[str, Any]", self.model.handle(operation, arguments))
+
+    def put(self, texts: Iterable[str]) -> None:
+        """Write records."""
+        for text in texts:
+            self.put_bytes(text.encode())
+
+    def put_bytes(self, data: bytes) -> None:
+        """Write one record."""
+        text = b64encode(data).decode()
+        self.call("PutRecord", StreamName=STREAM, PartitionKey="k\u00fc", Data=text)
+
+    @property
+    def seen(self) -> list[str]:
+        """The texts of all records that any child was done with, repeats left out, in their first order."""
+        return list(dict.fromkeys(text for each in self.children.seen for text in each))
+
+    @property
+    def set_aside(self) -> list[str]:
+        """The texts of the dead letters."""
+        return [b64decode(letter.record.data).decode() for letter in self.letters.letters]
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        """The fields of all log events of this name."""
+        return [fields for _, found, fields in self.log.lines if found == event]
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The lease's."""
+        (row,) = at_once(self.leases.scan())
+        return dict(row)
+
+    def adapters(self) -> Adapters:
+        """The world."""
+        return Adapters(
+            clock=LoopClock(),
+            randomness=CalmChance(),
+            kinesis=MemoryKinesis(self.model),
+            tables=self.tables,
+            transactions=MemoryTransactions(),
+            children=self.children,
+            log=self.log,
+            dead_letters=self.letters,
+        )
+
+    async def work(self, scene: Callable[[], Awaitable[None]], **changes: Any) -> None:
+        """Play a scene while the worker works; then stop it."""
+        worker = build(replace(self.settings, **changes), self.adapters())
+        async with anyio.create_task_group() as beside:
+
+            async def play() -> None:
+                await scene()
+                worker.request_stop()
+
+            beside.start_soon(play)
+            await worker.run()
+            self.ended_s = anyio.current_time()
+
+
+async def until(holds: Callable[[], bool], within_s: float = 3_600.0) -> None:
+    """Wait for a condition, in virtual time."""
+    with anyio.fail_after(within_s):
+        while not holds():  # noqa: ASYNC110 - the time is virtual
+            await anyio.sleep(0.25)
+
+
+def perform(stage: Stage, scene: Callable[[], Awaitable[None]], **changes: Any) -> Stage:
+    """Create the stream, work until the scene is over, and give the stage back."""
+
+    async def main() -> None:
+        stage.model = KinesisModel(lambda: 1_770_000_000.0 + anyio.current_time())
+        stage.call("CreateStream", StreamName=STREAM, ShardCount=1)
+        await stage.work(scene, **changes)
+
+    run_virtual(main)
+    return stage
