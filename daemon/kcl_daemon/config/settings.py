@@ -11,6 +11,7 @@ from math import inf
 
 from kcl_daemon.config.access_settings import CredentialsSettings, ServiceSettings
 from kcl_daemon.config.fan_out_settings import FanOutSettings, RetrievalMode
+from kcl_daemon.config.log_settings import LogLevel
 from kcl_daemon.config.metrics_settings import MetricsSettings
 from kcl_daemon.config.shard_settings import ShardSettings
 from kcl_daemon.config.spark_settings import SparkSettings
@@ -174,6 +175,8 @@ class ChildSettings:
         open_files_limit: open files of each process of a child; None: as the daemon's.
         processes_limit: processes of the user that a child may see before it can start no more; None: as the daemon's.
         inherit_credentials: whether children find the daemon's AWS credentials in their environment.
+        stderr_level: of the log events that a child's stderr becomes.
+        log_messages: whether the `log` messages of children go to the log.
     """
 
     command: tuple[str, ...]
@@ -190,6 +193,8 @@ class ChildSettings:
     open_files_limit: int | None = None
     processes_limit: int | None = None
     inherit_credentials: bool = True
+    stderr_level: LogLevel = "info"
+    log_messages: bool = False
 
 
 @dataclass(frozen=True, slots=True)
