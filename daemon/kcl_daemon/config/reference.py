@@ -93,7 +93,7 @@ stays empty while the daemon runs. [Events](events.md) lists them all, with what
 
 **Levels.** `--log-level debug|info|warning|error|off` sets the lowest that is written, of all components or also of single ones:
 
-```
+```text
 --log-level INFO,kcl_daemon.retrieval=DEBUG,kcl_daemon.coordination.elector=WARNING
 ```
 
