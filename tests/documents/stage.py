@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.documents.blocks import ROOT, Block, blocks_of
 
-END_S = 60.0
+END_S = 150.0  # a hang; each command takes about a second of CPU
 _SHELL = ("bash", "-euo", "pipefail", "-c")
 
 

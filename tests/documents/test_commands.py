@@ -13,6 +13,8 @@ from tests.documents.commandlines import NotACommand, check_command, check_scrip
 from tests.documents.stage import furnish, perform
 from tests.process.local import local_process
 
+pytestmark = pytest.mark.timeout(600)  # for a hang: `stage` gives up first
+
 RUN = [block for block in documented() if block.marker.startswith("run")]
 PARSED = [block for block in documented() if block.marker in {"run", "parse"} or block.until]
 INLINE = re.compile(r"(?<!`)`(kcl-daemon [^`\n]+)`(?!`)")
