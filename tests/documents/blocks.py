@@ -5,7 +5,7 @@ The line above such a block says it:
     <!-- test: run -->                   run as it stands, beside the local endpoints; it must end well
     <!-- test: run until TEXT -->        run until it has printed TEXT, then ended with SIGTERM
     <!-- test: parse -->                 not run: commands, options and targets must exist
-    <!-- test: not ours -->              programs of others; none of it is looked at
+    <!-- test: not ours -->              programs of others; only lines of kcl-daemon among them are looked at
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def check_command(words: list[str]) -> None:
     Raises:
         NotACommand: it could not be run.
     """
-    program = words[0].removeprefix(".venv/bin/")
+    program = words[0].rpartition("/")[2]
     match program:
         case "kcl-daemon":
             _check_ours(words[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.timeout(600)  # for a hang: `stage` gives up first
 
 RUN = [block for block in documented() if block.marker.startswith("run")]
 PARSED = [block for block in documented() if block.marker in {"run", "parse"} or block.until]
+OTHERS = [block for block in documented() if block.marker == "not ours"]
 INLINE = re.compile(r"(?<!`)`(kcl-daemon [^`\n]+)`(?!`)")
 
 
@@ -53,6 +54,13 @@ def test_what_is_not_run_could_be(block: Block, tmp_path: Path, monkeypatch: pyt
     furnish(tmp_path, {})
     monkeypatch.chdir(tmp_path)
     check_script(block.script)
+
+
+@pytest.mark.parametrize("block", OTHERS, ids=lambda block: block.where)
+def test_our_commands_among_those_of_others_could_be_run(block: Block) -> None:
+    for words in commands_of(block.script):
+        if PurePosixPath(words[0]).name == "kcl-daemon":
+            check_command(words)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
