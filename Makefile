@@ -11,7 +11,7 @@ PYTEST := $(BIN)/pytest
 # Two at a time, each file by one of them: much of the process tier waits.
 SIDE_BY_SIDE ?= -n 2 --dist loadfile
 
-.PHONY: audit dist sbom bench bench-spark demo test prove peers lint types imports unit simulator process dropin format clean help
+.PHONY: audit dist sbom bench bench-spark demo docs test prove peers lint types imports unit simulator process dropin format clean help
 
 help:
 	@echo "make demo    run a stream of real text through the daemon, on local endpoints (DEMO_ARGS=..., SPARK=0 without Spark)"
@@ -19,6 +19,7 @@ help:
 	@echo "make dist    wheel, sdist and bill of materials, in dist/"
 	@echo "make audit   known vulnerabilities of the dependencies; asks a database on the net"
 	@echo "make bench   what the record path costs: CPU, records a second, memory (BENCH_ARGS=...)"
+	@echo "make docs    the documents as a site, in build/site"
 	@echo "make peers   the reshard tests with a Kinesis of other people, kinesis-local (needs Node)"
 	@echo "make prove   the long proofs: thousands of simulator seeds, crash suites"
 
@@ -62,6 +63,11 @@ bench: $(VENV)/dev.stamp
 
 bench-spark: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.spark.bench
+
+# Also built by `make test` (tests/documents), with every warning as an error there and here.
+docs: $(VENV)/dev.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .

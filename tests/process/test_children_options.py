@@ -129,3 +129,21 @@ async def test_a_child_finds_the_daemons_credentials_only_where_it_may(
     names = ("AWS_ACCESS_KEY_ID", "AWS_REGION", "AWS_EC2_METADATA_DISABLED")
     code = f"import os; print(*(os.environ.get(name) for name in {names!r}))"
     assert await output_of(options, code) == seen
+
+
+async def test_stderr_is_as_loud_as_the_settings_say_and_log_messages_are_offered() -> None:
+    options = options_of(ChildSettings(("x",), stderr_level="error", log_messages=True))
+    code = "import os, sys; print('careful', file=sys.stderr); print(os.environ['KCL_LOG_MESSAGES'])"
+    log = RecordingLog()
+    async with ProcessChildren(
+        (sys.executable, "-I", "-S", "-c", code), log, SystemClock(), options
+    ) as children:
+        child = await children.start(SHARD)
+        assert await drained(child) == b"true\n"
+        await child.wait()
+    said = [(level, fields["line"]) for level, event, fields in log.recorded.last if event == "child_stderr"]
+    assert said == [("error", "careful")]
+
+
+async def test_log_messages_are_not_offered_unasked() -> None:
+    assert await output_of(ChildOptions(), "import os; print(os.environ.get('KCL_LOG_MESSAGES'))") == "None"

@@ -23,7 +23,9 @@ from kcl_protocol import (
     Stray,
     decode_child_line,
     decode_daemon_line,
+    decode_log_line,
     encode,
+    encode_log_line,
     state_diagram,
 )
 
@@ -139,6 +141,13 @@ def test_the_childs_examples_are_messages(line: bytes) -> None:
     message = decode_child_line(line)
     assert not isinstance(message, Stray | Echo)
     assert encode(message) == line
+
+
+@pytest.mark.parametrize("line", examples(section(PROTOCOL, "Log messages")))
+def test_the_example_of_a_log_message_is_one(line: bytes) -> None:
+    message = decode_log_line(line)
+    assert message is not None
+    assert encode_log_line(message) == line
 
 
 def test_the_protocols_page_knows_every_action_and_every_error() -> None:

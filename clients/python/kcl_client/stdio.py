@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 from io import TextIOWrapper
 from typing import Final
@@ -30,22 +31,24 @@ class Pipes:
     def __init__(self, source: int, sink: int) -> None:
         self.source = source
         self._sink = sink
+        self._writing = threading.Lock()
 
     def read(self) -> bytes:
         """The daemon's next bytes, blocking; b"" once it has closed its end."""
         return os.read(self.source, READ_BYTES)
 
     def write(self, data: bytes) -> None:
-        """Send all of it, blocking; messages are so small that a pipe takes them at once.
+        """Send all of it in one piece, blocking; messages are so small that a pipe takes them at once. From any thread.
 
         Raises:
             BrokenPipeError: the daemon has closed its end, or we have closed ours.
         """
         if self._sink == _CLOSED:
             raise BrokenPipeError("the connection to the daemon is closed in this process")
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self._sink, rest) :]
+        with self._writing:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self._sink, rest) :]
 
     def close(self) -> None:
         """Let the daemon see the end; a second call does nothing."""
@@ -53,11 +56,22 @@ class Pipes:
             if descriptor != _CLOSED:
                 os.close(descriptor)
         self.source = self._sink = _CLOSED
+        if _in_use == [self]:
+            _in_use.clear()
+
+
+_in_use: list[Pipes] = []
+
+
+def pipes_in_use() -> Pipes | None:
+    """The pipes to the daemon; None before `take_over`, after they were closed, and in a forked copy of this process."""
+    return _in_use[0] if _in_use else None
 
 
 def take_over() -> Pipes:
     """Move the protocol to private descriptors and give user code harmless ones; once in the life of a process."""
     pipes = Pipes(_private_copy(0), _private_copy(1))
+    _in_use[:] = [pipes]
     # A forked copy of this process must not keep the daemon waiting for the end of our stdout.
     os.register_at_fork(after_in_child=pipes.close)
     empty = os.open(os.devnull, os.O_RDWR)

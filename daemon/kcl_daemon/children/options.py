@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, cast
 
+from kcl_daemon.config.log_settings import LogLevel
 from kcl_daemon.config.settings import ChildSettings
 from kcl_daemon.errors import ChildStartFailed
 
@@ -45,11 +46,15 @@ class ChildOptions:
         account: as whom; None: as the daemon.
         limits: what the kernel calls a limit, and how much.
         inherit_credentials: whether they find the daemon's AWS credentials in their environment.
+        stderr_level: of the log events that its stderr becomes.
+        log_messages: whether it is told that it may send `log` messages.
     """
 
     account: Account | None = None
     limits: tuple[tuple[int, int], ...] = ()
     inherit_credentials: bool = True
+    stderr_level: LogLevel = "info"
+    log_messages: bool = False
 
 
 AS_THE_DAEMON: Final = ChildOptions()
@@ -70,7 +75,13 @@ def options_of(settings: ChildSettings) -> ChildOptions:
     if limits and sys.platform != "linux":
         raise ChildStartFailed("children can be limited on Linux only; take the lines child...Limit out")
     account = None if settings.user is None else account_of(settings.user)
-    return ChildOptions(account, limits, settings.inherit_credentials)
+    return ChildOptions(
+        account,
+        limits,
+        inherit_credentials=settings.inherit_credentials,
+        stderr_level=settings.stderr_level,
+        log_messages=settings.log_messages,
+    )
 
 
 def account_of(text: str) -> Account | None:

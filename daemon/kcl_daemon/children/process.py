@@ -41,6 +41,7 @@ class ProcessChild:
         started: the process and its pipes; belong to this object from now on.
         log: the shard's.
         clock: for the patience with a process that does not die.
+        options: how loud its stderr is.
         guard: is told of its start and its end.
         on_closed: called once, at the end of `aclose`.
     """
@@ -51,6 +52,7 @@ class ProcessChild:
         log: Log,
         clock: Clock,
         *,
+        options: ChildOptions = AS_THE_DAEMON,
         guard: Guard,
         on_closed: Callable[[ProcessChild], object],
     ) -> None:
@@ -62,7 +64,7 @@ class ProcessChild:
         self._stdin = PipeWriter(started.stdin)
         self._stdout = PipeReader(started.stdout)
         self._stderr_pipe = PipeReader(started.stderr)
-        self._stderr = StderrPassThrough(self._stderr_pipe, self._log)
+        self._stderr = StderrPassThrough(self._stderr_pipe, self._log, options.stderr_level)
         self._ended = Event()
 
     @property
@@ -191,21 +193,27 @@ class ProcessChildren:
     async def start(self, shard_id: ShardId, stream: StreamRef | None = None) -> ProcessChild:
         """Start the program for a shard; where it raises or is cancelled, nothing has been started.
 
-        One of many streams is told by `KCL_STREAM_NAME`, `KCL_STREAM_ARN` and `KCL_SHARD_ID`.
+        One of many streams is told by `KCL_STREAM_NAME`, `KCL_STREAM_ARN` and `KCL_SHARD_ID`; that it may send `log`
+        messages by `KCL_LOG_MESSAGES`.
         """
         # A start holds the loop for a moment: others get their turn between two of them.
         await checkpoint()
         assert self._tasks is not None, "children are started inside `async with`"
         child = ProcessChild(
-            spawn(self._command, self._options, _environment(shard_id, stream)),
+            spawn(self._command, self._options, self._environment(shard_id, stream)),
             self._log.bind(**({} if stream is None else {"stream": stream.name}), shard_id=shard_id),
             self._clock,
+            options=self._options,
             guard=self._guard,
             on_closed=self._open.discard,
         )
         self._open.add(child)
         self._tasks.start_soon(self._mind, child)
         return child
+
+    def _environment(self, shard_id: ShardId, stream: StreamRef | None) -> dict[str, str]:
+        told = {"KCL_LOG_MESSAGES": "true"} if self._options.log_messages else {}
+        return told | _environment(shard_id, stream)
 
     async def _mind(self, child: ProcessChild) -> None:
         """Cancellation must not stop this: `aclose` waits for the reaping that happens in here."""

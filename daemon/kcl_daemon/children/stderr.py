@@ -10,6 +10,8 @@ from collections import deque
 from anyio.lowlevel import checkpoint
 
 from kcl_daemon.children.pipes import PipeReader
+from kcl_daemon.config.log_settings import LogLevel
+from kcl_daemon.log_level import at_level
 from kcl_daemon.ports import Log
 
 LINE_BYTES_MOST = 16 * 1024
@@ -60,11 +62,13 @@ class StderrPassThrough:
     Args:
         pipe: its stderr.
         log: the shard's, with the process id bound to it.
+        level: how loud.
     """
 
-    def __init__(self, pipe: PipeReader, log: Log) -> None:
+    def __init__(self, pipe: PipeReader, log: Log, level: LogLevel = "info") -> None:
         self._pipe = pipe
         self._log = log
+        self._level: LogLevel = level
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
 
     @property
@@ -85,7 +89,7 @@ class StderrPassThrough:
     async def _pass_on(self, lines: list[str]) -> None:
         for number, line in enumerate(lines, start=1):
             self._tail.append(line)
-            self._log.info("child_stderr", line=line)
+            at_level(self._log, self._level)("child_stderr", line=line)
             if number % _LINES_PER_TURN == 0:
                 await checkpoint()
 

@@ -45,14 +45,13 @@ The log goes to stderr: text on a terminal, else one JSON object a line.
     "--log-configuration",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Accepted for the Java daemon's sake and not read; see --log-level.",
+    help="A logback file: levels of KCL's packages, console and file appenders count; --log-level wins.",
 )
 @click.option(
     "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
-    default="info",
-    show_default=True,
-    help="Lowest level to log.",
+    metavar="LEVEL[,COMPONENT=LEVEL...]",
+    help="Lowest level to log: debug, info (the default), warning, error or off; components such as "
+    "kcl_daemon.retrieval may have their own.",
 )
 @click.option(
     "--log-format",
@@ -79,7 +78,7 @@ def run(
     file: Path | None,
     properties_file: Path | None,
     log_configuration: Path | None,
-    log_level: Literal["debug", "info", "warning", "error"],
+    log_level: str | None,
     log_format: Literal["console", "json", "auto"],
     passed_over: tuple[str, ...],
     java: tuple[str, ...],
@@ -92,14 +91,18 @@ def run(
         raise click.UsageError("no properties file given: kcl-daemon --properties FILE")
     # Here and not above: --help must not wait for the AWS SDK.
     from kcl_daemon.cli.run import Request, run_daemon  # noqa: PLC0415
+    from kcl_daemon.cli.run_log import LogRequest  # noqa: PLC0415
+    from kcl_daemon.observe.levels import parse_levels  # noqa: PLC0415
 
+    try:
+        levels = None if log_level is None else parse_levels(log_level)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--log-level") from None
     run_daemon(
         Request(
             file=chosen,
             ignored_file=file if properties_file is not None else None,
-            log_configuration=log_configuration,
-            log_level=log_level,
-            log_format=log_format,
+            log=LogRequest(log_configuration, levels, log_format),
             passed_over=(*passed_over, *java, *class_path),
         )
     )

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Final, Literal, NoReturn
+from typing import Final, NoReturn
 
 import anyio
 import click
@@ -24,13 +24,13 @@ from kcl_daemon.app_observe import assemble
 from kcl_daemon.children.options import options_of
 from kcl_daemon.children.start import find_program
 from kcl_daemon.cli.failures import EXIT_CONFIGURATION, report_failure
+from kcl_daemon.cli.run_log import LogRequest, OpenLog, open_log
 from kcl_daemon.cli.streams import stream_text
 from kcl_daemon.cli.supervise import EXIT_SIGNAL, Runnable, supervise
 from kcl_daemon.cli.told import Told
 from kcl_daemon.config.load import Loaded, load
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ChildStartFailed, ConfigurationError
-from kcl_daemon.observe.logs import LogForm, LogLevel, build_log
 from kcl_daemon.observe.redact import shown
 from kcl_daemon.observe.service import ServiceManager
 from kcl_daemon.ports import Log
@@ -48,17 +48,13 @@ class Request:
     Args:
         file: the properties file.
         ignored_file: a second file that was named and is not read.
-        log_configuration: a logback file, which is not read.
-        log_level: lowest level to log.
-        log_format: `auto`: console on a terminal, else JSON.
+        log: levels, form and targets of the log.
         passed_over: words of the command line that mean something to Java only.
     """
 
     file: Path
     ignored_file: Path | None
-    log_configuration: Path | None
-    log_level: LogLevel
-    log_format: LogForm | Literal["auto"]
+    log: LogRequest
     passed_over: tuple[str, ...] = ()
 
 
@@ -73,14 +69,16 @@ def run_daemon(request: Request) -> NoReturn:
             request.file, randomness=SystemRandomness(), hostname=socket.gethostname(), environment=os.environ
         )
         check_program(loaded)
+        opened = open_log(request.log)
     except ConfigurationError as error:
         for line in str(error).splitlines():
             click.echo(line, err=True)
         sys.exit(EXIT_CONFIGURATION)
-    log = _log(request)
-    _tell(loaded, request, log)
+    log = opened.log
+    _tell(loaded, request, opened)
     manager = ServiceManager.of(os.environ, log)
     code = _run(loaded.settings, signals, manager, log)
+    opened.close()
     if code > EXIT_SIGNAL:
         # At once: the interpreter would still wait for threads that are inside calls of the AWS SDK.
         sys.stdout.flush()
@@ -139,16 +137,9 @@ def _leave_before_start(number: int, _frame: FrameType | None) -> NoReturn:
     sys.exit(EXIT_SIGNAL + number)
 
 
-def _log(request: Request) -> Log:
-    form = request.log_format
-    if form == "auto":
-        form = "console" if sys.stderr.isatty() else "json"
-    return build_log(level=request.log_level, form=form, stream=sys.stderr, clock=SystemClock())
-
-
-def _tell(loaded: Loaded, request: Request, log: Log) -> None:
+def _tell(loaded: Loaded, request: Request, opened: OpenLog) -> None:
     """Log what was started, and every notice about it."""
-    settings = loaded.settings
+    settings, log = loaded.settings, opened.log
     log.info(
         "daemon_starting",
         version=__version__,
@@ -157,9 +148,11 @@ def _tell(loaded: Loaded, request: Request, log: Log) -> None:
         stream=stream_text(settings),
         worker_id=settings.worker_id,
     )
-    if request.log_configuration is not None:
-        advice = "logback files are not read; use --log-level and --log-format"
-        log.warning("log_configuration_not_read", file=str(request.log_configuration), advice=advice)
+    if opened.passed_over:
+        advice = (
+            "levels of KCL's packages, console and file appenders are understood; the form is --log-format"
+        )
+        log.info("log_configuration_partly_read", passed_over=list(opened.passed_over), advice=advice)
     if request.passed_over:
         advice = "there is no Java here: class path, JVM options and system properties have no effect"
         log.info("java_words_passed_over", words=[shown(word) for word in request.passed_over], advice=advice)

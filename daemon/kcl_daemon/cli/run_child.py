@@ -14,9 +14,10 @@ import click
 from kcl_daemon.cli.child_drive import End, Outcome, Script, drive
 from kcl_daemon.cli.child_input import BadRecord, in_batches, records_of_json, records_of_lines
 from kcl_daemon.cli.failures import EXIT_FAILURE
+from kcl_daemon.config.log_settings import LogLevel
 from kcl_daemon.config.settings import ChildProtocol
 from kcl_daemon.consumer.dialect import Dialect
-from kcl_daemon.observe.logs import LogLevel, build_log
+from kcl_daemon.observe.logs import build_log
 from kcl_daemon.observe.redact import on_one_line
 from kcl_daemon.system import SystemClock
 from kcl_protocol.messages import Record

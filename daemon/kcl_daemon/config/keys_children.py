@@ -130,4 +130,20 @@ CHILD_KEYS: Final[tuple[Key, ...]] = (
         "pipeline too. See [Security](security.md#children-and-credentials).",
         extension=True,
     ),
+    Key(
+        "childStderrLevel",
+        choice({"DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error"}),
+        "child.stderr_level",
+        "Level of the log events (`child_stderr`) that a child's stderr becomes; the Java daemon has ERROR.",
+        default="INFO",
+        extension=True,
+    ),
+    Key(
+        "childLogMessages",
+        truth(),
+        "child.log_messages",
+        "Whether [`log` messages](protocol.md#log-messages) of children go to the log (`child_log`). Else they are stray "
+        "output, as in Java.",
+        extension=True,
+    ),
 )

@@ -15,6 +15,8 @@ from kcl_daemon.config.environment import variable_for
 from kcl_daemon.config.inert import INERT, Inert
 from kcl_daemon.config.key import Key
 from kcl_daemon.config.keys import BY_NAME, KEYS
+from kcl_daemon.observe.levels import exists
+from kcl_daemon.observe.logback import PACKAGES
 
 _HEAD: Final = """\
 # Properties
@@ -87,8 +89,28 @@ _LOG: Final = """\
 
 The log goes to stderr: aligned text on a terminal, else one JSON object a line (`--log-format console|json`). Each
 event has `timestamp` (UTC, milliseconds), `level`, `event` and its fields. The Java daemon logs to stdout; here stdout
-stays empty while the daemon runs. `--log-level debug|info|warning|error` sets what is written. A logback file
-(`-l FILE`) is accepted and not read.
+stays empty while the daemon runs. [Events](events.md) lists them all, with what to do.
+
+**Levels.** `--log-level debug|info|warning|error|off` sets the lowest that is written, of all components or also of single ones:
+
+```text
+--log-level INFO,kcl_daemon.retrieval=DEBUG,kcl_daemon.coordination.elector=WARNING
+```
+
+A component is a package or a module of the daemon; `kcl_daemon.` may be left out, and the deepest one that is named counts.
+What children write to stderr has the level of `childStderrLevel`.
+
+**Logback files.** Of `-l FILE` these count, and `--log-level` wins over them: the level of the root logger; the levels of loggers
+named as KCL's packages, each for what does the same here; a `ConsoleAppender` of the root logger (stdout, or stderr with
+`<target>System.err</target>`); the file of a `FileAppender` or `RollingFileAppender` of the root logger, to which lines are
+appended (rotate it in place, such as with `copytruncate`). `${NAME}` is a property of the file or a variable of the environment.
+One event, `log_configuration_partly_read`, names everything else. A file that is not logback's is refused.
+
+| Logger in the file | Component |
+|---|---|
+{packages}
+
+Credentials are masked in every line, whatever its level.
 """
 
 
@@ -115,7 +137,7 @@ def reference() -> str:
         "## Accepted, without effect\n",
         "Each gives one warning (`property_has_no_effect`).\n",
         *_inert_table(INERT.values()),
-        _LOG,
+        _LOG.replace("{packages}", _packages()),
     ]
     return "\n".join(parts)
 
@@ -147,6 +169,14 @@ def _inert_table(properties: Iterable[Inert]) -> Iterator[str]:
             continue
         rows.append(f"| `{each.name}` | {each.why} |")
     yield "\n".join(rows) + "\n"
+
+
+def _packages() -> str:
+    """KCL's packages, and who does the same here."""
+    return "\n".join(
+        f"| `{package}` | {_listed(f'kcl_daemon.{inner}'.rstrip('.') for inner in filter(exists, components))} |"
+        for package, components in PACKAGES.items()
+    )
 
 
 def _listed(names: Iterable[str], separator: str = ", ") -> str:

@@ -12,6 +12,7 @@ from math import inf
 from kcl_daemon.config.access_settings import CredentialsSettings, ServiceSettings
 from kcl_daemon.config.failure_settings import FailureSettings
 from kcl_daemon.config.fan_out_settings import FanOutSettings, RetrievalMode
+from kcl_daemon.config.log_settings import LogLevel
 from kcl_daemon.config.metrics_settings import MetricsSettings
 from kcl_daemon.config.schema_settings import SchemaSettings
 from kcl_daemon.config.shard_settings import ShardSettings
@@ -181,6 +182,8 @@ class ChildSettings:
         open_files_limit: open files of each process of a child; None: as the daemon's.
         processes_limit: processes of the user that a child may see before it can start no more; None: as the daemon's.
         inherit_credentials: whether children find the daemon's AWS credentials in their environment.
+        stderr_level: of the log events that a child's stderr becomes.
+        log_messages: whether the `log` messages of children go to the log.
     """
 
     command: tuple[str, ...]
@@ -198,6 +201,8 @@ class ChildSettings:
     processes_limit: int | None = None
     inherit_credentials: bool = True
     stuck_timeout_ms: int | None = None
+    stderr_level: LogLevel = "info"
+    log_messages: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,14 @@ from functools import partial
 from typing import Final, TypeVar
 
 import anyio
+from anyio.lowlevel import checkpoint
 
+from kcl_daemon.config.log_settings import level_of
 from kcl_daemon.errors import ChildBrokeProtocol, ChildExited, ChildTimedOut
+from kcl_daemon.log_level import at_level
 from kcl_daemon.ports import Child, Clock, Log
 from kcl_daemon.retrieval.batch import Batch
-from kcl_protocol import Echo, Stray, decode_child_line, encode
+from kcl_protocol import Echo, LogLine, Stray, decode_child_line, decode_log_line, encode
 from kcl_protocol.conversation import Conversation, Role
 from kcl_protocol.errors import CheckpointInvalidState, RemoteProtocolError
 from kcl_protocol.framing import LineFramer, OversizedLine
@@ -34,12 +37,27 @@ T = TypeVar("T")
 _LINE_MOST_BYTES: Final = 1024 * 1024
 _INBOX_MESSAGES: Final = 16
 _EXIT_STATUS_WAIT_S: Final = 1.0
+_LOG_MESSAGE_CHARACTERS: Final = 16 * 1024
+# A log event takes some 10 to 50 microseconds: nobody else waits longer than a few milliseconds for a flood.
+_LINES_PER_TURN: Final = 64
 # Stands for a batch whose line is written already.
 _RECORDS: Final = ProcessRecords((), None)
 
 
 class Dialogue:
-    """The conversation with one child. `pump` must run beside it, from start to end."""
+    """The conversation with one child. `pump` must run beside it, from start to end.
+
+    Args:
+        child: whom it is held with.
+        clock: for time-outs.
+        log: the child's.
+        timeout_s: for each of its messages; None: for ever.
+        warn_after_s: an action that takes longer is told; None: none is.
+        hears_logs: whether its `log` messages go to the log; else they are stray output, as everything unknown is.
+        encode_answer: how the answer to a checkpoint is written.
+        on_checkpoint: stores one.
+        on_silence: called when nothing more will come.
+    """
 
     def __init__(
         self,
@@ -49,6 +67,7 @@ class Dialogue:
         log: Log,
         timeout_s: float | None,
         warn_after_s: float | None = None,
+        hears_logs: bool = False,
         encode_answer: Callable[[CheckpointAnswer], bytes] = encode,
         on_checkpoint: Callable[[CheckpointRequest], Awaitable[CheckpointAnswer]],
         on_silence: Callable[[], None],
@@ -58,6 +77,7 @@ class Dialogue:
         self._log = log
         self._timeout_s = timeout_s
         self._warn_after_s = warn_after_s
+        self._hears_logs = hears_logs
         self._encode_answer = encode_answer
         self._on_checkpoint = on_checkpoint
         self._on_silence = on_silence
@@ -74,8 +94,10 @@ class Dialogue:
         Only messages wait in the inbox. Says by `on_silence` when nothing more will come; returns then.
         """
         while data := await self._child.receive():
-            for line in self._framer.feed(data):
+            for number, line in enumerate(self._framer.feed(data), start=1):
                 self._line(line)
+                if number % _LINES_PER_TURN == 0:
+                    await checkpoint()
         rest = self._framer.close()
         if rest is not None:
             self._line(rest)
@@ -184,7 +206,9 @@ class Dialogue:
             return
         match decode_child_line(line):
             case Stray() as stray:
-                if not stray.blank:
+                if self._hears_logs and (said := decode_log_line(line)) is not None:
+                    self._pass_on(said)
+                elif not stray.blank:
                     self._stray(stray.reason, stray.text)
             case Echo(action):
                 self._stray("it echoed an action of ours", action)
@@ -195,6 +219,11 @@ class Dialogue:
                 else:
                     # Nobody asked for so many; the first of them ends the conversation when it is looked at.
                     self._stray("more messages than were asked for", str(message))
+
+    def _pass_on(self, said: LogLine) -> None:
+        at_level(self._log, level_of(said.level) or "info")(
+            "child_log", message=said.message[:_LOG_MESSAGE_CHARACTERS]
+        )
 
     def _stray(self, reason: str, text: str) -> None:
         """Say it loudly once for each child: a message lost in the noise makes a child wait for ever."""

@@ -121,6 +121,7 @@ class Incarnation:
             log=self._log,
             timeout_s=settings.timeout_s,
             warn_after_s=None if settings.warn_after_ms is None else settings.warn_after_ms / 1000,
+            hears_logs=settings.log_messages,
             encode_answer=self._dialect.answer,
             on_checkpoint=self._checkpointer.answer,
             on_silence=self._interrupts.stir,

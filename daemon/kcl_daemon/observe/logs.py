@@ -1,50 +1,52 @@
 """The daemon's log: one line for each event, on stderr, for people (console) or for machines (JSON).
 
 Makes the one logger that is handed down as the Log port; nothing here is global. Both forms go to stderr, so that
-stdout stays free for what commands print. A log call never raises and never shows a credential, whatever its fields
+stdout stays free for what commands print, unless a logback file says otherwise. A log call never raises and never shows a credential, whatever its fields
 hold.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO
 
 import orjson
 import structlog
 
+from kcl_daemon.config.log_settings import LogLevel
+from kcl_daemon.observe.levels import Levels, logger_class
 from kcl_daemon.observe.redact import MASK, encodable, is_secret_name, masked, on_one_line
 from kcl_daemon.ports import Clock, Log
 
 LogForm = Literal["console", "json"]
-LogLevel = Literal["debug", "info", "warning", "error"]
-
-_LEVELS: Final[dict[LogLevel, int]] = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
 _DEPTH_MAX: Final = 6
 _INT64: Final = range(-(2**63), 2**64)  # what orjson writes as a number
 
 _EventDict = MutableMapping[str, Any]  # Any: structlog's own type of an event
 
 
-def build_log(*, level: LogLevel, form: LogForm, stream: TextIO, clock: Clock) -> Log:
+def build_log(
+    *,
+    level: LogLevel | Levels,
+    form: LogForm,
+    stream: TextIO,
+    clock: Clock,
+    more_streams: Sequence[TextIO] = (),
+) -> Log:
     """The logger of a process.
 
     Args:
-        level: the lowest that is written; calls below it cost next to nothing.
+        level: the lowest that is written, of all or by component; calls below it cost next to nothing.
         form: `console`: aligned text, coloured on a terminal; `json`: one object on each line.
         stream: where lines go; a broken one is put up with.
         clock: for the time of each event.
+        more_streams: where the same lines go as well.
     """
+    levels = level if isinstance(level, Levels) else Levels(level)
     render = _console(colours=stream.isatty()) if form == "console" else _to_json
     log: Log = structlog.wrap_logger(
-        _Lines(stream),
+        _Lines(stream, *more_streams),
         processors=[
             structlog.processors.add_log_level,
             _Timestamp(clock),
@@ -52,7 +54,7 @@ def build_log(*, level: LogLevel, form: LogForm, stream: TextIO, clock: Clock) -
             _fit_to_show,
             render,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        wrapper_class=logger_class(levels),
         context_class=dict,
         cache_logger_on_first_use=False,
     )
@@ -62,16 +64,17 @@ def build_log(*, level: LogLevel, form: LogForm, stream: TextIO, clock: Clock) -
 class _Lines:
     """Writes whole lines and flushes them; there is nobody to tell when stderr is gone."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, *streams: TextIO) -> None:
+        self._streams = streams
 
     def msg(self, line: str) -> None:
-        try:
-            self._stream.write(line + "\n")
-            self._stream.flush()
-        except (OSError, ValueError):
-            # A closed or broken stderr must not stop the work; ValueError: closed file, unencodable text.
-            return
+        for stream in self._streams:
+            try:
+                stream.write(line + "\n")
+                stream.flush()
+            except (OSError, ValueError):
+                # A closed or broken stderr must not stop the work; ValueError: closed file, unencodable text.
+                continue
 
     debug = info = warning = error = msg
 

@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[3]
 
 # A value for each key that differs from its default.
 SAMPLES = {
+    "childStderrLevel": "ERROR",
+    "childLogMessages": "true",
     "executableName": "a b",
     "applicationName": "other",
     "streamName": "other",

@@ -9,7 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from kcl_daemon.observe.logs import LogForm, LogLevel, build_log
+from kcl_daemon.config.log_settings import LogLevel
+from kcl_daemon.observe.logs import LogForm, build_log
 from kcl_daemon.observe.redact import MASK
 from kcl_daemon.ports import Log
 

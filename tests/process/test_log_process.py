@@ -1,0 +1,105 @@
+"""The log of a real daemon: levels by component, a logback file, and what children send to it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.daemon import run_daemon
+from tests.process.local import Local, kinesis_client
+
+pytestmark = pytest.mark.timeout(90)
+
+CONSUMER = """\
+import logging, os, sys
+from kcl_client import RecordProcessor, run
+from kcl_client.logs import DaemonLogHandler
+
+logging.basicConfig(handlers=[DaemonLogHandler()], level="INFO", format="%(message)s")
+
+class Orders(RecordProcessor):
+    def initialize(self, start):
+        logging.debug("not wanted")
+        logging.warning("order %s has no customer, key AKIAIOSFODNN7EXAMPLE", 7)
+        print("printed")
+        if os.fork() == 0:
+            logging.error("of a copy")
+            os._exit(0)
+        os.wait()
+
+    def process_records(self, batch, checkpointer):
+        checkpointer.checkpoint()
+
+run(Orders())
+"""
+LOGBACK = """\
+<configuration>
+  <appender name="ERR" class="ch.qos.logback.core.ConsoleAppender"><target>System.err</target></appender>
+  <appender name="FILE" class="ch.qos.logback.core.FileAppender"><file>logs/kcl.log</file></appender>
+  <logger name="software.amazon.kinesis.lifecycle" level="INFO"/>
+  <logger name="software.amazon.kinesis.multilang" level="INFO"/>
+  <logger name="org.apache" level="INFO"/>
+  <root level="WARN"><appender-ref ref="ERR"/><appender-ref ref="FILE"/></root>
+</configuration>
+"""
+
+
+def properties(name: str, *more: str) -> str:
+    lines = (
+        f"executableName = {sys.executable} consumer.py",
+        f"streamName = {name}",
+        f"applicationName = {name}",
+        "childStderrLevel = WARNING",
+        *more,
+    )
+    return "\n".join((*lines, ""))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a processor that logs."""
+    (tmp_path / "consumer.py").write_text(CONSUMER)
+    (tmp_path / "logback.xml").write_text(LOGBACK)
+    return tmp_path
+
+
+def create(local: Local, name: str) -> None:
+    with kinesis_client(local.kinesis_url) as kinesis:
+        kinesis.create_stream(StreamName=name, ShardCount=1)
+
+
+def test_children_write_to_the_log_and_a_logback_file_says_what_and_where(local: Local, folder: Path) -> None:
+    create(local, "logs-allowed")
+    (folder / "app.properties").write_text(properties("logs-allowed", "childLogMessages = true"))
+    with run_daemon(folder, "app.properties", "-l", "logback.xml", environment=local.environment) as daemon:
+        daemon.wait_for("child_log", message="order 7 has no customer, key ***", level="warning")
+        daemon.wait_for("child_stderr", line="printed", level="warning")
+        daemon.wait_for("child_stderr", line="ERROR: of a copy")
+        assert daemon.named("child_started")
+        assert not daemon.named("child_stray_output")
+        assert not daemon.named("worker_started"), "the root logger's level is WARN"
+        (told,) = daemon.named("log_configuration_partly_read")
+        assert told["passed_over"] == ["logger org.apache"]
+        daemon.signal(signal.SIGTERM)
+        assert daemon.end() == 0
+        lines = [json.loads(line)["event"] for line in (folder / "logs" / "kcl.log").read_text().splitlines()]
+        assert lines.count("child_log") == len(daemon.named("child_log"))
+
+
+def test_without_leave_the_clients_log_is_stderr_and_levels_go_by_component(
+    local: Local, folder: Path
+) -> None:
+    create(local, "logs-refused")
+    (folder / "app.properties").write_text(properties("logs-refused"))
+    levels = "off,kcl_daemon.children=INFO,consumer.checkpointer=debug"
+    with run_daemon(folder, "app.properties", "--log-level", levels, environment=local.environment) as daemon:
+        daemon.wait_for("child_stderr", line="WARNING: order 7 has no customer, key ***")
+        daemon.wait_for("child_stderr", line="printed")
+        assert {event["event"] for event in daemon.loud()} == {"child_stderr"}
+        assert not daemon.named("daemon_starting")
+        daemon.signal(signal.SIGTERM)
+        assert daemon.end() == 0
