@@ -10,6 +10,7 @@ from typing import Final
 
 from kcl_daemon.config.credentials import CREDENTIALS_KEYS
 from kcl_daemon.config.key import MILLISECONDS, MILLISECONDS_OR_NONE, Key
+from kcl_daemon.config.keys_admin import ADMIN_KEYS
 from kcl_daemon.config.keys_balance import BALANCE_KEYS, HANDOFF_KEYS
 from kcl_daemon.config.keys_children import CHILD_KEYS
 from kcl_daemon.config.keys_fan_out import FAN_OUT_KEYS
@@ -227,6 +228,7 @@ KEYS: Final[tuple[Key, ...]] = (
     ),
     *CHILD_KEYS,
     *METRICS_KEYS,
+    *ADMIN_KEYS,
     EXPAND_ENVIRONMENT,
 )
 

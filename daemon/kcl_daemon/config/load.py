@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from kcl_daemon.config import properties
 from kcl_daemon.config.access_settings import CredentialsSettings, ServiceSettings
+from kcl_daemon.config.admin_settings import AdminSettings
 from kcl_daemon.config.checks import across
 from kcl_daemon.config.checks_streams import of_streams, regions_of
 from kcl_daemon.config.compatibility import honoured
@@ -174,6 +175,7 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
         "tables.worker_metrics": {},
         "tables.coordinator": {},
         "metrics": {},
+        "admin": {},
         "spark": {"conf": tuple(spark_conf.items())},
     }
     for target, value in fields.items():
@@ -194,6 +196,7 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
         tables=_tables(sections),
         spark=SparkSettings(**sections["spark"]),
         metrics=MetricsSettings(**sections["metrics"]),
+        admin=AdminSettings(**sections["admin"]),
     )
 
 

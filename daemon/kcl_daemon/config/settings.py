@@ -10,6 +10,7 @@ from enum import Enum
 from math import inf
 
 from kcl_daemon.config.access_settings import CredentialsSettings, ServiceSettings
+from kcl_daemon.config.admin_settings import AdminSettings
 from kcl_daemon.config.fan_out_settings import FanOutSettings, RetrievalMode
 from kcl_daemon.config.metrics_settings import MetricsSettings
 from kcl_daemon.config.shard_settings import ShardSettings
@@ -214,6 +215,7 @@ class Settings:
     tables: TablesSettings = field(default_factory=TablesSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    admin: AdminSettings = field(default_factory=AdminSettings)
     expand_environment: bool = False
 
     @property

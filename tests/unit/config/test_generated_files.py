@@ -36,6 +36,9 @@ TOGETHER: Final = frozenset(
         "streamFilter",
         "streamIdentifiersForLeaseCleanup",
         "formerStreamsLeasesDeletionStrategy",
+        "adminAddress",
+        "adminToken",
+        "adminTokenFile",
     }
 )
 FREE: Final = tuple(key for key in KEYS if key.name not in TOGETHER)
