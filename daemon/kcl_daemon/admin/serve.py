@@ -6,7 +6,7 @@ only where a port is set.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -50,7 +50,7 @@ async def served(
     access = Access(settings.address, await token_of(settings))
     site = Site(source, access=access, clock=clock, metrics=metrics)
     async with anyio.create_task_group() as group:
-        group.start_soon(site.sample)
+        group.start_soon(_sampled, site, log)
         group.start_soon(_listen, settings, Server(site.answer, clock=clock, log=log), clock, log)
         yield
         group.cancel_scope.cancel()
@@ -75,32 +75,48 @@ async def token_of(settings: AdminSettings) -> str | None:
     return token
 
 
+async def _sampled(site: Site, log: Log) -> None:
+    """Sample for ever; what is only shown must not end a daemon by a fault."""
+    try:
+        await site.sample()
+    except Exception:
+        advice = "a fault of the daemon, which works on without sparklines; report it with this traceback"
+        log.error("status_page_not_sampled", exc_info=True, advice=advice)  # noqa: G201 - the port has no such method
+
+
 async def _listen(settings: AdminSettings, server: Server, clock: Clock, log: Log) -> None:
-    """Serve; where the port is taken, as by a worker that is just being replaced, try again and again."""
-    told = False
+    """Serve for ever; where the port is taken, as by a worker that is just being replaced, try again and again."""
+    told: str | None = None
     while True:
+        failed: list[BaseException] = []
         try:
-            listener = await anyio.create_tcp_listener(
-                local_host=settings.address, local_port=settings.port or 0
-            )
-        except OSError as error:
-            if not told:
-                advice = (
-                    "another process has this port, or this machine has no such address; the worker goes on"
-                )
-                log.warning(
-                    "status_page_not_served",
-                    address=settings.address,
-                    port=settings.port,
-                    error=error.strerror,
-                    advice=advice,
-                )
-                told = True
-            await clock.sleep(RETRY_S)
-            continue
-        async with listener:
-            log.info("status_page_served", url=_url(settings.address, listener))
-            await server.serve(listener)
+            await _serve(settings, server, log)
+        except* OSError as errors:
+            # Of the listening: what happens to a connection ends with that.
+            failed += _leaves(errors)
+        error = str(failed[0]) if failed else "it ended"
+        if error != told:
+            told = error
+            advice = "the port is taken, there is no such address, or no more files can be opened; the worker goes on"
+            address, port = settings.address, settings.port
+            log.warning("status_page_not_served", address=address, port=port, error=error, advice=advice)
+        await clock.sleep(RETRY_S)
+
+
+async def _serve(settings: AdminSettings, server: Server, log: Log) -> None:
+    listener = await anyio.create_tcp_listener(local_host=settings.address, local_port=settings.port or 0)
+    async with listener:
+        log.info("status_page_served", url=_url(settings.address, listener))
+        await server.serve(listener)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """The single errors of a group of groups."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
 
 
 def _url(address: str, listener: MultiListener[SocketStream]) -> str:

@@ -24,6 +24,7 @@ HEAD_WITHIN_S: Final = 10.0
 SENT_WITHIN_S: Final = 10.0
 """For the whole of an answer: who reads slower than that is cut off."""
 _RECEIVE_BYTES: Final = 16 * 1024
+_ADVICE: Final = "a fault of the daemon, which works on; report it with this traceback"
 _LINGER_S: Final = 1.0
 _LINGER_READS: Final = 16
 # After these the connection ends.
@@ -96,6 +97,8 @@ class Server:
                     await conversation.hold()
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
             self._log.debug("status_page_caller_gone", error=type(error).__name__)
+        except Exception:  # noqa: BLE001 - what this worker does is worth more than what it shows
+            self._log.error("status_page_failed", exc_info=True, advice=_ADVICE)
         finally:
             self._open -= 1
 
@@ -104,8 +107,7 @@ class Server:
         try:
             return await self._answer(request)
         except Exception:  # noqa: BLE001 - see above
-            advice = "a fault of the daemon, which works on; report it with this traceback"
-            self._log.error("status_page_failed", path=request.path, exc_info=True, advice=advice)
+            self._log.error("status_page_failed", path=request.path, exc_info=True, advice=_ADVICE)
             return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "this could not be made; the log has the reason")
 
 

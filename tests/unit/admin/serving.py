@@ -68,5 +68,5 @@ def serving(
 
 async def _until_told(log: MemoryLog) -> None:
     clock = SystemClock()
-    while not log.lines:
+    while "status_page_served" not in log.events():
         await clock.sleep(0.005)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.lowlevel
@@ -13,6 +16,7 @@ import pytest
 from kcl_daemon.admin.serve import RETRY_S, served, token_of, url_of
 from kcl_daemon.config.admin_settings import AdminSettings
 from kcl_daemon.errors import ConfigurationError
+from kcl_daemon.observe.snapshot import Snapshot
 from tests.unit.admin.serving import serving
 from tests.unit.admin.stage import READY, SNAPSHOT, Standing
 from tests.unit.fakes import LoopClock, MemoryLog
@@ -78,6 +82,53 @@ def test_a_port_that_is_taken_is_told_once_and_had_when_it_is_free() -> None:
     _, _, fields = log.lines[0]
     assert fields["port"] == port
     assert "the worker goes on" in str(fields["advice"])
+
+
+def test_a_process_that_can_open_no_more_files_goes_on_and_serves_when_it_can_again() -> None:
+    log = MemoryLog()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    class Hasty(LoopClock):
+        async def sleep(self, seconds: float) -> None:
+            await anyio.sleep(0 if seconds == RETRY_S else seconds)
+
+    async def wait_for(event: str, times: int) -> None:
+        with anyio.fail_after(20):
+            while log.events().count(event) < times:  # noqa: ASYNC110 - a log has no events to wait for
+                await anyio.sleep(0.001)
+
+    async def main() -> None:
+        async with served(AdminSettings(port=0), Standing(), clock=Hasty(), log=log):
+            await wait_for("status_page_served", 1)
+            port = urlsplit(str(log.lines[0][2]["url"])).port
+            assert port is not None
+            caller = socket.socket()
+            next_file = os.dup(caller.fileno())
+            os.close(next_file)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (next_file, hard))
+            try:
+                caller.setblocking(False)
+                caller.connect_ex(("127.0.0.1", port))
+                await wait_for("status_page_not_served", 1)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                caller.close()
+            await wait_for("status_page_served", 2)
+
+    anyio.run(main)
+    assert "Too many open files" in str(log.lines[1][2]["error"])
+
+
+def test_a_fault_in_sampling_does_not_end_the_daemon() -> None:
+    class Faulty(Standing):
+        def now(self) -> Snapshot:
+            raise ValueError("of ours")
+
+    with serving(Faulty()) as made:
+        assert made.get("/livez")[0] == 200
+        assert made.get("/readyz")[0] == 500
+        assert made.get("/")[0] == 500
+        assert set(made.log.events("error")) == {"status_page_not_sampled", "status_page_failed"}
 
 
 def test_a_token_is_asked_for_where_there_is_one(tmp_path: Path) -> None:
