@@ -43,16 +43,17 @@ class Looked:
         if not request.url.startswith((self.url, "data:")):
             self.elsewhere.append(request.url)
 
-    def cells(self, section: str, row: str) -> list[str]:
-        """The text of the row of a section whose key this is."""
-        cells = self.page.locator(f'#{section} tr[data-key="{row}"]').locator("th, td")
-        return [text.strip() for text in cells.all_inner_texts()]
-
-    def keys(self, section: str) -> list[str]:
-        """The keys of the rows of a section."""
+    def rows(self, section: str) -> dict[str, list[str]]:
+        """The text of the cells of each row of a section, by its key; asked for at once, as asking takes time."""
         rows = self.page.locator(f"#{section} tr[data-key]")
-        keys: list[str] = rows.evaluate_all("rows => rows.map(row => row.dataset.key)")
-        return keys
+        told: list[tuple[str, list[str]]] = rows.evaluate_all(
+            "rows => rows.map(row => [row.dataset.key, [...row.cells].map(cell => cell.innerText.trim())])"
+        )
+        return dict(told)
+
+    def text(self, selector: str) -> str:
+        """What stands there now, and nothing where it is not there."""
+        return "\n".join(self.page.locator(selector).all_inner_texts())
 
     def screenshot(self, name: str) -> None:
         """Kept in both colour schemes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Generator
@@ -19,7 +18,6 @@ from kcl_daemon.cli.status import status
 from tests.page.looking import Looked, looking
 from tests.process.daemon import Application, Daemon, application, wait_until
 from tests.process.local import Local
-from tests.process.test_fleet import FLEET
 
 if TYPE_CHECKING:
     from mypy_boto3_kinesis.type_defs import PutRecordsRequestEntryTypeDef
@@ -27,7 +25,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)
 
 TALKING: Final = f"{sys.executable} -m tests.page.talking"
-MORE: Final = {**FLEET, "adminPort": 0, "childRestartBackoffMillis": 100}
+# Nobody dies here, so nobody need be as quick to notice as in other tests: on a busy machine no lease is lost by the way.
+MORE: Final = {
+    "adminPort": 0,
+    "failoverTimeMillis": 5000,
+    "childRestartBackoffMillis": 100,
+    "idleTimeBetweenReadsInMillis": 200,
+    "workerMetricsReporterFreqInMillis": 500,
+    "leaseAssignmentStrategy": "LEASE_COUNT_BASED",
+}
 WITHIN_S: Final = 60.0
 # A dozen places all over the stream.
 RECORDS: Final[list[PutRecordsRequestEntryTypeDef]] = [
@@ -48,10 +54,10 @@ def eventually(looked: Looked, holds: Callable[[], bool], what: str) -> None:
     """Wait until the page shows something; it is never loaded again."""
 
     def text() -> str:
-        return f"{what}\n{looked.page.locator('#live').inner_text()}"
+        return f"{what}\n{looked.text('#live')}"
 
     def shown() -> bool:
-        looked.page.wait_for_timeout(50)  # the browser goes on only while it is asked something
+        looked.page.wait_for_timeout(100)  # the browser goes on only while it is asked something
         return holds()
 
     wait_until(shown, text, WITHIN_S)
@@ -105,36 +111,35 @@ def test_a_reshard_a_killed_child_and_a_hand_off_are_seen_as_they_happen(
         looked.assert_quiet()
         first.signal(signal.SIGKILL)
         first.end()
-        eventually(
-            looked, lambda: "No answer" in looked.page.inner_text("#connection"), "that nobody answers"
-        )
+        eventually(looked, lambda: "No answer" in looked.text("#connection"), "that nobody answers")
 
 
 def shows_work(looked: Looked) -> None:
     """Three shards are read; throughput is drawn; what a child says on stderr is text."""
     page = looked.page
-    eventually(looked, lambda: len(looked.keys("children")) == 3, "three children")
+    eventually(looked, lambda: len(looked.rows("children")) == 3, "three children")
     assert page.title() == "status-page: worker-1"
     eventually(looked, lambda: page.locator("#shards svg.spark").count() == 3, "three sparklines")
-    assert "leads the fleet and holds 3 shards" in page.inner_text("#summary")
-    row = page.locator(f'#children tr[data-key="{KILLED}"]')
-    row.locator("summary").click()
-    eventually(looked, lambda: "a batch of" in row.locator("pre").inner_text(), "lines of stderr")
+    assert "leads the fleet and holds 3 shards" in looked.text("#summary")
+    lines = f'#children tr[data-key="{KILLED}"] pre'
+    summary = page.locator(f'#children tr[data-key="{KILLED}"] summary')
+    summary.click()
+    eventually(looked, lambda: "a batch of" in looked.text(lines), "lines of stderr")
     # It stays open, and has the focus still, when the page has renewed itself.
-    row.locator("summary").focus()
-    before = row.locator("pre").inner_text()
-    eventually(looked, lambda: row.locator("pre").inner_text() != before, "new lines of stderr")
-    assert row.locator("details").get_attribute("open") is not None
+    summary.focus()
+    before = looked.text(lines)
+    eventually(looked, lambda: looked.text(lines) not in {"", before}, "new lines of stderr")
+    assert page.locator(f'#children tr[data-key="{KILLED}"] details[open]').count() == 1
     assert page.evaluate("document.activeElement.nodeName") == "SUMMARY"
 
 
 def shows_a_killed_child(looked: Looked) -> None:
     """It has a successor, with another process id."""
-    pid = int(looked.cells("children", KILLED)[1])
+    pid = int(looked.rows("children")[KILLED][1])
     os.kill(pid, signal.SIGKILL)
 
     def succeeded() -> bool:
-        cells = looked.cells("children", KILLED)
+        cells = looked.rows("children").get(KILLED, [])
         return len(cells) > 4 and cells[4] == "1" and cells[1] != str(pid)
 
     eventually(looked, succeeded, "the successor of the child")
@@ -146,15 +151,19 @@ def shows_a_reshard(app: Application, looked: Looked) -> None:
     wait_until(app._is_active, "the stream is ACTIVE again")
     names = [shard["ShardId"] for shard in app.shards() if shard.get("ParentShardId") == SPLIT]
     assert len(names) == 2
-    eventually(looked, lambda: set(names) <= set(looked.keys("children")), "children of the new shards")
-    eventually(looked, lambda: set(names) <= set(looked.keys("shards")), "the new shards")
-    keys = looked.keys("shards")
-    if SPLIT in keys:
-        place = keys.index(SPLIT)
-        assert keys[place + 1 : place + 3] == names
-        assert looked.cells("shards", SPLIT)[1] == "finished"
-        assert looked.cells("shards", names[0])[0].startswith("├─")
-        assert looked.cells("shards", names[1])[0].startswith("└─")
+    eventually(looked, lambda: set(names) <= set(looked.rows("children")), "children of the new shards")
+    # What is finished stays until its child shards are read, and is cleared away then.
+    eventually(looked, lambda: SPLIT not in looked.rows("shards") or is_drawn(looked, names), "the lineage")
+
+
+def is_drawn(looked: Looked, names: list[str]) -> bool:
+    """Whether these shards stand below the one that was split, and that is finished."""
+    rows = looked.rows("shards")
+    place = list(rows).index(SPLIT)
+    if list(rows)[place + 1 : place + 3] != names:
+        return False
+    first, second = (rows[name][0] for name in names)
+    return rows[SPLIT][1] == "finished" and first.startswith("├─") and second.startswith("└─")
 
 
 def shows_the_same_in_a_terminal(url: str) -> None:
@@ -167,23 +176,20 @@ def shows_the_same_in_a_terminal(url: str) -> None:
 
 def shows_a_hand_off(looked: Looked) -> None:
     """Another worker appears, gets leases, and the page says why."""
-    eventually(looked, lambda: looked.keys("fleet") == ["worker-1", "worker-2"], "two workers")
-    owners = re.compile(r"worker-2$")
+    eventually(looked, lambda: list(looked.rows("fleet")) == ["worker-1", "worker-2"], "two workers")
 
     def moved() -> bool:
-        return any(owners.search(looked.cells("shards", key)[-1]) for key in looked.keys("shards"))
+        return any(cells[-1].endswith("worker-2") for cells in looked.rows("shards").values())
 
     eventually(looked, moved, "a lease of the other worker")
-    eventually(
-        looked, lambda: "worker-2" in looked.page.locator("#moves").inner_text(), "the reason of a move"
-    )
-    assert looked.cells("fleet", "worker-1")[1] == "leader, this worker"
+    eventually(looked, lambda: "worker-2" in looked.text("#moves"), "the reason of a move")
+    assert looked.rows("fleet")["worker-1"][1] == "leader, this worker"
 
 
 def shows_a_follower(browser: Browser, daemon: Daemon) -> None:
     """A worker that does not lead reads the tables for who looks at its page."""
     with looking(browser, url_of(daemon), scheme="dark", width=420) as looked:
-        eventually(looked, lambda: looked.keys("fleet") == ["worker-1", "worker-2"], "the fleet")
-        assert "worker-1" in looked.page.locator("#fleet dl").inner_text()
+        eventually(looked, lambda: list(looked.rows("fleet")) == ["worker-1", "worker-2"], "the fleet")
+        assert "worker-1" in looked.text("#fleet dl")
         looked.screenshot("follower-narrow")
         looked.assert_quiet()

@@ -21,7 +21,7 @@ from tests.unit.admin.stage import READY, Standing
 pytestmark = pytest.mark.timeout(90)
 
 LINES, COLUMNS = 60, 160
-LOADED_LATER: Final = ("h11", "rich", "kcl_daemon.admin.server", "kcl_daemon.admin.page")
+LOADED_LATER: Final = ("h11", "kcl_daemon.cli.status", "kcl_daemon.admin.server", "kcl_daemon.admin.page")
 
 
 def test_top_shows_what_changes_until_it_is_interrupted() -> None:

@@ -29,6 +29,7 @@ class State(Enum):
     AT_TIP = "at the tip"
     ELSEWHERE = "elsewhere"
     HANDING_OVER = "handing over"
+    UNSETTLED = "unsettled"
     NOBODY = "nobody reads it"
     FINISHED = "finished"
 
@@ -103,7 +104,7 @@ def _of_lease(lease: LeaseView, held: ShardView | None, me: str) -> Entry:
         checkpoint=lease.checkpoint if held is None else held.checkpoint,
         owner=lease.owner if held is None else me,
         next_owner=lease.next_owner,
-        state=_state(lease, held),
+        state=_state(lease, held, me),
         held=held,
     )
 
@@ -117,12 +118,12 @@ def _of_held(shard: ShardView, me: str) -> Entry:
         checkpoint=shard.checkpoint,
         owner=me,
         next_owner=None,
-        state=_state(None, shard),
+        state=_state(None, shard, me),
         held=shard,
     )
 
 
-def _state(lease: LeaseView | None, held: ShardView | None) -> State:
+def _state(lease: LeaseView | None, held: ShardView | None, me: str) -> State:
     if held is not None and held.stalled:
         return State.STALLED
     if lease is not None and lease.next_owner is not None:
@@ -131,6 +132,8 @@ def _state(lease: LeaseView | None, held: ShardView | None) -> State:
         return State.FINISHED if held.checkpoint == SHARD_END else _OF_CAUSE.get(held.cause, State.READING)
     if lease is None or lease.checkpoint == SHARD_END:
         return State.FINISHED
+    if lease.owner == me:
+        return State.UNSETTLED  # the table was read a moment before we took it, lost it, or finished it
     return State.NOBODY if lease.owner is None else State.ELSEWHERE
 
 

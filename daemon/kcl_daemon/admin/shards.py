@@ -39,6 +39,7 @@ _CLASSES: Final = {
     State.STALLED: "bad",
     State.NOBODY: "bad",
     State.HANDING_OVER: "busy",
+    State.UNSETTLED: "busy",
     State.STARTING: "busy",
     State.WAITING: "busy",
     State.READING: "good",

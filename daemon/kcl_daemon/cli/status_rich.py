@@ -21,6 +21,7 @@ _STYLES: Final = {
     State.STALLED: "bold red",
     State.NOBODY: "bold red",
     State.HANDING_OVER: "yellow",
+    State.UNSETTLED: "yellow",
     State.STARTING: "yellow",
     State.WAITING: "yellow",
     State.READING: "green",

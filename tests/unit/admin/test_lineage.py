@@ -69,6 +69,7 @@ KEY = READING.key
         (lease(1, owner="w-2", next_owner="w-1"), None, State.HANDING_OVER),
         (lease(1, owner=None), None, State.NOBODY),
         (lease(1, owner="w-2"), None, State.ELSEWHERE),
+        (lease(1, owner="w-1"), None, State.UNSETTLED),
         (lease(1, owner="w-2", checkpoint="SHARD_END"), None, State.FINISHED),
     ],
 )
