@@ -120,7 +120,8 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _url(address: str, listener: MultiListener[SocketStream]) -> str:
-    return url_of(address, listener.extra(SocketAttribute.local_port))  # noqa: S610 - of anyio, not of Django
+    port: int = listener.extra_attributes[SocketAttribute.local_port]()
+    return url_of(address, port)
 
 
 def url_of(address: str, port: int) -> str:
