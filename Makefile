@@ -11,7 +11,7 @@ PYTEST := $(BIN)/pytest
 # Two at a time, each file by one of them: much of the process tier waits.
 SIDE_BY_SIDE ?= -n 2 --dist loadfile
 
-.PHONY: audit dist sbom bench bench-spark demo docs test prove peers lint types imports unit simulator process dropin format clean help
+.PHONY: audit dist sbom bench bench-spark demo docs test prove peers lint types imports unit simulator process dropin page format clean help
 
 help:
 	@echo "make demo    run a stream of real text through the daemon, on local endpoints (DEMO_ARGS=..., SPARK=0 without Spark)"
@@ -82,7 +82,7 @@ types: $(VENV)/dev.stamp
 imports: $(VENV)/dev.stamp
 	$(BIN)/lint-imports
 
-unit simulator process dropin: $(VENV)/dev.stamp
+unit simulator process dropin page: $(VENV)/dev.stamp
 	$(PYTEST) -m 'not prove and not peer' tests/$@
 
 dist: $(VENV)/dev.stamp

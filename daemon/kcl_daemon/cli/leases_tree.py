@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from kcl_daemon.cli.leases_seen import Lag, Seen
-from kcl_daemon.cli.leases_view import duration, shortened
+from kcl_daemon.cli.leases_view import shortened
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.leases.stream import StreamIdentity
 from kcl_daemon.observe.redact import on_one_line
+from kcl_daemon.observe.words import duration
 
 
 def tree_lines(seen: Seen) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from kcl_daemon.cli.leases_seen import (
 )
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.observe.redact import on_one_line, shown
+from kcl_daemon.observe.words import about, duration
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 _NONE: Final = "-"
@@ -40,7 +41,6 @@ _WORKER_HEADINGS: Final = ("worker", "state", "last report", "cpu", "leases", ""
 _WORKER_NUMBERS: Final = frozenset({2, 3, 4})
 _CHECKPOINT_START, _CHECKPOINT_END = 6, 12
 _LAG_MOST: Final = 40
-_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def list_lines(seen: Seen, *, with_finished: bool) -> tuple[str, ...]:
@@ -109,16 +109,6 @@ def shortened(checkpoint: ExtendedSequenceNumber) -> str:
     return f"{text}/{checkpoint.sub_sequence_number}" if checkpoint.sub_sequence_number else text
 
 
-def duration(seconds: float) -> str:
-    """A time for people: `850 ms`, `12.5 s`, `3 min`, `26 h`, `4 d`."""
-    for unit_s, name in _UNITS:
-        if seconds >= 2 * unit_s:
-            return f"{seconds / unit_s:.0f} {name}"
-    if seconds >= 1:
-        return f"{seconds:.1f} s"
-    return f"{max(seconds, 0) * 1000:.0f} ms"
-
-
 def _paragraphs(*paragraphs: Iterable[str]) -> tuple[str, ...]:
     """Those that have lines, an empty line between two."""
     lines: list[str] = []
@@ -173,15 +163,11 @@ def _worker_cells(worker: WorkerView) -> tuple[str, ...]:
     return (
         worker.worker_id,
         "alive" if worker.alive else "silent" if age_s is not None else "no row",
-        _NONE if age_s is None else f"{_age(age_s)} ago",
+        _NONE if age_s is None else f"{about(age_s)} ago",
         "failed" if worker.cpu_failed else cpu,
         str(worker.leases),
         "leader" if worker.leads else "",
     )
-
-
-def _age(seconds: float) -> str:
-    return duration(seconds) if seconds >= 120 else f"{max(seconds, 0):.0f} s"
 
 
 def _origin_line(seen: Seen) -> str:

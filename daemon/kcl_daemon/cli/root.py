@@ -161,6 +161,16 @@ main: Final = Root(
             "kcl_daemon.cli.run_child:run_child",
             "Drive a processor from a file of records, without a stream.",
         ),
+        "status": LaterCommand(
+            "kcl_daemon.cli.status:status",
+            "Show what a running daemon does; its exit code says whether it is ready.",
+        ),
+        "top": LaterCommand(
+            "kcl_daemon.cli.status:top",
+            "The same as a live view.",
+            extra="terminal",
+            modules=("rich",),
+        ),
     },
     params=[
         click.Option(

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -33,6 +33,7 @@ from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ChildStartFailed, ConfigurationError
 from kcl_daemon.observe.redact import shown
 from kcl_daemon.observe.service import ServiceManager
+from kcl_daemon.observe.snapshot import SnapshotSource
 from kcl_daemon.ports import Log
 from kcl_daemon.production import real_adapters
 from kcl_daemon.spark.supervisor import spark_engine
@@ -119,12 +120,24 @@ async def _serve(
             spark_engine(settings, clock=SystemClock(), log=log) as (mine, engine),
             real_adapters(mine, log) as adapters,
         ):
-            worker = assemble(mine, adapters).worker
+            assembled = assemble(mine, adapters)
+            worker = assembled.worker
             told = Told(worker, started=worker.started, manager=manager, clock=adapters.clock)
-            yield engine.beside(told)
+            async with _status_page(mine, assembled.snapshots, log):
+                yield engine.beside(told)
 
     with anyio.open_signal_receiver(*signals) as received:
         return await supervise(open_worker, received, log)
+
+
+def _status_page(settings: Settings, source: SnapshotSource, log: Log) -> AbstractAsyncContextManager[None]:
+    """The status page while the worker is there, where one is asked for."""
+    if settings.admin.port is None:
+        return nullcontext()
+    # Here, so that a daemon without it starts as fast as before and is no larger.
+    from kcl_daemon.admin.serve import served  # noqa: PLC0415
+
+    return served(settings.admin, source, clock=SystemClock(), log=log)
 
 
 def _signals_to_heed() -> tuple[signal.Signals, ...]:

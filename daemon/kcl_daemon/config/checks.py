@@ -19,6 +19,7 @@ from kcl_daemon.config.keys import (
     STREAM_ARN,
     STREAM_NAME,
 )
+from kcl_daemon.config.keys_admin import check_admin
 from kcl_daemon.config.keys_children import BACKOFF_FIRST, BACKOFF_MOST
 from kcl_daemon.config.keys_schemas import SCHEMA_FAILURE, SCHEMA_REGISTRY
 from kcl_daemon.config.keys_tables import LEASE_BILLING_MODE, MIGRATION_BAKE_TIME, SIZINGS
@@ -41,7 +42,12 @@ def across(values: dict[str, object], lines: Mapping[str, int]) -> tuple[list[Pr
         values: by key name, good ones only.
         lines: where each key stands.
     """
-    problems = [*_heartbeat(values, lines), *_backoff(values, lines), *_capacities(values, lines)]
+    problems = [
+        *_heartbeat(values, lines),
+        *_backoff(values, lines),
+        *_capacities(values, lines),
+        *check_admin(values, lines),
+    ]
     put_right = [*_idle_time(values, lines), *_bake_time(values, lines)]
     return problems, [*put_right, *_arn(values, lines), *_unused(values, lines), *_schemas(values, lines)]
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from kcl_daemon.config.credentials import CREDENTIALS_KEYS
 from kcl_daemon.config.key import MILLISECONDS, MILLISECONDS_OR_NONE, Key
+from kcl_daemon.config.keys_admin import ADMIN_KEYS
 from kcl_daemon.config.keys_balance import BALANCE_KEYS, HANDOFF_KEYS
 from kcl_daemon.config.keys_children import CHILD_KEYS
 from kcl_daemon.config.keys_failures import FAILURE_KEYS
@@ -231,6 +232,7 @@ KEYS: Final[tuple[Key, ...]] = (
     *FAILURE_KEYS,
     *METRICS_KEYS,
     *SCHEMA_KEYS,
+    *ADMIN_KEYS,
     EXPAND_ENVIRONMENT,
 )
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from kcl_daemon.config import properties
 from kcl_daemon.config.access_settings import CredentialsSettings, ServiceSettings
+from kcl_daemon.config.admin_settings import AdminSettings
 from kcl_daemon.config.checks import across
 from kcl_daemon.config.checks_failures import of_failures
 from kcl_daemon.config.checks_streams import of_streams, regions_of
@@ -184,6 +185,7 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
         "metrics": {},
         "schemas": {},
         "failures": {},
+        "admin": {},
         "spark": {"conf": tuple(spark_conf.items())},
     }
     for target, value in fields.items():
@@ -206,6 +208,7 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
         metrics=MetricsSettings(**sections["metrics"]),
         schemas=SchemaSettings(**sections["schemas"]),
         failures=FailureSettings(**sections["failures"]),
+        admin=AdminSettings(**sections["admin"]),
     )
 
 

@@ -11,6 +11,7 @@ from math import inf
 
 from kcl_daemon.config.access_settings import CredentialsSettings, ServiceSettings
 from kcl_daemon.config.failure_settings import FailureSettings
+from kcl_daemon.config.admin_settings import AdminSettings
 from kcl_daemon.config.fan_out_settings import FanOutSettings, RetrievalMode
 from kcl_daemon.config.log_settings import LogLevel
 from kcl_daemon.config.metrics_settings import MetricsSettings
@@ -227,6 +228,7 @@ class Settings:
     failures: FailureSettings = field(default_factory=FailureSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     schemas: SchemaSettings = field(default_factory=SchemaSettings)
+    admin: AdminSettings = field(default_factory=AdminSettings)
     expand_environment: bool = False
 
     @property

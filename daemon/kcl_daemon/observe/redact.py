@@ -13,17 +13,19 @@ SHOWN_CHARACTERS: Final = 200
 
 # Names that tell what their value is. `token` alone is left out: concurrency tokens and page tokens are no secrets.
 _SECRET_NAME = re.compile(
-    r"secret|passw|credential(?!s?_?provider)|authorization|private_?key|access_?key|(session|security)_?token",
+    r"secret|passw|credential(?!s?_?provider)|authorization|private_?key|access_?key|(session|security|admin)_?token(?!_?file)",
     re.IGNORECASE,
 )
 _ACCESS_KEY_ID = re.compile(r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}\b")
 _ASSIGNED = re.compile(
-    r"(?i)(\b[\w.-]*(?:secret|passw(?:or)?d|session_?token|security-?token|access_?key|x-amz-signature)[\w.-]*"
+    r"(?i)(\b[\w.-]*(?:secret|passw(?:or)?d|session_?token|security-?token|admin_?token(?!_?file)|access_?key|x-amz-signature)[\w.-]*"
     r"[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;]+"
 )
+_ASSIGNED_HINT = re.compile(r"(?i)secret|passw|token|access_?key|x-amz-signature")
 _URL_USER = re.compile(r"(://)[^/\s@]+@")
 _SIGNATURE = re.compile(r"(AWS4-HMAC-SHA256)\s.*")
 # A secret access key has 40 characters and no mark of its own, so only a value that is nothing else is taken for one.
+_SECRET_KEY_CHARACTERS: Final = 40
 _SECRET_KEY = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*[0-9])[A-Za-z0-9+=][A-Za-z0-9/+=]{39}")
 
 
@@ -34,12 +36,13 @@ def is_secret_name(name: str) -> bool:
 
 def masked(text: str) -> str:
     """The text with whatever looks like a credential replaced by `MASK`; all else unchanged."""
-    if _SECRET_KEY.fullmatch(text):
+    if len(text) == _SECRET_KEY_CHARACTERS and _SECRET_KEY.fullmatch(text):
         return MASK
     if "://" in text:
         text = _URL_USER.sub(rf"\1{MASK}@", text)
     text = _ACCESS_KEY_ID.sub(MASK, text)
-    text = _ASSIGNED.sub(rf"\1{MASK}", text)
+    if _ASSIGNED_HINT.search(text):  # the other looks at every word more than once
+        text = _ASSIGNED.sub(rf"\1{MASK}", text)
     return _SIGNATURE.sub(rf"\1 {MASK}", text)
 
 

@@ -11,9 +11,10 @@ import pytest
 from kcl_daemon.cli.leases import explain_seen
 from kcl_daemon.cli.leases_json import explain_json, list_json
 from kcl_daemon.cli.leases_seen import Lag, Leader, Seen, UnreadableRow
-from kcl_daemon.cli.leases_view import aligned, duration, explain_lines, list_lines, shortened
+from kcl_daemon.cli.leases_view import aligned, explain_lines, list_lines, shortened
 from kcl_daemon.config.settings import AssignmentStrategy, BalanceSettings, ChildSettings, Settings
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.observe.words import duration
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.unit.cli.leases_stage import (
     ENDED,

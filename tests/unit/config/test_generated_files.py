@@ -38,6 +38,9 @@ TOGETHER: Final = frozenset(
         "formerStreamsLeasesDeletionStrategy",
         "poisonRecordPolicy",
         "deadLetterDestination",
+        "adminAddress",
+        "adminToken",
+        "adminTokenFile",
     }
 )
 FREE: Final = tuple(key for key in KEYS if key.name not in TOGETHER)

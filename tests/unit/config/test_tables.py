@@ -33,6 +33,8 @@ SAMPLES = {
     "streamIdentifiersForLeaseCleanup": "111122223333:clicks:1700000000\n"
     "formerStreamsLeasesDeletionStrategy = PROVIDED_STREAMS_DEFERRED_DELETION",
     "workerId": "w",
+    "adminAddress": "127.0.0.2",
+    "adminToken": "0123456789abcdef",
     "tableName": "table",
     "regionName": "eu-west-1",
     "kinesisEndpoint": "http://127.0.0.1:1",

@@ -1,0 +1,1 @@
+"""The status page, the probes and `/metrics` over HTTP: renders snapshots, decides nothing."""

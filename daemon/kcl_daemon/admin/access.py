@@ -1,0 +1,144 @@
+"""Who may ask for what: methods, names of this host, the token.
+
+Pure. Refuses before anything is looked at. Knows nothing of sockets and nothing of what is served.
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Final
+
+from kcl_daemon.config.admin_settings import is_loopback
+
+TEXT: Final = "text/plain; charset=utf-8"
+OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
+"""What probes ask for, without a token; who has none learns yes or no and nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for.
+
+    Args:
+        method: `GET`.
+        path: without the query.
+        host: the header, as it was sent; empty: none.
+        authorization: the header; empty: none.
+        accept: the header; empty: none.
+    """
+
+    method: str
+    path: str
+    host: str = ""
+    authorization: str = ""
+    accept: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is sent back.
+
+    Args:
+        status: of HTTP.
+        body: as a whole.
+        content_type: of it.
+        headers: more of them.
+    """
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = TEXT
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def plain(status: HTTPStatus, words: str, **headers: str) -> Answer:
+    """A line of text."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Answer(status, f"{words}\n".encode(), headers=named)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The rules.
+
+    Args:
+        address: that is listened on.
+        token: that callers must show; None: nobody is asked.
+    """
+
+    address: str
+    token: str | None = None
+
+    def refusal(self, request: Request) -> Answer | None:
+        """Why a request is not answered; None: it is."""
+        if request.method not in {"GET", "HEAD"}:
+            return plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are answered", Allow="GET, HEAD")
+        if not self._is_our_name(request.host):
+            words = "this page answers to its own address only; ask for it by IP address or as localhost"
+            return plain(HTTPStatus.MISDIRECTED_REQUEST, words)
+        if request.path not in OPEN_PATHS and not self.is_trusted(request):
+            words = "show the token: as bearer token, or as password with any user name"
+            challenge = 'Basic realm="kcl-daemon", charset="UTF-8"'
+            return plain(HTTPStatus.UNAUTHORIZED, words, WWW_Authenticate=challenge)
+        return None
+
+    def is_trusted(self, request: Request) -> bool:
+        """Whether the caller has shown the token, or none is asked for."""
+        if self.token is None:
+            return True
+        shown = _shown_token(request.authorization)
+        return hmac.compare_digest(shown.encode("utf-8", "replace"), self.token.encode())
+
+    def _is_our_name(self, host: str) -> bool:
+        """A page from elsewhere may make its own name lead to this machine, and its script would read all this.
+
+        With a token there is nothing to fear: it is not known there.
+        """
+        if self.token is not None:
+            return True
+        name = host_name(host)
+        if name in {"localhost", self.address}:
+            return True
+        try:
+            return is_loopback(name)
+        except ValueError:
+            return False
+
+
+def host_name(host: str) -> str:
+    """The name in a Host header, without the port and in lower case; empty where it is none."""
+    if host.startswith("["):
+        inside, bracket, rest = host[1:].partition("]")
+        if not bracket or (rest and not _is_port(rest)):
+            return ""
+        try:
+            return str(ip_address(inside))
+        except ValueError:
+            return ""
+    name, colon, port = host.partition(":")
+    return "" if colon and not _is_port(f":{port}") else name.lower().removesuffix(".")
+
+
+def _is_port(text: str) -> bool:
+    return text.startswith(":") and text[1:].isascii() and text[1:].isdecimal()
+
+
+def _shown_token(authorization: str) -> str:
+    scheme, _, value = authorization.partition(" ")
+    match scheme.lower():
+        case "bearer":
+            return value.strip()
+        case "basic":
+            try:
+                user_and_password = b64decode(value.strip(), validate=True).decode()
+            except (Base64Error, UnicodeDecodeError):
+                return ""
+            return user_and_password.partition(":")[2]
+        case _:
+            return ""

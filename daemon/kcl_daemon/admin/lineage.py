@@ -1,0 +1,187 @@
+"""The shards of a snapshot in the order in which they came out of each other, with what is known of each.
+
+Pure. Puts together what this worker knows of its own leases and what the table told of all. Shared by the page and the
+terminal; knows nothing of how it is drawn.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from kcl_daemon.observe.snapshot import Cause, LeaseView, ShardView, Snapshot
+
+SHARD_END: Final = "SHARD_END"
+DEPTH_MOST: Final = 8
+"""Deeper generations are drawn no further to the right."""
+
+
+class State(Enum):
+    """What goes on with a shard, in a word."""
+
+    STALLED = "stalled"
+    READING = "reading"
+    WAITING = "waiting"
+    STARTING = "starting"
+    AT_TIP = "at the tip"
+    ELSEWHERE = "elsewhere"
+    HANDING_OVER = "handing over"
+    UNSETTLED = "unsettled"
+    NOBODY = "nobody reads it"
+    FINISHED = "finished"
+
+
+_OF_CAUSE: Final = {
+    Cause.STARTING: State.STARTING,
+    Cause.RESTART: State.STARTING,
+    Cause.PARENT: State.WAITING,
+    Cause.STREAM: State.WAITING,
+    Cause.LEASE: State.WAITING,
+    Cause.NOTHING_NEW: State.AT_TIP,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One lease, and the shard it is for.
+
+    Args:
+        key: of the lease.
+        shard_id: of the shard.
+        stream: its name; None where there is one only.
+        parents: shard ids.
+        checkpoint: as stored.
+        owner: worker id; None: nobody.
+        next_owner: to whom it is being handed over; None: no hand-off.
+        state: what goes on.
+        held: what this worker knows of it; None where another one holds it, or nobody.
+    """
+
+    key: str
+    shard_id: str
+    stream: str | None
+    parents: tuple[str, ...]
+    checkpoint: str
+    owner: str | None
+    next_owner: str | None
+    state: State
+    held: ShardView | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An entry, and where in the tree it stands.
+
+    Args:
+        entry: the lease.
+        depth: 0 for a shard whose parents are not known any more.
+        lead: what is drawn before its name, such as `|  `- `; empty at depth 0.
+    """
+
+    entry: Entry
+    depth: int
+    lead: str
+
+
+def entries(snapshot: Snapshot) -> list[Entry]:
+    """Every lease that is known: of the table where it was read, and those that this worker holds."""
+    held = {shard.key: shard for shard in snapshot.shards}
+    known = [_of_lease(lease, held.get(lease.key), snapshot.worker_id) for lease in snapshot.fleet]
+    listed = {lease.key for lease in snapshot.fleet}
+    known += [_of_held(shard, snapshot.worker_id) for key, shard in held.items() if key not in listed]
+    return known
+
+
+def _of_lease(lease: LeaseView, held: ShardView | None, me: str) -> Entry:
+    return Entry(
+        key=lease.key,
+        shard_id=lease.shard_id,
+        stream=lease.stream,
+        parents=lease.parents,
+        checkpoint=lease.checkpoint if held is None else held.checkpoint,
+        owner=lease.owner if held is None else me,
+        next_owner=lease.next_owner,
+        state=_state(lease, held, me),
+        held=held,
+    )
+
+
+def _of_held(shard: ShardView, me: str) -> Entry:
+    return Entry(
+        key=shard.key,
+        shard_id=shard.shard_id,
+        stream=shard.stream,
+        parents=shard.parents,
+        checkpoint=shard.checkpoint,
+        owner=me,
+        next_owner=None,
+        state=_state(None, shard, me),
+        held=shard,
+    )
+
+
+def _state(lease: LeaseView | None, held: ShardView | None, me: str) -> State:
+    if held is not None and held.stalled:
+        return State.STALLED
+    if lease is not None and lease.next_owner is not None:
+        return State.HANDING_OVER
+    if held is not None:
+        return State.FINISHED if held.checkpoint == SHARD_END else _OF_CAUSE.get(held.cause, State.READING)
+    if lease is None or lease.checkpoint == SHARD_END:
+        return State.FINISHED
+    if lease.owner == me:
+        return State.UNSETTLED  # the table was read a moment before we took it, lost it, or finished it
+    return State.NOBODY if lease.owner is None else State.ELSEWHERE
+
+
+def lineage(known: Sequence[Entry]) -> Iterator[Placed]:
+    """Each entry once, stream by stream: first the oldest, below it what came out of it.
+
+    A shard that came out of two stands below the first of them by name.
+    """
+    streams: dict[str | None, list[Entry]] = defaultdict(list)
+    for entry in known:
+        streams[entry.stream].append(entry)
+    for stream in sorted(streams, key=lambda name: name or ""):
+        yield from _of_stream(sorted(streams[stream], key=lambda entry: (entry.shard_id, entry.key)))
+
+
+def _of_stream(known: Sequence[Entry]) -> Iterator[Placed]:
+    by_id = {entry.shard_id: entry for entry in known}
+    below: dict[str, list[Entry]] = defaultdict(list)
+    roots: list[Entry] = []
+    for entry in known:
+        above = min((parent for parent in entry.parents if parent in by_id), default=None)
+        (roots if above is None else below[above]).append(entry)
+    drawn: set[str] = set()
+    yield from _drawn(roots, below, drawn)
+    # Rows that name each other as parents, which no stream has and a damaged table can.
+    for entry in known:
+        if entry.key not in drawn:
+            yield from _drawn([entry], below, drawn)
+
+
+def _drawn(roots: Sequence[Entry], below: Mapping[str, Sequence[Entry]], drawn: set[str]) -> Iterator[Placed]:
+    """Trees with an explicit stack: lineages may be thousands of generations deep."""
+    stack = [(root, 0, "", "") for root in reversed(roots)]
+    while stack:
+        entry, depth, lead, indent = stack.pop()
+        if entry.key in drawn:
+            continue
+        drawn.add(entry.key)
+        yield Placed(entry, depth, lead)
+        children = below.get(entry.shard_id, ())
+        for number, child in reversed(list(enumerate(children, start=1))):
+            is_last = number == len(children)
+            deeper = depth + 1 < DEPTH_MOST
+            stack.append(
+                (
+                    child,
+                    depth + 1,
+                    f"{indent}{'└─ ' if is_last else '├─ '}",
+                    f"{indent}{'   ' if is_last else '│  '}" if deeper else indent,
+                )
+            )

@@ -1,0 +1,141 @@
+"""The parts of the page that are about shards: the lineage with the state of each, and the children.
+
+Pure: a snapshot in, pieces of HTML out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from kcl_daemon.admin.history import History
+from kcl_daemon.admin.lineage import Entry, Placed, State, lineage
+from kcl_daemon.admin.markup import Column, sparkline, table, text
+from kcl_daemon.admin.summary import waits_for
+from kcl_daemon.observe.snapshot import ChildView, ShardView, Snapshot
+from kcl_daemon.observe.words import NONE, duration, rate, short_number, size
+
+ROWS_MOST: Final = 2000
+"""Of a larger application only the leases that this worker holds are shown."""
+_SHARDS: Final = (
+    Column("Shard"),
+    Column("State"),
+    Column("Waits for"),
+    Column("Behind", is_number=True),
+    Column("Throughput", is_number=True),
+    Column("Records", is_number=True),
+    Column("Checkpoint"),
+    Column("Worker"),
+)
+_CHILDREN: Final = (
+    Column("Shard"),
+    Column("Process", is_number=True),
+    Column("Memory", is_number=True),
+    Column("Runs for", is_number=True),
+    Column("Restarts", is_number=True),
+    Column("Last lines of its stderr"),
+)
+_CLASSES: Final = {
+    State.STALLED: "bad",
+    State.NOBODY: "bad",
+    State.HANDING_OVER: "busy",
+    State.UNSETTLED: "busy",
+    State.STARTING: "busy",
+    State.WAITING: "busy",
+    State.READING: "good",
+    State.AT_TIP: "good",
+    State.ELSEWHERE: "calm",
+    State.FINISHED: "calm",
+}
+
+
+def shown_entries(known: Sequence[Entry]) -> Sequence[Entry]:
+    """What there is room for."""
+    return known if len(known) <= ROWS_MOST else [entry for entry in known if entry.held is not None]
+
+
+def shards_section(known: Sequence[Entry], history: History, now_s: float) -> Iterator[str]:
+    """A row for each lease, below the shards that it came out of."""
+    yield '<section id="shards" aria-labelledby="shards-heading"><h2 id="shards-heading">Shards</h2>'
+    shown = shown_entries(known)
+    if len(shown) < len(known):
+        yield (
+            f"<p>There are {len(known)} leases; here are the {len(shown)} of this worker. "
+            '<a href="/status.json">status.json</a> has all.</p>'
+        )
+    if shown:
+        caption = "All shards that are known, each below the shards that it came out of"
+        rows = (_shard_row(placed, history, now_s) for placed in lineage(shown))
+        yield from table("shards", caption, _SHARDS, rows)
+    else:
+        yield "<p>This worker holds no lease, and the lease table has not been read.</p>"
+    yield "</section>"
+
+
+def _shard_row(placed: Placed, history: History, now_s: float) -> str:
+    entry = placed.entry
+    lead = f'<span class="lead" aria-hidden="true">{placed.lead}</span>' if placed.lead else ""
+    came = f'<span class="vh">, came out of {text(" and ".join(entry.parents))}</span>' if placed.lead else ""
+    stream = f' <span class="stream">{text(entry.stream)}</span>' if entry.stream is not None else ""
+    return (
+        f'<tr data-key="{text(entry.key)}"><th scope="row">{lead}{text(entry.shard_id)}{stream}{came}</th>'
+        f'<td><span class="state {_CLASSES[entry.state]}">{entry.state.value}</span></td>'
+        f"{_progress_cells(entry.held, history, now_s)}"
+        f"<td><code>{text(short_number(entry.checkpoint))}</code></td><td class=name>{text(owner_text(entry))}</td></tr>"
+    )
+
+
+def _progress_cells(held: ShardView | None, history: History, now_s: float) -> str:
+    if held is None:
+        return "<td></td><td class=num></td><td class=num></td><td class=num></td>"
+    return (
+        f'<td class="wide">{text(waits_for(held))}</td>'
+        f"<td class=num>{behind_text(held)}</td>"
+        f"<td class=num>{sparkline(history.of(held.key, now_s))} {rate(held.bytes_per_s)}</td>"
+        f"<td class=num>{held.records}</td>"
+    )
+
+
+def behind_text(held: ShardView) -> str:
+    """How far behind the tip, as Kinesis told last."""
+    return NONE if held.behind_ms is None else duration(held.behind_ms / 1000)
+
+
+def owner_text(entry: Entry) -> str:
+    """Who reads it, and who will."""
+    owner = entry.owner or NONE
+    return owner if entry.next_owner is None else f"{owner}, then {entry.next_owner}"
+
+
+def children_section(snapshot: Snapshot) -> Iterator[str]:
+    """A row for each child process of this worker."""
+    yield '<section id="children" aria-labelledby="children-heading"><h2 id="children-heading">Children</h2>'
+    running = [(shard, shard.child) for shard in snapshot.shards if shard.child is not None]
+    if running:
+        running.sort(key=lambda pair: pair[0].key)
+        rows = (_child_row(shard, child) for shard, child in running)
+        yield from table("children", "Child processes of this worker, one for each shard", _CHILDREN, rows)
+    else:
+        yield "<p>No child runs.</p>"
+    yield "</section>"
+
+
+def _child_row(shard: ShardView, child: ChildView) -> str:
+    return (
+        f'<tr data-key="{text(shard.key)}"><th scope="row">{text(shard.key)}</th><td class=num>{child.pid}</td>'
+        f"<td class=num>{memory_text(child)}</td><td class=num>{duration(child.running_s)}</td>"
+        f"<td class=num>{child.restarts}</td><td>{_stderr(child)}</td></tr>"
+    )
+
+
+def memory_text(child: ChildView) -> str:
+    """Its resident memory."""
+    return NONE if child.rss_bytes is None else size(child.rss_bytes)
+
+
+def _stderr(child: ChildView) -> str:
+    if not child.stderr:
+        return "none"
+    lines = "\n".join(map(text, child.stderr))
+    many = "1 line" if len(child.stderr) == 1 else f"{len(child.stderr)} lines"
+    return f'<details><summary>{many}</summary><pre tabindex="0">{lines}</pre></details>'

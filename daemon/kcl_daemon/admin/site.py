@@ -1,0 +1,173 @@
+"""What is served under which path: the probes, the page, the documents for programs.
+
+Owns how often figures are sampled, and that rendering never holds the event loop up for long. Knows nothing of HTTP but
+statuses and content types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from http import HTTPStatus
+from typing import Final, Protocol
+
+from kcl_daemon.admin.access import Access, Answer, Request, plain
+from kcl_daemon.admin.document import document
+from kcl_daemon.admin.history import History
+from kcl_daemon.admin.page import assets, live_part, page
+from kcl_daemon.admin.summary import not_ready
+from kcl_daemon.observe.snapshot import SnapshotSource
+from kcl_daemon.ports import Clock
+
+HTML: Final = "text/html; charset=utf-8"
+JSON: Final = "application/json"
+SLICE_S: Final = 0.002
+"""How long rendering goes on before all else has its turn."""
+LIVE_EVERY_S: Final = 2.0
+_PART_OF_A_CORE: Final = 0.004
+"""How much of a core one who looks may cost: what takes long to render is asked for less often."""
+_KEEP_S: Final = 1.0
+
+
+class MetricsText(Protocol):
+    """What `/metrics` answers with."""
+
+    @property
+    def content_type(self) -> str:
+        """The header of that name."""
+        ...
+
+    @property
+    def body(self) -> bytes:
+        """The text."""
+        ...
+
+
+class Metrics(Protocol):
+    """Where `/metrics` comes from."""
+
+    async def render(self, accept: str = "") -> MetricsText:
+        """The figures of this moment, in the format that the header `Accept` asks for; lets others go on meanwhile."""
+        ...
+
+
+class Site:
+    """Answers requests.
+
+    Args:
+        source: of snapshots.
+        access: who may ask.
+        clock: for samples and slices.
+        metrics: None: there are none.
+    """
+
+    def __init__(
+        self, source: SnapshotSource, *, access: Access, clock: Clock, metrics: Metrics | None = None
+    ) -> None:
+        self._source = source
+        self._access = access
+        self._clock = clock
+        self._metrics = metrics
+        self._history = History()
+        self._live: tuple[float, Answer] | None = None
+        self._render_s = 0.0
+        self._paths: dict[str, Callable[[Request], Awaitable[Answer]]] = {
+            "/": self._page,
+            "/live": self._live_part,
+            "/status.json": self._status,
+            "/metrics": self._metrics_page,
+            "/livez": self._livez,
+            "/readyz": self._readyz,
+        }
+
+    async def sample(self) -> None:
+        """Note the throughput of every shard, for ever; more often while somebody looks."""
+        while True:
+            self._note()
+            await self._clock.sleep(LIVE_EVERY_S)
+
+    def _note(self) -> None:
+        now_s = self._clock.monotonic()
+        if self._history.is_due(now_s):
+            self._history.remember(self._source.now(), now_s)
+
+    async def answer(self, request: Request) -> Answer:
+        """The answer to a request; never raises."""
+        refusal = self._access.refusal(request)
+        if refusal is not None:
+            return refusal
+        path = self._paths.get(request.path)
+        if path is None:
+            return plain(HTTPStatus.NOT_FOUND, f"there is {', '.join(self._paths)}")
+        return await path(request)
+
+    async def _livez(self, _: Request) -> Answer:
+        """That this is answered at all is the news: the event loop turns."""
+        return plain(HTTPStatus.OK, "alive")
+
+    async def _readyz(self, request: Request) -> Answer:
+        reasons = not_ready(self._source.now())
+        if not reasons:
+            return plain(HTTPStatus.OK, "ready")
+        lines = ["not ready", *reasons] if self._access.is_trusted(request) else ["not ready"]
+        return plain(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(lines))
+
+    async def _page(self, _: Request) -> Answer:
+        """The page without waiting for the tables: its first renewal has what they tell."""
+        self._looked()
+        snapshot, now_s = self._source.now(), self._clock.monotonic()
+        pieces = page(snapshot, self._history, now_s=now_s, every_s=self._every_s)
+        headers = {
+            "Content-Security-Policy": assets().policy,
+            "X-Frame-Options": "DENY",
+            "Cross-Origin-Opener-Policy": "same-origin",
+        }
+        return Answer(HTTPStatus.OK, await self._joined(_encoded(pieces)), HTML, headers)
+
+    async def _live_part(self, _: Request) -> Answer:
+        """As rendered less than a second ago, if it was: many may look."""
+        self._looked()
+        kept = self._live
+        if kept is not None and self._clock.monotonic() - kept[0] < _KEEP_S:
+            return kept[1]
+        snapshot = await self._source.asked()
+        now_s = self._clock.monotonic()
+        pieces = live_part(snapshot, self._history, now_s=now_s, every_s=self._every_s)
+        answer = Answer(HTTPStatus.OK, await self._joined(_encoded(pieces)), HTML)
+        self._live = now_s, answer
+        return answer
+
+    async def _status(self, _: Request) -> Answer:
+        self._looked()
+        snapshot, now_s = await self._source.asked(), self._clock.monotonic()
+        return Answer(HTTPStatus.OK, await self._joined(document(snapshot, self._history, now_s=now_s)), JSON)
+
+    async def _metrics_page(self, request: Request) -> Answer:
+        if self._metrics is None:
+            return plain(HTTPStatus.NOT_FOUND, "there are no metrics here")
+        text = await self._metrics.render(request.accept)
+        return Answer(HTTPStatus.OK, text.body, text.content_type)
+
+    def _looked(self) -> None:
+        self._history.looked(self._clock.monotonic())
+
+    @property
+    def _every_s(self) -> float:
+        return max(LIVE_EVERY_S, self._render_s / _PART_OF_A_CORE)
+
+    async def _joined(self, pieces: Iterable[bytes]) -> bytes:
+        """All pieces, with a pause after every few milliseconds; the longest of the last renderings is remembered."""
+        done: list[bytes] = []
+        spent_s, began_s = 0.0, self._clock.monotonic()
+        for piece in pieces:
+            done.append(piece)
+            slice_s = self._clock.monotonic() - began_s
+            if slice_s >= SLICE_S:
+                spent_s += slice_s
+                await self._clock.sleep(0)
+                began_s = self._clock.monotonic()
+        self._render_s = max(spent_s + self._clock.monotonic() - began_s, 0.9 * self._render_s)
+        return b"".join(done)
+
+
+def _encoded(pieces: Iterable[str]) -> Iterable[bytes]:
+    return (piece.encode() for piece in pieces)

@@ -1,0 +1,74 @@
+"""What a snapshot means: whether the worker is ready and why not, and how many leases are where.
+
+Pure. The same judgement for the probes, the page and the terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kcl_daemon.admin.lineage import Entry, State
+from kcl_daemon.observe.snapshot import ShardView, Snapshot
+from kcl_daemon.observe.words import about
+
+_NAMED_MOST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many leases are where; all but `held` and `stalled` are of the whole application, as far as it is known."""
+
+    leases: int
+    held: int
+    stalled: int
+    nobody: int
+    handing_over: int
+    finished: int
+
+
+def counts(known: Sequence[Entry]) -> Counts:
+    """Count."""
+    states = [entry.state for entry in known]
+    return Counts(
+        leases=len(known),
+        held=sum(entry.held is not None for entry in known),
+        stalled=states.count(State.STALLED),
+        nobody=states.count(State.NOBODY),
+        handing_over=states.count(State.HANDING_OVER),
+        finished=states.count(State.FINISHED),
+    )
+
+
+def not_ready(snapshot: Snapshot) -> tuple[str, ...]:
+    """Why this worker is not ready, in words; empty: it is."""
+    return tuple(_reasons(snapshot))
+
+
+def _reasons(snapshot: Snapshot) -> Iterator[str]:
+    if snapshot.stopping:
+        yield "it is stopping"
+    elif not snapshot.started:
+        yield "it has not started yet: tables or streams are not there"
+    stalled = [shard for shard in snapshot.shards if shard.stalled]
+    for shard in stalled[:_NAMED_MOST]:
+        yield f"{shard.key} makes no progress: {waits_for(shard)}"
+    if len(stalled) > _NAMED_MOST:
+        yield f"{len(stalled) - _NAMED_MOST} more shards make no progress"
+
+
+def waits_for(shard: ShardView) -> str:
+    """What a shard waits for, and for how long where that is a second at least: `kinesis for 12 s (throttled)`."""
+    what = shard.cause.value
+    if shard.waits_s >= 1:
+        what = f"{what} for {about(shard.waits_s)}"
+    return f"{what} ({shard.detail})" if shard.detail else what
+
+
+def in_words(snapshot: Snapshot, counted: Counts) -> str:
+    """The state of the worker in one sentence without figures that change all the while: for those who listen to it."""
+    state = "stopping" if snapshot.stopping else "running" if snapshot.started else "starting"
+    shards = "1 shard" if counted.held == 1 else f"{counted.held} shards"
+    stalled = f", {counted.stalled} stalled" if counted.stalled else ""
+    leader = "leads the fleet" if snapshot.leads else "follows"
+    return f"This worker is {state}, {leader} and holds {shards}{stalled}."

@@ -1,0 +1,36 @@
+"""What a properties file says about the status page. Pure values, part of `Settings`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSettings:
+    """The status page, the probes and `/metrics`, over HTTP.
+
+    Args:
+        port: where they are served; 0: a free port, which the log tells; None: nowhere.
+        address: of the interface that they are served on.
+        token: what callers must show; None: `token_file` has it, or nobody is asked.
+        token_file: the file that holds the token.
+    """
+
+    port: int | None = None
+    address: str = LOOPBACK
+    token: str | None = None
+    token_file: str | None = None
+
+    @property
+    def asks_for_token(self) -> bool:
+        """Whether callers must show a token."""
+        return self.token is not None or self.token_file is not None
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach an IP address."""
+    return ip_address(address).is_loopback

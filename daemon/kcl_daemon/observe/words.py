@@ -1,0 +1,50 @@
+"""Figures in words, as every view for people shows them: times, sizes, rates, checkpoints.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NONE: Final = "-"
+"""What stands where there is nothing to tell."""
+_TIMES: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+_SIZES: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_START, _END = 6, 12  # of a checkpoint's 56 digits: the end is what differs within a shard
+
+
+def duration(seconds: float) -> str:
+    """A time for people: `850 ms`, `12.5 s`, `3 min`, `26 h`, `4 d`."""
+    for unit_s, name in _TIMES:
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {name}"
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{max(seconds, 0) * 1000:.0f} ms"
+
+
+def about(seconds: float) -> str:
+    """A time that changes all the while: whole seconds, at least."""
+    return duration(seconds) if seconds >= 2 * _TIMES[-1][0] else f"{max(seconds, 0):.0f} s"
+
+
+def size(count: float) -> str:
+    """Bytes for people: `512 B`, `1.5 KiB`, `48 MiB`."""
+    for unit, name in _SIZES:
+        if count >= unit:
+            figure = count / unit
+            return f"{figure:.1f} {name}" if figure < 10 else f"{figure:.0f} {name}"
+    return f"{count:.0f} B"
+
+
+def rate(bytes_per_s: float) -> str:
+    """Bytes a second for people."""
+    return f"{size(bytes_per_s)}/s"
+
+
+def short_number(checkpoint: str) -> str:
+    """A checkpoint without the middle of its digits; words such as `TRIM_HORIZON` as they are."""
+    if len(checkpoint) <= _START + _END + 3:
+        return checkpoint
+    return f"{checkpoint[:_START]}...{checkpoint[-_END:]}"

@@ -1,0 +1,38 @@
+"""Fixtures of the page tier: a browser, and endpoints for daemons."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Generator
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.process.local import Local, local_process
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Generator[Browser]:
+    """Chromium as the system has it, without a window; downloads nothing.
+
+    For one module at a time: while it is there, an event loop runs in this thread, and tests of other modules start theirs.
+    """
+    program = next(filter(None, map(shutil.which, _NAMES)), None)
+    if program is None:
+        pytest.skip("chromium is not installed: the status page WAS NOT RUN in a browser")
+    # Root may not use the sandbox; /dev/shm is small in containers.
+    words = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=program, args=words)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="session")
+def local() -> Generator[Local]:
+    """The endpoints as one process for the whole session; streams and tables need names of their own."""
+    with local_process() as running:
+        yield running

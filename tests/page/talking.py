@@ -1,0 +1,31 @@
+"""A record processor that tells on stderr what it does, as a person would, with angle brackets and all."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from kcl_client import Batch, Checkpointer, ShardStart, run
+from kcl_local.demo.ledger import DIRECTORY_VARIABLE
+from tests.process.processors.careful import Careful
+
+
+class Talking(Careful):
+    """Careful, and says so."""
+
+    def initialize(self, start: ShardStart) -> None:
+        super().initialize(start)
+        print(f"<b>began</b> with {start.shard_id}", file=sys.stderr)  # noqa: T201 - that is what it is for
+
+    def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
+        super().process_records(batch, checkpointer)
+        print(f"a batch of {len(batch)}", file=sys.stderr)  # noqa: T201 - the same
+
+
+if __name__ == "__main__":
+    processor = Talking(Path(os.environ[DIRECTORY_VARIABLE]))
+    try:
+        run(processor)
+    finally:
+        processor.close()

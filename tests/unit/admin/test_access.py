@@ -1,0 +1,118 @@
+"""Who is answered: by method, by the name that was asked for, by token."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcl_daemon.admin.access import Access, Request, host_name
+
+TOKEN = "0123456789abcdef"
+LOCAL = Access("127.0.0.1")
+OPEN = Access("0.0.0.0", TOKEN)
+
+
+def status(access: Access, request: Request) -> int:
+    """Of the refusal; 200: there is none."""
+    refusal = access.refusal(request)
+    return 200 if refusal is None else refusal.status
+
+
+def basic(password: str, user: str = "me") -> str:
+    return "Basic " + b64encode(f"{user}:{password}".encode()).decode()
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LOCALHOST:8080",
+        "localhost.:80",
+        "127.0.0.1",
+        "127.0.0.1:8080",
+        "[::1]:8080",
+        "127.9.9.9",
+    ],
+)
+def test_on_loopback_it_answers_to_names_of_this_machine(host: str) -> None:
+    assert status(LOCAL, Request("GET", "/", host)) == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "evil.example",
+        "evil.example:8080",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "10.1.2.3",
+        "0.0.0.0",
+        "[::1",
+        "[::1]x",
+        "localhost:80:80",
+        "localhost:evil",
+        "me@localhost",
+        "2130706433",
+        "127.1",
+    ],
+)
+def test_a_name_that_somebody_made_lead_here_is_refused(host: str) -> None:
+    """Else any page in a browser of this machine could read this (DNS rebinding)."""
+    assert status(LOCAL, Request("GET", "/", host)) == 421
+    assert status(LOCAL, Request("GET", "/livez", host)) == 421
+
+
+def test_its_own_address_is_a_name() -> None:
+    assert status(Access("::1"), Request("GET", "/", "[0:0::1]:1")) == 200
+    assert host_name("[0:0::1]:1") == "::1"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get"])
+def test_only_reading_is_possible(method: str) -> None:
+    refusal = LOCAL.refusal(Request(method, "/", "localhost"))
+    assert refusal is not None
+    assert (refusal.status, refusal.headers["Allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize(
+    ("authorization", "answer"),
+    [
+        (f"Bearer {TOKEN}", 200),
+        (f"bearer  {TOKEN}", 200),
+        (basic(TOKEN), 200),
+        (basic(TOKEN, user=""), 200),
+        ("", 401),
+        ("Bearer", 401),
+        (f"Bearer {TOKEN}x", 401),
+        (f"Bearer {TOKEN[:-1]}", 401),
+        (f"Digest {TOKEN}", 401),
+        (TOKEN, 401),
+        (basic("wrong"), 401),
+        ("Basic !!!", 401),
+        ("Basic " + b64encode(b"\xff\xfe:x").decode(), 401),
+        ("Bearer \u00e9", 401),
+    ],
+)
+def test_where_there_is_a_token_it_has_to_be_shown(authorization: str, answer: int) -> None:
+    request = Request("GET", "/status.json", "any.name", authorization)
+    assert status(OPEN, request) == answer
+    if answer == 401:
+        refusal = OPEN.refusal(request)
+        assert refusal is not None
+        assert refusal.headers["WWW-Authenticate"].startswith("Basic ")
+        assert TOKEN.encode() not in refusal.body
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz"])
+def test_probes_need_no_token(path: str) -> None:
+    assert status(OPEN, Request("GET", path, "10.0.0.1:8080")) == 200
+
+
+@given(st.text(max_size=40))
+def test_no_header_whatever_raises(header: str) -> None:
+    assert status(OPEN, Request("GET", "/", header, header)) == 401
+    assert status(LOCAL, Request("GET", "/", f"x{header}")) == 421

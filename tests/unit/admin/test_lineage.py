@@ -1,0 +1,128 @@
+"""The order of shards, the states, and what is ready."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from kcl_daemon.admin.lineage import State, entries, lineage
+from kcl_daemon.admin.summary import counts, in_words, not_ready
+from kcl_daemon.observe.snapshot import Cause, LeaseView, ShardView, Snapshot
+from tests.unit.admin.stage import FOLLOWER, READING, READY, SNAPSHOT, calmly, lease, snapshots
+
+
+def drawn(snapshot: Snapshot) -> list[str]:
+    return [f"{placed.lead}{placed.entry.shard_id[-1]}" for placed in lineage(entries(snapshot))]
+
+
+def test_shards_stand_below_what_they_came_out_of_and_merged_ones_once() -> None:
+    assert drawn(SNAPSHOT) == ["0", "├─ 1", "│  └─ 3", "└─ 2", "4", "5"]
+
+
+@given(snapshots)
+@calmly(max_examples=60)
+def test_every_lease_is_shown_once_whatever_the_rows_say(snapshot: Snapshot) -> None:
+    known = entries(snapshot)
+    keys = {shard.key for shard in snapshot.shards} | {row.key for row in snapshot.fleet}
+    assert sorted(placed.entry.key for placed in lineage(known)) == sorted(keys)
+
+
+def test_rows_that_are_each_others_parents_are_shown() -> None:
+    circle = (
+        lease(1, owner=None, parents=("shardId-000000000002",)),
+        lease(2, owner=None, parents=("shardId-000000000001",)),
+    )
+    assert drawn(replace(SNAPSHOT, shards=(), fleet=circle)) == ["1", "└─ 2"]
+
+
+def test_a_lineage_of_a_thousand_generations_is_drawn_no_further_to_the_right_than_there_is_room() -> None:
+    line = tuple(lease(n, owner=None, parents=(f"shardId-{n - 1:012}",)) for n in range(1000))
+    placed = list(lineage(entries(replace(SNAPSHOT, shards=(), fleet=line))))
+    assert [each.depth for each in placed] == list(range(1000))
+    assert max(len(each.lead) for each in placed) == 3 * 8
+
+
+def test_streams_are_kept_apart_though_their_shards_have_the_same_names() -> None:
+    fleet = (
+        lease(1, owner=None, key="b:1", stream="b", parents=("shardId-000000000000",)),
+        lease(0, owner=None, key="a:0", stream="a"),
+    )
+    placed = list(lineage(entries(replace(SNAPSHOT, shards=(), fleet=fleet))))
+    assert [(each.entry.key, each.depth) for each in placed] == [("a:0", 0), ("b:1", 0)]
+
+
+KEY = READING.key
+
+
+@pytest.mark.parametrize(
+    ("row", "held", "state"),
+    [
+        (None, READING, State.READING),
+        (None, replace(READING, cause=Cause.NOTHING_NEW), State.AT_TIP),
+        (None, replace(READING, cause=Cause.PARENT), State.WAITING),
+        (None, replace(READING, cause=Cause.RESTART), State.STARTING),
+        (None, replace(READING, checkpoint="SHARD_END"), State.FINISHED),
+        (None, replace(READING, stalled=True, cause=Cause.NOTHING_NEW), State.STALLED),
+        (lease(1, owner="w-1", next_owner="w-2"), READING, State.HANDING_OVER),
+        (lease(1, owner="w-2", next_owner="w-1"), None, State.HANDING_OVER),
+        (lease(1, owner=None), None, State.NOBODY),
+        (lease(1, owner="w-2"), None, State.ELSEWHERE),
+        (lease(1, owner="w-1"), None, State.UNSETTLED),
+        (lease(1, owner="w-2", checkpoint="SHARD_END"), None, State.FINISHED),
+    ],
+)
+def test_a_shard_has_one_state(row: LeaseView | None, held: ShardView | None, state: State) -> None:
+    shards = () if held is None else (held,)
+    (entry,) = entries(replace(SNAPSHOT, shards=shards, fleet=() if row is None else (row,)))
+    assert (entry.key, entry.state) == (KEY, state)
+
+
+def test_what_this_worker_knows_of_its_own_leases_wins_over_what_the_table_told() -> None:
+    old = lease(1, owner="w-2", checkpoint="TRIM_HORIZON")
+    (entry,) = entries(replace(SNAPSHOT, shards=(READING,), fleet=(old,)))
+    assert (entry.owner, entry.checkpoint) == ("w-1", READING.checkpoint)
+
+
+def test_leases_are_counted_by_where_they_are() -> None:
+    counted = counts(entries(SNAPSHOT))
+    assert (counted.leases, counted.held, counted.stalled) == (6, 2, 1)
+    assert (counted.nobody, counted.handing_over, counted.finished) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "reasons"),
+    [
+        (READY, ()),
+        (FOLLOWER, ()),
+        (replace(READY, started=False), ("it has not started yet: tables or streams are not there",)),
+        (replace(READY, stopping=True), ("it is stopping",)),
+        (
+            SNAPSHOT,
+            ("shardId-000000000002 makes no progress: kinesis for 5 min (Throttled: slow down)",),
+        ),
+    ],
+)
+def test_a_worker_is_ready_when_it_works_and_no_shard_is_stalled(
+    snapshot: Snapshot, reasons: tuple[str, ...]
+) -> None:
+    assert not_ready(snapshot) == reasons
+
+
+def test_of_many_stalled_shards_a_few_are_named() -> None:
+    shards = tuple(replace(READING, key=f"shard-{number}", stalled=True) for number in range(9))
+    reasons = not_ready(replace(READY, shards=shards))
+    assert (len(reasons), reasons[-1]) == (6, "4 more shards make no progress")
+
+
+def test_the_sentence_that_is_read_out_changes_only_when_something_happens() -> None:
+    later = replace(
+        SNAPSHOT,
+        uptime_s=90_000.0,
+        renewed_s=0.1,
+        shards=tuple(replace(s, waits_s=9) for s in SNAPSHOT.shards),
+    )
+    said = in_words(SNAPSHOT, counts(entries(SNAPSHOT)))
+    assert said == "This worker is running, leads the fleet and holds 2 shards, 1 stalled."
+    assert in_words(later, counts(entries(later))) == said

@@ -1,0 +1,225 @@
+"""The page: valid HTML whatever it shows, nothing but text from outside, bounded, readable in both colour schemes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+from xml.etree.ElementTree import Element
+
+import html5lib
+import pytest
+from hypothesis import given
+
+from kcl_daemon.admin.history import History
+from kcl_daemon.admin.markup import sparkline
+from kcl_daemon.admin.page import assets, live_part, page
+from kcl_daemon.admin.shards import ROWS_MOST
+from kcl_daemon.observe.snapshot import Snapshot
+from tests.unit.admin.stage import (
+    CHILD,
+    FOLLOWER,
+    HOSTILE,
+    READING,
+    SNAPSHOT,
+    calmly,
+    many,
+    snapshots,
+)
+
+ELEMENTS: Final = frozenset(
+    [
+        "html",
+        "head",
+        "meta",
+        "title",
+        "link",
+        "style",
+        "body",
+        "a",
+        "header",
+        "h1",
+        "small",
+        "nav",
+        "ul",
+        "li",
+        "p",
+        "button",
+        "span",
+        "noscript",
+        "main",
+        "div",
+        "dl",
+        "dt",
+        "dd",
+        "section",
+        "h2",
+        "table",
+        "caption",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "svg",
+        "polyline",
+        "code",
+        "details",
+        "summary",
+        "pre",
+        "footer",
+        "script",
+    ]
+)
+
+
+def rendered(snapshot: Snapshot, history: History | None = None) -> str:
+    return "".join(page(snapshot, history or History(), now_s=0.0, every_s=2.0))
+
+
+def parsed(text: str) -> Element:
+    """The tree of a document that has no error."""
+    tree: Element = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(text)
+    return tree
+
+
+def table_of(tree: Element, section: str) -> list[list[str]]:
+    """The body of the table of a section, as text."""
+    (found,) = [each for each in tree.iter("section") if each.get("id") == section]
+    return [["".join(cell.itertext()).strip() for cell in row] for row in found.iterfind(".//tbody/tr")]
+
+
+@given(snapshots)
+@calmly(max_examples=60)
+def test_the_page_is_valid_and_holds_no_element_that_is_not_its_own(snapshot: Snapshot) -> None:
+    tree = parsed(rendered(snapshot))
+    tags = {str(each.tag).rpartition("}")[2] for each in tree.iter()}
+    assert tags <= ELEMENTS
+    assert len(list(tree.iter("script"))) == 1
+    handlers = {name for each in tree.iter() for name in each.attrib if name.startswith("on")}
+    assert handlers == set()
+
+
+@given(snapshots)
+@calmly(max_examples=30)
+def test_ids_are_there_once_and_labels_lead_to_them(snapshot: Snapshot) -> None:
+    tree = parsed(rendered(snapshot))
+    ids = [each.get("id") for each in tree.iter() if each.get("id") is not None]
+    assert len(ids) == len(set(ids))
+    labels = {each.get("aria-labelledby") for each in tree.iter()} - {None}
+    anchors = {str(each.get("href"))[1:] for each in tree.iter("a") if str(each.get("href")).startswith("#")}
+    assert labels | anchors <= set(ids)
+
+
+def test_text_from_outside_is_shown_as_it_is() -> None:
+    child = replace(CHILD, stderr=(HOSTILE, "2 < 3"))
+    shard = replace(READING, key=HOSTILE, shard_id=HOSTILE, detail=HOSTILE, child=child)
+    tree = parsed(rendered(replace(SNAPSHOT, application=HOSTILE, shards=(shard,), fleet=())))
+    shown = "</script><script>alert(1)</script>\"'&\\x00\\x1b[31m"
+    (heading,) = tree.iter("h1")
+    assert heading.text == f"{shown} "
+    assert table_of(tree, "shards")[0][0] == shown
+    (lines,) = tree.iter("pre")
+    assert lines.text == f"{shown}\n2 < 3"
+
+
+def test_every_table_has_a_caption_and_headings_of_columns_and_rows() -> None:
+    tables = list(parsed(rendered(SNAPSHOT)).iter("table"))
+    assert len(tables) == 4
+    for table in tables:
+        assert [each.tag for each in table] == ["caption", "thead", "tbody"]
+        assert {cell.get("scope") for cell in table.iterfind("thead/tr/th")} == {"col"}
+        for row in table.iterfind("tbody/tr"):
+            assert [cell.get("scope") for cell in row.iterfind("th")] == ["row"]
+
+
+def test_it_shows_the_fleet_the_shards_the_moves_and_the_children() -> None:
+    tree = parsed(rendered(SNAPSHOT))
+    assert table_of(tree, "fleet") == [
+        ["w-1", "leader, this worker", "2", "44 %", "3 s ago"],
+        ["w-2", "", "2", "-", "-"],
+    ]
+    shards = {cells[0]: cells[1:] for cells in table_of(tree, "shards")}
+    assert shards["├─ shardId-000000000001, came out of shardId-000000000000"] == [
+        "reading",
+        "child",
+        "90.0 s",
+        "20 KiB/s",
+        "12345",
+        "496599...000000123456",
+        "w-1",
+    ]
+    assert shards["└─ shardId-000000000002, came out of shardId-000000000000"][:2] == [
+        "stalled",
+        "kinesis for 5 min (Throttled: slow down)",
+    ]
+    assert shards["shardId-000000000004"] == ["nobody reads it", "", "", "", "", "TRIM_HORIZON", "-"]
+    assert table_of(tree, "moves") == [
+        ["12 s ago", "shardId-000000000003", "shardId-3: w-2 -> w-1, cpu 81 % -> 44 %"]
+    ]
+    assert table_of(tree, "children") == [
+        ["shardId-000000000001", "4242", "48 MiB", "62 min", "2", "2 lineswarming up\nready"]
+    ]
+
+
+def test_a_worker_that_knows_nothing_yet_says_so() -> None:
+    text = rendered(replace(FOLLOWER, shards=(), started=False))
+    parsed(text)
+    for words in ("is starting", "not been read yet", "holds no lease", "decided by the leader", "No child"):
+        assert words in text
+
+
+def test_of_a_very_large_application_only_the_own_leases_are_shown() -> None:
+    large = many(ROWS_MOST + 1)
+    tree = parsed(rendered(replace(large, shards=large.shards[:3])))
+    assert len(table_of(tree, "shards")) == 3
+
+
+def test_the_part_that_is_renewed_is_the_part_that_is_in_the_page() -> None:
+    live = "".join(live_part(SNAPSHOT, History(), now_s=0.0, every_s=2.0))
+    assert live in rendered(SNAPSHOT)
+    assert live.startswith('<div id="live" data-every="2.0">')
+
+
+def test_the_policy_names_what_is_in_the_page_and_the_page_loads_nothing() -> None:
+    given_ = assets()
+    text = rendered(SNAPSHOT)
+    assert f"<style>{given_.style}</style>" in text
+    assert f"<script>{given_.script}</script>" in text
+    assert re.findall(r"(?:src|href)=\"(?!#|/|data:,\")", text) == []
+    assert re.search(r"\sstyle=", text) is None, "the policy forbids it"
+    assert "unsafe" not in given_.policy
+    assert re.search(r"url\(|@import|https?:", given_.style) is None
+
+
+def test_sparklines_are_of_the_samples_that_there_are() -> None:
+    assert sparkline([]) == sparkline([(3.0, 1.0)]) == ""
+    drawn = sparkline([(60.0, 0.0), (30.0, 2048.0), (0.0, 1024.0)])
+    assert 'points="1,22.5 60,1.5 119,12.0"' in drawn
+    assert 'aria-label="throughput in the last 60 s, at most 2.0 KiB/s"' in drawn
+    assert "nan" not in sparkline([(2.0, 0.0), (0.0, 0.0)])
+
+
+def colours(style: str) -> list[dict[str, str]]:
+    """The colours of the light and of the dark scheme."""
+    found = [
+        dict(re.findall(r"--(\w+): (#\w{6});", block))
+        for block in re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    ]
+    return [found[0], {**found[0], **found[1]}]
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2: relative luminance."""
+    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("colour", ["text", "faint", "link", "good", "busy", "bad"])
+@pytest.mark.parametrize("ground", ["ground", "raised"])
+def test_text_stands_out_from_its_ground(scheme: int, colour: str, ground: str) -> None:
+    of_scheme = colours(assets().style)[scheme]
+    bright, dim = sorted((luminance(of_scheme[colour]), luminance(of_scheme[ground])), reverse=True)
+    assert (bright + 0.05) / (dim + 0.05) >= 4.5, "WCAG 2 AA"

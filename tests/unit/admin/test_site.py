@@ -1,0 +1,209 @@
+"""What is under which path, how often figures are sampled, and that nobody waits for the page to be made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+
+import anyio
+import pytest
+
+from kcl_daemon.admin.access import Access, Answer, Request
+from kcl_daemon.admin.document import status_from
+from kcl_daemon.admin.history import UNWATCHED_EVERY_S
+from kcl_daemon.admin.site import LIVE_EVERY_S, Site
+from kcl_daemon.observe.snapshot import Snapshot
+from tests.simulator.loop import run_virtual
+from tests.unit.admin.stage import READING, READY, SNAPSHOT, Standing, many
+from tests.unit.fakes import LoopClock
+
+TOKEN = "0123456789abcdef"
+Record = Callable[[str, object], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    content_type: str
+    body: bytes
+
+
+class Figures:
+    """Metrics that tell in which format they were asked for."""
+
+    async def render(self, accept: str = "") -> Text:
+        return Text("text/x", f"asked for {accept}".encode())
+
+
+def ask(path: str, *, source: Standing | None = None, token: str | None = None, **more: str) -> Answer:
+    """The answer to one request of somebody on this machine."""
+
+    async def main() -> Answer:
+        access = Access("127.0.0.1", token)
+        site = Site(source or Standing(), access=access, clock=LoopClock(), metrics=Figures())
+        return await site.answer(Request("GET", path, "localhost", **more))
+
+    return run_virtual(main)
+
+
+def test_each_path_has_its_kind() -> None:
+    kinds = {path: ask(path).content_type for path in ("/", "/live", "/status.json", "/metrics", "/livez")}
+    assert kinds == {
+        "/": "text/html; charset=utf-8",
+        "/live": "text/html; charset=utf-8",
+        "/status.json": "application/json",
+        "/metrics": "text/x",
+        "/livez": "text/plain; charset=utf-8",
+    }
+    assert status_from(ask("/status.json").body).snapshot == SNAPSHOT
+    assert ask("/metrics", accept="a/b").body == b"asked for a/b"
+
+
+def test_another_path_is_told_what_there_is() -> None:
+    answer = ask("/favicon.ico")
+    assert (answer.status, answer.body) == (
+        404,
+        b"there is /, /live, /status.json, /metrics, /livez, /readyz\n",
+    )
+
+
+def test_without_metrics_there_are_none() -> None:
+    async def main() -> Answer:
+        site = Site(Standing(), access=Access("127.0.0.1"), clock=LoopClock())
+        return await site.answer(Request("GET", "/metrics", "localhost"))
+
+    assert run_virtual(main).status == 404
+
+
+def test_the_page_may_run_what_is_in_it_and_nothing_else() -> None:
+    policy = ask("/").headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "frame-ancestors 'none'" in policy
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "status"), [(READY, 200), (SNAPSHOT, 503), (replace(READY, started=False), 503)]
+)
+def test_readyz_is_the_judgement_of_the_page(snapshot: Snapshot, status: int) -> None:
+    answer = ask("/readyz", source=Standing(snapshot))
+    assert answer.status == status
+    assert answer.body.startswith(b"ready\n" if status == 200 else b"not ready\n")
+    assert ask("/livez", source=Standing(snapshot)).status == 200
+
+
+def test_who_shows_no_token_learns_yes_or_no_from_a_probe_and_nothing_from_the_rest() -> None:
+    assert ask("/readyz", token=TOKEN).body == b"not ready\n"
+    shown = ask("/readyz", token=TOKEN, authorization=f"Bearer {TOKEN}")
+    assert b"shardId-000000000002 makes no progress" in shown.body
+    for path in ("/", "/live", "/status.json", "/metrics", "/nothing"):
+        assert ask(path, token=TOKEN).status == 401
+
+
+def test_the_page_does_not_wait_for_the_tables_and_its_renewal_asks_them() -> None:
+    source = Standing()
+    ask("/", source=source)
+    assert source.asked_for == 0
+    ask("/live", source=source)
+    ask("/status.json", source=source)
+    assert source.asked_for == 2
+
+
+def test_many_who_look_at_once_cost_as_much_as_one() -> None:
+    source = Standing()
+
+    async def main() -> None:
+        site = Site(source, access=Access("127.0.0.1"), clock=LoopClock())
+        request = Request("GET", "/live", "localhost")
+        for _ in range(5):
+            await site.answer(request)
+        assert source.asked_for == 1
+        await anyio.sleep(LIVE_EVERY_S)
+        await site.answer(request)
+        assert source.asked_for == 2
+
+    run_virtual(main)
+
+
+def test_throughput_is_sampled_more_often_while_somebody_looks() -> None:
+    class Counting(Standing):
+        calls = 0
+
+        def now(self) -> Snapshot:
+            self.calls += 1
+            return super().now()
+
+    source = Counting(READY)
+
+    async def main() -> tuple[int, int, str]:
+        site = Site(source, access=Access("127.0.0.1"), clock=LoopClock())
+        idle, watched, live = 0, 0, Answer(HTTPStatus.OK, b"")
+        async with anyio.create_task_group() as group:
+            group.start_soon(site.sample)
+            await anyio.sleep(4 * UNWATCHED_EVERY_S - 1)
+            idle = source.calls
+            for _ in range(10):
+                await site.answer(Request("GET", "/status.json", "localhost"))
+                await anyio.sleep(LIVE_EVERY_S)
+            watched = source.calls - idle
+            live = await site.answer(Request("GET", "/live", "localhost"))
+            group.cancel_scope.cancel()
+        return idle, watched, live.body.decode()
+
+    idle, watched, live = run_virtual(main)
+    assert 4 <= idle <= 5
+    assert watched >= 9
+    assert live.count("<polyline") == 1, f"of {READING.key}"
+
+
+class CpuClock(LoopClock):
+    """Time is what this thread has worked; notes each piece of work between two pauses."""
+
+    def __init__(self) -> None:
+        self.slices: list[float] = []
+        self._began_s = time.thread_time()
+
+    def monotonic(self) -> float:
+        return time.thread_time()
+
+    async def sleep(self, seconds: float) -> None:
+        self.slices.append(time.thread_time() - self._began_s)
+        await anyio.sleep(seconds)
+        self._began_s = time.thread_time()
+
+
+@pytest.mark.parametrize("path", ["/", "/live", "/status.json"])
+def test_with_a_thousand_shards_nothing_is_held_up_for_long(path: str, record_property: Record) -> None:
+    async def main() -> list[float]:
+        clock = CpuClock()
+        site = Site(Standing(many(1000)), access=Access("127.0.0.1"), clock=clock)
+        request = Request("GET", path, "localhost")
+        await site.answer(request)  # what is made once
+        site._live = None
+        clock.slices.clear()
+        clock._began_s = time.thread_time()
+        assert (await site.answer(request)).status == 200
+        await clock.sleep(0)
+        return clock.slices
+
+    best = min((anyio.run(main) for _ in range(3)), key=max)
+    record_property("ms", [round(each * 1000, 1) for each in best])
+    assert max(best) < 0.005
+
+
+def test_who_looks_costs_less_than_one_percent_of_a_core(record_property: Record) -> None:
+    async def main() -> tuple[float, float]:
+        clock = CpuClock()
+        site = Site(Standing(many(256)), access=Access("127.0.0.1"), clock=clock)
+        request = Request("GET", "/live", "localhost")
+        await site.answer(request)
+        began_s = time.thread_time()
+        site._live = None
+        answer = await site.answer(request)
+        took_s = time.thread_time() - began_s
+        every_s = float(answer.body.partition(b'data-every="')[2].partition(b'"')[0])
+        return took_s, every_s
+
+    took_s, every_s = min(anyio.run(main) for _ in range(3))
+    record_property("percent", round(100 * took_s / every_s, 2))
+    assert took_s / every_s < 0.008

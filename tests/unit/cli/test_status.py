@@ -1,0 +1,114 @@
+"""`kcl-daemon status`: which daemon it asks, and what its exit code says."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kcl_daemon.cli.status import status, top
+from kcl_daemon.cli.status_source import NoAnswer, Source, fetch
+from kcl_daemon.config.admin_settings import AdminSettings
+from tests.unit.admin.serving import Served, serving
+from tests.unit.admin.stage import READY, SNAPSHOT, Standing
+from tests.unit.config.helpers import GOOD
+
+TOKEN = "0123456789abcdef"
+
+
+@pytest.fixture
+def made() -> Generator[Served]:
+    with serving(Standing(READY)) as page:
+        yield page
+
+
+def call(*words: str, **environment: str) -> Result:
+    return CliRunner().invoke(status, words, env=environment)
+
+
+def properties(folder: Path, more: str) -> str:
+    file = folder / "app.properties"
+    file.write_text(GOOD + more)
+    return str(file)
+
+
+def test_a_daemon_is_asked_by_its_address(made: Served) -> None:
+    done = call("--url", made.url)
+    assert done.exit_code == 0
+    assert done.output.startswith("billing, worker w-1, kcl-daemon 1.2.3")
+    assert call("--url", made.url.rstrip("/"), "-q").output == ""
+
+
+def test_a_daemon_is_asked_by_its_file(made: Served, tmp_path: Path) -> None:
+    file = properties(tmp_path, f"adminPort = {made.port}\n")
+    assert call("--properties", file).exit_code == 0
+    assert call(file).output == call("--properties", file).output
+
+
+def test_json_is_the_document(made: Served) -> None:
+    document = json.loads(call("--url", made.url, "--json").output)
+    assert document["snapshot"]["worker_id"] == "w-1"
+
+
+def test_a_worker_that_is_not_ready_has_an_exit_code_of_its_own() -> None:
+    with serving(Standing(SNAPSHOT)) as made:
+        done = call("--url", made.url)
+        assert done.exit_code == 3
+        assert "not ready: shardId-000000000002 makes no progress" in done.output
+        assert (call("--url", made.url, "--quiet").output, call("--url", made.url, "-q").exit_code) == ("", 3)
+
+
+def test_the_token_comes_from_the_file_the_environment_or_the_properties(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(f"{TOKEN}\n")
+    with serving(Standing(READY), AdminSettings(token=TOKEN)) as made:
+        refused = call("--url", made.url)
+        assert refused.exit_code == 1
+        assert "asks for a token: set KCL_ADMIN_TOKEN or use --token-file" in refused.output
+        assert call("--url", made.url, "--token-file", str(token)).exit_code == 0
+        assert call("--url", made.url, KCL_ADMIN_TOKEN=TOKEN).exit_code == 0
+        port = f"adminPort = {made.port}\n"
+        assert call(properties(tmp_path, f"{port}adminToken = {TOKEN}\n")).exit_code == 0
+        assert call(properties(tmp_path, f"{port}adminTokenFile = {token}\n")).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "say which daemon: kcl-daemon status --properties FILE, or --url URL"),
+        (["--url", "localhost:80"], "not an address such as http://127.0.0.1:8080"),
+        (["--url", "file:///etc/passwd"], "not an address"),
+    ],
+)
+def test_a_command_line_that_names_no_daemon_is_wrong(words: list[str], said: str) -> None:
+    done = call(*words)
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+@pytest.mark.parametrize(
+    ("more", "said"), [("", "sets no adminPort"), ("adminPort = 0\n", "use --url")], ids=["none", "any"]
+)
+def test_a_file_that_does_not_tell_the_port_is_no_use(tmp_path: Path, more: str, said: str) -> None:
+    done = call(properties(tmp_path, more))
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_a_daemon_that_does_not_run_is_named_with_what_to_look_at() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for command in (status, top):
+        done = CliRunner().invoke(command, ["--url", f"http://127.0.0.1:{port}"])
+        assert done.exit_code == 1
+        assert "does not answer (" in done.output
+        assert "does the daemon run, with adminPort set?" in done.output
+
+
+def test_something_else_that_answers_is_no_daemon(made: Served) -> None:
+    with pytest.raises(NoAnswer, match="status 404: is it a kcl-daemon"):
+        fetch(Source(f"{made.url}elsewhere"))
