@@ -10,8 +10,8 @@ from enum import Enum
 from math import inf
 
 from kcl_daemon.config.access_settings import CredentialsSettings, ServiceSettings
-from kcl_daemon.config.failure_settings import FailureSettings
 from kcl_daemon.config.admin_settings import AdminSettings
+from kcl_daemon.config.failure_settings import FailureSettings
 from kcl_daemon.config.fan_out_settings import FanOutSettings, RetrievalMode
 from kcl_daemon.config.log_settings import LogLevel
 from kcl_daemon.config.metrics_settings import MetricsSettings
