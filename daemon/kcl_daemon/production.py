@@ -20,6 +20,7 @@ from kcl_daemon.aws.build import (
     build_transactions,
     open_caller,
 )
+from kcl_daemon.aws.cloudwatch import open_cloudwatch
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.children.options import options_of
 from kcl_daemon.children.process import ProcessChildren
@@ -43,6 +44,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
     async with (
         open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients,
         open_caller(clients, clock) as caller,
+        open_cloudwatch(settings, clients, log) as cloudwatch,
         ProcessChildren(settings.child.command, log, clock, options_of(settings.child)) as children,
     ):
         choice = choose(root=Path("/"), environment=os.environ, get=MetadataClient().get, clock=clock)
@@ -60,4 +62,5 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             cpu=choice.cpu,
             fan_out=build_fan_out(clients, caller),
             schemas=build_schemas(clients),
+            cloudwatch=cloudwatch,
         )

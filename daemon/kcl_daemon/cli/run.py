@@ -21,6 +21,7 @@ import click
 
 from kcl_daemon import __version__
 from kcl_daemon.app import build
+from kcl_daemon.app_metrics import telemetry_of
 from kcl_daemon.children.options import options_of
 from kcl_daemon.children.start import find_program
 from kcl_daemon.cli.failures import EXIT_CONFIGURATION, report_failure
@@ -121,9 +122,10 @@ async def _serve(
             spark_engine(settings, clock=SystemClock(), log=log) as (mine, engine),
             real_adapters(mine, log) as adapters,
         ):
-            worker = build(mine, adapters)
+            telemetry = telemetry_of(mine, adapters)
+            worker = build(mine, telemetry.adapters)
             told = Told(worker, started=worker.started, manager=manager, clock=adapters.clock)
-            yield engine.beside(told)
+            yield telemetry.beside(engine.beside(told))
 
     with anyio.open_signal_receiver(*signals) as received:
         return await supervise(open_worker, received, log)

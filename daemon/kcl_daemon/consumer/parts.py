@@ -12,6 +12,7 @@ from kcl_daemon.coordination.streams import Streams
 from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.ports import Children, Clock, Kinesis, Log, Randomness, Table
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 from kcl_daemon.retrieval.readers import Readers
 
 
@@ -41,3 +42,4 @@ class ConsumerParts:
     shard_finished: Signal
     on_leases_created: Callable[[], None]
     on_lease_written: Callable[[Lease, float], None]
+    meters: Meters = NO_METERS

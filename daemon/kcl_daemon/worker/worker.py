@@ -14,6 +14,7 @@ from kcl_daemon.consumer.parts import ConsumerParts
 from kcl_daemon.coordination.discovery import Discovery
 from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.farewell import Farewell
+from kcl_daemon.coordination.gauges import Gauges
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
 from kcl_daemon.coordination.reporter import Reporter
 from kcl_daemon.coordination.streams import Streams
@@ -23,7 +24,9 @@ from kcl_daemon.coordination.taker import Taker
 from kcl_daemon.coordination.versions import Versions
 from kcl_daemon.errors import Throttled, Unavailable
 from kcl_daemon.leases.lease import LeaseKey
+from kcl_daemon.metrics.kcl import INITIALIZE
 from kcl_daemon.ports import Clock, Log
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 # What does not answer at the start is asked again for this long (KCL: maxInitializationAttempts).
 _START_ATTEMPTS: Final = 20
@@ -42,6 +45,7 @@ class Loops:
     switchboard: Switchboard
     versions: Versions
     farewell: Farewell
+    gauges: Gauges
 
 
 @dataclass(eq=False, slots=True)
@@ -66,7 +70,9 @@ class Worker:
         clock: Clock,
         log: Log,
         start_pause_s: float = 1.0,
+        meters: Meters = NO_METERS,
     ) -> None:
+        self._meters = meters
         self._tables = tables
         self._streams = streams
         self._look_at_leases = looks_at_leases
@@ -106,6 +112,8 @@ class Worker:
         async with anyio.create_task_group() as work:
             self._work = work
             work.start_soon(loops.keeper.run)
+            if self._meters is not NO_METERS:
+                work.start_soon(loops.gauges.run)
             async with anyio.create_task_group() as coordination:
                 coordination.start_soon(self._tables.complete_recovery)
                 coordination.start_soon(loops.switchboard.run)
@@ -128,8 +136,9 @@ class Worker:
             self._loops.versions.begin,
             self._streams.prepare,
         )
-        for step in steps:
-            await self._with_patience(step)
+        with self._meters.operation(INITIALIZE):
+            for step in steps:
+                await self._with_patience(step)
 
     async def _with_patience(self, step: Callable[[], Awaitable[None]]) -> None:
         for attempt in range(1, _START_ATTEMPTS + 1):
@@ -140,6 +149,7 @@ class Worker:
             except (Throttled, Unavailable) as error:
                 if attempt == _START_ATTEMPTS:
                     raise
+                self._meters.done(INITIALIZE, 0.0, False)
                 self._log.warning(
                     "start_delayed", error=str(error), attempt=attempt, attempts_most=_START_ATTEMPTS
                 )
