@@ -20,6 +20,7 @@ import anyio
 import click
 
 from kcl_daemon import __version__
+from kcl_daemon.app_metrics import Telemetry, telemetry_of
 from kcl_daemon.app_observe import assemble
 from kcl_daemon.children.options import options_of
 from kcl_daemon.children.start import find_program
@@ -120,24 +121,28 @@ async def _serve(
             spark_engine(settings, clock=SystemClock(), log=log) as (mine, engine),
             real_adapters(mine, log) as adapters,
         ):
-            assembled = assemble(mine, adapters)
+            telemetry = telemetry_of(mine, adapters, serves_text=mine.admin.port is not None)
+            assembled = assemble(mine, telemetry.adapters)
+            telemetry.snapshot = assembled.snapshots.now
             worker = assembled.worker
             told = Told(worker, started=worker.started, manager=manager, clock=adapters.clock)
-            async with _status_page(mine, assembled.snapshots, log):
-                yield engine.beside(told)
+            async with _status_page(mine, assembled.snapshots, telemetry, log):
+                yield telemetry.beside(engine.beside(told))
 
     with anyio.open_signal_receiver(*signals) as received:
         return await supervise(open_worker, received, log)
 
 
-def _status_page(settings: Settings, source: SnapshotSource, log: Log) -> AbstractAsyncContextManager[None]:
+def _status_page(
+    settings: Settings, source: SnapshotSource, telemetry: Telemetry, log: Log
+) -> AbstractAsyncContextManager[None]:
     """The status page while the worker is there, where one is asked for."""
     if settings.admin.port is None:
         return nullcontext()
     # Here, so that a daemon without it starts as fast as before and is no larger.
     from kcl_daemon.admin.serve import served  # noqa: PLC0415
 
-    return served(settings.admin, source, clock=SystemClock(), log=log)
+    return served(settings.admin, source, clock=SystemClock(), log=log, metrics=telemetry.exposition())
 
 
 def _signals_to_heed() -> tuple[signal.Signals, ...]:
