@@ -24,6 +24,7 @@ from kcl_daemon.ports_metrics import CloudWatch
 from kcl_daemon.progress.rules import Limits
 from kcl_daemon.progress.watchdog import Watchdog
 from kcl_daemon.shards.shard import InitialPosition
+from kcl_daemon.worker.worker import Worker
 from tests.simulator.chance import Chance
 from tests.simulator.children import SimChildren
 from tests.simulator.clock import SimClock, drawn_clock
