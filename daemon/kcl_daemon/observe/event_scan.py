@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ _NOTICE: Final = "Notice"
 _CHOSEN: Final = "at_level"  # the level is a setting: any
 _NOTICE_LEVEL_PLACE: Final = 4
 # Where events pass through that were named elsewhere: parameters and fields of these names.
+_NOTHING: Final = frozenset[str]()
 _PASSED_ON: Final = frozenset({"event", "name"})
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -90,26 +90,29 @@ class _Module:
         """What it logs."""
         forwarders = self._forwarders()
         for call in self._calls:
-            found = self._levels(call.func, call) or forwarders.get(_last_name(call.func), frozenset())
-            place = 0
+            found, fields, place = self._levels(call.func, call), _fields(call), 0
             if not found:
-                found, place = _told(call), 1
+                found, fields = forwarders.get(_last_name(call.func), (_NOTHING, _NOTHING))
+            if not found:
+                found, fields, place = _told(call), _fields(call), 1
             if not found or len(call.args) <= place:
                 continue
             for name in self._names(call.args[place], call):
-                fields = frozenset(each.arg for each in call.keywords if each.arg and each.arg != "exc_info")
-                known = fields if _last_name(call.func) != _NOTICE else frozenset[str]()
-                yield Said(name, found, known, self._component, f"{self._where}:{call.lineno}")
+                yield Said(name, found, fields, self._component, f"{self._where}:{call.lineno}")
 
-    def _forwarders(self) -> dict[str, frozenset[str]]:
-        """Functions that log the event they are given: those with a parameter `event` that ends up in a log call."""
-        levels: dict[str, set[str]] = defaultdict(set)
+    def _forwarders(self) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+        """Functions that log the event they are given, with levels and fields of the log call in them.
+
+        They have a parameter `event` that ends up there.
+        """
+        found: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         for call in self._calls:
             function = self._scopes.get(call)
             first = call.args[0] if call.args else None
             if function is not None and isinstance(first, ast.Name) and first.id in _parameters(function):
-                levels[function.name] |= self._levels(call.func, call)
-        return {name: frozenset(found) for name, found in levels.items() if found}
+                levels, fields = found.get(function.name, (_NOTHING, _NOTHING))
+                found[function.name] = (levels | self._levels(call.func, call), fields | _fields(call))
+        return {name: each for name, each in found.items() if each[0]}
 
     def _levels(self, callee: ast.expr, call: ast.Call) -> frozenset[str]:
         """The levels with which a callee logs; none where it is no logger."""
@@ -168,6 +171,13 @@ def _told(call: ast.Call) -> frozenset[str]:
             return frozenset({level})
         case _:
             return frozenset()
+
+
+def _fields(call: ast.Call) -> frozenset[str]:
+    """The fields that a log call gives; a notice's keywords are none."""
+    if _last_name(call.func) == _NOTICE:
+        return _NOTHING
+    return frozenset(each.arg for each in call.keywords if each.arg and each.arg != "exc_info")
 
 
 def _levels_of_notice(call: ast.Call) -> frozenset[str]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
-from xml.etree import ElementTree
+from xml.etree import ElementTree  # nosec B405
 
 from kcl_daemon.observe.levels import Levels, Threshold, exists, threshold_of
 
@@ -92,7 +92,8 @@ def read_logback(text: str, environment: Mapping[str, str]) -> LogConfiguration:
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise ValueError("it has a document type, which no logback file needs; take it out")
     try:
-        top = ElementTree.fromstring(text.lstrip("\ufeff"))  # noqa: S314 - without a document type it is only text
+        # Without a document type it is only text.
+        top = ElementTree.fromstring(text.lstrip("\ufeff"))  # noqa: S314 # nosec B314
     except ElementTree.ParseError as error:
         raise ValueError(f"it is not XML: {error}") from None
     if top.tag != "configuration":

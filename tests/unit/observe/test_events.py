@@ -87,8 +87,8 @@ def test_events_are_found_in_every_form(
 
 
 def test_an_event_that_passes_through_a_function_is_found_where_it_is_named(tmp_path: Path) -> None:
-    code = "def say(event):\n log.info(event)\n\ndef does():\n say('an_event')\n"
-    assert scan(tmp_path, code) == {"an_event": ({"info"}, set())}
+    code = "def say(event, *, is_grave):\n log.info(event, why=1)\n\ndef does():\n say('an_event', is_grave=True)\n"
+    assert scan(tmp_path, code) == {"an_event": ({"info"}, {"why"})}
 
 
 @pytest.mark.parametrize(
