@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from kcl_daemon.app_progress import watchdog_of
 from kcl_daemon.app_streams import streams_of, syncer_of
 from kcl_daemon.assignment.taking import TakingOptions
 from kcl_daemon.config.settings import Settings
@@ -50,6 +51,7 @@ from kcl_daemon.ports import (
 )
 from kcl_daemon.ports_fan_out import FanOut
 from kcl_daemon.ports_schemas import Schemas
+from kcl_daemon.progress.board import Board
 from kcl_daemon.retrieval.readers import Readers
 from kcl_daemon.shards.lineage import parents_first
 from kcl_daemon.worker.worker import Loops, Worker
@@ -165,7 +167,8 @@ def _loops(common: _Common) -> tuple[Loops, Callable[[], None]]:
     bulletin = Bulletin(clock=clock, timings=common.periods)
     elector = _elector(common, keeper, overview, bulletin)
     discovery = _discovery(common, keeper, elector, bulletin)
-    assigner = _assigner(common, overview, elector, discovery)
+    watchdog = watchdog_of(common.settings, common.periods, clock, log)
+    assigner = _assigner(common, overview, elector, discovery, watchdog.board)
     shuffle = ShuffleLeader(worker_id=common.me, clock=clock, log=log)
     taker = _taker(common, keeper, shuffle)
     reporter, sampler = _reporter(common)
@@ -204,6 +207,8 @@ def _loops(common: _Common) -> tuple[Loops, Callable[[], None]]:
         switchboard=switchboard,
         versions=versions,
         farewell=_farewell(common, keeper, overview, elector),
+        overview=overview,
+        watchdog=watchdog,
     )
     return loops, nudge
 
@@ -286,7 +291,9 @@ def _syncer(common: _Common) -> Syncer | ManySyncer:
     )
 
 
-def _assigner(common: _Common, overview: Overview, elector: Elector, discovery: Discovery) -> Assigner:
+def _assigner(
+    common: _Common, overview: Overview, elector: Elector, discovery: Discovery, board: Board
+) -> Assigner:
     tables, clock, log = common.adapters.tables, common.adapters.clock, common.log
     return Assigner(
         table=tables.leases,
@@ -302,6 +309,7 @@ def _assigner(common: _Common, overview: Overview, elector: Elector, discovery: 
         log=log,
         on_seen=discovery.offer,
         on_assigned=discovery.take_assigned,
+        on_decided=board.decided,
     )
 
 

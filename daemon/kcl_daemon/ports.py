@@ -315,6 +315,11 @@ class Child(Protocol):
         """Process id."""
         ...
 
+    @property
+    def stderr_tail(self) -> tuple[str, ...]:
+        """The last lines of its stderr, oldest first."""
+        ...
+
     async def send(self, line: bytes) -> None:
         """Write a whole line to its stdin; waits while the pipe is full. ChildExited when nobody reads it any more."""
         ...

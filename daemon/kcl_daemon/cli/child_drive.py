@@ -174,6 +174,11 @@ class Taped:
         """Its process id."""
         return self._child.pid
 
+    @property
+    def stderr_tail(self) -> tuple[str, ...]:
+        """As the child's."""
+        return self._child.stderr_tail
+
     async def send(self, line: bytes) -> None:
         """Record the line and send it."""
         self._record("daemon", line)

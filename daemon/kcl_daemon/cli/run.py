@@ -20,7 +20,7 @@ import anyio
 import click
 
 from kcl_daemon import __version__
-from kcl_daemon.app import build
+from kcl_daemon.app_observe import assemble
 from kcl_daemon.children.options import options_of
 from kcl_daemon.children.start import find_program
 from kcl_daemon.cli.failures import EXIT_CONFIGURATION, report_failure
@@ -121,7 +121,7 @@ async def _serve(
             spark_engine(settings, clock=SystemClock(), log=log) as (mine, engine),
             real_adapters(mine, log) as adapters,
         ):
-            worker = build(mine, adapters)
+            worker = assemble(mine, adapters).worker
             told = Told(worker, started=worker.started, manager=manager, clock=adapters.clock)
             yield engine.beside(told)
 

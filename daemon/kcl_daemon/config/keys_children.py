@@ -40,6 +40,16 @@ CHILD_KEYS: Final[tuple[Key, ...]] = (
         default="none: for ever",
     ),
     Key(
+        "childStuckTimeoutMillis",
+        MILLISECONDS,
+        "child.stuck_timeout_ms",
+        "How long a child may work on one action without a new checkpoint before it is replaced, alone. Unlike "
+        "`timeoutInSeconds` not begun anew by a checkpoint that repeats an old position, and not counted while the lease "
+        "table refuses its checkpoints.",
+        default="none: for ever",
+        extension=True,
+    ),
+    Key(
         "shutdownGraceMillis",
         MILLISECONDS_OR_NONE,
         "child.shutdown_grace_ms",

@@ -167,6 +167,7 @@ class ChildSettings:
     Args:
         command: program and arguments, as `executableName` splits on spaces.
         timeout_s: how long a child may take for one answer; None: for ever.
+        stuck_timeout_ms: how long a child may work on one action without a new checkpoint; None: for ever.
         shutdown_grace_ms: how long a child may take in all to finish when the daemon stops, before it is ended.
         call_for_empty: whether empty batches are delivered.
         backoff_first_ms: wait before the first restart of a failed child; doubles with each failure in a row.
@@ -195,6 +196,7 @@ class ChildSettings:
     open_files_limit: int | None = None
     processes_limit: int | None = None
     inherit_credentials: bool = True
+    stuck_timeout_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,17 +57,24 @@ class Checkpointer:
             raise CheckpointShutdown(self._held.lost)
         window = CheckpointWindow(self._held.lease.checkpoint, self._largest, self._shard_ended)
         position = window.position(request.sequence_number, request.sub_sequence_number)
-        before = self._held.lease.checkpoint
+        before, progress = self._held.lease.checkpoint, self._held.progress
+        refused: str | None = None
+        progress.checkpoint_begins()
         try:
             await self._keeper.checkpoint(self._held, position)
         except LeaseLost as lost:
             raise CheckpointShutdown(str(lost)) from lost
         except Throttled as throttled:
+            refused = str(throttled)
             raise CheckpointThrottled(str(throttled)) from throttled
         except TableNotFound as gone:
+            refused = str(gone)
             raise CheckpointInvalidState(str(gone)) from gone
         except AwsError as failed:
+            refused = str(failed)
             raise CheckpointDependencyFailed(str(failed)) from failed
+        finally:
+            progress.checkpoint_ended(moved=self._held.lease.checkpoint > before, refused=refused)
         if position > before:
             self.advanced = True
             self._log.debug("checkpoint_stored", checkpoint=str(position))

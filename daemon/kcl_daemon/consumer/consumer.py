@@ -12,6 +12,7 @@ from kcl_daemon.coordination.stream_watch import RECHECK_S, StreamState
 from kcl_daemon.errors import AwsError, ChildStartFailed
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.leases.row import lease_from_row
+from kcl_daemon.progress.cause import Cause
 from kcl_daemon.retrieval.start import StartMemory
 from kcl_daemon.shards.children import unfinished_parents
 
@@ -53,6 +54,7 @@ class Consumer:
             await self._work()
         keeper = self._parts.keeper
         stays = self._held.lease.is_finished and keeper.keeps_finished and not self._stopped
+        self._held.progress.waits(Cause.LEASE, "it is given up")
         if self._held.lost is None and keeper.holds(self._held.key) and not stays:
             await keeper.give_up(self._held)
 
@@ -86,6 +88,7 @@ class Consumer:
                         failures=failures,
                         restart_from=str(self._held.lease.checkpoint),
                     )
+                    self._held.progress.failed(str(error))
                     await self._back_off(failures)
 
     async def _back_off(self, failures: int) -> None:
@@ -102,6 +105,7 @@ class Consumer:
         while self._interrupts.call is Call.NONE:
             waiting = await self._unfinished_parents()
             if not waiting:
+                self._held.progress.moved()
                 return True
             (self._log.debug if said else self._log.info)("shard_waits_for_parents", parents=sorted(waiting))
             said = True
@@ -125,10 +129,13 @@ class Consumer:
         while self._interrupts.call is Call.NONE:
             try:
                 if await watch.confirm(within_s) is StreamState.THERE:
+                    if said:
+                        self._held.progress.moved()
                     return True
                 why = "it is not there"
             except AwsError as error:
                 why = str(error)
+            self._held.progress.waits(Cause.STREAM, why)
             (self._log.debug if said else self._log.info)("shard_waits_for_stream", why=why)
             said = True
             await self._interrupts.interruptible(lambda: self._parts.clock.sleep(_STREAM_PAUSE_S))
@@ -141,6 +148,10 @@ class Consumer:
                 row = await self._parts.table.get(self._held.lease.key_of(shard_id))
                 parents[shard_id] = None if row is None else lease_from_row(row)
         except (AwsError, ValueError) as error:
+            self._held.progress.waits(Cause.PARENT, str(error))
             self._log.warning("parents_unreadable", error=str(error))
             return self._held.lease.parent_shard_ids
-        return unfinished_parents(self._held.lease, parents)
+        unfinished = unfinished_parents(self._held.lease, parents)
+        if unfinished:
+            self._held.progress.waits(Cause.PARENT, ", ".join(sorted(unfinished)))
+        return unfinished

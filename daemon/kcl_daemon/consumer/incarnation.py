@@ -17,6 +17,7 @@ from kcl_daemon.consumer.shard_end import create_child_leases
 from kcl_daemon.coordination.keeper import HeldLease
 from kcl_daemon.errors import ChildError, ChildStartFailed, ChildTimedOut, LeaseLost
 from kcl_daemon.ports import Child, Log, StreamRef
+from kcl_daemon.progress.cause import Cause
 from kcl_daemon.retrieval.batch import Batch, EndOfShard
 from kcl_daemon.retrieval.reader import Reader
 from kcl_daemon.retrieval.source import Source
@@ -65,6 +66,7 @@ class Incarnation:
     ) -> None:
         self._parts = parts
         self._held = held
+        self._progress = held.progress
         self._interrupts = interrupts
         self._memory = memory
         self._log = log
@@ -77,6 +79,7 @@ class Incarnation:
 
         Cancelled: the child is killed, nothing is written.
         """
+        self._progress.starts()
         try:
             child = await self._parts.children.start(self._held.lease.shard_id, self._told_stream)
         except ChildStartFailed as failed:
@@ -87,6 +90,7 @@ class Incarnation:
             return await self._run(child)
         finally:
             await child.aclose()
+            self._progress.child_ended()
 
     @property
     def _told_stream(self) -> StreamRef | None:
@@ -123,9 +127,12 @@ class Incarnation:
         """The conversation, for as long as it may take, and the child's end."""
         outcome: Outcome = CalledAway()
         with anyio.CancelScope() as conversation:
+            self._progress.child_started(child, conversation.cancel)
             beside.start_soon(self._limit, conversation)
             outcome = await self._converse(dialogue, reader)
-        if conversation.cancelled_caught:
+        if conversation.cancelled_caught and self._progress.timed_out is not None:
+            outcome = Failed(self._progress.timed_out, self._checkpointer.advanced)
+        elif conversation.cancelled_caught:
             self._log.warning(
                 "child_overran", advice="it did not finish in shutdownGraceMillis; it is ended now"
             )
@@ -149,6 +156,7 @@ class Incarnation:
             checkpoint=lease.checkpoint,
             timestamp_s=self._stream.position.timestamp_s,
             memory=self._memory,
+            heard=self._progress.heard,
             stream_is_there=self._stream.watch.is_there,
         )
         return parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
@@ -188,6 +196,7 @@ class Incarnation:
     async def _deliver(self, dialogue: Dialogue, reader: Reader) -> EndOfShard | None:
         """Batch by batch until the shard ends, or until called away (None)."""
         while True:
+            self._progress.awaits_records()
             item = await self._interrupts.interruptible(reader.next)
             if dialogue.silent:
                 raise await dialogue.exited("idle")
@@ -207,18 +216,22 @@ class Incarnation:
                 self._held.throughput.record(batch.data_bytes, now_s=self._parts.clock.monotonic())
             elif not self._parts.settings.child.call_for_empty:
                 return
+            self._progress.works("processRecords")
             await dialogue.deliver(batch)
+            self._progress.done(batch.last, batch.count, batch.data_bytes)
         finally:
             batch.release()
 
     async def _end_shard(self, dialogue: Dialogue, end: EndOfShard) -> Finished | CalledAway | None:
         """What became of the end; None: called away before the child was told of it."""
+        self._progress.waits(Cause.DYNAMODB, "leases of child shards are being created")
         while await self._interrupts.interruptible(lambda: self._create_child_leases(end)) is None:
             if dialogue.silent:
                 raise await dialogue.exited("idle")
             if self._interrupts.call is not Call.NONE:
                 return None
         self._checkpointer.shard_ended()
+        self._progress.shard_ended()
         await dialogue.perform(self._dialect.shard_ended)
         if self._held.lease.is_finished:
             return Finished()
@@ -238,6 +251,9 @@ class Incarnation:
         """The child's last words, and the lease on to the next (KCL: ShutdownNotificationTask, then leaseLost)."""
         if self._interrupts.call is Call.STOP and self._held.lost is None:
             if (asks_to_stop := self._dialect.shutdown_requested) is not None:
+                self._progress.works("shutdownRequested")
                 await dialogue.perform(asks_to_stop)
+            self._progress.waits(Cause.LEASE, "it is passed on")
             await self._parts.keeper.give_up(self._held)
+        self._progress.works("leaseLost")
         await dialogue.perform(self._dialect.lease_lost)

@@ -15,6 +15,7 @@ from kcl_daemon.errors import AwsError, Unavailable
 from kcl_daemon.leases.lease import Lease, ShardId, WorkerId
 from kcl_daemon.leases.row import MalformedRowError, creation, lease_from_row
 from kcl_daemon.ports import Log
+from kcl_daemon.progress.cause import Cause
 from kcl_daemon.shards.children import awaited_parents, child_leases
 from kcl_daemon.shards.shard import ChildShard
 
@@ -40,10 +41,12 @@ async def create_child_leases(
             awaited = await _try(parts, held, children, log)
             if not awaited:
                 return
+            held.progress.waits(Cause.PARENT, ", ".join(sorted(awaited)))
             tell = log.debug if awaited == told else log.info
             tell("child_lease_waits", parents=sorted(awaited))
             told = awaited
         except AwsError as error:
+            held.progress.waits(Cause.DYNAMODB, str(error))
             log.warning("child_leases_failed", error=str(error))
         await parts.clock.sleep(pause_s)
         pause_s = min(2 * pause_s, _RETRY_MOST_S)

@@ -29,6 +29,10 @@ _WRITES_AT_ONCE: Final = 10
 _LATE: Final = 1.5
 
 
+def _nobody_minds(_key: LeaseKey, _reason: str, _at_s: float) -> None:
+    """The default of `on_decided`."""
+
+
 class Assigner:
     """Runs on every worker, decides on the leader.
 
@@ -50,6 +54,7 @@ class Assigner:
         log: Log,
         on_seen: Callable[[list[Lease]], None],
         on_assigned: Callable[[Lease, float], None],
+        on_decided: Callable[[LeaseKey, str, float], None] = _nobody_minds,
     ) -> None:
         self._table = table
         self._overview = overview
@@ -62,6 +67,7 @@ class Assigner:
         self._log = log
         self._on_seen = on_seen
         self._on_assigned = on_assigned
+        self._on_decided = on_decided
         self._nudge = Nudge(clock)
         self._failures = 0
         self._balanced_s: float | None = None
@@ -198,6 +204,7 @@ class Assigner:
             self._log.info("lease_assignment_overtaken", reason=move.reason)
             return
         self._log.info("lease_assigned", lease_key=move.lease.lease_key, to=move.to, reason=move.reason)
+        self._on_decided(move.lease.lease_key, move.reason, began_s)
         try:
             lease = lease_row.lease_from_row(written.row)
         except lease_row.MalformedRowError:

@@ -92,6 +92,7 @@ class Elector:
         self._told = 0
         self._unanswered: set[str] = set()
         self._on_elected: Callable[[], None] | None = None
+        self._seen_leader: WorkerId | None = None
 
     @property
     def worker_id(self) -> WorkerId:
@@ -115,6 +116,11 @@ class Elector:
         )
 
     @property
+    def leader(self) -> WorkerId | None:
+        """Who held the lock when it was last looked at; None: nobody, or not known yet."""
+        return self._me if self.is_leader else self._seen_leader
+
+    @property
     def may_lead_soon(self) -> bool:
         """Whether the leader has missed heartbeats, so that whoever takes over does well to be prepared."""
         return not self.is_leader and self._silent_s > _DOUBTFUL * self._lease_s
@@ -123,6 +129,11 @@ class Elector:
     def leaderless_s(self) -> float:
         """A gauge: seconds since any leader was seen to live; 0 for a leader, below the heartbeat in a sound fleet."""
         return 0.0 if self.is_leader else self._leaderless.silent_s
+
+    @property
+    def leader_is_missing(self) -> bool:
+        """Whether the leader has been silent for longer than it promised."""
+        return self.leaderless_s > self._lease_s
 
     def tell(self) -> None:
         """Leases were given away: say so in the lock row now, so that those who got them look."""
@@ -218,6 +229,7 @@ class Elector:
         key_attribute = self._table.key_attribute
         lock = lock_from_row(await self._get())
         self._bulletin.read(lock)
+        self._seen_leader = None if lock is None else lock.owner
         self._is_deputy = lock is not None and lock.deputy == self._me
         now_s = self._clock.monotonic()
         match decide(lock, self._sighting, me=self._me, now_s=now_s, key_attribute=key_attribute):

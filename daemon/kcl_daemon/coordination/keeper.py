@@ -22,6 +22,7 @@ from kcl_daemon.leases.row import MalformedRowError
 from kcl_daemon.leases.table import Row, RowUpdate, Written
 from kcl_daemon.leases.throughput import Throughput
 from kcl_daemon.ports import Clock, Log, Randomness, Table
+from kcl_daemon.progress.progress import Progress
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 # A timer may fire a hair before its time; waiting for the rest would cost a quarter of a period.
@@ -56,12 +57,14 @@ class HeldLease:
         announced: we have begun its hand-off ourselves, and read on for a while.
         throughput: what it delivers, for the leader; consumers record, renewals and checkpoints write.
         measured_s: monotonic seconds of the last figure of it.
+        progress: how far its consumer is, who writes into it.
     """
 
     lease: Lease
     moved_s: float
     throughput: Throughput
     measured_s: float
+    progress: Progress
     early_s: float = 0.0
     uncertain_since_s: float | None = None
     lost: str | None = None
@@ -140,7 +143,8 @@ class LeaseKeeper:
         throughput = Throughput(self._timings.renew_s, stored_kbps=lease.throughput_kbps)
         spread_s = self._timings.renew_s * _SPREAD
         early_s = 0.0 if self._randomness is None else self._randomness.uniform(0.0, spread_s)
-        held = HeldLease(lease, moved_s, throughput, measured_s=moved_s, early_s=early_s)
+        progress = Progress(self._clock.monotonic)
+        held = HeldLease(lease, moved_s, throughput, moved_s, progress, early_s=early_s)
         self._held[lease.lease_key] = held
         self._nudge.nudge()
         return held

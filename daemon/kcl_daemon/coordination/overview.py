@@ -110,6 +110,22 @@ class Overview:
         """How old the latest look is; None where there was none since this observer began to watch."""
         return None if self._looked_s is None else self._clock.monotonic() - self._looked_s
 
+    def another(self) -> Overview:
+        """An observer of the same tables that looks and remembers by itself."""
+        return Overview(
+            worker_id=self._me,
+            tables=self._tables,
+            max_leases_for_worker=self._max_leases_for_worker,
+            clock=self._clock,
+            timings=self._timings,
+            malformed=self._malformed,
+        )
+
+    def reported_s(self, worker_id: WorkerId) -> float | None:
+        """For how many seconds the last report of a worker has stood; None where no change was seen yet."""
+        seen = self._book.workers.get(worker_id)
+        return None if seen is None or not seen.changed else self._clock.monotonic() - seen.since_s
+
     @property
     def pause_s(self) -> float:
         """How long a leader may wait before its next look."""

@@ -6,21 +6,20 @@ Owns the shape only. Durations are seconds at the moment of the snapshot, so tha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from typing import Protocol
 
+from kcl_daemon.progress.cause import Cause
 
-class Cause(Enum):
-    """What a shard that makes no progress waits for; every one of them has its own limit and its own advice."""
-
-    STARTING = "starting"
-    CHILD = "child"
-    RESTART = "restart"
-    KINESIS = "kinesis"
-    DYNAMODB = "dynamodb"
-    PARENT = "parent"
-    STREAM = "stream"
-    LEASE = "lease"
-    NOTHING_NEW = "nothing new"
+__all__ = [
+    "Cause",
+    "ChildView",
+    "LeaseView",
+    "MoveView",
+    "ShardView",
+    "Snapshot",
+    "SnapshotSource",
+    "WorkerView",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +61,7 @@ class ShardView:
         data_bytes: of those.
         bytes_per_s: lately.
         child: None while there is none.
+        failures: children that failed since the last progress.
     """
 
     key: str
@@ -79,6 +79,7 @@ class ShardView:
     data_bytes: int
     bytes_per_s: float
     child: ChildView | None
+    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,7 @@ class Snapshot:
         workers: of the fleet, likewise.
         moves: the last decisions of this worker as leader.
         fleet_age_s: how old `fleet` and `workers` are; None: never read.
+        loop_lag_s: by how much the event loop was late when that was last measured, every two seconds.
     """
 
     application: str
@@ -175,3 +177,19 @@ class Snapshot:
     workers: tuple[WorkerView, ...] = ()
     moves: tuple[MoveView, ...] = ()
     fleet_age_s: float | None = None
+    loop_lag_s: float = 0.0
+
+
+class SnapshotSource(Protocol):
+    """Where snapshots come from; both calls are for the event loop's thread."""
+
+    def now(self) -> Snapshot:
+        """The worker at this moment, with the fleet as it was last read. No I/O, never waits, never raises."""
+        ...
+
+    async def asked(self) -> Snapshot:
+        """The same for somebody who looks: a worker that does not lead reads the tables first, at most every few seconds.
+
+        Where they cannot be read, the fleet is as old as `fleet_age_s` says; never raises for AWS. May be cancelled.
+        """
+        ...

@@ -79,7 +79,13 @@ class FanOutReader:
         self._continuation: str | None = None
         self._last_sequence_number: str | None = None
         self._failures = 0
-        self.trouble: str | None = None
+        self._heard = source.heard
+        self._heard.trouble = None
+
+    @property
+    def trouble(self) -> str | None:
+        """As the protocol says."""
+        return self._heard.trouble
 
     async def next(self) -> Batch | EndOfShard:
         """As the protocol says."""
@@ -133,7 +139,7 @@ class FanOutReader:
 
     async def _take_all(self, subscription: Subscription) -> bool:
         while (pushed := await subscription.next()) is not None:
-            self._failures, self.trouble = 0, None
+            self._failures = 0
             await self._accept(pushed)
             if pushed.continuation is None:
                 await self._put(EndOfShard(pushed.child_shards))
@@ -159,10 +165,15 @@ class FanOutReader:
         """Put an event before the child; back when there is room for another one."""
         self._remember(pushed)
         payload = self._source.undelivered(pushed.payload)
+        self._hear(pushed, empty=not payload and pushed.continuation is not None)
         opening = self._source.opening(payload, self._troubled)
         if opening is not None:
+            gave = False
             while (part := await opening.next()) is not None:
+                gave = True
                 await self._deliver(part, pushed.millis_behind_latest)
+            if not gave:
+                self._hear(pushed, empty=pushed.continuation is not None)
         elif payload:
             await self._deliver(payload, pushed.millis_behind_latest)
         elif self._tells_empty:
@@ -174,8 +185,13 @@ class FanOutReader:
         hold.resize(batch.size_bytes)
         await self._put(batch)
 
+    def _hear(self, pushed: Pushed, *, empty: bool) -> None:
+        self._heard.answer(
+            behind_ms=pushed.millis_behind_latest, empty=empty, now_s=self._clock.monotonic()
+        )
+
     def _troubled(self, reason: str | None) -> None:
-        self.trouble = reason
+        self._heard.trouble = reason
 
     def _remember(self, pushed: Pushed) -> None:
         """Where a child that is started anew begins."""
@@ -220,7 +236,7 @@ class FanOutReader:
 
     def _note(self, error: AwsError) -> None:
         self._failures += 1
-        self.trouble = str(error)
+        self._heard.trouble = str(error)
 
     def _tell(self, error: AwsError) -> None:
         """Say what a failed or broken subscription leaves to do."""

@@ -99,7 +99,13 @@ class Prefetch:
         self._expected_bytes = _UNKNOWN_BYTES
         self._awaited = False
         self._hold: Hold | None = None
-        self.trouble: str | None = None
+        self._heard = source.heard
+        self._heard.trouble = None
+
+    @property
+    def trouble(self) -> str | None:
+        """As the protocol says."""
+        return self._heard.trouble
 
     async def next(self) -> Batch | EndOfShard:
         """The next batch, waiting for it; a cancelled call takes nothing. Whoever takes a batch releases it."""
@@ -180,7 +186,7 @@ class Prefetch:
                 advice="the stream has forgotten this shard; the lease ends here",
             )
         else:
-            self.trouble = str(error)
+            self._heard.trouble = str(error)
             await self._source.wait_out(self._clock, _GONE_PAUSE_S)
         return gone
 
@@ -228,8 +234,8 @@ class Prefetch:
 
     async def _accept(self, fetched: Fetched) -> Answered:
         """Take an answer into the buffer, and give what the pace goes by."""
-        self.trouble = None
         self._remember(fetched)
+        is_empty = fetched.next_iterator is not None  # the end of a shard is something
         whole, behind_ms = fetched.payload, fetched.millis_behind_latest
         for number, part in enumerate(whole.slices(_SLICE_BYTES)):
             if number:
@@ -237,9 +243,11 @@ class Prefetch:
             payload = self._source.undelivered(part)
             opening = self._source.opening(payload, self._troubled)
             if opening is not None:
-                await self._put_opened(opening, behind_ms, whole.size_bytes)
+                is_empty = not await self._put_opened(opening, behind_ms, whole.size_bytes) and is_empty
             elif payload:
+                is_empty = False
                 self._put(self._batch(payload, behind_ms))
+        self._heard.answer(behind_ms=behind_ms, empty=is_empty, now_s=self._iterator_at_s)
         # Empty answers must not take the place of full ones.
         if self._tells_empty and not self._buffer:
             self._put(self._batch(EMPTY, behind_ms))
@@ -249,17 +257,20 @@ class Prefetch:
             self._put(EndOfShard(fetched.child_shards))
         return Answered(len(whole), whole.data_bytes, behind_ms)
 
-    async def _put_opened(self, opening: Opening, behind_ms: int | None, whole_bytes: int) -> None:
-        """Records that may grow when they are opened: part by part, each when there is room for it."""
+    async def _put_opened(self, opening: Opening, behind_ms: int | None, whole_bytes: int) -> bool:
+        """Records that may grow when they are opened: part by part, each when there is room; whether there were any."""
+        gave = False
         if self._hold is not None:
             self._hold.resize(whole_bytes)  # it may be held for long
         while (payload := await opening.next()) is not None:
             while not self._has_room():
                 await self._wait_for_taker()
             self._put(self._batch(payload, behind_ms))
+            gave = True
+        return gave
 
     def _troubled(self, reason: str | None) -> None:
-        self.trouble = reason
+        self._heard.trouble = reason
 
     def _batch(self, payload: Payload, behind_ms: int | None) -> Batch:
         """Counted as in hand by itself until it is released."""
@@ -290,7 +301,7 @@ class Prefetch:
 
     def _after(self, error: AwsError, iterator: str | None) -> str | None:
         """What a failed call leaves of the iterator. A new one begins after the last record fetched, or where we began."""
-        self.trouble = str(error)
+        self._heard.trouble = str(error)
         match error:
             case IteratorExpired() | InvalidRequest():
                 self._tell_of_renewal(error)

@@ -16,6 +16,7 @@ from kcl_daemon.leases.lease import HashRange
 from kcl_daemon.ports import Clock, Kinesis, Log, Randomness, StreamRef
 from kcl_daemon.ports_fan_out import FanOut
 from kcl_daemon.ports_schemas import Schemas
+from kcl_daemon.progress.heard import Heard
 from kcl_daemon.retrieval.aggregate import Complaint, Deaggregator
 from kcl_daemon.retrieval.batch import Batch, EndOfShard
 from kcl_daemon.retrieval.fanout import FanOutReader
@@ -90,6 +91,7 @@ class Readers:
             consumer,
             pushed=self._pushed(source, self._fan_out, consumer, log),
             polled=self._polling(source, log),
+            heard=source.heard,
             clock=self._clock,
             log=log,
         )
@@ -145,12 +147,20 @@ class FanOutOrPolling:
         consumer: whether there is one decides.
         pushed: where there is.
         polled: where there cannot be one.
+        heard: of both.
         clock: for pauses.
         log: told of the choice.
     """
 
     def __init__(
-        self, consumer: ConsumerRegistration, *, pushed: Reader, polled: Reader, clock: Clock, log: Log
+        self,
+        consumer: ConsumerRegistration,
+        *,
+        pushed: Reader,
+        polled: Reader,
+        heard: Heard,
+        clock: Clock,
+        log: Log,
     ) -> None:
         self._consumer = consumer
         self._pushed = pushed
@@ -159,12 +169,12 @@ class FanOutOrPolling:
         self._log = log
         self._chosen: Reader | None = None
         self._is_chosen = anyio.Event()
-        self._trouble: str | None = None
+        self._heard = heard
 
     @property
     def trouble(self) -> str | None:
         """As the protocol says."""
-        return self._trouble if self._chosen is None else self._chosen.trouble
+        return self._heard.trouble
 
     async def run(self) -> None:
         """As the protocol says."""
@@ -191,7 +201,7 @@ class FanOutOrPolling:
                 self._log.info("polling_instead_of_fan_out", why=str(error))
                 return self._polled
             except AwsError as error:
-                self._trouble = str(error)
+                self._heard.trouble = str(error)
                 await self._clock.sleep(_RETRY_S)
             else:
                 return self._pushed

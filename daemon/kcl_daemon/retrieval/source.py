@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Clock, Log, StreamRef
+from kcl_daemon.progress.heard import Heard
 from kcl_daemon.retrieval.payload import Payload, Split
 from kcl_daemon.retrieval.schemas import Opening, ShardSchemas, Trouble
 from kcl_daemon.retrieval.start import StartMemory, has_been_trimmed
@@ -26,6 +27,7 @@ class Source:
         memory: shared by all readers that one consumer starts after one another.
         split: takes KPL aggregates apart; None: they are delivered as they are.
         schemas: opens records of a schema registry; None: they are delivered as they are.
+        heard: what is told of the answers; shared like `memory`.
         stream_is_there: asked where the shard is not found; None: the stream is, so the shard must be gone.
     """
 
@@ -37,6 +39,7 @@ class Source:
     split: Split | None = None
     schemas: ShardSchemas | None = None
     stream_is_there: Callable[[], Awaitable[bool]] | None = None
+    heard: Heard = field(default_factory=Heard)
 
     async def wait_out(self, clock: Clock, pause_s: float) -> None:
         """A while, after the stream was not there.

@@ -65,6 +65,7 @@ def with_relays(settings: Settings, *, relay: Path, socket: Path) -> Settings:
         settings.child,
         command=(sys.executable, "-I", "-S", str(relay), str(socket)),
         call_for_empty=True,
+        stuck_timeout_ms=None,
         timeout_s=None,  # an answer that does not come is how Spark holds a shard back
         shutdown_grace_ms=max(
             settings.child.shutdown_grace_ms, settings.spark.drain_timeout_ms + _LAST_WORDS_MS

@@ -15,6 +15,7 @@ from kcl_daemon.coordination.discovery import Discovery
 from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.farewell import Farewell
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
+from kcl_daemon.coordination.overview import Overview
 from kcl_daemon.coordination.reporter import Reporter
 from kcl_daemon.coordination.streams import Streams
 from kcl_daemon.coordination.switchboard import Switchboard
@@ -24,6 +25,7 @@ from kcl_daemon.coordination.versions import Versions
 from kcl_daemon.errors import Throttled, Unavailable
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.ports import Clock, Log
+from kcl_daemon.progress.watchdog import Watchdog
 
 # What does not answer at the start is asked again for this long (KCL: maxInitializationAttempts).
 _START_ATTEMPTS: Final = 20
@@ -32,7 +34,7 @@ _LEAVE_FIRST_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """The parts of a worker that it starts and stops; which of the others run at a time the switchboard knows."""
+    """The parts of a worker that it starts and stops, or shows; which others run at a time the switchboard knows."""
 
     keeper: LeaseKeeper
     elector: Elector
@@ -42,6 +44,8 @@ class Loops:
     switchboard: Switchboard
     versions: Versions
     farewell: Farewell
+    overview: Overview
+    watchdog: Watchdog
 
 
 @dataclass(eq=False, slots=True)
@@ -84,6 +88,17 @@ class Worker:
         """Give it what it runs; apart from the constructor because the parts call back into the worker."""
         self._loops, self._parts = loops, parts
 
+    @property
+    def loops(self) -> Loops:
+        """Its parts, for those who look at it."""
+        assert self._loops is not None, "equip() comes first"
+        return self._loops
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop was asked for."""
+        return self._stop.is_set()
+
     def request_stop(self) -> None:
         """Begin the graceful stop. Idempotent."""
         self._stop.set()
@@ -106,6 +121,7 @@ class Worker:
         async with anyio.create_task_group() as work:
             self._work = work
             work.start_soon(loops.keeper.run)
+            work.start_soon(loops.watchdog.run)
             async with anyio.create_task_group() as coordination:
                 coordination.start_soon(self._tables.complete_recovery)
                 coordination.start_soon(loops.switchboard.run)
@@ -155,12 +171,12 @@ class Worker:
         running = _Running(Consumer(parts=self._parts, held=held), anyio.Event())
         before = self._consumers.get(held.key)
         self._consumers[held.key] = running
+        self.loops.watchdog.board.put_up(held)
         self._work.start_soon(self._consume, held, running, before)
         if self._stop.is_set():
             running.consumer.request_stop()  # found in the very moment of the stop
 
     async def _consume(self, held: HeldLease, running: _Running, before: _Running | None) -> None:
-        assert self._loops is not None, "equip() comes first"
         try:
             if before is not None:
                 await (
@@ -172,12 +188,13 @@ class Worker:
             self._log.error(
                 "consumer_crashed", shard_id=held.lease.shard_id, exc_info=True, advice="please report this"
             )
-            await self._loops.keeper.give_up(held)
+            await self.loops.keeper.give_up(held)
         finally:
+            self.loops.watchdog.board.take_down(held)
             running.done.set()
             if self._consumers.get(held.key) is running:
                 del self._consumers[held.key]
-            self._loops.discovery.nudge()
+            self.loops.discovery.nudge()
 
     async def _drain(self, loops: Loops) -> None:
         """Leave the fleet: first so that nothing new is given to us, then shard by shard."""

@@ -144,6 +144,11 @@ def test_a_pause_is_raised_only_when_it_is_too_short(given: int, used: int) -> N
     assert len(loaded.warnings) == (given != used)
 
 
+def test_children_are_stuck_only_where_it_is_said_after_how_long() -> None:
+    assert read("").settings.child.stuck_timeout_ms is None
+    assert read("childStuckTimeoutMillis = 30000\n").settings.child.stuck_timeout_ms == 30_000
+
+
 def test_both_waits_before_a_restart_may_be_the_same() -> None:
     child = read("childRestartBackoffMillis = 70000\nchildRestartBackoffMaxMillis = 70000\n").settings.child
     assert (child.backoff_first_ms, child.backoff_most_ms) == (70_000, 70_000)

@@ -58,6 +58,10 @@ class Puppet:
     def pid(self) -> int:
         return 4711
 
+    @property
+    def stderr_tail(self) -> tuple[str, ...]:
+        return ()
+
     async def send(self, line: bytes) -> None:
         await anyio.lowlevel.checkpoint()
         if self.status is not None:

@@ -1,0 +1,188 @@
+"""Makes snapshots of a worker: the source of all that the page, the metrics and the commands tell.
+
+Owns when a worker that does not lead reads the tables for somebody who looks. Changes nothing in the worker.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+
+from kcl_daemon import __version__
+from kcl_daemon.coordination.overview import Overview
+from kcl_daemon.errors import AwsError
+from kcl_daemon.leases.lease import Lease, WorkerId
+from kcl_daemon.observe.fleet_views import lease_view, worker_views
+from kcl_daemon.observe.memory import ResidentMemory
+from kcl_daemon.observe.redact import masked, on_one_line
+from kcl_daemon.observe.snapshot import (
+    ChildView,
+    LeaseView,
+    MoveView,
+    ShardView,
+    Snapshot,
+    WorkerView,
+)
+from kcl_daemon.ports import Clock, Log
+from kcl_daemon.progress.board import Watched
+from kcl_daemon.progress.progress import Progress
+from kcl_daemon.progress.rules import see
+from kcl_daemon.worker.worker import Worker
+
+# Somebody who looks every second must not cost a scan every second.
+_READ_EVERY_S: Final = 5.0
+_READ_WITHIN_S: Final = 5.0
+_LINE_CHARACTERS: Final = 500
+
+
+class Snapshots:
+    """The `SnapshotSource` of one worker.
+
+    Args:
+        worker: equipped.
+        application: its name.
+        worker_id: of the worker.
+        clock: for durations.
+        log: for what cannot be read.
+    """
+
+    def __init__(
+        self, worker: Worker, *, application: str, worker_id: WorkerId, clock: Clock, log: Log
+    ) -> None:
+        self._worker = worker
+        self._application = application
+        self._worker_id = worker_id
+        self._clock = clock
+        self._log = log
+        self._began_s = clock.monotonic()
+        self._memory = ResidentMemory(clock)
+        self._viewer = worker.loops.overview.another()
+        self._reading = anyio.Lock()
+        self._tried_s: float | None = None
+        self._tails = _Tails()
+        self._leases_shown: tuple[list[Lease], tuple[LeaseView, ...]] = ([], ())
+
+    def now(self) -> Snapshot:
+        """As the protocol says."""
+        loops, now_s = self._worker.loops, self._clock.monotonic()
+        board, elector = loops.watchdog.board, loops.elector
+        shards = board.shards
+        elects = loops.switchboard.assigns
+        overview = self._overview
+        held_s = [now_s - watched.moved_s for watched in shards if watched.lost is None]
+        return Snapshot(
+            application=self._application,
+            worker_id=self._worker_id,
+            version=__version__,
+            uptime_s=now_s - self._began_s,
+            started=self._worker.started.is_set(),
+            stopping=self._worker.stopping,
+            leads=elector.is_leader,
+            leader=elector.leader,
+            leaderless_s=elector.leaderless_s if elects and elector.leader_is_missing else None,
+            renewed_s=max(held_s, default=None),
+            shards=self._shards(shards, now_s),
+            fleet=() if overview is None else self._leases(overview),
+            workers=() if overview is None else self._workers(overview),
+            moves=tuple(MoveView(now_s - move.at_s, move.key, move.reason) for move in board.moves),
+            fleet_age_s=None if overview is None else overview.age_s,
+            loop_lag_s=loops.watchdog.loop_lag_s,
+        )
+
+    async def asked(self) -> Snapshot:
+        """As the protocol says."""
+        if self._worker.started.is_set() and self._worker.loops.overview.age_s is None:
+            async with self._reading:
+                await self._read()
+        return self.now()
+
+    async def _read(self) -> None:
+        now_s = self._clock.monotonic()
+        if self._tried_s is not None and now_s - self._tried_s < _READ_EVERY_S:
+            return
+        self._tried_s = now_s
+        with self._clock.move_on_after(_READ_WITHIN_S):
+            try:
+                await self._viewer.look()
+            except AwsError as error:
+                self._log.debug("fleet_not_read", error=str(error))
+
+    @property
+    def _overview(self) -> Overview | None:
+        """What the leader goes by, else what was read for somebody who looked; None: nothing was."""
+        overview = self._worker.loops.overview
+        if overview.age_s is not None:
+            return overview
+        return None if self._viewer.age_s is None else self._viewer
+
+    def _leases(self, overview: Overview) -> tuple[LeaseView, ...]:
+        """Made anew for each look only: there may be thousands."""
+        if self._leases_shown[0] is not overview.leases:
+            self._leases_shown = (overview.leases, tuple(map(lease_view, overview.leases)))
+        return self._leases_shown[1]
+
+    def _workers(self, overview: Overview) -> tuple[WorkerView, ...]:
+        return worker_views(overview.workers, overview.leases, overview.reported_s)
+
+    def _shards(self, shards: tuple[Watched, ...], now_s: float) -> tuple[ShardView, ...]:
+        pids = [watched.progress.child.pid for watched in shards if watched.progress.child is not None]
+        memory = self._memory.of(pids)
+        self._tails.keep(pids)
+        return tuple(self._shard(watched, memory, now_s) for watched in shards)
+
+    def _shard(self, watched: Watched, memory: dict[int, int | None], now_s: float) -> ShardView:
+        watchdog, lease, progress = self._worker.loops.watchdog, watched.lease, watched.progress
+        seen = see(progress, watchdog.limits, now_s)
+        return ShardView(
+            key=watched.key,
+            shard_id=lease.shard_id,
+            stream=None if lease.stream is None else lease.stream.name,
+            parents=tuple(sorted(lease.parent_shard_ids)),
+            cause=seen.cause,
+            waits_s=seen.waits_s,
+            detail=_shown(seen.detail),
+            idle_s=seen.idle_s,
+            stalled=watchdog.is_stalled(watched),
+            behind_ms=progress.heard.behind_ms,
+            checkpoint=str(lease.checkpoint),
+            records=progress.records,
+            data_bytes=progress.data_bytes,
+            bytes_per_s=watchdog.bytes_per_s(watched.key),
+            child=self._child(progress, memory, now_s),
+            failures=progress.failures,
+        )
+
+    def _child(self, progress: Progress, memory: dict[int, int | None], now_s: float) -> ChildView | None:
+        child = progress.child
+        if child is None:
+            return None
+        return ChildView(
+            pid=child.pid,
+            rss_bytes=memory.get(child.pid),
+            running_s=now_s - progress.child_since_s,
+            restarts=progress.children - 1,
+            stderr=self._tails.shown(child.pid, child.stderr_tail),
+        )
+
+
+class _Tails:
+    """The last lines of children, fit to be shown; made anew only where there are new ones, as that takes its time."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+
+    def shown(self, pid: int, lines: tuple[str, ...]) -> tuple[str, ...]:
+        known = self._known.get(pid)
+        if known is None or known[0] != lines:
+            known = self._known[pid] = (lines, tuple(map(_shown, lines)))
+        return known[1]
+
+    def keep(self, pids: list[int]) -> None:
+        running = set(pids)
+        self._known = {pid: known for pid, known in self._known.items() if pid in running}
+
+
+def _shown(text: str) -> str:
+    """What came from outside, fit to be shown."""
+    return on_one_line(masked(text))[:_LINE_CHARACTERS] if text else text

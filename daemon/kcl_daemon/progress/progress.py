@@ -1,0 +1,231 @@
+"""How far one held lease is and what it waits for: the record that its consumer, its readers and checkpoints write into.
+
+Owns the facts, and what counts as progress. Writing is a few assignments, so that it may stand in the record path;
+judging is for `rules`, telling for `watchdog`. Knows no port but a function that tells the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kcl_daemon.errors import ChildTimedOut
+from kcl_daemon.progress.cause import Cause
+from kcl_daemon.progress.heard import Heard
+from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
+
+
+class SeenChild(Protocol):
+    """A child, as far as it is shown."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        ...
+
+    @property
+    def stderr_tail(self) -> tuple[str, ...]:
+        """The last lines of its stderr, oldest first."""
+        ...
+
+
+def _nobody_to_end() -> None:
+    """The default of what ends the conversation with the child."""
+
+
+class Progress:
+    """One held lease at work.
+
+    Progress is a batch done that no child had done before, a checkpoint that moved, an answer with nothing new while
+    the child was free, or a wait for parents or stream that is over. A child that is started again and again for the
+    same records makes none.
+
+    Attributes:
+        cause: what it waits for. `KINESIS` stands for every wait for records; `rules.see` tells whether there are any.
+        detail: more words on it.
+        since_s: monotonic seconds since when.
+        hungry_s: since when it waits for records and has been given none.
+        heard: what the readers write into.
+        records: handed over and done.
+        data_bytes: of those.
+        failures: children that failed since the last progress.
+        failing_s: when the first of these failed.
+        failure: how the last of these failed; empty: none did.
+        refused: why the last checkpoint could not be written; None where it could.
+        refused_s: since when none could.
+        child: the child process, None while there is none.
+        child_since_s: when it was started.
+        children: how many were started.
+        at_work_s: since when the child has its last action, or last showed something for it; None: it had none.
+        doing: that action.
+    """
+
+    __slots__ = (
+        "_end_conversation",
+        "_furthest",
+        "_monotonic",
+        "_moved_s",
+        "_timed_out",
+        "at_work_s",
+        "cause",
+        "child",
+        "child_since_s",
+        "children",
+        "data_bytes",
+        "detail",
+        "doing",
+        "failing_s",
+        "failure",
+        "failures",
+        "heard",
+        "hungry_s",
+        "records",
+        "refused",
+        "refused_s",
+        "since_s",
+    )
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._moved_s = self.since_s = self.hungry_s = self.failing_s = self.refused_s = monotonic()
+        self._furthest: ExtendedSequenceNumber | None = None
+        self._end_conversation: Callable[[], None] = _nobody_to_end
+        self._timed_out: ChildTimedOut | None = None
+        self.cause = Cause.LEASE
+        self.detail = ""
+        self.heard = Heard()
+        self.records = 0
+        self.data_bytes = 0
+        self.failures = 0
+        self.failure = ""
+        self.refused: str | None = None
+        self.child: SeenChild | None = None
+        self.child_since_s = self.since_s
+        self.children = 0
+        self.at_work_s: float | None = None
+        self.doing = ""
+
+    @property
+    def progressed_s(self) -> float:
+        """Monotonic seconds of the last progress, or of the beginning."""
+        heard = self.heard
+        if self.cause is not Cause.KINESIS or heard.empty_s <= self._moved_s or heard.empty_s < self.since_s:
+            return self._moved_s
+        return heard.empty_s if self._empty_counts else self._moved_s
+
+    @property
+    def _empty_counts(self) -> bool:
+        """Whether nothing new is progress.
+
+        Where a child fails at the same records again and again, empty answers on the way to them are none.
+        """
+        return not self.failures or self.heard.at_tip
+
+    def waits(self, cause: Cause, detail: str = "") -> None:
+        """From now on it waits for this; said again with other words, it still waits since the first time."""
+        if cause is not self.cause:
+            now_s, self._moved_s = self._monotonic(), self.progressed_s
+            self.cause, self.since_s = cause, now_s
+        self.detail = detail
+
+    def starts(self) -> None:
+        """A child is being started."""
+        self.waits(Cause.STARTING)
+
+    def awaits_records(self) -> None:
+        """The child is free."""
+        if self.cause is not Cause.KINESIS:
+            self.waits(Cause.KINESIS)
+            self.hungry_s = self.since_s
+
+    def works(self, doing: str) -> None:
+        """The child has been given an action."""
+        self._moved_s = self.progressed_s
+        self.at_work_s = self.since_s = self._monotonic()
+        self.cause, self.detail, self.doing = Cause.CHILD, doing, doing
+
+    def done(self, last: ExtendedSequenceNumber | None, records: int, data_bytes: int) -> None:
+        """The child has done a batch that ends at this position; None: an empty one. It waits for records now."""
+        now_s = self._monotonic()
+        self.cause, self.since_s, self.detail = Cause.KINESIS, now_s, ""
+        self.records += records
+        self.data_bytes += data_bytes
+        if last is not None:
+            self.hungry_s = now_s
+            self._reached(last, now_s)
+        elif self._empty_counts:
+            self._progressed(now_s)
+
+    def shard_ended(self) -> None:
+        """Everything was done, and the leases of child shards are there; now the child is told."""
+        self._reached(SHARD_END, self._monotonic())
+        self.works("shardEnded")
+
+    def _reached(self, position: ExtendedSequenceNumber, now_s: float) -> None:
+        """Progress, where no child of this lease had come so far."""
+        if self._furthest is None or position > self._furthest:
+            self._furthest = position
+            self._progressed(now_s)
+
+    def moved(self) -> None:
+        """A step was made."""
+        self._progressed(self._monotonic())
+
+    def _progressed(self, now_s: float) -> None:
+        self._moved_s = now_s
+        self.failures, self.failure = 0, ""
+        if self.at_work_s is not None:
+            self.at_work_s = now_s
+
+    def checkpoint_begins(self) -> None:
+        """The child waits until its checkpoint is written."""
+        self.waits(Cause.DYNAMODB, "a checkpoint is being written")
+
+    def checkpoint_ended(self, *, moved: bool, refused: str | None = None) -> None:
+        """It was, or could not be.
+
+        Args:
+            moved: whether it is a new one.
+            refused: what DynamoDB, or the way there, made of it; None: there was nothing wrong with that.
+        """
+        if refused is not None and self.refused is None:
+            self.refused_s = self.since_s
+        self.refused = refused
+        if moved:
+            self.moved()
+        self.waits(Cause.CHILD, self.doing)
+
+    def child_started(self, child: SeenChild, end_conversation: Callable[[], None]) -> None:
+        """There is a child; it has not answered anything yet.
+
+        Args:
+            child: the child.
+            end_conversation: ends what is under way with it; called by `child_stuck`.
+        """
+        self.child, self.child_since_s = child, self._monotonic()
+        self.children += 1
+        self._end_conversation, self._timed_out = end_conversation, None
+        self.at_work_s, self.doing = self.child_since_s, "initialize"
+
+    def child_ended(self) -> None:
+        """There is no child any more."""
+        self.child, self._end_conversation = None, _nobody_to_end
+        self.at_work_s, self.refused = None, None
+
+    def failed(self, error: str) -> None:
+        """The child failed; the next one is started after a pause."""
+        self.waits(Cause.RESTART, error)
+        if not self.failures:
+            self.failing_s = self.since_s
+        self.failures += 1
+        self.failure = error
+
+    def child_stuck(self, seconds: float) -> None:
+        """Have the child ended and replaced, because it has worked for so long without showing anything for it."""
+        self._timed_out = ChildTimedOut(self.doing, seconds)
+        self._end_conversation()
+
+    @property
+    def timed_out(self) -> ChildTimedOut | None:
+        """Why the conversation was ended, if `child_stuck` did it."""
+        return self._timed_out

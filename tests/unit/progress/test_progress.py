@@ -1,0 +1,113 @@
+"""What counts as progress."""
+
+from __future__ import annotations
+
+from tests.unit.progress.support import FakeChild, Time, position, started
+
+
+def test_a_batch_that_is_done_is_progress() -> None:
+    time = Time()
+    progress = started(time)
+    progress.works("processRecords")
+    progress.done(position(5), 3, 300)
+    assert progress.progressed_s == time.now_s
+    assert (progress.records, progress.data_bytes) == (3, 300)
+
+
+def test_a_batch_that_an_earlier_child_had_done_is_none() -> None:
+    time = Time()
+    progress = started(time)
+    progress.done(position(5), 3, 300)
+    before_s = time.now_s
+    time.passes(10)
+    progress.failed("child ended")
+    progress.starts()
+    progress.done(position(5), 3, 300)
+    assert progress.progressed_s == before_s
+    assert progress.failures == 1
+    progress.done(position(6), 1, 100)
+    assert progress.progressed_s == time.now_s
+    assert (progress.failures, progress.failure) == (0, "")
+
+
+def test_an_answer_with_nothing_new_is_progress_while_the_child_is_free() -> None:
+    time = Time()
+    progress = started(time)
+    progress.heard.answer(behind_ms=0, empty=True, now_s=time.passes(5))
+    assert progress.progressed_s == time.now_s
+    progress.works("processRecords")
+    worked_since_s = time.now_s
+    progress.heard.answer(behind_ms=0, empty=True, now_s=time.passes(5))
+    assert progress.progressed_s == worked_since_s, "the child is busy, whatever is read ahead"
+
+
+def test_an_answer_with_records_is_none() -> None:
+    time = Time()
+    progress = started(time)
+    before_s = time.now_s
+    progress.heard.answer(behind_ms=0, empty=False, now_s=time.passes(5))
+    assert progress.progressed_s == before_s
+
+
+def test_empty_answers_that_lead_no_nearer_to_the_tip_are_none() -> None:
+    time = Time()
+    progress = started(time)
+    for behind_ms in (90_000, 80_000):
+        progress.heard.answer(behind_ms=behind_ms, empty=True, now_s=time.passes(1))
+        assert progress.progressed_s == time.now_s
+    before_s = time.now_s
+    for behind_ms in (80_000, 81_000, 82_000):
+        progress.heard.answer(behind_ms=behind_ms, empty=True, now_s=time.passes(1))
+    assert progress.progressed_s == before_s
+
+
+def test_empty_batches_are_progress_like_empty_answers() -> None:
+    time = Time()
+    progress = started(time)
+    progress.heard.answer(behind_ms=0, empty=True, now_s=time.passes(1))
+    progress.works("processRecords")
+    time.passes(1)
+    progress.done(None, 0, 0)
+    assert progress.progressed_s == time.now_s
+
+
+def test_a_checkpoint_that_moves_is_progress_and_one_that_does_not_is_none() -> None:
+    time = Time()
+    progress = started(time)
+    progress.works("processRecords")
+    time.passes(5)
+    progress.checkpoint_begins()
+    progress.checkpoint_ended(moved=True)
+    assert progress.progressed_s == progress.at_work_s == time.now_s
+    before_s = time.now_s
+    time.passes(5)
+    progress.checkpoint_begins()
+    progress.checkpoint_ended(moved=False)
+    assert progress.progressed_s == progress.at_work_s == before_s
+
+
+def test_a_shard_that_ends_again_and_again_makes_progress_once() -> None:
+    time = Time()
+    progress = started(time)
+    progress.shard_ended()
+    before_s = time.now_s
+    time.passes(5)
+    progress.failed("no checkpoint")
+    progress.starts()
+    progress.shard_ended()
+    assert progress.progressed_s == before_s
+
+
+def test_a_stuck_child_is_ended_once_and_the_next_one_is_not_to_blame() -> None:
+    time = Time()
+    progress = started(time)
+    ended: list[str] = []
+    progress.child_started(FakeChild(), lambda: ended.append("first"))
+    progress.works("processRecords")
+    progress.child_stuck(30.0)
+    assert ended == ["first"]
+    assert str(progress.timed_out) == "child did not answer processRecords within 30 s"
+    progress.child_ended()
+    progress.child_started(FakeChild(), lambda: ended.append("second"))
+    assert progress.timed_out is None
+    assert ended == ["first"]

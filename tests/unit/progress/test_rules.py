@@ -1,0 +1,191 @@
+"""What a shard waits for, and when that is too long."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcl_daemon.progress.cause import Cause
+from kcl_daemon.progress.progress import Progress
+from kcl_daemon.progress.rules import ADVICE, AGAIN_S, Limits, Say, Seen, Told, child_stuck_s, judge, see
+from tests.unit.progress.support import FakeChild, Time, position, started
+
+LIMITS = Limits()
+STUCK = replace(LIMITS, child_stuck_s=60.0)
+
+
+def seen(progress: Progress, time: Time, limits: Limits = LIMITS) -> Seen:
+    return see(progress, limits, time.now_s)
+
+
+def test_every_cause_has_advice_and_all_but_nothing_new_a_limit() -> None:
+    assert set(ADVICE) == set(Cause)
+    assert {cause for cause in Cause if LIMITS.of(cause) is None} == {Cause.NOTHING_NEW}
+    assert all(field.name.endswith("_s") for field in fields(LIMITS))
+
+
+@pytest.mark.parametrize("cause", [Cause.PARENT, Cause.STREAM, Cause.LEASE, Cause.STARTING, Cause.DYNAMODB])
+def test_a_wait_is_too_long_when_it_is_longer_than_its_limit(cause: Cause) -> None:
+    time = Time()
+    progress = Progress(time)
+    progress.awaits_records()
+    time.passes(10_000)
+    progress.moved()
+    progress.waits(cause, "why")
+    limit_s = LIMITS.of(cause)
+    assert limit_s is not None
+    time.passes(limit_s)
+    assert seen(progress, time) == Seen(cause, "why", limit_s, limit_s, None)
+    time.passes(0.1)
+    assert seen(progress, time).stalled_by is cause
+
+
+def test_a_shard_at_the_tip_has_nothing_new_for_ever() -> None:
+    time = Time()
+    progress = started(time)
+    for _ in range(1000):
+        progress.heard.answer(behind_ms=0, empty=True, now_s=time.passes(10))
+        found = seen(progress, time)
+        assert (found.cause, found.stalled_by) == (Cause.NOTHING_NEW, None)
+
+
+def test_a_shard_that_gets_no_answer_waits_for_kinesis() -> None:
+    time = Time()
+    progress = started(time)
+    progress.heard.answer(behind_ms=0, empty=True, now_s=time.now_s)
+    time.passes(LIMITS.answer_s)
+    assert seen(progress, time).cause is Cause.NOTHING_NEW
+    time.passes(1)
+    assert seen(progress, time) == Seen(Cause.KINESIS, "no answer", 36.0, 36.0, None)
+    time.passes(30)
+    assert seen(progress, time).stalled_by is Cause.KINESIS
+
+
+def test_trouble_is_told_in_the_words_of_the_reader() -> None:
+    time = Time()
+    progress = started(time)
+    progress.heard.trouble = "GetRecords: rate exceeded"
+    assert seen(progress, time).cause is Cause.KINESIS
+    assert seen(progress, time).detail == "GetRecords: rate exceeded"
+
+
+def test_empty_answers_behind_the_tip_are_a_stall_in_the_end_even_where_the_child_is_given_them() -> None:
+    time = Time()
+    progress = started(time)
+    for _ in range(70):
+        progress.heard.answer(behind_ms=90_000 + int(time.now_s), empty=True, now_s=time.passes(1))
+        progress.failures = 1  # else an empty batch that was done counts
+        progress.works("processRecords")
+        progress.done(None, 0, 0)
+        progress.awaits_records()
+    assert seen(progress, time).stalled_by is Cause.KINESIS
+
+
+def test_what_took_long_before_is_not_blamed_on_what_comes_next() -> None:
+    time = Time()
+    progress = started(time)
+    progress.works("processRecords")
+    time.passes(LIMITS.child_s - 1)
+    progress.checkpoint_begins()
+    time.passes(1)
+    found = seen(progress, time)
+    assert (found.cause, found.waits_s, found.stalled_by) == (Cause.DYNAMODB, 1.0, None)
+
+
+def test_a_child_that_checkpoints_the_same_again_and_again_is_still_a_child_that_does_not_get_on() -> None:
+    time = Time()
+    progress = started(time)
+    progress.works("processRecords")
+    for _ in range(31):
+        time.passes(10)
+        progress.checkpoint_begins()
+        progress.checkpoint_ended(moved=False)
+    assert seen(progress, time).stalled_by is Cause.CHILD
+    assert child_stuck_s(progress, STUCK, time.now_s) == 310
+
+
+def test_a_child_that_tries_a_refused_checkpoint_again_waits_for_dynamodb() -> None:
+    time = Time()
+    progress = started(time)
+    progress.works("processRecords")
+    for _ in range(14):
+        progress.checkpoint_begins()
+        progress.checkpoint_ended(moved=False, refused="UpdateItem: rate exceeded")
+        time.passes(5)
+    found = seen(progress, time)
+    assert (found.cause, found.detail) == (Cause.DYNAMODB, "UpdateItem: rate exceeded")
+    assert found.stalled_by is Cause.DYNAMODB
+    assert child_stuck_s(progress, STUCK, time.now_s) is None, "it is not the child that is stuck"
+
+
+def test_children_that_fail_one_after_the_other_are_to_blame_whatever_the_shard_waits_for_just_now() -> None:
+    time = Time()
+    progress = started(time)
+    progress.done(position(5), 1, 10)
+    progress.works("processRecords")
+    for _ in range(40):
+        progress.failed("child ended with signal 9 during processRecords")
+        time.passes(5)
+        progress.starts()
+        progress.awaits_records()
+        progress.heard.answer(behind_ms=9_000, empty=False, now_s=time.passes(1))
+        progress.works("processRecords")
+    found = seen(progress, time)
+    assert (found.cause, found.stalled_by) == (Cause.CHILD, Cause.RESTART)
+    assert (
+        found.detail
+        == "processRecords; the last child failed: child ended with signal 9 during processRecords"
+    )
+
+
+def test_a_child_is_stuck_only_at_work_and_only_where_there_is_a_limit() -> None:
+    time = Time()
+    progress = Progress(time)
+    progress.starts()
+    time.passes(61)
+    assert child_stuck_s(progress, STUCK, time.now_s) is None, "there is no child yet"
+    progress.child_started(FakeChild(), lambda: None)
+    time.passes(61)
+    assert child_stuck_s(progress, STUCK, time.now_s) == 61, "it has not answered initialize"
+    assert child_stuck_s(progress, LIMITS, time.now_s) is None
+    progress.awaits_records()
+    assert child_stuck_s(progress, STUCK, time.now_s) is None
+    progress.works("processRecords")
+    time.passes(61)
+    assert child_stuck_s(progress, STUCK, time.now_s) == 61
+    progress.child_stuck(61)
+    assert child_stuck_s(progress, STUCK, time.now_s) is None, "it is being ended"
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 900.0), st.booleans(), st.booleans()), max_size=40))
+def test_a_stall_is_told_at_once_then_now_and_then_and_when_it_is_over(
+    steps: list[tuple[float, bool, bool]],
+) -> None:
+    """In any course of things: nothing before a stall, no second first word, no silence longer than a step too much."""
+    now_s, moved_s = 0.0, 0.0
+    told: Told | None = None
+    for passes_s, moves, stalled in steps:
+        now_s += passes_s
+        moved_s = now_s if moves else moved_s
+        by = Cause.CHILD if stalled and not moves else None
+        before = told
+        told, say = judge(Seen(Cause.CHILD, "", 0.0, now_s - moved_s, by), told, now_s)
+        match say:
+            case Say.STALLED:
+                assert before is None
+                assert by is not None
+            case Say.STILL_STALLED:
+                assert before is not None
+                assert now_s - before.last_s >= AGAIN_S
+            case Say.MOVES_AGAIN:
+                assert before is not None
+                assert moved_s > before.first_s
+            case Say.NOTHING:
+                assert (before is None) == (by is None) or before is not None
+                assert told is None or now_s - told.last_s < AGAIN_S
+        assert (told is not None) == (
+            say in {Say.STALLED, Say.STILL_STALLED} or (say is Say.NOTHING and before is not None)
+        )

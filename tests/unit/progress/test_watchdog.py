@@ -1,0 +1,154 @@
+"""The watchdog's loop: what it logs, and whom it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import anyio
+
+from kcl_daemon.leases.lease import LeaseKey
+from kcl_daemon.progress.board import Board
+from kcl_daemon.progress.cause import Cause
+from kcl_daemon.progress.progress import Progress
+from kcl_daemon.progress.rules import Limits
+from kcl_daemon.progress.watchdog import TICK_S, Watchdog
+from tests.simulator.loop import run_virtual
+from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.progress.support import FakeChild, Held, position
+
+
+@dataclass
+class Stage:
+    """A watchdog and one lease."""
+
+    log: MemoryLog = field(default_factory=MemoryLog)
+    clock: LoopClock = field(default_factory=LoopClock)
+    child_stuck_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.board = Board()
+        self.watchdog = Watchdog(
+            board=self.board,
+            limits=Limits(child_stuck_s=self.child_stuck_s),
+            failover_s=10.0,
+            clock=self.clock,
+            log=self.log,
+        )
+        self.held = Held(Progress(self.clock.monotonic), moved_s=self.clock.monotonic())
+        self.board.put_up(self.held)
+
+    async def passes(self, seconds: float, *, renewed: bool = True) -> None:
+        """The watchdog looks so long."""
+        with anyio.move_on_after(seconds):
+            async with anyio.create_task_group() as group:
+                group.start_soon(self.watchdog.run)
+                while renewed:
+                    self.held.moved_s = self.clock.monotonic()
+                    await anyio.sleep(1)
+
+    @property
+    def events(self) -> list[tuple[str, str]]:
+        return [(level, event) for level, event, _ in self.log.lines]
+
+
+def test_a_stall_is_warned_of_then_an_error_every_ten_minutes_and_its_end_is_told() -> None:
+    async def course() -> None:
+        stage = Stage()
+        stage.held.progress.works("processRecords")
+        await stage.passes(290)
+        assert stage.events == []
+        await stage.passes(20)
+        assert stage.events == [("warning", "shard_stalled")]
+        fields = stage.log.lines[0][2]
+        assert fields["shard_id"] == "shardId-0"
+        assert fields["cause"] == "child"
+        assert "childStuckTimeoutMillis" in str(fields["advice"])
+        assert stage.watchdog.is_stalled(stage.held)
+        await stage.passes(1210)
+        assert stage.events[1:] == [("error", "shard_stalled")] * 2
+        stage.held.progress.done(position(1), 1, 10)
+        stage.held.progress.heard.answer(behind_ms=0, empty=True, now_s=stage.clock.monotonic())
+        await stage.passes(4)
+        assert stage.events[3:] == [("info", "shard_moves_again")]
+        assert not stage.watchdog.is_stalled(stage.held)
+
+    run_virtual(course)
+
+
+def test_a_wait_for_a_parent_is_never_an_error() -> None:
+    async def course() -> None:
+        stage = Stage()
+        stage.held.progress.waits(Cause.PARENT, "shardId-7")
+        await stage.passes(3600 + 1300)
+        assert stage.events == [("warning", "shard_stalled")] * 3
+
+    run_virtual(course)
+
+
+def test_a_stuck_child_is_ended_alone_and_once() -> None:
+    async def course() -> None:
+        stage = Stage(child_stuck_s=30.0)
+        other = Held(Progress(stage.clock.monotonic), key=LeaseKey("shardId-1"))
+        ended: list[str] = []
+        for held, name in ((stage.held, "stuck"), (other, "other")):
+            held.progress.starts()
+            held.progress.child_started(FakeChild(), partial(ended.append, name))
+            held.progress.awaits_records()
+        stage.held.progress.works("processRecords")
+        await stage.passes(29)
+        assert ended == []
+        await stage.passes(60)
+        assert ended == ["stuck"]
+        assert stage.events == [("warning", "child_stuck")]
+
+    run_virtual(course)
+
+
+def test_after_a_pause_of_the_whole_process_nobody_is_called_stalled_at_once() -> None:
+    async def course() -> None:
+        stage = Stage()
+        stage.held.progress.works("processRecords")
+        await stage.passes(100)
+        stage.held.moved_s = stage.clock.monotonic() + 400
+        await anyio.sleep(400)  # nothing ran
+        stage.watchdog.tick(lag_s=400.0)
+        assert stage.events == [("warning", "event_loop_late")]
+        stage.held.progress.done(position(1), 1, 10)
+        await stage.passes(80)
+        assert stage.events[1:] == [("warning", "shard_stalled")], "no answer since, and that is told of"
+
+    run_virtual(course)
+
+
+def test_leases_that_are_not_renewed_are_told_of_once_before_they_are_lost() -> None:
+    async def course() -> None:
+        stage = Stage()
+        await stage.passes(7, renewed=False)
+        assert stage.events == []
+        await stage.passes(2.5, renewed=False)
+        assert stage.events == [("warning", "leases_not_renewed")]
+        stage.watchdog.tick(lag_s=0.0)
+        assert len(stage.events) == 1
+        stage.held.moved_s = stage.clock.monotonic()
+        stage.watchdog.tick(lag_s=0.0)
+        assert stage.events[1:] == [("info", "leases_renewed_again")]
+        stage.held.lost = "another owner"
+        await stage.passes(20, renewed=False)
+        assert len(stage.events) == 2, "what is lost is not renewed rightly"
+
+    run_virtual(course)
+
+
+def test_a_rate_is_of_the_last_seconds() -> None:
+    async def course() -> None:
+        stage = Stage()
+        for number in range(60):
+            stage.held.progress.done(position(number), 1, 1000)
+            await stage.passes(1 if number % 2 else TICK_S + 1)
+        assert 300 < stage.watchdog.bytes_per_s(stage.held.key) < 900
+        stage.board.take_down(stage.held)
+        await stage.passes(3)
+        assert stage.watchdog.bytes_per_s(stage.held.key) == 0
+
+    run_virtual(course)
