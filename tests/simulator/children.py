@@ -63,6 +63,11 @@ class SimChild:
         return 1000 + self.identity.number
 
     @property
+    def stderr_tail(self) -> tuple[str, ...]:
+        """It writes nothing there."""
+        return ()
+
+    @property
     def is_running(self) -> bool:
         """Whether it has not ended yet."""
         return self.status is None

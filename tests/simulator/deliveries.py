@@ -62,6 +62,19 @@ class Incarnation:
         return self.largest or self.told or TRIM_HORIZON
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far the children of one worker have been given a shard.
+
+    Args:
+        place: of the record that comes next.
+        at_s: virtual time at which it came so far.
+    """
+
+    place: int
+    at_s: float
+
+
 class Deliveries:
     """All children of a run; each method reports a violation where its rule is broken."""
 
@@ -72,6 +85,7 @@ class Deliveries:
         self._children = 0
         self._asked: dict[tuple[str, str], set[ExtendedSequenceNumber]] = {}
         self.last_delivery_s: dict[str, float] = {}
+        self.reached: dict[tuple[str, str], Reached] = {}
         self.latency_most_s = 0.0
         self.accepted = 0
         self.refused: dict[str, int] = {}
@@ -133,6 +147,7 @@ class Deliveries:
             shard.delivered(place)
         if records:
             child.largest = _position(records[-1])
+            self._reach(child)
         self._trace.note(child.worker_id, "delivered", f"{child.shard_id} {len(records)} to {child.largest}")
 
     def shard_ended(self, child: Incarnation) -> None:
@@ -176,6 +191,11 @@ class Deliveries:
     def was_asked(self, shard_id: str, worker_id: str, position: ExtendedSequenceNumber) -> bool:
         """Whether a child of this worker asked for this position of this shard."""
         return position in self._asked.get((shard_id, worker_id), ())
+
+    def _reach(self, child: Incarnation) -> None:
+        known = self.reached.get((child.worker_id, child.shard_id))
+        if child.next_place is not None and (known is None or child.next_place > known.place):
+            self.reached[child.worker_id, child.shard_id] = Reached(child.next_place, now())
 
     def _check_parents(self, child: Incarnation) -> None:
         for parent in self._truth.shards[child.shard_id].parents:

@@ -19,6 +19,8 @@ from kcl_daemon.config.stream_settings import ListedStream, StreamsSettings
 from kcl_daemon.errors import Throttled, Unavailable
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import Cpu, Kinesis, StreamRef, Table, Tables
+from kcl_daemon.progress.rules import Limits
+from kcl_daemon.progress.watchdog import Watchdog
 from kcl_daemon.shards.shard import InitialPosition
 from kcl_daemon.worker.worker import Worker
 from tests.simulator.chance import Chance
@@ -43,6 +45,17 @@ from tests.simulator.violation import report
 
 # A call that began in trouble has ended by then, in production by its own time-outs.
 _ECHO_S: Final = 60.0
+CLOSE_LIMITS: Final = Limits(
+    starting_s=10.0,
+    child_s=20.0,
+    restart_s=40.0,
+    kinesis_s=15.0,
+    dynamodb_s=15.0,
+    parent_s=60.0,
+    stream_s=20.0,
+    lease_s=60.0,
+    answer_s=12.0,
+)
 _NAMES: Final = {Kind.OURS: "worker", Kind.JAVA: "java"}
 
 
@@ -74,6 +87,12 @@ class SimWorker:
     def worker_id(self) -> str:
         """Its name in the tables."""
         return self.life.worker_id
+
+    @property
+    def watchdog(self) -> Watchdog | None:
+        """Of a worker of ours that runs; None: there is none."""
+        ours = self._worker
+        return ours.loops.watchdog if isinstance(ours, Worker) and ours.started.is_set() else None
 
     @property
     def is_living(self) -> bool:
@@ -196,7 +215,9 @@ class Fleet:
 
         def make() -> Worker | JavaWorker:
             if kind is Kind.OURS:
-                return build(settings, adapters)
+                ours = build(settings, adapters)
+                _watch_closely(ours, self._plan)
+                return ours
             return JavaWorker(self._java_host(settings, adapters, clock, chance.fork("java")))
 
         worker = SimWorker(
@@ -232,6 +253,13 @@ class Fleet:
         return kind(table, life=life, network=self._network, observer=self._observer)
 
 
+def _watch_closely(worker: object, plan: Plan) -> None:
+    """A run takes minutes: with the limits of the house hardly any shard would stand still for long enough."""
+    if not plan.is_quiet and isinstance(worker, Worker):  # not one that a test has put in its place
+        watchdog = worker.loops.watchdog
+        watchdog.limits = replace(CLOSE_LIMITS, child_stuck_s=watchdog.limits.child_stuck_s)
+
+
 def _no_figures(_worker_id: str) -> Cpu | None:
     """A worker on a system without CPU figures."""
     return None
@@ -244,7 +272,10 @@ def worker_settings(worker_id: str, plan: Plan) -> Settings:
         stream_name="" if plan.streams else STREAM_NAME,
         streams=_streams(plan),
         child=ChildSettings(
-            command=("child",), timeout_s=plan.child_timeout_s, call_for_empty=plan.calls_for_empty
+            command=("child",),
+            timeout_s=plan.child_timeout_s,
+            stuck_timeout_ms=None if plan.child_stuck_s is None else int(plan.child_stuck_s * 1000),
+            call_for_empty=plan.calls_for_empty,
         ),
         leases=plan.leases,
         retrieval=plan.retrieval,

@@ -313,6 +313,7 @@ class Plan:
         streams_settings: settings of the workers; without a list or a filter they are given the names.
         java_names_entities: Java workers write what 3.5 writes into separate tables, else what 3.4 writes.
         java_reports_cpu: Java workers report CPU figures.
+        child_stuck_s: how long a child may work without a new checkpoint; None: for ever.
     """
 
     shards: int
@@ -350,3 +351,4 @@ class Plan:
     streams_settings: StreamsSettings = field(default_factory=StreamsSettings)
     java_names_entities: bool = False
     java_reports_cpu: bool = False
+    child_stuck_s: float | None = None

@@ -16,6 +16,7 @@ from tests.simulator.chance import Chance
 from tests.simulator.liveness import LOOK_S
 from tests.simulator.loop import current_loop, now, run_virtual
 from tests.simulator.plan import Kind, Plan
+from tests.simulator.progress import ProgressRules
 from tests.simulator.trace import Trace, Write
 from tests.simulator.violation import Violation
 from tests.simulator.world import Sabotage, World
@@ -118,8 +119,16 @@ class _Course:
     async def run(self) -> None:
         loop = current_loop()
         self.world = world = World(self._plan, self._chance, self._trace, self._sabotage)
+        told = ProgressRules(
+            truth=world.truth,
+            rules=world.rules,
+            deliveries=world.deliveries,
+            trace=self._trace,
+            workers=lambda: world.fleet.living,
+        )
         try:
             world.begin()
+            told.begin()
             await anyio.sleep(self._plan.calm_at_s)
             world.calm_down()
             while now() < self._plan.ends_at_s:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Value, Written
-from kcl_daemon.ports import Fetched, Kinesis, ReadFrom, StreamRef, StreamSummary, Table, TableState
+from kcl_daemon.ports import Fetched, Kinesis, Log, ReadFrom, StreamRef, StreamSummary, Table, TableState
 from kcl_daemon.ports_fan_out import Pushed
 from kcl_daemon.retrieval.payload import Payload
 from kcl_daemon.shards.shard import InitialPosition, Shard
@@ -145,6 +145,44 @@ class SeesNoRows(TableWrapper):
     async def scan(self) -> list[Row]:
         """Nothing."""
         return []
+
+
+class ShowsNothingFinished(TableWrapper):
+    """Who asks for one row is told that its shard has just begun."""
+
+    async def get(self, key: str) -> Row | None:
+        """Without the end of the shard."""
+        row = await self._table.get(key)
+        if row is None or row.get("checkpoint") != "SHARD_END":
+            return row
+        return {**row, "checkpoint": "TRIM_HORIZON"}
+
+
+class KeepsSilent:
+    """A log in which the word that a shard stands still gets lost."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def bind(self, **fields: object) -> Log:
+        """As the port says."""
+        return KeepsSilent(self._log.bind(**fields))
+
+    def debug(self, event: str, /, **fields: object) -> object:
+        """As the port says."""
+        return self._log.debug(event, **fields)
+
+    def info(self, event: str, /, **fields: object) -> object:
+        """As the port says."""
+        return self._log.info(event, **fields)
+
+    def warning(self, event: str, /, **fields: object) -> object:
+        """All but that."""
+        return None if event == "shard_stalled" else self._log.warning(event, **fields)
+
+    def error(self, event: str, /, **fields: object) -> object:
+        """All but that."""
+        return None if event == "shard_stalled" else self._log.error(event, **fields)
 
 
 class KinesisWrapper:

@@ -47,6 +47,7 @@ from tests.simulator.reshaping import (
     reshard_unseen,
     shard_end_killed,
 )
+from tests.simulator.stalls import stalled
 from tests.simulator.upgrades import rolled_back, upgrade_2x
 
 # A child that failed often is restarted after a minute; then it still has to do its work.
@@ -347,6 +348,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         streams_by_hundreds,
         mixed_fleet,
         mixed_fleet_troubled,
+        stalled,
         everything,
     )
 }

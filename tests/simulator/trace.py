@@ -16,6 +16,12 @@ from tests.simulator.violation import report
 Write = Callable[[str], None]
 # What a worker says when it has met a fault of its own.
 _MUST_NEVER_HAPPEN: Final = frozenset({"consumer_crashed"})
+_STALLED: Final = "shard_stalled"
+
+
+def lease_name(bound: dict[str, object]) -> str:
+    """The lease key that the fields of a shard's log make."""
+    return ":".join(str(bound[name]) for name in ("stream", "shard_id") if name in bound)
 
 
 class Trace:
@@ -29,6 +35,8 @@ class Trace:
         self._write = write
         self._digest = blake2b(digest_size=16)
         self.warnings: Counter[str] = Counter()
+        self.stalls: dict[tuple[str, str], float] = {}
+        """Virtual time of the last `shard_stalled` of each worker and shard."""
 
     @property
     def digest(self) -> str:
@@ -50,6 +58,8 @@ class Trace:
             report(event, f"{who}: {bound | fields}")
         if level in {"warning", "error"}:
             self.warnings[f"{level} {event}"] += 1
+        if event == _STALLED:
+            self.stalls[who, lease_name(bound)] = now()
         if self._write is not None:
             shown = " ".join(f"{name}={value}" for name, value in (bound | fields).items())
             self._write(f"{now():10.3f}  {who:<12} {level:<8} {event:<24} {shown}")

@@ -1,0 +1,216 @@
+"""The rules of being told: no shard stands still without a cause that is true and, past its limit, without an event.
+
+Owns, for each lease that a worker of ours holds, since when it should have got on. Takes the worker's word only for the
+cause; whether the shard gets on, and whether the cause can be true, it knows from the stream, the children and the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from kcl_daemon.leases.lease import LeaseKey
+from kcl_daemon.progress.board import Watched
+from kcl_daemon.progress.cause import Cause
+from kcl_daemon.progress.rules import Seen, see
+from kcl_daemon.progress.watchdog import Watchdog
+from kcl_protocol.sequence import ExtendedSequenceNumber
+from tests.simulator.clock import SimClock
+from tests.simulator.deliveries import Deliveries
+from tests.simulator.life import Life
+from tests.simulator.loop import current_loop, now
+from tests.simulator.rows import LeaseTableRules
+from tests.simulator.trace import Trace
+from tests.simulator.truth import ShardTruth, Truth
+from tests.simulator.violation import report
+
+LOOK_S: Final = 2.0
+# The worker knows of a batch when it is done, we when it is given; and it looks every two seconds.
+_SLACK_S: Final = 15.0
+# After a pause the watchdog waits a minute before it judges again.
+_AFTER_PAUSE_S: Final = 65.0
+# A question that is not answered is asked again, several times at worst.
+# No limit is shorter, and nobody takes longer than this to do what he was given.
+LEAST_S: Final = 4.0
+# Where it waits for one after the other, each time not for too long, and its children fail.
+_ALL_IN_TURN_S: Final = 150.0
+_UNNOTICED_S: Final = 60.0
+
+
+class Looked(Protocol):
+    """A worker, as far as it is looked at."""
+
+    @property
+    def worker_id(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def life(self) -> Life:
+        """Whether it is paused."""
+        ...
+
+    @property
+    def clock(self) -> SimClock:
+        """As it sees the time."""
+        ...
+
+    @property
+    def watchdog(self) -> Watchdog | None:
+        """None where it is none of ours, or has not begun to work."""
+        ...
+
+
+@dataclass(slots=True)
+class _Standing:
+    """A lease that does not get on.
+
+    Args:
+        watched: under which it is held; another one begins anew.
+        state: what would have changed if it had got on.
+        since_s: virtual time since when.
+        cause: what it last said.
+        cause_since_s: since when it says so.
+        parents_finished_s: since when it has no parents to wait for; None: it has.
+    """
+
+    watched: Watched
+    state: tuple[object, ...]
+    since_s: float
+    cause: Cause
+    cause_since_s: float
+    parents_finished_s: float | None = None
+
+
+class ProgressRules:
+    """Looks at every worker of ours now and then.
+
+    Args:
+        workers: those that live.
+    """
+
+    def __init__(
+        self,
+        *,
+        truth: Truth,
+        rules: LeaseTableRules,
+        deliveries: Deliveries,
+        trace: Trace,
+        workers: Callable[[], Sequence[Looked]],
+    ) -> None:
+        self._truth = truth
+        self._rules = rules
+        self._deliveries = deliveries
+        self._trace = trace
+        self._workers = workers
+        self._standing: dict[tuple[str, str], _Standing] = {}
+        self._excused_until_s: dict[str, float] = {}
+        self._looked_s = 0.0
+
+    def begin(self) -> None:
+        """Look from now on, to the end of the run."""
+        self.look()
+        current_loop().after(LOOK_S, self.begin)
+
+    def look(self) -> None:
+        """Report whatever stands still silently, or with a cause that cannot be."""
+        self._judge_words()
+        before, self._standing = self._standing, {}
+        for worker in self._workers():
+            if worker.life.is_paused:
+                self._excused_until_s[worker.worker_id] = now() + _AFTER_PAUSE_S
+            watchdog = worker.watchdog
+            if watchdog is None or now() < self._excused_until_s.get(worker.worker_id, 0.0):
+                continue
+            for watched in watchdog.board.shards:
+                if watched.lost is None:
+                    self._look_at(worker, watchdog, watched, before.get((worker.worker_id, watched.key)))
+
+    def _look_at(
+        self, worker: Looked, watchdog: Watchdog, watched: Watched, before: _Standing | None
+    ) -> None:
+        shard = self._truth.shards.get(watched.key)
+        stored = self._rules.checkpoint_of(watched.key)
+        if shard is None or shard.gone_s is not None or not self._has_work(shard, stored):
+            return
+        if self._rules.was_forgotten(watched.key):
+            return  # somebody deleted the row; the worker is about to find out
+        seen = see(watched.progress, watchdog.limits, worker.clock.monotonic())
+        reached = self._deliveries.reached.get((worker.worker_id, watched.key))
+        state = (reached, stored, shard.is_closed)
+        if before is None or before.watched is not watched or before.state != state:
+            if before is None or before.watched is not watched:
+                # It is read anew from its checkpoint: that counts again.
+                self._deliveries.reached.pop((worker.worker_id, watched.key), None)
+                state = (None, stored, shard.is_closed)
+            standing = _Standing(watched, state, now(), seen.cause, now())
+        else:
+            standing = before
+            if standing.cause is Cause.PARENT is not seen.cause:
+                standing.since_s = now()  # it did not have to get on before
+            if standing.cause is not seen.cause:
+                standing.cause, standing.cause_since_s = seen.cause, now()
+        self._standing[worker.worker_id, watched.key] = standing
+        self._judge(worker, watchdog, shard, standing, seen)
+
+    def _judge_words(self) -> None:
+        """Whether those that were said to stand still did."""
+        for (worker_id, key), told_s in self._trace.stalls.items():
+            reached = self._deliveries.reached.get((worker_id, key))
+            if told_s > self._looked_s and reached is not None and told_s - LEAST_S < reached.at_s <= told_s:
+                report(
+                    "false_alarm",
+                    f"{worker_id} says that {key} stands still, it got on at {reached.at_s:.3f}",
+                )
+        self._looked_s = now()
+
+    def _has_work(self, shard: ShardTruth, stored: ExtendedSequenceNumber | None) -> bool:
+        """Whether there is something to do in a shard, and everybody might know by now."""
+        if stored is None or stored.is_shard_end:
+            return False
+        if not shard.all_delivered:
+            # Where reading begins at the latest record, nobody knows what is to be delivered until something was.
+            return any(shard.deliveries) or not stored.sequence_number.startswith("LATEST")
+        return shard.is_closed
+
+    def _judge(
+        self, worker: Looked, watchdog: Watchdog, shard: ShardTruth, standing: _Standing, seen: Seen
+    ) -> None:
+        for_s, says_s = now() - standing.since_s, now() - standing.cause_since_s
+        what = f"{worker.worker_id} says of {shard.shard_id} that it waits for {seen.cause.value}"
+        if seen.cause is Cause.NOTHING_NEW:
+            if says_s > watchdog.limits.answer_s + _SLACK_S and not shard.all_delivered:
+                number = shard.numbers[shard.first_missing]
+                written_s = shard.written_at_s[shard.first_missing]
+                if now() - written_s > watchdog.limits.answer_s + _SLACK_S:
+                    report("false_nothing_new", f"{what}, but {number} comes next")
+        elif seen.cause is Cause.PARENT:
+            if self._waits_for_parent(shard):
+                standing.parents_finished_s = None
+            elif standing.parents_finished_s is None:
+                standing.parents_finished_s = now()
+            elif now() - standing.parents_finished_s > _UNNOTICED_S:
+                report("false_parent", f"{what}, but its parents are finished")
+        elif seen.cause is Cause.STREAM and says_s > _UNNOTICED_S:
+            report("false_stream", f"{what}, but the stream is there")
+        limit_s = watchdog.limits.of(seen.cause)
+        is_one_wait = limit_s is not None and says_s > limit_s + _SLACK_S
+        if not is_one_wait and (for_s <= _ALL_IN_TURN_S or seen.cause is Cause.PARENT):
+            return
+        told_s = self._trace.stalls.get((worker.worker_id, LeaseKey(shard.shard_id)))
+        if told_s is None or not watchdog.is_stalled(standing.watched):
+            report("silent_stall", f"{what}, has not got on for {for_s:.0f} s, and nothing was logged")
+
+    def _waits_for_parent(self, shard: ShardTruth) -> bool:
+        """Whether it waits rightly: for its own parents, or at its end for the other parent of a merged shard."""
+        names = {*shard.parents}
+        for child in self._truth.shards.values():
+            if shard.shard_id in child.parents:
+                names.update(child.parents)
+        names.discard(shard.shard_id)
+        return any(not self._is_finished(name) for name in names)
+
+    def _is_finished(self, shard_id: str) -> bool:
+        stored = self._rules.checkpoint_of(shard_id)
+        return stored.is_shard_end if stored is not None else shard_id not in self._truth.shards

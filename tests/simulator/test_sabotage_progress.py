@@ -1,0 +1,92 @@
+"""The rules of being told, seen to fail: a worker that keeps silent, or that names a cause that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from kcl_daemon.app import Adapters, build
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.progress.rules import Limits
+from kcl_daemon.worker.worker import Worker
+from tests.simulator import fleet
+from tests.simulator.habits import Habits, Mischief, Nursery
+from tests.simulator.life import Service
+from tests.simulator.plan import CutOff, Plan, Planned, Split, Start
+from tests.simulator.runner import run_plan
+from tests.simulator.sabotage import KeepsSilent, KinesisWrapper, ShowsNothingFinished, gives_nothing
+from tests.simulator.world import Sabotage
+
+
+def plan(nursery: Nursery, *happenings: Planned) -> Plan:
+    """One worker; children behave after a while, so a plan is good for one run."""
+    return Plan(
+        shards=2,
+        records_per_s=8.0,
+        happenings=(Planned(0.0, Start()), *happenings),
+        calm_at_s=240.0,
+        ends_at_s=400.0,
+        bound_s=150.0,
+        nursery=nursery,
+        child_stuck_s=60.0,
+    )
+
+
+def good(*happenings: Planned) -> Plan:
+    return plan(Nursery(habits=Habits()), *happenings)
+
+
+def bad(kind: Mischief, probability: float) -> Plan:
+    return plan(Nursery(habits=Habits(), mischief={kind: probability}))
+
+
+STALLS: dict[str, Callable[[], Plan]] = {
+    "kinesis": lambda: good(Planned(30.0, CutOff(0, Service.KINESIS, 120.0))),
+    "restart": lambda: bad(Mischief.EXIT, 1.0),
+    "child": lambda: bad(Mischief.HANG, 0.2),
+}
+
+
+def violation(plan: Plan, sabotage: Sabotage | None = None) -> str | None:
+    found = run_plan(plan, scenario="sabotage", seed=1, sabotage=sabotage).violation
+    return None if found is None else found.name
+
+
+@pytest.mark.parametrize("cause", list(STALLS))
+def test_a_stall_is_noticed_where_the_log_does_not_tell_of_it(
+    cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert violation(STALLS[cause]()) is None
+
+    def silent(settings: Settings, adapters: Adapters) -> Worker:
+        return build(settings, replace(adapters, log=KeepsSilent(adapters.log)))
+
+    monkeypatch.setattr(fleet, "build", silent)
+    assert violation(STALLS[cause]()) == "silent_stall"
+
+
+def test_nothing_new_where_there_are_records_is_noticed() -> None:
+    nothing = Sabotage(kinesis=partial(KinesisWrapper, alter=gives_nothing))
+    assert violation(good(), nothing) == "false_nothing_new"
+
+
+def test_a_parent_that_is_finished_is_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = Planned(40.0, Split(0))
+    assert violation(good(split)) is None
+
+    def blind(settings: Settings, adapters: Adapters) -> Worker:
+        tables = replace(adapters.tables, leases=ShowsNothingFinished(adapters.tables.leases))
+        return build(settings, replace(adapters, tables=tables))
+
+    monkeypatch.setattr(fleet, "build", blind)
+    assert violation(good(split)) == "false_parent"
+
+
+def test_a_word_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hasty = Limits(child_s=0.1)
+    slow = plan(Nursery(habits=Habits(process_s=(2.5, 3.5))))
+    monkeypatch.setattr(fleet, "CLOSE_LIMITS", hasty)
+    assert violation(slow) == "false_alarm"
