@@ -186,9 +186,7 @@ class FanOutReader:
         await self._put(batch)
 
     def _hear(self, pushed: Pushed, *, empty: bool) -> None:
-        self._heard.answer(
-            behind_ms=pushed.millis_behind_latest, empty=empty, now_s=self._clock.monotonic()
-        )
+        self._heard.answer(behind_ms=pushed.millis_behind_latest, empty=empty, now_s=self._clock.monotonic())
 
     def _troubled(self, reason: str | None) -> None:
         self._heard.trouble = reason
