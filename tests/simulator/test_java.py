@@ -43,8 +43,8 @@ def plan(*happenings: Planned, bound_s: float = 270.0) -> Plan:
     )
 
 
-def outcome(of: Plan) -> Outcome:
-    return run_plan(of, scenario="java", seed=1)
+def outcome(of: Plan, seed: int = 1) -> Outcome:
+    return run_plan(of, scenario="java", seed=seed)
 
 
 def java_fleet(what: Happening, shows: str) -> tuple[tuple[str, ...], float]:
@@ -104,7 +104,8 @@ def test_a_worker_of_ours_that_ignores_counters_is_noticed_beside_java(
     )
     assert outcome(troubled).violation is None
     monkeypatch.setattr(fleet, "build", without_counter_conditions)
-    found = outcome(troubled).violation
+    # Two writes must meet: chance has it so in most runs, not in each.
+    found = next(filter(None, (outcome(troubled, seed).violation for seed in SEEDS)), None)
     assert found is not None
     assert found.name in {"counter", "checkpoint_by_stranger", "checkpoint_backwards", "owner_switches"}
 

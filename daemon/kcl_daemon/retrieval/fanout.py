@@ -165,15 +165,15 @@ class FanOutReader:
         """Put an event before the child; back when there is room for another one."""
         self._remember(pushed)
         payload = self._source.undelivered(pushed.payload)
-        self._heard.answer(
-            behind_ms=pushed.millis_behind_latest,
-            empty=not payload and pushed.continuation is not None,
-            now_s=self._clock.monotonic(),
-        )
+        self._hear(pushed, empty=not payload and pushed.continuation is not None)
         opening = self._source.opening(payload, self._troubled)
         if opening is not None:
+            gave = False
             while (part := await opening.next()) is not None:
+                gave = True
                 await self._deliver(part, pushed.millis_behind_latest)
+            if not gave:
+                self._hear(pushed, empty=pushed.continuation is not None)
         elif payload:
             await self._deliver(payload, pushed.millis_behind_latest)
         elif self._tells_empty:
@@ -184,6 +184,9 @@ class FanOutReader:
         batch = Batch(payload, behind_ms, hold.release)
         hold.resize(batch.size_bytes)
         await self._put(batch)
+
+    def _hear(self, pushed: Pushed, *, empty: bool) -> None:
+        self._heard.answer(behind_ms=pushed.millis_behind_latest, empty=empty, now_s=self._clock.monotonic())
 
     def _troubled(self, reason: str | None) -> None:
         self._heard.trouble = reason

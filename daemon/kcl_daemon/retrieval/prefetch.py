@@ -241,11 +241,11 @@ class Prefetch:
             if number:
                 await checkpoint()  # a million user records in aggregates would hold up renewals
             payload = self._source.undelivered(part)
-            is_empty = is_empty and not payload
             opening = self._source.opening(payload, self._troubled)
             if opening is not None:
-                await self._put_opened(opening, behind_ms, whole.size_bytes)
+                is_empty = not await self._put_opened(opening, behind_ms, whole.size_bytes) and is_empty
             elif payload:
+                is_empty = False
                 self._put(self._batch(payload, behind_ms))
         self._heard.answer(behind_ms=behind_ms, empty=is_empty, now_s=self._iterator_at_s)
         # Empty answers must not take the place of full ones.
@@ -257,14 +257,17 @@ class Prefetch:
             self._put(EndOfShard(fetched.child_shards))
         return Answered(len(whole), whole.data_bytes, behind_ms)
 
-    async def _put_opened(self, opening: Opening, behind_ms: int | None, whole_bytes: int) -> None:
-        """Records that may grow when they are opened: part by part, each when there is room for it."""
+    async def _put_opened(self, opening: Opening, behind_ms: int | None, whole_bytes: int) -> bool:
+        """Records that may grow when they are opened: part by part, each when there is room; whether there were any."""
+        gave = False
         if self._hold is not None:
             self._hold.resize(whole_bytes)  # it may be held for long
         while (payload := await opening.next()) is not None:
             while not self._has_room():
                 await self._wait_for_taker()
             self._put(self._batch(payload, behind_ms))
+            gave = True
+        return gave
 
     def _troubled(self, reason: str | None) -> None:
         self._heard.trouble = reason
