@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
+from kcl_daemon.app_common import Adapters, Common
+from kcl_daemon.app_migrations import migrator_of, versions_of
 from kcl_daemon.app_progress import watchdog_of
+from kcl_daemon.app_reports import reporter_of
 from kcl_daemon.app_streams import streams_of, syncer_of
 from kcl_daemon.assignment.taking import TakingOptions
 from kcl_daemon.config.settings import Settings
@@ -18,75 +21,42 @@ from kcl_daemon.coordination.discovery import Discovery
 from kcl_daemon.coordination.elector import Elector, Surroundings
 from kcl_daemon.coordination.farewell import Farewell
 from kcl_daemon.coordination.gate import Gate
+from kcl_daemon.coordination.gauges import Gauges, Watched
 from kcl_daemon.coordination.keeper import LeaseKeeper
 from kcl_daemon.coordination.malformed import MalformedRows
-from kcl_daemon.coordination.many_streams import ManyStreams
 from kcl_daemon.coordination.many_syncer import ManySyncer
 from kcl_daemon.coordination.nudge import Signal
 from kcl_daemon.coordination.overview import Overview
-from kcl_daemon.coordination.reporter import Reporter
 from kcl_daemon.coordination.shuffle import ShuffleLeader
 from kcl_daemon.coordination.strategies import strategies
-from kcl_daemon.coordination.streams import OneStream, refuse_other_kind
+from kcl_daemon.coordination.streams import refuse_other_kind
 from kcl_daemon.coordination.sweeper import Sweeper
 from kcl_daemon.coordination.switchboard import Gates, Switchboard
 from kcl_daemon.coordination.syncer import Syncer
-from kcl_daemon.coordination.table_migrator import Means, TableMigrator
 from kcl_daemon.coordination.tables import ApplicationTables
 from kcl_daemon.coordination.taker import Taker
-from kcl_daemon.coordination.timings import Timings, timings
+from kcl_daemon.coordination.timings import timings
 from kcl_daemon.coordination.upgrader import Upgrader
-from kcl_daemon.coordination.versions import Versions
-from kcl_daemon.cpu.sampler import CpuSampler
-from kcl_daemon.leases.client_version import ClientVersion
+from kcl_daemon.leases.client_version import ClientVersion, ClientVersionConfig
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import (
-    Children,
-    Clock,
-    Cpu,
-    Kinesis,
     Log,
-    Randomness,
-    Tables,
-    Transactions,
 )
-from kcl_daemon.ports_failures import DeadLetters
-from kcl_daemon.ports_fan_out import FanOut
-from kcl_daemon.ports_schemas import Schemas
 from kcl_daemon.progress.board import Board
 from kcl_daemon.retrieval.readers import Readers
 from kcl_daemon.shards.lineage import parents_first
 from kcl_daemon.worker.worker import Loops, Worker
 
-
-@dataclass(frozen=True, slots=True)
-class Adapters:
-    """The world: real, or simulated.
-
-    Args:
-        cpu: None where this system has no figure to go by.
-        fan_out: None where shards can only be polled.
-        schemas: None where no schema registry is asked.
-        dead_letters: None where the settings name no place for them.
-    """
-
-    clock: Clock
-    randomness: Randomness
-    kinesis: Kinesis
-    tables: Tables
-    transactions: Transactions
-    children: Children
-    log: Log
-    cpu: Cpu | None = None
-    fan_out: FanOut | None = None
-    schemas: Schemas | None = None
-    dead_letters: DeadLetters | None = None
+__all__ = ["Adapters", "build"]
 
 
 def build(settings: Settings, adapters: Adapters) -> Worker:
     """A worker that is ready to run. Touches nothing yet."""
     log = adapters.log.bind(worker_id=settings.worker_id)
-    tables = ApplicationTables(adapters.tables, settings=settings.tables, clock=adapters.clock, log=log)
+    meters = adapters.meters
+    tables = ApplicationTables(
+        adapters.tables, settings=settings.tables, clock=adapters.clock, log=log, meters=meters
+    )
     adapters = replace(adapters, tables=tables.tables)
     streams = streams_of(settings, adapters.kinesis, adapters.clock, log)
     worker = Worker(
@@ -96,8 +66,9 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
         clock=adapters.clock,
         log=log,
         start_pause_s=settings.leases.start_backoff_ms / 1000,
+        meters=meters,
     )
-    common = _Common(
+    common = Common(
         me=WorkerId(settings.worker_id),
         settings=settings,
         adapters=adapters,
@@ -107,6 +78,7 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
         malformed=MalformedRows(log),
         worker=worker,
         streams=streams,
+        readers=_readers(settings, adapters, log),
     )
     loops, nudge = _loops(common)
     parts = ConsumerParts(
@@ -120,7 +92,8 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
         clock=adapters.clock,
         randomness=adapters.randomness,
         log=log,
-        readers=_readers(settings, adapters, log),
+        readers=common.readers,
+        meters=meters,
         shard_finished=Signal(adapters.clock),
         on_leases_created=nudge,
         on_lease_written=loops.discovery.take_assigned,
@@ -144,22 +117,7 @@ def _readers(settings: Settings, adapters: Adapters, log: Log) -> Readers:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Common:
-    """What most parts are made from."""
-
-    me: WorkerId
-    settings: Settings
-    adapters: Adapters
-    tables: ApplicationTables
-    periods: Timings
-    log: Log
-    malformed: MalformedRows
-    worker: Worker
-    streams: OneStream | ManyStreams
-
-
-def _loops(common: _Common) -> tuple[Loops, Callable[[], None]]:
+def _loops(common: Common) -> tuple[Loops, Callable[[], None]]:
     """All loops, and what to call when there are leases that nobody has."""
     tables, clock, log = common.adapters.tables, common.adapters.clock, common.log
     keeper = LeaseKeeper(
@@ -169,6 +127,7 @@ def _loops(common: _Common) -> tuple[Loops, Callable[[], None]]:
         timings=common.periods,
         log=log,
         randomness=common.adapters.randomness,
+        meters=common.adapters.meters,
     )
     overview = _overview(common)
     bulletin = Bulletin(clock=clock, timings=common.periods)
@@ -178,11 +137,17 @@ def _loops(common: _Common) -> tuple[Loops, Callable[[], None]]:
     assigner = _assigner(common, overview, elector, discovery, watchdog.board)
     shuffle = ShuffleLeader(worker_id=common.me, clock=clock, log=log)
     taker = _taker(common, keeper, shuffle)
-    reporter, sampler = _reporter(common)
+    reporter, sampler = reporter_of(common)
     upgrader = Upgrader(
-        tables=tables, overview=overview, leader=shuffle, worker_id=common.me, clock=clock, log=log
+        tables=tables,
+        overview=overview,
+        leader=shuffle,
+        worker_id=common.me,
+        clock=clock,
+        log=log,
+        meters=common.adapters.meters,
     )
-    migrator = _migrator(common, overview, elector, reporter)
+    migrator = migrator_of(common, overview, elector, reporter)
     gates = Gates(
         reporter=Gate(reporter.run),
         sampler=None if sampler is None else Gate(sampler.run),
@@ -195,7 +160,7 @@ def _loops(common: _Common) -> tuple[Loops, Callable[[], None]]:
         migrator=Gate(migrator.run),
     )
     switchboard = Switchboard(gates, keeper=keeper, elector=elector, shuffle=shuffle)
-    versions = _versions(common, switchboard)
+    versions = versions_of(common, switchboard)
     upgrader.on_upgraded(versions.nudge)
     migrator.only_when(lambda: versions.version is ClientVersion.V3X)
 
@@ -216,11 +181,23 @@ def _loops(common: _Common) -> tuple[Loops, Callable[[], None]]:
         farewell=_farewell(common, keeper, overview, elector),
         overview=overview,
         watchdog=watchdog,
+        gauges=_gauges(common, Watched(keeper, elector, shuffle, versions)),
     )
     return loops, nudge
 
 
-def _overview(common: _Common) -> Overview:
+def _gauges(common: Common, watched: Watched) -> Gauges:
+    return Gauges(
+        watched,
+        may_change=common.settings.leases.client_version_config is not ClientVersionConfig.V3X,
+        in_hand=lambda: common.readers.in_hand_bytes,
+        period_s=common.periods.renew_s,
+        meters=common.adapters.meters,
+        clock=common.adapters.clock,
+    )
+
+
+def _overview(common: Common) -> Overview:
     depth_most = common.settings.shards.waiting_generations_most
     return Overview(
         worker_id=common.me,
@@ -233,7 +210,7 @@ def _overview(common: _Common) -> Overview:
     )
 
 
-def _elector(common: _Common, keeper: LeaseKeeper, overview: Overview, bulletin: Bulletin) -> Elector:
+def _elector(common: Common, keeper: LeaseKeeper, overview: Overview, bulletin: Bulletin) -> Elector:
     elector = Elector(
         table=common.tables.routes.lock,
         worker_id=common.me,
@@ -255,7 +232,7 @@ def _elector(common: _Common, keeper: LeaseKeeper, overview: Overview, bulletin:
     return elector
 
 
-def _farewell(common: _Common, keeper: LeaseKeeper, overview: Overview, elector: Elector) -> Farewell:
+def _farewell(common: Common, keeper: LeaseKeeper, overview: Overview, elector: Elector) -> Farewell:
     chosen = strategies(common.settings)
     return Farewell(
         worker_id=common.me,
@@ -270,7 +247,7 @@ def _farewell(common: _Common, keeper: LeaseKeeper, overview: Overview, elector:
     )
 
 
-def _discovery(common: _Common, keeper: LeaseKeeper, elector: Elector, bulletin: Bulletin) -> Discovery:
+def _discovery(common: Common, keeper: LeaseKeeper, elector: Elector, bulletin: Bulletin) -> Discovery:
     return Discovery(
         table=common.adapters.tables.leases,
         worker_id=common.me,
@@ -282,10 +259,11 @@ def _discovery(common: _Common, keeper: LeaseKeeper, elector: Elector, bulletin:
         leading=lambda: elector.is_leader,
         on_found=common.worker.lease_found,
         bulletin=bulletin,
+        meters=common.adapters.meters,
     )
 
 
-def _syncer(common: _Common) -> Syncer | ManySyncer:
+def _syncer(common: Common) -> Syncer | ManySyncer:
     """One for each of the two ways to lead: they do not share what they remember."""
     adapters = common.adapters
     return syncer_of(
@@ -295,11 +273,12 @@ def _syncer(common: _Common) -> Syncer | ManySyncer:
         kinesis=adapters.kinesis,
         clock=adapters.clock,
         log=common.log,
+        meters=adapters.meters,
     )
 
 
 def _assigner(
-    common: _Common, overview: Overview, elector: Elector, discovery: Discovery, board: Board
+    common: Common, overview: Overview, elector: Elector, discovery: Discovery, board: Board
 ) -> Assigner:
     tables, clock, log = common.adapters.tables, common.adapters.clock, common.log
     return Assigner(
@@ -317,10 +296,11 @@ def _assigner(
         on_seen=discovery.offer,
         on_assigned=discovery.take_assigned,
         on_decided=board.decided,
+        meters=common.adapters.meters,
     )
 
 
-def _taker(common: _Common, keeper: LeaseKeeper, shuffle: ShuffleLeader) -> Taker:
+def _taker(common: Common, keeper: LeaseKeeper, shuffle: ShuffleLeader) -> Taker:
     leases = common.settings.leases
     options = TakingOptions(
         failover_s=common.periods.failover_s,
@@ -341,57 +321,5 @@ def _taker(common: _Common, keeper: LeaseKeeper, shuffle: ShuffleLeader) -> Take
         log=common.log,
         malformed=common.malformed,
         on_found=common.worker.lease_found,
-    )
-
-
-def _versions(common: _Common, switchboard: Switchboard) -> Versions:
-    return Versions(
-        table=common.adapters.tables.coordinator,
-        config=common.settings.leases.client_version_config,
-        worker_id=common.me,
-        switchboard=switchboard,
-        clock=common.adapters.clock,
-        randomness=common.adapters.randomness,
-        call_s=common.periods.call_s,
-        log=common.log,
-    )
-
-
-def _migrator(common: _Common, overview: Overview, elector: Elector, reporter: Reporter) -> TableMigrator:
-    means = Means(overview=overview, transactions=common.adapters.transactions, report=reporter.report)
-    return TableMigrator(
-        routes=common.tables.routes,
-        settings=common.settings.tables,
-        elector=elector,
-        means=means,
-        worker_id=common.me,
-        clock=common.adapters.clock,
-        call_s=common.periods.call_s,
-        log=common.log,
-    )
-
-
-def _reporter(common: _Common) -> tuple[Reporter, CpuSampler | None]:
-    sampler = _sampler(common.settings, common.adapters, common.periods, common.log)
-    reporter = Reporter(
-        table=common.tables.routes.reports,
-        worker_id=common.me,
-        clock=common.adapters.clock,
-        timings=common.periods,
-        log=common.log,
-        cpu_averages=sampler.averages if sampler is not None else tuple,
-    )
-    return reporter, sampler
-
-
-def _sampler(settings: Settings, adapters: Adapters, periods: Timings, log: Log) -> CpuSampler | None:
-    if adapters.cpu is None or settings.balance.disable_worker_metrics:
-        return None
-    return CpuSampler(
-        cpu=adapters.cpu,
-        clock=adapters.clock,
-        randomness=adapters.randomness,
-        log=log,
-        capture_s=periods.capture_s,
-        averages_most=settings.balance.persisted_averages,
+        meters=common.adapters.meters,
     )

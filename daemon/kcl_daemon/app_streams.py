@@ -10,6 +10,7 @@ from kcl_daemon.coordination.stream_watch import StreamWatch
 from kcl_daemon.coordination.streams import OneStream, Stream
 from kcl_daemon.coordination.syncer import Syncer
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Table
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 
 def streams_of(settings: Settings, kinesis: Kinesis, clock: Clock, log: Log) -> OneStream | ManyStreams:
@@ -35,6 +36,7 @@ def syncer_of(
     kinesis: Kinesis,
     clock: Clock,
     log: Log,
+    meters: Meters = NO_METERS,
 ) -> Syncer | ManySyncer:
     """What keeps the leases of all of them complete."""
 
@@ -49,11 +51,12 @@ def syncer_of(
             log=log,
             settings=settings.shards,
             watch=stream.watch,
+            meters=meters,
         )
 
     if isinstance(streams, OneStream):
         return syncer(streams.stream)
     former = FormerStreamsCleaner(
-        table=table, streams=streams, settings=settings.streams, clock=clock, log=log
+        table=table, streams=streams, settings=settings.streams, clock=clock, log=log, meters=meters
     )
-    return ManySyncer(streams=streams, syncer_of=syncer, former=former, log=log)
+    return ManySyncer(streams=streams, syncer_of=syncer, former=former, log=log, meters=meters)

@@ -20,6 +20,7 @@ from kcl_daemon.aws.build import (
     build_transactions,
     open_caller,
 )
+from kcl_daemon.aws.cloudwatch import open_cloudwatch
 from kcl_daemon.aws.dead_letters import open_remote_dead_letters
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.children.options import options_of
@@ -49,6 +50,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
         open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients,
         open_caller(clients, clock) as caller,
         _dead_letters(settings) as dead_letters,
+        open_cloudwatch(settings, clients, log) as cloudwatch,
         ProcessChildren(settings.child.command, log, clock, options_of(settings.child)) as children,
     ):
         choice = choose(root=Path("/"), environment=os.environ, get=MetadataClient().get, clock=clock)
@@ -67,6 +69,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             fan_out=build_fan_out(clients, caller),
             schemas=build_schemas(clients),
             dead_letters=dead_letters,
+            cloudwatch=cloudwatch,
         )
 
 

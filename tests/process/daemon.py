@@ -238,6 +238,7 @@ class Application:
             "initialPositionInStream": "TRIM_HORIZON",
             "kinesisEndpoint": self.local.kinesis_url,
             "dynamoDBEndpoint": self.local.dynamodb_url,
+            "metricsLevel": "NONE",  # the endpoint would count them all
             **(more or {}),
         }
         path = self.directory / f"{worker}.properties"

@@ -14,11 +14,13 @@ from typing import Final
 import anyio
 
 from kcl_daemon.app import Adapters, build
+from kcl_daemon.app_metrics import Runnable, telemetry_of
 from kcl_daemon.config.settings import ChildSettings, Settings
 from kcl_daemon.config.stream_settings import ListedStream, StreamsSettings
 from kcl_daemon.errors import Throttled, Unavailable
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import Cpu, Kinesis, StreamRef, Table, Tables
+from kcl_daemon.ports_metrics import CloudWatch
 from kcl_daemon.progress.rules import Limits
 from kcl_daemon.progress.watchdog import Watchdog
 from kcl_daemon.shards.shard import InitialPosition
@@ -66,7 +68,7 @@ class SimWorker:
     def __init__(
         self,
         life: Life,
-        make: Callable[[], Worker | JavaWorker],
+        make: Callable[[], Runnable],
         *,
         kind: Kind,
         clock: SimClock,
@@ -82,7 +84,7 @@ class SimWorker:
         self.stop_asked_at_s: float | None = None
         self.ended: Promise[None] = Promise()
         self._make = make
-        self._worker: Worker | JavaWorker | None = None
+        self._worker: Runnable | None = None
 
     @property
     def worker_id(self) -> str:
@@ -173,6 +175,7 @@ class Fleet:
         self.calm_since_s: float | None = None
         self.workers: list[SimWorker] = []
         self.cpu_of: Callable[[str], Cpu | None] = _no_figures
+        self.cloudwatch: CloudWatch | None = None
         self.client_version_config = plan.leases.client_version_config
         self.migrate_all = plan.tables.migrate_all
 
@@ -212,16 +215,18 @@ class Fleet:
             dead_letters=SimDeadLetters(
                 life, chance=chance.fork("dead letters"), deliveries=self._deliveries
             ),
+            cloudwatch=self.cloudwatch,
         )
         leases = replace(self._plan.leases, client_version_config=self.client_version_config)
         tables = replace(self._plan.tables, migrate_all=self.migrate_all and apart is None)
         settings = replace(worker_settings(life.worker_id, self._plan), leases=leases, tables=tables)
 
-        def make() -> Worker | JavaWorker:
+        def make() -> Runnable:
             if kind is Kind.OURS:
-                ours = build(settings, adapters)
+                telemetry = telemetry_of(settings, adapters)
+                ours = build(settings, telemetry.adapters)
                 _watch_closely(ours, self._plan)
-                return ours
+                return telemetry.beside(ours)
             return JavaWorker(self._java_host(settings, adapters, clock, chance.fork("java")))
 
         worker = SimWorker(

@@ -12,6 +12,7 @@ from typing import Final
 
 import anyio
 
+from kcl_daemon.ports_metrics import CloudWatch
 from tests.simulator.chance import Chance
 from tests.simulator.liveness import LOOK_S
 from tests.simulator.loop import current_loop, now, run_virtual
@@ -61,11 +62,18 @@ class Outcome:
 
 
 def run_plan(
-    plan: Plan, *, scenario: str, seed: int, write: Write | None = None, sabotage: Sabotage | None = None
+    plan: Plan,
+    *,
+    scenario: str,
+    seed: int,
+    write: Write | None = None,
+    sabotage: Sabotage | None = None,
+    cloudwatch: CloudWatch | None = None,
 ) -> Outcome:
-    """Run it to its end or to the first violation."""
+    """Run it to its end or to the first violation; `cloudwatch` is told what the workers count."""
     trace = Trace(write)
     course = _Course(plan, Chance(f"{scenario}/{seed}/run"), trace, sabotage or Sabotage())
+    course.cloudwatch = cloudwatch
     violation: Violation | None = None
     collects = gc.isenabled()
     gc.disable()  # a collection in the middle costs time and finds nothing: a run is short
@@ -113,12 +121,14 @@ class _Course:
         self._trace = trace
         self._sabotage = sabotage
         self.world: World | None = None
+        self.cloudwatch: CloudWatch | None = None
         self.virtual_s = 0.0
         self.callbacks = 0
 
     async def run(self) -> None:
         loop = current_loop()
         self.world = world = World(self._plan, self._chance, self._trace, self._sabotage)
+        world.fleet.cloudwatch = self.cloudwatch
         told = ProgressRules(
             truth=world.truth,
             rules=world.rules,

@@ -17,7 +17,7 @@ from kcl_daemon.config.settings import Settings
 @with_file
 @click.option(
     "--service",
-    type=click.Choice(["kinesis", "dynamodb", "glue"]),
+    type=click.Choice(["kinesis", "dynamodb", "glue", "cloudwatch"]),
     help="Only for this service, where another role is used for the others.",
 )
 @click.option(
@@ -34,7 +34,9 @@ def iam_policy(
     if account is not None and (len(account) != 12 or not account.isdecimal()):
         raise click.UsageError("an account has 12 digits")
     settings = settings_of(file, properties_file, command="kcl-daemon iam-policy")
-    services: tuple[Service, ...] = ("kinesis", "dynamodb", "glue") if service is None else (service,)
+    services: tuple[Service, ...] = (
+        ("kinesis", "dynamodb", "glue", "cloudwatch") if service is None else (service,)
+    )
     document = policy(settings, services, account=account)
     click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     for note in notes(settings):

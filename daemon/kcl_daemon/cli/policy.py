@@ -13,10 +13,11 @@ from urllib.parse import urlsplit
 
 from kcl_daemon.config.failure_settings import Destination, LetterBox
 from kcl_daemon.config.fan_out_settings import RetrievalMode
+from kcl_daemon.config.metrics_settings import MetricsLevel
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.table_settings import TableOptions
 
-Service = Literal["kinesis", "dynamodb", "glue"]
+Service = Literal["kinesis", "dynamodb", "glue", "cloudwatch"]
 
 _ARN: Final = re.compile(r"arn:(?P<partition>[^:]+):kinesis:(?P<region>[^:]+):(?P<account>[^:]+):")
 _PARTITIONS: Final = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
@@ -57,6 +58,8 @@ def policy(
     if "glue" in services and settings.schemas.are_resolved:
         # A header names a version alone, and nothing tells beforehand of which schema it is.
         statements.append(_statement("ReadSchemas", "glue", ("GetSchemaVersion",), ["*"]))
+    if "cloudwatch" in services:
+        statements += _cloudwatch(settings)
     return {"Version": "2012-10-17", "Statement": statements}
 
 
@@ -130,6 +133,15 @@ def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any
     yield from _optional("Tags", "TagResource", [arn for arn, each in options if each.tags])
     if tables.migrate_all:
         yield _statement("Migration", "dynamodb", ("ConditionCheckItem",), [leases, *others])
+
+
+def _cloudwatch(settings: Settings) -> Iterator[dict[str, Any]]:
+    """PutMetricData knows no resources; the namespace is what bounds it."""
+    if settings.metrics.level is MetricsLevel.NONE:
+        return
+    namespace = settings.metrics.namespace or settings.application_name
+    bound = {"StringEquals": {"cloudwatch:namespace": namespace}}
+    yield {**_statement("Metrics", "cloudwatch", ("PutMetricData",), ["*"]), "Condition": bound}
 
 
 def _recovers(options: TableOptions) -> bool:

@@ -20,6 +20,7 @@ import anyio
 import click
 
 from kcl_daemon import __version__
+from kcl_daemon.app_metrics import telemetry_of
 from kcl_daemon.app_observe import assemble
 from kcl_daemon.children.options import options_of
 from kcl_daemon.children.start import find_program
@@ -119,9 +120,12 @@ async def _serve(
             spark_engine(settings, clock=SystemClock(), log=log) as (mine, engine),
             real_adapters(mine, log) as adapters,
         ):
-            worker = assemble(mine, adapters).worker
+            telemetry = telemetry_of(mine, adapters)
+            assembled = assemble(mine, telemetry.adapters)
+            telemetry.snapshot = assembled.snapshots.now
+            worker = assembled.worker
             told = Told(worker, started=worker.started, manager=manager, clock=adapters.clock)
-            yield engine.beside(told)
+            yield telemetry.beside(engine.beside(told))
 
     with anyio.open_signal_receiver(*signals) as received:
         return await supervise(open_worker, received, log)

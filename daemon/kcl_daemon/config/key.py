@@ -28,8 +28,6 @@ class Key:
         required: whether the daemon cannot start without it.
         blank_is_absent: whether an empty value is the same as no line, as in Java.
         extension: whether the Java daemon does not know it from a file; it ignores it.
-        waits: why nothing goes by it yet; None: it is acted on.
-        waits_not: values, in lower case, that ask for what is done anyway; they need no warning.
     """
 
     name: str
@@ -41,5 +39,3 @@ class Key:
     required: bool = False
     blank_is_absent: bool = False
     extension: bool = False
-    waits: str | None = None
-    waits_not: tuple[str, ...] = ()

@@ -6,12 +6,14 @@ import re
 from typing import Final
 
 from kcl_daemon.config.key import MILLISECONDS, Key
-from kcl_daemon.config.kinds import INT_MAX, Kind, Refused, choice, trimmed, whole_number
+from kcl_daemon.config.kinds import INT_MAX, Kind, Refused, choice, name, trimmed, whole_number
 from kcl_daemon.config.metrics_settings import MetricsLevel
 
 _SEPARATOR: Final = re.compile(r"[\s,]+")
+_ADDRESS: Final = re.compile(
+    r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[!-?A-~]*)?|https?://\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?(/[!-?A-~]*)?"
+)
 _DIMENSION: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,99}")
-_WAITS: Final = "no CloudWatch metrics are sent yet"
 
 
 def dimensions() -> Kind:
@@ -29,35 +31,71 @@ def dimensions() -> Kind:
     )
 
 
+def otlp_address() -> Kind:
+    """An address with http or https, and a path if need be; no user and no password."""
+
+    def read(text: str) -> str:
+        word = trimmed(text)
+        if not _ADDRESS.fullmatch(word):
+            raise Refused("no such address")
+        return word
+
+    return Kind(
+        read, "http://HOST:PORT/PATH or the same with https, such as http://127.0.0.1:4318/v1/metrics"
+    )
+
+
 METRICS_KEYS: Final[tuple[Key, ...]] = (
     Key(
         "metricsLevel",
         choice({level.value: level for level in MetricsLevel}),
         "metrics.level",
-        "How much is told to CloudWatch.",
-        waits=_WAITS,
-        waits_not=("none",),
+        "How much is told to CloudWatch ([metrics](metrics.md)); NONE: nothing.",
     ),
     Key(
         "metricsBufferTimeMillis",
         MILLISECONDS,
         "metrics.buffer_ms",
         "How long figures are gathered before they are sent.",
-        waits=_WAITS,
     ),
     Key(
         "metricsMaxQueueSize",
         whole_number(1, INT_MAX, "figures"),
         "metrics.queue_most",
         "How many figures wait at most; older ones are dropped.",
-        waits=_WAITS,
     ),
     Key(
         "metricsEnabledDimensions",
         dimensions(),
         "metrics.dimensions",
-        "The names that figures are told apart by.",
+        "The names that figures are told apart by in CloudWatch.",
         default="ALL",
-        waits=_WAITS,
+    ),
+    Key(
+        "metricsNamespace",
+        name(
+            r"(?!AWS/)[A-Za-z0-9_.#:/-]{1,255}",
+            "1 to 255 of letters, digits and . _ # : / -, not beginning with AWS/",
+        ),
+        "metrics.namespace",
+        "The namespace of the figures in CloudWatch.",
+        default="`applicationName`",
+        extension=True,
+    ),
+    Key(
+        "metricsOtlpEndpoint",
+        otlp_address(),
+        "metrics.otlp_endpoint",
+        "Where [metrics](metrics.md) are posted to over OTLP/HTTP: a collector's address with the path. Needs "
+        "`pip install 'kcl-daemon[otlp]'`; headers come from `OTEL_EXPORTER_OTLP_HEADERS`.",
+        default="none: nowhere",
+        extension=True,
+    ),
+    Key(
+        "metricsOtlpPeriodMillis",
+        MILLISECONDS,
+        "metrics.otlp_period_ms",
+        "How often they are posted.",
+        extension=True,
     ),
 )

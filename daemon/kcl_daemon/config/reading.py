@@ -116,8 +116,6 @@ class Reading:
         """What there is to say about a good value."""
         if key.name in credentials.SPELLINGS:
             self.notices += credentials.notices(text, key=given.key, line=given.line)
-        if key.waits is not None and trimmed(text).lower() not in key.waits_not:
-            self._say("property_not_supported_yet", given, {"why": key.waits})
 
     def _other(self, entry: properties.Entry) -> None:
         inert = INERT.get(entry.key)

@@ -79,11 +79,6 @@ follow `AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_KINESIS`, `AWS_ENDPOINT_URL_DYNAMOD
 give them.
 """
 
-_NOT_YET: Final = """\
-Read, checked, and not acted on: each gives one warning (`property_not_supported_yet`), unless its value asks for what is
-done anyway.
-"""
-
 _LOG: Final = """\
 ## The log
 
@@ -116,7 +111,6 @@ Credentials are masked in every line, whatever its level.
 
 def reference() -> str:
     """The page, in Markdown."""
-    acted_on = [key for key in KEYS if key.waits is None]
     example = "failoverTimeMillis"
     parts = [
         _HEAD.format(
@@ -126,14 +120,11 @@ def reference() -> str:
             variable=variable_for(example),
         ),
         "## Properties of the Java daemon that are acted on\n",
-        *_key_table(key for key in acted_on if not key.extension),
+        *_key_table(key for key in KEYS if not key.extension),
         "## Properties of this daemon\n",
         "The Java daemon ignores them, so that a file can serve both.\n",
-        *_key_table(key for key in acted_on if key.extension),
+        *_key_table(key for key in KEYS if key.extension),
         _CREDENTIALS.format(old=_listed(sorted(credentials.SOURCES_OF_SDK_1))),
-        "## Accepted, not supported yet\n",
-        _NOT_YET,
-        *_waiting_table(key for key in KEYS if key.waits is not None),
         "## Accepted, without effect\n",
         "Each gives one warning (`property_has_no_effect`).\n",
         *_inert_table(INERT.values()),
@@ -147,16 +138,6 @@ def _key_table(keys: Iterable[Key]) -> Iterator[str]:
     for key in keys:
         names = _listed((key.name, *key.aliases), " or ")
         rows.append(f"| {names} | {key.meaning} | {key.kind.allowed} | {default_of(key)} |")
-    yield "\n".join(rows) + "\n"
-
-
-def _waiting_table(keys: Iterable[Key]) -> Iterator[str]:
-    rows = ["| Key | Meaning | Allowed | Default | Why | No warning for |", "|---|---|---|---|---|---|"]
-    for key in keys:
-        quiet = _listed(word.upper() for word in key.waits_not)
-        rows.append(
-            f"| `{key.name}` | {key.meaning} | {key.kind.allowed} | {default_of(key)} | {key.waits} | {quiet} |"
-        )
     yield "\n".join(rows) + "\n"
 
 

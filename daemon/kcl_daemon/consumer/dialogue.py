@@ -14,7 +14,8 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from kcl_daemon.config.log_settings import level_of
-from kcl_daemon.errors import ChildBrokeProtocol, ChildExited, ChildTimedOut
+from kcl_daemon.consumer.tally import Tally
+from kcl_daemon.errors import ChildBrokeProtocol, ChildError, ChildExited, ChildTimedOut
 from kcl_daemon.log_level import at_level
 from kcl_daemon.ports import Child, Clock, Log
 from kcl_daemon.retrieval.batch import Batch
@@ -71,7 +72,9 @@ class Dialogue:
         encode_answer: Callable[[CheckpointAnswer], bytes] = encode,
         on_checkpoint: Callable[[CheckpointRequest], Awaitable[CheckpointAnswer]],
         on_silence: Callable[[], None],
+        tally: Tally | None = None,
     ) -> None:
+        self._tally = tally
         self._child = child
         self._clock = clock
         self._log = log
@@ -116,6 +119,8 @@ class Dialogue:
         self._begin(action)
         await self._send(encode(action), action.action)
         await self._finish(action)
+        if self._tally is not None:
+            self._tally.performed(action)
 
     async def deliver(self, batch: Batch) -> None:
         """Have the child process records; the batch is released as soon as the line is written. Errors as `perform`."""
@@ -125,13 +130,22 @@ class Dialogue:
             await self._send(batch.take_line(), _RECORDS.action)
         finally:
             batch.release()
-        await self._finish(_RECORDS)
+        try:
+            await self._finish(_RECORDS)
+        except ChildError:
+            if self._tally is not None:
+                self._tally.failed()
+            raise
+        if self._tally is not None:
+            self._tally.processed(batch)
 
     def _begin(self, action: Action) -> None:
         if self._inbox:
             # It would be taken for the answer to this action, and records would count as done that nobody has seen.
             raise ChildBrokeProtocol(f"it sent {self._inbox.popleft()} before it was given {action.action}")
         self._conversation.send(action)
+        if self._tally is not None:
+            self._tally.begin()
 
     async def _finish(self, action: Action) -> None:
         """Serve the child until it says that the action is done."""

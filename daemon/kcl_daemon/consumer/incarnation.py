@@ -15,6 +15,7 @@ from kcl_daemon.consumer.interrupts import Call, Interrupts
 from kcl_daemon.consumer.parts import ConsumerParts
 from kcl_daemon.consumer.scrutiny import Scrutiny
 from kcl_daemon.consumer.shard_end import create_child_leases
+from kcl_daemon.consumer.tally import Tally
 from kcl_daemon.coordination.keeper import HeldLease
 from kcl_daemon.errors import ChildError, ChildStartFailed, ChildTimedOut, LeaseLost
 from kcl_daemon.ports import Child, Log, StreamRef
@@ -125,6 +126,7 @@ class Incarnation:
             encode_answer=self._dialect.answer,
             on_checkpoint=self._checkpointer.answer,
             on_silence=self._interrupts.stir,
+            tally=Tally(self._parts.meters, self._parts.clock, self._held.lease),
         )
         reader = self._reader()
         outcome: Outcome = CalledAway()

@@ -15,6 +15,7 @@ from kcl_daemon.errors import ChildError
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.ports import Children, Clock, Kinesis, Log, Randomness, Table
 from kcl_daemon.ports_failures import DeadLetters
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 from kcl_daemon.retrieval.readers import Readers
 
 
@@ -50,3 +51,4 @@ class ConsumerParts:
     degraded: Degraded
     dead_letters: DeadLetters | None
     on_fatal: Callable[[ChildError], None]
+    meters: Meters = NO_METERS

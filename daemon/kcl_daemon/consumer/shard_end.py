@@ -11,9 +11,11 @@ from typing import Final
 
 from kcl_daemon.consumer.parts import ConsumerParts
 from kcl_daemon.coordination.keeper import HeldLease
+from kcl_daemon.coordination.renewals import lease_labels
 from kcl_daemon.errors import AwsError, Unavailable
 from kcl_daemon.leases.lease import Lease, ShardId, WorkerId
 from kcl_daemon.leases.row import MalformedRowError, creation, lease_from_row
+from kcl_daemon.metrics import kcl_shards as told_of
 from kcl_daemon.ports import Log
 from kcl_daemon.progress.cause import Cause
 from kcl_daemon.shards.children import awaited_parents, child_leases
@@ -36,7 +38,8 @@ async def create_child_leases(
     while True:
         try:
             if not named:
-                await parts.keeper.write_children(held, frozenset(child.shard_id for child in children))
+                with parts.meters.operation(told_of.SHUTDOWN_CHILDREN, **lease_labels(held.lease)):
+                    await parts.keeper.write_children(held, frozenset(child.shard_id for child in children))
                 named = True
             awaited = await _try(parts, held, children, log)
             if not awaited:
@@ -83,7 +86,9 @@ async def _create(parts: ConsumerParts, lease: Lease, log: Log) -> None:
     began_s = parts.clock.monotonic()
     with parts.clock.move_on_after(parts.timings.call_s) as scope:
         scope.shield = True
-        written = await parts.table.put(*creation(lease))
+        creating, at = told_of.SHUTDOWN_CREATE, told_of.SHUTDOWN_CREATE_AT
+        with parts.meters.operation(creating), parts.meters.operation(at):
+            written = await parts.table.put(*creation(lease))
         if written.applied:
             log.info("child_lease_created", child_shard_id=lease.shard_id, owner=lease.lease_owner)
             if lease.lease_owner is not None:
@@ -98,6 +103,7 @@ async def _awaited(parts: ConsumerParts, held: HeldLease, child: Lease) -> froze
     for parent in sorted(child.parent_shard_ids - parents.keys()):
         row = await parts.table.get(child.key_of(parent))
         if row is None:
+            parts.meters.add(told_of.SHUTDOWN_NO_PARENT_LEASE)
             parents[parent] = None
             continue
         try:
@@ -108,4 +114,7 @@ async def _awaited(parts: ConsumerParts, held: HeldLease, child: Lease) -> froze
             )  # the leader reports it; until it is repaired nobody knows how far it is
     if None not in parents.values():
         return frozenset()
-    return awaited_parents(child, parents, await parts.kinesis.list_shards(parts.streams.of(child).ref))
+    shards = await parts.kinesis.list_shards(parts.streams.of(child).ref)
+    if not parents.keys() <= {shard.shard_id for shard in shards}:
+        parts.meters.add(told_of.SHUTDOWN_NO_PARENT)
+    return awaited_parents(child, parents, shards)

@@ -9,6 +9,7 @@ import anyio
 
 from kcl_daemon.assignment.plan import Fleet, How, Move, Plan
 from kcl_daemon.coordination.elector import Elector
+from kcl_daemon.coordination.fleet_figures import tell_fleet
 from kcl_daemon.coordination.many_syncer import ManySyncer
 from kcl_daemon.coordination.nudge import Nudge
 from kcl_daemon.coordination.overview import Overview
@@ -20,7 +21,9 @@ from kcl_daemon.errors import AccessDenied, AwsError
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.table import RowUpdate
+from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Clock, Log, Table
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 # So many runs in a row may fail before another worker had better lead.
 _FAILURES_MOST: Final = 3
@@ -55,7 +58,9 @@ class Assigner:
         on_seen: Callable[[list[Lease]], None],
         on_assigned: Callable[[Lease, float], None],
         on_decided: Callable[[LeaseKey, str, float], None] = _nobody_minds,
+        meters: Meters = NO_METERS,
     ) -> None:
+        self._meters = meters
         self._table = table
         self._overview = overview
         self._elector = elector
@@ -99,19 +104,28 @@ class Assigner:
 
     async def _lead(self) -> None:
         try:
-            await self._overview.look()
-            if await self._complete():
-                await self._overview.look()
-            await self._assign()
-            self._on_seen(self._overview.leases)
-            await self._sweeper.sweep(self._overview.workers)
+            with self._meters.operation(kcl.ASSIGNMENT):
+                await self._run_once()
             self._failures = 0
         except AwsError as error:
             self._failures += 1
             self._log.warning("assignment_failed", error=str(error), failures=self._failures)
             if self._failures >= _FAILURES_MOST:
                 self._failures = 0
+                self._meters.add(kcl.ASSIGNMENT_RESIGNED)
                 await self._elector.resign()
+
+    async def _run_once(self) -> None:
+        await self._load()
+        if await self._complete():
+            await self._load()
+        await self._assign()
+        self._on_seen(self._overview.leases)
+        await self._sweeper.sweep(self._overview.workers)
+
+    async def _load(self) -> None:
+        with self._meters.operation(kcl.ASSIGNMENT_LOAD):
+            await self._overview.look()
 
     def _remind(self, fleet: Fleet) -> None:
         """Where a lease stands still that should have been renewed by now, perhaps its owner has not heard of it."""
@@ -148,8 +162,10 @@ class Assigner:
             self._log.warning(
                 "leases_without_worker", count=len(plan.unplaced), examples=list(plan.unplaced[:3])
             )
+        tell_fleet(self._meters, self._overview, fleet, plan)
         try:
-            await self._carry_out_all(plan.moves)
+            with self._meters.operation(kcl.ASSIGNMENT_WRITE):
+                await self._carry_out_all(plan.moves)
         finally:
             if any(move.to != self._elector.worker_id for move in plan.moves):
                 self._elector.tell()
@@ -161,7 +177,10 @@ class Assigner:
         """The fleet, whether load is evened out now, and what to do."""
         fleet = self._overview.fleet()
         balancing = self._balance_is_due(fleet.workers)
-        return fleet, balancing, (self._strategies.balance if balancing else self._strategies.place)(fleet)
+        told = kcl.ASSIGNMENT_BALANCE if balancing else kcl.ASSIGNMENT_PLACE
+        with self._meters.operation(told):
+            plan = (self._strategies.balance if balancing else self._strategies.place)(fleet)
+        return fleet, balancing, plan
 
     def _balance_is_due(self, workers: frozenset[WorkerId]) -> bool:
         """Now and then, and at once when workers have come or gone."""
@@ -183,6 +202,7 @@ class Assigner:
         async with anyio.create_task_group() as writes:
             for move in moves:
                 writes.start_soon(carry_out, move)
+        self._meters.add(kcl.ASSIGNMENT_FAILED, len(failures))
         if failures:
             raise failures[0]
 

@@ -28,6 +28,7 @@ class Auditor:
         self._clock = clock
         self._log = log
         self._audited_s: float | None = None
+        self._sees_hole = False
         self._watch = HoleWatch()
 
     def begin(self) -> None:
@@ -41,6 +42,11 @@ class Auditor:
         return self._audited_s is not None
 
     @property
+    def sees_hole(self) -> bool:
+        """Whether the last look of `wants_sync` found leases that do not cover all hashes."""
+        return self._sees_hole
+
+    @property
     def is_due(self) -> bool:
         """Whether it is time to look."""
         period_s = self._settings.audit_ms / 1000
@@ -49,6 +55,7 @@ class Auditor:
     def wants_sync(self, leases: Sequence[Lease]) -> bool:
         """Whether what is missing should be created now; call it when an audit is due."""
         hole = lease_hole(leases)
+        self._sees_hole = hole is not None
         self._watch = self._watch.seen(hole)
         if self._audited_s is None:
             return hole is not None or self._settings.sync_strategy is ShardSyncStrategy.PERIODIC

@@ -16,7 +16,9 @@ from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.errors import AwsError, TableNotFound
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import KEY, OWNER, MalformedRowError, is_lease_row, lease_from_row
+from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Clock, Log, Table
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 # Hundreds of leases must be claimed well within the fail-over time.
 _AT_ONCE: Final = 10
@@ -38,7 +40,9 @@ class Discovery:
         leading: Callable[[], bool],
         on_found: Callable[[HeldLease], None],
         bulletin: Bulletin | None = None,
+        meters: Meters = NO_METERS,
     ) -> None:
+        self._meters = meters
         self._bulletin = bulletin or Bulletin(clock=clock, timings=timings)
         self._bulletin.on_news(self.nudge)
         self._handovers = Handovers(arrived=self._take, clock=clock, timings=timings, log=log)
@@ -88,10 +92,20 @@ class Discovery:
 
     async def look(self) -> None:
         """One look. AwsError where the index or a row could not be read; what was found before stays found."""
-        keys = [LeaseKey(key) for key in await self._owned_keys()]
+        with self._meters.operation(kcl.DISCOVERY):
+            await self._look()
+
+    async def _look(self) -> None:
+        with self._meters.operation(kcl.DISCOVERY_LIST):
+            keys = [LeaseKey(key) for key in await self._owned_keys()]
         self._finished &= set(keys)
         known = (self._keeper.holds, self._finished.__contains__, self._handovers.expects)
         new = [key for key in sorted(keys) if not any(is_known(key) for is_known in known)]
+        self._meters.add(kcl.DISCOVERY_FOUND, len(new))
+        with self._meters.operation(kcl.DISCOVERY_FETCH):
+            await self._take_all(new)
+
+    async def _take_all(self, new: Iterable[LeaseKey]) -> None:
         limiter, failures = anyio.CapacityLimiter(_AT_ONCE), list[AwsError]()
 
         async def take(key: LeaseKey) -> None:
@@ -106,6 +120,7 @@ class Discovery:
             for key in new:
                 takes.start_soon(take, key)
         if failures:
+            self._meters.add(kcl.DISCOVERY_ERRORS, len(failures))
             raise failures[0]
 
     async def _owned_keys(self) -> list[str]:
@@ -129,11 +144,13 @@ class Discovery:
             return True
         if lease.is_finished:
             self._finished.add(key)
-        elif lease.lease_owner == self._me and lease.checkpoint_owner is None:
+        elif lease.lease_owner != self._me:
+            self._meters.add(kcl.DISCOVERY_MISMATCH)
+        elif lease.checkpoint_owner is None:
             held = await self._keeper.claim(lease)
             if held is not None:
                 self._found(held)
-        elif lease.lease_owner == self._me and lease.checkpoint_owner != self._me:
+        elif lease.checkpoint_owner != self._me:
             self._handovers.expect(key)
             return False
         return True

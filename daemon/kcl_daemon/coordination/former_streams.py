@@ -14,15 +14,25 @@ from kcl_daemon.errors import AwsError
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.stream import StreamIdentity
+from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Clock, Log, Table
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 
 class FormerStreamsCleaner:
     """One for a leader."""
 
     def __init__(
-        self, *, table: Table, streams: ManyStreams, settings: StreamsSettings, clock: Clock, log: Log
+        self,
+        *,
+        table: Table,
+        streams: ManyStreams,
+        settings: StreamsSettings,
+        clock: Clock,
+        log: Log,
+        meters: Meters = NO_METERS,
     ) -> None:
+        self._meters = meters
         self._table = table
         self._streams = streams
         self._settings = settings
@@ -43,6 +53,7 @@ class FormerStreamsCleaner:
         now_s = self._clock.monotonic()
         former = [identity for identity in leases if self._streams.listing(identity) is None]
         self._since_s = {identity: self._since_s.get(identity, now_s) for identity in former}
+        self._meters.add(kcl.STREAMS_PENDING, len(former))
         for identity in leases:
             try:
                 reason = await self._reason(identity)
@@ -62,7 +73,10 @@ class FormerStreamsCleaner:
         if self._clock.monotonic() - since_s >= self._settings.former_wait_s:
             return "the stream is listed no more"
         gone = await self._streams.known(identity).watch.confirm() is not StreamState.THERE
-        return "the stream is listed no more, and Kinesis does not know it" if gone else None
+        if not gone:
+            return None
+        self._meters.add(kcl.STREAMS_NOT_FOUND)
+        return "the stream is listed no more, and Kinesis does not know it"
 
     def _is_to_go(self, identity: StreamIdentity) -> bool:
         match self._settings.former:
@@ -79,6 +93,7 @@ class FormerStreamsCleaner:
         try:
             for lease in leases:
                 count += (await self._table.delete(lease.lease_key, lease_row.still_there(lease))).applied
+            self._meters.add(kcl.STREAMS_DELETED)
         finally:
             if count:
                 self._log.info(

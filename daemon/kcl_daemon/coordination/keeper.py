@@ -13,6 +13,7 @@ from typing import Final
 import anyio
 
 from kcl_daemon.coordination.nudge import Nudge
+from kcl_daemon.coordination.renewals import Renewals
 from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.errors import AwsError, LeaseLost, Unavailable
 from kcl_daemon.leases import row as lease_row
@@ -22,6 +23,7 @@ from kcl_daemon.leases.row import MalformedRowError
 from kcl_daemon.leases.table import Row, RowUpdate, Written
 from kcl_daemon.leases.throughput import Throughput
 from kcl_daemon.ports import Clock, Log, Randomness, Table
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 from kcl_daemon.progress.progress import Progress
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
@@ -100,6 +102,7 @@ class LeaseKeeper:
         timings: Timings,
         log: Log,
         randomness: Randomness | None = None,
+        meters: Meters = NO_METERS,
     ) -> None:
         self._randomness = randomness
         self._table = table
@@ -110,6 +113,7 @@ class LeaseKeeper:
         self._held: dict[LeaseKey, HeldLease] = {}
         self._nudge = Nudge(clock)
         self._began_s = clock.monotonic()
+        self.renewals = Renewals(meters, clock)
         self.keeps_finished = False
         """Whether finished leases stay ours and are renewed; set from outside (see `Taker`)."""
         self.gone: frozenset[WorkerId] = frozenset()
@@ -201,6 +205,7 @@ class LeaseKeeper:
         return max(self._timings.renew_s / 4, first_s - now_s)
 
     async def _renew(self, held: HeldLease) -> None:
+        began_s, ok = self._clock.monotonic(), True
         try:
             # A checkpoint, or an earlier renewal that was found in the row, may have done it already.
             await self._write(
@@ -209,7 +214,9 @@ class LeaseKeeper:
         except LeaseLost:
             pass  # _lose has said so
         except AwsError as error:
+            ok = False
             self._log.warning("lease_renewal_failed", lease_key=held.key, error=str(error))
+        self.renewals.renewed(began_s, ok=ok)
 
     async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None:
         """Store a checkpoint; does nothing where it is stored already.
@@ -220,12 +227,15 @@ class LeaseKeeper:
         """
         # KCL leaves the throughput to renewals. Here a lease that checkpoints often is not renewed as well.
         throughput = self._measured(held)
-        await self._write(
-            held,
-            lambda lease: (
-                None if position <= lease.checkpoint else lease_row.checkpoint(lease, position, throughput)
-            ),
-        )
+        with self.renewals.checkpoint(held.lease):
+            await self._write(
+                held,
+                lambda lease: (
+                    None
+                    if position <= lease.checkpoint
+                    else lease_row.checkpoint(lease, position, throughput)
+                ),
+            )
 
     async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None:
         """Write down which shards follow; the same errors as `checkpoint`."""
@@ -370,6 +380,7 @@ class LeaseKeeper:
             held.lost = reason
             # A finished lease that was kept goes when it is cleaned up.
             expected = held.giving_up or held.lease.is_finished
+            self.renewals.lost += not expected
             tell = self._log.info if expected else self._log.warning
             tell("lease_lost", lease_key=held.key, reason=reason)
             self.drop(held)

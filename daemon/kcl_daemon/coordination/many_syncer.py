@@ -17,7 +17,9 @@ from kcl_daemon.coordination.syncer import Syncer
 from kcl_daemon.errors import AccessDenied, AwsError
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.stream import StreamIdentity
+from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Log
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 _AT_ONCE: Final = 8
 
@@ -39,7 +41,9 @@ class ManySyncer:
         syncer_of: Callable[[Stream], Syncer],
         former: FormerStreamsCleaner,
         log: Log,
+        meters: Meters = NO_METERS,
     ) -> None:
+        self._meters = meters
         self._streams = streams
         self._syncer_of = syncer_of
         self._former = former
@@ -64,6 +68,7 @@ class ManySyncer:
         await self._streams.refresh()
         by_stream = _by_stream(leases)
         self._keep_current()
+        self._meters.add(kcl.STREAMS_ACTIVE, len(self._syncers))
         created = await self._ensure_all(by_stream)
         await self._former.clean(by_stream)
         return created

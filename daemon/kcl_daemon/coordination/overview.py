@@ -13,7 +13,7 @@ from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.expiry import Watchbook
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.stats import WorkerRow, worker_from_row
+from kcl_daemon.leases.stats import WorkerRow, is_worker_row, worker_from_row
 from kcl_daemon.leases.table import Row
 from kcl_daemon.ports import Clock, Tables
 
@@ -47,6 +47,8 @@ class Overview:
         self.workers: list[WorkerRow] = []
         self.workers_apart: list[WorkerRow] = []
         self.workers_in_leases: list[WorkerRow] = []
+        self.unreadable_leases = 0
+        self.unreadable_workers = 0
 
     async def look(self) -> None:
         """Read everything anew, the rows of workers less often where they have a table of their own.
@@ -61,6 +63,7 @@ class Overview:
         self.workers_in_leases = _read_workers(lease_rows, self._tables.leases.key_attribute)
         if self._tables.share_one_table:
             self.workers_apart, self._workers_are_fresh = [], True
+            self.unreadable_workers = sum(map(is_worker_row, lease_rows)) - len(self.workers_in_leases)
         elif self._workers_are_due(began_s):
             await self._look_at_workers(began_s)
         self.leases = self._read_leases(lease_rows)
@@ -88,6 +91,7 @@ class Overview:
     async def _look_at_workers(self, began_s: float) -> None:
         rows = await self._tables.worker_metrics.scan()
         self.workers_apart = _read_workers(rows, self._tables.worker_metrics.key_attribute)
+        self.unreadable_workers = len(rows) - len(self.workers_apart)
         self._workers_read_s, self._workers_are_fresh = began_s, True
 
     def _remember(self, began_s: float) -> None:
@@ -178,12 +182,14 @@ class Overview:
 
     def _read_leases(self, rows: list[Row]) -> list[Lease]:
         leases: list[Lease] = []
+        self.unreadable_leases = 0
         for row in rows:
             if not lease_row.is_lease_row(row):
                 continue
             try:
                 leases.append(lease_row.lease_from_row(row))
             except lease_row.MalformedRowError as malformed:
+                self.unreadable_leases += 1
                 self._malformed.tell(malformed)
         return leases
 

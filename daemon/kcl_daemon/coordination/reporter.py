@@ -11,7 +11,9 @@ from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.stats import CPU, STANDING, report
 from kcl_daemon.leases.table import RowUpdate
+from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Clock, Log, Table
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 
 class Reporter:
@@ -26,7 +28,9 @@ class Reporter:
         timings: Timings,
         log: Log,
         cpu_averages: Callable[[], Sequence[Decimal]] = tuple,
+        meters: Meters = NO_METERS,
     ) -> None:
+        self._meters = meters
         self._cpu_averages = cpu_averages
         self._table = table
         self._me = worker_id
@@ -46,6 +50,13 @@ class Reporter:
         A row that stands is written only while it stands. The stop does not wait for a report that is under way, and
         one that arrived after the row was taken away would show the fleet a worker that has left.
         """
+        with self._meters.operation(kcl.REPORT) as span:
+            written = await self._written()
+            if not written:
+                span.failed()
+        return written
+
+    async def _written(self) -> bool:
         row = self._row()
         try:
             with self._clock.move_on_after(self._timings.call_s):

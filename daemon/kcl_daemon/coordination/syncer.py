@@ -20,7 +20,9 @@ from kcl_daemon.coordination.stream_watch import RECHECK_S, StreamState, StreamW
 from kcl_daemon.errors import AwsError, StreamNotFound
 from kcl_daemon.leases.lease import HashRange, Lease
 from kcl_daemon.leases.row import creation
+from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Table
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 from kcl_daemon.shards.former import of_former_stream
 from kcl_daemon.shards.holes import first_hole, found_ranges, without_range
 from kcl_daemon.shards.lineage import generations, unexpected_children
@@ -49,7 +51,9 @@ class Syncer:
         log: Log,
         settings: ShardSettings | None = None,
         watch: StreamWatch | None = None,
+        meters: Meters = NO_METERS,
     ) -> None:
+        self._meters = meters
         self._settings = settings or ShardSettings()
         self._table = table
         self._kinesis = kinesis
@@ -96,8 +100,10 @@ class Syncer:
 
     async def _audit(self, leases: Sequence[Lease]) -> bool:
         try:
-            created = await self._look(leases)
+            with self._meters.operation(kcl.AUDIT):
+                created = await self._look(leases)
         except StreamNotFound:
+            self._meters.add(kcl.AUDIT_SKIPPED)
             await self._watch.look()  # it tells, once
             self._put_off(RECHECK_S)
             return False
@@ -115,12 +121,16 @@ class Syncer:
         """One audit, and the sync where it asks for one."""
         if self._watch.state is StreamState.GONE and await self._watch.look() is StreamState.GONE:
             self._put_off(RECHECK_S)
+            self._meters.add(kcl.AUDIT_SKIPPED)
             return False
         leases = await self._with_ranges(leases)
         created = False
         wants = self._auditor.wants_sync(leases)
+        self._meters.add(kcl.AUDIT_HOLES, self._auditor.sees_hole)
+        self._meters.add(kcl.AUDIT_SYNCS, wants)
         if wants:
-            created = await self._fill(leases)
+            with self._meters.operation(kcl.SYNC), self._meters.operation(kcl.SYNC_SHARDS):
+                created = await self._fill(leases)
         elif leases and not self._compared and self._auditor.has_audited:
             await self._own_shards(leases)  # not at the first audit: leases wait to be given away
         self._auditor.done(synced=wants)
@@ -153,7 +163,7 @@ class Syncer:
         """Whether any lease was created; parents before their children, those of a generation side by side."""
         if not wanted or not await self._is_still_the_one():
             return False
-        creating = _Creating(self._table, len(wanted), self._log)
+        creating = _Creating(self._table, len(wanted), self._log, self._meters)
         try:
             for generation in generations(wanted):
                 await creating.create(generation)
@@ -214,7 +224,8 @@ class Syncer:
 class _Creating:
     """The creation of many leases, a few at a time."""
 
-    def __init__(self, table: Table, wanted: int, log: Log) -> None:
+    def __init__(self, table: Table, wanted: int, log: Log, meters: Meters) -> None:
+        self._meters = meters
         self._table = table
         self._wanted = wanted
         self._log = log
@@ -239,7 +250,9 @@ class _Creating:
             raise failures[0]
 
     async def _create_one(self, lease: Lease) -> None:
-        written = await self._table.put(*creation(lease))
+        at = kcl.SYNC_CREATE_AT[lease.checkpoint.sequence_number]
+        with self._meters.operation(kcl.SYNC_CREATE), self._meters.operation(at):
+            written = await self._table.put(*creation(lease))
         self.created += written.applied
         if written.applied and self.created % _PROGRESS_EVERY == 0:
             self._log.info("leases_being_created", count=self.created, of=self._wanted)

@@ -13,6 +13,7 @@ from typing import Final, TypeVar, assert_never
 
 from kcl_daemon.config.table_settings import TablesSettings
 from kcl_daemon.coordination.elector import Elector
+from kcl_daemon.coordination.migration_figures import faults, tell_phases, tell_status
 from kcl_daemon.coordination.nudge import Nudge
 from kcl_daemon.coordination.overview import Overview
 from kcl_daemon.coordination.table_routes import TableRoutes
@@ -33,7 +34,9 @@ from kcl_daemon.leases.table_migration_steps import (
     step,
 )
 from kcl_daemon.leases.table_migration_survey import Survey, survey
+from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Clock, InTable, Log, Transactions
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 _T = TypeVar("_T")
 
@@ -78,7 +81,9 @@ class TableMigrator:
         clock: Clock,
         call_s: float,
         log: Log,
+        meters: Meters = NO_METERS,
     ) -> None:
+        self._meters = meters
         self._routes = routes
         self._settings = settings
         self._elector = elector
@@ -117,7 +122,8 @@ class TableMigrator:
     async def _take_part(self) -> None:
         while not self._is_over:
             try:
-                await self._look()
+                with self._meters.operation(kcl.TABLE):
+                    await self._look()
                 self._failures = 0
             except AwsError as error:
                 await self._failed(error)
@@ -126,6 +132,7 @@ class TableMigrator:
 
     async def _look(self) -> None:
         row = await self._follow()
+        tell_status(self._meters, row)
         if row is not None and not isinstance(row, Refusal) and row.state is TableStatus.COMPLETE:
             await self._switch_over()
         elif self._elector.is_leader and self._may_drive():
@@ -151,6 +158,7 @@ class TableMigrator:
             seen = await self._survey(row)
             if seen is None:
                 return
+            tell_phases(self._meters, seen, self._means.overview.leases)
             decided = step(
                 seen,
                 status=self._routes.status,
@@ -198,7 +206,8 @@ class TableMigrator:
             case SwitchOver():
                 await self._switch_over()
             case _:
-                applied = await self._write(decided)
+                with faults(self._meters, decided):
+                    applied = await self._write(decided)
                 if applied:
                     self._log.info("table_migration_step", reason=decided.reason, **_facts(decided))
                 return applied
@@ -240,7 +249,11 @@ class TableMigrator:
         self._routes.switch_over()
 
     async def _follow(self) -> MigrationRow | Refusal | None:
-        return await self._in_time(self._routes.follow())
+        try:
+            return await self._in_time(self._routes.follow())
+        except AwsError:
+            self._meters.add(kcl.TABLE_READ_FAULT)
+            raise
 
     async def _in_time(self, call: Awaitable[_T]) -> _T:
         with self._clock.move_on_after(self._call_s):

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final, TypeVar
 
-from kcl_daemon.errors import Throttled
+from kcl_daemon.errors import AwsError, Throttled
 from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Written
+from kcl_daemon.metrics.ours import CALLS
 from kcl_daemon.ports import Clock, Log, Table, TableState
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 T = TypeVar("T")
 
@@ -62,29 +64,29 @@ class TableOver:
 
     async def get(self, key: str) -> Row | None:
         """As the port says."""
-        return await self._carry_out(self._table.get(key))
+        return await self._carry_out(self._table.get(key), "GetItem")
 
     async def scan(self) -> list[Row]:
         """As the port says."""
-        return await self._carry_out(self._table.scan())
+        return await self._carry_out(self._table.scan(), "Scan")
 
     async def owned_keys(self, owner: str) -> list[str]:
         """As the port says."""
-        return await self._carry_out(self._table.owned_keys(owner))
+        return await self._carry_out(self._table.owned_keys(owner), "Query")
 
     async def put(self, row: Row, require: Conditions = ()) -> Written:
         """As the port says."""
-        return await self._carry_out(self._table.put(row, require))
+        return await self._carry_out(self._table.put(row, require), "PutItem")
 
     async def update(self, update: RowUpdate) -> Written:
         """As the port says."""
-        return await self._carry_out(self._table.update(update))
+        return await self._carry_out(self._table.update(update), "UpdateItem")
 
     async def delete(self, key: str, require: Conditions = ()) -> Written:
         """As the port says."""
-        return await self._carry_out(self._table.delete(key, require))
+        return await self._carry_out(self._table.delete(key, require), "DeleteItem")
 
-    async def _carry_out(self, call: Awaitable[T]) -> T:
+    async def _carry_out(self, call: Awaitable[T], operation: str) -> T:  # noqa: ARG002 - for subclasses
         """Every call on rows goes through here."""
         return await call
 
@@ -116,22 +118,31 @@ class WatchedTable(TableOver):
         table: what is called.
         clock: for the while.
         log: for the word.
+        meters: for every call.
     """
 
-    def __init__(self, table: Table, *, clock: Clock, log: Log) -> None:
+    def __init__(self, table: Table, *, clock: Clock, log: Log, meters: Meters = NO_METERS) -> None:
         super().__init__(table)
+        self._meters = meters
         self._clock = clock
         self._log = log
         self._warned_s: float | None = None
         self._untold = 0
         self.throttled = 0
 
-    async def _carry_out(self, call: Awaitable[T]) -> T:
+    async def _carry_out(self, call: Awaitable[T], operation: str) -> T:
+        outcome = "success"
         try:
             return await call
         except Throttled as error:
+            outcome = "throttled"
             self._count(error)
             raise
+        except AwsError:
+            outcome = "failure"
+            raise
+        finally:
+            self._meters.add(CALLS, service="dynamodb", operation=operation, outcome=outcome)
 
     def _count(self, error: Throttled) -> None:
         self.throttled += 1

@@ -18,7 +18,9 @@ from kcl_daemon.coordination.table_views import WatchedTable
 from kcl_daemon.errors import AccessDenied, AwsError, TableNotFound
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.row import OWNER_INDEX
+from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Clock, IndexState, Log, Tables
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 _LOOK_FIRST_S: Final = 0.02
 _PAUSE_FIRST_S: Final = 1.0
@@ -42,15 +44,25 @@ class ApplicationTables:
         settings: which layout an application without tables gets, and what is to be turned on.
         clock: for pauses.
         log: for what is decided, made and left undone.
+        meters: for the calls, and for the start.
 
     Attributes:
         routes: where the calls of the loops go.
         tables: for the loops; may be handed out before `open` and used after it.
     """
 
-    def __init__(self, separate: Tables, *, settings: TablesSettings, clock: Clock, log: Log) -> None:
+    def __init__(
+        self,
+        separate: Tables,
+        *,
+        settings: TablesSettings,
+        clock: Clock,
+        log: Log,
+        meters: Meters = NO_METERS,
+    ) -> None:
+        self._meters = meters
         self._leases, self._workers, self._coordinator = (
-            WatchedTable(table, clock=clock, log=log)
+            WatchedTable(table, clock=clock, log=log, meters=meters)
             for table in (separate.leases, separate.worker_metrics, separate.coordinator)
         )
         self._settings = settings
@@ -97,9 +109,16 @@ class ApplicationTables:
 
     async def _decide(self) -> Survey:
         """Look, choose, and lead the calls of the loops there."""
-        found = await survey(
-            Tables(*self._separate), wished=self._settings.layout, migrate_all=self._settings.migrate_all
-        )
+        try:
+            with self._meters.operation(kcl.TABLE_INITIALIZE):
+                found = await survey(
+                    Tables(*self._separate),
+                    wished=self._settings.layout,
+                    migrate_all=self._settings.migrate_all,
+                )
+        except AwsError:
+            self._meters.add(kcl.TABLE_INITIALIZE_FAULT)
+            raise
         self._log.info("table_layout_chosen", layout=found.layout.value, reason=found.reason)
         if found.warning is not None:
             self._log.warning("table_layout_doubtful", layout=found.layout.value, advice=found.warning)

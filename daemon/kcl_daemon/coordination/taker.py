@@ -23,7 +23,9 @@ from kcl_daemon.errors import AccessDenied, AwsError, Throttled, Unavailable
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import MalformedRowError, is_lease_row, lease_from_row
 from kcl_daemon.leases.table import Row
+from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Clock, Log, Randomness, Table
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 _Item = TypeVar("_Item")
 
@@ -54,7 +56,9 @@ class Taker:
         log: Log,
         malformed: MalformedRows,
         on_found: Callable[[HeldLease], None],
+        meters: Meters = NO_METERS,
     ) -> None:
+        self._meters = meters
         self._table = table
         self._me = worker_id
         self._keeper = keeper
@@ -81,7 +85,8 @@ class Taker:
         failures = 0
         while True:
             try:
-                await self._take_part()
+                with self._meters.operation(kcl.TAKING):
+                    await self._take_part()
                 failures = 0
             except AwsError as error:
                 failures += 1
@@ -107,11 +112,23 @@ class Taker:
                 return
             await self._each(self._resume, [lease for lease in leases if self._is_left_to_us(lease)])
             plan = plan_taking(self._me, leases, self._seen, self._options, self._pick)
+            self._tell(plan, len(leases))
             await self._carry_out(plan)
+
+    def _tell(self, plan: TakingPlan, leases: int) -> None:
+        add = self._meters.add
+        add(kcl.TAKING_LEASES, leases)
+        add(kcl.TAKING_WORKERS, plan.workers)
+        add(kcl.TAKING_EXPIRED, plan.free)
+        add(kcl.TAKING_VERY_OLD, plan.very_old)
+        add(kcl.TAKING_SPILL, plan.spill_over)
+        add(kcl.TAKING_NEEDED, max(0, plan.target - plan.mine))
+        add(kcl.TAKING_WANTED, len(plan.takes))
 
     async def _look(self) -> list[Lease]:
         began_s = self._clock.monotonic()
-        rows = await self._table.scan()
+        with self._meters.operation(kcl.TAKING_LIST):
+            rows = await self._table.scan()
         leases = [lease for row in rows if is_lease_row(row) and (lease := self._parsed(row)) is not None]
         self._seen = self._seen.look(leases, began_s=began_s, ended_s=self._clock.monotonic())
         return leases
@@ -161,7 +178,8 @@ class Taker:
                 now = await self._get(take.lease.lease_key)
                 fresh = None if now is None else confirmed(take, now, self._me)
             if fresh is not None:
-                await self._take(fresh)
+                with self._meters.operation(kcl.TAKING_ONE):
+                    await self._take(fresh)
 
         await self._each(carry_out, takes)
 
@@ -173,6 +191,7 @@ class Taker:
             # It may have taken effect all the same.
             now = await self._get(take.lease.lease_key)
             taken = now if now is not None and self._is_our_take(take, now) else None
+        self._meters.add(kcl.TAKING_TAKEN if taken is not None else kcl.TAKING_MISSED)
         if taken is None:
             self._log.info("lease_taking_overtaken", reason=take.reason)
         elif not self._keeper.holds(taken.lease_key):

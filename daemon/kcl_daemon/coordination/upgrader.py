@@ -15,7 +15,9 @@ from kcl_daemon.leases.client_version import CODEC
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.state_row import Refusal
 from kcl_daemon.leases.upgrade import CHECK_EVERY_S, NotYet, Readiness, Upgrade, consider, readiness
+from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Clock, IndexState, Log, Tables
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 
 class Upgrader:
@@ -30,7 +32,9 @@ class Upgrader:
         worker_id: WorkerId,
         clock: Clock,
         log: Log,
+        meters: Meters = NO_METERS,
     ) -> None:
+        self._meters = meters
         self._tables = tables
         self._overview = overview
         self._leader = leader
@@ -54,6 +58,7 @@ class Upgrader:
                 await self._check()
             except AwsError as error:
                 # That we cannot look does not mean that somebody is not ready.
+                self._meters.add(kcl.MIGRATION_FAULT)
                 self._log.warning("upgrade_check_failed", error=str(error))
 
     async def _check(self) -> None:
@@ -61,6 +66,8 @@ class Upgrader:
             self._ready_since_s = None
             return
         ready = await self._readiness()
+        self._meters.add(kcl.MIGRATION_INDEX, ready.index_active)
+        self._meters.add(kcl.MIGRATION_REPORTS, not (ready.silent or ready.unowned))
         stored = CODEC.read(await self._tables.coordinator.get(CODEC.row_key))
         if stored is None or isinstance(stored, Refusal):
             return  # who follows the row says so

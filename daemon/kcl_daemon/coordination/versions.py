@@ -26,7 +26,9 @@ from kcl_daemon.leases.client_version import (
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.state_row import Creation, Refusal
 from kcl_daemon.leases.table import Row, RowUpdate
+from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Clock, Log, Randomness, Table
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 # Several workers of a new application write the row at the same moment; the second read finds what won.
 _RACES_MOST: Final = 5
@@ -47,7 +49,9 @@ class Versions:
         randomness: Randomness,
         call_s: float,
         log: Log,
+        meters: Meters = NO_METERS,
     ) -> None:
+        self._meters = meters
         self._table = table
         self._config = config
         self._me = worker_id
@@ -91,6 +95,7 @@ class Versions:
                 self._ended = decided.version in {ClientVersion.V3X, ClientVersion.INIT}
                 self._log.info("client_version_chosen", version=str(self.version), reason=decided.reason)
                 await self._switchboard.change(self.version)
+                self._tell()
                 return
         raise Unavailable(f"row {CODEC.row_key} kept changing", operation="PutItem")
 
@@ -107,6 +112,7 @@ class Versions:
             stored = CODEC.read(await self._get())
         except AwsError as error:
             self._failures += 1
+            self._meters.add(kcl.MIGRATION_FAULT)
             self._log.warning("client_version_unreadable", error=str(error), failures=self._failures)
             return min(_PAUSE_FIRST_S * 2.0 ** min(self._failures - 1, 10), POLL_EVERY_S)
         self._failures = 0
@@ -124,10 +130,16 @@ class Versions:
                 )
                 self.version, self._ended, self._told = version, last, None
                 await self._switchboard.change(version, order)
+                self._tell()
                 self._log.info("client_version_changed", version=str(version))
             case _:
                 assert_never(decided)
         return POLL_EVERY_S
+
+    def _tell(self) -> None:
+        compatible = self.version in {ClientVersion.UPGRADE_FROM_2X, ClientVersion.V2X}
+        if self.version is not ClientVersion.INIT:
+            self._meters.add(kcl.MIGRATION_2X if compatible else kcl.MIGRATION_3X)
 
     async def _get(self) -> Row | None:
         with self._clock.move_on_after(self._call_s):

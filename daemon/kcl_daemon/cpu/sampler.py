@@ -7,7 +7,9 @@ from typing import Final
 
 from kcl_daemon.cpu.recorder import Recorder
 from kcl_daemon.errors import CpuUnreadable
+from kcl_daemon.metrics.kcl import CAPTURE_FAILED
 from kcl_daemon.ports import Clock, Cpu, Log, Randomness
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 _CAPTURE_S: Final = 1.0
 _CAPTURE_S_MAX: Final = 5.0
@@ -24,6 +26,7 @@ class CpuSampler:
         log: told once when captures fail.
         capture_s: time between two captures (KCL: inMemoryWorkerMetricsCaptureFrequencyMillis).
         averages_most: how many averages a report has at most.
+        meters: told of captures that fail.
     """
 
     def __init__(
@@ -35,7 +38,9 @@ class CpuSampler:
         log: Log,
         capture_s: float = _CAPTURE_S,
         averages_most: int = 10,
+        meters: Meters = NO_METERS,
     ) -> None:
+        self._meters = meters
         self._cpu = cpu
         self._clock = clock
         self._randomness = randomness
@@ -77,5 +82,6 @@ class CpuSampler:
 
     def _failed(self, problem: str) -> None:
         self._failures += 1
+        self._meters.add(CAPTURE_FAILED)
         if self._failures == 1:
             self._log.warning("cpu_capture_failed", source=self._cpu.name, error=problem, advice=_ADVICE)

@@ -128,6 +128,11 @@ def report(
     )
 
 
+def is_worker_row(row: Row) -> bool:
+    """Whether a row of the lease table is meant to be a worker's, whatever is in it."""
+    return row.get(_ENTITY) == _ENTITY_VALUE
+
+
 def worker_from_row(row: Row, *, key_attribute: str) -> WorkerRow | None:
     """The worker in a row, None where the row is no valid report (T8.6)."""
     worker_id, updated = row.get(key_attribute), _integer(row.get(_LAST_UPDATE))

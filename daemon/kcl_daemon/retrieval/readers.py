@@ -69,6 +69,11 @@ class Readers:
             else None
         )
 
+    @property
+    def in_hand_bytes(self) -> int:
+        """What all of them have read and not yet handed on."""
+        return self._gate.held_bytes
+
     def reader(self, source: Source, *, hash_range: HashRange | None, log: Log) -> Reader:
         """The reader of a shard for one child.
 

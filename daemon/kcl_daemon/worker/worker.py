@@ -14,6 +14,7 @@ from kcl_daemon.consumer.parts import ConsumerParts
 from kcl_daemon.coordination.discovery import Discovery
 from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.farewell import Farewell
+from kcl_daemon.coordination.gauges import Gauges
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
 from kcl_daemon.coordination.overview import Overview
 from kcl_daemon.coordination.reporter import Reporter
@@ -24,7 +25,9 @@ from kcl_daemon.coordination.taker import Taker
 from kcl_daemon.coordination.versions import Versions
 from kcl_daemon.errors import ChildError, Throttled, Unavailable
 from kcl_daemon.leases.lease import LeaseKey
+from kcl_daemon.metrics.kcl import INITIALIZE
 from kcl_daemon.ports import Clock, Log
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 from kcl_daemon.progress.watchdog import Watchdog
 
 # What does not answer at the start is asked again for this long (KCL: maxInitializationAttempts).
@@ -46,6 +49,7 @@ class Loops:
     farewell: Farewell
     overview: Overview
     watchdog: Watchdog
+    gauges: Gauges
 
 
 @dataclass(eq=False, slots=True)
@@ -70,7 +74,9 @@ class Worker:
         clock: Clock,
         log: Log,
         start_pause_s: float = 1.0,
+        meters: Meters = NO_METERS,
     ) -> None:
+        self._meters = meters
         self._tables = tables
         self._streams = streams
         self._look_at_leases = looks_at_leases
@@ -129,6 +135,8 @@ class Worker:
             self._work = work
             work.start_soon(loops.keeper.run)
             work.start_soon(loops.watchdog.run)
+            if self._meters is not NO_METERS:
+                work.start_soon(loops.gauges.run)
             async with anyio.create_task_group() as coordination:
                 coordination.start_soon(self._tables.complete_recovery)
                 coordination.start_soon(loops.switchboard.run)
@@ -153,8 +161,9 @@ class Worker:
             self._loops.versions.begin,
             self._streams.prepare,
         )
-        for step in steps:
-            await self._with_patience(step)
+        with self._meters.operation(INITIALIZE):
+            for step in steps:
+                await self._with_patience(step)
 
     async def _with_patience(self, step: Callable[[], Awaitable[None]]) -> None:
         for attempt in range(1, _START_ATTEMPTS + 1):
@@ -165,6 +174,7 @@ class Worker:
             except (Throttled, Unavailable) as error:
                 if attempt == _START_ATTEMPTS:
                     raise
+                self._meters.done(INITIALIZE, 0.0, False)
                 self._log.warning(
                     "start_delayed", error=str(error), attempt=attempt, attempts_most=_START_ATTEMPTS
                 )

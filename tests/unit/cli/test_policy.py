@@ -30,13 +30,26 @@ TRANSACTION = "TransactWriteItems"
 
 
 def statements(more: str = "", account: str | None = None) -> dict[str, dict[str, Any]]:
-    document = policy(read(REGION + more).settings, ("kinesis", "dynamodb", "glue"), account=account)
+    document = policy(
+        read(REGION + more).settings, ("kinesis", "dynamodb", "glue", "cloudwatch"), account=account
+    )
     assert document["Version"] == "2012-10-17"
     return {statement["Sid"]: statement for statement in document["Statement"]}
 
 
 def actions(more: str = "") -> set[str]:
     return {action.partition(":")[2] for each in statements(more).values() for action in each["Action"]}
+
+
+def test_figures_may_be_told_in_the_application_s_namespace_only() -> None:
+    for more, namespace in (
+        ("", read().settings.application_name),
+        ("metricsNamespace = team/orders\n", "team/orders"),
+    ):
+        statement = statements(more)["Metrics"]
+        assert (statement["Action"], statement["Resource"]) == (["cloudwatch:PutMetricData"], ["*"])
+        assert statement["Condition"] == {"StringEquals": {"cloudwatch:namespace": namespace}}
+    assert "Metrics" not in statements("metricsLevel = NONE\n")
 
 
 def calls_in_the_source() -> set[str]:
@@ -69,6 +82,7 @@ def test_nothing_is_allowed_that_is_not_done() -> None:
 def test_no_right_is_for_everything() -> None:
     found = statements(EVERYTHING, "111122223333")
     assert found.pop("ReadSchemas")["Resource"] == ["*"]  # a version's id tells nothing of its schema
+    assert found.pop("Metrics")["Condition"]  # that call knows no resources
     for statement in found.values():
         for resource in statement["Resource"]:
             assert resource.startswith(

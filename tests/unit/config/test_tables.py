@@ -106,6 +106,8 @@ SAMPLES = {
     "metricsLevel": "summary",
     "schemaRegistry": "decode",
     "schemaRegistryFailure": "passthrough",
+    "metricsNamespace": "team/orders",
+    "metricsOtlpEndpoint": "https://[::1]:4318/v1/metrics",
     "metricsEnabledDimensions": "Operation, ShardId",
     "expandEnvironment": "true",
     "childProtocol": "kcl_1_0",

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.config.effective import default_of
 from kcl_daemon.config.inert import INERT
-from kcl_daemon.config.key import Key
-from kcl_daemon.config.keys import KEYS
 from kcl_daemon.config.reading import nearest_name
 from tests.unit.config.helpers import GOOD, events, read, refusals
 
@@ -71,6 +68,9 @@ BAD = [
     ("kinesisCredentialsProvider.profileName", "x", "the Java daemon refuses it"),
     ("childUser", "a b", "not such a name"),
     ("metricsEnabledDimensions", "Operation; ShardId", "is no dimension"),
+    ("metricsNamespace", "AWS/Kinesis", "not beginning with AWS/"),
+    ("metricsOtlpEndpoint", "127.0.0.1:4318", "http://HOST:PORT/PATH"),
+    ("metricsOtlpPeriodMillis", "0", "1 to"),
     ("metricsLevel", "LOUD", "allowed: NONE or SUMMARY or DETAILED"),
 ]
 
@@ -156,14 +156,10 @@ def test_a_known_key_without_effect_gives_one_warning_and_is_not_unknown(name: s
     assert events(f"{name} = 12345\n") == [("property_has_no_effect", name, 4)]
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if key.waits is not None], ids=lambda key: key.name)
-def test_a_key_that_nothing_goes_by_yet_is_checked_and_told(key: Key) -> None:
-    text = default_of(key)
-    assert events(f"{key.name} = {text}\n") == [("property_not_supported_yet", key.name, 4)]
-
-
-@pytest.mark.parametrize("line", ["retrievalMode = polling", "metricsLevel = NONE "])
-def test_a_value_that_asks_for_what_is_done_needs_no_warning(line: str) -> None:
+@pytest.mark.parametrize(
+    "line", ["retrievalMode = polling", "metricsLevel = NONE ", "metricsLevel = detailed"]
+)
+def test_a_value_that_is_acted_on_needs_no_warning(line: str) -> None:
     assert events(f"{line}\n") == []
 
 

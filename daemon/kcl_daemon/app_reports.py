@@ -1,0 +1,38 @@
+"""The part of `app` that is about this worker's own row: what writes it, and what measures the CPU."""
+
+from __future__ import annotations
+
+from kcl_daemon.app_common import Common
+from kcl_daemon.coordination.reporter import Reporter
+from kcl_daemon.cpu.sampler import CpuSampler
+
+
+def reporter_of(common: Common) -> tuple[Reporter, CpuSampler | None]:
+    """The reporter, and the sampler where there are CPU figures to report."""
+    sampler = sampler_of(common)
+    reporter = Reporter(
+        table=common.tables.routes.reports,
+        worker_id=common.me,
+        clock=common.adapters.clock,
+        timings=common.periods,
+        log=common.log,
+        cpu_averages=sampler.averages if sampler is not None else tuple,
+        meters=common.adapters.meters,
+    )
+    return reporter, sampler
+
+
+def sampler_of(common: Common) -> CpuSampler | None:
+    """What measures the CPU; None where there is no figure, or none is wanted."""
+    adapters, balance = common.adapters, common.settings.balance
+    if adapters.cpu is None or balance.disable_worker_metrics:
+        return None
+    return CpuSampler(
+        cpu=adapters.cpu,
+        clock=adapters.clock,
+        randomness=adapters.randomness,
+        log=common.log,
+        capture_s=common.periods.capture_s,
+        averages_most=balance.persisted_averages,
+        meters=adapters.meters,
+    )

@@ -1,0 +1,52 @@
+"""All metrics in one place: what the reference is written from and the tests look into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Final
+
+from kcl_daemon.metrics import kcl, kcl_shards, ours
+from kcl_daemon.metrics.java_only import JAVA_ONLY
+from kcl_daemon.metrics.metric import OPERATIONS, Family, Metric, Operation
+
+
+def _declared(module: ModuleType) -> Iterator[Metric | Operation]:
+    for name, value in vars(module).items():
+        if name.startswith("_"):
+            continue
+        for each in value.values() if isinstance(value, dict) else (value,):
+            if isinstance(each, Metric | Operation):
+                yield each
+
+
+def _metrics(module: ModuleType) -> Iterator[Metric]:
+    for each in _declared(module):
+        if isinstance(each, Metric):
+            yield each
+        else:
+            yield from (part for part in (each.success, each.time) if part is not None)
+
+
+TOLD: Final[tuple[Metric, ...]] = (*_metrics(kcl), *_metrics(kcl_shards))
+"""What CloudWatch is told."""
+
+ON_CLOUDWATCH: Final[tuple[Metric, ...]] = (*TOLD, *JAVA_ONLY)
+"""All that KCL tells CloudWatch."""
+
+OWN: Final[tuple[Metric, ...]] = tuple(_metrics(ours))
+"""What KCL lacks and is counted on the way."""
+
+COUNTED: Final[tuple[Operation, ...]] = tuple(
+    each for module in (kcl, kcl_shards) for each in _declared(module) if isinstance(each, Operation)
+)
+"""All operations."""
+
+
+def _families() -> tuple[Family, ...]:
+    found = [OPERATIONS, *(each.family for each in (*TOLD, *OWN) if each.family is not None)]
+    return tuple(dict.fromkeys((*found, *ours.FROM_SNAPSHOT)))
+
+
+FAMILIES: Final[tuple[Family, ...]] = _families()
+"""All that Prometheus and OTLP are told."""

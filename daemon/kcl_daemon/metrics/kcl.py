@@ -1,0 +1,305 @@
+"""KCL's metrics of what a worker does beside its shards (algorithms S): leases, leader, shard sync, migrations.
+
+Pure data; names, dimensions and levels are KCL's. What KCL has and cannot occur here is in `java_only`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kcl_daemon.metrics.metric import Level, Metric, Unit, counter, gauge, operation
+
+_D: Final = Level.DETAILED
+
+# Families that several operations tell.
+_LEASES: Final = gauge(
+    "fleet_leases", "Leases of the application, as last read by who assigns or takes them."
+)
+_WORKERS: Final = gauge(
+    "fleet_workers", "Workers of the application, as last seen by who assigns or takes leases."
+)
+_EXPIRED: Final = gauge(
+    "fleet_expired_leases", "Leases that nobody renews, as last seen by who assigns or takes them."
+)
+_SPILL: Final = gauge(
+    "fleet_leases_without_worker", "Leases for which no worker has room (`maxLeasesForWorker`)."
+)
+
+# --- start
+
+INITIALIZE: Final = operation("Scheduler:Initialize", "Initialize", time=False)
+
+# --- leader
+
+IS_LEADER: Final = Metric(
+    "LeaderDecider",
+    "LeaderDecider:IsLeader",
+    level=_D,
+    family=gauge("leader", "Whether this worker is the leader: 1 or 0."),
+)
+DECIDER_SHUFFLE: Final = Metric("LeaderDecider", "DeterministicShuffleShardSyncLeaderDecider", level=_D)
+DECIDER_LOCK: Final = Metric("LeaderDecider", "DynamoDBLockBasedLeaderDecider", level=_D)
+
+# --- assignment
+
+_ASSIGNMENT: Final = "LeaseAssignmentManager"
+ASSIGNMENT: Final = operation(_ASSIGNMENT)
+ASSIGNMENT_LOAD: Final = operation(_ASSIGNMENT, "LeaseAndWorkerMetricsLoad", level=_D, success=False)
+ASSIGNMENT_PLACE: Final = operation(_ASSIGNMENT, "AssignExpiredOrUnassignedLeases", level=_D, success=False)
+ASSIGNMENT_BALANCE: Final = operation(_ASSIGNMENT, "BalanceWorkerVariance", level=_D, success=False)
+ASSIGNMENT_WRITE: Final = operation(_ASSIGNMENT, "ParallelyAssignLeases", level=_D)
+ASSIGNMENT_LEASES: Final = Metric(_ASSIGNMENT, "TotalLeases", family=_LEASES)
+ASSIGNMENT_WORKERS: Final = Metric(_ASSIGNMENT, "NumWorkers", family=_WORKERS)
+ASSIGNMENT_EXPIRED: Final = Metric(_ASSIGNMENT, "ExpiredLeases", family=_EXPIRED)
+ASSIGNMENT_SPILL: Final = Metric(_ASSIGNMENT, "LeaseSpillover", family=_SPILL)
+ASSIGNMENT_MOVES: Final = Metric(
+    _ASSIGNMENT,
+    "NumOfLeasesReassignment",
+    family=counter("lease_assignments", "Leases that this worker, as leader, decided to give to a worker."),
+)
+ASSIGNMENT_INVALID_WORKERS: Final = Metric(
+    _ASSIGNMENT,
+    "NumWorkersWithInvalidEntry",
+    family=gauge(
+        "fleet_workers_unreadable", "Rows of workers that cannot be read, as last seen by the leader."
+    ),
+)
+ASSIGNMENT_FAILING_WORKERS: Final = Metric(
+    _ASSIGNMENT,
+    "NumWorkersWithFailingWorkerMetric",
+    family=gauge("fleet_workers_failing", "Workers whose last CPU figure failed; they are given no leases."),
+)
+ASSIGNMENT_MALFORMED: Final = Metric(
+    _ASSIGNMENT,
+    "LeaseDeserializationFailureCount",
+    family=gauge(
+        "fleet_lease_rows_unreadable",
+        "Rows of the lease table that are no lease, as last seen by the leader.",
+    ),
+)
+ASSIGNMENT_RESIGNED: Final = Metric(
+    _ASSIGNMENT,
+    "ForceLeaderRelease",
+    family=counter(
+        "leadership_resignations", "Leaderships given up because assigning failed several times in a row."
+    ),
+)
+ASSIGNMENT_FAILED: Final = Metric(
+    _ASSIGNMENT,
+    "FailedAssignmentCount",
+    level=_D,
+    family=counter(
+        "lease_assignments_failed", "Leases that could not be written to the worker they were meant for."
+    ),
+)
+FLEET_SUPPORT: Final = Metric(
+    "WorkerMetrics",
+    "FleetMinSupportCode",
+    Unit.NONE,
+    family=gauge(
+        "fleet_support_code",
+        "The least support code of all lease owners; 1: all know the single table.",
+        unit=Unit.NONE,
+    ),
+)
+
+# --- worker rows
+
+REPORT: Final = operation("WorkerMetricStatsReporter", by_worker=True)
+CAPTURE_FAILED: Final = Metric(
+    "WorkerMetricStatsReporter",
+    "InMemoryMetricStatsReporterFailure",
+    family=counter("cpu_capture_failures", "CPU figures that could not be taken."),
+)
+
+# --- discovery
+
+_DISCOVERY: Final = "LeaseDiscovery"
+DISCOVERY: Final = operation(_DISCOVERY, by_worker=True)
+DISCOVERY_LIST: Final = operation(
+    _DISCOVERY, "ListLeaseKeysForWorker", level=_D, success=False, by_worker=True
+)
+DISCOVERY_FETCH: Final = operation(_DISCOVERY, "FetchNewLeases", level=_D, success=False, by_worker=True)
+DISCOVERY_ERRORS: Final = Metric(
+    _DISCOVERY,
+    "GetLease:Error",
+    by_worker=True,
+    family=counter(
+        "lease_discovery_errors", "Leases that were found for this worker and could not be taken."
+    ),
+)
+DISCOVERY_FOUND: Final = Metric(
+    _DISCOVERY,
+    "NewLeasesDiscovered",
+    level=_D,
+    by_worker=True,
+    family=counter("leases_discovered", "Leases found in the index by owner that were new to this worker."),
+)
+DISCOVERY_MISMATCH: Final = Metric(
+    _DISCOVERY,
+    "OwnerMismatch",
+    level=_D,
+    by_worker=True,
+    family=counter("lease_owner_mismatches", "Leases whose index entry was behind their row."),
+)
+
+# --- renewal
+
+_RENEWAL: Final = "RenewAllLeases"
+RENEWAL: Final = operation(_RENEWAL, by_worker=True)
+RENEWAL_ONE: Final = operation(_RENEWAL, "RenewLease", level=_D, by_worker=True)
+RENEWAL_LOST: Final = Metric(
+    _RENEWAL,
+    "LostLeases",
+    by_worker=True,
+    family=counter("leases_lost", "Leases that were lost: taken by another worker, or not renewed in time."),
+)
+RENEWAL_HELD: Final = Metric(
+    _RENEWAL, "CurrentLeases", by_worker=True, family=gauge("leases_held", "Leases that this worker holds.")
+)
+
+# --- taking (2.x)
+
+_TAKING: Final = "TakeLeases"
+TAKING: Final = operation(_TAKING, by_worker=True)
+TAKING_LIST: Final = operation(_TAKING, "ListLeases", level=_D, by_worker=True)
+TAKING_ONE: Final = operation(_TAKING, "TakeLease", level=_D, by_worker=True)
+TAKING_TAKEN: Final = Metric(
+    _TAKING,
+    "TakenLeases",
+    by_worker=True,
+    family=counter("leases_taken", "Leases taken by the rules of KCL 2.x."),
+)
+TAKING_MISSED: Final = Metric(
+    _TAKING,
+    "UntakenLeases",
+    by_worker=True,
+    family=counter("leases_not_taken", "Leases that were to be taken by the rules of KCL 2.x and were not."),
+)
+TAKING_EXPIRED: Final = Metric(_TAKING, "ExpiredLeases", by_worker=True, family=_EXPIRED)
+TAKING_SPILL: Final = Metric(_TAKING, "LeaseSpillover", by_worker=True, family=_SPILL)
+TAKING_WORKERS: Final = Metric(_TAKING, "NumWorkers", by_worker=True, family=_WORKERS)
+TAKING_VERY_OLD: Final = Metric(
+    _TAKING,
+    "VeryOldLeases",
+    by_worker=True,
+    family=gauge("fleet_very_old_leases", "Free leases that have stood still for three fail-over times."),
+)
+TAKING_WANTED: Final = Metric(_TAKING, "LeasesToTake", level=_D, by_worker=True)
+TAKING_NEEDED: Final = Metric(_TAKING, "NeededLeases", level=_D, by_worker=True)
+TAKING_LEASES: Final = Metric(_TAKING, "TotalLeases", level=_D, by_worker=True, family=_LEASES)
+
+# --- shard sync
+
+_SYNC: Final = "ShardSyncTask"
+SYNC: Final = operation(_SYNC)
+SYNC_SHARDS: Final = operation(_SYNC, "SyncShards", level=_D, time=False)
+SYNC_CREATE: Final = operation(_SYNC, "CreateLease", level=_D)
+SYNC_CREATE_AT: Final = {
+    at: operation(_SYNC, f"CreateLease_{at}", level=_D, time=False)
+    for at in ("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP")
+}
+"""By the checkpoint that the lease begins with."""
+
+_AUDIT: Final = "PeriodicShardSyncManager"
+AUDIT: Final = operation(_AUDIT)
+AUDIT_HOLES: Final = Metric(
+    _AUDIT,
+    "NumStreamsWithPartialLeases",
+    family=counter(
+        "streams_with_holes", "Audits that found leases which do not cover all hashes of their stream."
+    ),
+)
+AUDIT_SYNCS: Final = Metric(
+    _AUDIT, "NumStreamsToSync", family=counter("shard_syncs", "Audits that asked for a shard sync.")
+)
+AUDIT_SKIPPED: Final = Metric(
+    _AUDIT,
+    "NumSkippedShardSyncTask",
+    family=counter("shard_syncs_skipped", "Audits put off because the stream was not there."),
+)
+
+# --- many streams
+
+_STREAMS: Final = "MultiStreamTracker"
+STREAMS_ACTIVE: Final = Metric(
+    _STREAMS,
+    "ActiveStreams.Count",
+    family=gauge("streams_active", "Streams that the leader has leases made for."),
+)
+STREAMS_PENDING: Final = Metric(
+    _STREAMS,
+    "StreamsPendingDeletion.Count",
+    family=gauge("streams_former", "Streams that are listed no more and still have leases."),
+)
+STREAMS_NOT_FOUND: Final = Metric(
+    _STREAMS,
+    "NonExistingStreamDelete.Count",
+    family=counter(
+        "streams_deleted_not_found", "Former streams whose leases went because Kinesis does not know them."
+    ),
+)
+STREAMS_DELETED: Final = Metric(
+    _STREAMS,
+    "DeletedStreams.Count",
+    family=counter("streams_deleted", "Former streams whose leases were deleted."),
+)
+
+# --- migrations
+
+_MIGRATION: Final = "Migration"
+MIGRATION_FAULT: Final = Metric(
+    _MIGRATION, "Fault", family=counter("migration_faults", "Steps of the upgrade from KCL 2.x that failed.")
+)
+MIGRATION_INDEX: Final = Metric(
+    _MIGRATION,
+    "GsiReadyStatus",
+    family=gauge("migration_index_ready", "Whether the index by owner is ready for the upgrade: 1 or 0."),
+)
+MIGRATION_REPORTS: Final = Metric(
+    _MIGRATION,
+    "WorkerMetricsReadyStatus",
+    family=gauge("migration_workers_ready", "Whether all lease owners report, for the upgrade: 1 or 0."),
+)
+MIGRATION_3X: Final = Metric(_MIGRATION, "CurrentState:3xWorker")
+MIGRATION_2X: Final = Metric(_MIGRATION, "CurrentState:2xCompatibleWorker")
+
+_TABLE_INITIALIZE: Final = "TableMigrationInitialize"
+TABLE_INITIALIZE: Final = operation(_TABLE_INITIALIZE)
+TABLE_INITIALIZE_FAULT: Final = Metric(_TABLE_INITIALIZE, "ReadFault")
+
+_TABLE: Final = "TableMigration"
+_TABLE_FAULTS: Final = counter(
+    "table_migration_faults",
+    "Steps of the move into one table that failed, by what failed.",
+    labels=("step",),
+)
+TABLE: Final = operation(_TABLE, success=False)
+TABLE_STATUS: Final = Metric(
+    _TABLE,
+    "StatusOrdinal",
+    Unit.NONE,
+    family=gauge(
+        "table_migration_status",
+        "How far the move into one table is: 0 unknown, 1 to 4 complete.",
+        unit=Unit.NONE,
+    ),
+)
+_TABLE_WORKERS: Final = gauge(
+    "table_migration_workers",
+    "Lease owners by how far they are in the move into one table.",
+    labels=("phase",),
+)
+TABLE_BEFORE: Final = Metric(_TABLE, "PrePhase1Worker", family=_TABLE_WORKERS, fixed=(("phase", "before"),))
+TABLE_PHASE_1: Final = Metric(_TABLE, "Phase1Worker", family=_TABLE_WORKERS, fixed=(("phase", "1"),))
+TABLE_PHASE_2: Final = Metric(_TABLE, "Phase2Worker", family=_TABLE_WORKERS, fixed=(("phase", "2"),))
+TABLE_READ_FAULT: Final = Metric(_TABLE, "ReadFault", family=_TABLE_FAULTS, fixed=(("step", "read"),))
+TABLE_WRITE_FAULT: Final = Metric(_TABLE, "WriteFault", family=_TABLE_FAULTS, fixed=(("step", "write"),))
+TABLE_DELETE_FAULT: Final = Metric(_TABLE, "DeleteFault", family=_TABLE_FAULTS, fixed=(("step", "delete"),))
+TABLE_COMPLETE_FAULT: Final = Metric(
+    _TABLE, "CompletionFault", family=_TABLE_FAULTS, fixed=(("step", "complete"),)
+)
+
+_TABLE_MOVE: Final = "TableMigrationAsyncMove"
+TABLE_MOVE: Final = operation(_TABLE_MOVE)
+TABLE_MOVE_BATCHES: Final = Metric(_TABLE_MOVE, "BatchCount")

@@ -1,0 +1,134 @@
+"""Metrics that KCL lacks: what stands still and why, restarts, throttles, what is lost. On Prometheus and OTLP only.
+
+Pure data. CloudWatch asks for money for each of its metrics, so that it is told KCL's and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kcl_daemon.metrics.kcl_shards import SHARD_BEHIND
+from kcl_daemon.metrics.metric import SHARD, Family, Kind, Metric, Unit, counter, gauge
+
+_DELAYS: Final = (0.005, 0.02, 0.1, 0.5, 2.0)
+
+
+def _own(family: Family, unit: Unit = Unit.COUNT) -> Metric:
+    return Metric("", "", unit, labels=family.labels, family=family)
+
+
+def _counted(stem: str, text: str, labels: tuple[str, ...] = ()) -> Metric:
+    return _own(counter(stem, text, labels))
+
+
+# --- the worker
+
+LEASE_AGE: Final = _own(
+    gauge(
+        "lease_age",
+        "Since the oldest renewal of all held leases; a lease is lost at `failoverTimeMillis`.",
+        unit=Unit.SECONDS,
+    ),
+    Unit.SECONDS,
+)
+LEADERLESS: Final = _own(
+    gauge("leaderless", "Since any leader gave a sign of life; 0 for the leader itself.", unit=Unit.SECONDS),
+    Unit.SECONDS,
+)
+IN_HAND: Final = _own(
+    gauge("retrieval_held", "Records that are read and not yet written to their child.", unit=Unit.BYTES),
+    Unit.BYTES,
+)
+LOOP_LAG: Final = _own(
+    Family(
+        "loop_lag",
+        Kind.HISTOGRAM,
+        "By how much a timer of the event loop was late; all that the daemon does waits for as long.",
+        unit=Unit.SECONDS,
+        buckets=_DELAYS,
+    ),
+    Unit.SECONDS,
+)
+CALLS: Final = _counted(
+    "aws_calls", "Calls of AWS, by what came of them.", ("service", "operation", "outcome")
+)
+
+# --- from the log: these events are counted as they are written
+
+EVENTS: Final = _counted(
+    "log_events", "Warnings and errors in the log; docs/events.md says what to do.", ("level", "event")
+)
+STALLS: Final = _counted(
+    "shard_stalls", "Shards that made no progress for longer than the limit of their cause."
+)
+CHILDREN_STARTED: Final = _counted("children_started", "Child processes that were started.")
+CHILDREN_FAILED: Final = _counted(
+    "children_failed", "Children that ended, timed out or broke the protocol; replaced."
+)
+CRASHES: Final = _counted("consumer_crashes", "Faults of the daemon itself that cost a shard its consumer.")
+REFUSED: Final = _counted("checkpoints_refused", "Checkpoints that were asked for and not stored.")
+MALFORMED_ROWS: Final = _counted(
+    "lease_rows_malformed", "Rows of the lease table that this worker could not read."
+)
+MALFORMED_AGGREGATES: Final = _counted(
+    "aggregates_malformed", "KPL aggregates that could not be taken apart."
+)
+TRIMMED: Final = _counted("positions_trimmed", "Checkpoints older than the retention: records were lost.")
+SKIPPED: Final = _counted("records_skipped", "Records passed over because their processor kept failing.")
+DEAD_LETTERS: Final = _counted("dead_letters", "Records put aside because their processor kept failing.")
+STRAY_LINES: Final = _counted("child_stray_lines", "Lines on a child's stdout that are no message.")
+TOLD_LOST: Final = _counted(
+    "metrics_not_sent", "Statistics that CloudWatch was not told, for failures or for their number."
+)
+OTLP_LOST: Final = _counted("otlp_exports_failed", "Exports to the OTLP collector that failed.")
+
+# --- from the snapshot
+
+INFO: Final = gauge(
+    "worker", "This worker; always 1.", ("worker_id", "application", "version"), from_snapshot=True
+)
+UPTIME: Final = gauge("worker_uptime", "Since the worker was built.", unit=Unit.SECONDS, from_snapshot=True)
+WORKING: Final = gauge(
+    "worker_started", "Whether the worker has tables and stream, and works: 1 or 0.", from_snapshot=True
+)
+STOPPING: Final = gauge(
+    "worker_stopping", "Whether the worker was asked to stop: 1 or 0.", from_snapshot=True
+)
+SHARD_IDLE: Final = gauge(
+    "shard_idle",
+    "Since a shard's last progress: a batch done, a checkpoint, or an answer with nothing new.",
+    SHARD,
+    Unit.SECONDS,
+    from_snapshot=True,
+)
+SHARD_WAITS: Final = gauge(
+    "shard_waits",
+    "For how long a shard has waited for what it waits for.",
+    (*SHARD, "cause"),
+    Unit.SECONDS,
+    from_snapshot=True,
+)
+SHARD_STALLED: Final = gauge(
+    "shard_stalled", "Whether a shard is past the limit of its cause: 1 or 0.", SHARD, from_snapshot=True
+)
+SHARD_RESTARTS: Final = counter(
+    "child_restarts",
+    "Children that a shard had before the present one, since its lease was taken.",
+    SHARD,
+    from_snapshot=True,
+)
+CHILD_MEMORY: Final = gauge(
+    "child_resident_memory", "Resident memory of a shard's child.", SHARD, Unit.BYTES, from_snapshot=True
+)
+FROM_SNAPSHOT: Final = (
+    INFO,
+    UPTIME,
+    WORKING,
+    STOPPING,
+    SHARD_IDLE,
+    SHARD_WAITS,
+    SHARD_STALLED,
+    SHARD_BEHIND,
+    SHARD_RESTARTS,
+    CHILD_MEMORY,
+)

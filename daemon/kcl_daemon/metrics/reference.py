@@ -1,0 +1,130 @@
+"""Writes the reference of all metrics from the list: `python -m kcl_daemon.metrics.reference > docs/metrics.md`.
+
+Owns the words around the tables. A test says that the committed page is what this writes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from kcl_daemon.metrics.catalog import FAMILIES, TOLD
+from kcl_daemon.metrics.events import OF_EVENTS
+from kcl_daemon.metrics.java_only import JAVA_ONLY
+from kcl_daemon.metrics.metric import Family, Kind, Metric, Unit
+
+_HEAD: Final = """\
+# Metrics
+
+<!-- Written by `python -m kcl_daemon.metrics.reference`; change the lists in `daemon/kcl_daemon/metrics` instead. -->
+
+The same figures go three ways: to CloudWatch under KCL's names, to Prometheus as text, and over OTLP. All of them are in
+one list, from which this page is written. Where nobody is told, nothing is counted.
+"""
+
+_PROMETHEUS: Final = """\
+## Prometheus and OTLP
+
+`/metrics` on the admin port (`adminPort`) gives the text format, or OpenMetrics to those who ask for it. Beside the families
+below there is `process_*`: memory, CPU and open files of the daemon.
+
+Over OTLP (HTTP) the same is posted to `metricsOtlpEndpoint` each `metricsOtlpPeriodMillis`, and once at the end:
+`pip install 'kcl-daemon[otlp]'`. Names have dots there and no unit: `kcl.loop_lag` with the unit `s` is
+`kcl_loop_lag_seconds`; a collector that writes for Prometheus comes to the same names. Attributes of the resource:
+`service.name` (`kcl-daemon`), `service.instance.id` (the worker), `kcl.application`. KCL 3.5 has an OpenTelemetry backend
+with names of its own (`aws.kinesis.client.`); those are not used.
+
+- `shard_id` and `stream` tell shards apart; `stream` is there only where an application reads many.
+- `kcl_fleet_*` is what the leader sees (where workers take leases as in 2.x: what each sees). A worker that leads no
+  more stops telling it after three minutes.
+- Series of a shard that is not held any more go after a quarter of an hour.
+- Some come from the log, as the events are written: {events}.
+- A [dashboard](../packaging/grafana/dashboard.json) for Grafana and [alert rules](../packaging/prometheus/alerts.yml) are
+  in `packaging/`.
+"""
+
+_CLOUDWATCH: Final = """\
+## CloudWatch
+
+KCL's names, dimensions and levels. `metricsLevel` is DETAILED unless set, as in KCL; CloudWatch asks for money for each
+metric, and DETAILED with a metric for each shard is many: `metricsLevel=SUMMARY`, `metricsEnabledDimensions=Operation` or
+`metricsLevel=NONE` make it cheaper. The namespace is `metricsNamespace`, else the application's name. The daemon needs
+`cloudwatch:PutMetricData`; without it there is one warning (`metrics_not_sent`), and the work goes on.
+
+Figures come together in statistic sets and are sent after `metricsBufferTimeMillis`, or when 200 sets wait, but not more
+often than each second; at the end of the daemon the rest is sent. A call has 200 sets (KCL: 20) and five seconds; what
+fails is not sent again. At most `metricsMaxQueueSize` sets wait.
+
+`X.Success` is 1 or 0, `X.Time` is in milliseconds. Besides `Operation` a metric has the dimensions that the table names.
+Here a few things are measured a little differently than in Java:
+
+- Leases are renewed one by one, not in ticks. RenewAllLeases is told once in each renewal period (0.4 of the fail-over
+  time): it succeeded if no renewal failed in it, and took as long as the slowest.
+- The leader looks more often than KCL's, and a shard is audited stream by stream: PeriodicShardSyncManager is told for
+  each stream.
+- MillisBehindLatest is told for each answer of Kinesis, also of those without records.
+- The phases of TableMigration count lease owners: those that do not know the single table, know it, and report to it.
+"""
+
+_JAVA_ONLY: Final = """\
+### In Java only
+
+What KCL tells CloudWatch and this daemon cannot.
+"""
+
+_OTLP_KINDS: Final = {Kind.COUNTER: "counter", Kind.GAUGE: "gauge", Kind.HISTOGRAM: "histogram"}
+
+
+def reference() -> str:
+    """The page, in Markdown."""
+    events = ", ".join(f"`{name}`" for name in OF_EVENTS)
+    parts = [
+        _HEAD,
+        _PROMETHEUS.format(events=events),
+        *_family_table(FAMILIES),
+        _CLOUDWATCH,
+        *_cloudwatch_table(TOLD),
+        _JAVA_ONLY,
+        *_java_table(JAVA_ONLY),
+    ]
+    return "\n".join(parts)
+
+
+def _family_table(families: Iterable[Family]) -> Iterator[str]:
+    rows = ["| Name | Kind | Labels | What it says |", "|---|---|---|---|"]
+    for family in sorted(families, key=lambda each: each.name):
+        name = family.name if family.kind is Kind.HISTOGRAM else family.sample_names[0]
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        rows.append(f"| `{name}` | {_OTLP_KINDS[family.kind]} | {labels} | {family.help} |")
+    yield "\n".join(rows) + "\n"
+
+
+def _cloudwatch_table(metrics: Iterable[Metric]) -> Iterator[str]:
+    rows = [
+        "| Operation | Metric | Unit | Level | More dimensions | On Prometheus |",
+        "|---|---|---|---|---|---|",
+    ]
+    for metric in sorted(metrics, key=lambda each: each.operation):
+        more = ", ".join(name for name in metric.dimensions if name != "Operation")
+        unit = "" if metric.unit is Unit.NONE else metric.unit.value
+        rows.append(
+            f"| {metric.operation} | {metric.name} | {unit} | {metric.level.name} | {more} | {_elsewhere(metric)} |"
+        )
+    yield "\n".join(rows) + "\n"
+
+
+def _elsewhere(metric: Metric) -> str:
+    if metric.family is not None:
+        return f"`{metric.family.sample_names[0]}`"
+    return "`kcl_operation_duration_seconds`" if metric.name.endswith(("Success", "Time")) else ""
+
+
+def _java_table(metrics: Iterable[Metric]) -> Iterator[str]:
+    rows = ["| Operation | Metric | Why |", "|---|---|---|"]
+    rows += [f"| {metric.operation} | {metric.name} | {metric.java_only} |" for metric in metrics]
+    yield "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

@@ -1,0 +1,141 @@
+"""The ports to Kinesis with every call of a shard timed and counted (KCL: KinesisDataFetcher, PrefetchRecordsPublisher).
+
+Owns what a call is called on CloudWatch. The readers above know nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from kcl_daemon.errors import AwsError, IteratorExpired, Throttled
+from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.metrics import kcl_shards as told
+from kcl_daemon.metrics.ours import CALLS
+from kcl_daemon.ports import Fetched, Kinesis, ReadFrom, StreamRef, StreamSummary
+from kcl_daemon.ports_fan_out import Consumer, ConsumerName, FanOut, Pushed, Subscription
+from kcl_daemon.ports_metrics import Meters
+from kcl_daemon.shards.shard import InitialPosition, Shard
+
+_T = TypeVar("_T")
+_SERVICE = "kinesis"
+
+
+def outcome_of(error: AwsError) -> str:
+    """A word for what came of a failed call; there are few of them."""
+    return "throttled" if isinstance(error, Throttled) else "failure"
+
+
+def shard_labels(shard_id: ShardId, stream: StreamRef | None) -> dict[str, str]:
+    """What tells a shard's figures apart: its id, and its stream where there are many."""
+    if stream is None or stream.identity is None:
+        return {"shard_id": shard_id}
+    return {"shard_id": shard_id, "stream": str(stream.identity)}
+
+
+def tell_behind(meters: Meters, behind_ms: int | None, labels: dict[str, str]) -> None:
+    """How far an answer was behind the tip."""
+    if behind_ms is not None:
+        meters.add(told.PROCESS_BEHIND, behind_ms / 1000, **labels)
+        meters.add(told.APPLICATION_BEHIND, behind_ms / 1000)
+
+
+class MeteredKinesis:
+    """The port `Kinesis` over another one."""
+
+    def __init__(self, kinesis: Kinesis, meters: Meters) -> None:
+        self._kinesis = kinesis
+        self._meters = meters
+
+    async def describe_stream(self, stream: StreamRef) -> StreamSummary:
+        """As the port says."""
+        return await self._counted("DescribeStreamSummary", self._kinesis.describe_stream(stream))
+
+    async def list_streams(self) -> tuple[StreamSummary, ...]:
+        """As the port says."""
+        return await self._counted("ListStreams", self._kinesis.list_streams())
+
+    async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
+        """As the port says."""
+        return await self._counted("ListShards", self._kinesis.list_shards(stream, start))
+
+    async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
+        """As the port says."""
+        with self._meters.operation(told.PROCESS_ITERATOR, **shard_labels(shard_id, stream)):
+            return await self._counted(
+                "GetShardIterator", self._kinesis.get_shard_iterator(stream, shard_id, read_from)
+            )
+
+    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:
+        """As the port says."""
+        labels = shard_labels(shard_id, stream)
+        try:
+            with self._meters.operation(told.PROCESS_READ, **labels):
+                fetched = await self._counted(
+                    "GetRecords", self._kinesis.get_records(stream, shard_id, iterator, limit)
+                )
+        except IteratorExpired:
+            self._meters.add(told.PROCESS_EXPIRED)
+            raise
+        tell_behind(self._meters, fetched.millis_behind_latest, labels)
+        return fetched
+
+    async def _counted(self, operation: str, call: Awaitable[_T]) -> _T:
+        try:
+            answer = await call
+        except AwsError as error:
+            self._meters.add(CALLS, service=_SERVICE, operation=operation, outcome=outcome_of(error))
+            raise
+        self._meters.add(CALLS, service=_SERVICE, operation=operation, outcome="success")
+        return answer
+
+
+class MeteredFanOut:
+    """The port `FanOut` over another one.
+
+    Args:
+        fan_out: the other one.
+        meters: told of events. KCL's fetcher has no part in them, so that only how far behind they are is told.
+    """
+
+    def __init__(self, fan_out: FanOut, meters: Meters) -> None:
+        self._fan_out = fan_out
+        self._meters = meters
+
+    async def describe_consumer(self, consumer: ConsumerName | str) -> Consumer | None:
+        """As the port says."""
+        return await self._fan_out.describe_consumer(consumer)
+
+    async def register_consumer(self, consumer: ConsumerName) -> Consumer:
+        """As the port says."""
+        return await self._fan_out.register_consumer(consumer)
+
+    @asynccontextmanager
+    async def subscribe(
+        self, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
+    ) -> AsyncGenerator[Subscription, None]:
+        """As the port says."""
+        try:
+            async with self._fan_out.subscribe(consumer_arn, shard_id, read_from) as subscription:
+                self._tell("success")
+                yield _MeteredSubscription(subscription, self._meters, shard_labels(shard_id, None))
+        except AwsError as error:
+            self._tell(outcome_of(error))
+            raise
+
+    def _tell(self, outcome: str) -> None:
+        self._meters.add(CALLS, service=_SERVICE, operation="SubscribeToShard", outcome=outcome)
+
+
+class _MeteredSubscription:
+    def __init__(self, subscription: Subscription, meters: Meters, labels: dict[str, str]) -> None:
+        self._subscription = subscription
+        self._meters = meters
+        self._labels = labels
+
+    async def next(self) -> Pushed | None:
+        pushed = await self._subscription.next()
+        if pushed is not None:
+            tell_behind(self._meters, pushed.millis_behind_latest, self._labels)
+        return pushed

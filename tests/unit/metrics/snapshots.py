@@ -1,0 +1,43 @@
+"""Snapshots as a worker might give them."""
+
+from __future__ import annotations
+
+from kcl_daemon.observe.snapshot import Cause, ChildView, ShardView, Snapshot
+
+
+def shard(
+    number: int, *, stream: str | None = None, child: bool = True, behind_ms: int | None = 1500
+) -> ShardView:
+    return ShardView(
+        key=f"shardId-{number:012d}",
+        shard_id=f"shardId-{number:012d}",
+        stream=stream,
+        parents=(),
+        cause=Cause.CHILD,
+        waits_s=2.25,
+        detail="",
+        idle_s=3.5,
+        stalled=number == 1,
+        behind_ms=behind_ms,
+        checkpoint="TRIM_HORIZON",
+        records=10,
+        data_bytes=1000,
+        bytes_per_s=1.0,
+        child=ChildView(pid=7, rss_bytes=2**20, running_s=1.0, restarts=3) if child else None,
+    )
+
+
+def snapshot(*shards: ShardView) -> Snapshot:
+    return Snapshot(
+        application='the "app"',
+        worker_id="w-1",
+        version="1.2.3",
+        uptime_s=60.0,
+        started=True,
+        stopping=False,
+        leads=True,
+        leader="w-1",
+        leaderless_s=None,
+        renewed_s=1.0,
+        shards=shards,
+    )

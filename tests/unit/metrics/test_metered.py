@@ -1,0 +1,252 @@
+"""What the metered ports, the gauges and the log tell, and who runs beside a worker for it."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from kcl_daemon.app import Adapters
+from kcl_daemon.app_metrics import Runnable, telemetry_of
+from kcl_daemon.config.metrics_settings import MetricsLevel, MetricsSettings
+from kcl_daemon.config.settings import ChildSettings, Settings
+from kcl_daemon.coordination.renewals import Renewals
+from kcl_daemon.coordination.table_views import WatchedTable
+from kcl_daemon.errors import ConfigurationError, Throttled, Unavailable
+from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.metrics import kcl, kcl_shards, ours
+from kcl_daemon.metrics.metric import OPERATIONS
+from kcl_daemon.ports import Fetched, IteratorKind, ReadFrom, StreamRef
+from kcl_daemon.ports_metrics import NO_METERS
+from kcl_daemon.retrieval.metered import MeteredKinesis
+from kcl_local.kinesis.model import KinesisModel
+from tests.simulator.loop import run_virtual
+from tests.simulator.memory.kinesis import MemoryKinesis
+from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.metrics.stage import Gathered, MemoryCloudWatch
+from tests.unit.troubled import Trouble, TroubledTable
+
+STREAM, SHARD = StreamRef("words"), ShardId("shardId-000000000000")
+
+
+class SlowKinesis(MemoryKinesis):
+    """Takes half a second for each read, and refuses some."""
+
+    refusals = 0
+
+    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:
+        await anyio.sleep(0.5)
+        if self.refusals:
+            self.refusals -= 1
+            raise Throttled("slow down", operation="GetRecords")
+        return await super().get_records(stream, shard_id, iterator, limit)
+
+
+def calls(gathered: Gathered, service: str, operation: str, outcome: str) -> float | None:
+    return gathered.value(ours.CALLS, service=service, operation=operation, outcome=outcome)
+
+
+def test_reads_of_a_shard_are_timed_and_refusals_counted() -> None:
+    gathered = Gathered()
+
+    async def main() -> None:
+        model = KinesisModel(lambda: 1_700_000_000.0 + anyio.current_time())
+        model.handle("CreateStream", {"StreamName": "words", "ShardCount": 1})
+        slow = SlowKinesis(model)
+        kinesis = MeteredKinesis(slow, gathered.meters)
+        iterator = await kinesis.get_shard_iterator(STREAM, SHARD, ReadFrom(IteratorKind.TRIM_HORIZON))
+        slow.refusals = 1
+        with pytest.raises(Throttled):
+            await kinesis.get_records(STREAM, SHARD, iterator, 10)
+        await kinesis.get_records(STREAM, SHARD, iterator, 10)
+
+    run_virtual(main)
+
+    told = gathered.take()
+    reads = told["KinesisDataFetcher.getRecords.Success"]
+    assert (reads.count, reads.total, reads.dimensions["ShardId"]) == (2, 1.0, SHARD)
+    assert told["KinesisDataFetcher.getRecords.Time"].least == 500.0
+    assert told["MillisBehindLatest"].count == 1
+    assert calls(gathered, "kinesis", "GetRecords", "throttled") == 1.0
+    assert calls(gathered, "kinesis", "GetRecords", "success") == 1.0
+
+
+def test_calls_of_a_table_are_counted_by_what_came_of_them() -> None:
+    gathered, table = Gathered(), TroubledTable()
+
+    async def main() -> None:
+        await table.ensure()
+        watched = WatchedTable(table, clock=LoopClock(), log=MemoryLog(), meters=gathered.meters)
+        table.reads.extend([Trouble.THROTTLED, Trouble.FAILED_BEFORE])
+        with pytest.raises(Throttled):
+            await watched.get("row")
+        with pytest.raises(Unavailable):
+            await watched.get("row")
+        await watched.get("row")
+        await watched.scan()
+
+    run_virtual(main)
+    outcomes = [calls(gathered, "dynamodb", "GetItem", each) for each in ("success", "throttled", "failure")]
+    assert outcomes == [1.0, 1.0, 1.0]
+    assert calls(gathered, "dynamodb", "Scan", "success") == 1.0
+
+
+def test_renewals_of_a_period_are_told_as_one_run() -> None:
+    gathered = Gathered()
+
+    async def main() -> None:
+        renewals = Renewals(gathered.meters, LoopClock())
+        await anyio.sleep(1.0)
+        renewals.renewed(0.75, ok=True)
+        renewals.renewed(0.0, ok=False)
+        renewals.lost += 1
+        renewals.tick(held=7)
+        renewals.tick(held=6)
+
+    run_virtual(main)
+
+    told = gathered.take()
+    assert (told["Success"].count, told["Success"].total) == (2, 1.0)
+    assert (told["Time"].most, told["Time"].least) == (1000.0, 0.0)
+    assert (told["LostLeases"].total, told["CurrentLeases"].least) == (1.0, 6.0)
+    assert told["RenewLease.Success"].total == 1.0
+
+
+# --- beside a worker
+
+
+class Idle:
+    """A worker that counts something, then ends as it is told."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._work = work
+
+    async def run(self) -> None:
+        await self._work()
+
+    def request_stop(self) -> None:
+        """It ends by itself."""
+
+
+def adapters(cloudwatch: MemoryCloudWatch | None, log: MemoryLog | None = None) -> Adapters:
+    nothing: Any = None  # a worker that does nothing asks for nothing
+    return Adapters(
+        clock=LoopClock(),
+        randomness=CalmChance(),
+        kinesis=nothing,
+        tables=nothing,
+        transactions=nothing,
+        children=nothing,
+        log=log or MemoryLog(),
+        cloudwatch=cloudwatch,
+    )
+
+
+def settings(**metrics: Any) -> Settings:
+    return Settings("app", "words", ChildSettings(("true",)), "w-1", metrics=MetricsSettings(**metrics))
+
+
+def test_where_nobody_is_told_nothing_is_counted_and_the_worker_is_as_it_was() -> None:
+    base = adapters(None)
+    telemetry = telemetry_of(settings(), base)
+    worker: Runnable = Idle(anyio.lowlevel.checkpoint)
+    assert telemetry.adapters is base
+    assert telemetry.adapters.meters is NO_METERS
+    assert telemetry.beside(worker) is worker
+    none = telemetry_of(settings(level=MetricsLevel.NONE), adapters(MemoryCloudWatch()))
+    assert none.adapters.meters is NO_METERS
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_figures_are_told_while_it_runs_and_the_rest_at_its_end(fails: bool) -> None:
+    cloudwatch = MemoryCloudWatch()
+
+    async def main() -> list[int]:
+        telemetry = telemetry_of(settings(namespace="mine"), adapters(cloudwatch))
+        after: list[int] = []
+
+        async def work() -> None:
+            telemetry.adapters.meters.add(kcl.RENEWAL_HELD, 1)
+            await anyio.sleep(15.0)
+            after.append(len(cloudwatch.told))
+            telemetry.adapters.meters.add(kcl.RENEWAL_HELD, 1)
+            if fails:
+                raise ConfigurationError("it cannot go on")
+
+        try:
+            await telemetry.beside(Idle(work)).run()
+        except ConfigurationError:
+            assert fails
+        else:
+            assert not fails
+        return [*after, len(cloudwatch.told)]
+
+    assert run_virtual(main) == [1, 2]
+    assert {namespace for namespace, _ in cloudwatch.calls} == {"mine"}
+
+
+def test_a_worker_that_is_killed_tells_nothing_more() -> None:
+    cloudwatch = MemoryCloudWatch()
+
+    async def main() -> None:
+        telemetry = telemetry_of(settings(), adapters(cloudwatch))
+
+        async def work() -> None:
+            telemetry.adapters.meters.add(kcl.RENEWAL_HELD, 1)
+            await anyio.sleep_forever()
+
+        with anyio.move_on_after(3.0):
+            await telemetry.beside(Idle(work)).run()
+
+    run_virtual(main)
+    assert cloudwatch.told == []
+
+
+def test_the_log_of_a_worker_is_counted() -> None:
+    log = MemoryLog()
+    telemetry = telemetry_of(settings(), adapters(None, log), serves_text=True)
+    telemetry.adapters.log.warning("position_trimmed")
+    text = anyio.run(telemetry.exposition().render).body.decode()
+    assert "kcl_positions_trimmed_total 1.0" in text
+    assert log.events() == ["position_trimmed"]
+
+
+def test_old_series_are_swept_while_it_runs() -> None:
+    async def main() -> str:
+        telemetry = telemetry_of(settings(), adapters(None), serves_text=True)
+
+        async def work() -> None:
+            telemetry.adapters.meters.add(kcl.ASSIGNMENT_LEASES, 5)
+            telemetry.adapters.meters.add(kcl_shards.PROCESS_EXPIRED)
+            await anyio.sleep(600.0)
+
+        await telemetry.beside(Idle(work)).run()
+        return (await telemetry.exposition().render()).body.decode()
+
+    text = run_virtual(main)
+    assert "kcl_fleet_leases" not in text
+    assert "kcl_expired_iterators_total 1.0" in text
+
+
+def test_otlp_without_its_packages_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.startswith("kcl_daemon.metrics.otlp"):
+            raise ImportError("No module named 'opentelemetry'", name="opentelemetry")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ConfigurationError, match=r"pip install 'kcl-daemon\[otlp\]'"):
+        telemetry_of(settings(otlp_endpoint="http://127.0.0.1:4318/v1/metrics"), adapters(None))
+
+
+def test_operations_are_counted_for_all_shards_together() -> None:
+    gathered = Gathered()
+    for number in range(3):
+        gathered.meters.done(kcl_shards.PROCESS_READ, 0.1, shard_id=f"shard-{number}")
+    step = "KinesisDataFetcher.getRecords"
+    assert gathered.value(OPERATIONS, operation="ProcessTask", step=step, outcome="success") == 3
