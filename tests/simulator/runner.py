@@ -128,6 +128,7 @@ class _Course:
     async def run(self) -> None:
         loop = current_loop()
         self.world = world = World(self._plan, self._chance, self._trace, self._sabotage)
+        world.fleet.cloudwatch = self.cloudwatch
         told = ProgressRules(
             truth=world.truth,
             rules=world.rules,
@@ -135,7 +136,6 @@ class _Course:
             trace=self._trace,
             workers=lambda: world.fleet.living,
         )
-        world.fleet.cloudwatch = self.cloudwatch
         try:
             world.begin()
             told.begin()

@@ -22,6 +22,8 @@ Threshold = LogLevel | Literal["off"]
 """The lowest level that is written; `off`: none is."""
 
 _ROOT: Final = "kcl_daemon"
+# A log that counts what passes through it; who speaks is its caller.
+_COUNTS: Final = "kcl_daemon.metrics.events"
 _NUMBERS: Final[dict[Threshold, int]] = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -140,7 +142,10 @@ class _ComponentLogger(structlog.BoundLoggerBase):
     def _say(self, number: int, method: str, event: str, fields: dict[str, object]) -> object:
         if number < self.lowest:
             return None
-        module = str(sys._getframe(2).f_globals.get("__name__", ""))  # noqa: SLF001 - what logging does for its callers
+        caller = sys._getframe(2)  # noqa: SLF001 - what logging does for its callers
+        module = str(caller.f_globals.get("__name__", ""))
+        if module == _COUNTS and caller.f_back is not None:
+            module = str(caller.f_back.f_globals.get("__name__", ""))
         threshold = self.known.get(module)
         if threshold is None:
             threshold = self.known[module] = self.levels.number_of(module)

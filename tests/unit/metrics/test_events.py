@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,12 @@ import pytest
 import kcl_daemon
 from kcl_daemon.metrics import ours
 from kcl_daemon.metrics.events import OF_EVENTS, CountedLog
-from tests.unit.fakes import MemoryLog
+from kcl_daemon.observe.levels import parse_levels
+from kcl_daemon.observe.logs import build_log
+from tests.unit.fakes import LoopClock, MemoryLog
 from tests.unit.metrics.stage import Gathered
 
 SOURCE = Path(kcl_daemon.__file__).parent
-# Of the watchdog and of the policy for poison records.
-COMING = {"shard_stalled", "record_skipped", "record_set_aside"}
 
 
 def test_every_line_comes_through_with_its_fields() -> None:
@@ -50,4 +51,21 @@ def test_an_event_with_a_metric_counts_at_every_level(level: str) -> None:
 def test_events_are_written_as_they_are_counted() -> None:
     source = "\n".join(path.read_text("utf-8") for path in SOURCE.rglob("*.py") if path.name != "events.py")
     unknown = {event for event in OF_EVENTS if f'"{event}"' not in source}
-    assert unknown <= COMING
+    assert unknown == set()
+
+
+class StillClock(LoopClock):
+    def wall_ms(self) -> int:
+        return 1_770_000_000_000
+
+
+def test_levels_by_component_see_through_it() -> None:
+    stream = StringIO()
+    levels = parse_levels("error,kcl_daemon.coordination=warning")
+    log = CountedLog(
+        build_log(level=levels, form="json", stream=stream, clock=StillClock()), Gathered().meters
+    )
+    for module in ("kcl_daemon.coordination.keeper", "kcl_daemon.retrieval.prefetch"):
+        exec('log.bind(number=1).warning("lease_lost", who=__name__)', {"log": log, "__name__": module})
+    (line,) = stream.getvalue().splitlines()
+    assert '"who":"kcl_daemon.coordination.keeper"' in line
