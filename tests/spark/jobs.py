@@ -53,6 +53,25 @@ def windows(records: DataFrame) -> DataStreamWriter:
     )
 
 
+@pipeline
+def everything(records: DataFrame) -> Iterator[DataStreamWriter]:
+    """The file sink, the helper that replaces a batch, and windows; absolute paths, as the driver may be elsewhere."""
+    out = Path("out").absolute()
+    texts = records.select(records.data.cast("string").alias("text"), "shard_id", "sequence_number")
+    yield texts.writeStream.queryName("files").format("parquet").option("path", str(out / "files"))
+    yield (texts.writeStream.queryName("batches").foreachBatch(sinks.overwrite_batch(str(out / "batches"))))
+    counted = (
+        records.withWatermark("approximate_arrival_timestamp", "10 minutes")
+        .groupBy(F.window("approximate_arrival_timestamp", "1 second"), "shard_id")
+        .count()
+    )
+    yield (
+        counted.writeStream.queryName("windows")
+        .outputMode("update")
+        .foreachBatch(sinks.overwrite_batch(str(out / "windows")))
+    )
+
+
 @batch
 def noted(frame: DataFrame, batch: Batch) -> None:
     """Notes what a batch function is told."""

@@ -15,15 +15,16 @@ from pyspark.sql import functions as F  # noqa: N812 - the customary name
 from kcl_spark import decode
 from kcl_spark.api import NotAPipeline, batch, load, pipeline, writers_of
 from kcl_spark.batches import Batch
-from kcl_spark.guards import MARK, Refused, claim_path
+from kcl_spark.guards import MARK, claim_path
 from kcl_spark.positions import START
+from kcl_spark.refused import Refused
 from kcl_spark.sinks import overwrite_batch
 from kcl_spark.spool import Spool
+from kcl_spark.stores import FolderStore
 from kcl_spark.writers import declared
-from tests.spark.parts import SHARD, fill
+from tests.spark.parts import ME, SHARD, fill
 
 pytestmark = pytest.mark.timeout(240)
-ME = object()
 
 
 def records(spark: SparkSession, *data: bytes) -> DataFrame:
@@ -41,7 +42,7 @@ def stream(spark: SparkSession, folder: Path, **options: str) -> DataFrame:
 def test_the_source_gives_what_is_spooled_under_the_names_that_are_asked_for(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    spool = Spool(tmp_path / "spool", max_bytes=10**9)
+    spool = Spool(FolderStore(tmp_path / "spool"), max_bytes=10**9)
     spool.grant(SHARD, START, ME)
     fill(spool, 0, 9)
     fill(spool, 10, 24)

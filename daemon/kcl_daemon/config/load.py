@@ -15,6 +15,7 @@ from typing import Any, Final
 from kcl_daemon.config import properties
 from kcl_daemon.config.access_settings import CredentialsSettings, ServiceSettings
 from kcl_daemon.config.checks import across
+from kcl_daemon.config.checks_spark import of_spark
 from kcl_daemon.config.checks_streams import of_streams, regions_of
 from kcl_daemon.config.compatibility import honoured
 from kcl_daemon.config.environment import overrides
@@ -132,7 +133,7 @@ def interpret(
     resolve_mode(values, (*reading.entries.values(), *reading.others.values()))
     lines = {name: entry.line for name, entry in reading.entries.items()}
     problems, notices = across(values, lines)
-    reading.problems += [*problems, *of_streams(values, reading.entries)]
+    reading.problems += [*problems, *of_streams(values, reading.entries), *of_spark(values, reading.entries)]
     reading.notices += [*notices, *honoured(values, lines)]
     reading.look_for_missing(values)
     if reading.problems:

@@ -36,6 +36,13 @@ TOGETHER: Final = frozenset(
         "streamFilter",
         "streamIdentifiersForLeaseCleanup",
         "formerStreamsLeasesDeletionStrategy",
+        "sparkMaster",
+        "sparkRemote",
+        "sparkTransport",
+        "sparkSpoolDir",
+        "sparkEngine",
+        "sparkEngineListen",
+        "sparkTrigger",
     }
 )
 FREE: Final = tuple(key for key in KEYS if key.name not in TOGETHER)
