@@ -72,6 +72,26 @@ def everything(records: DataFrame) -> Iterator[DataStreamWriter]:
     )
 
 
+@pipeline
+def keyed(records: DataFrame) -> Iterator[DataStreamWriter]:
+    """Every record with its key and place, and a count of each key and window."""
+    arrived = "approximate_arrival_timestamp"
+    texts = records.select(
+        "partition_key", "shard_id", "sequence_number", records.data.cast("string").alias("text")
+    )
+    yield texts.writeStream.queryName("rows").foreachBatch(sinks.overwrite_batch("out/rows"))
+    counted = (
+        records.withWatermark(arrived, "1 hour")
+        .groupBy(F.window(arrived, "5 seconds"), "partition_key")
+        .count()
+    )
+    yield (
+        counted.writeStream.queryName("windows")
+        .outputMode("update")
+        .foreachBatch(sinks.overwrite_batch("out/windows"))
+    )
+
+
 @batch
 def noted(frame: DataFrame, batch: Batch) -> None:
     """Notes what a batch function is told."""
