@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import anyio
 from pyarrow import parquet
@@ -149,12 +148,12 @@ def shards_of_a_key_in_a_batch(found: Iterable[Row]) -> int:
     return max(len(each) for each in seen.values())
 
 
-async def until(condition: Any, within_s: float, *logs: Path) -> None:
+async def until(condition: Callable[[], object | Awaitable[object]], within_s: float, *logs: Path) -> None:
     """Poll what real processes do."""
     with anyio.move_on_after(within_s):
         while True:
             result = condition()
-            if await result if hasattr(result, "__await__") else result:
+            if await result if isinstance(result, Awaitable) else result:
                 return
             await anyio.sleep(0.3)
     raise AssertionError("\n\n".join(log_tail(log, 60) for log in logs))

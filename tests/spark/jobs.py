@@ -92,6 +92,36 @@ def keyed(records: DataFrame) -> Iterator[DataStreamWriter]:
     )
 
 
+@pipeline
+def into_postgres(records: DataFrame) -> Iterator[DataStreamWriter]:
+    """Rows by shard and number, and of each key only the newest; the address is in the environment."""
+    url, user = os.environ["KCL_TEST_JDBC"], "kcl"
+    text = F.split(records.data.cast("string"), ":")
+    rows = records.select("shard_id", text[1].cast("long").alias("number"), "partition_key")
+    by_row = sinks.jdbc_upsert(url, "kcl_rows", ["shard_id", "number"], user=user)
+    newest = sinks.jdbc_upsert(url, "kcl_newest", ["partition_key"], newest_by=["number"], user=user)
+
+    def checked(frame: DataFrame, batch_id: int) -> None:
+        by_row(frame, batch_id)
+        held("after_sink")
+
+    yield rows.writeStream.queryName("batches").foreachBatch(checked)
+    yield rows.writeStream.queryName("newest").foreachBatch(newest)
+
+
+@pipeline
+def into_delta(records: DataFrame) -> DataStreamWriter:
+    """A Delta table; stops where the test asks for it."""
+    write = sinks.delta("out/delta")
+
+    def checked(frame: DataFrame, batch_id: int) -> None:
+        write(frame, batch_id)
+        held("after_sink")
+
+    texts = records.select(records.data.cast("string").alias("text"))
+    return texts.writeStream.queryName("batches").foreachBatch(checked)
+
+
 @batch
 def noted(frame: DataFrame, batch: Batch) -> None:
     """Notes what a batch function is told."""

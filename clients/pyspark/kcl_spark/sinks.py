@@ -73,16 +73,20 @@ def delta(path: str, **options: str) -> ForeachBatch:
     return with_batch(write)
 
 
-def jdbc_upsert(url: str, table: str, keys: list[str], **options: str) -> ForeachBatch:
+def jdbc_upsert(
+    url: str, table: str, keys: list[str], *, newest_by: list[str] | None = None, **options: str
+) -> ForeachBatch:
     """Insert the rows of each batch into a table, replacing those with the same keys (`INSERT ... ON CONFLICT`).
 
     A batch goes in one transaction: first into a staging table of its own, then over. For PostgreSQL and SQLite's
-    dialect; the driver's package belongs into `sparkPackages`.
+    dialect; the driver's package belongs into `sparkPackages`. Several hosts may write to one table.
 
     Args:
         url: `jdbc:postgresql://HOST/DATABASE`.
         table: exists, with a unique index on the keys.
-        keys: columns that name a row; the newest row of a batch wins by order of arrival only where keys are unique in it.
+        keys: columns that name a row. Without `newest_by` they must be unique in a batch, or the database refuses it.
+        newest_by: columns, such as a time, by which the newer of two rows with the same keys is told: it wins within a
+            batch, and no row replaces a newer one in the table, whichever host writes last.
         options: `user`, `password`, `driver`.
     """
-    return with_batch(Upsert(url, table, keys, options))
+    return with_batch(Upsert(url, table, keys, options, newest_by or ()))
