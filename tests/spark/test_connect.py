@@ -19,6 +19,10 @@ from tests.spark.parts import SHARD, at, plan, positions
 seen: list[Batch] = []
 
 
+def note(_frame: object, batch: Batch) -> None:
+    seen.append(batch)
+
+
 class Writer:
     """A writer of Spark Connect, as far as its message goes."""
 
@@ -26,7 +30,7 @@ class Writer:
         self._write_proto = WriteStreamOperationStart()
 
     def foreachBatch(self, function: Any) -> Writer:  # noqa: N802 - Spark's name
-        self._write_proto.foreach_batch.python_function.command = cloudpickle.dumps(function)
+        self._write_proto.foreach_batch.python_function.command = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]  # as Spark
         return self
 
 
@@ -60,7 +64,7 @@ def test_a_handler_is_told_of_its_batch_where_it_runs(tmp_path: Path) -> None:
     plan(tmp_path, 0, positions({SHARD: 5}), committed=True)
     plan(tmp_path, 1, positions({SHARD: 9}), committed=False)
     context = QueryContext("raw", QueryLog(tmp_path), "state", planned_before=1)
-    declared_one = writer(query_name="raw").foreachBatch(with_batch(lambda _frame, batch: seen.append(batch)))
+    declared_one = writer(query_name="raw").foreachBatch(with_batch(note))
     assert told_to_server(declared_one).sink == ""
     bound: Any = bind(declared_one, context)
     on_the_server = cloudpickle.loads(bound._write_proto.foreach_batch.python_function.command)
@@ -71,9 +75,11 @@ def test_a_handler_is_told_of_its_batch_where_it_runs(tmp_path: Path) -> None:
 
 
 def test_a_function_of_the_pipeline_stays_as_it_is() -> None:
-    plain = writer(query_name="raw").foreachBatch(print)
-    before = plain._write_proto.SerializeToString()
-    assert bind(plain, QueryContext("raw", QueryLog(Path("/nowhere")), "s", None)) is plain
-    assert plain._write_proto.SerializeToString() == before
-    without = writer(query_name="raw", format="noop")
-    assert bind(without, QueryContext("raw", QueryLog(Path("/nowhere")), "s", None)) is without
+    context = QueryContext("raw", QueryLog(Path("/nowhere")), "s", None)
+    for given in (
+        writer(query_name="raw").foreachBatch(print),
+        writer(query_name="raw", format="noop"),
+    ):
+        before: bytes = given._write_proto.SerializeToString()
+        bind(given, context)
+        assert given._write_proto.SerializeToString() == before

@@ -8,6 +8,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -124,7 +125,7 @@ def test_protocol_buffers_are_wrapped_so_that_nothing_and_the_unreadable_differ(
         pool.Add(each)
     wrapper = GetMessageClass(pool.FindMessageTypeByName(WRAPPER))
     for row, body in zip(wrapped, bodies, strict=True):
-        read = wrapper.FromString(bytes(row.data))
+        read: Any = wrapper.FromString(bytes(row.data))
         assert read.HasField("v")
         assert read.v.SerializeToString() == body
     assert not wrapper().HasField("v")
@@ -137,6 +138,18 @@ def test_a_sink_that_cannot_tell_its_query_refuses_rather_than_drop_batches(
 ) -> None:
     with pytest.raises(ValueError, match="cannot tell which query"):
         delta(str(tmp_path / "out"))(records(spark, b"1"), 0)
+
+
+def test_workers_take_spark_from_where_it_is_installed(spark: SparkSession) -> None:
+    """From Spark's own archive each of them would compile it anew at its start."""
+
+    def where(_number: int) -> str:
+        import pyspark  # noqa: PLC0415 - the worker's
+
+        return str(pyspark.__file__)
+
+    (row,) = spark.range(1).select(F.udf(where, "string", useArrow=True)("id").alias("file")).collect()
+    assert row.file == pyspark.__file__
 
 
 def test_a_query_is_looked_into_before_it_starts(spark: SparkSession, tmp_path: Path) -> None:

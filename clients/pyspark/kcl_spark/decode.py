@@ -162,7 +162,7 @@ def glue_payload(data: Column) -> Column:
         except (ValueError, zlib.error):
             return None
 
-    return F.udf(cut, BinaryType())(data)
+    return F.udf(cut, BinaryType(), useArrow=True)(data)
 
 
 def glue_schema_id(data: bytes) -> str:

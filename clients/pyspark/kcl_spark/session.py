@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from kcl_spark.batches import is_connect
 from kcl_spark.connect import connect
 from kcl_spark.control import Tell
+from kcl_spark.home import lean_home
 from kcl_spark.java import find_java
 from kcl_spark.options import INLINE, EngineOptions
 from kcl_spark.shipping import ship_by_value
@@ -38,6 +39,8 @@ def prepare_environment(options: EngineOptions, tell: Tell) -> None:
     java = find_java(os.environ, options.state / "java")
     tell("info", "java_found", home=str(java.home), version=java.version, source=java.source)
     os.environ["JAVA_HOME"] = str(java.home)
+    if options.is_local and "SPARK_HOME" not in os.environ:
+        os.environ["SPARK_HOME"] = str(lean_home(options.state / "spark-home"))
     # Workers would take the system's python3, which has none of our packages. On a cluster the path may be another.
     if options.is_local or "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
