@@ -127,7 +127,10 @@ def _records(set_up: Stage, shard_id: str) -> list[tuple[datetime, str]]:
     found: list[tuple[datetime, str]] = []
     while iterator:
         page = client.get_records(ShardIterator=iterator)
-        found += [(each["ApproximateArrivalTimestamp"], each["PartitionKey"]) for each in page["Records"]]
+        for each in page["Records"]:
+            arrived = each.get("ApproximateArrivalTimestamp")
+            assert arrived is not None, "the endpoint gives every record one"
+            found.append((arrived, each.get("PartitionKey", "")))
         at_tip = not page["Records"] and page.get("MillisBehindLatest") == 0
         iterator = None if at_tip else page.get("NextShardIterator")
     return found
