@@ -29,7 +29,8 @@ from kcl_spark.querylog import QueryLog
 from kcl_spark.segments import RecordBatch, list_segments
 from kcl_spark.source import KclDataSource
 from kcl_spark.spool import Spool
-from tests.spark.parts import at, record, taken
+from kcl_spark.stores import FolderStore
+from tests.spark.parts import ME, at, folder_of, record, taken
 
 SHARDS = 4
 ROWS = 4_000
@@ -85,10 +86,10 @@ def fill(spool: Spool, files: Path, megabytes: int) -> float:
     files.mkdir()
     for number in range(SHARDS):
         shard_id = f"shardId-{number:012}"
-        spool.grant(shard_id, START, None)
+        spool.grant(shard_id, START, ME)
         for part in range(per_shard):
             batch = rows(shard_id, part * ROWS)
-            spool.add(shard_id, batch, at(10**55 + (part + 1) * ROWS - 1))
+            spool.add(shard_id, batch, at(10**55 + (part + 1) * ROWS - 1), ME)
             parquet.write_table(
                 pa.Table.from_batches([batch]), files / f"{part:06}-{number}.parquet", compression="none"
             )
@@ -110,11 +111,13 @@ def drain(frame: DataFrame, folder: Path, sink: str) -> float:
 
 
 def backlog(spark: SparkSession, folder: Path, megabytes: int) -> Iterator[Figure]:
-    spool = Spool(folder / "spool", max_bytes=10**12)
+    spool = Spool(FolderStore(folder / "spool"), max_bytes=10**12)
     size = fill(spool, folder / "files", megabytes)
-    segments = [each for shard in list_segments(spool.folder).values() for each in shard]
+    segments = [each for shard in list_segments(folder_of(spool)).values() for each in shard]
     per_batch = max(1, BATCH_BYTES // (sum(each.size_bytes for each in segments) // len(segments)))
-    ours = spark.readStream.format("kcl").option("spool", str(spool.folder)).option("maxTasks", "2").load()
+    ours = (
+        spark.readStream.format("kcl").option("spool", str(folder_of(spool))).option("maxTasks", "2").load()
+    )
     theirs = (
         spark.readStream.schema(ours.schema)
         .option("maxFilesPerTrigger", str(per_batch))
@@ -147,8 +150,10 @@ def ingest() -> Figure:
 
 def trickle(spark: SparkSession, folder: Path, seconds: float) -> Iterator[Figure]:
     """A record arrives in the spool; until its batch is in Spark's commit log."""
-    spool = Spool(folder / "trickle", max_bytes=10**12)
-    frame = spark.readStream.format("kcl").option("spool", str(spool.folder)).option("maxTasks", "2").load()
+    spool = Spool(FolderStore(folder / "trickle"), max_bytes=10**12)
+    frame = (
+        spark.readStream.format("kcl").option("spool", str(folder_of(spool))).option("maxTasks", "2").load()
+    )
     writer = frame.writeStream.option("checkpointLocation", str(folder / "trickle-state")).format("noop")
     query = writer.trigger(processingTime="0.2 seconds").start()
     log = QueryLog(folder / "trickle-state")
@@ -170,14 +175,14 @@ def trickle(spark: SparkSession, folder: Path, seconds: float) -> Iterator[Figur
     started_s = monotonic_s()
     step = 0
     for number in range(SHARDS):
-        spool.grant(f"shardId-{number:012}", START, None)
+        spool.grant(f"shardId-{number:012}", START, ME)
     while (now_s := monotonic_s()) - started_s < seconds:
         for number in range(SHARDS):
             shard_id = f"shardId-{number:012}"
             batch = rows(shard_id, step * RATE // 4, RATE // 4)
             last = 10**55 + (step + 1) * RATE // 4 - 1
             arrived[shard_id, last] = monotonic_s()
-            spool.add(shard_id, batch, at(last))
+            spool.add(shard_id, batch, at(last), ME)
         step += 1
         pause(max(0.0, 0.25 - (monotonic_s() - now_s)))
     done.set()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kcl_spark.home import lean_home
 from kcl_spark.java import find_java
 from kcl_spark.session import register_source
 
@@ -22,6 +23,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession, N
     folder = tmp_path_factory.mktemp("spark")
     os.environ["JAVA_HOME"] = str(find_java(os.environ, folder / "java").home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_HOME"] = str(lean_home(folder / "spark-home"))
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow.dataset as ds
 
-from kcl_spark.clock import monotonic_s, pause
+from kcl_spark.clock import pause
 from tests.spark.daemon import Daemon, Relay, Shard, wait_for
 
 SPOT_WITHIN_S = 240  # a busy machine takes a minute to start Spark
@@ -76,23 +77,36 @@ def committed(daemon: Daemon, query: str) -> int:
 
 
 def in_sink_not_in_log(daemon: Daemon) -> Callable[[], bool]:
-    """Whether the file sink has finished a batch that Spark has not committed yet: a window of some 50 ms."""
+    """Stop Spark when the file sink has finished a batch and before Spark's log has it; whether it stands there.
+
+    Between the two are some 50 ms, which a busy machine may sleep through in every batch until there are no more. But
+    Hadoop's local file system runs `chmod` for each file that it creates, so that one of ours can hold it at any file.
+    """
     seen = committed(daemon, "files")
-    sink = daemon.folder / "out" / "files" / "_spark_metadata"
-    log = daemon.folder / "state" / "queries" / "files" / "commits"
+    hold, held = daemon.folder / "hold-commit", daemon.folder / "held-commit"
+    program = daemon.folder / "bin" / "chmod"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in */queries/files/commits/*) [ -e {hold} ] && touch {held} && exec sleep 600 ;; esac\n'
+        f'exec {shutil.which("chmod")} "$@"\n'
+    )
+    program.chmod(0o755)
+    daemon.environment["PATH"] = f"{program.parent}:{os.environ['PATH']}"
 
     def stands() -> bool:
-        done = committed(daemon, "files")
-        if done <= seen:
-            return False
-        following = str(done + 1)
-        deadline_s = monotonic_s() + 1
-        while monotonic_s() < deadline_s:  # without a pause: the window is short
-            if (sink / following).exists():
-                return not (log / following).exists()
-        return False
+        if not hold.exists() and committed(daemon, "files") > seen:
+            hold.touch()
+        return held.exists()
 
     return stands
+
+
+def assert_in_sink_not_in_log(daemon: Daemon) -> None:
+    """What the kill has left: one batch more in the sink than in Spark's log."""
+    names = (daemon.folder / "out" / "files" / "_spark_metadata").glob("[0-9]*")
+    newest = max(int(each.name.partition(".")[0]) for each in names)
+    assert newest == committed(daemon, "files") + 1
 
 
 def stop_at(daemon: Daemon, point: str) -> Callable[[], bool]:
@@ -141,6 +155,9 @@ def kill_at(daemon: Daemon, point: str) -> None:
         daemon.engine.kill()
     if point == "spool_deleted":
         shutil.rmtree(daemon.folder / "state" / "spool")
+    if point == "file_sink_before_log":
+        assert_in_sink_not_in_log(daemon)
+        daemon.environment.clear()
     daemon.hooks.clear()
     (daemon.folder / "hold").unlink(missing_ok=True)
 

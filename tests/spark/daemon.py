@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -58,7 +58,7 @@ class Shard:
 class EngineProcess:
     """The engine as the daemon starts it: a process group of its own."""
 
-    def __init__(self, options: dict[str, Any], cwd: Path) -> None:
+    def __init__(self, options: dict[str, Any], cwd: Path, environment: Mapping[str, str]) -> None:
         self.events: list[dict[str, Any]] = []
         self.started_s = monotonic_s()
         self.stderr = (cwd / "engine.log").open("ab")
@@ -68,6 +68,7 @@ class EngineProcess:
             stdout=subprocess.PIPE,
             stderr=self.stderr,
             cwd=cwd,
+            env={**os.environ, **environment},
             start_new_session=True,
         )
         assert self.process.stdin is not None
@@ -210,6 +211,8 @@ class Daemon:
         self.hooks: dict[str, Callable[[Relay], None]] = {}
         self.engine: EngineProcess | None = None
         self.relays: list[Relay] = []
+        self.environment: dict[str, str] = {}
+        """Of engines, beside ours."""
 
     def __enter__(self) -> Self:
         return self
@@ -251,7 +254,7 @@ class Daemon:
         }
 
     def start_engine(self, *, ready_within_s: float = 240, **more: Any) -> EngineProcess:
-        engine = self.engine = EngineProcess(self.options(**more), self.folder)
+        engine = self.engine = EngineProcess(self.options(**more), self.folder, self.environment)
         wait_for(lambda: engine.has("engine_ready") or engine.process.poll() is not None, ready_within_s)
         return engine
 

@@ -53,6 +53,75 @@ def windows(records: DataFrame) -> DataStreamWriter:
     )
 
 
+@pipeline
+def everything(records: DataFrame) -> Iterator[DataStreamWriter]:
+    """The file sink, the helper that replaces a batch, and windows; absolute paths, as the driver may be elsewhere."""
+    out = Path("out").absolute()
+    texts = records.select(records.data.cast("string").alias("text"), "shard_id", "sequence_number")
+    yield texts.writeStream.queryName("files").format("parquet").option("path", str(out / "files"))
+    yield (texts.writeStream.queryName("batches").foreachBatch(sinks.overwrite_batch(str(out / "batches"))))
+    counted = (
+        records.withWatermark("approximate_arrival_timestamp", "10 minutes")
+        .groupBy(F.window("approximate_arrival_timestamp", "1 second"), "shard_id")
+        .count()
+    )
+    yield (
+        counted.writeStream.queryName("windows")
+        .outputMode("update")
+        .foreachBatch(sinks.overwrite_batch(str(out / "windows")))
+    )
+
+
+@pipeline
+def keyed(records: DataFrame) -> Iterator[DataStreamWriter]:
+    """Every record with its key and place, and a count of each key and window."""
+    arrived = "approximate_arrival_timestamp"
+    texts = records.select(
+        "partition_key", "shard_id", "sequence_number", records.data.cast("string").alias("text")
+    )
+    yield texts.writeStream.queryName("rows").foreachBatch(sinks.overwrite_batch("out/rows"))
+    counted = (
+        records.withWatermark(arrived, "1 hour")
+        .groupBy(F.window(arrived, "5 seconds"), "partition_key")
+        .count()
+    )
+    yield (
+        counted.writeStream.queryName("windows")
+        .outputMode("update")
+        .foreachBatch(sinks.overwrite_batch("out/windows"))
+    )
+
+
+@pipeline
+def into_postgres(records: DataFrame) -> Iterator[DataStreamWriter]:
+    """Rows by shard and number, and of each key only the newest; the address is in the environment."""
+    url, user = os.environ["KCL_TEST_JDBC"], "kcl"
+    text = F.split(records.data.cast("string"), ":")
+    rows = records.select("shard_id", text[1].cast("long").alias("number"), "partition_key")
+    by_row = sinks.jdbc_upsert(url, "kcl_rows", ["shard_id", "number"], user=user)
+    newest = sinks.jdbc_upsert(url, "kcl_newest", ["partition_key"], newest_by=["number"], user=user)
+
+    def checked(frame: DataFrame, batch_id: int) -> None:
+        by_row(frame, batch_id)
+        held("after_sink")
+
+    yield rows.writeStream.queryName("batches").foreachBatch(checked)
+    yield rows.writeStream.queryName("newest").foreachBatch(newest)
+
+
+@pipeline
+def into_delta(records: DataFrame) -> DataStreamWriter:
+    """A Delta table; stops where the test asks for it."""
+    write = sinks.delta("out/delta")
+
+    def checked(frame: DataFrame, batch_id: int) -> None:
+        write(frame, batch_id)
+        held("after_sink")
+
+    texts = records.select(records.data.cast("string").alias("text"))
+    return texts.writeStream.queryName("batches").foreachBatch(checked)
+
+
 @batch
 def noted(frame: DataFrame, batch: Batch) -> None:
     """Notes what a batch function is told."""

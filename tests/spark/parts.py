@@ -14,9 +14,12 @@ from kcl_spark.ingest import Record, to_arrow
 from kcl_spark.positions import Position, Positions, to_offset
 from kcl_spark.segments import RecordBatch, Segment
 from kcl_spark.spool import Spool
+from kcl_spark.stores import FolderStore
 
 SHARD = "shardId-000000000000"
 OTHER = "shardId-000000000001"
+ME = object()
+"""Who serves the shards of these tests."""
 
 
 def at(number: int, sub: int = 0) -> Position:
@@ -47,7 +50,7 @@ def rows(first: int, last: int, shard_id: str = SHARD) -> RecordBatch:
 
 def fill(spool: Spool, first: int, last: int, shard_id: str = SHARD) -> None:
     """Records of these numbers arrive, in a segment of their own."""
-    spool.add(shard_id, rows(first, last, shard_id), at(last))
+    spool.add(shard_id, rows(first, last, shard_id), at(last), ME)
     spool.flush(shard_id)
 
 
@@ -70,12 +73,30 @@ def message(action: str, **fields: Any) -> bytes:
     return json.dumps({"action": action, **fields}).encode() + b"\n"
 
 
+def folder_of(spool: Spool) -> Path:
+    assert isinstance(spool.store, FolderStore)
+    return spool.store.folder
+
+
 def files(spool: Spool, shard_id: str = SHARD) -> list[str]:
-    return sorted(path.name for path in (spool.folder / shard_id).glob("*.arrow"))
+    return sorted(path.name for path in (folder_of(spool) / shard_id).glob("*.arrow"))
 
 
 def no_tell(_level: str, _event: str, /, **_fields: object) -> None:
     """A log that nobody reads."""
+
+
+class Told:
+    """A log that remembers the names of events."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def __call__(self, _level: str, event: str, /, **_fields: object) -> None:
+        self.events.append(event)
+
+    def has(self, event: str) -> bool:
+        return event in self.events
 
 
 def positions(numbers: Mapping[str, int]) -> dict[str, Position]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kcl_spark.conversation import Conversation, Pace, RelayGone
-from kcl_spark.guards import Refused
+from kcl_spark.conversation import Conversation, Pace
 from kcl_spark.positions import Position
 from kcl_spark.progress import Progress
 from kcl_spark.querylog import QueryLog
+from kcl_spark.refused import Refused
 from kcl_spark.spool import Spool
+from kcl_spark.stores import FolderStore
+from kcl_spark.wire import RelayGone
 from tests.spark.parts import SHARD, at, message, no_tell, plan, positions, record
 
 ANY_TIME = Pace(checkpoint_s=0, drain_s=5)
@@ -25,7 +28,7 @@ class World:
 
     def __init__(self, folder: Path, *, queries: tuple[str, ...] = ("q",)) -> None:
         self.folder = folder
-        self.spool = Spool(folder / "spool", max_bytes=10**9)
+        self.spool = Spool(FolderStore(folder / "spool"), max_bytes=10**9)
         self.progress = Progress(self.spool, {name: QueryLog(folder / name) for name in queries})
         self.progress.look()
         self.said: list[dict[str, Any]] = []
@@ -43,6 +46,10 @@ class World:
         batch = self.progress.batches()[query] + 1
         plan(self.folder / query, batch, positions({SHARD: number}), committed=False)
         self.progress.look()
+
+    def give_to(self, holder: object, checkpoint: int) -> None:
+        """Somebody else begins to serve the shard."""
+        self.spool.grant(SHARD, at(checkpoint), holder)
 
     def converse(
         self,
@@ -251,3 +258,43 @@ def test_a_query_that_reads_the_stream_twice_is_as_far_as_the_slower_reading(tmp
     with (tmp_path / "offsets" / "0").open("a") as file:
         file.write('\n{"kcl": 1, "s": {"' + SHARD + '": "3/0"}}\n{"topic": 4}')
     assert QueryLog(tmp_path).read().committed == positions({SHARD: 3})
+
+
+def test_whoever_has_lost_a_shard_to_another_breaks_off_and_adds_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    another = object()
+    with pytest.raises(RelayGone):
+        world.converse(initialize(), records(0, 9), lambda: world.give_to(another, 4), records(10, 19))
+    assert world.spool.mark(SHARD) == at(4)
+    assert world.spool.holds(SHARD, another)  # and the end of the one before has changed nothing
+    assert [each["responseFor"] for each in world.said] == ["initialize", "processRecords"]
+
+
+def test_whoever_has_lost_a_shard_does_not_end_it(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    with pytest.raises(RelayGone):
+        world.converse(
+            initialize(),
+            records(0, 9),
+            lambda: world.commit(9),
+            lambda: world.give_to(object(), 4),
+            message("shardEnded"),
+        )
+    assert None not in world.checkpoints
+
+
+def test_a_shard_is_taken_over_when_the_one_before_lets_go_or_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    one_before = object()
+    world.spool.grant(SHARD, at(4), one_before)
+    letting_go = threading.Timer(0.2, world.spool.revoke, (SHARD, one_before))
+    letting_go.start()
+    world.converse(initialize("4"), records(5, 9))  # far from the patience of ten seconds
+    letting_go.join()
+    assert world.spool.mark(SHARD) == at(9)
+    world.spool.grant(SHARD, at(9), one_before)  # and now one that never lets go
+    monkeypatch.setattr("kcl_spark.conversation._TAKE_OVER_S", 0.1)
+    world.converse(initialize("9"), records(10, 12))
+    assert world.spool.mark(SHARD) == at(12)

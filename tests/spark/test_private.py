@@ -13,7 +13,8 @@ from kcl_spark.positions import START
 from kcl_spark.private import make_folder, write_text
 from kcl_spark.spool import Spool
 from kcl_spark.state import StateFolder
-from tests.spark.parts import SHARD, files, fill
+from kcl_spark.stores import FolderStore, SharedStore
+from tests.spark.parts import ME, SHARD, files, fill
 
 
 @pytest.fixture(autouse=True)
@@ -32,19 +33,26 @@ def open_to_others(folder: Path) -> Iterator[str]:
 
 
 def test_a_spool_is_closed(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "spool", max_bytes=1_000_000)
-    spool.grant(SHARD, START, object())
+    spool = Spool(FolderStore(tmp_path / "spool"), max_bytes=1_000_000)
+    spool.grant(SHARD, START, ME)
     fill(spool, 0, 9)
     assert len(files(spool)) == 1
     assert (tmp_path / "spool" / SHARD).is_dir()
     assert list(open_to_others(tmp_path / "spool")) == []
 
 
+def test_a_spool_that_is_shared_is_closed_where_its_folder_was_not_there(tmp_path: Path) -> None:
+    spool = Spool(SharedStore((tmp_path / "mounted" / "spool").as_uri()), max_bytes=1_000_000)
+    spool.grant(SHARD, START, ME)
+    assert list((tmp_path / "mounted" / "spool" / SHARD).iterdir())
+    assert list(open_to_others(tmp_path / "mounted" / "spool")) == []
+
+
 def test_a_spool_in_a_folder_that_was_there_is_closed_below_it(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
     folder.mkdir()
-    spool = Spool(folder, max_bytes=1_000_000)
-    spool.grant(SHARD, START, object())
+    spool = Spool(FolderStore(folder), max_bytes=1_000_000)
+    spool.grant(SHARD, START, ME)
     fill(spool, 0, 9)
     assert len(files(spool)) == 1
     assert list(open_to_others(folder)) == [str(folder)]

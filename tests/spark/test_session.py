@@ -8,22 +8,29 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
 from kcl_spark import decode
 from kcl_spark.api import NotAPipeline, batch, load, pipeline, writers_of
 from kcl_spark.batches import Batch
-from kcl_spark.guards import MARK, Refused, claim_path
+from kcl_spark.guards import MARK, claim_path
 from kcl_spark.positions import START
-from kcl_spark.sinks import overwrite_batch
+from kcl_spark.protobuf import WRAPPER, framed, with_wrapper
+from kcl_spark.refused import Refused
+from kcl_spark.sinks import delta, overwrite_batch
 from kcl_spark.spool import Spool
+from kcl_spark.stores import FolderStore
 from kcl_spark.writers import declared
-from tests.spark.parts import SHARD, fill
+from tests.spark.packaged import descriptor, protobuf
+from tests.spark.parts import ME, SHARD, fill
 
 pytestmark = pytest.mark.timeout(240)
-ME = object()
 
 
 def records(spark: SparkSession, *data: bytes) -> DataFrame:
@@ -41,7 +48,7 @@ def stream(spark: SparkSession, folder: Path, **options: str) -> DataFrame:
 def test_the_source_gives_what_is_spooled_under_the_names_that_are_asked_for(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    spool = Spool(tmp_path / "spool", max_bytes=10**9)
+    spool = Spool(FolderStore(tmp_path / "spool"), max_bytes=10**9)
     spool.grant(SHARD, START, ME)
     fill(spool, 0, 9)
     fill(spool, 10, 24)
@@ -83,8 +90,8 @@ def test_a_decoder_in_python_keeps_what_it_cannot_decode(spark: SparkSession) ->
 
 
 def test_headers_of_registries_are_cut_off(spark: SparkSession) -> None:
-    framed = records(spark, b"\0\0\0\0\x07payload", b"no header")
-    found = framed.select(decode.confluent(F.col("data")).alias("payload")).collect()
+    headed = records(spark, b"\0\0\0\0\x07payload", b"no header")
+    found = headed.select(decode.confluent(F.col("data")).alias("payload")).collect()
     assert [row.payload for row in found] == [bytearray(b"payload"), None]
     schema = uuid.UUID(int=7)
     assert decode.glue(b"\x03\x00" + schema.bytes + b"payload") == b"payload"
@@ -93,6 +100,56 @@ def test_headers_of_registries_are_cut_off(spark: SparkSession) -> None:
     assert decode.glue_schema_id(compressed) == str(schema)
     with pytest.raises(ValueError, match="no header"):
         decode.glue(b"\x01\x00" + schema.bytes)
+
+
+def test_glues_header_is_cut_off_a_column_and_what_has_none_is_null(spark: SparkSession) -> None:
+    schema = uuid.UUID(int=7).bytes
+    headed = records(
+        spark,
+        b"\x03\x00" + schema + b"one",
+        b"\x03\x05" + schema + zlib.compress(b"two"),
+        b"\x03\x05" + schema + b"not compressed",
+        b"none",
+    )
+    found = headed.select(decode.glue_payload(F.col("data")).alias("payload")).collect()
+    assert [row.payload for row in found] == [bytearray(b"one"), bytearray(b"two"), None, None]
+
+
+def test_protocol_buffers_are_wrapped_so_that_nothing_and_the_unreadable_differ(spark: SparkSession) -> None:
+    """By the library of protocol buffers, which must find the message again as the wrapper's field."""
+    bodies = [protobuf(id=1, shop="s" * size) for size in (0, 1, 120, 200, 16_500, 2_100_000)] + [protobuf()]
+    wrapped = records(spark, *bodies).select(framed(F.col("data")).alias("data")).collect()
+    files = FileDescriptorSet.FromString(with_wrapper(descriptor().SerializeToString(), "Order"))
+    pool = DescriptorPool()
+    for each in files.file:
+        pool.Add(each)
+    wrapper = GetMessageClass(pool.FindMessageTypeByName(WRAPPER))
+    for row, body in zip(wrapped, bodies, strict=True):
+        read: Any = wrapper.FromString(bytes(row.data))
+        assert read.HasField("v")
+        assert read.v.SerializeToString() == body
+    assert not wrapper().HasField("v")
+    with pytest.raises(ValueError, match="0 messages named 'Bill'"):
+        with_wrapper(descriptor().SerializeToString(), "Bill")
+
+
+def test_a_sink_that_cannot_tell_its_query_refuses_rather_than_drop_batches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="cannot tell which query"):
+        delta(str(tmp_path / "out"))(records(spark, b"1"), 0)
+
+
+def test_workers_take_spark_from_where_it_is_installed(spark: SparkSession) -> None:
+    """From Spark's own archive each of them would compile it anew at its start."""
+
+    def where(_number: int) -> str:
+        import pyspark  # noqa: PLC0415 - the worker's
+
+        return str(pyspark.__file__)
+
+    (row,) = spark.range(1).select(F.udf(where, "string", useArrow=True)("id").alias("file")).collect()
+    assert row.file == pyspark.__file__
 
 
 def test_a_query_is_looked_into_before_it_starts(spark: SparkSession, tmp_path: Path) -> None:

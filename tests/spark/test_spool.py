@@ -11,9 +11,10 @@ from kcl_spark.ingest import behind, to_arrow
 from kcl_spark.positions import START
 from kcl_spark.segments import list_segments, read_range, rows_up_to
 from kcl_spark.spool import SEGMENT_BYTES, Spool
-from tests.spark.parts import OTHER, SHARD, at, files, fill, positions, record, rows, taken
+from kcl_spark.stores import FolderStore
+from tests.spark.parts import ME, OTHER, SHARD, at, files, fill, positions, record, rows, taken
 
-ME, ANOTHER = object(), object()
+ANOTHER = object()
 ROOMY = 10**9
 
 
@@ -74,7 +75,7 @@ def test_rows_are_cut_by_position() -> None:
 
 
 def test_a_range_is_read_across_segments(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, max_bytes=ROOMY)
+    spool = Spool(FolderStore(tmp_path), max_bytes=ROOMY)
     spool.grant(SHARD, START, ME)
     fill(spool, 0, 9)
     fill(spool, 10, 19)
@@ -82,19 +83,19 @@ def test_a_range_is_read_across_segments(tmp_path: Path) -> None:
 
 
 def test_small_arrivals_are_merged_and_large_ones_are_written_at_once(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, max_bytes=ROOMY)
+    spool = Spool(FolderStore(tmp_path), max_bytes=ROOMY)
     spool.grant(SHARD, START, ME)
     for number in range(10):
-        spool.add(SHARD, rows(number, number), at(number))
+        spool.add(SHARD, rows(number, number), at(number), ME)
     assert files(spool) == []
     large = taken(record(10, 0, b"x" * SEGMENT_BYTES))
-    spool.add(SHARD, to_arrow([large], stream="s", shard_id=SHARD), at(10))
+    spool.add(SHARD, to_arrow([large], stream="s", shard_id=SHARD), at(10), ME)
     assert len(files(spool)) == 1
     assert numbers(tmp_path, -1, 10) == list(range(11))
 
 
 def test_what_all_queries_have_committed_is_dropped(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, max_bytes=ROOMY)
+    spool = Spool(FolderStore(tmp_path), max_bytes=ROOMY)
     spool.grant(SHARD, START, ME)
     fill(spool, 0, 9)
     fill(spool, 10, 19)
@@ -103,54 +104,54 @@ def test_what_all_queries_have_committed_is_dropped(tmp_path: Path) -> None:
 
 
 def test_after_a_crash_the_spool_goes_on_from_what_is_committed(tmp_path: Path) -> None:
-    before = Spool(tmp_path, max_bytes=ROOMY)
+    before = Spool(FolderStore(tmp_path), max_bytes=ROOMY)
     before.grant(SHARD, START, ME)
     fill(before, 0, 9)
     fill(before, 10, 19)
-    after = Spool(tmp_path, max_bytes=ROOMY)
+    after = Spool(FolderStore(tmp_path), max_bytes=ROOMY)
     after.told(positions({SHARD: 9}), positions({SHARD: 9}))
     assert after.grant(SHARD, at(4), ME) == at(19)
     assert read_grant(tmp_path, SHARD) == Grant(held=True, after=at(4))
 
 
 def test_with_the_spool_gone_everything_after_the_commit_is_wanted_again(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, max_bytes=ROOMY)
+    spool = Spool(FolderStore(tmp_path), max_bytes=ROOMY)
     spool.told(positions({SHARD: 30}), positions({SHARD: 9}))
     assert spool.grant(SHARD, at(4), ME) == at(9)
 
 
 def test_a_gap_ends_what_can_be_taken_over(tmp_path: Path) -> None:
-    before = Spool(tmp_path, max_bytes=ROOMY)
+    before = Spool(FolderStore(tmp_path), max_bytes=ROOMY)
     before.grant(SHARD, START, ME)
     for first in (0, 10, 20):
         fill(before, first, first + 9)
     (second,) = [name for name in files(before) if name.startswith("9.")]
     (tmp_path / SHARD / second).unlink()
-    after = Spool(tmp_path, max_bytes=ROOMY)
+    after = Spool(FolderStore(tmp_path), max_bytes=ROOMY)
     assert after.grant(SHARD, START, ME) == at(9)
     assert numbers(tmp_path, -1, 99) == list(range(10))
 
 
 def test_half_a_file_is_no_segment(tmp_path: Path) -> None:
-    before = Spool(tmp_path, max_bytes=ROOMY)
+    before = Spool(FolderStore(tmp_path), max_bytes=ROOMY)
     before.grant(SHARD, START, ME)
     fill(before, 0, 9)
     (name,) = files(before)
     with (tmp_path / SHARD / name).open("r+b") as file:
         file.truncate(100)
-    assert Spool(tmp_path, max_bytes=ROOMY).grant(SHARD, START, ME) == START
+    assert Spool(FolderStore(tmp_path), max_bytes=ROOMY).grant(SHARD, START, ME) == START
 
 
 def test_after_the_machine_went_down_nothing_is_taken_over(tmp_path: Path) -> None:
-    before = Spool(tmp_path, max_bytes=ROOMY)
+    before = Spool(FolderStore(tmp_path), max_bytes=ROOMY)
     before.grant(SHARD, START, ME)
     fill(before, 0, 9)
     (tmp_path / "boot").write_text("an earlier one")
-    assert Spool(tmp_path, max_bytes=ROOMY).grant(SHARD, START, ME) == START
+    assert Spool(FolderStore(tmp_path), max_bytes=ROOMY).grant(SHARD, START, ME) == START
 
 
 def test_a_lease_that_comes_back_later_in_the_shard_begins_there(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, max_bytes=ROOMY)
+    spool = Spool(FolderStore(tmp_path), max_bytes=ROOMY)
     spool.grant(SHARD, START, ME)
     fill(spool, 0, 9)
     spool.revoke(SHARD, ME)
@@ -161,10 +162,10 @@ def test_a_lease_that_comes_back_later_in_the_shard_begins_there(tmp_path: Path)
 
 
 def test_a_full_spool_holds_back_those_who_had_their_share(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, max_bytes=5_000)
+    spool = Spool(FolderStore(tmp_path), max_bytes=5_000)
     for shard in (SHARD, OTHER):
         spool.grant(shard, START, ME)
-    spool.add(SHARD, rows(0, 99), at(99))
+    spool.add(SHARD, rows(0, 99), at(99), ME)
     assert spool.is_full_for(SHARD)
     assert not spool.is_full_for(OTHER)
     spool.flush(SHARD)
@@ -173,9 +174,9 @@ def test_a_full_spool_holds_back_those_who_had_their_share(tmp_path: Path) -> No
 
 
 def test_a_shard_that_a_planned_batch_waits_for_is_never_held_back(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, max_bytes=1)
+    spool = Spool(FolderStore(tmp_path), max_bytes=1)
     spool.grant(SHARD, START, ME)
-    spool.add(SHARD, rows(0, 99), at(99))
+    spool.add(SHARD, rows(0, 99), at(99), ME)
     assert spool.is_full_for(SHARD)
     spool.told(positions({SHARD: 100}), {})
     assert not spool.is_full_for(SHARD)
@@ -185,4 +186,4 @@ def test_a_shard_that_a_planned_batch_waits_for_is_never_held_back(tmp_path: Pat
 def test_other_files_are_no_segments(name: str, tmp_path: Path) -> None:
     (tmp_path / SHARD).mkdir()
     (tmp_path / SHARD / name).write_text("{}")
-    assert list_segments(tmp_path) == {}
+    assert list_segments(tmp_path) == {SHARD: []}

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kcl_spark.jdbc import Upsert, statement
+from kcl_spark.batches import Batch
+from kcl_spark.jdbc import Upsert, staging_table, statement
 from kcl_spark.options import parse
 from kcl_spark.state import StateFolder, StateInUse
 
@@ -83,6 +84,33 @@ def test_an_upsert_replaces_rows_with_the_same_keys() -> None:
         database.execute(sql)
     assert sorted(database.execute("SELECT * FROM totals")) == [("mon", "a", 5), ("tue", "a", 2)]
     database.close()
+
+
+def test_an_upsert_by_newest_takes_the_newest_of_a_batch_and_replaces_no_newer_row() -> None:
+    """Another host may have written later records of a key before this one comes to its older ones."""
+    database = sqlite3.connect(":memory:")
+    database.executescript(
+        "CREATE TABLE totals (shop TEXT PRIMARY KEY, at INTEGER, amount INTEGER);"
+        "CREATE TABLE staging (shop TEXT, at INTEGER, amount INTEGER);"
+        "INSERT INTO totals VALUES ('a', 5, 1), ('b', 50, 1);"
+        "INSERT INTO staging VALUES ('a', 7, 3), ('a', 6, 2), ('b', 49, 9), ('c', 1, 4);"
+    )
+    sql = statement("totals", "staging", ["shop", "at", "amount"], ["shop"], ["at"])
+    for _ in range(2):
+        database.execute(sql)
+    assert sorted(database.execute("SELECT * FROM totals")) == [("a", 7, 3), ("b", 50, 1), ("c", 1, 4)]
+    database.close()
+
+
+def test_queries_and_hosts_have_staging_tables_of_their_own() -> None:
+    def staging(table: str, state: str, query: str) -> str:
+        return staging_table(table, Batch(0, query, {}, is_replay=False, state=state))
+
+    names = {staging("totals", state, query) for state in ("one", "other") for query in ("a-b", "a_b")}
+    assert len(names) == 4
+    assert staging("totals", "one", "a-b") in names
+    assert staging('shop."Daily totals"', "one", "q").startswith("shop._Daily_totals__kcl_")
+    assert len(staging("t" * 63, "one", "q")) <= 63  # PostgreSQL cuts longer ones without a word
 
 
 def test_an_upsert_needs_keys_that_are_columns() -> None:

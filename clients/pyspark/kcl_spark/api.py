@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, overload
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from kcl_spark.batches import Batch, with_batch
+from kcl_spark.batches import Batch, is_connect, with_batch
 
 __all__ = ["Batch", "NotAPipeline", "batch", "load", "pipeline", "writers_of"]
 
@@ -105,7 +105,7 @@ def writers_of(
     given = function(records, spark) if takes_spark else function(records)
     writers = list(given) if isinstance(given, Iterable) else [given]
     for each in writers:
-        if not isinstance(each, DataStreamWriter):
+        if not isinstance(each, DataStreamWriter) and not (is_connect(each) and hasattr(each, "queryName")):
             raise NotAPipeline(
                 f"the pipeline gave {each!r}; yield DataStreamWriters (df.writeStream.queryName(...)...), not started"
             )

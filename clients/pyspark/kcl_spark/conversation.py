@@ -17,16 +17,14 @@ from kcl_spark.control import Tell
 from kcl_spark.ingest import Message, behind, read_line, to_arrow
 from kcl_spark.positions import START, Position, position, to_text
 from kcl_spark.progress import Progress
-from kcl_spark.spool import Spool
+from kcl_spark.spool import NotHeld, Spool
+from kcl_spark.wire import RelayGone
 
 _RETRYABLE: Final = frozenset({"ThrottlingException", "KinesisClientLibDependencyException"})
 _LAST_ATTEMPTS: Final = 5
 _REPORT_S: Final = 30.0
 _LOOK_S: Final = 0.5
-
-
-class RelayGone(Exception):
-    """Raised when the daemon's side of a conversation ended, or the engine stops."""
+_TAKE_OVER_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,8 @@ class Conversation:
         """Serve the daemon until it closes the connection or the engine stops.
 
         Raises:
-            RelayGone: it broke off in the middle of an action.
+            RelayGone: it broke off in the middle of an action, or somebody else has begun to serve the shard: then the
+                daemon must begin again at its checkpoint, if it has the lease at all.
         """
         try:
             while self._perform():
@@ -148,20 +147,31 @@ class Conversation:
         shard_id = message.shard_id
         stored = position(message.sequence_number, message.sub_sequence_number)
         self._admit(shard_id, stored)
+        self._wait_for_the_one_before(shard_id)
         self.state.shard_id, self.state.checkpoint, self._delivered = shard_id, stored, stored
         mark = self._spool.grant(shard_id, stored, self)
         self._tell(
             "info", "shard_started", shard_id=shard_id, checkpoint=to_text(stored), known=to_text(mark)
         )
 
+    def _wait_for_the_one_before(self, shard_id: str) -> None:
+        """A daemon that has lost the lease gives up soon; it is not waited for for ever, as its host may be gone."""
+        deadline_s = monotonic_s() + _TAKE_OVER_S
+        while not self._spool.is_free(shard_id) and monotonic_s() < deadline_s:
+            if self._stopping():
+                raise RelayGone
+            self._spool.wait(lambda: self._spool.is_free(shard_id), _LOOK_S)
+
     def _process(self, message: Message) -> None:
         shard_id, records = self.state.shard_id, message.records
         if records:
             news = behind(records, self._spool.mark(shard_id))
             if news:
-                self._spool.add(
-                    shard_id, to_arrow(news, stream=self._stream, shard_id=shard_id), news[-1].where
-                )
+                batch = to_arrow(news, stream=self._stream, shard_id=shard_id)
+                try:
+                    self._spool.add(shard_id, batch, news[-1].where, self)
+                except NotHeld as error:
+                    raise RelayGone from error
             self._delivered = max(self._delivered, records[-1].where)
             self.state.records += len(news)
             self.state.trimmed += len(records) - len(news)
@@ -220,6 +230,7 @@ class Conversation:
                     committed=to_text(self._progress.committed(shard_id)),
                     last=to_text(mark),
                 )
+        self._still_mine()
         error = self._ask(CheckpointRequest())
         for attempt in range(_LAST_ATTEMPTS):
             if error not in _RETRYABLE:
@@ -259,7 +270,12 @@ class Conversation:
             left=self._progress.committed(shard_id) < mark,
         )
 
+    def _still_mine(self) -> None:
+        if not self._spool.holds(self.state.shard_id, self):
+            raise RelayGone
+
     def _wait(self, until: Callable[[], bool]) -> None:
         if self._stopping():
             raise RelayGone
+        self._still_mine()
         self._spool.wait(until, _LOOK_S)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from json import dumps, loads
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the customary name
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from kcl_spark.protobuf import WRAPPER, framed, with_wrapper
 from kcl_spark.segments import RecordBatch
 
 CORRUPT: Final = "_corrupt"
@@ -25,6 +27,7 @@ _GLUE_VERSION: Final = 3
 _GLUE_ZLIB: Final = 5
 _CONFLUENT_HEADER_BYTES: Final = 5
 _ANY_LENGTH: Final = 2**31 - 1
+_WRAPPER: Final = "kcl_wrapper"
 
 Decoder = Callable[[bytes], Mapping[str, Any] | None]
 
@@ -60,8 +63,11 @@ def avro(
     """
     from pyspark.sql.avro.functions import from_avro  # noqa: PLC0415 - only where its package is
 
-    parsed = from_avro(F.col("data") if data is None else data, avro_schema, {"mode": "PERMISSIVE"})
-    frame = records.withColumn("_parsed", parsed)
+    # What cannot be decoded comes as a record of nulls, like a record of nulls. In a record of one field, which has the
+    # same bytes, that field is null then and only then.
+    wrapped = {"type": "record", "name": _WRAPPER, "fields": [{"name": "v", "type": loads(avro_schema)}]}
+    parsed = from_avro(F.col("data") if data is None else data, dumps(wrapped), {"mode": "PERMISSIVE"})
+    frame = records.withColumn("_parsed", parsed["v"])
     return _spread(frame, _type_of(frame), keep)
 
 
@@ -84,13 +90,14 @@ def protobuf(
     """
     from pyspark.sql.protobuf.functions import from_protobuf  # noqa: PLC0415 - only where its package is
 
+    # As with Avro: a message of one field, in which it is null where nothing could be decoded.
     parsed = from_protobuf(
-        F.col("data") if data is None else data,
-        message,
+        framed(F.col("data") if data is None else data),
+        WRAPPER,
         options={"mode": "PERMISSIVE"},
-        binaryDescriptorSet=descriptor,
+        binaryDescriptorSet=with_wrapper(descriptor, message),
     )
-    frame = records.withColumn("_parsed", parsed)
+    frame = records.withColumn("_parsed", parsed["v"])
     return _spread(frame, _type_of(frame), keep)
 
 
@@ -144,6 +151,18 @@ def glue(data: bytes) -> bytes:
         raise ValueError("no header of the Glue schema registry")
     payload = data[_GLUE_HEADER_BYTES:]
     return zlib.decompress(payload) if data[1] == _GLUE_ZLIB else payload
+
+
+def glue_payload(data: Column) -> Column:
+    """The same for a column, for `data=` of a decoder: null where there is no such header."""
+
+    def cut(framed_data: bytes | None) -> bytes | None:
+        try:
+            return None if framed_data is None else glue(bytes(framed_data))
+        except (ValueError, zlib.error):
+            return None
+
+    return F.udf(cut, BinaryType(), useArrow=True)(data)
 
 
 def glue_schema_id(data: bytes) -> str:

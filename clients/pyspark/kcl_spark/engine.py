@@ -20,16 +20,19 @@ from kcl_spark.api import NotAPipeline, load, writers_of
 from kcl_spark.clock import monotonic_s
 from kcl_spark.control import ControlPipe, Tell, take_over_stdout
 from kcl_spark.conversation import Conversation, Pace
-from kcl_spark.guards import Refused, refuse_old_checkpoints
+from kcl_spark.gate import open_gate
+from kcl_spark.guards import refuse_old_checkpoints
 from kcl_spark.java import NoJava
 from kcl_spark.listener import Listener
 from kcl_spark.options import EngineOptions, parse
 from kcl_spark.positions import START, Position
 from kcl_spark.progress import Progress
 from kcl_spark.queries import PipelineFailed, Queries
-from kcl_spark.session import build_session, jvm_pid, prepare_environment, stream_of
+from kcl_spark.refused import Refused
+from kcl_spark.session import build_session, jvm_pid, prepare_environment, stream_of, web_address
 from kcl_spark.spool import Spool
 from kcl_spark.state import StateFolder, StateInUse
+from kcl_spark.stores import open_store
 from kcl_spark.watch import CaughtUp, Figures
 
 EXIT_PIPELINE: Final = 65
@@ -68,13 +71,13 @@ def run(options: EngineOptions, tell: Tell, stop: _Stop) -> None:
         prepare_environment(options, tell)
         spark = build_session(options)
         try:
-            state.remember_jvm(jvm_pid(spark))
-            tell("info", "spark_started", master=options.master, ui=spark.sparkContext.uiWebUrl)
-            spool = Spool(options.spool, max_bytes=options.spool_max_bytes)
-            function = load(options.pipeline)
-            queries = Queries(
-                spark, writers_of(function, stream_of(spark, options), spark), state, options, tell
-            )
+            if (pid := jvm_pid(spark)) is not None:
+                state.remember_jvm(pid)
+            tell("info", "spark_started", master=options.remote or options.master, ui=web_address(spark))
+            store = options.store(state.state_id)
+            spool = Spool(open_store(store), max_bytes=options.spool_max_bytes)
+            records = stream_of(spark, options, store)
+            queries = Queries(spark, writers_of(load(options.pipeline), records, spark), state, options, tell)
             queries.claim_outputs()
             progress = Progress(spool, queries.logs())
             progress.look()
@@ -114,6 +117,7 @@ def _serve(
         )
 
     listener = Listener(Path(options.socket), converse, tell, stop.because)
+    gate = open_gate(options, listener.serve, tell)
     tell("info", "engine_ready", queries=sorted(queries.logs()), state=str(options.state))
     caught_up = CaughtUp(listener.states, progress.committed, spool.mark)
     figures = Figures(listener.states, spool.sizes, progress.batches, tell)
@@ -127,6 +131,8 @@ def _serve(
                 caught_up.tell_once(tell)
     finally:
         stop.asked.set()
+        if gate is not None:
+            gate.close()
         listener.close()
 
 

@@ -32,6 +32,10 @@ class Grant:
     after: Position = START
 
 
+NOT_HELD: Final = Grant(held=False)
+"""Where nothing is known."""
+
+
 def write_grant(spool: Path, shard_id: str, grant: Grant) -> None:
     """Put the note into the shard's folder, at once and whole."""
     folder = spool / shard_id

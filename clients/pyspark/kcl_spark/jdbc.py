@@ -5,12 +5,14 @@ Owns the SQL. Spark itself can only append or replace a whole table.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from pyspark.sql import DataFrame
 
-from kcl_spark.batches import Batch
+from kcl_spark.batches import Batch, is_connect
 
 
 class Upsert:
@@ -20,20 +22,39 @@ class Upsert:
         url: of the database.
         table: the target.
         keys: its unique columns.
+        newest_by: columns by which the newer of two rows is told.
         options: of the connection.
     """
 
-    def __init__(self, url: str, table: str, keys: Sequence[str], options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        keys: Sequence[str],
+        options: Mapping[str, str],
+        newest_by: Sequence[str] = (),
+    ) -> None:
         if not keys:
             raise ValueError("jdbc_upsert needs at least one key column: without one, a replay inserts twice")
         self._url = url
         self._table = table
         self._keys = list(keys)
+        self._newest_by = list(newest_by)
         self._options = dict(options)
 
     def __call__(self, frame: DataFrame, batch: Batch) -> None:
-        """Write one batch; the staging table is replaced, so that a batch that broke off leaves nothing."""
-        staging = f"{self._table}_kcl_{batch.query}"
+        """Write one batch; the staging table is replaced, so that a batch that broke off leaves nothing.
+
+        Raises:
+            ValueError: a key is no column, or this is no place for it.
+        """
+        if is_connect(frame):
+            raise ValueError(
+                "jdbc_upsert needs the driver in the engine (sparkMaster); with sparkRemote, write rows to the database "
+                "from a function for foreachBatch"
+            )
+        staging = staging_table(self._table, batch)
+        upsert = statement(self._table, staging, frame.columns, self._keys, self._newest_by)
         (
             frame.write.mode("overwrite")
             .format("jdbc")
@@ -42,9 +63,7 @@ class Upsert:
             .option("dbtable", staging)
             .save()
         )
-        self._execute(
-            frame, [statement(self._table, staging, frame.columns, self._keys), f"DROP TABLE {staging}"]
-        )
+        self._execute(frame, [upsert, f"DROP TABLE {staging}"])
 
     def _execute(self, frame: DataFrame, statements: Sequence[str]) -> None:
         jvm: Any = frame.sparkSession.sparkContext._jvm  # noqa: SLF001 - Spark has no call for plain SQL over JDBC
@@ -61,25 +80,55 @@ class Upsert:
             connection.close()
 
 
-def statement(table: str, staging: str, columns: Sequence[str], keys: Sequence[str]) -> str:
+def staging_table(table: str, batch: Batch) -> str:
+    """A table beside the target for one query of one engine: several hosts may write to one table.
+
+    Short, as PostgreSQL cuts names after 63 bytes without a word.
+    """
+    schema, dot, name = table.rpartition(".")
+    mark = sha256(f"{batch.state}/{batch.query}".encode()).hexdigest()[:12]
+    plain = re.sub(r"\W", "_", name)[:40]
+    return f"{schema}{dot}{plain}_kcl_{mark}"
+
+
+def statement(
+    table: str, staging: str, columns: Sequence[str], keys: Sequence[str], newest_by: Sequence[str] = ()
+) -> str:
     """`INSERT ... ON CONFLICT` from the staging table.
+
+    With `newest_by` only the newest row of each key is taken, and it replaces no newer one.
 
     Raises:
         ValueError: a key is no column.
     """
-    missing = [key for key in keys if key not in columns]
+    missing = [each for each in (*keys, *newest_by) if each not in columns]
     if missing:
         raise ValueError(
             f"jdbc_upsert: {', '.join(missing)} is no column of the batch ({', '.join(columns)})"
         )
-    names = ", ".join(map(_quoted, columns))
+    names, conflict = _listed(columns), _listed(keys)
     rest = [column for column in columns if column not in keys]
     updates = ", ".join(f"{_quoted(each)} = EXCLUDED.{_quoted(each)}" for each in rest)
     action = f"DO UPDATE SET {updates}" if rest else "DO NOTHING"
-    conflict = ", ".join(map(_quoted, keys))
     # WHERE true: without it SQLite reads ON as the beginning of a join.
-    return f"INSERT INTO {table} ({names}) SELECT {names} FROM {staging} WHERE true ON CONFLICT ({conflict}) {action}"  # noqa: S608 - names from the pipeline, quoted
+    source = f"{staging} WHERE true"
+    if newest_by:
+        newest_first = ", ".join(f"{_quoted(each)} DESC" for each in newest_by)
+        place = f"ROW_NUMBER() OVER (PARTITION BY {conflict} ORDER BY {newest_first}) AS kcl_place"
+        source = f"(SELECT {names}, {place} FROM {staging}) AS kcl_rows WHERE kcl_place = 1"  # noqa: S608 - as below
+        if rest:
+            there = ", ".join(f"kcl_target.{_quoted(each)}" for each in newest_by)
+            new = ", ".join(f"EXCLUDED.{_quoted(each)}" for each in newest_by)
+            action += f" WHERE ({there}) <= ({new})"
+    return f"INSERT INTO {table} AS kcl_target ({names}) SELECT {names} FROM {source} ON CONFLICT ({conflict}) {action}"  # noqa: S608 - names from the pipeline, quoted
+
+
+_QUOTE = '"'
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(_quoted, names))
 
 
 def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+    return _QUOTE + name.replace(_QUOTE, _QUOTE * 2) + _QUOTE

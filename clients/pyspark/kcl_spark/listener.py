@@ -1,4 +1,4 @@
-"""Takes relays in: a Unix socket, a thread for each shard.
+"""Takes relays in: a Unix socket, a thread for each shard. Those of other hosts come through the gate.
 
 Owns the socket, the threads and the list of conversations. What is said is known to `conversation`.
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from kcl_spark.control import Tell
-from kcl_spark.conversation import Conversation, RelayGone, ShardState
+from kcl_spark.conversation import Conversation, ShardState
+from kcl_spark.wire import RelayGone, Wire, shut
 
-_BUFFER_BYTES: Final = 1024 * 1024
 _BACKLOG: Final = 1024
 
 Open = Callable[[Iterator[bytes], Callable[[bytes], None]], Conversation]
@@ -71,8 +71,30 @@ class Listener:
         with self._lock:
             sockets = [self._socket, *self._open]
         for each in sockets:
-            _shut(each)
+            shut(each)
         self._socket.close()
+
+    def serve(self, relay: socket.socket) -> None:
+        """Serve a connection to its end; it is closed then."""
+        wire = Wire(relay)
+        with relay:
+            conversation = self._converse(wire.lines(), wire.send)
+            with self._lock:
+                self._open[relay] = conversation
+            if self._closed:
+                shut(relay)
+            try:
+                conversation.run()
+            except RelayGone:
+                self._tell("info", "relay_gone", shard_id=conversation.state.shard_id)
+            except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to
+                self._failed(error)
+            finally:
+                wire.close()
+                with self._lock:
+                    del self._open[relay]
+                    if conversation.state.ended:
+                        self._ended[conversation.state.shard_id] = conversation.state
 
     def _accept(self) -> None:
         while not self._closed:
@@ -82,28 +104,4 @@ class Listener:
                 if not self._closed:
                     self._failed(error)
                 return
-            threading.Thread(target=self._serve, args=(relay,), name="kcl-shard", daemon=True).start()
-
-    def _serve(self, relay: socket.socket) -> None:
-        with relay, relay.makefile("rb", buffering=_BUFFER_BYTES) as lines:
-            conversation = self._converse(iter(lines.readline, b""), relay.sendall)
-            with self._lock:
-                self._open[relay] = conversation
-            try:
-                conversation.run()
-            except (RelayGone, ConnectionError):
-                self._tell("info", "relay_gone", shard_id=conversation.state.shard_id)
-            except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to
-                self._failed(error)
-            finally:
-                with self._lock:
-                    del self._open[relay]
-                    if conversation.state.ended:
-                        self._ended[conversation.state.shard_id] = conversation.state
-
-
-def _shut(each: socket.socket) -> None:
-    try:
-        each.shutdown(socket.SHUT_RDWR)
-    except OSError:  # not connected
-        return
+            threading.Thread(target=self.serve, args=(relay,), name="kcl-shard", daemon=True).start()

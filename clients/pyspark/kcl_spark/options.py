@@ -12,6 +12,8 @@ from typing import Any, Final
 import orjson
 
 AVAILABLE_NOW: Final = "availableNow"
+SHARED: Final = "shared"
+INLINE: Final = "inline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,12 @@ class EngineOptions:
         spool_dir: the cache of records on their way; empty: in the state folder.
         spool_max_bytes: how much may be on its way.
         master: of Spark.
+        remote: a server of Spark Connect, `sc://...`, instead.
+        transport: how records reach Spark's workers: `local`, `shared` or `inline`.
+        listen: `host:port` where relays of other hosts are taken in, too; empty: nowhere.
+        certificate: for that, a file: the chain of certificates.
+        key: and its private key.
+        token_file: and the secret that those who come must know.
         conf: further settings of Spark.
         packages: Maven coordinates, separated by commas.
         driver_memory: heap of the driver, as Spark writes sizes.
@@ -48,6 +56,12 @@ class EngineOptions:
     spool_dir: str = ""
     spool_max_bytes: int = 1024**3
     master: str = "local[*]"
+    remote: str = ""
+    transport: str = "local"
+    listen: str = ""
+    certificate: str = ""
+    key: str = ""
+    token_file: str = ""
     conf: dict[str, str] = field(default_factory=dict[str, str])
     packages: str = ""
     driver_memory: str = "1g"
@@ -65,10 +79,18 @@ class EngineOptions:
         """The state folder, absolute."""
         return Path(self.state_dir).absolute()
 
+    def store(self, state_id: str) -> str:
+        """Where the spool is: a path of this machine, or where it is shared a URI, with a folder for this state alone."""
+        folder = self.spool_dir or str(self.state / "spool")
+        if self.transport != SHARED:
+            return str(Path(folder).absolute())
+        uri = folder if "://" in folder else Path(folder).absolute().as_uri()
+        return f"{uri.rstrip('/')}/{state_id}"
+
     @property
-    def spool(self) -> Path:
-        """The spool's folder, absolute."""
-        return Path(self.spool_dir).absolute() if self.spool_dir else self.state / "spool"
+    def is_local(self) -> bool:
+        """Whether Spark's workers are threads of the engine's own JVM."""
+        return not self.remote and self.master.startswith("local")
 
     @property
     def is_available_now(self) -> bool:

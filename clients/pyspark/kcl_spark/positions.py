@@ -36,6 +36,17 @@ def from_text(text: str) -> Position:
     return int(sequence), int(sub)
 
 
+def to_mark(where: Position) -> str:
+    """`SEQUENCE.SUB`, as names of files have it."""
+    return f"{where[0]}.{where[1]}"
+
+
+def from_mark(text: str) -> Position:
+    """What `to_mark` wrote; ValueError where it is something else."""
+    sequence, _, sub = text.partition(".")
+    return int(sequence), int(sub)
+
+
 def to_offset(positions: Positions) -> dict[str, object]:
     """The source's offset: what stands in Spark's write-ahead log, shards in order of their names."""
     shards = {shard: to_text(positions[shard]) for shard in sorted(positions)}

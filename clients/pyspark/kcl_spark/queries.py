@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from kcl_spark.batches import QueryContext, register
+from kcl_spark.batches import QueryContext, is_connect, register
 from kcl_spark.clock import monotonic_s, pause
+from kcl_spark.connect import bind
 from kcl_spark.control import Tell
 from kcl_spark.guards import claim_path
 from kcl_spark.options import EngineOptions
@@ -27,6 +28,7 @@ from kcl_spark.writers import Declared, declared
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 _ERROR_CHARACTERS: Final = 4_000
+_REMOTE_LOOK_S: Final = 0.5
 _NO_WAIT: Final = "0 seconds"
 
 
@@ -71,6 +73,7 @@ class Queries:
         self._options = options
         self._state = state
         self._tell = tell
+        self._next_look_s = 0.0
         self._queries: dict[str, _Query] = {}
         for writer in writers:
             about = declared(writer)
@@ -96,7 +99,7 @@ class Queries:
     def start(self) -> None:
         """Start all of them."""
         for query in self._queries.values():
-            query.running = query.writer.start()
+            self._start(query)
 
     def check(self) -> None:
         """Look after them; cheap. Failed ones are started again.
@@ -104,10 +107,15 @@ class Queries:
         Raises:
             PipelineFailed: one failed too often in one batch.
         """
+        if monotonic_s() < self._next_look_s:
+            return
+        # Each look is a call to the server where Spark is one.
+        self._next_look_s = monotonic_s() + (_REMOTE_LOOK_S if is_connect(self._spark) else 0)
         for name, query in self._queries.items():
             if query.running is None:
                 if monotonic_s() >= query.start_at_s:
-                    query.running = query.writer.start()
+                    query.context.planned_before = query.context.log.read().planned_batch
+                    self._start(query)
             elif not query.running.isActive:
                 self._failed(name, query, query.running.exception())
 
@@ -124,6 +132,10 @@ class Queries:
             ):
                 pause(0.02)
             query.running.stop()
+
+    def _start(self, query: _Query) -> None:
+        writer = bind(query.writer, query.context) if is_connect(query.writer) else query.writer
+        query.running = writer.start()
 
     def _prepared(self, writer: DataStreamWriter, about: Declared, log: QueryLog) -> DataStreamWriter:
         writer = writer.option("checkpointLocation", str(log.folder))

@@ -7,14 +7,15 @@ segments join without a gap where one's LAST is the other's AFTER. Knows nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
+from pyarrow import fs
 
-from kcl_spark.positions import START, Position
+from kcl_spark.positions import START, Position, from_mark, to_mark
 
 RecordBatch: TypeAlias = Any
 """A `pyarrow.RecordBatch`: pyarrow comes without types."""
@@ -56,7 +57,7 @@ class Segment:
     @property
     def name(self) -> str:
         """Of its file."""
-        return f"{_mark(self.after)}~{_mark(self.last)}~{self.rows}~{self.size_bytes}{SUFFIX}"
+        return f"{to_mark(self.after)}~{to_mark(self.last)}~{self.rows}~{self.size_bytes}{SUFFIX}"
 
     def path(self, spool: Path) -> Path:
         """Where its file is."""
@@ -69,17 +70,17 @@ def parse_name(shard_id: str, name: str) -> Segment | None:
     if not name.endswith(SUFFIX) or len(parts) != 4:
         return None
     after, last, rows, size = parts
-    return Segment(shard_id, _unmark(after), _unmark(last), int(rows), int(size))
+    return Segment(shard_id, from_mark(after), from_mark(last), int(rows), int(size))
 
 
 def list_segments(spool: Path) -> dict[str, list[Segment]]:
-    """All segments by shard, each shard's in order. What disappears meanwhile is left out."""
+    """The segments of every shard that has a folder, in order. What disappears meanwhile is left out."""
     found: dict[str, list[Segment]] = {}
     for folder in _entries(spool):
+        if not folder.is_dir():
+            continue
         names = [parse_name(folder.name, entry.name) for entry in _entries(folder)]
-        segments = sorted((each for each in names if each is not None), key=lambda each: each.last)
-        if segments:
-            found[folder.name] = segments
+        found[folder.name] = sorted((each for each in names if each is not None), key=lambda each: each.last)
     return found
 
 
@@ -95,14 +96,39 @@ def is_whole(path: Path, size_bytes: int) -> bool:
         return False
 
 
-def read_range(path: str, after: Position, last: Position) -> Iterator[RecordBatch]:
-    """The records of a segment behind `after`, up to and with `last`."""
-    with pa.memory_map(path) as mapped, pa.ipc.open_file(mapped) as reader:
+def read_range(location: str, after: Position, last: Position) -> Iterator[RecordBatch]:
+    """The records of a segment behind `after`, up to and with `last`; it lies at a path or a URI."""
+    with _opened(location) as file, pa.ipc.open_file(file) as reader:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
             low, high = rows_up_to(batch, after), rows_up_to(batch, last)
             if high > low:
                 yield batch if high - low == batch.num_rows else batch.slice(low, high - low)
+
+
+def packed(batches: Iterable[RecordBatch]) -> bytes:
+    """Records as bytes that can travel."""
+    memory = pa.BufferOutputStream()
+    with pa.ipc.new_stream(memory, SCHEMA) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    content: bytes = memory.getvalue().to_pybytes()
+    return content
+
+
+def unpacked(content: bytes) -> Iterator[RecordBatch]:
+    """What `packed` was given."""
+    with pa.ipc.open_stream(content) as reader:
+        yield from reader
+
+
+def _opened(location: str) -> Any:
+    """The whole file: mapped where it is on this machine, else fetched at once, as all of it is wanted."""
+    if "://" not in location:
+        return pa.memory_map(location)
+    files, path = fs.FileSystem.from_uri(location)
+    with files.open_input_file(path) as file:
+        return pa.BufferReader(file.read_buffer())
 
 
 def rows_up_to(batch: RecordBatch, where: Position) -> int:
@@ -125,15 +151,6 @@ def rows_up_to(batch: RecordBatch, where: Position) -> int:
 
 def _at(sequences: Any, subs: Any, row: int) -> Position:
     return int(sequences[row].as_py()), int(subs[row].as_py())
-
-
-def _mark(where: Position) -> str:
-    return f"{where[0]}.{where[1]}"
-
-
-def _unmark(text: str) -> Position:
-    sequence, _, sub = text.partition(".")
-    return int(sequence), int(sub)
 
 
 def _entries(folder: Path) -> list[Path]:

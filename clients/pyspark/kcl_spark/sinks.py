@@ -11,12 +11,16 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from kcl_spark.batches import Batch, context_of, with_batch
+from kcl_spark.batches import Batch, with_batch
 from kcl_spark.guards import claim_path
 from kcl_spark.jdbc import Upsert
 
 __all__ = ["delta", "foreach_batch", "jdbc_upsert", "overwrite_batch"]
 
+_NOT_TOLD = (
+    "{} cannot tell which query this is, and so not which batches are done: give it to foreachBatch itself, in a pipeline "
+    "that an engine runs"
+)
 ForeachBatch = Callable[[DataFrame, int], None]
 
 
@@ -38,10 +42,9 @@ def overwrite_batch(path: str, file_format: str = "parquet", **options: str) -> 
     claimed: set[str] = set()
 
     def write(frame: DataFrame, batch: Batch) -> None:
-        context = context_of(frame)
-        if context is not None and context.state_id not in claimed:
-            claim_path(frame.sparkSession, path, state_id=context.state_id, query=context.name, is_new=False)
-            claimed.add(context.state_id)
+        if batch.state and batch.state not in claimed:
+            claim_path(frame.sparkSession, path, state_id=batch.state, query=batch.query, is_new=False)
+            claimed.add(batch.state)
         frame.write.mode("overwrite").format(file_format).options(**options).save(
             f"{path}/batch_id={batch.id}"
         )
@@ -56,12 +59,12 @@ def delta(path: str, **options: str) -> ForeachBatch:
     """
 
     def write(frame: DataFrame, batch: Batch) -> None:
-        context = context_of(frame)
-        state = "" if context is None else context.state_id
+        if not batch.state:
+            raise ValueError(_NOT_TOLD.format("sinks.delta"))
         (
             frame.write.mode("append")
             .format("delta")
-            .option("txnAppId", f"{state}/{batch.query}")
+            .option("txnAppId", f"{batch.state}/{batch.query}")
             .option("txnVersion", str(batch.id))
             .options(**options)
             .save(path)
@@ -70,16 +73,20 @@ def delta(path: str, **options: str) -> ForeachBatch:
     return with_batch(write)
 
 
-def jdbc_upsert(url: str, table: str, keys: list[str], **options: str) -> ForeachBatch:
+def jdbc_upsert(
+    url: str, table: str, keys: list[str], *, newest_by: list[str] | None = None, **options: str
+) -> ForeachBatch:
     """Insert the rows of each batch into a table, replacing those with the same keys (`INSERT ... ON CONFLICT`).
 
     A batch goes in one transaction: first into a staging table of its own, then over. For PostgreSQL and SQLite's
-    dialect; the driver's package belongs into `sparkPackages`.
+    dialect; the driver's package belongs into `sparkPackages`. Several hosts may write to one table.
 
     Args:
         url: `jdbc:postgresql://HOST/DATABASE`.
         table: exists, with a unique index on the keys.
-        keys: columns that name a row; the newest row of a batch wins by order of arrival only where keys are unique in it.
+        keys: columns that name a row. Without `newest_by` they must be unique in a batch, or the database refuses it.
+        newest_by: columns, such as a time, by which the newer of two rows with the same keys is told: it wins within a
+            batch, and no row replaces a newer one in the table, whichever host writes last.
         options: `user`, `password`, `driver`.
     """
-    return with_batch(Upsert(url, table, keys, options))
+    return with_batch(Upsert(url, table, keys, options, newest_by or ()))

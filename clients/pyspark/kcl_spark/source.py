@@ -1,15 +1,15 @@
 """The Python data source `kcl`: a streaming DataFrame of what the engine has put into the spool.
 
 Runs in Spark's planner process (one for each query) and in its workers: it reaches the engine only through the spool's
-files. Offsets are positions by shard. The ends of a batch are fixed before it is planned, so a batch that is run again
+files. On a cluster it is sent there by value (`shipping`): nothing of this package need be installed there. Offsets are positions by shard. The ends of a batch are fixed before it is planned, so a batch that is run again
 holds the same records; where some of them are not in the spool (any more) it waits for the KCL to deliver them again.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -17,10 +17,10 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes
 from pyspark.sql.types import StructType
 
 from kcl_spark.clock import monotonic_s, pause
-from kcl_spark.grants import read_grant
 from kcl_spark.planning import Piece, ends, is_covered, pieces, tasks
 from kcl_spark.positions import START, Position, from_offset, to_offset
-from kcl_spark.segments import RecordBatch, list_segments, read_range
+from kcl_spark.segments import RecordBatch, packed, read_range, unpacked
+from kcl_spark.stores import Shelf, open_store
 
 FORMAT: Final = "kcl"
 COLUMNS: Final = {
@@ -30,6 +30,8 @@ COLUMNS: Final = {
     "subSequenceNumber LONG, approximateArrivalTimestamp TIMESTAMP",
 }
 """The columns by the value of the option `columns`."""
+INLINE_MOST_BYTES: Final = 16 * 1024 * 1024
+"""Of a batch whose records travel in its tasks: Spark's driver holds them several times over."""
 _POLL_S: Final = 0.02
 _DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
 
@@ -41,8 +43,9 @@ class LostRange(Exception):
 class KclDataSource(DataSource):
     """`spark.readStream.format("kcl")`; the engine sets the options.
 
-    Options: `spool` (folder), `columns` (kcl, aws), `maxBytesPerTrigger`, `maxTasks`, `pollMillis` (how long a look for
-    new records may wait), `onLostRange` (fail, skip), `lostRangeMillis` (how long a shard may be without a lease).
+    Options: `spool` (folder or URI), `inline` (true: the planner puts the records into the tasks, so that workers need not
+    reach the spool), `columns` (kcl, aws), `maxBytesPerTrigger`, `maxTasks`, `pollMillis` (how long a look for new records
+    may wait), `onLostRange` (fail, skip), `lostRangeMillis` (how long a shard may be without a lease).
     """
 
     @classmethod
@@ -61,13 +64,18 @@ class KclDataSource(DataSource):
 
 @dataclass
 class Task(InputPartition):
-    """What one Spark task reads: files and ranges in them, shard by shard in order."""
+    """What one Spark task reads, shard by shard in order: files and ranges in them, or the records themselves.
+
+    Args:
+        ranges: in files.
+        inline: or what they hold, as a stream of Arrow.
+    """
 
     ranges: list[tuple[str, Position, Position]]
+    inline: bytes | None = None
 
-    def __init__(self, ranges: list[tuple[str, Position, Position]]) -> None:
+    def __post_init__(self) -> None:
         super().__init__(None)
-        self.ranges = ranges
 
 
 class KclStreamReader(DataSourceStreamReader):
@@ -79,8 +87,10 @@ class KclStreamReader(DataSourceStreamReader):
     """
 
     def __init__(self, options: Mapping[str, str], names: Sequence[str]) -> None:
-        self._spool = Path(options["spool"])
-        self._max_bytes = int(options.get("maxBytesPerTrigger", _DEFAULT_MAX_BYTES))
+        self._store = open_store(options["spool"])
+        self._inline = options.get("inline", "false") == "true"
+        most = INLINE_MOST_BYTES if self._inline else sys.maxsize
+        self._max_bytes = min(int(options.get("maxBytesPerTrigger", _DEFAULT_MAX_BYTES)), most)
         self._max_tasks = int(options.get("maxTasks", 8))
         self._poll_s = int(options.get("pollMillis", 0)) / 1000
         self._skip_lost = options.get("onLostRange", "fail") == "skip"
@@ -101,10 +111,9 @@ class KclStreamReader(DataSourceStreamReader):
         before = _positions(start)
         deadline_s = monotonic_s() + self._poll_s
         while True:
-            spooled = list_segments(self._spool)
-            grants = {shard: read_grant(self._spool, shard) for shard in spooled}
-            held = {shard: segments for shard, segments in spooled.items() if grants[shard].held}
-            reached = ends(before, held, {shard: grants[shard].after for shard in held}, most)
+            held = {shard: shelf for shard, shelf in self._store.look().items() if shelf.grant.held}
+            spooled = {shard: shelf.segments for shard, shelf in held.items()}
+            reached = ends(before, spooled, {shard: shelf.grant.after for shard, shelf in held.items()}, most)
             if reached != before or monotonic_s() >= deadline_s:
                 return to_offset(reached)
             pause(_POLL_S)
@@ -118,24 +127,30 @@ class KclStreamReader(DataSourceStreamReader):
         """
         before, after = _positions(start), _positions(end)
         news = {shard: last for shard, last in after.items() if last > before.get(shard, START)}
-        whole = [self._pieces(shard, before.get(shard, START), last) for shard, last in sorted(news.items())]
-        return [
-            Task([(str(each.segment.path(self._spool)), each.after, each.last) for each in task])
-            for task in tasks(whole, self._max_tasks)
+        seen = self._store.look()
+        whole = [
+            self._pieces(shard, before.get(shard, START), last, seen) for shard, last in sorted(news.items())
         ]
+        return [self._task(each) for each in tasks(whole, self._max_tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """The records of a task."""
         assert isinstance(partition, Task), "partitions() gives tasks"
-        for path, after, last in partition.ranges:
-            for batch in read_range(path, after, last):
-                yield batch.rename_columns(self._names)
+        batches = _read(partition.ranges) if partition.inline is None else unpacked(partition.inline)
+        for batch in batches:
+            yield batch.rename_columns(self._names)
 
-    def _pieces(self, shard_id: str, after: Position, last: Position) -> list[Piece]:
+    def _task(self, its_pieces: Sequence[Piece]) -> Task:
+        ranges = [(self._store.location(each.segment), each.after, each.last) for each in its_pieces]
+        return Task([], packed(_read(ranges))) if self._inline else Task(ranges)
+
+    def _pieces(
+        self, shard_id: str, after: Position, last: Position, seen: Mapping[str, Shelf]
+    ) -> list[Piece]:
         deadline_s = monotonic_s() + self._lost_s
         while True:
-            segments = list_segments(self._spool).get(shard_id, [])
-            grant = read_grant(self._spool, shard_id)
+            shelf = seen.get(shard_id, Shelf())
+            segments, grant = shelf.segments, shelf.grant
             # What the lease's checkpoint covers was committed, here or by another host.
             if grant.after >= last or is_covered(shard_id, segments, max(after, grant.after), last):
                 return pieces(segments, after, last)
@@ -146,6 +161,12 @@ class KclStreamReader(DataSourceStreamReader):
                     return pieces(segments, after, last)
                 raise LostRange(_lost(shard_id, after, last))
             pause(_POLL_S)
+            seen = self._store.look()
+
+
+def _read(ranges: Sequence[tuple[str, Position, Position]]) -> Iterator[RecordBatch]:
+    for location, after, last in ranges:
+        yield from read_range(location, after, last)
 
 
 def _positions(offset: dict[str, Any]) -> dict[str, Position]:

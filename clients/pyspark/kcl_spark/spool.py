@@ -7,27 +7,26 @@ Knows nothing of the protocol or of Spark; `planned` and `committed` are told to
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from kcl_spark.clock import monotonic_s
-from kcl_spark.grants import Grant, write_grant
+from kcl_spark.grants import Grant
 from kcl_spark.positions import START, Position, Positions
-from kcl_spark.private import make_folder, write_text
-from kcl_spark.segments import SCHEMA, RecordBatch, Segment, is_whole, list_segments
+from kcl_spark.segments import SCHEMA, RecordBatch, Segment
+from kcl_spark.stores import Store
 
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
 LINGER_S: Final = 0.05
 _REVOKED_KEPT_S: Final = 30.0
-_ROWS_OF_A_BATCH: Final = 10_000
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class NotHeld(Exception):
+    """Raised when somebody hands in records of a shard that another serves now."""
 
 
 @dataclass(eq=False, slots=True)
@@ -63,12 +62,12 @@ class Spool:
     """All shards of an engine. Safe for several threads.
 
     Args:
-        folder: belongs to this engine alone.
+        store: where segments go; belongs to this engine alone.
         max_bytes: with more than this, shards that have had their share wait.
     """
 
-    def __init__(self, folder: Path, *, max_bytes: int) -> None:
-        self.folder = folder
+    def __init__(self, store: Store, *, max_bytes: int) -> None:
+        self.store = store
         self._max_bytes = max_bytes
         self._lock = threading.RLock()
         self.changed = threading.Condition(self._lock)
@@ -78,26 +77,13 @@ class Spool:
         self._recover()
 
     def _recover(self) -> None:
-        """Take over what an engine before left, unless the machine went down since: then files may be hollow."""
-        make_folder(self.folder)
-        boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else "unknown"
-        note = self.folder / "boot"
-        if not note.exists() or note.read_text() != boot:
-            for path in self.folder.iterdir():
-                if path.is_dir():
-                    shutil.rmtree(path)
-            write_text(note, boot)
-        for shard_id, segments in list_segments(self.folder).items():
+        """Take over what an engine before left."""
+        self.store.recover()
+        for shard_id, shelf in self.store.look().items():
+            if not shelf.segments:
+                continue
             shard = self._shards[shard_id] = ShardSpool(shard_id)
-            for each in segments:
-                if is_whole(each.path(self.folder), each.size_bytes):
-                    shard.segments.append(each)
-                else:
-                    each.path(self.folder).unlink(missing_ok=True)
-        for path in self.folder.iterdir():
-            if path.is_dir():
-                write_grant(self.folder, path.name, Grant(held=False))
-        for shard in self._shards.values():
+            shard.segments = list(shelf.segments)
             shard.revoked_s = monotonic_s()
 
     def grant(self, shard_id: str, checkpoint: Position, holder: object) -> Position:
@@ -119,16 +105,32 @@ class Spool:
                     reached = each.last
                     kept.append(each)
                 else:
-                    each.path(self.folder).unlink(missing_ok=True)
+                    self.store.drop(each)
             shard.segments, shard.revoked_s, shard.holder = kept, None, holder
             shard.mark = shard.flushed = reached
-            write_grant(self.folder, shard_id, Grant(held=True, after=checkpoint))
+            self.store.note(shard_id, Grant(held=True, after=checkpoint))
             return reached
 
-    def add(self, shard_id: str, batch: RecordBatch, last: Position) -> None:
-        """Records have arrived, the next ones of their shard."""
+    def holds(self, shard_id: str, holder: object) -> bool:
+        """Whether this one serves the shard."""
+        with self._lock:
+            shard = self._shards.get(shard_id)
+            return shard is not None and shard.holder is holder
+
+    def is_free(self, shard_id: str) -> bool:
+        """Whether nobody serves the shard."""
+        return self.holds(shard_id, None) or shard_id not in self._shards
+
+    def add(self, shard_id: str, batch: RecordBatch, last: Position, holder: object) -> None:
+        """Records have arrived, the next ones of their shard.
+
+        Raises:
+            NotHeld: this is not who serves the shard: after what the other one brought, they may be any records.
+        """
         with self._lock:
             shard = self._shards[shard_id]
+            if shard.holder is not holder:
+                raise NotHeld(shard_id)
             if not shard.buffer:
                 shard.since_s = monotonic_s()
             shard.buffer.append(batch)
@@ -160,7 +162,7 @@ class Spool:
             shard.holder = None
             shard.buffer, shard.buffered_bytes = [], 0
             shard.revoked_s = monotonic_s()
-            write_grant(self.folder, shard_id, Grant(held=False))
+            self.store.note(shard_id, Grant(held=False))
             self.changed.notify_all()
 
     def mark(self, shard_id: str) -> Position:
@@ -185,7 +187,7 @@ class Spool:
             for shard in self._shards.values():
                 done = committed.get(shard.shard_id, START)
                 while shard.segments and shard.segments[0].last <= done:
-                    shard.segments.pop(0).path(self.folder).unlink(missing_ok=True)
+                    self.store.drop(shard.segments.pop(0))
                 self._drop_unplanned(shard)
             self.changed.notify_all()
 
@@ -205,19 +207,13 @@ class Spool:
             return
         planned = self._planned.get(shard.shard_id, START)
         while shard.segments and shard.segments[-1].after >= planned:
-            shard.segments.pop().path(self.folder).unlink(missing_ok=True)
+            self.store.drop(shard.segments.pop())
 
     def _flush(self, shard: ShardSpool) -> None:
         if not shard.buffer:
             return
         table = pa.Table.from_batches(shard.buffer, SCHEMA).combine_chunks()
-        folder = self.folder / shard.shard_id
-        make_folder(folder)
-        temporary = folder / ".next"
-        with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
-            writer.write_table(table, max_chunksize=_ROWS_OF_A_BATCH)
-        segment = Segment(shard.shard_id, shard.flushed, shard.mark, table.num_rows, temporary.stat().st_size)
-        os.replace(temporary, segment.path(self.folder))  # noqa: PTH105 - atomic replacement is the point
+        segment = self.store.put(shard.shard_id, shard.flushed, shard.mark, table)
         shard.segments.append(segment)
         shard.flushed = shard.mark
         shard.buffer, shard.buffered_bytes = [], 0

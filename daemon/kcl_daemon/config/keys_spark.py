@@ -15,7 +15,12 @@ CONF_PREFIX: Final = "sparkConf."
 _PIPELINE: Final = name(
     r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*", "module:function"
 )
-_MASTER: Final = name(r"local(\[(\*|[1-9][0-9]*)\])?", "local[*] or local[N]")
+_MASTER: Final = name(
+    r"local(\[(\*|[1-9][0-9]*)\])?|yarn|(spark|k8s)://.+",
+    "local[*], local[N], spark://HOST:PORT, yarn or k8s://...",
+)
+_REMOTE: Final = name(r"sc://.+", "sc://HOST:PORT")
+_ADDRESS: Final = name(r"(\[[0-9a-fA-F:.]+\]|[^\s:]+):[0-9]{1,5}", "HOST:PORT")
 _SIZE: Final = name(r"[0-9]+[kmgtKMGT]", "a number and k, m, g or t, such as 2g")
 _TRIGGER: Final = name(
     r"availableNow|[0-9]+(\.[0-9]+)? (milliseconds?|seconds?|minutes?|hours?)",
@@ -41,15 +46,111 @@ SPARK_PIPELINE: Final = Key(
     default="none",
     extension=True,
 )
+SPARK_MASTER: Final = Key(
+    "sparkMaster",
+    _MASTER,
+    "spark.master",
+    "Where Spark runs: in the engine, on so many threads, or on a cluster whose driver is the engine.",
+    extension=True,
+)
+SPARK_REMOTE: Final = Key(
+    "sparkRemote",
+    _REMOTE,
+    "spark.remote",
+    "A server of Spark Connect that runs the queries. Reaches `sparkStateDir` and `sparkSpoolDir` under the same names.",
+    default="none",
+    extension=True,
+)
+SPARK_TRANSPORT: Final = Key(
+    "sparkTransport",
+    choice({"LOCAL": "local", "SHARED": "shared", "INLINE": "inline"}),
+    "spark.transport",
+    "How records reach Spark's workers: by files of this machine, through `sparkSpoolDir` that all reach, or in the tasks.",
+    default="`local` for `local[*]`, `shared` for `sparkRemote`, else `inline`",
+    extension=True,
+)
+SPARK_ENGINE: Final = Key(
+    "sparkEngine",
+    _ADDRESS,
+    "spark.engine",
+    "The engine of another host that this host feeds, over TLS; then none is started here.",
+    default="none",
+    extension=True,
+)
+SPARK_ENGINE_LISTEN: Final = Key(
+    "sparkEngineListen",
+    _ADDRESS,
+    "spark.engine_listen",
+    "Where the engine of this host takes in other hosts, over TLS.",
+    default="nowhere",
+    extension=True,
+)
+SPARK_ENGINE_TOKEN_FILE: Final = Key(
+    "sparkEngineTokenFile",
+    _text("a file"),
+    "spark.engine_token_file",
+    "The secret that an engine and those who feed it have in common: 16 random characters or more.",
+    default="none",
+    extension=True,
+)
+SPARK_ENGINE_CERTIFICATE: Final = Key(
+    "sparkEngineCertificate",
+    _text("a PEM file"),
+    "spark.engine_certificate",
+    "The certificate of an engine that listens, with its chain; it holds the host name that others use.",
+    default="none",
+    extension=True,
+)
+SPARK_ENGINE_KEY: Final = Key(
+    "sparkEngineKey",
+    _text("a PEM file"),
+    "spark.engine_key",
+    "The private key of `sparkEngineCertificate`.",
+    default="in the same file",
+    extension=True,
+)
+SPARK_ENGINE_AUTHORITY: Final = Key(
+    "sparkEngineAuthority",
+    _text("a PEM file"),
+    "spark.engine_authority",
+    "The certificates that vouch for the engine that `sparkEngine` names; its own where it is self-signed.",
+    default="those that the system trusts",
+    extension=True,
+)
+SPARK_STATE_DIR: Final = Key(
+    "sparkStateDir",
+    _text("a folder"),
+    "spark.state_dir",
+    "Spark's checkpoints. Must survive restarts; one for each application and host.",
+    default="`APPLICATION-spark` in the daemon's directory",
+    extension=True,
+)
+SPARK_SPOOL_DIR: Final = Key(
+    "sparkSpoolDir",
+    _text("a folder, or with sparkTransport=shared a URI"),
+    "spark.spool_dir",
+    "Records on their way to Spark. Need not survive. A URI (s3, gs, hdfs, file) with `sparkTransport=shared`.",
+    default="`spool` in the state folder",
+    extension=True,
+)
+SPARK_TRIGGER: Final = Key(
+    "sparkTrigger",
+    _TRIGGER,
+    "spark.trigger",
+    "Time between two micro-batches, or `availableNow`: read everything there is and stop with exit code 0.",
+    extension=True,
+)
 SPARK_KEYS: Final[tuple[Key, ...]] = (
     SPARK_PIPELINE,
-    Key(
-        "sparkMaster",
-        _MASTER,
-        "spark.master",
-        "Where Spark runs: in the engine, on so many threads. Clusters are not supported yet.",
-        extension=True,
-    ),
+    SPARK_MASTER,
+    SPARK_REMOTE,
+    SPARK_TRANSPORT,
+    SPARK_ENGINE,
+    SPARK_ENGINE_LISTEN,
+    SPARK_ENGINE_TOKEN_FILE,
+    SPARK_ENGINE_CERTIFICATE,
+    SPARK_ENGINE_KEY,
+    SPARK_ENGINE_AUTHORITY,
     Key(
         "sparkPackages",
         _text("GROUP:ARTIFACT:VERSION, separated by commas"),
@@ -59,22 +160,8 @@ SPARK_KEYS: Final[tuple[Key, ...]] = (
         extension=True,
     ),
     Key("sparkDriverMemory", _SIZE, "spark.driver_memory", "Heap of Spark's driver.", extension=True),
-    Key(
-        "sparkStateDir",
-        _text("a folder"),
-        "spark.state_dir",
-        "Spark's checkpoints. Must survive restarts; one for each application and host.",
-        default="`APPLICATION-spark` in the daemon's directory",
-        extension=True,
-    ),
-    Key(
-        "sparkSpoolDir",
-        _text("a folder"),
-        "spark.spool_dir",
-        "Records on their way to Spark. Need not survive.",
-        default="`spool` in the state folder",
-        extension=True,
-    ),
+    SPARK_STATE_DIR,
+    SPARK_SPOOL_DIR,
     Key(
         "sparkSpoolMaxBytes",
         whole_number(1024**2, LONG_MAX, "bytes"),
@@ -82,13 +169,7 @@ SPARK_KEYS: Final[tuple[Key, ...]] = (
         "Shards that have had their share wait while so much is on its way.",
         extension=True,
     ),
-    Key(
-        "sparkTrigger",
-        _TRIGGER,
-        "spark.trigger",
-        "Time between two micro-batches, or `availableNow`: read everything there is and stop with exit code 0.",
-        extension=True,
-    ),
+    SPARK_TRIGGER,
     Key(
         "sparkMaxBytesPerTrigger",
         whole_number(1, LONG_MAX, "bytes"),

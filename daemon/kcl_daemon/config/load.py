@@ -17,6 +17,7 @@ from kcl_daemon.config.access_settings import CredentialsSettings, ServiceSettin
 from kcl_daemon.config.admin_settings import AdminSettings
 from kcl_daemon.config.checks import across
 from kcl_daemon.config.checks_failures import of_failures
+from kcl_daemon.config.checks_spark import of_spark
 from kcl_daemon.config.checks_streams import of_streams, regions_of
 from kcl_daemon.config.compatibility import honoured
 from kcl_daemon.config.environment import overrides
@@ -139,6 +140,7 @@ def interpret(
         *problems,
         *of_streams(values, reading.entries),
         *of_failures(values, reading.entries),
+        *of_spark(values, reading.entries),
     ]
     reading.notices += [*notices, *honoured(values, lines)]
     reading.look_for_missing(values)

@@ -11,7 +11,16 @@ class SparkSettings:
 
     Args:
         pipeline: `module:function` whose queries consume the stream; None: children are programs.
-        master: where Spark runs.
+        master: where Spark runs: a master of Spark; the engine is its driver.
+        remote: a server of Spark Connect that is the driver instead.
+        transport: how records reach Spark's workers; None: `local` on this machine, `shared` for a server of Spark
+            Connect, else `inline`.
+        engine: the engine of another host that this one feeds, `host:port`; None: one of its own.
+        engine_listen: where the engine takes in other hosts; None: nowhere.
+        engine_token_file: a file with the secret that both sides know.
+        engine_certificate: of the engine that listens.
+        engine_key: of that certificate; None: in the same file.
+        engine_authority: who vouches for the engine that is fed; None: whom the system trusts.
         packages: Maven coordinates for Spark.
         driver_memory: heap of Spark's driver.
         conf: further settings of Spark, as `sparkConf.NAME` gives them.
@@ -29,6 +38,14 @@ class SparkSettings:
 
     pipeline: str | None = None
     master: str = "local[*]"
+    remote: str | None = None
+    transport: str | None = None
+    engine: str | None = None
+    engine_listen: str | None = None
+    engine_token_file: str | None = None
+    engine_certificate: str | None = None
+    engine_key: str | None = None
+    engine_authority: str | None = None
     packages: str = ""
     driver_memory: str = "1g"
     conf: tuple[tuple[str, str], ...] = ()
@@ -42,3 +59,12 @@ class SparkSettings:
     on_lost_range: str = "fail"
     state_reset: bool = False
     columns: str = "kcl"
+
+    @property
+    def used_transport(self) -> str:
+        """The transport that was asked for, or the one that fits where Spark runs."""
+        if self.transport is not None:
+            return self.transport
+        if self.remote is not None:
+            return "shared"
+        return "local" if self.master.startswith("local") else "inline"

@@ -21,9 +21,11 @@ from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError, KclError
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.spark.process import EngineProcess, Event
-from kcl_daemon.spark.wiring import engine_options, with_relays
+from kcl_daemon.spark.wiring import engine_options, uplink_options, with_relays
 
 COMMAND: Final = (sys.executable, "-m", "kcl_spark.engine")
+UPLINK: Final = (sys.executable, "-m", "kcl_spark.uplink")
+"""In place of the engine, where that is another host's."""
 CLOSED: Final = ".closed"
 """What the relay looks for beside its socket while it waits."""
 EXIT_PIPELINE: Final = 65
@@ -209,12 +211,13 @@ async def spark_engine(
     relay = _relay()
     with TemporaryDirectory(prefix="kcl-spark-") as folder:  # a socket's path must be short
         socket = Path(folder) / "engine"
-        options = engine_options(settings, socket)
+        feeds = settings.spark.engine is not None
         engine = Engine(
-            options,
+            uplink_options(settings, socket) if feeds else engine_options(settings, socket),
             closed=socket.with_suffix(CLOSED),
             clock=clock,
             log=log,
+            command=UPLINK if feeds else COMMAND,
             inherit_credentials=settings.child.inherit_credentials,
         )
         async with anyio.create_task_group() as group:

@@ -36,6 +36,12 @@ def engine_options(settings: Settings, socket: Path) -> bytes:
         "spool_dir": spark.spool_dir or "",
         "spool_max_bytes": spark.spool_max_bytes,
         "master": spark.master,
+        "remote": spark.remote or "",
+        "transport": spark.used_transport,
+        "listen": spark.engine_listen or "",
+        "certificate": spark.engine_certificate or "",
+        "key": spark.engine_key or "",
+        "token_file": spark.engine_token_file or "",
         "conf": dict(spark.conf),
         "packages": spark.packages,
         "driver_memory": spark.driver_memory,
@@ -46,6 +52,25 @@ def engine_options(settings: Settings, socket: Path) -> bytes:
         "on_lost_range": spark.on_lost_range,
         "state_reset": spark.state_reset,
         "columns": spark.columns,
+    }
+    return orjson.dumps(options, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def uplink_options(settings: Settings, socket: Path) -> bytes:
+    """The line that the uplink reads first, which stands in for the engine where that is another host's.
+
+    Args:
+        settings: with a pipeline, and an engine to feed.
+        socket: where it is to listen.
+    """
+    spark = settings.spark
+    options: Mapping[str, object] = {
+        "engine": spark.engine,
+        "authority": spark.engine_authority or "",
+        "token_file": spark.engine_token_file,
+        "application": settings.application_name,
+        "stream": settings.stream_name,
+        "socket": str(socket),
     }
     return orjson.dumps(options, option=orjson.OPT_APPEND_NEWLINE)
 

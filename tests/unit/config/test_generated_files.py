@@ -41,6 +41,13 @@ TOGETHER: Final = frozenset(
         "adminAddress",
         "adminToken",
         "adminTokenFile",
+        "sparkMaster",
+        "sparkRemote",
+        "sparkTransport",
+        "sparkSpoolDir",
+        "sparkEngine",
+        "sparkEngineListen",
+        "sparkTrigger",
     }
 )
 FREE: Final = tuple(key for key in KEYS if key.name not in TOGETHER)

@@ -43,9 +43,44 @@ def test_settings_of_spark_are_passed_on_by_their_own_names() -> None:
     assert loaded.warnings == ()
 
 
-def test_clusters_are_refused_as_their_executors_could_not_read_the_spool() -> None:
-    with pytest.raises(ConfigurationError, match=r"sparkMaster = yarn: .*local\[\*\] or local\[N\]"):
-        read("sparkPipeline = a:b\nsparkMaster = yarn\n")
+def complaint(text: str) -> str:
+    with pytest.raises(ConfigurationError) as raised:
+        read(f"sparkPipeline = a:b\n{text}")
+    return str(raised.value)
+
+
+def transport(text: str) -> str:
+    loaded = interpret(f"{FILE}sparkPipeline = a:b\n{text}".encode(), file="f", default_worker_id="w")
+    return loaded.settings.spark.used_transport
+
+
+def test_records_reach_the_workers_wherever_they_are() -> None:
+    assert transport("") == "local"
+    assert transport("sparkMaster = local[4]\n") == "local"
+    assert transport("sparkMaster = spark://a:7077\n") == "inline"
+    assert transport("sparkMaster = yarn\nsparkTransport = shared\nsparkSpoolDir = s3://b/x\n") == "shared"
+    assert transport("sparkRemote = sc://a:15002\nsparkSpoolDir = /m/a\nsparkStateDir = /m/b\n") == "shared"
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("sparkMaster = spark://a:7077\nsparkTransport = local\n", "use shared or inline"),
+        ("sparkMaster = mesos://a\n", r"spark://HOST:PORT"),
+        ("sparkTransport = shared\n", "needs sparkSpoolDir"),
+        ("sparkSpoolDir = s3://bucket/x\n", "only with sparkTransport=shared"),
+        ("sparkRemote = sc://a:15002\n", "needs sparkSpoolDir and sparkStateDir"),
+        ("sparkRemote = sc://a:15002\nsparkMaster = yarn\n", "take this line out"),
+        ("sparkRemote = sc://a:15002\nsparkTransport = inline\n", "needs sparkTransport=shared"),
+        ("sparkEngine = a:1\n", "needs sparkEngineTokenFile"),
+        ("sparkEngine = a\n", "HOST:PORT"),
+        ("sparkEngineListen = a:1\n", "needs sparkEngineTokenFile and sparkEngineCertificate"),
+        ("sparkEngine = a:1\nsparkEngineListen = b:1\nsparkEngineTokenFile = t\n", "either feeds"),
+        ("sparkEngine = a:1\nsparkEngineTokenFile = t\nsparkTrigger = availableNow\n", "has no end"),
+    ],
+)
+def test_what_cannot_go_together_is_said_with_the_way_out(text: str, advice: str) -> None:
+    assert advice in complaint(text)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,238 @@
+"""Where the spool's segments and the notes about leases are: a folder of this machine, or any file system of pyarrow.
+
+Owns how both are written so that a reader in another process sees them whole or not at all. The engine writes; the source
+looks, in Spark's planner. Knows nothing of quotas, queries or Spark; what a segment or a grant means is theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, Protocol, TypeAlias
+
+import pyarrow as pa
+from pyarrow import fs
+
+from kcl_spark.grants import NOT_HELD, Grant, read_grant, write_grant
+from kcl_spark.positions import Position, from_mark, to_mark
+from kcl_spark.private import make_folder, write_text
+from kcl_spark.segments import SCHEMA, Segment, is_whole, list_segments, parse_name
+
+_ROWS_OF_A_BATCH: Final = 10_000
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_LEASE: Final = ".lease"
+Table: TypeAlias = Any
+"""A `pyarrow.Table`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """What there is of one shard.
+
+    Args:
+        segments: in order.
+        grant: the newest note about its lease.
+    """
+
+    segments: list[Segment] = field(default_factory=list[Segment])
+    grant: Grant = NOT_HELD
+
+
+class Store(Protocol):
+    """Keeps segments and notes. One engine writes; anybody looks."""
+
+    def look(self) -> Mapping[str, Shelf]:
+        """Everything, by shard. What is being written or removed meanwhile may be left out."""
+        ...
+
+    def recover(self) -> None:
+        """At the start of the engine that owns it: remove what an engine before left unfinished."""
+        ...
+
+    def put(self, shard_id: str, after: Position, last: Position, table: Table) -> Segment:
+        """Write a segment; it is there for others when this returns."""
+        ...
+
+    def drop(self, segment: Segment) -> None:
+        """Remove a segment, if it is there."""
+        ...
+
+    def note(self, shard_id: str, grant: Grant) -> None:
+        """Replace the note about a shard's lease."""
+        ...
+
+    def location(self, segment: Segment) -> str:
+        """Where `segments.read_range` finds it, from any process that reaches the store."""
+        ...
+
+
+class FolderStore:
+    """A folder of this machine, read through memory maps.
+
+    Args:
+        folder: need not exist before `recover`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def look(self) -> Mapping[str, Shelf]:
+        """See Store."""
+        return {
+            shard_id: Shelf(segments, read_grant(self.folder, shard_id))
+            for shard_id, segments in list_segments(self.folder).items()
+        }
+
+    def recover(self) -> None:
+        """See Store. After the machine went down all is removed: files may be hollow, as nothing waits for the disk."""
+        make_folder(self.folder)
+        boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else "unknown"
+        note = self.folder / "boot"
+        if not note.exists() or note.read_text() != boot:
+            for path in self.folder.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+            write_text(note, boot)
+        for segments in list_segments(self.folder).values():
+            for each in segments:
+                if not is_whole(each.path(self.folder), each.size_bytes):
+                    self.drop(each)
+        for path in self.folder.iterdir():
+            if path.is_dir():
+                self.note(path.name, NOT_HELD)
+
+    def put(self, shard_id: str, after: Position, last: Position, table: Table) -> Segment:
+        """See Store."""
+        folder = self.folder / shard_id
+        make_folder(folder)
+        temporary = folder / ".next"
+        with pa.OSFile(str(temporary), "wb") as file:
+            _write(file, table)
+        segment = Segment(shard_id, after, last, table.num_rows, temporary.stat().st_size)
+        os.replace(temporary, segment.path(self.folder))  # noqa: PTH105 - atomic replacement is the point
+        return segment
+
+    def drop(self, segment: Segment) -> None:
+        """See Store."""
+        segment.path(self.folder).unlink(missing_ok=True)
+
+    def note(self, shard_id: str, grant: Grant) -> None:
+        """See Store."""
+        write_grant(self.folder, shard_id, grant)
+
+    def location(self, segment: Segment) -> str:
+        """See Store: the path."""
+        return str(segment.path(self.folder))
+
+
+class SharedStore:
+    """Any file system of pyarrow: s3, gs, hdfs, or a folder that is mounted everywhere (file).
+
+    One listing tells everything: a note is an empty file whose name says what it has to say, of which the one with the
+    highest number counts; a segment counts when it has the size that its name tells.
+
+    Args:
+        uri: of a folder for this engine alone.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri.rstrip("/")
+        self._files, path = fs.FileSystem.from_uri(self._uri)
+        self._base = str(path).rstrip("/")
+        self._notes: dict[str, tuple[int, str]] = {}
+
+    def look(self) -> Mapping[str, Shelf]:
+        """See Store."""
+        segments: dict[str, list[Segment]] = {}
+        notes: dict[str, tuple[int, Grant]] = {}
+        for shard_id, name, size in self._entries():
+            segment, note = parse_name(shard_id, name), _read_note(name)
+            if segment is not None and segment.size_bytes == size:
+                segments.setdefault(shard_id, []).append(segment)
+            elif note is not None and (shard_id not in notes or note[0] > notes[shard_id][0]):
+                notes[shard_id] = note
+        gone = (0, NOT_HELD)
+        return {
+            shard_id: Shelf(
+                sorted(segments.get(shard_id, []), key=lambda one: one.last), notes.get(shard_id, gone)[1]
+            )
+            for shard_id in segments.keys() | notes.keys()
+        }
+
+    def recover(self) -> None:
+        """See Store. A folder that is missing is made for this user alone; one for others they make themselves."""
+        if isinstance(self._files, fs.LocalFileSystem):
+            make_folder(Path(self._base))
+        for shard_id, name, size in self._entries():
+            segment, note = parse_name(shard_id, name), _read_note(name)
+            if note is not None and note[0] > self._notes.get(shard_id, (0, ""))[0]:
+                self._notes[shard_id] = (note[0], name)
+            elif segment is not None and segment.size_bytes != size:
+                self.drop(segment)
+        for shard_id in list(self._notes):
+            self.note(shard_id, NOT_HELD)
+
+    def put(self, shard_id: str, after: Position, last: Position, table: Table) -> Segment:
+        """See Store."""
+        memory = pa.BufferOutputStream()
+        _write(memory, table)
+        content = memory.getvalue()
+        segment = Segment(shard_id, after, last, table.num_rows, content.size)
+        self._create(shard_id, segment.name, content)
+        return segment
+
+    def drop(self, segment: Segment) -> None:
+        """See Store."""
+        self._remove(segment.shard_id, segment.name)
+
+    def note(self, shard_id: str, grant: Grant) -> None:
+        """See Store: first the new one, then the old one goes."""
+        number, before = self._notes.get(shard_id, (0, ""))
+        name = f"{number + 1}~{to_mark(grant.after)}~{'held' if grant.held else 'gone'}{_LEASE}"
+        self._create(shard_id, name, b"")
+        self._notes[shard_id] = (number + 1, name)
+        if before:
+            self._remove(shard_id, before)
+
+    def location(self, segment: Segment) -> str:
+        """See Store: the URI."""
+        return f"{self._uri}/{segment.shard_id}/{segment.name}"
+
+    def _entries(self) -> list[tuple[str, str, int]]:
+        """Shard, name and size of every file."""
+        selector = fs.FileSelector(self._base, recursive=True, allow_not_found=True)
+        paths = [(PurePosixPath(each.path), each) for each in self._files.get_file_info(selector)]
+        return [(path.parent.name, path.name, each.size) for path, each in paths if each.is_file]
+
+    def _create(self, shard_id: str, name: str, content: object) -> None:
+        self._files.create_dir(f"{self._base}/{shard_id}", recursive=True)
+        with self._files.open_output_stream(f"{self._base}/{shard_id}/{name}") as file:
+            file.write(content)
+
+    def _remove(self, shard_id: str, name: str) -> None:
+        try:
+            self._files.delete_file(f"{self._base}/{shard_id}/{name}")
+        except FileNotFoundError:
+            return
+
+
+def open_store(where: str) -> Store:
+    """The store that a path or a URI names."""
+    return SharedStore(where) if "://" in where else FolderStore(Path(where))
+
+
+def _write(file: object, table: Table) -> None:
+    with pa.ipc.new_file(file, SCHEMA) as writer:
+        writer.write_table(table, max_chunksize=_ROWS_OF_A_BATCH)
+
+
+def _read_note(name: str) -> tuple[int, Grant] | None:
+    """The number and the word of a note's name; None where it is none."""
+    parts = name.removesuffix(_LEASE).split("~")
+    if not name.endswith(_LEASE) or len(parts) != 3:
+        return None
+    number, after, word = parts
+    return int(number), Grant(held=word == "held", after=from_mark(after))

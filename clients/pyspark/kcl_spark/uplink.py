@@ -1,0 +1,228 @@
+"""Stands in for the engine on a host that feeds an engine elsewhere: from this host's relays to its gate, over TLS.
+
+Started by the daemon in place of the engine, with its options as the first line on stdin; ends like it. It passes bytes
+on and knows nothing of what they say. A relay waits here while the engine cannot be reached.
+Exit codes: 0 stopped, 78 something must be put right first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import ssl
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kcl_spark.clock import monotonic_s
+from kcl_spark.control import Tell, take_over_stdout
+from kcl_spark.greeting import PATIENCE_S, read_line, read_token, write_line
+from kcl_spark.refused import Refused
+from kcl_spark.wire import keep_alive, parse_address, shut
+
+EXIT_REFUSED: Final = 78
+_CHUNK_BYTES: Final = 256 * 1024
+_FIRST_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 5.0
+_REPORT_S: Final = 30.0
+_BACKLOG: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class UplinkOptions:
+    """What an uplink is told at its start.
+
+    Args:
+        engine: `host:port` of the gate.
+        authority: a file with the certificates that may vouch for it; empty: those that the system trusts.
+        token_file: the secret.
+        application: whose records these are.
+        stream: and of which stream.
+        socket: where relays connect.
+    """
+
+    engine: str
+    authority: str
+    token_file: str
+    application: str
+    stream: str
+    socket: str
+
+
+class Uplink:
+    """Takes in relays until it is stopped.
+
+    Args:
+        options: of it.
+        tell: the log.
+
+    Raises:
+        Refused: a file cannot be used.
+    """
+
+    def __init__(self, options: UplinkOptions, tell: Tell) -> None:
+        self._options = options
+        self._tell = tell
+        self._address = parse_address(options.engine)
+        self._context = _context(options)
+        greeting = {
+            "token": read_token(options.token_file),
+            "application": options.application,
+            "stream": options.stream,
+        }
+        self._greeting = write_line(greeting)
+        self._reported_s = -_REPORT_S
+        self.stopped = threading.Event()
+        self.refusal: Refused | None = None
+
+    def run(self) -> None:
+        """Serve until `stopped`.
+
+        Raises:
+            Refused: the engine does not want us, or cannot prove who it is.
+        """
+        path = Path(self._options.socket)
+        path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+            young = path.with_name(f".{path.name}.young")
+            young.unlink(missing_ok=True)
+            listening.bind(str(young))
+            young.chmod(0o600)
+            listening.listen(_BACKLOG)
+            young.rename(path)
+            threading.Thread(target=self._accept, args=(listening,), daemon=True).start()
+            self._tell("info", "engine_ready", engine=self._options.engine)
+            self.stopped.wait()
+            path.unlink(missing_ok=True)
+            shut(listening)
+        if self.refusal is not None:
+            raise self.refusal
+
+    def _accept(self, listening: socket.socket) -> None:
+        while not self.stopped.is_set():
+            try:
+                relay, _ = listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(relay,), daemon=True).start()
+
+    def _serve(self, relay: socket.socket) -> None:
+        with relay:
+            try:
+                engine = self._connect(relay)
+            except Refused as refusal:
+                self.refusal = refusal
+                self.stopped.set()
+                return
+            if engine is not None:
+                with engine, suppress(OSError):  # either side is gone; the relay sees it by its socket
+                    pump(relay, engine)
+
+    def _connect(self, relay: socket.socket) -> ssl.SSLSocket | None:
+        """A connection on which the engine has said welcome; None: the relay went first, or we stop."""
+        pause_s = _FIRST_PAUSE_S
+        while not self.stopped.is_set():
+            try:
+                return self._greeted()
+            except ssl.SSLCertVerificationError as error:
+                raise Refused(
+                    f"sparkEngine: {self._options.engine} cannot prove who it is: {error.verify_message}; "
+                    "sparkEngineAuthority names the certificate to trust, which must hold this host name"
+                ) from error
+            except (OSError, ValueError) as error:
+                self._report(error)
+            if _gone(relay, pause_s):
+                return None
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return None
+
+    def _greeted(self) -> ssl.SSLSocket:
+        plain = socket.create_connection(self._address, timeout=PATIENCE_S)
+        try:
+            keep_alive(plain)
+            engine = self._context.wrap_socket(plain, server_hostname=self._address[0])
+        except OSError:
+            plain.close()
+            raise
+        try:
+            engine.sendall(self._greeting)
+            refusal = read_line(engine)["refused"]
+        except (OSError, ValueError, KeyError) as error:
+            engine.close()
+            raise OSError(f"no welcome: {error}") from error
+        if refusal is not None:
+            engine.close()
+            raise Refused(f"the engine at {self._options.engine} refuses this host: {refusal}")
+        engine.settimeout(None)
+        return engine
+
+    def _report(self, error: Exception) -> None:
+        if monotonic_s() - self._reported_s >= _REPORT_S:
+            self._reported_s = monotonic_s()
+            self._tell("warning", "spark_engine_unreachable", engine=self._options.engine, error=str(error))
+
+
+def pump(relay: socket.socket, engine: ssl.SSLSocket) -> None:
+    """Pass bytes on both ways, in one thread, as TLS is not for two; until either side closes.
+
+    A daemon closes when nothing is left to be said, so that there is no need for half a connection, which TLS lacks.
+    """
+    while True:
+        ready = [engine] if engine.pending() else select.select([relay, engine], [], [])[0]
+        for each, other in ((engine, relay), (relay, engine)):
+            if each in ready:
+                piece = each.recv(_CHUNK_BYTES)
+                if not piece:
+                    return
+                other.sendall(piece)
+
+
+def _gone(relay: socket.socket, wait_s: float) -> bool:
+    """Wait that long; True at once when the relay closes."""
+    poll = select.poll()
+    poll.register(relay, select.POLLRDHUP)
+    return bool(poll.poll(wait_s * 1000))
+
+
+def _context(options: UplinkOptions) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if options.authority:
+        try:
+            context = ssl.create_default_context(cafile=options.authority)
+        except OSError as error:
+            raise Refused(f"sparkEngineAuthority: {options.authority}: {error}; it is a PEM file") from error
+    return context
+
+
+def main() -> int:
+    """Serve as the daemon's engine; the exit code."""
+    tell = take_over_stdout()
+    told: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    try:
+        uplink = Uplink(UplinkOptions(**told), tell)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: uplink.stopped.set())
+        threading.Thread(target=_until_daemon_goes, args=(uplink,), daemon=True).start()
+        uplink.run()
+    except Refused as refusal:
+        tell("error", "engine_refused", error=str(refusal))
+        return EXIT_REFUSED
+    tell("info", "engine_stopped")
+    return 0
+
+
+def _until_daemon_goes(uplink: Uplink) -> None:
+    while os.read(0, 4096):
+        pass
+    uplink.stopped.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Several hosts, with real daemons on local endpoints: one engine for all, or an engine each; shards split, hosts die."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from kcl_local.demo.processes import Processes
+from kcl_local.demo.stage import stage
+from tests.spark.cluster import free_port
+from tests.spark.hosts import (
+    Written,
+    all_at_work,
+    computed,
+    host,
+    rows,
+    shards_of_a_key_in_a_batch,
+    texts_by_key,
+    until,
+    windows,
+)
+from tests.unit.transport.certificate import write_certificate
+
+WITHIN_S = 400
+
+pytestmark = [pytest.mark.anyio, pytest.mark.prove, pytest.mark.timeout(1800)]
+
+
+async def test_two_hosts_feed_one_engine_with_one_state_and_one_output(tmp_path: Path) -> None:
+    """Shards are split and merged, leases move to a host that joins and back when it dies: order and windows stay right."""
+    (tmp_path / "token").write_text("a secret that is long enough\n")
+    certificate = str(write_certificate(tmp_path))
+    port = free_port()
+    async with stage(tmp_path, Processes(), shards=2) as set_up:
+        common = {"sparkEngineTokenFile": str(tmp_path / "token")}
+        carrier_file = host(
+            set_up,
+            "carrier",
+            {**common, "sparkEngineListen": f"localhost:{port}", "sparkEngineCertificate": certificate},
+        )
+        feeder_file = host(
+            set_up,
+            "feeder",
+            {**common, "sparkEngine": f"localhost:{port}", "sparkEngineAuthority": certificate},
+        )
+        logs = [carrier_file.with_suffix(".log"), feeder_file.with_suffix(".log")]
+        out = tmp_path / "carrier" / "out"
+        written = Written(set_up)
+        await written.write(1_000)
+        async with set_up.daemon(carrier_file, "the carrier") as carrier:
+            await until(lambda: rows(out / "rows"), WITHIN_S, *logs)
+            async with set_up.daemon(feeder_file, "the feeder") as feeder:
+                await written.write(1_000)
+                await set_up.stream.split()
+                await written.write(1_000)
+                await all_at_work(set_up, ["carrier", "feeder"], WITHIN_S, *logs)
+                await written.write(1_000)
+                await set_up.stream.merge()
+                await written.write(1_000)
+                feeder.signal(signal.SIGKILL)
+                await feeder.wait()
+            await written.write(1_000)
+            await all_at_work(set_up, ["carrier"], WITHIN_S, *logs)
+            await until(lambda: len(rows(out / "rows")) >= written.count, WITHIN_S, *logs)
+            expected = await computed(set_up)
+            await until(lambda: windows(out / "windows") == expected, WITHIN_S, *logs)
+            assert await carrier.stop() == 0, logs[0].read_text()[-5_000:]
+    found = rows(out / "rows")
+    assert texts_by_key(found) == dict(written.by_key)  # all of them, once, each key's in its order
+    assert shards_of_a_key_in_a_batch(found) == 1
+    assert not (tmp_path / "feeder" / "out").exists()
+    for log in logs:
+        assert "query_failed" not in log.read_text()
+    assert "gate_open" in logs[0].read_text()
+    assert "spark_started" not in logs[1].read_text()
+
+
+async def test_leases_move_between_hosts_with_an_engine_each_and_nothing_is_lost(tmp_path: Path) -> None:
+    """What a planned batch held when its lease went may be in both outputs: a sink keyed by position removes it."""
+    async with stage(tmp_path, Processes(), shards=4) as set_up:
+        one_file = host(set_up, "one")
+        other_file = host(set_up, "other", {"sparkStateReset": "true"})
+        logs = [one_file.with_suffix(".log"), other_file.with_suffix(".log")]
+        written = Written(set_up)
+        await written.write(1_000)
+
+        def found() -> dict[tuple[str, str], str]:
+            both = [row for name in ("one", "other") for row in rows(tmp_path / name / "out" / "rows")]
+            return {(row.shard_id, row.sequence_number): row.text for row in both}
+
+        async with set_up.daemon(one_file, "one") as one:
+            await until(found, WITHIN_S, *logs)
+            async with set_up.daemon(other_file, "the other") as other:
+                await written.write(1_000)
+                await all_at_work(set_up, ["one", "other"], WITHIN_S, *logs)
+
+                async def the_other_has_some() -> bool:
+                    await written.write(100)  # a lease changes hands a while after it changes owners
+                    return bool(rows(tmp_path / "other" / "out" / "rows"))
+
+                await until(the_other_has_some, WITHIN_S, *logs)
+                one.signal(signal.SIGKILL)
+                await one.wait()
+                await written.write(1_000)
+                await all_at_work(set_up, ["other"], WITHIN_S, *logs)
+                await until(lambda: len(found()) >= written.count, WITHIN_S, *logs)
+                assert await other.stop() == 0, logs[1].read_text()[-5_000:]
+    everything = [text for texts in written.by_key.values() for text in texts]
+    assert sorted(found().values()) == sorted(everything)
+    for name in ("one", "other"):  # within a host nothing comes twice
+        mine = [(row.shard_id, row.sequence_number) for row in rows(tmp_path / name / "out" / "rows")]
+        assert len(mine) == len(set(mine))
+
+
+async def test_a_reshard_while_the_job_runs_and_while_it_is_down_changes_nothing(tmp_path: Path) -> None:
+    async with stage(tmp_path, Processes(), shards=2) as set_up:
+        properties = host(set_up, "host")
+        log = properties.with_suffix(".log")
+        out = tmp_path / "host" / "out"
+        written = Written(set_up)
+        await written.write(1_000)
+        async with set_up.daemon(properties, "the first run") as first:
+            await until(lambda: rows(out / "rows"), WITHIN_S, log)
+            await set_up.stream.split()
+            await written.write(1_000)
+            await until(lambda: len(rows(out / "rows")) >= written.count, WITHIN_S, log)
+            assert await first.stop() == 0, log.read_text()[-5_000:]
+        await set_up.stream.split()
+        await written.write(1_000)
+        await set_up.stream.merge()
+        await written.write(1_000)
+        shutil.rmtree(tmp_path / "host" / "demo-word-count-spark" / "spool")  # a cache; it may be gone
+        async with set_up.daemon(properties, "the second run") as second:
+            await until(lambda: len(rows(out / "rows")) >= written.count, WITHIN_S, log)
+            expected = await computed(set_up)
+            await until(lambda: windows(out / "windows") == expected, WITHIN_S, log)
+            assert await second.stop() == 0, log.read_text()[-5_000:]
+    found = rows(out / "rows")
+    assert texts_by_key(found) == dict(written.by_key)
+    assert shards_of_a_key_in_a_batch(found) == 1
