@@ -59,15 +59,20 @@ def body(given_records: list[Record], behind_ms: int | None, *, escaped: bool) -
     return json.dumps(told, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
 
 
+def one_way(line: bytes) -> bytes:
+    """With DEL escaped: it is ASCII, and may stand in JSON either way; a key is handed on as the service wrote it."""
+    return line.replace(b"\x7f", rb"\u007f")
+
+
 @given(records(), BEHIND)
 @example([Record("", "k\u00e9y\ud800", "1")], None)
+@example([Record("", "k\x7fy", "1")], None)
 def test_an_answer_becomes_the_line_that_its_records_would(
     given_records: list[Record], behind_ms: int | None
 ) -> None:
     fetched = answers.fetched(body(given_records, behind_ms, escaped=True))
-    assert fetched.payload.line(fetched.millis_behind_latest) == encode(
-        ProcessRecords(given_records, behind_ms)
-    )
+    line = fetched.payload.line(fetched.millis_behind_latest)
+    assert one_way(line) == one_way(encode(ProcessRecords(given_records, behind_ms)))
     assert list(fetched.records) == given_records
 
 
