@@ -191,8 +191,10 @@ def _is_log(receiver: ast.expr) -> bool:
     match receiver:
         case ast.Call(func=ast.Attribute(attr="bind", value=inner)):
             return _is_log(inner)
+        case ast.Call(func=function):  # one that gives a logger: self._log_of(shard).info("...")
+            return _is_log(function)
         case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name.strip("_").endswith("log")
+            return "log" in name.split("_")
         case _:
             return False
 

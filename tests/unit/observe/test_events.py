@@ -72,6 +72,8 @@ def scan(folder: Path, code: str) -> dict[str, tuple[set[str], set[str]]]:
             {"info", "debug", "error"},
             set[str](),
         ),
+        ('self._log_of(shard).warning("an_event", a=1)', {"warning"}, {"a"}),
+        ('(shard_log.error if bad else log.info)("an_event")', {"error", "info"}, set[str]()),
         ('at_level(log, level)("an_event", a=1)', {"debug", "info", "warning", "error"}, {"a"}),
         ('Notice("an_event", key, 1, facts)', {"warning"}, set[str]()),
         ('Notice("an_event", key, 1, facts, "info")', {"info"}, set[str]()),
