@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import sysconfig
-import time
 from pathlib import Path
 
 import pytest
@@ -60,13 +60,19 @@ def test_the_module_is_the_same_program() -> None:
     assert done.stdout == f"kcl-daemon {__version__}\n"
 
 
+def cpu_of_children_s() -> float:
+    """Of all children of this process that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_help_is_there_at_once() -> None:
     def seconds() -> float:
-        begin = time.perf_counter()
+        begin = cpu_of_children_s()
         daemon("--help")
-        return time.perf_counter() - begin
+        return cpu_of_children_s() - begin
 
-    # The best of some: other processes share the machine.
+    # CPU, which is all that it takes, and the best of some: other processes share the machine.
     assert min(seconds() for _ in range(5)) < HELP_SECONDS
 
 
