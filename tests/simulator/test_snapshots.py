@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -40,6 +41,8 @@ class Run:
         self.assembled: list[Assembled] = []
 
     def build(self, settings: Settings, adapters: Adapters) -> Worker:
+        # A lease that is released for its failing children begins anew.
+        settings = replace(settings, failures=replace(settings.failures, failures_most=0))
         self.assembled.append(assemble(settings, adapters))
         return self.assembled[-1].worker
 
