@@ -95,7 +95,7 @@ class Watchbook:
 
     def abandoned(self, failover_s: float) -> frozenset[LeaseKey]:
         """The leases that an owner has left alone for so long that they may be given to another."""
-        idle = _idle(self.leases, self.workers)
+        idle = _idle(self.leases, self.workers) - self.suspects.keys()
         return frozenset(
             key
             for key, seen in self.leases.items()
@@ -127,7 +127,8 @@ class Watchbook:
             and workers[worker_id].last_update_s == reported
             and worker_id not in stirring
         }
-        idle = _idle(leases, workers)
+        # A worker that is doubted to live is not thought to look rarely only.
+        idle = _idle(leases, workers) - suspects.keys()
         for seen in leases.values():
             owner = seen.owner
             patience_s = _patience_s(owner, idle, failover_s)

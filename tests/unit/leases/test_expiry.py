@@ -190,3 +190,21 @@ def test_what_is_abandoned_has_an_owner_and_has_stood_still() -> None:
     assert look(99.0, [free], book=look(0.0, [free])).abandoned(10.0) == frozenset()
     assert look(10.0, [LEASE], book=look(0.0, [LEASE])).abandoned(10.0) == frozenset()
     assert look(10.1, [LEASE], book=look(0.0, [LEASE])).abandoned(10.0) == {LEASE.lease_key}
+
+
+def test_a_worker_without_leases_has_longer_for_its_first_ones_but_not_one_that_was_given_up() -> None:
+    rows = [WorkerRow(A, 100), WorkerRow(B, 100)]
+    given = replace(LEASE, lease_owner=B, lease_counter=5)
+    fresh = look(1.0, [given], rows, book=look(0.0, [LEASE], rows))
+    assert look(12.0, [given], rows, book=fresh).abandoned(10.0) == frozenset()
+    assert look(17.0, [given], rows, book=fresh).abandoned(10.0) == {LEASE.lease_key}
+    # B let another lease stand still, which was taken from it; somebody who stops gives it this one all the same.
+    silent = Lease(LeaseKey("t"), 1, TRIM_HORIZON, lease_owner=B)
+    book = look(11.0, [LEASE, silent], rows, book=look(0.0, [LEASE, silent], rows))
+    taken = replace(silent, lease_owner=A, lease_counter=2)
+    book = look(12.0, [LEASE, taken], rows, book=book)
+    book = look(13.0, [given, taken], rows, book=book)
+    assert LEASE.lease_key in look(24.0, [given, taken], rows, book=book).abandoned(10.0)
+    reported = [rows[0], WorkerRow(B, 101)]
+    book = look(14.0, [given, taken], reported, book=book)
+    assert LEASE.lease_key not in look(24.0, [given, taken], reported, book=book).abandoned(10.0)
