@@ -16,7 +16,6 @@ from urllib.parse import parse_qs
 
 import orjson
 from aiohttp import web
-from moto.backends import get_backend
 from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.test import run_wsgi_app
 
@@ -121,7 +120,6 @@ class MotoEndpoint:
         prefix = next(prefix for prefix in self._others if target.startswith(prefix))
         name = self._others[prefix]
         if name not in self._applications:
-            get_backend(name).reset()  # what an earlier server of this process left behind
             self._applications[name] = create_backend_app(name)
         return self._applications[name]
 

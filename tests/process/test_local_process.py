@@ -54,7 +54,7 @@ def test_streams_of_the_command_line_are_there_at_once() -> None:
 
 
 def test_a_shell_can_evaluate_what_it_prints() -> None:
-    script = 'eval "$(head -n 9)"; [ -n "$AWS_ENDPOINT_URL_CLOUDWATCH" ] && env'
+    script = 'eval "$(head -n 10)"; [ -n "$AWS_ENDPOINT_URL_CLOUDWATCH" ] && env'
     with subprocess.Popen(COMMAND, stdout=subprocess.PIPE) as endpoints:
         try:
             ended = subprocess.run(

@@ -71,7 +71,7 @@ def test_a_daemon_whose_figures_are_refused_works_on_and_says_so_once(local: Loc
         "metricsOtlpEndpoint": "http://127.0.0.1:9/v1/metrics",
         "metricsOtlpPeriodMillis": "300",
     }
-    with application(local, tmp_path, "refused", shards=1) as app:
+    with application(local, tmp_path, "figures-refused", shards=1) as app:
         with app.daemon(f"{PROCESSORS}.careful", more) as daemon:
             app.put(RECORDS)
             app.wait_done()

@@ -114,7 +114,10 @@ class Scrutiny:
         if dialogue.silent:
             raise await dialogue.exited("idle")  # it has not seen these records
         self._under_way = delivery
+        progress, data_bytes = self._held.progress, batch.data_bytes
+        progress.works("processRecords")
         await dialogue.deliver(batch)
+        progress.done(delivery.last, delivery.count, data_bytes)
         self._under_way = None
         self._state = self._state.delivered(delivery)
         self._done = delivery.last
