@@ -22,6 +22,8 @@ from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
 from kcl_spark.clock import monotonic_s, pause
+from kcl_spark.footprint import ARENAS, small_jvm
+from kcl_spark.home import lean_home
 from kcl_spark.ingest import read_line, to_arrow
 from kcl_spark.java import find_java
 from kcl_spark.positions import START
@@ -30,6 +32,7 @@ from kcl_spark.segments import RecordBatch, list_segments
 from kcl_spark.source import KclDataSource
 from kcl_spark.spool import Spool
 from kcl_spark.stores import FolderStore
+from tests.spark.memory import measured
 from tests.spark.parts import ME, at, folder_of, record, taken
 
 SHARDS = 4
@@ -59,13 +62,17 @@ class Figure:
 def session(folder: Path) -> SparkSession:
     os.environ["JAVA_HOME"] = str(find_java(os.environ, folder / "java").home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
+    os.environ["SPARK_HOME"] = str(lean_home(folder / "spark-home"))
+    os.environ.setdefault(*ARENAS)
+    builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "1g")
         .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
     )
+    for name, value in small_jvm("1g", {}).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(KclDataSource)
     return spark
@@ -208,6 +215,12 @@ def main() -> None:
                 sys.stdout.write(f"{figure}\n")
                 sys.stdout.flush()
         spark.stop()
+    highest_mb, ready_s = measured()
+    for figure in (
+        Figure("engine with two queries, at its highest", highest_mb, "MB", 1_400, at_least=False),
+        Figure("  from its start until it takes records", ready_s, "s"),
+    ):
+        sys.stdout.write(f"{figure}\n")
 
 
 if __name__ == "__main__":

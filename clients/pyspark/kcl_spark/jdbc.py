@@ -8,11 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
 from kcl_spark.batches import Batch, is_connect
+
+_QUOTE: Final = '"'
+_DRIVERS: Final = {"jdbc:postgresql": "org.postgresql.Driver", "jdbc:sqlite": "org.sqlite.JDBC"}
 
 
 class Upsert:
@@ -36,11 +39,13 @@ class Upsert:
     ) -> None:
         if not keys:
             raise ValueError("jdbc_upsert needs at least one key column: without one, a replay inserts twice")
+        driver = _DRIVERS.get(":".join(url.split(":")[:2]))
         self._url = url
         self._table = table
         self._keys = list(keys)
         self._newest_by = list(newest_by)
-        self._options = dict(options)
+        # Named, as Java looks for drivers by itself only where Spark's packages are not.
+        self._options = {**({"driver": driver} if driver else {}), **options}
 
     def __call__(self, frame: DataFrame, batch: Batch) -> None:
         """Write one batch; the staging table is replaced, so that a batch that broke off leaves nothing.
@@ -67,6 +72,9 @@ class Upsert:
 
     def _execute(self, frame: DataFrame, statements: Sequence[str]) -> None:
         jvm: Any = frame.sparkSession.sparkContext._jvm  # noqa: SLF001 - Spark has no call for plain SQL over JDBC
+        if "driver" in self._options:
+            registry = jvm.org.apache.spark.sql.execution.datasources.jdbc.DriverRegistry
+            registry.register(self._options["driver"])
         properties = jvm.java.util.Properties()
         for name, value in self._options.items():
             properties.setProperty(name, value)
@@ -121,9 +129,6 @@ def statement(
             new = ", ".join(f"EXCLUDED.{_quoted(each)}" for each in newest_by)
             action += f" WHERE ({there}) <= ({new})"
     return f"INSERT INTO {table} AS kcl_target ({names}) SELECT {names} FROM {source} ON CONFLICT ({conflict}) {action}"  # noqa: S608 - names from the pipeline, quoted
-
-
-_QUOTE = '"'
 
 
 def _listed(names: Sequence[str]) -> str:

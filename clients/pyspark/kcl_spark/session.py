@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from kcl_spark.batches import is_connect
 from kcl_spark.connect import connect
 from kcl_spark.control import Tell
+from kcl_spark.footprint import ARENAS, small_jvm
 from kcl_spark.home import lean_home
 from kcl_spark.java import find_java
 from kcl_spark.options import INLINE, EngineOptions
@@ -39,8 +40,9 @@ def prepare_environment(options: EngineOptions, tell: Tell) -> None:
     java = find_java(os.environ, options.state / "java")
     tell("info", "java_found", home=str(java.home), version=java.version, source=java.source)
     os.environ["JAVA_HOME"] = str(java.home)
-    if options.is_local and "SPARK_HOME" not in os.environ:
-        os.environ["SPARK_HOME"] = str(lean_home(options.state / "spark-home"))
+    if options.is_local:
+        os.environ.setdefault(*ARENAS)
+        os.environ.setdefault("SPARK_HOME", str(lean_home(options.state / "spark-home")))
     # Workers would take the system's python3, which has none of our packages. On a cluster the path may be another.
     if options.is_local or "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -63,6 +65,7 @@ def build_session(options: EngineOptions) -> SparkSession:
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
         "spark.sql.session.timeZone": "UTC",
         **({"spark.jars.packages": options.packages} if options.packages else {}),
+        **(small_jvm(options.driver_memory, options.conf) if options.is_local else {}),
         **options.conf,
     }
     if options.is_local:

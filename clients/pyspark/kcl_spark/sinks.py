@@ -87,6 +87,6 @@ def jdbc_upsert(
         keys: columns that name a row. Without `newest_by` they must be unique in a batch, or the database refuses it.
         newest_by: columns, such as a time, by which the newer of two rows with the same keys is told: it wins within a
             batch, and no row replaces a newer one in the table, whichever host writes last.
-        options: `user`, `password`, `driver`.
+        options: `user`, `password`; `driver`, the class, for other databases than these two.
     """
     return with_batch(Upsert(url, table, keys, options, newest_by or ()))
