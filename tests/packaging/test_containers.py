@@ -37,8 +37,6 @@ LONGEST_STOP_S: Final = (
 ) / 1000
 PROBE: Final = ["python", "-m", "kcl_daemon.observe.probe"]
 USER: Final = int(stages()[-1].last("USER").partition(":")[0])
-# Of the status page.
-ADMIN: Final = {"adminport", "adminaddress", "admintokenfile"}
 # Any: manifests are trees of whatever YAML and JSON have.
 Tree = dict[str, Any]
 
@@ -161,7 +159,7 @@ def test_the_task_is_healthy_where_the_daemon_is_and_has_time_to_stop() -> None:
 
 
 def test_the_variables_of_tasks_and_pods_are_properties() -> None:
-    known = {normal(spelling) for key in KEYS for spelling in (key.name, *key.aliases)} | ADMIN
+    known = {normal(spelling) for key in KEYS for spelling in (key.name, *key.aliases)}
     containers = [
         daemon_of(task()["containerDefinitions"]),
         *(daemon_of(pod["containers"]) for pod in pods()),
