@@ -175,6 +175,7 @@ class Scrutiny:
         else:
             return
         self._state = self._state.put_aside(lone.last)
+        self._held.progress.moved()  # the shard has got past it, whatever comes next
         await self._checkpoint(after, lone.last)
 
     def _letter(self, lone: Payload, error: ChildError, stderr: tuple[str, ...]) -> DeadLetter:
