@@ -19,6 +19,7 @@ from kcl_daemon.aws.build import (
     build_tables,
     build_transactions,
     open_caller,
+    open_updates,
 )
 from kcl_daemon.aws.cloudwatch import open_cloudwatch
 from kcl_daemon.aws.dead_letters import open_remote_dead_letters
@@ -49,6 +50,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
     async with (
         open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients,
         open_caller(clients, clock) as caller,
+        open_updates(clients, clock) as updates,
         _dead_letters(settings) as dead_letters,
         open_cloudwatch(settings, clients, log) as cloudwatch,
         ProcessChildren(settings.child.command, log, clock, options_of(settings.child)) as children,
@@ -61,7 +63,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             clock=clock,
             randomness=SystemRandomness(),
             kinesis=FastKinesis(caller, build_kinesis(clients)),
-            tables=build_tables(settings, clients, clock),
+            tables=build_tables(settings, clients, clock, updates),
             transactions=build_transactions(clients),
             children=children,
             log=log,

@@ -34,12 +34,21 @@ def credentials_that_nobody_checks() -> Generator[None, None, None]:
 
 @contextmanager
 def local_clients(
-    *, kinesis: str | None = None, dynamodb: str | None = None, glue: str | None = None
+    *,
+    kinesis: str | None = None,
+    dynamodb: str | None = None,
+    glue: str | None = None,
+    real_dynamodb: bool = False,
 ) -> Generator[Clients, None, None]:
-    """Clients of endpoints on loopback, with credentials that nobody checks, whatever this machine has."""
+    """Clients of endpoints on loopback, with credentials that nobody checks, whatever this machine has.
+
+    With `real_dynamodb` DynamoDB is where the SDK says; to be asked where that is, not to be called.
+    """
     nowhere = "http://127.0.0.1:1"
     with credentials_that_nobody_checks():
-        endpoints = Endpoints(REGION, kinesis or nowhere, dynamodb or nowhere, glue=glue)
+        endpoints = Endpoints(
+            REGION, kinesis or nowhere, None if real_dynamodb else dynamodb or nowhere, glue=glue
+        )
         clients = make_clients(endpoints, glue=glue is not None)
     try:
         yield clients

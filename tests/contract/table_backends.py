@@ -6,16 +6,25 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import count
+from typing import TYPE_CHECKING
 
+from kcl_daemon.aws.build import open_updates
+from kcl_daemon.aws.calls import Item
 from kcl_daemon.aws.definitions import TableSpec, creation_request
 from kcl_daemon.aws.dynamodb import DynamoTable
 from kcl_daemon.aws.lanes import Lanes
+from kcl_daemon.aws.session import Clients
 from kcl_daemon.aws.transactions import DynamoTransactions
+from kcl_daemon.aws.updates import Updates
 from kcl_daemon.ports import Table, Transactions
 from kcl_local.dynamodb import DynamoDbServer
 from tests.contract.aws_access import QuickClock, local_clients
 from tests.simulator.memory.table import MemoryTable
 from tests.simulator.memory.transactions import MemoryTransactions
+from tests.unit.fakes import LoopClock
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb.type_defs import UpdateItemInputTypeDef
 
 _numbers = count(1)
 
@@ -65,14 +74,34 @@ def _in_memory() -> Generator[Store, None, None]:
     yield Store(new_table, old_table, transactions)
 
 
+class EachOnItsOwn:
+    """Updates over the daemon's own transport; the tests have an event loop each, so that no connection outlives a call."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+
+    async def update(self, request: UpdateItemInputTypeDef) -> Item:
+        async with open_updates(self._clients, LoopClock()) as updates:
+            assert updates is not None
+            return await updates.update(request)
+
+
+def _over_http() -> AbstractContextManager[Store]:
+    return _dynamodb(lambda _: None)
+
+
+def _over_own_transport() -> AbstractContextManager[Store]:
+    return _dynamodb(EachOnItsOwn)
+
+
 @contextmanager
-def _over_http() -> Generator[Store, None, None]:
+def _dynamodb(way: Callable[[Clients], Updates | None]) -> Generator[Store, None, None]:
     with DynamoDbServer() as server, local_clients(dynamodb=server.url) as clients:
-        lanes = Lanes()
+        lanes, updates = Lanes(), way(clients)
 
         def new_table(with_index: bool) -> Table:
             spec = TableSpec(_name(), "leaseKey", with_index)
-            return DynamoTable(spec, clients.dynamodb, lanes.leases, clock=QuickClock())
+            return DynamoTable(spec, clients.dynamodb, lanes.leases, clock=QuickClock(), updates=updates)
 
         def old_table() -> Table:
             table = new_table(True)
@@ -89,4 +118,5 @@ def _name() -> str:
 BACKENDS: list[TableBackend] = [
     TableBackend("memory", _in_memory),
     TableBackend("dynamodb", _over_http),
+    TableBackend("dynamodb, own transport", _over_own_transport),
 ]

@@ -80,10 +80,9 @@ histories = st.lists(st.one_of(updates(), puts, deletes), min_size=1, max_size=1
 Step = RowUpdate | tuple[str, dict[str, Value], Conditions] | tuple[str, Conditions]
 
 
-@pytest.fixture(scope="module")
-def stores() -> Generator[list[Store], None, None]:
-    memory, dynamodb = BACKENDS
-    with memory.open() as one, dynamodb.open() as other:
+@pytest.fixture(params=BACKENDS[1:], ids=lambda backend: backend.name, scope="module")
+def stores(request: pytest.FixtureRequest) -> Generator[list[Store], None, None]:
+    with BACKENDS[0].open() as one, request.param.open() as other:
         yield [one, other]
 
 

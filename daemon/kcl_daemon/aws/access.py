@@ -1,4 +1,4 @@
-"""Endpoints and credentials of the record path, found by the SDK as for all its own calls.
+"""Endpoints and credentials of the record path and of lease writes, found by the SDK as for all its own calls.
 
 Owns asking it: region, `AWS_ENDPOINT_URL*`, FIPS, dual-stack, endpoints by account, profiles, roles and their renewal
 are all its business. Knows no HTTP.
@@ -10,7 +10,7 @@ import ssl
 from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 from botocore import xform_name
 from botocore.credentials import RefreshableCredentials
@@ -46,17 +46,23 @@ class AwsAccess:
     """The port `Access` of the transport.
 
     Args:
-        clients: whose client of Kinesis and credentials are asked.
+        clients: whose client and credentials are asked.
         lane: for what may block: addressing a request the first time, renewing credentials.
+        service: which of the clients.
     """
 
-    def __init__(self, clients: Clients, lane: Lane) -> None:
-        self._clients = clients
+    def __init__(
+        self, clients: Clients, lane: Lane, service: Literal["kinesis", "dynamodb"] = "kinesis"
+    ) -> None:
+        is_kinesis = service == "kinesis"
+        self._client = clients.kinesis if is_kinesis else clients.dynamodb
+        self._credentials = clients.credentials if is_kinesis else clients.dynamodb_credentials
+        self._ca_bundle = clients.ca_bundle
         self._lane = lane
         self._targets: dict[tuple[object, ...], Target] = {}
         self._keys: Keys | None = None
         self._renewing = False
-        clients.kinesis.meta.events.register("before-sign.kinesis", _found, unique_id=_HANDLER_ID)
+        self._client.meta.events.register(f"before-sign.{service}", _found, unique_id=_HANDLER_ID)
 
     async def target(self, operation: str, parameters: Parameters) -> Target:
         """As the port says; the SDK is asked once for each operation and ARN."""
@@ -69,7 +75,7 @@ class AwsAccess:
 
     async def keys(self) -> Keys:
         """As the port says. While they are being renewed all calls but one go on with those that are still valid."""
-        credentials = self._clients.credentials
+        credentials = self._credentials
         renewable = isinstance(credentials, RefreshableCredentials)
         if self._keys is not None and (not renewable or self._renewing or not _grows_old(credentials)):
             return self._keys
@@ -87,14 +93,14 @@ class AwsAccess:
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
-        bundle = self._clients.ca_bundle
+        bundle = self._ca_bundle
         if bundle is None and not _system_trusts_any():
             bundle = str(get_cert_path(True))
         return ssl.create_default_context(cafile=bundle)
 
     def _ask(self, operation: str, parameters: Parameters) -> Target:
         """Begin the call with the SDK and stop it before it is signed; blocks."""
-        call = cast("Callable[..., object]", getattr(self._clients.kinesis, xform_name(operation)))
+        call = cast("Callable[..., object]", getattr(self._client, xform_name(operation)))
         token = _asking.set(True)
         try:
             call(**parameters)

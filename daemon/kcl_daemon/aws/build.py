@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -20,8 +20,9 @@ from kcl_daemon.aws.proxied import ProxiedWire, proxies_for
 from kcl_daemon.aws.schemas import GlueSchemas
 from kcl_daemon.aws.session import Clients
 from kcl_daemon.aws.transactions import DynamoTransactions
+from kcl_daemon.aws.updates import FastUpdates, Updates, refused_condition
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.errors import StreamNotFound
+from kcl_daemon.errors import StreamNotFound, TableNotFound
 from kcl_daemon.leases.row import KEY
 from kcl_daemon.ports import Clock, Kinesis, Tables, Transactions
 from kcl_daemon.ports_fan_out import FanOut
@@ -35,12 +36,24 @@ from kcl_daemon.transport.wire import LARGE_AT_ONCE, DirectWire, Wire
 
 _WORKER_KEY: Final = "wid"
 _COORDINATOR_KEY: Final = "key"
-# How long Kinesis may say nothing in the middle of a call, as for the SDK's calls.
+# How long a service may say nothing in the middle of a call, as for the SDK's calls.
 _SILENCE_S: Final = 10.0
+_USER_AGENT: Final = f"kcl-daemon/{__version__}"
+_DYNAMODB_PREFIX: Final = "DynamoDB_20120810."
+_DYNAMODB_CONTENT: Final = "application/x-amz-json-1.0"
 
 
-def build_tables(settings: Settings, clients: Clients, clock: Clock) -> Tables:
-    """The three tables of an application, whether they exist or shall exist or not. Touches nothing yet."""
+def build_tables(
+    settings: Settings, clients: Clients, clock: Clock, updates: Updates | None = None
+) -> Tables:
+    """The three tables of an application, whether they exist or shall exist or not. Touches nothing yet.
+
+    Args:
+        settings: their names and options.
+        clients: for the calls.
+        clock: for the time that a new table takes.
+        updates: how leases are renewed and checkpoints written; None: by the SDK.
+    """
     lanes = Lanes()
     options = settings.tables
     leases = TableSpec(settings.lease_table, KEY, has_owner_index=True, options=options.leases)
@@ -48,7 +61,7 @@ def build_tables(settings: Settings, clients: Clients, clock: Clock) -> Tables:
     coordinator = TableSpec(settings.coordinator_table, _COORDINATOR_KEY, options=options.coordinator)
     client = clients.dynamodb
     return Tables(
-        leases=DynamoTable(leases, client, lanes.leases, clock=clock),
+        leases=DynamoTable(leases, client, lanes.leases, clock=clock, updates=updates),
         worker_metrics=DynamoTable(workers, client, lanes.others, clock=clock),
         coordinator=DynamoTable(coordinator, client, lanes.others, clock=clock),
     )
@@ -81,25 +94,59 @@ async def open_caller(clients: Clients, clock: Clock) -> AsyncGenerator[Caller, 
     Its connections are closed when the context is left.
     """
     access = AwsAccess(clients, Lanes().kinesis)
+    caller = Caller(
+        access,
+        clock=clock,
+        wire=_wires(access, clients, clock),
+        prefix=TARGET_PREFIX,
+        user_agent=_USER_AGENT,
+        not_found=StreamNotFound,
+    )
+    async with _closing(caller):
+        yield caller
+
+
+@asynccontextmanager
+async def open_updates(clients: Clients, clock: Clock) -> AsyncGenerator[Updates | None, None]:
+    """The quick way to renew leases and write checkpoints, on connections of its own, closed when the context is left.
+
+    None where endpoints of DynamoDB are to be discovered: only the SDK does that.
+    """
+    if clients.discovers_dynamodb:
+        yield None
+        return
+    access = AwsAccess(clients, Lanes().reads, "dynamodb")
+    caller = Caller(
+        access,
+        clock=clock,
+        wire=_wires(access, clients, clock),
+        prefix=_DYNAMODB_PREFIX,
+        user_agent=_USER_AGENT,
+        not_found=TableNotFound,
+        content_type=_DYNAMODB_CONTENT,
+        means=refused_condition,
+    )
+    async with _closing(caller):
+        yield FastUpdates(caller)
+
+
+def _wires(access: AwsAccess, clients: Clients, clock: Clock) -> Callable[[Target], Wire]:
+    """Makes the way to an endpoint: direct, or through the proxy that the environment names for it."""
     large = Semaphore(LARGE_AT_ONCE)
 
     def wire(target: Target) -> Wire:
-        """Direct, or through the proxy that the environment names for it."""
         proxies = proxies_for(target)
         if proxies:
             return ProxiedWire(target, proxies, ca_bundle=clients.ca_bundle, silence_s=_SILENCE_S)
         return DirectWire(Pool(target, access.tls, silence_s=_SILENCE_S, now_s=clock.monotonic), large)
 
-    caller = Caller(
-        access,
-        clock=clock,
-        wire=wire,
-        prefix=TARGET_PREFIX,
-        user_agent=f"kcl-daemon/{__version__}",
-        not_found=StreamNotFound,
-    )
+    return wire
+
+
+@asynccontextmanager
+async def _closing(caller: Caller) -> AsyncGenerator[None, None]:
     try:
-        yield caller
+        yield
     finally:
         await caller.aclose()
         await checkpoint()  # closed transports let go of their sockets in the loop's next turn

@@ -19,6 +19,7 @@ from kcl_daemon.aws.expressions import (
 )
 from kcl_daemon.aws.lanes import TableLanes
 from kcl_daemon.aws.tables import READY_WITHIN_S, TableMaker
+from kcl_daemon.aws.updates import SdkUpdates, Updates
 from kcl_daemon.aws.values import decode_row, encode_row
 from kcl_daemon.errors import InvalidRequest, TableNotFound, Unavailable
 from kcl_daemon.leases.row import OWNER, OWNER_INDEX
@@ -51,6 +52,7 @@ class DynamoTable:
         lanes: for its reads and its writes.
         clock: for the time that a new table takes.
         ready_within_s: how long `ensure` waits.
+        updates: how items are updated; None: as everything else.
     """
 
     def __init__(
@@ -61,10 +63,12 @@ class DynamoTable:
         *,
         clock: Clock,
         ready_within_s: float = READY_WITHIN_S,
+        updates: Updates | None = None,
     ) -> None:
         self._spec = spec
         self._client = client
         self._lanes = lanes
+        self._updates = updates or SdkUpdates(client, lanes.writes)
         self._maker = TableMaker(spec, client, lanes, clock=clock, ready_within_s=ready_within_s)
 
     @property
@@ -162,12 +166,10 @@ class DynamoTable:
             request["UpdateExpression"] = changes
         _complete(request, condition_expression(update.require, placeholders), placeholders)
         try:
-            answer = await self._lanes.writes.run("UpdateItem", partial(self._client.update_item, **request))
+            item = await self._updates.update(request)
         except ConditionFailed as refused:
             return await self._refused(update.key, refused)
-        if "Attributes" not in answer:
-            raise Unavailable("the answer has no Attributes", operation="UpdateItem")
-        return Written(applied=True, row=decode_row(answer["Attributes"]))
+        return Written(applied=True, row=decode_row(item))
 
     async def delete(self, key: str, require: Conditions = ()) -> Written:
         """As the port says."""

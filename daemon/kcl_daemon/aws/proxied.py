@@ -60,7 +60,7 @@ class ProxiedWire:
         self._streams = CapacityLimiter(_STREAMS)
         self._session = self._open_session(silence_s, _AT_ONCE)
 
-    async def exchange(self, head: bytes, body: bytes, read: Read[T]) -> T:
+    async def exchange(self, head: bytes, body: bytes, read: Read[T], *, once: bool = False) -> T:  # noqa: ARG002 - always once
         """As the protocol says; a caller that is cancelled goes at once, while the thread waits for its answer."""
         request = self._request(head, body, stream=False)
 

@@ -57,15 +57,19 @@ class Clients:
         kinesis: answers come as the service's JSON: `Data` base64 text, timestamps numbers (`bodies`).
         dynamodb: an ordinary one.
         credentials: what Kinesis is asked with; they renew themselves when they are asked, which may block.
+        dynamodb_credentials: what DynamoDB is asked with, as good.
         ca_bundle: file of the certificates that are trusted, where one is configured.
         glue: an ordinary one; None: it was not asked for.
+        discovers_dynamodb: whether the SDK asks DynamoDB now and then where to go.
     """
 
     kinesis: KinesisClient
     dynamodb: DynamoDBClient
     credentials: Credentials
+    dynamodb_credentials: Credentials
     ca_bundle: str | None
     glue: GlueClient | None = None
+    discovers_dynamodb: bool = False
 
     def close(self) -> None:
         """Close every idle connection."""
@@ -100,8 +104,9 @@ def make_clients(endpoints: Endpoints, *, glue: bool = False) -> Clients:
     try:
         services = Services(endpoints)
         credentials = services.credentials("kinesis")
-        services.credentials("dynamodb")
+        dynamodb_credentials = services.credentials("dynamodb")
         dynamodb = services.client("dynamodb", DYNAMODB_CONNECTIONS)
+        discovers = services.discovers("dynamodb")
         registry = services.client("glue", GLUE_CONNECTIONS) if glue else None
         session = services.session("kinesis")
         parsers = cast("ParserFactory", session.get_component(_PARSERS))
@@ -114,8 +119,10 @@ def make_clients(endpoints: Endpoints, *, glue: bool = False) -> Clients:
         kinesis=cast("KinesisClient", kinesis),
         dynamodb=cast("DynamoDBClient", dynamodb),
         credentials=credentials,
+        dynamodb_credentials=dynamodb_credentials,
         ca_bundle=session.get_config_variable("ca_bundle") or None,
         glue=cast("GlueClient | None", registry),
+        discovers_dynamodb=discovers,
     )
 
 
@@ -172,6 +179,15 @@ class Services:
             asked = self._settings[service][2]
             raise AccessDenied(_no_credentials(asked))
         return found
+
+    def discovers(self, service: Service) -> bool:
+        """Whether its endpoints are to be discovered."""
+        said = self._settings[service][1].endpoint_discovery
+        if said is None:
+            said = (
+                str(self.session(service).get_config_variable("endpoint_discovery_enabled")).lower() == "true"
+            )
+        return said
 
     def client(self, service: Service, connections: int) -> object:
         """A new client for so many calls at a time."""

@@ -18,7 +18,7 @@ from kcl_daemon.ports import Clock
 from kcl_daemon.transport.connection import ConnectionBroken
 from kcl_daemon.transport.head import Head
 from kcl_daemon.transport.refusals import OK, Refusal, TimeRefused, refusal
-from kcl_daemon.transport.sign import Signer
+from kcl_daemon.transport.sign import CONTENT_TYPE, Signer
 from kcl_daemon.transport.values import Access, Parameters, Target
 from kcl_daemon.transport.wire import Streamed, Wire
 
@@ -46,8 +46,8 @@ class Stream:
 class Caller:
     """Makes calls. Never tries again by itself, with two exceptions that cannot do harm.
 
-    These are a request that a kept connection swallowed, and one whose signature had the wrong time: that is sent once
-    more with the server's time, which then stays in use.
+    These are a request that a kept connection swallowed, where it may be sent twice, and one whose signature had the
+    wrong time: that is sent once more with the server's time, which then stays in use.
 
     Args:
         access: endpoints and credentials.
@@ -56,6 +56,8 @@ class Caller:
         prefix: before the operation's name in `X-Amz-Target`.
         user_agent: who we say we are.
         not_found: what a missing resource is called here, such as StreamNotFound.
+        content_type: of requests.
+        means: what a refusal of some operation means beyond the common codes; None: nothing more.
     """
 
     def __init__(
@@ -67,6 +69,8 @@ class Caller:
         prefix: str,
         user_agent: str,
         not_found: type[AwsError],
+        content_type: str = CONTENT_TYPE,
+        means: Callable[[Refusal, str], AwsError | None] | None = None,
     ) -> None:
         self._access = access
         self._clock = clock
@@ -74,10 +78,14 @@ class Caller:
         self._prefix = prefix
         self._user_agent = user_agent
         self._not_found = not_found
+        self._content_type = content_type
+        self._means = means
         self._routes: dict[Target, tuple[Signer, Wire]] = {}
         self._skew_s = 0.0
 
-    async def call(self, operation: str, parameters: Parameters, read: Callable[[bytearray], T]) -> T:
+    async def call(
+        self, operation: str, parameters: Parameters, read: Callable[[bytearray], T], *, once: bool = False
+    ) -> T:
         """What `read` makes of the body of a good answer.
 
         Cancelled at any point: the connection is closed.
@@ -86,16 +94,17 @@ class Caller:
             operation: such as `GetRecords`.
             parameters: the request.
             read: runs on the loop; its exceptions pass through.
+            once: for writes: it is never sent again where it may have taken effect.
 
         Raises:
             AwsError: as `kcl_daemon.aws.codes` names the refusal; Unavailable where no answer came.
         """
         with self._told(operation):
             try:
-                return await self._call(operation, parameters, read)
+                return await self._call(operation, parameters, read, once=once)
             except TimeRefused as wrong:
                 self._set_time(wrong)
-                return await self._call(operation, parameters, read)
+                return await self._call(operation, parameters, read, once=once)
 
     @asynccontextmanager
     async def open_stream(
@@ -135,7 +144,9 @@ class Caller:
             _, (_, wire) = self._routes.popitem()
             await wire.aclose()
 
-    async def _call(self, operation: str, parameters: Parameters, read: Callable[[bytearray], T]) -> T:
+    async def _call(
+        self, operation: str, parameters: Parameters, read: Callable[[bytearray], T], *, once: bool
+    ) -> T:
         signed = await self._signed(operation, parameters)
 
         def answered(head: Head, answer: bytearray) -> T:
@@ -143,7 +154,7 @@ class Caller:
                 raise refusal(head, answer, signed_s=signed.epoch_s)
             return read(answer)
 
-        return await signed.wire.exchange(signed.head, signed.body, answered)
+        return await signed.wire.exchange(signed.head, signed.body, answered, once=once)
 
     @asynccontextmanager
     async def _opened(
@@ -174,7 +185,9 @@ class Caller:
         return _Signed(signer.head(operation, body, keys, epoch_s=epoch_s), body, epoch_s, wire)
 
     def _route(self, target: Target) -> tuple[Signer, Wire]:
-        signer = Signer(target, prefix=self._prefix, user_agent=self._user_agent)
+        signer = Signer(
+            target, prefix=self._prefix, user_agent=self._user_agent, content_type=self._content_type
+        )
         return self._routes.setdefault(target, (signer, self._wire(target)))
 
     def _set_time(self, wrong: TimeRefused) -> None:
@@ -188,7 +201,8 @@ class Caller:
         except ConnectionBroken as broken:
             raise Unavailable(str(broken), operation=operation) from broken
         except Refusal as refused:
-            raise service_error(
+            particular = None if self._means is None else self._means(refused, operation)
+            raise particular or service_error(
                 refused.code,
                 refused.message,
                 operation=operation,

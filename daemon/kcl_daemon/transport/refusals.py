@@ -28,13 +28,15 @@ class Refusal(Exception):
         code: its error code without namespace; the HTTP status where it gave none.
         message: its words.
         status: HTTP status.
+        body: all that it said.
     """
 
-    def __init__(self, code: str, message: str, status: int) -> None:
+    def __init__(self, code: str, message: str, status: int, body: bytes = b"") -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
         self.status = status
+        self.body = body
 
 
 class TimeRefused(Refusal):
@@ -45,7 +47,7 @@ class TimeRefused(Refusal):
     """
 
     def __init__(self, refused: Refusal, server_s: float) -> None:
-        super().__init__(refused.code, refused.message, refused.status)
+        super().__init__(refused.code, refused.message, refused.status, refused.body)
         self.server_s = server_s
 
 
@@ -72,7 +74,7 @@ def refusal(head: Head, body: bytes | bytearray, *, signed_s: float) -> Refusal:
         told = _Told(message=bytes(body[:200]).decode("latin-1"))
     code = told.type or told.code or head.headers.get("x-amzn-errortype", "")
     code = code.rpartition("#")[2].partition(":")[0] or str(head.status)
-    refused = Refusal(code, told.message or told.Message or "", head.status)
+    refused = Refusal(code, told.message or told.Message or "", head.status, bytes(body))
     server_s = _date(head)
     if code in _TIME_CODES and server_s is not None and abs(server_s - signed_s) > _SKEW_S:
         return TimeRefused(refused, server_s)

@@ -25,16 +25,20 @@ class Signer:
         target: the endpoint.
         prefix: before the operation's name in `X-Amz-Target`.
         user_agent: who we say we are; not signed.
+        content_type: of the bodies.
     """
 
-    def __init__(self, target: Target, *, prefix: str, user_agent: str) -> None:
+    def __init__(
+        self, target: Target, *, prefix: str, user_agent: str, content_type: str = CONTENT_TYPE
+    ) -> None:
         self._target = target
         self._prefix = prefix
+        self._content_type = content_type
         self._canonical_path = quote(target.path, safe=_PATH_SAFE)
         self._host = target.host
         self._start = (
             f"POST {target.path} HTTP/1.1\r\nHost: {self._host}\r\nUser-Agent: {user_agent}\r\n"
-            f"Content-Type: {CONTENT_TYPE}\r\n"
+            f"Content-Type: {content_type}\r\n"
         )
         self._day_key: tuple[str, str, bytes] | None = None
 
@@ -65,7 +69,7 @@ class Signer:
             token, token_name = f"x-amz-security-token:{keys.token}\n", "x-amz-security-token;"
         names = f"content-type;host;x-amz-date;{token_name}x-amz-target"
         canonical = (
-            f"POST\n{self._canonical_path}\n\ncontent-type:{CONTENT_TYPE}\nhost:{self._host}\n"
+            f"POST\n{self._canonical_path}\n\ncontent-type:{self._content_type}\nhost:{self._host}\n"
             f"x-amz-date:{date}\n{token}x-amz-target:{api}\n\n{names}\n{sha256(body).hexdigest()}"
         )
         digest = sha256(canonical.encode()).hexdigest()

@@ -44,8 +44,11 @@ class Streamed:
 class Wire(Protocol):
     """The way to one endpoint: direct, or through a proxy. Every call raises ConnectionBroken where it fails."""
 
-    async def exchange(self, head: bytes, body: bytes, read: Read[T]) -> T:
-        """Send a request, and what `read` makes of the answer. Reads only: it may be sent twice."""
+    async def exchange(self, head: bytes, body: bytes, read: Read[T], *, once: bool = False) -> T:
+        """Send a request, and what `read` makes of the answer.
+
+        It may be sent twice unless `once`: then nobody knows whether a request took effect that was not answered.
+        """
         ...
 
     def stream(self, head: bytes, body: bytes, *, silence_s: float) -> AbstractAsyncContextManager[Streamed]:
@@ -75,12 +78,13 @@ class DirectWire:
         self._pool = pool
         self._large = large
 
-    async def exchange(self, head: bytes, body: bytes, read: Read[T]) -> T:
+    async def exchange(self, head: bytes, body: bytes, read: Read[T], *, once: bool = False) -> T:
         """As the protocol says."""
         try:
             return await self._exchange(head, body, read, fresh=False)
         except _Stale:
-            pass
+            if once:
+                raise
         return await self._exchange(head, body, read, fresh=True)
 
     @asynccontextmanager

@@ -139,7 +139,7 @@ class Renewals:
 
 def with_credentials(clients: Clients, renewals: Renewals) -> Clients:
     credentials = RefreshableCredentials.create_from_metadata(renewals(), renewals, "test")
-    return Clients(clients.kinesis, clients.dynamodb, credentials, None)
+    return Clients(clients.kinesis, clients.dynamodb, credentials, credentials, None)
 
 
 async def test_credentials_that_last_are_not_renewed() -> None:
@@ -183,7 +183,7 @@ async def test_credentials_that_cannot_be_renewed_any_more_are_denied() -> None:
 
 async def test_empty_credentials_are_denied() -> None:
     with opened() as clients:
-        empty = Clients(clients.kinesis, clients.dynamodb, Credentials("", ""), None)
+        empty = Clients(clients.kinesis, clients.dynamodb, Credentials("", ""), clients.credentials, None)
         with pytest.raises(AccessDenied):
             await AwsAccess(empty, Lanes().kinesis).keys()
 
