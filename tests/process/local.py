@@ -6,9 +6,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypedDict
 
 import boto3
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -125,32 +125,30 @@ def in_process(options: Options = DEFAULTS) -> Generator[InProcess, None, None]:
 @contextmanager
 def kinesis_client(url: str) -> Generator[KinesisClient, None, None]:
     """A client that tries once."""
-    client = boto3.client(
-        "kinesis",
-        endpoint_url=url,
-        region_name="us-east-1",
-        aws_access_key_id="local",
-        aws_secret_access_key="local",
-        config=_ONE_TRY,
-    )
-    try:
+    with closing(boto3.client("kinesis", **_access(url))) as client:
         yield client
-    finally:
-        client.close()
 
 
 @contextmanager
 def dynamodb_client(url: str) -> Generator[DynamoDBClient, None, None]:
     """A client that tries once."""
-    client = boto3.client(
-        "dynamodb",
-        endpoint_url=url,
-        region_name="us-east-1",
-        aws_access_key_id="local",
-        aws_secret_access_key="local",
-        config=_ONE_TRY,
-    )
-    try:
+    with closing(boto3.client("dynamodb", **_access(url))) as client:
         yield client
-    finally:
-        client.close()
+
+
+def _access(url: str) -> _Access:
+    return {
+        "endpoint_url": url,
+        "region_name": "us-east-1",
+        "aws_access_key_id": "local",
+        "aws_secret_access_key": "local",
+        "config": _ONE_TRY,
+    }
+
+
+class _Access(TypedDict):
+    endpoint_url: str
+    region_name: str
+    aws_access_key_id: str
+    aws_secret_access_key: str
+    config: Config

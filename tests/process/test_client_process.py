@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
@@ -318,23 +318,29 @@ raise LookupError
     assert done.returncode == EXIT_USER_ERROR
 
 
+@contextmanager
+def started(program: Path) -> Generator[subprocess.Popen[bytes]]:
+    """The program as a child of ours; it does not outlive the block."""
+    with subprocess.Popen(
+        [sys.executable, str(program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
 @FORMS
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, -signal.SIGTERM)])
 def test_an_interrupt_is_left_to_the_daemon_and_termination_is_not(
     tmp_path: Path, form: str, number: signal.Signals, code: int
 ) -> None:
     program = write_program(tmp_path, form, "pass")
-    with ExitStack() as stack:
-        child = stack.enter_context(
-            subprocess.Popen(
-                [sys.executable, str(program)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment(),
-            )
-        )
-        stack.callback(child.kill)
+    with started(program) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         child.stdin.write(encode(INITIALIZE))
@@ -361,17 +367,7 @@ async def live(self):
         os.write(2, b"cancelled\\n")
 """
     program = write_program(tmp_path, "async", "pass", methods=methods)
-    with ExitStack() as stack:
-        child = stack.enter_context(
-            subprocess.Popen(
-                [sys.executable, str(program)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment(),
-            )
-        )
-        stack.callback(child.kill)
+    with started(program) as child:
         assert child.stdin is not None
         assert child.stderr is not None
         child.stdin.write(encode(INITIALIZE))

@@ -10,24 +10,6 @@ from click.testing import CliRunner, Result
 
 from kcl_daemon.cli import main
 
-PROPERTIES = "executableName = true\nstreamName = orders\napplicationName = billing\nregionName = eu-west-1\n"
-# Nothing listens on port 1.
-NOWHERE = "dynamoDBEndpoint = http://127.0.0.1:1\nkinesisEndpoint = http://127.0.0.1:1\n"
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with a properties file whose endpoints do not answer, and credentials of nobody."""
-    monkeypatch.chdir(tmp_path)
-    for name, value in (
-        ("AWS_ACCESS_KEY_ID", "nobody"),
-        ("AWS_SECRET_ACCESS_KEY", "nothing"),
-        ("AWS_EC2_METADATA_DISABLED", "true"),
-    ):
-        monkeypatch.setenv(name, value)
-    (tmp_path / "app.properties").write_text(PROPERTIES + NOWHERE, "ascii")
-    return tmp_path
-
 
 def invoke(*words: str) -> Result:
     return CliRunner().invoke(main, ["leases", *words])

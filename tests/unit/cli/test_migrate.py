@@ -32,9 +32,6 @@ from tests.simulator.memory.table import MemoryTable
 from tests.unit.fakes import LoopClock
 
 V = ClientVersion
-PROPERTIES = "executableName = true\nstreamName = orders\napplicationName = billing\nregionName = eu-west-1\n"
-# Nothing listens on port 1.
-NOWHERE = "dynamoDBEndpoint = http://127.0.0.1:1\nkinesisEndpoint = http://127.0.0.1:1\n"
 
 
 class Coordinator(MemoryTable):
@@ -321,20 +318,6 @@ def test_a_rollback_finds_the_version_row_that_was_carried_over() -> None:
     play(scene)
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with a properties file whose endpoints do not answer, and credentials of nobody."""
-    monkeypatch.chdir(tmp_path)
-    for name, value in (
-        ("AWS_ACCESS_KEY_ID", "nobody"),
-        ("AWS_SECRET_ACCESS_KEY", "nothing"),
-        ("AWS_EC2_METADATA_DISABLED", "true"),
-    ):
-        monkeypatch.setenv(name, value)
-    (tmp_path / "app.properties").write_text(PROPERTIES + NOWHERE, "ascii")
-    return tmp_path
-
-
 def invoke(*words: str) -> Result:
     return CliRunner().invoke(main, ["migrate", *words])
 
@@ -361,11 +344,10 @@ def test_the_command_line_says_what_is_wrong(here: Path, words: list[str], code:
 
 
 def test_the_environment_wins_over_the_file_as_it_does_for_the_daemon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a container's command would steer another application than its daemon works on."""
-    file = tmp_path / "app.properties"
-    file.write_text(PROPERTIES + NOWHERE, "ascii")
+    file = here / "app.properties"
     monkeypatch.setenv("KCL_APPLICATION_NAME", "not allowed")
     result = CliRunner().invoke(main, ["migrate", "status", str(file)])
     assert result.exit_code == 2
