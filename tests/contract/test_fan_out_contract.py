@@ -22,7 +22,7 @@ from kcl_local.kinesis.options import FanOut as FanOutOptions
 from kcl_local.kinesis.options import Options
 from kcl_local.kinesis.stream import stream_arn
 from kcl_local.troubles import Kind, Trouble
-from tests.contract.fan_out_backends import APP, BACKENDS, FanOutAccount, FanOutBackend
+from tests.contract.fan_out_backends import APP, BACKENDS, STREAMED, FanOutAccount, FanOutBackend
 
 pytestmark = pytest.mark.anyio
 FIRST = ShardId("shardId-000000000000")
@@ -180,9 +180,12 @@ async def test_refusals_are_told_apart(account: FanOutAccount) -> None:
                 pass
 
 
+@pytest.mark.parametrize("streamed", STREAMED, ids=lambda backend: backend.name)
 @pytest.mark.parametrize("kind", [Kind.CUT, Kind.SHORT, Kind.CORRUPT])
-async def test_a_stream_that_breaks_off_over_http_gives_what_came_before(kind: Kind) -> None:
-    async with BACKENDS[-1].open(Options(fan_out=FanOutOptions(event_bytes_max=1))) as account:
+async def test_a_stream_that_breaks_off_over_http_gives_what_came_before(
+    kind: Kind, streamed: FanOutBackend
+) -> None:
+    async with streamed.open(Options(fan_out=FanOutOptions(event_bytes_max=1))) as account:
         arn = await registered(account)
         account.put(b"a")
         account.put(b"b")
@@ -193,8 +196,11 @@ async def test_a_stream_that_breaks_off_over_http_gives_what_came_before(kind: K
                 await subscription.next()
 
 
-async def test_an_exception_inside_a_stream_is_told_as_the_refusal_that_it_is() -> None:
-    async with BACKENDS[-1].open(Options()) as account:
+@pytest.mark.parametrize("streamed", STREAMED, ids=lambda backend: backend.name)
+async def test_an_exception_inside_a_stream_is_told_as_the_refusal_that_it_is(
+    streamed: FanOutBackend,
+) -> None:
+    async with streamed.open(Options()) as account:
         arn = await registered(account)
         account.put(b"a")
         account.model.troubles.add(

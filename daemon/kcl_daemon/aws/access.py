@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ssl
 from contextvars import ContextVar
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 
 # What makes one request go elsewhere than another: the account and the stream in it.
 _ADDRESSING: Final = ("StreamARN", "ConsumerARN")
+# Both, so that a server without the first answers in the second instead of not at all.
+_ALPN: Final = ("h2", "http/1.1")
 _HANDLER_ID: Final = "kcl-daemon-where"
 _asking: ContextVar[bool] = ContextVar("_asking", default=False)
 
@@ -62,6 +63,7 @@ class AwsAccess:
         self._targets: dict[tuple[object, ...], Target] = {}
         self._keys: Keys | None = None
         self._renewing = False
+        self._contexts: dict[bool, ssl.SSLContext] = {}
         self._client.meta.events.register(f"before-sign.{service}", _found, unique_id=_HANDLER_ID)
 
     async def target(self, operation: str, parameters: Parameters) -> Target:
@@ -87,16 +89,17 @@ class AwsAccess:
         self._keys = _keys(frozen)
         return self._keys
 
-    def tls(self) -> ssl.SSLContext:
+    def tls(self, *, http2: bool = False) -> ssl.SSLContext:
         """As the port says: `AWS_CA_BUNDLE` or the profile's, else the system's, else the SDK's own certificates."""
-        return self._tls
-
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:
-        bundle = self._ca_bundle
-        if bundle is None and not _system_trusts_any():
-            bundle = str(get_cert_path(True))
-        return ssl.create_default_context(cafile=bundle)
+        context = self._contexts.get(http2)
+        if context is None:
+            bundle = self._ca_bundle
+            if bundle is None and not _system_trusts_any():
+                bundle = str(get_cert_path(True))
+            context = self._contexts[http2] = ssl.create_default_context(cafile=bundle)
+            if http2:
+                context.set_alpn_protocols(_ALPN)
+        return context
 
     def _ask(self, operation: str, parameters: Parameters) -> Target:
         """Begin the call with the SDK and stop it before it is signed; blocks."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from anyio import Semaphore
 from anyio.lowlevel import checkpoint
 
 from kcl_daemon import __version__
@@ -16,28 +15,23 @@ from kcl_daemon.aws.definitions import TableSpec
 from kcl_daemon.aws.dynamodb import DynamoTable
 from kcl_daemon.aws.kinesis import AwsKinesis
 from kcl_daemon.aws.lanes import Lanes
-from kcl_daemon.aws.proxied import ProxiedWire, proxies_for
 from kcl_daemon.aws.schemas import GlueSchemas
 from kcl_daemon.aws.session import Clients
 from kcl_daemon.aws.transactions import DynamoTransactions
 from kcl_daemon.aws.updates import FastUpdates, Updates, refused_condition
+from kcl_daemon.aws.wires import http2_wires, plain_wires
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import StreamNotFound, TableNotFound
 from kcl_daemon.leases.row import KEY
-from kcl_daemon.ports import Clock, Kinesis, Tables, Transactions
+from kcl_daemon.ports import Clock, Kinesis, Log, Tables, Transactions
 from kcl_daemon.ports_fan_out import FanOut
 from kcl_daemon.ports_schemas import Schemas
 from kcl_daemon.transport.caller import Caller
-from kcl_daemon.transport.dial import Pool
 from kcl_daemon.transport.kinesis import TARGET_PREFIX
 from kcl_daemon.transport.subscriptions import StreamedFanOut
-from kcl_daemon.transport.values import Target
-from kcl_daemon.transport.wire import LARGE_AT_ONCE, DirectWire, Wire
 
 _WORKER_KEY: Final = "wid"
 _COORDINATOR_KEY: Final = "key"
-# How long a service may say nothing in the middle of a call, as for the SDK's calls.
-_SILENCE_S: Final = 10.0
 _USER_AGENT: Final = f"kcl-daemon/{__version__}"
 _DYNAMODB_PREFIX: Final = "DynamoDB_20120810."
 _DYNAMODB_CONTENT: Final = "application/x-amz-json-1.0"
@@ -88,16 +82,27 @@ def build_schemas(clients: Clients) -> Schemas | None:
 
 
 @asynccontextmanager
-async def open_caller(clients: Clients, clock: Clock) -> AsyncGenerator[Caller, None]:
+async def open_caller(
+    clients: Clients, clock: Clock, *, http2_log: Log | None = None
+) -> AsyncGenerator[Caller, None]:
     """Calls of Kinesis over the daemon's own transport, with the SDK's endpoints and credentials.
 
     Its connections are closed when the context is left.
+
+    Args:
+        clients: whose endpoints and credentials.
+        clock: for signatures.
+        http2_log: event streams are to come by HTTP/2, and where one does not it is told here; None: by HTTP/1.1.
+
+    Raises:
+        ConfigurationError: HTTP/2 is asked for, and what it needs is not installed.
     """
     access = AwsAccess(clients, Lanes().kinesis)
+    wires = plain_wires(access, ca_bundle=clients.ca_bundle, clock=clock)
     caller = Caller(
         access,
         clock=clock,
-        wire=_wires(access, clients, clock),
+        wire=wires if http2_log is None else http2_wires(wires, access, http2_log),
         prefix=TARGET_PREFIX,
         user_agent=_USER_AGENT,
         not_found=StreamNotFound,
@@ -119,7 +124,7 @@ async def open_updates(clients: Clients, clock: Clock) -> AsyncGenerator[Updates
     caller = Caller(
         access,
         clock=clock,
-        wire=_wires(access, clients, clock),
+        wire=plain_wires(access, ca_bundle=clients.ca_bundle, clock=clock),
         prefix=_DYNAMODB_PREFIX,
         user_agent=_USER_AGENT,
         not_found=TableNotFound,
@@ -128,19 +133,6 @@ async def open_updates(clients: Clients, clock: Clock) -> AsyncGenerator[Updates
     )
     async with _closing(caller):
         yield FastUpdates(caller)
-
-
-def _wires(access: AwsAccess, clients: Clients, clock: Clock) -> Callable[[Target], Wire]:
-    """Makes the way to an endpoint: direct, or through the proxy that the environment names for it."""
-    large = Semaphore(LARGE_AT_ONCE)
-
-    def wire(target: Target) -> Wire:
-        proxies = proxies_for(target)
-        if proxies:
-            return ProxiedWire(target, proxies, ca_bundle=clients.ca_bundle, silence_s=_SILENCE_S)
-        return DirectWire(Pool(target, access.tls, silence_s=_SILENCE_S, now_s=clock.monotonic), large)
-
-    return wire
 
 
 @asynccontextmanager

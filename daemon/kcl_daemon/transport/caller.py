@@ -110,9 +110,9 @@ class Caller:
     async def open_stream(
         self, operation: str, parameters: Parameters, *, silence_s: float
     ) -> AsyncGenerator[Stream, None]:
-        """An answer that is read while it comes (`SubscribeToShard`), on a connection of its own.
+        """An answer that is read while it comes (`SubscribeToShard`), on a connection or a stream of its own.
 
-        The connection is closed when the context is left, in whatever way. Both the call and its pieces may be
+        That is closed when the context is left, in whatever way. Both the call and its pieces may be
         cancelled at any time.
 
         Args:

@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from ssl import SSLContext, SSLError
-from typing import Final
+from typing import Final, TypeVar
 
 from anyio import Semaphore, fail_after
 
 from kcl_daemon.transport.connection import Connection, ConnectionBroken
 from kcl_daemon.transport.values import Target
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 CONNECT_S: Final = 5.0
 _IDLE_S: Final = 15.0  # services close theirs after some 20 s or more
@@ -24,8 +26,8 @@ _MOST: Final = 32
 _NEXT_ADDRESS_S: Final = 0.25
 
 
-async def dial(target: Target, tls: SSLContext | None, *, silence_s: float) -> Connection:
-    """A new connection.
+async def connect(target: Target, tls: SSLContext | None, make: Callable[[], P]) -> P:
+    """A new connection, spoken over by what `make` makes.
 
     Raises:
         ConnectionBroken: name, port, certificate or network did not allow it, or it took too long.
@@ -34,7 +36,7 @@ async def dial(target: Target, tls: SSLContext | None, *, silence_s: float) -> C
     try:
         with fail_after(CONNECT_S):
             _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: Connection(silence_s), host, port, ssl=tls, happy_eyeballs_delay=_NEXT_ADDRESS_S
+                make, host, port, ssl=tls, happy_eyeballs_delay=_NEXT_ADDRESS_S
             )
     except TimeoutError as error:
         raise ConnectionBroken(
@@ -79,7 +81,7 @@ class Pool:
     async def connection(self, *, fresh: bool = False) -> AsyncGenerator[Connection, None]:
         """A connection for one exchange: one that is open already, unless `fresh`.
 
-        Left by an error or cancelled, it is closed. Errors as `dial`.
+        Left by an error or cancelled, it is closed. Errors as `connect`.
         """
         async with self._slots:
             connection = (None if fresh else self._kept()) or await self.dial(silence_s=self._silence_s)
@@ -91,8 +93,9 @@ class Pool:
             self._keep(connection)
 
     async def dial(self, *, silence_s: float) -> Connection:
-        """A new connection that belongs to the caller; errors as `dial`."""
-        return await dial(self._target, self._tls() if self._target.is_tls else None, silence_s=silence_s)
+        """A new connection that belongs to the caller; errors as `connect`."""
+        tls = self._tls() if self._target.is_tls else None
+        return await connect(self._target, tls, lambda: Connection(silence_s))
 
     def close(self) -> None:
         """Close what is idle, and later what is in use."""

@@ -52,7 +52,7 @@ class Wire(Protocol):
         ...
 
     def stream(self, head: bytes, body: bytes, *, silence_s: float) -> AbstractAsyncContextManager[Streamed]:
-        """Send a request; its answer while the context is open, on a connection of its own.
+        """Send a request; its answer while the context is open, held up by nobody but who takes it.
 
         Args:
             head: of the request.
