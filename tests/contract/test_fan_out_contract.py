@@ -209,3 +209,21 @@ async def test_an_exception_inside_a_stream_is_told_as_the_refusal_that_it_is(
         async with account.fan_out.subscribe(arn, FIRST, OLDEST) as subscription:
             with pytest.raises(Throttled), anyio.fail_after(10):
                 await subscription.next()
+
+
+@pytest.mark.parametrize("streamed", STREAMED, ids=lambda backend: backend.name)
+async def test_who_takes_slowly_holds_up_nobody_else(streamed: FanOutBackend) -> None:
+    async with streamed.open(Options()) as account:
+        arn = await registered(account)
+        account.split(FIRST, MAX_HASH // 2)
+        for _ in range(8):
+            account.put(bytes(256 * 1024))
+            account.put(bytes(256 * 1024), hash_key=MAX_HASH - 1)
+        async with (
+            account.fan_out.subscribe(arn, ShardId("shardId-000000000001"), OLDEST) as slow,
+            account.fan_out.subscribe(arn, ShardId("shardId-000000000002"), OLDEST) as fast,
+        ):
+            for subscription in (fast, slow):
+                got = 0
+                while got < 8:
+                    got += len((await event(subscription)).payload)

@@ -9,19 +9,18 @@ from typing import Final
 
 from anyio import Semaphore
 
-from kcl_daemon.aws.access import AwsAccess
 from kcl_daemon.aws.proxied import ProxiedWire, proxies_for
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.transport.dial import Pool
-from kcl_daemon.transport.values import Target
+from kcl_daemon.transport.values import Access, Target
 from kcl_daemon.transport.wire import LARGE_AT_ONCE, DirectWire, Wire
 
 # How long a service may say nothing in the middle of a call, as for the SDK's calls.
 _SILENCE_S: Final = 10.0
 
 
-def plain_wires(access: AwsAccess, *, ca_bundle: str | None, clock: Clock) -> Callable[[Target], Wire]:
+def plain_wires(access: Access, *, ca_bundle: str | None, clock: Clock) -> Callable[[Target], Wire]:
     """HTTP/1.1, direct or through the proxy that the environment names for an endpoint."""
     large = Semaphore(LARGE_AT_ONCE)
 
@@ -35,7 +34,7 @@ def plain_wires(access: AwsAccess, *, ca_bundle: str | None, clock: Clock) -> Ca
     return wire
 
 
-def http2_wires(plain: Callable[[Target], Wire], access: AwsAccess, log: Log) -> Callable[[Target], Wire]:
+def http2_wires(plain: Callable[[Target], Wire], access: Access, log: Log) -> Callable[[Target], Wire]:
     """The same, and HTTP/2 for event streams where it can be had; a warning where not.
 
     Args:

@@ -1,7 +1,7 @@
 """PURE: frames of `application/vnd.amazon.eventstream`, read while they come.
 
 Owns the format: lengths, checksums, headers, kinds of messages. Must not know what the events mean, nor over which
-protocol they come; an HTTP/2 transport would feed the same reader.
+protocol they come: HTTP/1.1 and HTTP/2 feed the same reader.
 """
 
 from __future__ import annotations

@@ -171,6 +171,8 @@ class Http2Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """So much has come."""
+        if self._broken is not None:
+            return
         self._moved_s = self._loop.time()
         self._pinged = False
         try:
@@ -198,8 +200,7 @@ class Http2Connection(asyncio.Protocol):
                 self._received(event)
             case ResponseReceived():
                 if event.stream_id in self._streams:
-                    headers = cast("list[tuple[bytes, bytes]]", event.headers)
-                    self._streams[event.stream_id].begin(answer_head(headers))
+                    self._streams[event.stream_id].begin(answer_head(event.headers))
             case StreamEnded():
                 stream = self._streams.get(event.stream_id)
                 if stream is not None:
@@ -342,8 +343,6 @@ class Http2Connection(asyncio.Protocol):
             self._look_in(PING_S)
 
 
-def _named(code: ErrorCodes | int | None) -> str:
-    try:
-        return ErrorCodes(code).name
-    except ValueError:
-        return f"code {code}"
+def _named(code: int | None) -> str:
+    known = {int(each): each.name for each in ErrorCodes}
+    return known.get(code or 0, f"code {code}")

@@ -63,13 +63,16 @@ class Http2Wire:
     @asynccontextmanager
     async def stream(self, head: bytes, body: bytes, *, silence_s: float) -> AsyncGenerator[Streamed, None]:
         """As the protocol says; what breaks one stream need not break the others on its connection."""
+        opened = None
         try:
-            connection, stream, answer = await self._opened(head, body, silence_s)
+            opened = await self._opened(head, body, silence_s)
         except NotHttp2 as other:
             self._tell_once(str(other))
+        if opened is None:
             async with self._plain.stream(head, body, silence_s=silence_s) as streamed:
                 yield streamed
             return
+        connection, stream, answer = opened
         try:
             yield Streamed(answer, stream.pieces())
         finally:
@@ -112,7 +115,9 @@ class Http2Wire:
             found = self._kept()
             if found is not None:
                 return found
-            if self._failures != failures:  # who waited for it shares its end, else each would take as long again
+            if (
+                self._failures != failures
+            ):  # who waited for it shares its end, else each would take as long again
                 raise ConnectionBroken(self._failure, answered=False)
             try:
                 made = await self._dial()

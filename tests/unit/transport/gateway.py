@@ -21,7 +21,7 @@ from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import DataReceived, Event, RequestReceived, StreamEnded, StreamReset
 from h2.exceptions import H2Error
-from h2.settings import SettingCodes
+from h2.settings import SettingCodes, Settings
 
 _PREFACE: Final = b"PRI * HTTP/2.0"
 _READ_BYTES: Final = 64 * 1024
@@ -76,7 +76,7 @@ class Conversation:
         """Until the client goes."""
         if self._gateway.streams_most is not None:
             most = {SettingCodes.MAX_CONCURRENT_STREAMS: self._gateway.streams_most}
-            self.h2.local_settings.update(most)
+            self.h2.local_settings = Settings(client=False, initial_values=most)
         self.h2.initiate_connection()
         received = first
         try:
@@ -109,9 +109,7 @@ class Conversation:
         """Say GOAWAY behind the library's back, which would end all streams with it."""
         payload = last_stream.to_bytes(4) + int(code).to_bytes(4) + b"going"
         async with self._sending:
-            await self._connection.send(
-                len(payload).to_bytes(3) + b"\x07\x00" + (0).to_bytes(4) + payload
-            )
+            await self._connection.send(len(payload).to_bytes(3) + b"\x07\x00" + (0).to_bytes(4) + payload)
 
     async def reset(self, number: int, code: ErrorCodes) -> None:
         """Reset a stream."""
@@ -203,7 +201,9 @@ class Conversation:
 
 
 def _passed_on(answer: h11.Response) -> list[tuple[bytes, bytes]]:
-    kept = [(name, value) for name, value in answer.headers if name not in {b"transfer-encoding", b"connection"}]
+    kept = [
+        (name, value) for name, value in answer.headers if name not in {b"transfer-encoding", b"connection"}
+    ]
     return [(b":status", b"%d" % answer.status_code), *kept]
 
 

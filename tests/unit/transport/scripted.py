@@ -15,8 +15,9 @@ from anyio.streams.tls import TLSListener
 from kcl_daemon.errors import StreamNotFound
 from kcl_daemon.transport.caller import Caller
 from kcl_daemon.transport.dial import Pool
+from kcl_daemon.transport.http2_wire import Http2Wire
 from kcl_daemon.transport.values import Keys, Parameters, Target
-from kcl_daemon.transport.wire import LARGE_AT_ONCE, DirectWire
+from kcl_daemon.transport.wire import LARGE_AT_ONCE, DirectWire, Wire
 from tests.unit.fakes import LoopClock
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
@@ -95,23 +96,36 @@ class FixedAccess:
     async def keys(self) -> Keys:
         return Keys("AKID", "secret")
 
-    def tls(self) -> ssl.SSLContext:
-        return self._tls or ssl.create_default_context()
+    def tls(self, *, http2: bool = False) -> ssl.SSLContext:
+        context = self._tls or ssl.create_default_context()
+        if http2:
+            context.set_alpn_protocols(["h2", "http/1.1"])
+        return context
 
 
 @asynccontextmanager
 async def calling(
-    url: str, *, silence_s: float = 5.0, tls: ssl.SSLContext | None = None, clock: LoopClock | None = None
+    url: str,
+    *,
+    silence_s: float = 5.0,
+    tls: ssl.SSLContext | None = None,
+    clock: LoopClock | None = None,
+    instead: list[str] | None = None,
 ) -> AsyncGenerator[Caller, None]:
-    """A caller of that endpoint."""
+    """A caller of that endpoint; with `instead` by HTTP/2, and there stands why where it was not."""
     access, used = FixedAccess(url, tls), clock or LoopClock()
     large = anyio.Semaphore(LARGE_AT_ONCE)
+
+    def wire(target: Target) -> Wire:
+        direct = DirectWire(Pool(target, access.tls, silence_s=silence_s, now_s=used.monotonic), large)
+        if instead is None:
+            return direct
+        return Http2Wire(target, direct, tls=lambda: access.tls(http2=True), tell=instead.append)
+
     caller = Caller(
         access,
         clock=used,
-        wire=lambda target: DirectWire(
-            Pool(target, access.tls, silence_s=silence_s, now_s=used.monotonic), large
-        ),
+        wire=wire,
         prefix="Kinesis_20131202.",
         user_agent="tests",
         not_found=StreamNotFound,
