@@ -182,7 +182,7 @@ class Http2Connection(asyncio.Protocol):
                 else:
                     for event in self._h2.receive_data(frame):
                         self._happened(event)
-                if self._broken is not None:
+                if self.is_closed:
                     return
         except (MalformedHttp2, H2Error, ValueError) as error:
             if self._splitter.has_begun:
