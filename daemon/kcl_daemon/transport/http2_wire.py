@@ -56,9 +56,9 @@ class Http2Wire:
         self._failures = 0
         self._failure = ""
 
-    async def exchange(self, head: bytes, body: bytes, read: Read[T]) -> T:
+    async def exchange(self, head: bytes, body: bytes, read: Read[T], *, once: bool = False) -> T:
         """As the protocol says."""
-        return await self._plain.exchange(head, body, read)
+        return await self._plain.exchange(head, body, read, once=once)
 
     @asynccontextmanager
     async def stream(self, head: bytes, body: bytes, *, silence_s: float) -> AsyncGenerator[Streamed, None]:

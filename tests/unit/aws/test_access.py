@@ -190,9 +190,12 @@ async def test_empty_credentials_are_denied() -> None:
 
 async def test_connections_are_verified() -> None:
     with opened() as clients:
-        context = AwsAccess(clients, Lanes().kinesis).tls()
-    assert context.verify_mode is ssl.CERT_REQUIRED
-    assert context.check_hostname
+        access = AwsAccess(clients, Lanes().kinesis)
+        plain, offering = access.tls(), access.tls(http2=True)
+    for context in (plain, offering):
+        assert context.verify_mode is ssl.CERT_REQUIRED
+        assert context.check_hostname
+    assert plain is not offering, "calls must not be answered in HTTP/2"
 
 
 @pytest.mark.parametrize(

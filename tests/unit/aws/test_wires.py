@@ -28,7 +28,7 @@ class Plain:
     def __init__(self) -> None:
         self.streams = 0
 
-    async def exchange(self, head: bytes, body: bytes, read: Read[T]) -> T:
+    async def exchange(self, head: bytes, body: bytes, read: Read[T], *, once: bool = False) -> T:
         return read(Head(200, {}, Framing.CLOSE, 0), bytearray(body))
 
     @asynccontextmanager

@@ -46,19 +46,21 @@ def in_virtual_time(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 @in_virtual_time
 async def test_who_takes_nothing_holds_up_only_his_own_stream() -> None:
     peer = Peer()
-    slow, fast = peer.open(), peer.open()
-    assert peer.push(slow, bytes(MIB)) == STREAM_WINDOW_BYTES
+    # All that they leave lying is more than the connection's window.
+    slow = [peer.open() for _ in range(CONNECTION_WINDOW_BYTES // STREAM_WINDOW_BYTES + 8)]
+    for stream in slow:
+        assert peer.push(stream, bytes(MIB)) == STREAM_WINDOW_BYTES
 
-    got = 0
+    fast, got = peer.open(), 0
     while got < 2 * CONNECTION_WINDOW_BYTES:
         assert peer.push(fast, bytes(STREAM_WINDOW_BYTES // 2)) == STREAM_WINDOW_BYTES // 2
         got += len(await one(fast))
         peer.talk()
-    assert peer.push(slow, b"x") == 0
+    assert peer.push(slow[0], b"x") == 0
 
-    assert len(await one(slow)) == STREAM_WINDOW_BYTES
+    assert len(await one(slow[0])) == STREAM_WINDOW_BYTES
     peer.talk()
-    assert peer.push(slow, bytes(MIB)) == STREAM_WINDOW_BYTES
+    assert peer.push(slow[0], bytes(MIB)) == STREAM_WINDOW_BYTES
 
 
 @in_virtual_time
