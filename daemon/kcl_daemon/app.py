@@ -114,6 +114,7 @@ def _readers(settings: Settings, adapters: Adapters, log: Log) -> Readers:
         randomness=adapters.randomness,
         log=log,
         schemas=adapters.schemas,
+        meters=adapters.meters,
     )
 
 

@@ -53,6 +53,13 @@ CALLS: Final = _counted(
     "aws_calls", "Calls of AWS, by what came of them.", ("service", "operation", "outcome")
 )
 
+LEFT_OUT: Final = _counted(
+    "records_left_out",
+    "Records that were read and given to no child: `before_checkpoint` (finished before; normal at each start), or "
+    "`other_shard` (in an aggregate, of a hash outside the shard).",
+    (*SHARD, "reason"),
+)
+
 # --- from the log: these events are counted as they are written
 
 EVENTS: Final = _counted(

@@ -26,6 +26,9 @@ _HASH_DIGITS_MOST: Final = 39  # 2**128 - 1
 Complaint = Callable[[str, str], None]
 """Is told why what began like an aggregate is none, and its sequence number."""
 
+Stray = Callable[[int, int, str], None]
+"""Is told how many user records of an aggregate belong to other shards, of how many, and its sequence number."""
+
 
 class Deaggregator:
     """Takes aggregates of one shard apart; a `Split` of payloads.
@@ -33,14 +36,18 @@ class Deaggregator:
     Args:
         hash_range: of the shard; None: it is not known, and nothing is filtered.
         on_malformed: told of each record that is delivered as it came although it began like an aggregate.
+        on_stray: told of each aggregate that user records are left out of; None: nobody is.
 
     Attributes:
         malformed: how many of those there were.
     """
 
-    def __init__(self, hash_range: HashRange | None, on_malformed: Complaint) -> None:
+    def __init__(
+        self, hash_range: HashRange | None, on_malformed: Complaint, on_stray: Stray | None = None
+    ) -> None:
         self._belongs = None if hash_range is None else _filter(hash_range)
         self._on_malformed = on_malformed
+        self._on_stray = on_stray
         self.malformed = 0
 
     def __call__(self, record: RawRecord) -> Sequence[RawRecord]:
@@ -54,6 +61,9 @@ class Deaggregator:
             self.malformed += 1
             self._on_malformed(str(error), record.sequence_number)
             return (record,)
+        total = len(message.records)
+        if self._on_stray is not None and len(wanted) < total:
+            self._on_stray(total - len(wanted), total, record.sequence_number)
         return _user_records(record, message, wanted)
 
     def _wanted(self, message: Message) -> Sequence[int]:

@@ -15,6 +15,7 @@ from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import HashRange
 from kcl_daemon.ports import Clock, Kinesis, Log, Randomness, StreamRef
 from kcl_daemon.ports_fan_out import FanOut
+from kcl_daemon.ports_metrics import NO_METERS, Meters
 from kcl_daemon.ports_schemas import Schemas
 from kcl_daemon.progress.heard import Heard
 from kcl_daemon.retrieval.aggregate import Complaint, Deaggregator
@@ -22,6 +23,8 @@ from kcl_daemon.retrieval.batch import Batch, EndOfShard
 from kcl_daemon.retrieval.fanout import FanOutReader
 from kcl_daemon.retrieval.fanout_consumer import IMPOSSIBLE, ConsumerRegistration
 from kcl_daemon.retrieval.gate import BodyGate
+from kcl_daemon.retrieval.left_out import LeftOut
+from kcl_daemon.retrieval.metered import shard_labels
 from kcl_daemon.retrieval.pacing import keeps_limits
 from kcl_daemon.retrieval.prefetch import Prefetch
 from kcl_daemon.retrieval.reader import Reader
@@ -42,6 +45,7 @@ class Readers:
         randomness: spreads retries.
         log: for what concerns all shards.
         schemas: the registry that records are opened with, where the settings say so; None: there is none here.
+        meters: told of what is read and not delivered.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Readers:
         randomness: Randomness,
         log: Log,
         schemas: Schemas | None = None,
+        meters: Meters = NO_METERS,
     ) -> None:
         self._settings = settings
         self._kinesis = kinesis
@@ -62,6 +67,7 @@ class Readers:
         self._gate = BodyGate(clock)
         self._fan_out = fan_out if settings.retrieval.mode is RetrievalMode.FANOUT else None
         self._log = log
+        self._meters = meters
         self._consumers: dict[StreamRef, ConsumerRegistration] = {}
         self._schemas = (
             SchemaDecoder(schemas, on_failure=settings.schemas.on_failure, clock=clock, randomness=randomness)
@@ -78,13 +84,15 @@ class Readers:
         """The reader of a shard for one child.
 
         Args:
-            source: what is read; how aggregates are taken apart and records opened is added.
+            source: what is read; how aggregates are taken apart, records opened and left out is added.
             hash_range: of the shard, as far as it is known.
             log: of the shard.
         """
+        left_out = LeftOut(self._meters, shard_labels(source.shard_id, source.stream), log)
         source = replace(
             source,
-            split=Deaggregator(hash_range, _complaint(log)),
+            split=Deaggregator(hash_range, _complaint(log), left_out.other_shard),
+            left_out=left_out,
             schemas=None if self._schemas is None else self._schemas.of_shard(log),
         )
         if self._fan_out is None:

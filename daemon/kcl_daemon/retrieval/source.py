@@ -9,6 +9,7 @@ from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Clock, Log, StreamRef
 from kcl_daemon.progress.heard import Heard
+from kcl_daemon.retrieval.left_out import LeftOut
 from kcl_daemon.retrieval.payload import Payload, Split
 from kcl_daemon.retrieval.schemas import Opening, ShardSchemas, Trouble
 from kcl_daemon.retrieval.start import StartMemory, has_been_trimmed
@@ -26,6 +27,7 @@ class Source:
         timestamp_s: the configured starting time, if any.
         memory: shared by all readers that one consumer starts after one another.
         split: takes KPL aggregates apart; None: they are delivered as they are.
+        left_out: told of what the checkpoint covers; None: nobody counts it.
         schemas: opens records of a schema registry; None: they are delivered as they are.
         heard: what is told of the answers; shared like `memory`.
         stream_is_there: asked where the shard is not found; None: the stream is, so the shard must be gone.
@@ -37,6 +39,7 @@ class Source:
     timestamp_s: float | None
     memory: StartMemory
     split: Split | None = None
+    left_out: LeftOut | None = None
     schemas: ShardSchemas | None = None
     stream_is_there: Callable[[], Awaitable[bool]] | None = None
     heard: Heard = field(default_factory=Heard)
@@ -67,7 +70,10 @@ class Source:
         if split is None and checkpoint.sub_sequence_number:
             # A checkpoint inside an aggregate does not cover the rest of it, and here it is delivered whole.
             checkpoint = ExtendedSequenceNumber(str(int(checkpoint.sequence_number) - 1))
-        return payload.after(checkpoint)
+        rest = payload.after(checkpoint)
+        if self.left_out is not None and len(rest) < len(payload):
+            self.left_out.before_checkpoint(len(payload) - len(rest))
+        return rest
 
     def opening(self, payload: Payload, trouble: Trouble) -> Opening | None:
         """What is still to be delivered, where it has to be opened first; None: it is as it should be.
