@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
+import sys
 from itertools import pairwise
 
 import pytest
@@ -203,3 +205,16 @@ def test_a_body_that_was_cut_is_no_answer(given_records: list[Record], data: st.
     whole = body(given_records, 1, escaped=True)
     with pytest.raises(Unavailable):
         answers.fetched(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+def test_lines_leave_nothing_behind_in_memory() -> None:
+    """Nor does the library that writes them: a daemon writes millions of lines."""
+    payload = Payload.of([Record("YQ==", "k", "7", 1_770_000_000_123)])
+    for _ in range(100):
+        payload.line(0)
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for _ in range(2_000):
+        payload.line(0)
+    gc.collect()
+    assert sys.getallocatedblocks() - before < 200
