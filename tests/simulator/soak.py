@@ -153,22 +153,24 @@ class Soak:
         network, nursery = CountingNetwork(self._chance.fork("network")), Nursery(habits=_HABITS)
         fleet = self._fleet(model, network, nursery, account)
         fleet.cloudwatch = cloudwatch = CountingCloudWatch()
+        footprints: list[Footprint] = []
+        worker = fleet.start()
         async with anyio.create_task_group() as beside:
             beside.start_soon(self._produce, model, account)
-            worker = fleet.start()
             await anyio.sleep(_START_S)
             network.trouble = dict(TROUBLE)
             nursery.mischief = {Mischief.EXIT: _CHILD_DIES}
             await anyio.sleep(_EARLY_S - now())
-            early = await self._footprint(model, account, network)
+            footprints.append(await self._footprint(model, account, network))
             await anyio.sleep(self.load.minutes * 60.0 - now())
-            late = await self._footprint(model, account, network)
+            footprints.append(await self._footprint(model, account, network))
             beside.cancel_scope.cancel()
         network.calm()
         nursery.behave()
         worker.stop()
         with anyio.fail_after(_STOP_S):
             await worker.ended.wait()
+        early, late = footprints
         return Figures(
             records=account.written,
             repeats=account.repeats,
