@@ -138,12 +138,12 @@ class ProgressRules:
             return  # somebody deleted the row; the worker is about to find out
         seen = see(watched.progress, watchdog.limits, worker.clock.monotonic())
         reached = self._deliveries.reached.get((worker.worker_id, watched.key))
-        state = (reached, stored, shard.is_closed)
+        state = (reached, stored, shard.is_closed, self._child_leases(shard))
         if before is None or before.watched is not watched or before.state != state:
             if before is None or before.watched is not watched:
                 # It is read anew from its checkpoint: that counts again.
                 self._deliveries.reached.pop((worker.worker_id, watched.key), None)
-                state = (None, stored, shard.is_closed)
+                state = (None, stored, shard.is_closed, self._child_leases(shard))
             standing = _Standing(watched, state, now(), seen.cause, now())
         else:
             standing = before
@@ -153,6 +153,16 @@ class ProgressRules:
                 standing.cause, standing.cause_since_s = seen.cause, now()
         self._standing[worker.worker_id, watched.key] = standing
         self._judge(worker, watchdog, shard, standing, seen)
+
+    def _child_leases(self, shard: ShardTruth) -> frozenset[str]:
+        """The shards behind a finished one that have leases: at its end each one made is a step."""
+        if not shard.is_closed:
+            return frozenset()
+        return frozenset(
+            name
+            for name, child in self._truth.shards.items()
+            if shard.shard_id in child.parents and self._rules.checkpoint_of(name) is not None
+        )
 
     def _judge_words(self) -> None:
         """Whether those that were said to stand still did."""
