@@ -8,6 +8,7 @@ from kcl_daemon.app import Adapters, build
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.observe.snapshots import Snapshots
+from kcl_daemon.observe.spark_view import SparkSource, no_spark
 from kcl_daemon.worker.worker import Worker
 
 
@@ -19,8 +20,8 @@ class Assembled:
     snapshots: Snapshots
 
 
-def assemble(settings: Settings, adapters: Adapters) -> Assembled:
-    """`app.build`, with a source of snapshots. Touches nothing yet."""
+def assemble(settings: Settings, adapters: Adapters, spark: SparkSource = no_spark) -> Assembled:
+    """`app.build`, with a source of snapshots, in which the Spark engine is where there is one. Touches nothing yet."""
     worker = build(settings, adapters)
     snapshots = Snapshots(
         worker,
@@ -28,5 +29,6 @@ def assemble(settings: Settings, adapters: Adapters) -> Assembled:
         worker_id=WorkerId(settings.worker_id),
         clock=adapters.clock,
         log=adapters.log.bind(worker_id=settings.worker_id),
+        spark=spark,
     )
     return Assembled(worker, snapshots)

@@ -128,6 +128,43 @@ async def test_what_the_engine_tells_and_prints_is_logged() -> None:
     assert each.failure is None
 
 
+async def test_figures_are_there_while_the_engine_runs_and_go_with_it() -> None:
+    log = MemoryLog()
+    query = {
+        **dict.fromkeys(("input_rows_per_s", "processed_rows_per_s", "batch_s", "state_rows")),
+        "running": True,
+        "failures": 0,
+        "batch": 4,
+        "since_commit_s": 0.5,
+    }
+    code = "\n".join(
+        (
+            says("spark_started", ui="http://127.0.0.1:4040"),
+            says("spark_figures", queries={"counts": query}, shards={}),
+            says("engine_ready") + "; sys.stdin.read()",
+        )
+    ).replace("import sys; sys.stdin.readline();", "import sys;")
+    each = engine(code, log)
+    assert each.figures() is None
+    async with anyio.create_task_group() as group:
+        group.start_soon(each.run)
+        while not told(log, "engine_ready"):
+            await anyio.lowlevel.checkpoint()
+        view = each.figures()
+        await each.stop()
+    assert view is not None
+    assert view.ui == "http://127.0.0.1:4040"
+    assert [(query.name, query.batch) for query in view.queries] == [("counts", 4)]
+    assert each.figures() is None
+
+
+async def test_figures_that_cannot_be_read_are_a_warning_and_nothing_more() -> None:
+    log = MemoryLog()
+    await engine(says("spark_figures", shards=7) + "; sys.exit(78)", log).run()
+    (warned,) = told(log, "spark_figures_not_read")
+    assert "shards" in str(warned["error"])
+
+
 @pytest.mark.parametrize(
     ("code", "event", "kind"),
     [

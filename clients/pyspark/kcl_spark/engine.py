@@ -20,6 +20,7 @@ from kcl_spark.api import NotAPipeline, load, writers_of
 from kcl_spark.clock import monotonic_s
 from kcl_spark.control import ControlPipe, Tell, take_over_stdout
 from kcl_spark.conversation import Conversation, Pace
+from kcl_spark.figures import Figures
 from kcl_spark.gate import open_gate
 from kcl_spark.guards import refuse_old_checkpoints
 from kcl_spark.java import NoJava
@@ -33,7 +34,7 @@ from kcl_spark.session import build_session, jvm_pid, prepare_environment, strea
 from kcl_spark.spool import Spool
 from kcl_spark.state import StateFolder, StateInUse
 from kcl_spark.stores import open_store
-from kcl_spark.watch import CaughtUp, Figures
+from kcl_spark.watch import CaughtUp
 
 EXIT_PIPELINE: Final = 65
 EXIT_FAULT: Final = 70
@@ -120,7 +121,7 @@ def _serve(
     gate = open_gate(options, listener.serve, tell)
     tell("info", "engine_ready", queries=sorted(queries.logs()), state=str(options.state))
     caught_up = CaughtUp(listener.states, progress.committed, spool.mark)
-    figures = Figures(listener.states, spool.sizes, progress.batches, tell)
+    figures = Figures(listener.states, spool.figures, progress, queries.figures, tell)
     try:
         while not stop.asked.wait(_TICK_S):
             spool.flush_aged()

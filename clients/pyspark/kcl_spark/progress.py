@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
+from kcl_spark.clock import monotonic_s
 from kcl_spark.positions import START, Position, Positions, minimum
 from kcl_spark.querylog import Books, QueryLog
 from kcl_spark.spool import Spool
@@ -27,6 +28,7 @@ class Progress:
         self._lock = threading.Lock()
         self._committed: Positions = {}
         self._books: dict[str, Books] = {}
+        self._changed_s: dict[str, float] = {}
 
     def look(self) -> None:
         """Read the books again."""
@@ -36,7 +38,12 @@ class Progress:
         for each in books.values():
             for shard, where in each.planned.items():
                 planned[shard] = max(where, planned.get(shard, START))
+        now_s = monotonic_s()
         with self._lock:
+            for name, each in books.items():
+                before = self._books.get(name)
+                if before is None or before.committed_batch != each.committed_batch:
+                    self._changed_s[name] = now_s
             self._books, self._committed = books, committed
         self._spool.told(planned, committed)
 
@@ -52,6 +59,12 @@ class Progress:
                 name: -1 if books.committed_batch is None else books.committed_batch
                 for name, books in self._books.items()
             }
+
+    def ages_s(self) -> dict[str, float]:
+        """Since each query's last commit, in seconds; since the first look where there was none after it."""
+        now_s = monotonic_s()
+        with self._lock:
+            return {name: now_s - since_s for name, since_s in self._changed_s.items()}
 
     def is_new(self) -> bool:
         """Whether no query has planned anything yet: the state is fresh."""

@@ -6,7 +6,7 @@ gives up and says which records were in hand. Nothing is ever skipped. Knows not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.errors import StreamingQueryException
@@ -18,6 +18,7 @@ from kcl_spark.batches import QueryContext, is_connect, register
 from kcl_spark.clock import monotonic_s, pause
 from kcl_spark.connect import bind
 from kcl_spark.control import Tell
+from kcl_spark.figures import QueryFigures, query_figures
 from kcl_spark.guards import claim_path
 from kcl_spark.options import EngineOptions
 from kcl_spark.positions import to_text
@@ -43,8 +44,10 @@ class _Query:
     context: QueryContext
     running: StreamingQuery | None = None
     failures: int = 0
+    all_failures: int = 0
     failed_at_batch: int | None = None
     start_at_s: float = 0.0
+    figures: QueryFigures = field(default_factory=lambda: QueryFigures(running=False))
 
 
 class Queries:
@@ -119,6 +122,15 @@ class Queries:
             elif not query.running.isActive:
                 self._failed(name, query, query.running.exception())
 
+    def figures(self) -> dict[str, QueryFigures]:
+        """What Spark tells of each; asks it, so for the thread of `check`."""
+        for query in self._queries.values():
+            if query.running is None:
+                query.figures = QueryFigures(running=False, failures=query.all_failures)
+            else:
+                query.figures = query_figures(query.running.lastProgress, query.figures, query.all_failures)
+        return {name: query.figures for name, query in self._queries.items()}
+
     def stop(self, patience_s: float) -> None:
         """Stop them between two batches where that is possible in time; what is cut off runs again at the next start."""
         deadline_s = monotonic_s() + patience_s
@@ -149,6 +161,7 @@ class Queries:
         batch_id = books.planned_batch
         query.failures = query.failures + 1 if query.failed_at_batch == batch_id else 1
         query.failed_at_batch = batch_id
+        query.all_failures += 1
         said = "it was stopped" if error is None else str(error)[:_ERROR_CHARACTERS]
         ranges = {
             shard: f"({to_text(books.committed[shard]) if shard in books.committed else 'start'}, {to_text(last)}]"

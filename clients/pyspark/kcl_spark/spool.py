@@ -19,6 +19,7 @@ from kcl_spark.grants import Grant
 from kcl_spark.positions import START, Position, Positions
 from kcl_spark.segments import SCHEMA, RecordBatch, Segment
 from kcl_spark.stores import Store
+from kcl_spark.tally import ShardFigures, Tally
 
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
 LINGER_S: Final = 0.05
@@ -40,6 +41,7 @@ class ShardSpool:
         since_s: when the first of the buffer arrived.
         revoked_s: when the lease went; None while it is held.
         holder: who serves it now.
+        tally: its figures.
     """
 
     shard_id: str
@@ -51,6 +53,7 @@ class ShardSpool:
     since_s: float = 0.0
     revoked_s: float | None = None
     holder: object = None
+    tally: Tally = field(default_factory=Tally)
 
     @property
     def size_bytes(self) -> int:
@@ -108,6 +111,8 @@ class Spool:
                     self.store.drop(each)
             shard.segments, shard.revoked_s, shard.holder = kept, None, holder
             shard.mark = shard.flushed = reached
+            done = max(checkpoint, self._committed.get(shard_id, START))
+            shard.tally.kept([each for each in kept if each.last > done], monotonic_s())
             self.store.note(shard_id, Grant(held=True, after=checkpoint))
             return reached
 
@@ -131,8 +136,10 @@ class Spool:
             shard = self._shards[shard_id]
             if shard.holder is not holder:
                 raise NotHeld(shard_id)
+            now_s = monotonic_s()
             if not shard.buffer:
-                shard.since_s = monotonic_s()
+                shard.since_s = now_s
+            shard.tally.arrived(batch.num_rows, now_s)
             shard.buffer.append(batch)
             shard.buffered_bytes += batch.nbytes
             shard.mark = last
@@ -161,6 +168,7 @@ class Spool:
                 return
             shard.holder = None
             shard.buffer, shard.buffered_bytes = [], 0
+            shard.tally.forgotten()
             shard.revoked_s = monotonic_s()
             self.store.note(shard_id, Grant(held=False))
             self.changed.notify_all()
@@ -186,15 +194,20 @@ class Spool:
             self._planned, self._committed = planned, committed
             for shard in self._shards.values():
                 done = committed.get(shard.shard_id, START)
+                shard.tally.done(done)
                 while shard.segments and shard.segments[0].last <= done:
                     self.store.drop(shard.segments.pop(0))
                 self._drop_unplanned(shard)
             self.changed.notify_all()
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes by shard."""
+    def figures(self) -> dict[str, ShardFigures]:
+        """How much came and is committed, by shard."""
         with self._lock:
-            return {shard.shard_id: shard.size_bytes for shard in self._shards.values()}
+            now_s = monotonic_s()
+            return {
+                shard.shard_id: shard.tally.figures(now_s, shard.size_bytes)
+                for shard in self._shards.values()
+            }
 
     def wait(self, until: Callable[[], bool], seconds: float) -> bool:
         """Wait for something that the queries' progress brings about; False when the time is up."""
@@ -215,5 +228,6 @@ class Spool:
         table = pa.Table.from_batches(shard.buffer, SCHEMA).combine_chunks()
         segment = self.store.put(shard.shard_id, shard.flushed, shard.mark, table)
         shard.segments.append(segment)
+        shard.tally.written(segment)
         shard.flushed = shard.mark
         shard.buffer, shard.buffered_bytes = [], 0

@@ -1,4 +1,4 @@
-"""Looking at the shards from outside their conversations: whether everything has been read, and figures for the log.
+"""Looking at the shards from outside their conversations: whether everything has been read.
 
 Pure but for telling. Times are given.
 """
@@ -13,7 +13,6 @@ from kcl_spark.conversation import ShardState
 from kcl_spark.positions import Position
 
 QUIET_S: Final = 5.0
-FIGURES_S: Final = 10.0
 
 
 class CaughtUp:
@@ -62,44 +61,3 @@ class CaughtUp:
         if state.ended:
             return True
         return state.behind_ms == 0 and self._committed(state.shard_id) >= self._mark(state.shard_id)
-
-
-class Figures:
-    """Tells figures of shards and queries from time to time.
-
-    Args:
-        states: of the shards.
-        sizes: bytes in the spool by shard.
-        batches: newest committed batch by query.
-        tell: the log.
-    """
-
-    def __init__(
-        self,
-        states: Callable[[], Sequence[ShardState]],
-        sizes: Callable[[], dict[str, int]],
-        batches: Callable[[], dict[str, int]],
-        tell: Tell,
-    ) -> None:
-        self._states = states
-        self._sizes = sizes
-        self._batches = batches
-        self._tell = tell
-        self._next_s = 0.0
-
-    def tell_when_due(self, now_s: float) -> None:
-        """Tell them if the last time was long enough ago."""
-        if now_s < self._next_s:
-            return
-        self._next_s = now_s + FIGURES_S
-        sizes = self._sizes()
-        shards = {
-            state.shard_id: {
-                "behind_ms": state.behind_ms,
-                "records": state.records,
-                "trimmed": state.trimmed,
-                "spooled_bytes": sizes.get(state.shard_id, 0),
-            }
-            for state in self._states()
-        }
-        self._tell("debug", "spark_figures", shards=shards, batches=self._batches())

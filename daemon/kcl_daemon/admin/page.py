@@ -18,6 +18,7 @@ from kcl_daemon.admin.lineage import entries
 from kcl_daemon.admin.markup import text
 from kcl_daemon.admin.sections import fleet_section, moves_section
 from kcl_daemon.admin.shards import children_section, shards_section
+from kcl_daemon.admin.spark import spark_section
 from kcl_daemon.admin.summary import counts, in_words, not_ready
 from kcl_daemon.observe.snapshot import Snapshot
 from kcl_daemon.observe.words import duration
@@ -28,6 +29,7 @@ _SECTIONS: Final = (
     ("moves", "Last moves"),
     ("children", "Children"),
 )
+_SPARK: Final = ("spark", "Spark")
 _DOCUMENTS: Final = ("/status.json", "/metrics", "/readyz", "/livez")
 
 
@@ -81,7 +83,8 @@ def page(snapshot: Snapshot, history: History, *, now_s: float, every_s: float) 
     """
     given = assets()
     title = f"{snapshot.application}: {snapshot.worker_id}"
-    links = "".join(f'<li><a href="#{name}">{words}</a></li>' for name, words in _SECTIONS)
+    sections = _SECTIONS if snapshot.spark is None else (*_SECTIONS, _SPARK)
+    links = "".join(f'<li><a href="#{name}">{words}</a></li>' for name, words in sections)
     yield (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -119,4 +122,5 @@ def live_part(snapshot: Snapshot, history: History, *, now_s: float, every_s: fl
     yield from shards_section(known, history, now_s)
     yield from moves_section(snapshot)
     yield from children_section(snapshot)
+    yield from spark_section(snapshot.spark)
     yield "</div>"

@@ -13,10 +13,12 @@ from kcl_daemon.admin.document import Status
 from kcl_daemon.admin.lineage import Entry, Placed, State, entries, lineage
 from kcl_daemon.admin.sections import cpu_text, leader_text, part_text, reported_text
 from kcl_daemon.admin.shards import behind_text, memory_text, owner_text
+from kcl_daemon.admin.spark import QUERY_HEADINGS, SHARD_HEADINGS, by_lag, query_cells, shard_cells
 from kcl_daemon.admin.summary import Counts, counts, in_words, not_ready, waits_for
 from kcl_daemon.cli.leases_view import aligned
 from kcl_daemon.observe.redact import on_one_line
 from kcl_daemon.observe.snapshot import MoveView, Snapshot
+from kcl_daemon.observe.spark_view import SparkView
 from kcl_daemon.observe.words import about, duration, rate, short_number
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
@@ -81,15 +83,17 @@ def view(status: Status, *, rows_most: int | None = None) -> View:
     known = entries(snapshot)
     counted = counts(known)
     workers, moves, children = _workers(snapshot), _moves(snapshot.moves), _children(snapshot)
+    engine = _engine(snapshot.spark)
     if rows_most is not None:
         workers = _cut(workers, max(_LEAST_ROWS, rows_most // 6))
         moves = _cut(moves, max(_LEAST_ROWS, rows_most // 10))
         children = _cut(children, max(_LEAST_ROWS, rows_most // 4))
-        rows_most -= sum(len(each.rows) for each in (workers, moves, children))
+        engine = tuple(_cut(each, max(_LEAST_ROWS, rows_most // 8)) for each in engine)
+        rows_most -= sum(len(each.rows) for each in (workers, moves, children, *engine))
     return View(
         lines=tuple(map(on_one_line, _lines(snapshot, counted))),
         troubles=tuple(map(on_one_line, not_ready(snapshot))),
-        blocks=(workers, _shards(status, known, rows_most), moves, children),
+        blocks=(workers, _shards(status, known, rows_most), moves, children, *engine),
     )
 
 
@@ -220,6 +224,27 @@ def _children(snapshot: Snapshot) -> Block:
         numbers=frozenset({1, 2, 3, 4}),
         empty="no child runs",
     )
+
+
+def _engine(spark: SparkView | None) -> tuple[Block, ...]:
+    """Nothing where there is no engine."""
+    if spark is None:
+        return ()
+    queries = Block(
+        title="Spark queries" if spark.ui is None else f"Spark queries ({on_one_line(spark.ui)})",
+        headings=tuple(map(str.lower, QUERY_HEADINGS)),
+        rows=_fit(map(query_cells, spark.queries)),
+        numbers=frozenset(range(2, len(QUERY_HEADINGS))),
+        empty="none",
+    )
+    shards = Block(
+        title="Shards in Spark",
+        headings=tuple(map(str.lower, SHARD_HEADINGS)),
+        rows=_fit(map(shard_cells, by_lag(spark))),
+        numbers=frozenset(range(1, len(SHARD_HEADINGS))),
+        empty="no shard is connected",
+    )
+    return queries, shards
 
 
 def _fit(rows: Iterator[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:

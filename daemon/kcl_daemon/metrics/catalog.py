@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Final
 
-from kcl_daemon.metrics import kcl, kcl_shards, ours
+from kcl_daemon.metrics import kcl, kcl_shards, ours, spark
 from kcl_daemon.metrics.java_only import JAVA_ONLY
 from kcl_daemon.metrics.metric import OPERATIONS, Family, Metric, Operation
 
@@ -45,7 +45,7 @@ COUNTED: Final[tuple[Operation, ...]] = tuple(
 
 def _families() -> tuple[Family, ...]:
     found = [OPERATIONS, *(each.family for each in (*TOLD, *OWN) if each.family is not None)]
-    return tuple(dict.fromkeys((*found, *ours.FROM_SNAPSHOT)))
+    return tuple(dict.fromkeys((*found, *ours.FROM_SNAPSHOT, *spark.FAMILIES)))
 
 
 FAMILIES: Final[tuple[Family, ...]] = _families()

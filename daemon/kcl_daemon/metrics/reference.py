@@ -39,6 +39,10 @@ with names of its own (`aws.kinesis.client.`); those are not used.
 - `kcl_fleet_*` is what the leader sees (where workers take leases as in 2.x: what each sees). A worker that leads no
   more stops telling it after three minutes.
 - Series of a shard that is not held any more go after a quarter of an hour.
+- `kcl_spark_*` is told by the host that has the Spark engine, each two seconds, for its queries and for all shards that it
+  is fed, also by other hosts (`sparkEngine`): those tell nothing of it, so that sums over hosts count nothing twice. Series
+  go with the query, with the shard's connection and with the engine; of an engine that is silent for 30 seconds all go.
+  What is counted begins anew with each engine process.
 - Some come from the log, as the events are written: {events}.
 - A [dashboard](../packaging/grafana/dashboard.json) for Grafana and [alert rules](../packaging/prometheus/alerts.yml) are
   in `packaging/`.

@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 from kcl_daemon.metrics import ours
 from kcl_daemon.metrics.kcl_shards import SHARD_BEHIND
 from kcl_daemon.metrics.metric import Family, Labels
+from kcl_daemon.metrics.spark_samples import spark_samples
 from kcl_daemon.metrics.totals import Histogram, Totals
 from kcl_daemon.observe.snapshot import ShardView, Snapshot
 
@@ -51,6 +52,8 @@ def samples(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:
             if value is not None:
                 found.append((labels, value))
         yield family, found
+    if snapshot.spark is not None:
+        yield from spark_samples(snapshot.spark)
 
 
 def _of_worker(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from kcl_daemon.observe.spark_view import SparkView
 from kcl_daemon.progress.cause import Cause
 
 __all__ = [
@@ -160,6 +161,7 @@ class Snapshot:
         moves: the last decisions of this worker as leader.
         fleet_age_s: how old `fleet` and `workers` are; None: never read.
         loop_lag_s: by how much the event loop was late when that was last measured, every two seconds.
+        spark: the engine of this host; None: there is none, or it is silent.
     """
 
     application: str
@@ -178,6 +180,7 @@ class Snapshot:
     moves: tuple[MoveView, ...] = ()
     fleet_age_s: float | None = None
     loop_lag_s: float = 0.0
+    spark: SparkView | None = None
 
 
 class SnapshotSource(Protocol):

@@ -24,6 +24,7 @@ from kcl_daemon.observe.snapshot import (
     Snapshot,
     WorkerView,
 )
+from kcl_daemon.observe.spark_view import SparkSource, no_spark
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.progress.board import Watched
 from kcl_daemon.progress.progress import Progress
@@ -45,16 +46,25 @@ class Snapshots:
         worker_id: of the worker.
         clock: for durations.
         log: for what cannot be read.
+        spark: how the engine is, where there is one.
     """
 
     def __init__(
-        self, worker: Worker, *, application: str, worker_id: WorkerId, clock: Clock, log: Log
+        self,
+        worker: Worker,
+        *,
+        application: str,
+        worker_id: WorkerId,
+        clock: Clock,
+        log: Log,
+        spark: SparkSource = no_spark,
     ) -> None:
         self._worker = worker
         self._application = application
         self._worker_id = worker_id
         self._clock = clock
         self._log = log
+        self._spark = spark
         self._began_s = clock.monotonic()
         self._memory = ResidentMemory(clock)
         self._viewer = worker.loops.overview.another()
@@ -88,6 +98,7 @@ class Snapshots:
             moves=tuple(MoveView(now_s - move.at_s, move.key, move.reason) for move in board.moves),
             fleet_age_s=None if overview is None else overview.age_s,
             loop_lag_s=loops.watchdog.loop_lag_s,
+            spark=self._spark(),
         )
 
     async def asked(self) -> Snapshot:

@@ -21,7 +21,7 @@ from kcl_daemon.children.stderr import LineCutter
 from kcl_daemon.ports import Clock, Log
 
 Event = Mapping[str, object]
-_EVENT_BYTES_MOST: Final = 1024 * 1024
+_EVENT_BYTES_MOST: Final = 8 * 1024 * 1024  # figures of thousands of shards
 
 
 class EngineProcess:

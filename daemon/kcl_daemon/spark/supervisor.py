@@ -19,7 +19,9 @@ import anyio
 from kcl_daemon.children.environment import environment_of
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError, KclError
+from kcl_daemon.observe.spark_view import SparkView
 from kcl_daemon.ports import Clock, Log
+from kcl_daemon.spark.figures import EngineFigures
 from kcl_daemon.spark.process import EngineProcess, Event
 from kcl_daemon.spark.wiring import engine_options, uplink_options, with_relays
 
@@ -34,6 +36,7 @@ _STOP_WITHIN_S: Final = 40.0
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 _GOOD_AFTER_S: Final = 300.0
+_ONE_VERSION: Final = "the engine is of another version than the daemon: install both from one package"
 
 
 class Runnable(Protocol):
@@ -89,6 +92,7 @@ class Engine:
         self._worker: Runnable | None = None
         self._asked = False
         self._said = ""
+        self._figures = EngineFigures(clock)
         self.failure: KclError | None = None
 
     def beside(self, worker: Runnable) -> Runnable:
@@ -100,6 +104,10 @@ class Engine:
         if self._asked:
             worker.request_stop()
         return _Beside(worker, self.worker_stops)
+
+    def figures(self) -> SparkView | None:
+        """How its queries and shards are; None: it does not run, or is not heard of."""
+        return self._figures.now()
 
     def worker_stops(self) -> None:
         """The worker begins to stop: nobody must wait for an engine that is not there yet."""
@@ -145,6 +153,7 @@ class Engine:
             return await self._process.listen(lambda event: self._heard(event, log), log)
         finally:
             self._process, self._ready = None, False
+            self._figures.forget()
 
     def _heard(self, event: Event, log: Log) -> None:
         fields = {name: value for name, value in event.items() if name not in {"level", "event"}}
@@ -157,6 +166,10 @@ class Engine:
             self._ready = True
         elif name == "caught_up":
             self._ask_to_stop()
+        elif name == "spark_started":
+            self._figures.shown_at(fields.get("ui"))
+        elif name == "spark_figures" and (problem := self._figures.take(fields)) is not None:
+            log.warning("spark_figures_not_read", error=problem, advice=_ONE_VERSION)
 
     def _judge(self, code: int) -> KclError | None:
         if code == EXIT_REFUSED:
@@ -193,6 +206,10 @@ class NoEngine:
     def beside(self, worker: Runnable) -> Runnable:
         """The worker as it is."""
         return worker
+
+    def figures(self) -> SparkView | None:
+        """Nothing."""
+        return None
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ from kcl_daemon.observe.snapshot import (
     Snapshot,
     WorkerView,
 )
+from kcl_daemon.observe.spark_view import SparkQueryView, SparkShardView, SparkView
 
 HOSTILE = "</script><script>alert(1)</script>\"'&\x00\x1b[31m"
 
@@ -89,6 +90,20 @@ SNAPSHOT = Snapshot(
     workers=(WorkerView("w-1", 2, 44.4, 3.0), WorkerView("w-2", 2, None, None)),
     moves=(MoveView(12.0, "shardId-000000000003", "shardId-3: w-2 -> w-1, cpu 81 % -> 44 %"),),
     fleet_age_s=2.0,
+)
+SPARKING = replace(
+    SNAPSHOT,
+    spark=SparkView(
+        ui="http://127.0.0.1:4040",
+        queries=(
+            SparkQueryView("counts", True, 0, 12, 0.5, 99.6, 200.4, 1.25, 30),
+            SparkQueryView("raw", False, 3, None, 40.0, None, None, None, None),
+        ),
+        shards=(
+            SparkShardView("shardId-000000000001", 0, 1000, 64_000, 1000, 0, 0, 0.0, 0),
+            SparkShardView("shardId-000000000002", 0, 1000, 64_000, 900, 0, 100, 130.0, 6_400),
+        ),
+    ),
 )
 READY = replace(SNAPSHOT, shards=(READING,))
 FOLLOWER = replace(READY, leads=False, leader="w-2", fleet=(), workers=(), moves=(), fleet_age_s=None)
@@ -171,6 +186,42 @@ _leases = st.builds(
 )
 
 
+_engines = st.builds(
+    SparkView,
+    ui=st.none() | _words,
+    queries=st.lists(
+        st.builds(
+            SparkQueryView,
+            name=_words,
+            running=st.booleans(),
+            failures=st.integers(0, 1000),
+            batch=st.none() | st.integers(0, 2**40),
+            since_commit_s=_seconds,
+            input_rows_per_s=st.none() | _seconds,
+            processed_rows_per_s=st.none() | _seconds,
+            batch_s=st.none() | _seconds,
+            state_rows=st.none() | st.integers(0, 2**40),
+        ),
+        max_size=2,
+    ).map(tuple),
+    shards=st.lists(
+        st.builds(
+            SparkShardView,
+            shard_id=_words,
+            behind_ms=st.none() | st.integers(0, 2**40),
+            rows=st.integers(0, 2**50),
+            data_bytes=st.integers(0, 2**50),
+            committed=st.integers(0, 2**50),
+            redelivered=st.integers(0, 2**50),
+            waiting=st.integers(0, 2**50),
+            lag_s=_seconds,
+            spooled_bytes=st.integers(0, 2**50),
+        ),
+        max_size=2,
+    ).map(tuple),
+)
+
+
 def _key(view: ShardView | LeaseView) -> str:
     return view.key
 
@@ -201,6 +252,7 @@ snapshots = st.builds(
     ).map(tuple),
     moves=st.lists(st.builds(MoveView, ago_s=_seconds, key=_words, reason=_words), max_size=2).map(tuple),
     fleet_age_s=st.none() | _seconds,
+    spark=st.none() | _engines,
 )
 """Whatever the types allow, with text that is out for trouble."""
 

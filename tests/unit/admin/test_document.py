@@ -10,7 +10,7 @@ from hypothesis import given
 from kcl_daemon.admin.document import NoStatus, document, status_from
 from kcl_daemon.admin.history import History
 from kcl_daemon.observe.snapshot import Snapshot
-from tests.unit.admin.stage import SNAPSHOT, calmly, many, snapshots
+from tests.unit.admin.stage import SNAPSHOT, SPARKING, calmly, many, snapshots
 
 
 def written(snapshot: Snapshot) -> bytes:
@@ -19,7 +19,7 @@ def written(snapshot: Snapshot) -> bytes:
     return b"".join(document(snapshot, history, now_s=4.0))
 
 
-@pytest.mark.parametrize("snapshot", [SNAPSHOT, many(50)], ids=["all kinds", "many"])
+@pytest.mark.parametrize("snapshot", [SNAPSHOT, SPARKING, many(50)], ids=["all kinds", "an engine", "many"])
 def test_what_is_written_can_be_read(snapshot: Snapshot) -> None:
     status = status_from(written(snapshot))
     assert status.snapshot == snapshot

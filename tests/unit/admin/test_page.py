@@ -15,6 +15,7 @@ from kcl_daemon.admin.history import History
 from kcl_daemon.admin.markup import sparkline
 from kcl_daemon.admin.page import assets, live_part, page
 from kcl_daemon.admin.shards import ROWS_MOST
+from kcl_daemon.admin.spark import SHARDS_MOST
 from kcl_daemon.observe.snapshot import Snapshot
 from tests.unit.admin.stage import (
     CHILD,
@@ -22,6 +23,7 @@ from tests.unit.admin.stage import (
     HOSTILE,
     READING,
     SNAPSHOT,
+    SPARKING,
     calmly,
     many,
     snapshots,
@@ -160,6 +162,29 @@ def test_it_shows_the_fleet_the_shards_the_moves_and_the_children() -> None:
     assert table_of(tree, "children") == [
         ["shardId-000000000001", "4242", "48 MiB", "62 min", "2", "2 lineswarming up\nready"]
     ]
+
+
+def test_it_shows_the_spark_engine_where_there_is_one() -> None:
+    tree = parsed(rendered(SPARKING))
+    assert table_of(tree, "spark") == [
+        ["counts", "running", "12", "0 s ago", "100/s", "200/s", "1.25 s", "30"],
+        ["raw", "failed, starts again", "-", "40 s ago", "-", "-", "-", "-"],
+        ["shardId-000000000002", "1000", "900", "100", "2 min"],
+        ["shardId-000000000001", "1000", "1000", "0", "-"],
+    ]
+    assert "http://127.0.0.1:4040" in "".join(tree.itertext())
+    assert [each.text for each in tree.iter("a") if each.get("href") == "#spark"] == ["Spark"]
+    assert 'id="spark"' not in rendered(SNAPSHOT)
+
+
+def test_of_very_many_shards_those_are_shown_that_wait_longest_for_spark() -> None:
+    assert SPARKING.spark is not None
+    calm, late = SPARKING.spark.shards
+    shards = (*(replace(calm, shard_id=f"s-{number}") for number in range(2 * SHARDS_MOST)), late)
+    tree = parsed(rendered(replace(SPARKING, spark=replace(SPARKING.spark, queries=(), shards=shards))))
+    shown = table_of(tree, "spark")
+    assert len(shown) == SHARDS_MOST
+    assert shown[0][0] == late.shard_id
 
 
 def test_a_worker_that_knows_nothing_yet_says_so() -> None:

@@ -13,7 +13,7 @@ from kcl_daemon.admin.document import FORMAT, Status
 from kcl_daemon.cli.status_rich import renderable
 from kcl_daemon.cli.status_view import plain_lines, spark, view
 from kcl_daemon.observe.snapshot import Snapshot
-from tests.unit.admin.stage import FOLLOWER, READING, SNAPSHOT, calmly, many, snapshots
+from tests.unit.admin.stage import FOLLOWER, READING, SNAPSHOT, SPARKING, calmly, many, snapshots
 
 SHOWN = """\
 billing, worker w-1, kcl-daemon 1.2.3, up for 24 h
@@ -44,6 +44,19 @@ shard                  pid  memory  runs for  restarts  last line of stderr
 shardId-000000000001  4242  48 MiB    62 min         2  ready"""
 
 
+SHOWN_OF_SPARK = """\
+
+Spark queries (http://127.0.0.1:4040):
+query   state                 batch  last commit  rows in  rows done  batch took  rows in state
+counts  running                  12      0 s ago    100/s      200/s      1.25 s             30
+raw     failed, starts again      -     40 s ago        -          -           -              -
+
+Shards in Spark:
+shard                 rows  committed  waiting  oldest waits
+shardId-000000000002  1000        900      100         2 min
+shardId-000000000001  1000       1000        0             -"""
+
+
 def status(snapshot: Snapshot) -> Status:
     samples = [(6.0, 10_000.0), (4.0, 0.0), (2.0, 4_000.0), (0.0, 20_000.0)]
     return Status(FORMAT, snapshot, {READING.key: samples})
@@ -60,6 +73,11 @@ def drawn(snapshot: Snapshot, *, width: int = 200, rows_most: int | None = None)
 
 def test_everything_of_the_page_is_shown_in_lines() -> None:
     assert "\n".join(plain_lines(view(status(SNAPSHOT)))) == SHOWN
+
+
+def test_the_spark_engine_stands_below() -> None:
+    assert "\n".join(plain_lines(view(status(SPARKING)))) == f"{SHOWN}\n{SHOWN_OF_SPARK}"
+    assert "failed, starts again" in drawn(SPARKING)
 
 
 def test_a_worker_that_knows_nothing_yet_says_so() -> None:

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from kcl_daemon.observe.snapshot import Cause, ChildView, ShardView, Snapshot
+from kcl_daemon.observe.spark_view import SparkQueryView, SparkShardView, SparkView
+
+ENGINE = SparkView(
+    ui=None,
+    queries=(
+        SparkQueryView("counts", True, 1, 12, 0.5, 100.0, 200.0, 1.25, 30),
+        SparkQueryView("raw", False, 6, None, 40.0, None, None, None, None),
+    ),
+    shards=(SparkShardView("shardId-000000000001", 0, 1000, 64_000, 900, 3, 100, 2.5, 6_400),),
+)
 
 
 def shard(
@@ -27,7 +37,7 @@ def shard(
     )
 
 
-def snapshot(*shards: ShardView) -> Snapshot:
+def snapshot(*shards: ShardView, spark: SparkView | None = None) -> Snapshot:
     return Snapshot(
         application='the "app"',
         worker_id="w-1",
@@ -40,4 +50,5 @@ def snapshot(*shards: ShardView) -> Snapshot:
         leaderless_s=None,
         renewed_s=1.0,
         shards=shards,
+        spark=spark,
     )

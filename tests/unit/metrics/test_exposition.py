@@ -17,7 +17,7 @@ from kcl_daemon.metrics.catalog import FAMILIES, OWN, TOLD
 from kcl_daemon.metrics.exposition import Exposition
 from kcl_daemon.metrics.metric import OPERATIONS, Kind
 from kcl_daemon.observe.snapshot import Snapshot
-from tests.unit.metrics.snapshots import shard, snapshot
+from tests.unit.metrics.snapshots import ENGINE, shard, snapshot
 from tests.unit.metrics.stage import Gathered
 
 OPEN = "application/openmetrics-text; version=1.0.0"
@@ -52,7 +52,7 @@ def ours_of(families: Iterable[Parsed]) -> dict[str, Parsed]:
 
 @pytest.mark.parametrize("accept", ["", OPEN])
 def test_all_families_are_there_as_the_list_has_them(accept: str) -> None:
-    text = text_of(everything(), snapshot(shard(1)), accept)
+    text = text_of(everything(), snapshot(shard(1), spark=ENGINE), accept)
     families = ours_of(parsed(text, accept))
 
     assert set(families) == {family.name for family in FAMILIES}
@@ -115,6 +115,33 @@ def test_a_snapshot_tells_of_each_shard() -> None:
     assert values("kcl_child_resident_memory_bytes") == [({"shard_id": SHARD}, 2.0**20)]
     who = {"worker_id": "w-1", "application": 'the "app"', "version": "1.2.3"}
     assert values("kcl_worker") == [(who, 1.0)]
+
+
+def test_an_engine_tells_of_its_queries_and_shards_while_it_is_there() -> None:
+    families = ours_of(parsed(text_of(Gathered(), snapshot(spark=ENGINE))))
+    told = {
+        name.removeprefix("kcl_spark_"): [(*sample.labels.values(), sample.value) for sample in found.samples]
+        for name, found in families.items()
+        if name.startswith("kcl_spark_")
+    }
+    assert told == {
+        "query_running": [("counts", 1.0), ("raw", 0.0)],
+        "query_failures": [("counts", 1.0), ("raw", 6.0)],
+        "query_batch": [("counts", 12.0)],  # what is not known has no series
+        "query_since_commit_seconds": [("counts", 0.5), ("raw", 40.0)],
+        "query_input_rate": [("counts", 100.0)],
+        "query_processed_rate": [("counts", 200.0)],
+        "query_batch_duration_seconds": [("counts", 1.25)],
+        "query_state_rows": [("counts", 30.0)],
+        "shard_rows": [(SHARD, 1000.0)],
+        "shard_bytes": [(SHARD, 64_000.0)],
+        "shard_committed_rows": [(SHARD, 900.0)],
+        "shard_redelivered_rows": [(SHARD, 3.0)],
+        "shard_waiting_rows": [(SHARD, 100.0)],
+        "shard_lag_seconds": [(SHARD, 2.5)],
+        "shard_spooled_bytes": [(SHARD, 6_400.0)],
+    }
+    assert "kcl_spark" not in text_of(Gathered(), snapshot())
 
 
 def test_the_process_tells_of_itself() -> None:
