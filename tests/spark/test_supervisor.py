@@ -146,6 +146,7 @@ async def test_figures_are_there_while_the_engine_runs_and_go_with_it() -> None:
     ).replace("import sys; sys.stdin.readline();", "import sys;")
     each = engine(code, log)
     assert each.figures() is None
+    view = None
     async with anyio.create_task_group() as group:
         group.start_soon(each.run)
         while not told(log, "engine_ready"):
