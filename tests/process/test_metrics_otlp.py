@@ -17,7 +17,7 @@ from kcl_daemon.metrics import kcl, kcl_shards, ours
 from kcl_daemon.metrics.otlp import OtlpExport
 from kcl_daemon.system import SystemClock
 from tests.unit.fakes import MemoryLog
-from tests.unit.metrics.snapshots import shard, snapshot
+from tests.unit.metrics.snapshots import ENGINE, shard, snapshot
 from tests.unit.metrics.stage import Gathered
 
 
@@ -56,7 +56,7 @@ def _collector() -> Generator[str, None, None]:
 
 
 def export(url: str, gathered: Gathered, log: MemoryLog) -> OtlpExport:
-    seen = snapshot(shard(1), shard(2))
+    seen = snapshot(shard(1), shard(2), spark=ENGINE)
     return OtlpExport(
         url,
         who={"kcl.application": "app", "service.instance.id": "w-1"},
@@ -105,6 +105,8 @@ def test_a_collector_gets_sums_gauges_and_histograms_with_their_labels(url: str)
     assert 0 < point.start_time_unix_nano <= point.time_unix_nano
     assert metrics["kcl.retrieval_held"].gauge.data_points[0].as_double == 5.0
     assert len(metrics["kcl.shard_idle"].gauge.data_points) == 2
+    assert metrics["kcl.spark_query_batch"].gauge.data_points[0].as_double == 12.0
+    assert metrics["kcl.spark_shard"].sum.data_points[0].as_double == 64_000.0
     duration = metrics["kcl.operation_duration"]
     assert duration.unit == "s"
     (times,) = duration.histogram.data_points

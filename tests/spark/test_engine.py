@@ -13,7 +13,7 @@ import pytest
 from kcl_spark.engine import EXIT_PIPELINE, EXIT_REFUSED
 from kcl_spark.positions import START
 from tests.spark.crashes import hold_at
-from tests.spark.daemon import BASE, Daemon, Relay, Shard, wait_for
+from tests.spark.daemon import BASE, Daemon, EngineProcess, Relay, Shard, wait_for
 
 WITHIN_S = 240
 
@@ -35,6 +35,14 @@ def newest_rows(folder: Path) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def newest_figures(engine: EngineProcess) -> dict[str, Any]:
+    return next(each for each in reversed(engine.events) if each["event"] == "spark_figures")
+
+
+def open_shards(daemon: Daemon) -> set[str]:
+    return {shard.shard_id for shard in daemon.shards if not shard.ends}
+
+
 def test_windows_over_a_reshard_are_those_of_a_batch_computation(tmp_path: Path) -> None:
     parent = Shard("shardId-000000000000", 3_000, ends=True)
     with prepared(tmp_path, parent, Shard("shardId-000000000001", 2_000)) as daemon:
@@ -45,9 +53,13 @@ def test_windows_over_a_reshard_are_those_of_a_batch_computation(tmp_path: Path)
         daemon.shards.append(child)
         daemon.relays.append(Relay(daemon, child))
         wait_for(daemon.is_done, WITHIN_S)
+        engine = daemon.engine
+        assert engine is not None
+        wait_for(lambda: newest_figures(engine)["shards"].keys() == open_shards(daemon), WITHIN_S)
+        assert newest_figures(engine)["queries"]["windows"]["state_rows"] > 0
         daemon.drain()
-        assert daemon.engine is not None
-        assert daemon.engine.stop() == 0
+        wait_for(lambda: newest_figures(engine)["shards"] == {}, WITHIN_S)
+        assert engine.stop() == 0
         expected = Counter(
             (number // 1000, shard.shard_id) for shard in daemon.shards for number in range(shard.count)
         )
