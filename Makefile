@@ -51,6 +51,7 @@ test: lint types imports
 
 prove: $(VENV)/dev.stamp
 	$(PYTEST) -m prove --timeout 3600 $(PYTEST_ARGS)
+	$(PYTEST) -m 'not prove and not peer' --hypothesis-profile prove $(SIDE_BY_SIDE) tests/unit tests/contract
 	$(BIN)/python -m tests.simulator --scenario all --seeds $(SEEDS) --first $(FIRST) --jobs 2
 
 PEERS := build/peers

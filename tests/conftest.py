@@ -1,8 +1,17 @@
-"""Fixtures of every tier."""
+"""Fixtures of every tier, and how property tests look for examples."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The machine may stand still for seconds in the middle of an example, or while one is drawn: neither says anything about
+# the rule. Every day the same examples, so that a run judges the change and not its luck; `make prove` draws new ones.
+settings.register_profile(
+    "every-day", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("prove", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("every-day")
 
 
 @pytest.fixture
