@@ -10,7 +10,7 @@ from kcl_daemon.ports import Child
 from tests.contract.children_backends import BACKENDS, ChildrenBackend, Program
 from tests.process.children.support import SHARD, drained, receive_line
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 MEGABYTE = 1_000_000
 

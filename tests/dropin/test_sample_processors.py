@@ -21,7 +21,7 @@ from tests.dropin.resharding import QUICK, is_finished, open_shards, split
 from tests.process.daemon import Application, Daemon, application, run_daemon, wait_until
 from tests.process.local import Local
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 SAMPLES: Final = ROOT / "clients" / "samples"
 SOURCES: Final = {"node": "consumer.js", "go": "main.go", "shell": "consumer.sh"}

@@ -26,7 +26,7 @@ from tests.dropin.samples import SAMPLES, uncommented
 from tests.process.daemon import ROOT, Application, Daemon, application, run_daemon, wait_until
 from tests.process.local import Local
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 PROGRAM: Final = Path(sysconfig.get_path("scripts")) / "kcl-daemon"
 BY_NAME: Final = {library.name: library for library in LIBRARIES}

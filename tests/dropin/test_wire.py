@@ -15,7 +15,7 @@ from tests.dropin.resharding import QUICK, split
 from tests.process.daemon import Application, application, wait_until
 from tests.process.local import Local
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 KEYS: Final = ("plain", 'a "quote" and a \\', "\u00e9\U0001f600\u2028\u2029", "<&>/")
 PAYLOADS: Final = (b"", b"\xff\xfe\x00", b"x" * (1024 * 1024 - 256))

@@ -13,7 +13,7 @@ from tests.page.looking import looking
 from tests.unit.admin.serving import Served, serving
 from tests.unit.admin.stage import CHILD, HOSTILE, READING, SNAPSHOT, Standing, many
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 FIRST_PAINT_MS: Final = 200
 LOADS: Final = 3

@@ -9,7 +9,7 @@ import pytest
 from tests.process import test_reshard_process as reshard
 from tests.process.local import Local
 
-pytestmark = [pytest.mark.peer, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
 
 
 def test_two_daemons_follow_four_generations_and_repeat_nothing(local: Local, tmp_path: Path) -> None:

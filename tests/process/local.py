@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_kinesis import KinesisClient
 
-_END_S = 10
+_END_S = 60
 # One try for each call, so that a test sees what the endpoint answered.
-_ONE_TRY = Config(retries={"total_max_attempts": 1}, read_timeout=20, connect_timeout=5)
+_ONE_TRY = Config(retries={"total_max_attempts": 1}, read_timeout=60, connect_timeout=60)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tests.process.daemon import PROCESSORS, Application, Daemon, application, r
 from tests.process.local import Local, local_process
 from tests.process.processors.misbehaving import BAD_SHARD, HEALED, LONG_LINE_BYTES
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 
 CAREFUL: Final = f"{PROCESSORS}.careful"
 MISBEHAVING: Final = f"{PROCESSORS}.misbehaving"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Attributes = dict[str, AttributeValueTypeDef]
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 
 CAREFUL: Final = f"{PROCESSORS}.careful"
 QUICK: Final = {"idleTimeBetweenReadsInMillis": 200, "failoverTimeMillis": 2000}

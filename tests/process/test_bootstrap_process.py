@@ -13,7 +13,7 @@ from kcl_local.demo.clock import monotonic_s
 from tests.process.daemon import PROCESSORS, application
 from tests.process.local import Local
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 SHARDS: Final = 5000
 BOOTSTRAP_MOST_S: Final = 30.0

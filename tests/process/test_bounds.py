@@ -17,7 +17,7 @@ from kcl_local.demo.clock import monotonic_s
 from tests.process.daemon import PROCESSORS, Application, application, wait_until
 from tests.process.local import Local
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 
 CAREFUL: Final = f"{PROCESSORS}.careful"
 SHARDS: Final = 4

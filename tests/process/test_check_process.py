@@ -11,7 +11,7 @@ import pytest
 from tests.process.daemon import PROCESSORS, Application, application
 from tests.process.local import Local
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 CAREFUL = f"{PROCESSORS}.careful"
 

@@ -20,6 +20,7 @@ from tests.process.children.support import (
     RecordingLog,
     children_of,
     command,
+    descriptors_in_use,
     drained,
     ended,
     is_gone,
@@ -27,7 +28,7 @@ from tests.process.children.support import (
     receive_line,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -192,7 +193,7 @@ async def test_a_child_reaped_by_somebody_else_has_an_unknown_status_and_gets_no
 
 
 async def test_a_cancelled_aclose_returns_only_when_all_is_done() -> None:
-    before = open_descriptors()
+    before = descriptors_in_use()
     async with children_of(command("stubborn")) as children:
         child = await children.start(SHARD)
         with CancelScope() as scope:
@@ -232,7 +233,7 @@ async def test_a_stopped_child_can_be_closed() -> None:
 
 
 async def test_a_cancelled_start_starts_nothing() -> None:
-    before = open_descriptors()
+    before = descriptors_in_use()
     async with children_of(command("echo")) as children:
         with CancelScope() as scope:
             scope.cancel()
@@ -242,7 +243,7 @@ async def test_a_cancelled_start_starts_nothing() -> None:
 
 
 async def test_cancelling_everything_right_after_a_start_leaves_nothing() -> None:
-    before = open_descriptors()
+    before = descriptors_in_use()
     pid = 0
     with CancelScope() as scope:
         async with children_of(command("stubborn")) as children:
@@ -253,7 +254,7 @@ async def test_cancelling_everything_right_after_a_start_leaves_nothing() -> Non
 
 
 async def test_cancelling_everything_while_all_wait_leaves_nothing() -> None:
-    before = open_descriptors()
+    before = descriptors_in_use()
     pid = 0
     async with create_task_group() as tasks:
 
@@ -274,7 +275,7 @@ async def test_cancelling_everything_while_all_wait_leaves_nothing() -> None:
 
 
 async def test_fifty_children_leave_no_zombie_and_no_descriptor() -> None:
-    before = open_descriptors()
+    before = descriptors_in_use()
     async with children_of(("/bin/cat",)) as children:
         started = [await children.start(SHARD) for _ in range(50)]
         for number, child in enumerate(started):
@@ -289,7 +290,7 @@ async def test_fifty_children_leave_no_zombie_and_no_descriptor() -> None:
 
 
 async def test_children_nobody_closed_are_closed_with_the_context() -> None:
-    before = open_descriptors()
+    before = descriptors_in_use()
     async with children_of(command("stubborn")) as children:
         started = [await children.start(SHARD) for _ in range(5)]
         await started[0].aclose()
@@ -310,7 +311,7 @@ async def test_an_error_of_the_body_ends_the_children_and_passes_as_it_is() -> N
 async def test_a_process_that_survives_kill_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kcl_daemon.children.process._KILL_PATIENCE_S", 0.05)
     log = RecordingLog()
-    before = open_descriptors()
+    before = descriptors_in_use()
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         # Of a process that is not reaped; the guard, which is told to let go, may end it before that is noticed.
         warnings.simplefilter("ignore", ResourceWarning)

@@ -16,7 +16,7 @@ from kcl_daemon.errors import ChildStartFailed
 from kcl_daemon.system import SystemClock
 from tests.process.children.support import SHARD, RecordingLog, drained
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 AS_ROOT = os.geteuid() == 0
 SHOWS = (

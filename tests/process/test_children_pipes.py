@@ -11,7 +11,7 @@ from kcl_daemon.errors import ChildExited
 from kcl_daemon.ports import Child
 from tests.process.children.support import SHARD, children_of, command, receive_line
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 MEGABYTE = 1024 * 1024
 

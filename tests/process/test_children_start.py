@@ -15,9 +15,15 @@ import pytest
 from kcl_daemon.children.start import find_program
 from kcl_daemon.errors import ChildStartFailed
 from kcl_daemon.ports import StreamRef
-from tests.process.children.support import SHARD, children_of, drained, open_descriptors
+from tests.process.children.support import (
+    SHARD,
+    children_of,
+    descriptors_in_use,
+    drained,
+    open_descriptors,
+)
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -53,7 +59,7 @@ async def output_of(*argv: str) -> bytes:
 
 async def failure_of(*argv: str) -> str:
     """Why a program cannot be started; nothing may be left behind."""
-    before = open_descriptors()
+    before = descriptors_in_use()
     async with children_of(argv) as children:
         with pytest.raises(ChildStartFailed) as raised:
             await children.start(SHARD)

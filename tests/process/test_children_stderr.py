@@ -15,7 +15,7 @@ from kcl_daemon.children.stderr import LINE_BYTES_MOST, TAIL_LINES, LineCutter
 from kcl_daemon.ports import Child
 from tests.process.children.support import SHARD, RecordingLog, children_of, command, receive_line
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 MEGABYTE = 1024 * 1024
 

@@ -30,7 +30,7 @@ from kcl_protocol.messages import (
     Status,
 )
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 DEADLINE_S = 30
 INITIALIZE = Initialize("shardId-0", "TRIM_HORIZON", 0)

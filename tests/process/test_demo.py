@@ -23,7 +23,7 @@ from kcl_local.demo.processes import Processes, Running, log_tail
 from kcl_local.demo.producer import Pace
 from kcl_local.demo.stage import LOOK_EVERY_S, Stage, stage
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 GONE_WITHIN_S: Final = 15.0
 SHORT: Final = ("--records", "3000", "--rate", "1000", "--shards", "3", "--plain")

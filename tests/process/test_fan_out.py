@@ -17,7 +17,7 @@ from tests.process.daemon import PROCESSORS, Application, application, wait_unti
 from tests.process.local import Local, local_process
 from tests.unit.transport.gateway import gateway
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 
 CAREFUL: Final = f"{PROCESSORS}.careful"
 QUICK: Final = {"failoverTimeMillis": 2000}

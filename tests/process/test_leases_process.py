@@ -14,7 +14,7 @@ import pytest
 from tests.process.daemon import PROCESSORS, Application, application, wait_until
 from tests.process.local import Local
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 
 CAREFUL: Final = f"{PROCESSORS}.careful"
 QUICK: Final = {"idleTimeBetweenReadsInMillis": 200, "failoverTimeMillis": 2000}

@@ -12,7 +12,7 @@ import pytest
 from tests.process.daemon import run_daemon
 from tests.process.local import Local, kinesis_client
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 
 CONSUMER = """\
 import logging, os, sys

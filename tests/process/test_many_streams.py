@@ -12,7 +12,7 @@ import pytest
 from tests.process.daemon import PROCESSORS, Application, application, wait_until
 from tests.process.local import Local
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 
 OF_STREAMS: Final = f"{PROCESSORS}.of_streams"
 SHARD: Final = "shardId-000000000000"

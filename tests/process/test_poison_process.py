@@ -14,7 +14,7 @@ import pytest
 from tests.process.daemon import PROCESSORS, Application, application, wait_until
 from tests.process.local import Local
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 POISONED: Final = f"{PROCESSORS}.poisoned"
 SHARD: Final = "shardId-000000000000"

@@ -15,7 +15,7 @@ from tests.process.local import Local
 if TYPE_CHECKING:
     from mypy_boto3_kinesis.type_defs import ShardTypeDef
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 
 CAREFUL: Final = f"{PROCESSORS}.careful"
 RESHARD: Final = {

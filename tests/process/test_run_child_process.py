@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from kcl_daemon.cli import main
 from kcl_local.demo.ledger import DIRECTORY_VARIABLE, LedgerReader
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 CAREFUL = (sys.executable, "-m", "tests.process.processors.careful")
 SILENT = ("/bin/sh", "-c", "cat > /dev/null")

@@ -21,7 +21,7 @@ from tests.unit.retrieval.registry import CLICKS, framed
 if TYPE_CHECKING:
     from mypy_boto3_glue import GlueClient
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 
 UNKNOWN: Final = CLICKS
 AVRO: Final = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}

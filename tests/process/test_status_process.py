@@ -18,7 +18,7 @@ from tests.process.daemon import wait_until
 from tests.unit.admin.serving import serving
 from tests.unit.admin.stage import READY, Standing
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 
 LINES, COLUMNS = 60, 160
 LOADED_LATER: Final = ("h11", "kcl_daemon.cli.status", "kcl_daemon.admin.server", "kcl_daemon.admin.page")

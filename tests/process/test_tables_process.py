@@ -10,7 +10,7 @@ import pytest
 from tests.process.daemon import PROCESSORS, Application, application, wait_until
 from tests.process.local import Local
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 CAREFUL: Final = f"{PROCESSORS}.careful"
 FLEET: Final = {
