@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.process.daemon import Application, wait_until
+from tests.process.daemon import FAILOVER_MS, Application, wait_until
 
 QUICK: Final = {
-    "failoverTimeMillis": 2000,
+    "failoverTimeMillis": FAILOVER_MS,
     "leaderLeaseMillis": 3000,
     "leaderHeartbeatMillis": 500,
     "workerMetricsReporterFreqInMillis": 500,

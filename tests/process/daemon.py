@@ -37,6 +37,9 @@ WITHIN_S: Final = 90.0
 END_WITHIN_S: Final = 60.0
 GONE_WITHIN_S: Final = 60.0
 POLL_S: Final = 0.02
+# A third of the fail-over time is what a call on a lease may take, and all of it what a daemon may stand still without losing
+# its leases: less than this is too little on a busy machine for tests in which nothing may come twice.
+FAILOVER_MS: Final = 6000
 
 
 def wait_until(holds: Callable[[], bool], what: str | Callable[[], str], within_s: float = WITHIN_S) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.process.daemon import PROCESSORS, Application, Daemon, application, wait_until
+from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, Daemon, application, wait_until
 from tests.process.local import Local
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)
 
 CAREFUL: Final = f"{PROCESSORS}.careful"
-QUICK: Final = {"idleTimeBetweenReadsInMillis": 200, "failoverTimeMillis": 2000}
+QUICK: Final = {"idleTimeBetweenReadsInMillis": 200, "failoverTimeMillis": FAILOVER_MS}
 SOUND: Final = "shardId-000000000000"
 # What is wrong with the row of which shard: an attribute is gone, or of another type or meaning.
 DAMAGE: Final[dict[str, tuple[str, AttributeValueTypeDef | None]]] = {

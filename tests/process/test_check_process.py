@@ -25,7 +25,7 @@ def check(app: Application, file: str, *words: str) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=90,
     )
 
 

@@ -32,7 +32,7 @@ from kcl_protocol.messages import (
 
 pytestmark = pytest.mark.timeout(300)
 
-DEADLINE_S = 30
+DEADLINE_S = 90
 INITIALIZE = Initialize("shardId-0", "TRIM_HORIZON", 0)
 BATCH = ProcessRecords([Record("YQ==", "a", "1"), Record("Yg==", "b", "2")], 0)
 STORED = CheckpointAnswer(None, None, None)

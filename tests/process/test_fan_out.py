@@ -13,14 +13,14 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from h2.errors import ErrorCodes
 
-from tests.process.daemon import PROCESSORS, Application, application, wait_until
+from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, application, wait_until
 from tests.process.local import Local, local_process
 from tests.unit.transport.gateway import gateway
 
 pytestmark = pytest.mark.timeout(300)
 
 CAREFUL: Final = f"{PROCESSORS}.careful"
-QUICK: Final = {"failoverTimeMillis": 2000}
+QUICK: Final = {"failoverTimeMillis": FAILOVER_MS}
 FIRST: Final = "shardId-000000000000"
 
 
@@ -35,12 +35,12 @@ def order_fault(local: Local, **fault: object) -> None:
     request = urllib.request.Request(
         f"{local.kinesis_url}/_local/faults", data=json.dumps(fault).encode(), method="POST"
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status == 204
 
 
 def calls(local: Local) -> dict[str, int]:
-    with urllib.request.urlopen(f"{local.kinesis_url}/_local/calls", timeout=10) as answer:
+    with urllib.request.urlopen(f"{local.kinesis_url}/_local/calls", timeout=60) as answer:
         counted: dict[str, int] = json.load(answer)
     return counted
 
@@ -49,7 +49,7 @@ def put_and_wait(app: Application, times: int, *, but: str = "") -> None:
     """Write to all open shards and wait for it, so many times; one of those that were written to has ended."""
     for _ in range(times):
         app.put(5)
-        app.wait_done(set(app.last_written) - {but}, within_s=40.0)
+        app.wait_done(set(app.last_written) - {but}, within_s=90.0)
 
 
 def test_shards_are_subscribed_to_through_cuts_and_a_split(own_local: Local, tmp_path: Path) -> None:
@@ -62,7 +62,8 @@ def test_shards_are_subscribed_to_through_cuts_and_a_split(own_local: Local, tmp
             daemon.wait_for("consumer_registered")
             put_and_wait(app, 3)
             app.kinesis.split_shard(StreamName="pushed", ShardToSplit=FIRST, NewStartingHashKey="7")
-            wait_until(lambda: len(app.rows()) == 4, "the child shards have leases")
+            # Not that there are four: the one that was split may be finished and cleared away by now.
+            wait_until(lambda: len(app.rows().keys() - {FIRST}) == 3, "the child shards have leases")
             put_and_wait(app, 2, but=FIRST)
             assert daemon.named("subscription_broken")
             assert not daemon.named("fan_out_impossible")

@@ -13,17 +13,15 @@ from typing import Final
 import pytest
 
 from kcl_local.demo.clock import monotonic_s
-from tests.process.daemon import PROCESSORS, Application, Daemon, application, wait_until
+from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, Daemon, application, wait_until
 from tests.process.local import Local
 
 pytestmark = pytest.mark.timeout(300)
 
 CAREFUL: Final = f"{PROCESSORS}.careful"
 SHARDS: Final = 4
-FAILOVER_S: Final = 2.0
-# Timings of a fleet that is quick to notice; the proportions are those of the defaults.
 FLEET: Final = {
-    "failoverTimeMillis": int(FAILOVER_S * 1000),
+    "failoverTimeMillis": FAILOVER_MS,
     "leaderLeaseMillis": 3000,
     "leaderHeartbeatMillis": 500,
     "workerMetricsReporterFreqInMillis": 500,
@@ -32,9 +30,10 @@ FLEET: Final = {
     "leaseAssignmentStrategy": "LEASE_COUNT_BASED",
 }
 LOAD_PERIOD_S: Final = 0.1
-SHARED_WITHIN_S: Final = 15.0
-LEFT_WITHIN_S: Final = 5.0
-KILLED_WITHIN_S: Final = 12.0
+# For hangs. How quick a fleet is, `tests/benchmarks/test_fleet.py` holds it to, in virtual time; here it is printed.
+SHARED_WITHIN_S: Final = 90.0
+LEFT_WITHIN_S: Final = 90.0
+KILLED_WITHIN_S: Final = 90.0
 Record = Callable[[str, object], None]
 
 

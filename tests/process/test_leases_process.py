@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import pytest
 
-from tests.process.daemon import PROCESSORS, Application, application, wait_until
+from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, application, wait_until
 from tests.process.local import Local
 
 pytestmark = pytest.mark.timeout(300)
 
 CAREFUL: Final = f"{PROCESSORS}.careful"
-QUICK: Final = {"idleTimeBetweenReadsInMillis": 200, "failoverTimeMillis": 2000}
+QUICK: Final = {"idleTimeBetweenReadsInMillis": 200, "failoverTimeMillis": FAILOVER_MS}
 SHARDS: Final = 4
 
 
@@ -76,7 +76,7 @@ def test_a_daemon_at_work_is_listed_and_explained(
 def test_a_dead_worker_shows_by_watching_and_looking_writes_nothing(local: Local, tmp_path: Path) -> None:
     with application(local, tmp_path, "leases-dead", shards=SHARDS) as app:
         app.put(1)
-        with app.daemon(CAREFUL, QUICK) as daemon:
+        with app.daemon(CAREFUL, {**QUICK, "failoverTimeMillis": 2000}) as daemon:
             app.wait_done()
             daemon.process.kill()
             daemon.end()

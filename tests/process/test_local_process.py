@@ -62,7 +62,7 @@ def test_a_shell_can_evaluate_what_it_prints() -> None:
                 stdin=endpoints.stdout,
                 capture_output=True,
                 text=True,
-                timeout=20,
+                timeout=60,
                 check=True,
             )
         finally:
@@ -104,9 +104,9 @@ def test_a_signal_ends_it_well(number: signal.Signals) -> None:
         assert process.stderr is not None
         assert process.stdout.readline().startswith(b"AWS_ENDPOINT_URL_KINESIS=http://127.0.0.1:")
         process.send_signal(number)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
         assert process.stderr.read() == b""
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from kcl_local.demo.clock import monotonic_s
-from tests.process.daemon import PROCESSORS, Application, Daemon, application, wait_until
+from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, Daemon, application, wait_until
 from tests.process.local import Local
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(300)
 
 CAREFUL: Final = f"{PROCESSORS}.careful"
 RESHARD: Final = {
-    "failoverTimeMillis": 2000,
+    "failoverTimeMillis": FAILOVER_MS,
     "leaderLeaseMillis": 3000,
     "leaderHeartbeatMillis": 500,
     "workerMetricsReporterFreqInMillis": 500,
@@ -30,7 +30,7 @@ RESHARD: Final = {
     "garbageLeaseCleanupIntervalMillis": 2000,
     "leasesRecoveryAuditorExecutionFrequencyMillis": 500,
 }
-THROUGH_WITHIN_S: Final = 40.0
+THROUGH_WITHIN_S: Final = 90.0
 
 
 def open_shards(app: Application) -> list[ShardTypeDef]:

@@ -112,17 +112,21 @@ def test_a_recorded_conversation_can_be_replayed_and_differences_are_found(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
-    [(FAILING, "ended"), (SILENT, "no answer within 0.3 s"), (("/no/such",), "no such file")],
+    ("command", "timeout", "said"),
+    [
+        (FAILING, "60", "ended"),  # in its own time: a shell has to start
+        (SILENT, "0.3", "no answer within 0.3 s"),
+        (("/no/such",), "0.3", "no such file"),
+    ],
 )
 def test_a_replay_ends_with_a_child_that_does_not_answer(
-    tmp_path: Path, command: tuple[str, ...], said: str
+    tmp_path: Path, command: tuple[str, ...], timeout: str, said: str
 ) -> None:
     tape = tmp_path / "tape.jsonl"
     tape.write_text(
         '{"about":"x","ends":"over"}\n{"from":"daemon","line":"{}"}\n'
         '{"from":"child","line":"{\\"action\\":\\"status\\",\\"responseFor\\":\\"initialize\\"}"}\n'
     )
-    done = invoke("replay", str(tape), "--timeout", "0.3", "--", *command)
+    done = invoke("replay", str(tape), "--timeout", timeout, "--", *command)
     assert done.exit_code == 1
     assert said in done.stderr

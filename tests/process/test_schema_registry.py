@@ -13,7 +13,7 @@ import boto3
 import fastavro
 import pytest
 
-from tests.process.daemon import PROCESSORS, Application, application, wait_until
+from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, application, wait_until
 from tests.process.local import Local, local_process
 from tests.unit.retrieval.aggregates import aggregate
 from tests.unit.retrieval.registry import CLICKS, framed
@@ -25,7 +25,11 @@ pytestmark = pytest.mark.timeout(300)
 
 UNKNOWN: Final = CLICKS
 AVRO: Final = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
-QUICK: Final = {"retrievalMode": "POLLING", "idleTimeBetweenReadsInMillis": 200, "failoverTimeMillis": 2000}
+QUICK: Final = {
+    "retrievalMode": "POLLING",
+    "idleTimeBetweenReadsInMillis": 200,
+    "failoverTimeMillis": FAILOVER_MS,
+}
 
 
 @pytest.fixture(name="local", scope="module")

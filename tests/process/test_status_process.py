@@ -51,10 +51,10 @@ def test_top_shows_what_changes_until_it_is_interrupted() -> None:
                 source.snapshot = replace(source.snapshot, shards=(replace(shard, stalled=True),))
                 wait_until(lambda: b"holds 1 shard, 1 stalled." in said, "what has changed")
                 process.send_signal(signal.SIGINT)
-                assert process.wait(20) == 0
+                assert process.wait(60) == 0
             finally:
                 process.kill()
-                reader.join(20)
+                reader.join(60)
                 os.close(ours)
     assert b"\x1b[?1049h" in said, "it has a screen of its own"
     assert b"\x1b[?1049l" in said, "and leaves it"

@@ -31,6 +31,11 @@ def tables_of(app: Application) -> set[str]:
     }
 
 
+def kinds(app: Application) -> set[str | None]:
+    """What kinds of rows the lease table has."""
+    return {row.get("entityType", {}).get("S") for row in app.rows().values()}
+
+
 @pytest.mark.parametrize(
     ("layout", "tables"),
     [("separate", {"", "-WorkerMetricStats", "-CoordinatorState"}), ("single", {""})],
@@ -64,8 +69,8 @@ def test_a_layout_that_exists_wins_over_the_default(local: Local, tmp_path: Path
         with app.daemon(CAREFUL, {**FLEET, "metadataTableLayout": "single"}, worker="w-1") as first:
             app.put(2)
             app.wait_done()
-            kinds = {row.get("entityType", {}).get("S") for row in app.rows().values()}
-            assert kinds == {"LEASE", "LEADER", "WORKER_METRIC_STATS", "CLIENT_VERSION_MIGRATION"}
+            wanted = {"LEASE", "LEADER", "WORKER_METRIC_STATS", "CLIENT_VERSION_MIGRATION"}
+            wait_until(lambda: kinds(app) == wanted, lambda: f"kinds of rows: {kinds(app)}")
             with app.daemon(CAREFUL, FLEET, worker="w-2") as second:
                 chosen = second.wait_for("table_layout_chosen")
                 assert (chosen["layout"], bool(chosen["reason"])) == ("single", True)
