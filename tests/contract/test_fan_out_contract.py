@@ -48,7 +48,7 @@ async def registered(account: FanOutAccount) -> str:
 
 
 async def event(subscription: Subscription) -> Pushed:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         pushed = await subscription.next()
     assert pushed is not None, "the subscription has ended"
     return pushed
@@ -110,7 +110,7 @@ async def test_an_idle_subscription_tells_where_to_go_on_and_ends(account: FanOu
         idle = await event(subscription)
         assert (len(idle.payload), idle.child_shards) == (0, ())
         account.wait(295)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             assert await subscription.next() is None
     account.put(b"a")
     after = ReadFrom(IteratorKind.AFTER_SEQUENCE_NUMBER, sequence_number=idle.continuation)
@@ -142,7 +142,7 @@ async def test_a_subscription_is_protected_and_then_taken_over(account: FanOutAc
                 pass
         account.wait(5)
         async with account.fan_out.subscribe(arn, FIRST, LATEST) as newer:
-            with pytest.raises(SubscriptionTaken), anyio.fail_after(10):
+            with pytest.raises(SubscriptionTaken), anyio.fail_after(60):
                 while True:
                     await older.next()
             account.put(b"a")
@@ -158,7 +158,7 @@ async def test_what_does_not_exist_is_told(account: FanOutAccount) -> None:
             pass
     async with account.fan_out.subscribe(arn, FIRST, OLDEST) as subscription:
         account.model.handle("DeregisterStreamConsumer", {"ConsumerARN": arn})
-        with pytest.raises(StreamNotFound), anyio.fail_after(10):
+        with pytest.raises(StreamNotFound), anyio.fail_after(60):
             await subscription.next()
     assert await account.fan_out.describe_consumer(arn) is None
     account.wait(6)
@@ -192,7 +192,7 @@ async def test_a_stream_that_breaks_off_over_http_gives_what_came_before(
         account.model.troubles.add("SubscribeToShard", Trouble(kind, event=1))
         async with account.fan_out.subscribe(arn, FIRST, OLDEST) as subscription:
             assert data(await event(subscription)) == ["YQ=="]
-            with pytest.raises(Unavailable), anyio.fail_after(10):
+            with pytest.raises(Unavailable), anyio.fail_after(60):
                 await subscription.next()
 
 
@@ -207,7 +207,7 @@ async def test_an_exception_inside_a_stream_is_told_as_the_refusal_that_it_is(
             "SubscribeToShard", Trouble(Kind.EXCEPTION, event=0, code="KMSThrottlingException")
         )
         async with account.fan_out.subscribe(arn, FIRST, OLDEST) as subscription:
-            with pytest.raises(Throttled), anyio.fail_after(10):
+            with pytest.raises(Throttled), anyio.fail_after(60):
                 await subscription.next()
 
 

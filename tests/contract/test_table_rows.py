@@ -188,7 +188,7 @@ async def test_the_leaders_lock(stage: Stage) -> None:
     elector.on_elected(elected.set)
     async with anyio.create_task_group() as group:
         group.start_soon(elector.run)
-        with anyio.fail_after(20):
+        with anyio.fail_after(90):
             await elected.wait()
         group.cancel_scope.cancel()
     lock = {

@@ -31,7 +31,7 @@ from kcl_protocol.messages import (
 from tests.dropin.libraries import LIBRARIES, Library
 
 ROOT: Final = Path(__file__).parents[2]
-WITHIN_S: Final = 60.0
+WITHIN_S: Final = 200.0
 NUMBER: Final = "49640000000000000000000000000000000000000000000000000115"
 PLAIN: Final = Record("eyJpZCI6N30=", "order-7", NUMBER, approximate_arrival_timestamp=1_735_689_600_250)
 SCHEMA: Final = RecordSchema("order", "b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63", "JSON", '{"type": "object"}')

@@ -75,13 +75,21 @@ def _obtained(name: str, download: Callable[[Path], list[str]], archive: str = "
         if archive:
             with tarfile.open(fresh / archive) as packed:
                 packed.extractall(fresh, filter="data")
-        if not folder.exists():  # else another process of the tests was quicker
-            fresh.rename(folder)
+        _put(fresh, folder)
     except (OSError, subprocess.TimeoutExpired) as error:
         _missing(name, str(error))
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return folder
+
+
+def _put(fresh: Path, folder: Path) -> None:
+    """Give a download its name, unless another process of the tests was quicker; also by a moment."""
+    try:
+        fresh.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
 
 
 def _missing(name: str, why: str) -> NoReturn:

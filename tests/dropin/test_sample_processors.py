@@ -27,7 +27,7 @@ SAMPLES: Final = ROOT / "clients" / "samples"
 SOURCES: Final = {"node": "consumer.js", "go": "main.go", "shell": "consumer.sh"}
 TOOLS: Final = {"node": "node", "go": "go", "shell": "jq"}
 LINES_MOST: Final = 100
-BUILD_WITHIN_S: Final = 110
+BUILD_WITHIN_S: Final = 250
 
 
 @pytest.fixture(params=SOURCES, scope="module")

@@ -39,7 +39,7 @@ def run(*words: str | Path, cwd: Path = ROOT, borrow: bool = False) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=250,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

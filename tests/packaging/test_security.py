@@ -14,7 +14,7 @@ from tests.packaging.dockerfile import ROOT
 def bandit(*words: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bandit", "--quiet", "--recursive", "--configfile", "pyproject.toml"]
     return subprocess.run(
-        [*command, *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=110
+        [*command, *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=250
     )
 
 

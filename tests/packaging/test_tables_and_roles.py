@@ -134,7 +134,7 @@ def test_cfn_lint_has_nothing_to_say() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=250,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request
 
 SCREENSHOTS: Final = Path(__file__).parents[2] / "build" / "screenshots"
-_TIMEOUT_MS: Final = 20_000
+_TIMEOUT_MS: Final = 90_000
 
 
 @dataclass

@@ -34,7 +34,7 @@ MORE: Final = {
     "workerMetricsReporterFreqInMillis": 500,
     "leaseAssignmentStrategy": "LEASE_COUNT_BASED",
 }
-WITHIN_S: Final = 60.0
+WITHIN_S: Final = 90.0
 # A dozen places all over the stream.
 RECORDS: Final[list[PutRecordsRequestEntryTypeDef]] = [
     {"Data": b"x" * 500, "PartitionKey": "key", "ExplicitHashKey": str(place * 2**128 // 12)}
@@ -120,7 +120,9 @@ def shows_work(looked: Looked) -> None:
     eventually(looked, lambda: len(looked.rows("children")) == 3, "three children")
     assert page.title() == "status-page: worker-1"
     eventually(looked, lambda: page.locator("#shards svg.spark").count() == 3, "three sparklines")
-    assert "leads the fleet and holds 3 shards" in looked.text("#summary")
+    eventually(
+        looked, lambda: "leads the fleet and holds 3 shards" in looked.text("#summary"), "that it holds them"
+    )
     lines = f'#children tr[data-key="{KILLED}"] pre'
     summary = page.locator(f'#children tr[data-key="{KILLED}"] summary')
     summary.click()
@@ -140,7 +142,7 @@ def shows_a_killed_child(looked: Looked) -> None:
 
     def succeeded() -> bool:
         cells = looked.rows("children").get(KILLED, [])
-        return len(cells) > 4 and cells[4] == "1" and cells[1] != str(pid)
+        return len(cells) > 4 and cells[4] not in {"", "0"} and cells[1] != str(pid)
 
     eventually(looked, succeeded, "the successor of the child")
 
@@ -153,12 +155,13 @@ def shows_a_reshard(app: Application, looked: Looked) -> None:
     assert len(names) == 2
     eventually(looked, lambda: set(names) <= set(looked.rows("children")), "children of the new shards")
     # What is finished stays until its child shards are read, and is cleared away then.
-    eventually(looked, lambda: SPLIT not in looked.rows("shards") or is_drawn(looked, names), "the lineage")
+    eventually(looked, lambda: is_drawn(looked.rows("shards"), names), "the lineage")
 
 
-def is_drawn(looked: Looked, names: list[str]) -> bool:
-    """Whether these shards stand below the one that was split, and that is finished."""
-    rows = looked.rows("shards")
+def is_drawn(rows: dict[str, list[str]], names: list[str]) -> bool:
+    """Whether these shards stand below the one that was split, and that is finished; or it is not there any more."""
+    if SPLIT not in rows:
+        return set(names) <= set(rows)
     place = list(rows).index(SPLIT)
     if list(rows)[place + 1 : place + 3] != names:
         return False
@@ -183,13 +186,13 @@ def shows_a_hand_off(looked: Looked) -> None:
 
     eventually(looked, moved, "a lease of the other worker")
     eventually(looked, lambda: "worker-2" in looked.text("#moves"), "the reason of a move")
-    assert looked.rows("fleet")["worker-1"][1] == "leader, this worker"
+    eventually(looked, lambda: looked.rows("fleet")["worker-1"][1] == "leader, this worker", "who leads")
 
 
 def shows_a_follower(browser: Browser, daemon: Daemon) -> None:
     """A worker that does not lead reads the tables for who looks at its page."""
     with looking(browser, url_of(daemon), scheme="dark", width=420) as looked:
         eventually(looked, lambda: list(looked.rows("fleet")) == ["worker-1", "worker-2"], "the fleet")
-        assert "worker-1" in looked.text("#fleet dl")
+        eventually(looked, lambda: "worker-1" in looked.text("#fleet dl"), "who leads")
         looked.screenshot("follower-narrow")
         looked.assert_quiet()

@@ -26,7 +26,7 @@ for line in sys.stdin:
         time.sleep(600)
     print(json.dumps({"action": "status", "responseFor": action}), flush=True)
 """
-END_SECONDS = 30
+END_SECONDS = 90
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def local() -> Generator[Local, None, None]:
         with kinesis_client(running.kinesis_url) as kinesis:
             kinesis.create_stream(StreamName="orders", ShardCount=1)
             kinesis.get_waiter("stream_exists").wait(
-                StreamName="orders", WaiterConfig={"Delay": 1, "MaxAttempts": 20}
+                StreamName="orders", WaiterConfig={"Delay": 1, "MaxAttempts": 90}
             )
         yield running
 

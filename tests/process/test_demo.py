@@ -25,7 +25,7 @@ from kcl_local.demo.stage import LOOK_EVERY_S, Stage, stage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
-GONE_WITHIN_S: Final = 15.0
+GONE_WITHIN_S: Final = 60.0
 SHORT: Final = ("--records", "3000", "--rate", "1000", "--shards", "3", "--plain")
 LONG: Final = ("--seconds", "60", "--rate", "500", "--shards", "2", "--plain")
 BUSY: Final = ("--seconds", "60", "--rate", "50000", "--shards", "4", "--plain")
@@ -203,7 +203,7 @@ async def loaded_stage(
 async def assert_everything_delivered(set_up: Stage, all_written: anyio.Event, daemon: Running) -> None:
     """Wait for the rest, stop the daemon, and settle the account."""
     await all_written.wait()
-    assert await set_up.settled(within_s=40), log_tail(daemon.log)
+    assert await set_up.settled(within_s=90), log_tail(daemon.log)
     assert await daemon.stop() == 0, log_tail(daemon.log)
     await set_up.look()
     verdict = set_up.checker.verdict()
@@ -215,7 +215,7 @@ async def test_a_killed_daemon_started_again_delivers_every_record(tmp_path: Pat
     async with loaded_stage(tmp_path, shards=2, seconds=8) as (set_up, all_written):
         properties = set_up.write_properties("worker", QUICK_FAILOVER)
         async with set_up.daemon(properties, "the first daemon") as first:
-            assert await set_up.delivered(1_000, within_s=30), log_tail(first.log)
+            assert await set_up.delivered(1_000, within_s=90), log_tail(first.log)
             first.signal(signal.SIGKILL)
             assert await first.wait() == -signal.SIGKILL
         async with set_up.daemon(properties, "the second daemon") as second:
@@ -226,7 +226,7 @@ async def test_a_killed_daemon_started_again_delivers_every_record(tmp_path: Pat
 
 async def both_at_work(set_up: Stage, *workers: str) -> None:
     """Wait until each of these workers owns a lease."""
-    with anyio.fail_after(40):
+    with anyio.fail_after(90):
         while True:
             owners = {lease.owner for lease in (await set_up.leases()).values()}
             if owners == set(workers):
@@ -242,7 +242,7 @@ async def test_a_daemon_takes_over_from_one_that_was_killed(tmp_path: Path) -> N
             set_up.daemon(victim_file, "the victim") as victim,
             set_up.daemon(survivor_file, "the survivor") as survivor,
         ):
-            assert await set_up.delivered(500, within_s=30), log_tail(victim.log)
+            assert await set_up.delivered(500, within_s=90), log_tail(victim.log)
             await both_at_work(set_up, "victim", "survivor")
             victim.signal(signal.SIGKILL)
             await assert_everything_delivered(set_up, all_written, survivor)

@@ -28,7 +28,7 @@ def _cloudwatch(server: DynamoDbServer) -> Generator[Any, None, None]:
     session: Any = boto3.Session(
         region_name="us-east-1", aws_access_key_id="local", aws_secret_access_key="local"
     )
-    config = Config(retries={"total_max_attempts": 1}, read_timeout=20)
+    config = Config(retries={"total_max_attempts": 1}, read_timeout=60)
     with closing(session.client("cloudwatch", endpoint_url=server.cloudwatch_url, config=config)) as client:
         yield client
 

@@ -221,7 +221,7 @@ class TestKinesis:
         request = Request(world.endpoints.kinesis_url, data=body, headers={"X-Amz-Target": target})
 
         with pytest.raises(HTTPError) as caught:
-            urlopen(request, timeout=10)
+            urlopen(request, timeout=60)
 
         with caught.value as answer:
             assert answer.code == 400
@@ -237,7 +237,7 @@ class TestDynamoDb:
         def contend(number: int) -> None:
             with dynamodb_client(world.endpoints.dynamodb_url) as client:
                 for round_number in range(ROUNDS):
-                    starts.wait(timeout=30)
+                    starts.wait(timeout=90)
                     if _take(client, str(round_number), str(number)):
                         winners.append(round_number)
 

@@ -29,7 +29,7 @@ def create(app: Application, name: str, shards: int) -> str:
     """A stream; its identity, by which its leases are called."""
     app.kinesis.create_stream(StreamName=name, ShardCount=shards)
     waiter = app.kinesis.get_waiter("stream_exists")
-    waiter.wait(StreamName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 10})
+    waiter.wait(StreamName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 90})
     summary = app.kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
     account = summary["StreamARN"].split(":")[4]
     return f"{account}:{name}:{int(summary['StreamCreationTimestamp'].timestamp())}"

@@ -35,7 +35,7 @@ def digests_with_hash_seed(hash_seed: int) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -183,7 +183,7 @@ def _commits_more(daemon: Daemon) -> Callable[[], bool]:
 def finish(daemon: Daemon) -> dict[str, Account]:
     """Run to the end in peace, and count."""
     for relay in daemon.relays:
-        relay.join(10)
+        relay.join(60)
     run_until(daemon, daemon.is_done)
     daemon.drain()
     assert daemon.engine is not None

@@ -107,7 +107,7 @@ class EngineProcess:
     def close(self) -> None:
         """Read what is left, when it has ended."""
         self.process.wait(60)
-        self._reader.join(10)
+        self._reader.join(60)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
@@ -225,7 +225,7 @@ class Daemon:
             self.engine.close()
         for relay in self.relays:
             relay.drain.set()
-            relay.join(20)
+            relay.join(60)
 
     def engine_log(self) -> str:
         """The end of what Spark and Java printed."""
@@ -266,7 +266,7 @@ class Daemon:
             shard.finished if shard.ends else shard.next_number == shard.count for shard in self.shards
         )
 
-    def drain(self, within_s: float = 60) -> None:
+    def drain(self, within_s: float = 240) -> None:
         for relay in self.relays:
             relay.drain.set()
         for relay in self.relays:

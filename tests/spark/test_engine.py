@@ -96,7 +96,7 @@ def test_a_replay_is_told_and_a_scheduled_job_ends_and_foreign_state_is_refused(
         shutil.rmtree(tmp_path / "state")
         engine = daemon.start_engine(pipeline="jobs:noted")
         daemon.start_relays()
-        assert engine.process.wait(60) == EXIT_REFUSED
+        assert engine.process.wait(WITHIN_S) == EXIT_REFUSED
         engine.close()
         assert "sparkStateReset=true" in engine.event("engine_refused")["error"]
 

@@ -27,7 +27,7 @@ from tests.spark.daemon import wait_for
 from tests.spark.parts import Told, no_tell
 from tests.unit.transport.certificate import write_certificate
 
-WITHIN_S = 20
+WITHIN_S = 90
 TOKEN = "a secret that is long enough"
 
 Serve = Callable[[socket.socket], None]

@@ -34,9 +34,9 @@ class Pair:
         """Be an engine that starts after the relay."""
         self.listener.bind(str(self.path))
         self.listener.listen()
-        self.listener.settimeout(30)
+        self.listener.settimeout(90)
         engine, _ = self.listener.accept()
-        engine.settimeout(30)
+        engine.settimeout(90)
         return engine
 
     def send(self, data: bytes) -> None:
@@ -52,7 +52,7 @@ class Pair:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(90)
         with suppress(BrokenPipeError):
             self.process.stdin.close()
         self.process.stdout.close()
@@ -75,7 +75,7 @@ def test_lines_pass_both_ways_and_memory_stays_small(pair: Pair) -> None:
             received = 0
             while received < len(line):
                 received += len(engine.recv(1024 * 1024))
-            sent.result(30)
+            sent.result(90)
         engine.sendall(b"status\n")
         assert pair.process.stdout is not None
         assert pair.process.stdout.readline() == b"status\n"
@@ -88,20 +88,20 @@ def test_it_waits_for_an_engine_and_ends_with_the_daemon(pair: Pair) -> None:
         assert engine.recv(100) == b"early\n"
         pair.close_stdin()
         assert engine.recv(100) == b""
-    assert pair.process.wait(30) == 0
+    assert pair.process.wait(90) == 0
 
 
 def test_it_says_when_the_engine_is_gone(pair: Pair) -> None:
     with pair.accept():
         pair.send(b"a line\n")
-    assert pair.process.wait(30) == EXIT_ENGINE_GONE
+    assert pair.process.wait(90) == EXIT_ENGINE_GONE
 
 
 def test_it_does_not_wait_for_an_engine_that_will_not_come(pair: Pair) -> None:
     pair.path.with_suffix(CLOSED).touch()
-    assert pair.process.wait(30) == 0
+    assert pair.process.wait(90) == 0
 
 
 def test_without_an_engine_it_ends_with_the_daemon(pair: Pair) -> None:
     pair.close_stdin()
-    assert pair.process.wait(30) == 0
+    assert pair.process.wait(90) == 0

@@ -54,7 +54,7 @@ def test_a_jvm_that_outlived_its_engine_is_ended_and_no_other_process(tmp_path: 
             note = (tmp_path / "engine.json").read_text()
         (tmp_path / "engine.json").write_text(note)  # as after a kill
         with StateFolder(tmp_path, "app"):
-            assert orphan.wait(10) == -9
+            assert orphan.wait(60) == -9
         reused = {
             **json.loads(note),
             "pid": stranger.pid,

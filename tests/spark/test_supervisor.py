@@ -204,7 +204,7 @@ async def test_a_stop_before_the_engine_is_ready_waits_for_nothing(tmp_path: Pat
     never_ready = "import sys, time; print('starting', file=sys.stderr); time.sleep(600)"
     each = engine(never_ready, log, tmp_path / "closed")
     worker = each.beside(Worker(anyio.Event()))
-    with anyio.fail_after(30):
+    with anyio.fail_after(90):
         async with anyio.create_task_group() as group:
             group.start_soon(each.run)
             while not told(log, "spark_output"):

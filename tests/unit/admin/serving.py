@@ -42,7 +42,7 @@ class Served:
     def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of an answer."""
         parts = urlsplit(self.url)
-        connection = HTTPConnection(parts.hostname or "", parts.port, timeout=20)
+        connection = HTTPConnection(parts.hostname or "", parts.port, timeout=90)
         try:
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()

@@ -171,20 +171,20 @@ def test_no_status_goes_out_in_the_middle_of_a_threads_checkpoint() -> None:
         def read(self) -> bytes:
             if threading.current_thread() is not main:
                 asked.set()
-                assert wanted.wait(5), "the status did not wait for its turn"
+                assert wanted.wait(60), "the status did not wait for its turn"
             return super().read()
 
     def handle(_batch: Batch, checkpointer: Checkpointer) -> None:
         threads.append(threading.Thread(target=checkpointer.checkpoint))
         threads[0].start()
-        assert asked.wait(5)  # the method returns while its thread waits for the answer
+        assert asked.wait(60)  # the method returns while its thread waits for the answer
 
     wire = Slow(INITIALIZE, BATCH, STORED)
     runtime = PlainRuntime(wire.read, wire.write, no_wait)
     runtime.turn = Watched()
     session = Session(runtime, max_line_bytes=sys.maxsize)
     complete(session.serve(PlainCallbacks(Handled(handle), Checkpointer(session.store))))
-    threads[0].join(5)
+    threads[0].join(60)
     assert wire.said == [Status("initialize"), CheckpointRequest(), Status("processRecords")]
 
 
