@@ -107,7 +107,7 @@ class FixedAccess:
 async def calling(
     url: str,
     *,
-    silence_s: float = 5.0,
+    silence_s: float = 60.0,
     tls: ssl.SSLContext | None = None,
     clock: LoopClock | None = None,
     instead: list[str] | None = None,
