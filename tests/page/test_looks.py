@@ -16,7 +16,7 @@ from tests.unit.admin.stage import CHILD, HOSTILE, READING, SNAPSHOT, Standing, 
 pytestmark = pytest.mark.timeout(300)
 
 FIRST_PAINT_MS: Final = 200
-LOADS: Final = 3
+LOADS: Final = 5
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -186,7 +187,8 @@ def test_with_a_thousand_shards_nothing_is_held_up_for_long(path: str, record_pr
         await clock.sleep(0)
         return clock.slices
 
-    best = min((anyio.run(main) for _ in range(3)), key=max)
+    gc.collect()  # what tests before have left is not ours to be measured
+    best = min((anyio.run(main) for _ in range(6)), key=max)
     record_property("ms", [round(each * 1000, 1) for each in best])
     assert max(best) < 0.005
 
@@ -204,6 +206,7 @@ def test_who_looks_costs_less_than_one_percent_of_a_core(record_property: Record
         every_s = float(answer.body.partition(b'data-every="')[2].partition(b'"')[0])
         return took_s, every_s
 
-    took_s, every_s = min(anyio.run(main) for _ in range(3))
+    gc.collect()  # as above
+    took_s, every_s = min(anyio.run(main) for _ in range(6))
     record_property("percent", round(100 * took_s / every_s, 2))
     assert took_s / every_s < 0.008

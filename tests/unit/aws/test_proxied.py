@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def through_a_proxy(
-    script: Script, *, silence_s: float = 5.0
+    script: Script, *, silence_s: float = 60.0
 ) -> AsyncGenerator[tuple[Server, Caller], None]:
     """A caller of a service that only the proxy can reach."""
     async with serving(script) as proxy:
@@ -80,7 +80,7 @@ async def test_a_stream_is_read_while_it_comes() -> None:
 
     async with through_a_proxy(script) as (_, caller):
         pieces: list[bytes] = []
-        async with caller.open_stream("SubscribeToShard", {}, silence_s=5.0) as stream:
+        async with caller.open_stream("SubscribeToShard", {}, silence_s=60.0) as stream:
             async for piece in stream.pieces:
                 pieces.append(piece)
                 taken.set()
