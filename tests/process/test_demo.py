@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -55,7 +55,12 @@ def processes_in(directory: Path) -> list[psutil.Process]:
 
 
 def named(processes: list[psutil.Process], module: str) -> list[psutil.Process]:
-    return [process for process in processes if f"-m {module}" in " ".join(process.cmdline())]
+    found: list[psutil.Process] = []
+    for process in processes:
+        with suppress(psutil.Error):  # it has ended since
+            if f"-m {module}" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 def assert_nothing_is_left(directory: Path, known: list[psutil.Process]) -> None:
@@ -73,7 +78,8 @@ def running_demo(*options: str, keep: Path) -> Generator[subprocess.Popen[str]]:
         finally:
             demo.kill()
             for process in processes_in(keep):
-                process.kill()
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
 
 def output_until(demo: subprocess.Popen[str], pattern: str) -> str:

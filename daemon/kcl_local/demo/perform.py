@@ -22,8 +22,8 @@ from kcl_local.demo.screen import Progress, Screen, short_name
 from kcl_local.demo.spark import SparkJob, SparkProgress, spark_job
 from kcl_local.demo.stage import LOOK_EVERY_S, Stage, stage
 
-SETTLED_WITHIN_S: Final = 15.0
-"""After the last record was written. All limits together keep a run within a minute."""
+SETTLED_WITHIN_S: Final = 60.0
+"""After the last record was written. What arrives late on a busy machine is not to be called lost."""
 SPLIT_AT: Final = 0.25
 MERGE_AT: Final = 0.5
 

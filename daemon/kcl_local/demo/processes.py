@@ -25,9 +25,9 @@ from kcl_local.demo import ledger, tied
 from kcl_local.demo.errors import DemoError
 from kcl_local.demo.stream import KEY_ID, REGION, SECRET_KEY
 
-ENDPOINTS_READY_WITHIN_S: Final = 30.0
-ENDPOINTS_END_WITHIN_S: Final = 5.0
-DAEMON_ENDS_WITHIN_S: Final = 20.0
+ENDPOINTS_READY_WITHIN_S: Final = 60.0
+ENDPOINTS_END_WITHIN_S: Final = 20.0
+DAEMON_ENDS_WITHIN_S: Final = 60.0
 TAIL_LINES: Final = 30
 _POLL_S: Final = 0.02
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 REGION: Final = "us-east-1"
 KEY_ID: Final = "local"
 SECRET_KEY: Final = "local"  # noqa: S105 - the local endpoints take any; no account behind them
-ACTIVE_WITHIN_S: Final = 20.0
+ACTIVE_WITHIN_S: Final = 60.0
 _POLL_S: Final = 0.05
 
 P = ParamSpec("P")
