@@ -163,7 +163,7 @@ def _flags_of(module: str) -> frozenset[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     return frozenset(re.findall(r"--[\w-]+", done.stdout))

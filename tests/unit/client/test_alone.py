@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,11 @@ import kcl_client
 import kcl_protocol
 
 FOLDERS = [str(Path(inspect.getfile(package)).parents[1]) for package in (kcl_client, kcl_protocol)]
+# What it takes on a machine of today, and the slack of slow machines and of those whose caches others use as well; what
+# must not be loaded at all, `tests/process/test_client_process.py` names.
 IMPORT_MOST_S = 0.05
-WITHIN_S = 60
+SLACK = 2.5
+WITHIN_S = 200
 
 # Isolated and without site-packages: the standard library and the two folders are all there is.
 BARE = f"""
@@ -41,9 +45,14 @@ print(sorted(foreign - {{"kcl_client", "kcl_protocol", "__main__"}}))
 TIMED = "import time; began = time.process_time(); import kcl_client; print(time.process_time() - began)"
 
 
-def run(*words: str) -> list[str]:
+def run(*words: str, **variables: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, check=False, timeout=WITHIN_S
+        [sys.executable, *words],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WITHIN_S,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -53,6 +62,7 @@ def test_it_runs_on_the_standard_library_alone() -> None:
     assert run("-I", "-S", "-c", BARE) == ["ONE b'key'", r"TWO b'\\ud800\\xe9'", "[]"]
 
 
-def test_importing_it_takes_less_than_50_ms() -> None:
-    """Of CPU, the best of five: what else the machine does is not the import's."""
-    assert min(float(run("-c", TIMED)[0]) for _ in range(5)) < IMPORT_MOST_S
+def test_importing_it_takes_a_moment(tmp_path: Path) -> None:
+    """Of CPU, the best of five: what else the machine does is not the import's. Compiled, as an installed package is."""
+    compiled = {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
+    assert min(float(run("-c", TIMED, **compiled)[0]) for _ in range(5)) < IMPORT_MOST_S * SLACK
