@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.process.daemon import PROCESSORS, Application, application
+from tests.process.daemon import PROCESSORS, Application, application, wait_until
 from tests.process.local import Local
 
 pytestmark = pytest.mark.timeout(300)
@@ -54,6 +54,7 @@ def test_a_fleet_of_2x_works_and_is_steered_back_and_forth(
         app.put(3)
         with app.daemon(CAREFUL, {**SETTINGS, **more}):
             app.wait_done()  # every record was read by a worker that takes its leases itself
+            wait_until(lambda: document(app)["ready"], lambda: str(document(app)))  # it has reported, too
             seen = document(app)
             assert seen["clientVersion"] == "CLIENT_VERSION_UPGRADE_FROM_2X"
             assert (seen["ready"], seen["leases"], seen["index"]) == (True, 2, "active")
