@@ -167,7 +167,7 @@ def read_all(descriptor: int) -> bytes:
             pieces.append(piece)
         return b"".join(pieces)
 
-    return asyncio.run(asyncio.wait_for(main(), 20))
+    return asyncio.run(asyncio.wait_for(main(), 90))
 
 
 def test_the_reader_takes_everything_from_a_pipe() -> None:
@@ -184,7 +184,7 @@ def test_the_reader_takes_everything_from_a_pipe() -> None:
         assert read_all(source) == payload
     finally:
         os.close(source)
-        thread.join(20)
+        thread.join(90)
 
 
 def test_the_reader_takes_everything_from_a_file(tmp_path: Path) -> None:
