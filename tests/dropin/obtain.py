@@ -21,7 +21,8 @@ KCLPY_OF_KCL_1_8: Final = "1.5.1"
 KCLPY_OF_KCL_1_0: Final = "1.3.1"
 KCL_FOR_NODE: Final = "2.3.2"
 OFFLINE: Final = "KCL_TESTS_OFFLINE"
-_WITHIN_S: Final = 180
+_WITHIN_S: Final = 90
+_TRIES: Final = 3
 
 
 def cache() -> Path:
@@ -69,18 +70,31 @@ def _obtained(name: str, download: Callable[[Path], list[str]], archive: str = "
     fresh = cache() / f"{name}.{os.getpid()}"
     fresh.mkdir()
     try:
-        done = subprocess.run(download(fresh), capture_output=True, text=True, timeout=_WITHIN_S, check=False)
-        if done.returncode != 0:
-            _missing(name, done.stderr)
+        _run(name, download(fresh))
         if archive:
             with tarfile.open(fresh / archive) as packed:
                 packed.extractall(fresh, filter="data")
         _put(fresh, folder)
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
         _missing(name, str(error))
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return folder
+
+
+def _run(name: str, command: list[str]) -> None:
+    """Run a download; a registry that fails once is asked again."""
+    why = ""
+    for _ in range(_TRIES):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            why = str(error)
+            continue
+        if done.returncode == 0:
+            return
+        why = done.stderr
+    _missing(name, why)
 
 
 def _put(fresh: Path, folder: Path) -> None:
