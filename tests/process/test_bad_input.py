@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Final
 import psutil
 import pytest
 
+from tests.ports import free_port
 from tests.process.daemon import PROCESSORS, Application, Daemon, application, run_daemon, wait_until
 from tests.process.local import Local, local_process
 from tests.process.processors.misbehaving import BAD_SHARD, HEALED, LONG_LINE_BYTES
@@ -306,13 +306,6 @@ def test_a_stream_that_is_not_there_yet_is_named_and_found_later(local: Local, t
             app.wait_done()
             daemon.stop()
         app.assert_account(repeated=0)
-
-
-def free_port() -> int:
-    """A port where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def test_an_endpoint_that_refuses_is_named_and_waited_for(local: Local, tmp_path: Path) -> None:

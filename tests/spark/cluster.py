@@ -17,16 +17,11 @@ import pyspark
 
 from kcl_spark.clock import monotonic_s, pause
 from kcl_spark.java import find_java
+from tests.ports import free_port
 
 HOME = Path(pyspark.__file__).parent
 WITHIN_S = 120
 WORKER_MEMORY = "700m"
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as each:
-        each.bind(("127.0.0.1", 0))
-        return int(each.getsockname()[1])
 
 
 def environment(folder: Path, more: Mapping[str, str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kcl_spark.clock import monotonic_s, pause
-from tests.spark.cluster import free_port
+from tests.ports import free_port
 
 WITHIN_S = 60
 USER = "kcl"

@@ -22,7 +22,7 @@ from kcl_spark.options import EngineOptions
 from kcl_spark.refused import Refused
 from kcl_spark.uplink import Uplink, UplinkOptions
 from kcl_spark.wire import RelayGone, Wire
-from tests.spark.cluster import free_port
+from tests.ports import free_port
 from tests.spark.daemon import wait_for
 from tests.spark.parts import Told, no_tell
 from tests.unit.transport.certificate import write_certificate

@@ -10,7 +10,7 @@ import pytest
 
 from kcl_local.demo.processes import Processes
 from kcl_local.demo.stage import stage
-from tests.spark.cluster import free_port
+from tests.ports import free_port
 from tests.spark.hosts import (
     Written,
     all_at_work,
