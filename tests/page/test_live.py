@@ -28,7 +28,7 @@ TALKING: Final = f"{sys.executable} -m tests.page.talking"
 # Nobody dies here, so nobody need be as quick to notice as in other tests: on a busy machine no lease is lost by the way.
 MORE: Final = {
     "adminPort": 0,
-    "failoverTimeMillis": 5000,
+    "failoverTimeMillis": 15_000,
     "childRestartBackoffMillis": 100,
     "idleTimeBetweenReadsInMillis": 200,
     "workerMetricsReporterFreqInMillis": 500,
