@@ -5,6 +5,9 @@ The figures are printed and recorded as properties of the test, for whoever want
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -48,13 +51,25 @@ def test_the_first_record_of_a_fresh_application_comes_soon(
         directory.mkdir()
         found_s, all_s = start_up_s(local, directory, f"first-record-{number}")
         print(f"first record after {found_s:.2f} s, of every one of {SHARDS} shards after {all_s:.2f} s")  # noqa: T201
-        if found_s < took_s:
-            took_s = found_s
-            record_property("first_record_s", round(found_s, 2))
-            record_property("first_record_of_every_shard_s", round(all_s, 2))
+        record_property("first_record_s", round(found_s, 2))
+        record_property("first_record_of_every_shard_s", round(all_s, 2))
+        took_s = min(took_s, found_s / stretch())
         if took_s < FIRST_RECORD_MOST_S:
             break
     assert took_s < FIRST_RECORD_MOST_S
+
+
+def stretch() -> float:
+    """How much longer a program takes here now than the processor time that it needs: once as long on an idle machine."""
+    began_s, began_cpu_s = monotonic_s(), cpu_of_children_s()
+    subprocess.run([sys.executable, "-c", "import boto3"], check=True, timeout=200)
+    return max(1.0, (monotonic_s() - began_s) / (cpu_of_children_s() - began_cpu_s))
+
+
+def cpu_of_children_s() -> float:
+    """Of all processes begun here that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def start_up_s(local: Local, directory: Path, name: str) -> tuple[float, float]:
