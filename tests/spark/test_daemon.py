@@ -19,7 +19,7 @@ from kcl_local.demo.processes import Processes
 from kcl_local.demo.producer import Pace
 from kcl_local.demo.stage import stage
 from kcl_local.demo.stream import in_thread
-from tests.spark.cluster import free_port
+from tests.ports import free_port
 from tests.spark.crashes import texts
 
 RECORDS = 2_000
