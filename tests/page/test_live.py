@@ -105,6 +105,7 @@ def test_a_reshard_a_killed_child_and_a_hand_off_are_seen_as_they_happen(
         looked.screenshot("reshard")
         shows_the_same_in_a_terminal(url_of(first))
         with app.daemon(TALKING, MORE, worker="worker-2") as second:
+            second.wait_for("worker_started")  # else its own log tells why not
             shows_a_hand_off(looked)
             looked.screenshot("fleet")
             shows_a_follower(browser, second)
