@@ -48,6 +48,8 @@ from tests.simulator.violation import report
 
 # A call that began in trouble has ended by then, in production by its own time-outs.
 _ECHO_S: Final = 60.0
+# RestartSec of our systemd unit.
+_RESTART_S: Final = 5.0
 CLOSE_LIMITS: Final = Limits(
     starting_s=10.0,
     child_s=20.0,
@@ -74,8 +76,10 @@ class SimWorker:
         clock: SimClock,
         children: SimChildren,
         may_give_up: Callable[[], bool],
+        start_again: Callable[[], object],
     ) -> None:
         self._may_give_up = may_give_up
+        self._start_again = start_again
         self.life = life
         self.kind = kind
         self.clock = clock
@@ -130,11 +134,15 @@ class SimWorker:
         self._ended()
 
     def _failed(self, error: Exception) -> None:
-        """It may give up at its start when AWS does not answer for long, as long as there is trouble."""
+        """It may give up at its start when AWS does not answer for long, as long as there is trouble.
+
+        Whoever runs services starts it again then.
+        """
         gave_up = isinstance(error, Unavailable | Throttled) and not self.children.started
         if not (gave_up and self._may_give_up()):
             report("worker_failed", f"{self.worker_id}: {_told(error)}")
         self.life.kill()
+        current_loop().after(_RESTART_S, self._start_again)
 
     def _ended(self) -> None:
         if self.stop_asked_at_s is None:
@@ -230,7 +238,13 @@ class Fleet:
             return JavaWorker(self._java_host(settings, adapters, clock, chance.fork("java")))
 
         worker = SimWorker(
-            life, make, kind=kind, clock=clock, children=children, may_give_up=self._is_trouble_felt
+            life,
+            make,
+            kind=kind,
+            clock=clock,
+            children=children,
+            may_give_up=self._is_trouble_felt,
+            start_again=lambda: self.start(apart=apart, kind=kind),
         )
         self.workers.append(worker)
         self._trace.note(life.worker_id, "process_started")
