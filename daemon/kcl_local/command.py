@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 import anyio
@@ -13,6 +14,7 @@ import click
 import orjson
 
 from kcl_local.kinesis.errors import ServiceError
+from kcl_local.kinesis.model import KinesisModel
 from kcl_local.kinesis.options import DEFAULTS, FanOut, Limits, Options
 from kcl_local.server import Endpoints, LocalOptions, local_endpoints
 
@@ -145,9 +147,7 @@ local: Final = click.Command(
 
 async def _serve(options: LocalOptions, streams: tuple[NewStream, ...], form: Form, until_eof: bool) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with local_endpoints(options) as endpoints:
-            for stream in streams:
-                _create(endpoints, stream)
+        async with local_endpoints(options, partial(_create, streams)) as endpoints:
             click.echo(told(endpoints, form))
             async with anyio.create_task_group() as tasks:
                 if until_eof:
@@ -176,12 +176,13 @@ def told(endpoints: Endpoints, form: Form) -> str:
     return "\n".join(f"{export}{name}={value}" for name, value in environment.items())
 
 
-def _create(endpoints: Endpoints, stream: NewStream) -> None:
-    naming = "StreamARN" if stream.name.startswith("arn:") else "StreamName"
-    try:
-        endpoints.kinesis.handle("CreateStream", {naming: stream.name, "ShardCount": stream.shard_count})
-    except ServiceError as error:
-        raise click.BadParameter(f"{stream.name}: {error.message}", param_hint="--stream") from error
+def _create(streams: tuple[NewStream, ...], kinesis: KinesisModel) -> None:
+    for stream in streams:
+        naming = "StreamARN" if stream.name.startswith("arn:") else "StreamName"
+        try:
+            kinesis.handle("CreateStream", {naming: stream.name, "ShardCount": stream.shard_count})
+        except ServiceError as error:
+            raise click.BadParameter(f"{stream.name}: {error.message}", param_hint="--stream") from error
 
 
 async def _end_with_stdin(scope: anyio.CancelScope) -> None:

@@ -78,8 +78,14 @@ class Endpoints:
 
 
 @asynccontextmanager
-async def local_endpoints(options: LocalOptions = _DEFAULTS) -> AsyncGenerator[Endpoints, None]:
+async def local_endpoints(
+    options: LocalOptions = _DEFAULTS, prepare: Callable[[KinesisModel], None] | None = None
+) -> AsyncGenerator[Endpoints, None]:
     """Serve all on loopback while the context is open. Must run on anyio's asyncio backend, as aiohttp does.
+
+    Args:
+        options: ports and the model's settings.
+        prepare: makes streams before anybody can ask for them: whoever waits for the endpoint finds them. Its errors pass.
 
     Raises:
         OSError: a port cannot be had.
@@ -87,10 +93,12 @@ async def local_endpoints(options: LocalOptions = _DEFAULTS) -> AsyncGenerator[E
     """
     model = KinesisModel(options.now, options.kinesis)
     dynamodb = DynamoDbServer(options.dynamodb_port, options.cloudwatch_port)
-    async with serve(application(model), options.kinesis_port) as kinesis_url:
-        try:
-            await to_thread.run_sync(dynamodb.start)
+    if prepare is not None:
+        prepare(model)
+    try:
+        await to_thread.run_sync(dynamodb.start)
+        async with serve(application(model), options.kinesis_port) as kinesis_url:
             yield Endpoints(kinesis_url, dynamodb.url, dynamodb.cloudwatch_url, model, dynamodb)
-        finally:
-            with CancelScope(shield=True):
-                await to_thread.run_sync(dynamodb.stop)
+    finally:
+        with CancelScope(shield=True):
+            await to_thread.run_sync(dynamodb.stop)

@@ -317,8 +317,8 @@ def test_an_endpoint_that_refuses_is_named_and_waited_for(local: Local, tmp_path
             assert event["level"] == "warning"
             assert f"127.0.0.1:{port}" in event["error"]
             with (
-                local_process("--kinesis-port", str(port)) as other,
-                application(other, tmp_path / "other", app.name, shards=2) as writer,
+                local_process("--kinesis-port", str(port), "--stream", f"{app.name}:2") as other,
+                application(other, tmp_path / "other", app.name, shards=0) as writer,
             ):
                 writer.put(5)
                 app.checker, app.last_written = writer.checker, writer.last_written
