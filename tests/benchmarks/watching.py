@@ -11,18 +11,18 @@ import argparse
 import re
 import sys
 import urllib.request
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from threading import Event, Thread
+from threading import Event
 from typing import TYPE_CHECKING, Final
 
 import psutil
 
 from kcl_local.demo.clock import monotonic_s
-from tests.process.daemon import Application, Daemon, application, wait_until
+from tests.process.daemon import Application, Daemon, again_and_again, application, wait_until
 from tests.process.local import local_process
 
 if TYPE_CHECKING:
@@ -45,29 +45,6 @@ def get(url: str) -> str:
     with urllib.request.urlopen(url, timeout=30) as answer:
         text: str = answer.read().decode()
     return text
-
-
-@contextmanager
-def again_and_again(act: Callable[[], object], every_s: float) -> Generator[None]:
-    """Do something now and then while the block lasts; its first error ends the benchmark."""
-    stop, errors = Event(), list[Exception]()
-
-    def repeat() -> None:
-        try:
-            while not stop.wait(every_s):
-                act()
-        except Exception as error:  # noqa: BLE001 - told by the main thread
-            errors.append(error)
-
-    thread = Thread(target=repeat)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 @contextmanager

@@ -6,8 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from threading import Event, Thread
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -16,7 +15,7 @@ from playwright.sync_api import Browser
 
 from kcl_daemon.cli.status import status
 from tests.page.looking import Looked, looking
-from tests.process.daemon import Application, Daemon, application, wait_until
+from tests.process.daemon import Application, Daemon, again_and_again, application, wait_until
 from tests.process.local import Local
 
 if TYPE_CHECKING:
@@ -69,26 +68,9 @@ def app(local: Local, tmp_path_factory: pytest.TempPathFactory) -> Generator[App
         yield made
 
 
-@contextmanager
-def feeding(app: Application) -> Generator[None]:
+def feeding(app: Application) -> AbstractContextManager[None]:
     """Records for all shards, five times a second, while the block lasts."""
-    stop, errors = Event(), list[Exception]()
-
-    def write() -> None:
-        try:
-            while not stop.wait(0.2):
-                app.kinesis.put_records(StreamName=app.name, Records=RECORDS)
-        except Exception as error:  # noqa: BLE001 - told by the main thread
-            errors.append(error)
-
-    writer = Thread(target=write)
-    writer.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        writer.join()
-    assert errors == []
+    return again_and_again(lambda: app.kinesis.put_records(StreamName=app.name, Records=RECORDS), every_s=0.2)
 
 
 def test_a_reshard_a_killed_child_and_a_hand_off_are_seen_as_they_happen(

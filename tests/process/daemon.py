@@ -52,6 +52,29 @@ def wait_until(holds: Callable[[], bool], what: str | Callable[[], str], within_
     return monotonic_s() - began_s
 
 
+@contextmanager
+def again_and_again(act: Callable[[], object], every_s: float) -> Generator[None]:
+    """Do something now and then, in a thread, while the block lasts; its first error ends that, and is raised at the end."""
+    stop, errors = Event(), list[Exception]()
+
+    def repeat() -> None:
+        try:
+            while not stop.wait(every_s):
+                act()
+        except Exception as error:  # noqa: BLE001 - told by the main thread
+            errors.append(error)
+
+    thread = Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
 def processes_in(directory: Path) -> list[psutil.Process]:
     """Everything that runs in this directory, whoever its parent is."""
     found: list[psutil.Process] = []

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from threading import Event, Thread
 from typing import Final
 
 import pytest
 
 from kcl_local.demo.clock import monotonic_s
-from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, Daemon, application, wait_until
+from tests.process.daemon import (
+    FAILOVER_MS,
+    PROCESSORS,
+    Application,
+    Daemon,
+    again_and_again,
+    application,
+    wait_until,
+)
 from tests.process.local import Local
 
 pytestmark = pytest.mark.timeout(300)
@@ -37,26 +44,9 @@ KILLED_WITHIN_S: Final = 90.0
 Record = Callable[[str, object], None]
 
 
-@contextmanager
-def load(app: Application) -> Generator[None]:
+def load(app: Application) -> AbstractContextManager[None]:
     """A record for each shard, ten times a second, while the block lasts."""
-    stop, errors = Event(), list[Exception]()
-
-    def write() -> None:
-        try:
-            while not stop.wait(LOAD_PERIOD_S):
-                app.put()
-        except Exception as error:  # noqa: BLE001 - told by the main thread
-            errors.append(error)
-
-    writer = Thread(target=write)
-    writer.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        writer.join()
-    assert errors == []
+    return again_and_again(app.put, LOAD_PERIOD_S)
 
 
 def shares(app: Application) -> Counter[str | None]:
