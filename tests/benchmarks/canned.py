@@ -96,7 +96,7 @@ class Canned(asyncio.Protocol):
             self._http2 = Pusher(self.frame, self.http2_frame_bytes, self._transport.write)
         if self._http2 is not None:
             self._http2.feed(data)
-            self._http2.push(lambda: self._is_paused)
+            self._http2.push(self._must_wait)
             return
         self._received += data
         while True:
@@ -117,7 +117,7 @@ class Canned(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._is_paused = False
         if self._http2 is not None:
-            self._http2.push(lambda: self._is_paused)
+            self._http2.push(self._must_wait)
         elif self._pushes:
             self._push()
 
@@ -135,8 +135,13 @@ class Canned(asyncio.Protocol):
 
     def _push(self) -> None:
         assert self._transport is not None
-        while not self._is_paused:
+        while not self._must_wait():
             self._transport.write(self.event)
+
+    def _must_wait(self) -> bool:
+        """A broken connection takes everything, and so never asks for a pause."""
+        assert self._transport is not None
+        return self._is_paused or self._transport.is_closing()
 
     def _body(self, request: bytes) -> bytes:
         shard = _SHARD.search(request)
