@@ -53,7 +53,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
         open_caller(clients, clock, http2_log=_http2_log(settings, log)) as caller,
         open_updates(clients, clock) as updates,
         _dead_letters(settings) as dead_letters,
-        open_cloudwatch(settings, clients, log) as cloudwatch,
+        open_cloudwatch(settings, clients, clock, log) as cloudwatch,
         ProcessChildren(settings.child.command, log, clock, options_of(settings.child)) as children,
     ):
         choice = choose(root=Path("/"), environment=os.environ, get=MetadataClient().get, clock=clock)

@@ -13,7 +13,7 @@ import anyio
 import boto3
 import pytest
 
-from kcl_daemon.aws.cloudwatch import AwsCloudWatch, open_cloudwatch
+from kcl_daemon.aws.cloudwatch import open_cloudwatch
 from kcl_daemon.aws.session import make_clients
 from kcl_daemon.config.metrics_settings import MetricsLevel, MetricsSettings
 from kcl_daemon.config.settings import ChildSettings, Endpoints, Settings
@@ -21,6 +21,7 @@ from kcl_daemon.errors import AccessDenied, Unavailable
 from kcl_daemon.metrics.catalog import TOLD
 from kcl_daemon.metrics.publisher import BATCH_MOST
 from kcl_daemon.ports_metrics import Statistic
+from kcl_daemon.system import SystemClock
 from kcl_local.dynamodb import DynamoDbServer
 from tests.simulator.loop import run_virtual
 from tests.simulator.runner import run_plan
@@ -74,10 +75,22 @@ def told_by_scenes() -> list[Statistic]:
         async def play(scene: Any = scene) -> list[Statistic]:
             gathered = Gathered()
             await scene(gathered.meters)
-            return gathered.statistics.take()
+            return gathered.statistics.take(10_000)
 
         told += run_virtual(play)
     return told
+
+
+async def put(server: DynamoDbServer, namespace: str, told: Sequence[Statistic]) -> None:
+    """Tell the local endpoint, as the daemon does."""
+    clients = make_clients(settings(server).endpoints)
+    try:
+        async with open_cloudwatch(settings(server), clients, SystemClock(), MemoryLog()) as cloudwatch:
+            assert cloudwatch is not None
+            for start in range(0, len(told), BATCH_MOST):
+                await cloudwatch.put(namespace, told[start : start + BATCH_MOST])
+    finally:
+        clients.close()
 
 
 def each_once(told: Sequence[Statistic]) -> list[Statistic]:
@@ -88,15 +101,7 @@ def each_once(told: Sequence[Statistic]) -> list[Statistic]:
 def test_cloudwatch_is_told_every_metric_of_kcl_that_can_occur_and_no_other(server: DynamoDbServer) -> None:
     told = each_once([*told_by_scenarios(), *told_by_scenes()])
 
-    async def send() -> None:
-        clients = make_clients(settings(server).endpoints)
-        async with open_cloudwatch(settings(server), clients, MemoryLog()) as cloudwatch:
-            assert cloudwatch is not None
-            for start in range(0, len(told), BATCH_MOST):
-                await cloudwatch.put("all", told[start : start + BATCH_MOST])
-        clients.close()
-
-    anyio.run(send)
+    anyio.run(put, server, "all", told)
 
     client = boto3.client("cloudwatch", region_name="us-east-1", endpoint_url=server.cloudwatch_url)
     listed: Any = [
@@ -126,12 +131,7 @@ def test_values_arrive_as_statistic_sets(server: DynamoDbServer) -> None:
     statistic = Statistic("Time", "Milliseconds", {"Operation": "LeaseDiscovery"}, 3, 60.0, 10.0, 30.0)
     client: Any = boto3.client("cloudwatch", region_name="us-east-1", endpoint_url=server.cloudwatch_url)
 
-    def make() -> Any:
-        return client
-
-    cloudwatch = AwsCloudWatch(make)
-
-    anyio.run(cloudwatch.put, "sets", [statistic])
+    anyio.run(put, server, "sets", [statistic])
 
     now = datetime.now(UTC)  # noqa: TID251 - the endpoint dates what comes without a date
     answer = client.get_metric_statistics(
@@ -143,7 +143,7 @@ def test_values_arrive_as_statistic_sets(server: DynamoDbServer) -> None:
         Period=86_400,
         Statistics=["Sum", "SampleCount", "Minimum", "Maximum"],
     )
-    cloudwatch.close()
+    client.close()
     (point,) = answer["Datapoints"]
     found = point["SampleCount"], point["Sum"], point["Minimum"], point["Maximum"], point["Unit"]
     assert found == (3.0, 60.0, 10.0, 30.0, "Milliseconds")
@@ -157,16 +157,9 @@ def test_a_refusal_is_told_in_the_words_of_the_ports(
 ) -> None:
     statistic = Statistic("Time", "Milliseconds", {}, 1, 1.0, 1.0, 1.0)
 
-    async def send() -> None:
-        clients = make_clients(settings(server).endpoints)
-        async with open_cloudwatch(settings(server), clients, MemoryLog()) as cloudwatch:
-            assert cloudwatch is not None
-            with pytest.raises(error, match="PutMetricData"):
-                await cloudwatch.put("fails", [statistic])
-        clients.close()
-
     server.cloudwatch.fail_next("PutMetricData", code)
-    anyio.run(send)
+    with pytest.raises(error, match="PutMetricData"):
+        anyio.run(put, server, "fails", [statistic])
 
 
 @pytest.mark.parametrize(
@@ -191,7 +184,7 @@ def test_the_real_service_is_told_nothing_of_a_stream_on_this_machine(
         )  # fmt: skip
         clients = make_clients(chosen.endpoints)
         try:
-            async with open_cloudwatch(chosen, clients, log) as opened:
+            async with open_cloudwatch(chosen, clients, SystemClock(), log) as opened:
                 return opened is not None
         finally:
             clients.close()

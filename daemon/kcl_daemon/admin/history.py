@@ -43,9 +43,14 @@ class History:
         """Somebody looks."""
         self._looked_s = now_s
 
-    def is_due(self, now_s: float) -> bool:
-        """Whether it is time for the next moment."""
-        return not self._samples or now_s - self._samples[-1].at_s >= self.every_s(now_s)
+    def is_due(self, now_s: float, *, late_s: float = 0.0) -> bool:
+        """Whether it is time for the next moment.
+
+        Args:
+            now_s: by the clock of the moments.
+            late_s: how much later than at its time; below zero: earlier.
+        """
+        return not self._samples or now_s - self._samples[-1].at_s >= self.every_s(now_s) + late_s
 
     def every_s(self, now_s: float) -> float:
         """How far moments lie apart: near each other while somebody looks."""

@@ -15,7 +15,7 @@ from kcl_daemon.admin.document import document
 from kcl_daemon.admin.history import History
 from kcl_daemon.admin.page import assets, live_part, page
 from kcl_daemon.admin.summary import not_ready
-from kcl_daemon.observe.snapshot import SnapshotSource
+from kcl_daemon.observe.snapshot import Snapshot, SnapshotSource
 from kcl_daemon.ports import Clock
 
 HTML: Final = "text/html; charset=utf-8"
@@ -23,9 +23,11 @@ JSON: Final = "application/json"
 SLICE_S: Final = 0.002
 """How long rendering goes on before all else has its turn."""
 LIVE_EVERY_S: Final = 2.0
-_PART_OF_A_CORE: Final = 0.004
+_PART_OF_A_CORE: Final = 0.003
 """How much of a core one who looks may cost: what takes long to render is asked for less often."""
 _KEEP_S: Final = 1.0
+# Looks come at about equal times: one that comes a little early is noted all the same.
+_EARLY_S: Final = 0.5
 
 
 class MetricsText(Protocol):
@@ -86,9 +88,18 @@ class Site:
             await self._clock.sleep(LIVE_EVERY_S)
 
     def _note(self) -> None:
+        """Late, as each look has a snapshot of its own that is noted, and another one has its price."""
         now_s = self._clock.monotonic()
-        if self._history.is_due(now_s):
+        if self._history.is_due(now_s, late_s=self._every_s):
             self._history.remember(self._source.now(), now_s)
+
+    def _seen(self, snapshot: Snapshot) -> float:
+        """Somebody looks at a snapshot that was just made; its time."""
+        now_s = self._clock.monotonic()
+        self._history.looked(now_s)
+        if self._history.is_due(now_s, late_s=-_EARLY_S):
+            self._history.remember(snapshot, now_s)
+        return now_s
 
     async def answer(self, request: Request) -> Answer:
         """The answer to a request; never raises."""
@@ -113,8 +124,8 @@ class Site:
 
     async def _page(self, _: Request) -> Answer:
         """The page without waiting for the tables: its first renewal has what they tell."""
-        self._looked()
-        snapshot, now_s = self._source.now(), self._clock.monotonic()
+        snapshot = self._source.now()
+        now_s = self._seen(snapshot)
         pieces = page(snapshot, self._history, now_s=now_s, every_s=self._every_s)
         headers = {
             "Content-Security-Policy": assets().policy,
@@ -125,20 +136,19 @@ class Site:
 
     async def _live_part(self, _: Request) -> Answer:
         """As rendered less than a second ago, if it was: many may look."""
-        self._looked()
         kept = self._live
         if kept is not None and self._clock.monotonic() - kept[0] < _KEEP_S:
             return kept[1]
         snapshot = await self._source.asked()
-        now_s = self._clock.monotonic()
+        now_s = self._seen(snapshot)
         pieces = live_part(snapshot, self._history, now_s=now_s, every_s=self._every_s)
         answer = Answer(HTTPStatus.OK, await self._joined(_encoded(pieces)), HTML)
         self._live = now_s, answer
         return answer
 
     async def _status(self, _: Request) -> Answer:
-        self._looked()
-        snapshot, now_s = await self._source.asked(), self._clock.monotonic()
+        snapshot = await self._source.asked()
+        now_s = self._seen(snapshot)
         return Answer(HTTPStatus.OK, await self._joined(document(snapshot, self._history, now_s=now_s)), JSON)
 
     async def _metrics_page(self, request: Request) -> Answer:
@@ -146,9 +156,6 @@ class Site:
             return plain(HTTPStatus.NOT_FOUND, "there are no metrics here")
         text = await self._metrics.render(request.accept)
         return Answer(HTTPStatus.OK, text.body, text.content_type)
-
-    def _looked(self) -> None:
-        self._history.looked(self._clock.monotonic())
 
     @property
     def _every_s(self) -> float:

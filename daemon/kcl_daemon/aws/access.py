@@ -1,4 +1,4 @@
-"""Endpoints and credentials of the record path and of lease writes, found by the SDK as for all its own calls.
+"""Endpoints and credentials of what goes over the daemon's own transport, found by the SDK as for all its own calls.
 
 Owns asking it: region, `AWS_ENDPOINT_URL*`, FIPS, dual-stack, endpoints by account, profiles, roles and their renewal
 are all its business. Knows no HTTP.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from botocore import xform_name
 from botocore.credentials import RefreshableCredentials
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials, ReadOnlyCredentials
 
-    from kcl_daemon.aws.session import Clients
+    from kcl_daemon.aws.session import Asked
 
 # What makes one request go elsewhere than another: the account and the stream in it.
 _ADDRESSING: Final = ("StreamARN", "ConsumerARN")
@@ -47,24 +47,20 @@ class AwsAccess:
     """The port `Access` of the transport.
 
     Args:
-        clients: whose client and credentials are asked.
+        asked: whose client and credentials are asked.
         lane: for what may block: addressing a request the first time, renewing credentials.
-        service: which of the clients.
     """
 
-    def __init__(
-        self, clients: Clients, lane: Lane, service: Literal["kinesis", "dynamodb"] = "kinesis"
-    ) -> None:
-        is_kinesis = service == "kinesis"
-        self._client = clients.kinesis if is_kinesis else clients.dynamodb
-        self._credentials = clients.credentials if is_kinesis else clients.dynamodb_credentials
-        self._ca_bundle = clients.ca_bundle
+    def __init__(self, asked: Asked, lane: Lane) -> None:
+        self._client = asked.client
+        self._credentials = asked.credentials
+        self._ca_bundle = asked.ca_bundle
         self._lane = lane
         self._targets: dict[tuple[object, ...], Target] = {}
         self._keys: Keys | None = None
         self._renewing = False
         self._contexts: dict[bool, ssl.SSLContext] = {}
-        self._client.meta.events.register(f"before-sign.{service}", _found, unique_id=_HANDLER_ID)
+        self._client.meta.events.register(f"before-sign.{asked.service}", _found, unique_id=_HANDLER_ID)
 
     async def target(self, operation: str, parameters: Parameters) -> Target:
         """As the port says; the SDK is asked once for each operation and ARN."""

@@ -97,7 +97,7 @@ async def open_caller(
     Raises:
         ConfigurationError: HTTP/2 is asked for, and what it needs is not installed.
     """
-    access = AwsAccess(clients, Lanes().kinesis)
+    access = AwsAccess(clients.of_kinesis, Lanes().kinesis)
     wires = plain_wires(access, ca_bundle=clients.ca_bundle, clock=clock)
     caller = Caller(
         access,
@@ -120,7 +120,7 @@ async def open_updates(clients: Clients, clock: Clock) -> AsyncGenerator[Updates
     if clients.discovers_dynamodb:
         yield None
         return
-    access = AwsAccess(clients, Lanes().reads, "dynamodb")
+    access = AwsAccess(clients.of_dynamodb, Lanes().reads)
     caller = Caller(
         access,
         clock=clock,

@@ -29,6 +29,7 @@ from kcl_daemon.config.settings import Endpoints
 from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError
 
 if TYPE_CHECKING:
+    from botocore.client import BaseClient
     from botocore.credentials import Credentials
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_glue import GlueClient
@@ -47,6 +48,23 @@ _NO_CREDENTIALS: Final = (
     "no AWS credentials: give this host or task a role, or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How one service is asked.
+
+    Args:
+        service: its name.
+        client: of it.
+        credentials: with which; they renew themselves when they are asked, which may block.
+        ca_bundle: file of the certificates that are trusted, where one is configured.
+    """
+
+    service: Service
+    client: BaseClient
+    credentials: Credentials
+    ca_bundle: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +88,16 @@ class Clients:
     ca_bundle: str | None
     glue: GlueClient | None = None
     discovers_dynamodb: bool = False
+
+    @property
+    def of_kinesis(self) -> Asked:
+        """How Kinesis is asked."""
+        return Asked("kinesis", self.kinesis, self.credentials, self.ca_bundle)
+
+    @property
+    def of_dynamodb(self) -> Asked:
+        """How DynamoDB is asked."""
+        return Asked("dynamodb", self.dynamodb, self.dynamodb_credentials, self.ca_bundle)
 
     def close(self) -> None:
         """Close every idle connection."""
@@ -120,7 +148,7 @@ def make_clients(endpoints: Endpoints, *, glue: bool = False) -> Clients:
         dynamodb=cast("DynamoDBClient", dynamodb),
         credentials=credentials,
         dynamodb_credentials=dynamodb_credentials,
-        ca_bundle=session.get_config_variable("ca_bundle") or None,
+        ca_bundle=_ca_bundle(session),
         glue=cast("GlueClient | None", registry),
         discovers_dynamodb=discovers,
     )
@@ -199,6 +227,15 @@ class Services:
             config=_config(connections).merge(_particular(own)),
         )
 
+    def asked(self, service: Service, connections: int) -> Asked:
+        """How it is asked, with a new client for so many calls at a time.
+
+        Raises:
+            AccessDenied: there are no credentials.
+        """
+        client = cast("BaseClient", self.client(service, connections))
+        return Asked(service, client, self.credentials(service), _ca_bundle(self.session(service)))
+
     def client_elsewhere(self, name: str, *, region_name: str | None, address: str | None) -> object:
         """A client of a service that has no settings of its own, asked as Kinesis is, for one call at a time.
 
@@ -213,6 +250,10 @@ class Services:
             endpoint_url=address,
             config=_config(1),
         )
+
+
+def _ca_bundle(session: botocore.session.Session) -> str | None:
+    return session.get_config_variable("ca_bundle") or None
 
 
 def _particular(own: ServiceSettings) -> Config:

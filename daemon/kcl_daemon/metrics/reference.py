@@ -56,9 +56,12 @@ metric, and DETAILED with a metric for each shard is many: `metricsLevel=SUMMARY
 `metricsLevel=NONE` make it cheaper. The namespace is `metricsNamespace`, else the application's name. The daemon needs
 `cloudwatch:PutMetricData`; without it there is one warning (`metrics_not_sent`), and the work goes on.
 
-Figures come together in statistic sets and are sent after `metricsBufferTimeMillis`, or when 200 sets wait, but not more
-often than each second; at the end of the daemon the rest is sent. A call has 200 sets (KCL: 20) and five seconds; what
-fails is not sent again. At most `metricsMaxQueueSize` sets wait.
+Figures come together in statistic sets, one for each metric with its dimensions, and are sent after
+`metricsBufferTimeMillis`, or when half of `metricsMaxQueueSize` sets wait, but not more often than each second; at the end
+of the daemon the rest is sent. KCL sends as soon as 200 sets have come together, which is once a second for some 50 shards
+at `DETAILED`; CloudWatch keeps figures by the minute, so that nothing is lost by waiting, and a call less is a call less to
+pay. A call has up to 500 sets (KCL: 20), packed by gzip unless the SDK's configuration says `disable_request_compression`,
+and five seconds; what fails is not sent again. At most `metricsMaxQueueSize` sets wait.
 
 `X.Success` is 1 or 0, `X.Time` is in milliseconds. Besides `Operation` a metric has the dimensions that the table names.
 Here a few things are measured a little differently than in Java:

@@ -5,15 +5,13 @@ Pure. Owns level, dimensions and the bound of the queue. Knows neither the loop 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from kcl_daemon.metrics.metric import Level, Metric, Unit
 from kcl_daemon.ports_metrics import Statistic
-
-FLUSH_AT: Final = 200
-"""So many sets are told before their time (KCL: CloudWatchPublisherRunnable)."""
 
 _NAMES: Final = {"shard_id": "ShardId", "stream": "StreamId"}
 _Key: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
@@ -84,7 +82,7 @@ class StatisticSets:
         telling: what is told.
 
     Attributes:
-        on_many: called when `FLUSH_AT` sets have come together.
+        on_many: called when half the queue is full.
         dropped: values that found the queue full, since the last `take`.
     """
 
@@ -92,7 +90,8 @@ class StatisticSets:
         self._telling = telling
         self.on_many: Callable[[], None] = _nobody_waits
         self._windows: dict[_Key, Window] = {}
-        self._waiting: list[Window] = []
+        self._waiting: deque[Window] = deque()
+        self._many = max(1, telling.queue_most // 2)
         self.dropped = 0
 
     def window(self, metric: Metric, labels: Iterable[tuple[str, str]]) -> Window | None:
@@ -120,14 +119,18 @@ class StatisticSets:
             self.dropped += 1
             return False
         self._waiting.append(window)
-        if len(self._waiting) == FLUSH_AT:
+        if len(self._waiting) == self._many:
             self.on_many()
         return True
 
-    def take(self) -> list[Statistic]:
-        """All that waits; nothing waits afterwards."""
-        waiting, self._waiting = self._waiting, []
-        return [window.take() for window in waiting]
+    @property
+    def waiting(self) -> int:
+        """Sets that wait."""
+        return len(self._waiting)
+
+    def take(self, most: int) -> list[Statistic]:
+        """The oldest sets, as many as that at most; they wait no more."""
+        return [self._waiting.popleft().take() for _ in range(min(most, len(self._waiting)))]
 
     def forget(self) -> None:
         """Drop windows that are empty: those of shards that went would stay for ever otherwise."""

@@ -27,6 +27,11 @@ T = TypeVar("T")
 # What is read of an answer that refuses a stream, to learn why.
 _REFUSAL_BYTES_MOST: Final = 64 * 1024
 _MS_PER_S: Final = 1000
+_PACKED: Final = "gzip"
+
+
+def _as_it_is(_body: bytes) -> None:
+    """The default of `packs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class Caller:
         not_found: what a missing resource is called here, such as StreamNotFound.
         content_type: of requests.
         means: what a refusal of some operation means beyond the common codes; None: nothing more.
+        packs: makes the gzip of a body; it gives None where the body is to go as it is.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class Caller:
         not_found: type[AwsError],
         content_type: str = CONTENT_TYPE,
         means: Callable[[Refusal, str], AwsError | None] | None = None,
+        packs: Callable[[bytes], bytes | None] = _as_it_is,
     ) -> None:
         self._access = access
         self._clock = clock
@@ -80,6 +87,7 @@ class Caller:
         self._not_found = not_found
         self._content_type = content_type
         self._means = means
+        self._packs = packs
         self._routes: dict[Target, tuple[Signer, Wire]] = {}
         self._skew_s = 0.0
 
@@ -180,9 +188,12 @@ class Caller:
         target = await self._access.target(operation, parameters)
         keys = await self._access.keys()
         signer, wire = self._routes.get(target) or self._route(target)
-        body = msgspec.json.encode(parameters)
+        plain = msgspec.json.encode(parameters)
+        packed = self._packs(plain)
+        body, encoding = (plain, None) if packed is None else (packed, _PACKED)
         epoch_s = self._clock.wall_ms() / _MS_PER_S + self._skew_s
-        return _Signed(signer.head(operation, body, keys, epoch_s=epoch_s), body, epoch_s, wire)
+        head = signer.head(operation, body, keys, epoch_s=epoch_s, encoding=encoding)
+        return _Signed(head, body, epoch_s, wire)
 
     def _route(self, target: Target) -> tuple[Signer, Wire]:
         signer = Signer(

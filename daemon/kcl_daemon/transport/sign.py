@@ -42,7 +42,9 @@ class Signer:
         )
         self._day_key: tuple[str, str, bytes] | None = None
 
-    def head(self, operation: str, body: bytes, keys: Keys, *, epoch_s: float) -> bytes:
+    def head(
+        self, operation: str, body: bytes, keys: Keys, *, epoch_s: float, encoding: str | None = None
+    ) -> bytes:
         """Request line and headers, with the empty line after them.
 
         Args:
@@ -50,14 +52,16 @@ class Signer:
             body: what will follow.
             keys: who signs.
             epoch_s: the service's time; it refuses signatures that are some minutes off.
+            encoding: of the body, such as `gzip`; not signed, as the body is.
         """
         date = strftime("%Y%m%dT%H%M%SZ", gmtime(epoch_s))
         api = f"{self._prefix}{operation}"
         names, signature = self._signature(api, body, keys, date)
         scope = self._scope(date)
         token = f"X-Amz-Security-Token: {keys.token}\r\n" if keys.token else ""
+        encoded = f"Content-Encoding: {encoding}\r\n" if encoding else ""
         return (
-            f"{self._start}X-Amz-Target: {api}\r\nX-Amz-Date: {date}\r\n{token}"
+            f"{self._start}X-Amz-Target: {api}\r\nX-Amz-Date: {date}\r\n{token}{encoded}"
             f"Authorization: {_ALGORITHM} Credential={keys.access_key}/{scope}, SignedHeaders={names}, "
             f"Signature={signature}\r\nContent-Length: {len(body)}\r\n\r\n"
         ).encode("latin-1")

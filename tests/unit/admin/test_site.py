@@ -136,24 +136,25 @@ def test_throughput_is_sampled_more_often_while_somebody_looks() -> None:
 
     source = Counting(READY)
 
-    async def main() -> tuple[int, int, str]:
+    async def main() -> tuple[int, int, int, str]:
         site = Site(source, access=Access("127.0.0.1"), clock=LoopClock())
         idle, watched, live = 0, 0, Answer(HTTPStatus.OK, b"")
         async with anyio.create_task_group() as group:
             group.start_soon(site.sample)
             await anyio.sleep(4 * UNWATCHED_EVERY_S - 1)
             idle = source.calls
-            for _ in range(10):
+            for number in range(10):
                 await site.answer(Request("GET", "/status.json", "localhost"))
-                await anyio.sleep(LIVE_EVERY_S)
-            watched = source.calls - idle
+                await anyio.sleep(LIVE_EVERY_S + 0.02 * (-1) ** number)
+            watched, extra = len(site._history.of(READING.key, 0.0)) - idle, source.calls - idle
             live = await site.answer(Request("GET", "/live", "localhost"))
             group.cancel_scope.cancel()
-        return idle, watched, live.body.decode()
+        return idle, watched, extra, live.body.decode()
 
-    idle, watched, live = run_virtual(main)
+    idle, watched, extra, live = run_virtual(main)
     assert 4 <= idle <= 5
     assert watched >= 9
+    assert extra == 0, "who looks has a snapshot made anyway"
     assert live.count("<polyline") == 1, f"of {READING.key}"
 
 

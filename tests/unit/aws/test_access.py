@@ -92,7 +92,7 @@ async def test_a_request_goes_where_the_sdk_would_send_it(
     endpoint: str | None, variables: dict[str, str], operation: str, parameters: dict[str, object], url: str
 ) -> None:
     with opened(endpoint, **variables) as clients:
-        access = AwsAccess(clients, Lanes().kinesis)
+        access = AwsAccess(clients.of_kinesis, Lanes().kinesis)
         found = await access.target(operation, parameters)
         assert found == Target(url, "eu-west-1", "kinesis")
         assert await access.target(operation, parameters) is found
@@ -100,19 +100,19 @@ async def test_a_request_goes_where_the_sdk_would_send_it(
 
 async def test_parameters_that_the_sdk_refuses_are_an_invalid_request() -> None:
     with opened() as clients, pytest.raises(InvalidRequest):
-        await AwsAccess(clients, Lanes().kinesis).target("GetRecords", {"ShardIterator": 7})
+        await AwsAccess(clients.of_kinesis, Lanes().kinesis).target("GetRecords", {"ShardIterator": 7})
 
 
 async def test_the_sdks_own_calls_are_not_stopped() -> None:
     with opened("http://127.0.0.1:1") as clients:
-        AwsAccess(clients, Lanes().kinesis)
+        AwsAccess(clients.of_kinesis, Lanes().kinesis)
         with pytest.raises(Exception, match="Could not connect"):
             clients.kinesis.list_streams()
 
 
 async def test_fixed_credentials_are_taken_as_they_are() -> None:
     with opened() as clients:
-        access = AwsAccess(clients, Lanes().kinesis)
+        access = AwsAccess(clients.of_kinesis, Lanes().kinesis)
         assert await access.keys() == Keys("AKID", "secret")
         assert await access.keys() is await access.keys()
 
@@ -145,7 +145,7 @@ def with_credentials(clients: Clients, renewals: Renewals) -> Clients:
 async def test_credentials_that_last_are_not_renewed() -> None:
     renewals = Renewals(lives_s=7200)
     with opened() as clients:
-        access = AwsAccess(with_credentials(clients, renewals), Lanes().kinesis)
+        access = AwsAccess(with_credentials(clients, renewals).of_kinesis, Lanes().kinesis)
         for _ in range(3):
             assert await access.keys() == Keys("AKID1", "secret", "token")
     assert renewals.count == 1
@@ -154,7 +154,7 @@ async def test_credentials_that_last_are_not_renewed() -> None:
 async def test_calls_go_on_with_what_is_valid_while_credentials_are_renewed() -> None:
     renewals = Renewals(lives_s=60)  # so that they are always about to end
     with opened() as clients:
-        access = AwsAccess(with_credentials(clients, renewals), Lanes().kinesis)
+        access = AwsAccess(with_credentials(clients, renewals).of_kinesis, Lanes().kinesis)
         first = await access.keys()
         seen: list[Keys] = []
 
@@ -178,19 +178,19 @@ async def test_credentials_that_cannot_be_renewed_any_more_are_denied() -> None:
         prepared = with_credentials(clients, renewals)
         renewals.before = broken
         with pytest.raises(Exception, match="no such host"):
-            await AwsAccess(prepared, Lanes().kinesis).keys()
+            await AwsAccess(prepared.of_kinesis, Lanes().kinesis).keys()
 
 
 async def test_empty_credentials_are_denied() -> None:
     with opened() as clients:
         empty = Clients(clients.kinesis, clients.dynamodb, Credentials("", ""), clients.credentials, None)
         with pytest.raises(AccessDenied):
-            await AwsAccess(empty, Lanes().kinesis).keys()
+            await AwsAccess(empty.of_kinesis, Lanes().kinesis).keys()
 
 
 async def test_connections_are_verified() -> None:
     with opened() as clients:
-        access = AwsAccess(clients, Lanes().kinesis)
+        access = AwsAccess(clients.of_kinesis, Lanes().kinesis)
         plain, offering = access.tls(), access.tls(http2=True)
     for context in (plain, offering):
         assert context.verify_mode is ssl.CERT_REQUIRED

@@ -43,7 +43,7 @@ class Gathered:
 
     def take(self) -> dict[str, Statistic]:
         """What waits for CloudWatch, by name."""
-        return {each.name: each for each in self.statistics.take()}
+        return {each.name: each for each in self.statistics.take(10_000)}
 
 
 class MemoryCloudWatch:

@@ -85,14 +85,26 @@ def test_nothing_is_told_where_nothing_happens() -> None:
     assert play(scene).cloudwatch.calls == []
 
 
-def test_two_hundred_sets_do_not_wait_but_calls_keep_a_second_apart() -> None:
+def test_many_sets_wait_for_the_buffer_time_like_few() -> None:
+    async def scene(stage: Stage) -> None:
+        for _ in range(10):
+            stage.some(1000)
+            await anyio.sleep(1.0)
+        await anyio.sleep(0.5)
+
+    stage = play(scene)
+    assert stage.cloudwatch.at_s == [10.0, 10.0]
+    assert {each.count for each in stage.cloudwatch.told} == {10}
+
+
+def test_a_queue_that_is_half_full_does_not_wait_but_flushes_keep_a_second_apart() -> None:
     async def scene(stage: Stage) -> None:
         await anyio.sleep(0.5)
         for second in range(3):
             stage.some(200, first=200 * second)
             await anyio.sleep(1.0)
 
-    assert play(scene).cloudwatch.at_s == [1.0, 2.0, 3.0]
+    assert play(scene, Stage(queue_most=400)).cloudwatch.at_s == [1.0, 2.0, 3.0]
 
 
 def test_a_call_has_no_more_sets_than_it_may() -> None:

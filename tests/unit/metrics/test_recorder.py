@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from kcl_daemon.metrics import kcl, kcl_shards, ours
 from kcl_daemon.metrics.metric import OPERATIONS, Level
-from kcl_daemon.metrics.statistics import FLUSH_AT
 from kcl_daemon.ports_metrics import NO_METERS
 from tests.simulator.loop import run_virtual
 from tests.unit.metrics.stage import WORKER, Gathered
@@ -85,7 +84,7 @@ def test_shards_are_told_apart_unless_their_dimension_is_turned_off() -> None:
         gathered = Gathered(dimensions=dimensions)
         for shard_id in (ONE, TWO):
             gathered.meters.add(kcl_shards.PROCESS_RECORDS, 10, shard_id=shard_id)
-        told = gathered.statistics.take()
+        told = gathered.statistics.take(10_000)
         assert len(told) == count
         assert sum(each.total for each in told) == 20.0
         assert all(("Operation" in each.dimensions) is (dimensions != []) for each in told)
@@ -128,7 +127,7 @@ def test_a_full_queue_drops_what_is_new_and_counts_it() -> None:
         gathered.meters.add(kcl_shards.PROCESS_RECORDS, 1, shard_id=f"shard-{number}")
     gathered.meters.add(kcl_shards.PROCESS_RECORDS, 1, shard_id="shard-0")
 
-    told = gathered.statistics.take()
+    told = gathered.statistics.take(10_000)
 
     assert sorted((each.dimensions["ShardId"], each.count) for each in told) == [
         ("shard-0", 2),
@@ -137,12 +136,27 @@ def test_a_full_queue_drops_what_is_new_and_counts_it() -> None:
     assert gathered.statistics.dropped == 3
 
 
-def test_two_hundred_sets_call_for_an_early_flush_once() -> None:
-    gathered, calls = Gathered(), list[int]()
+def test_a_queue_that_is_half_full_calls_for_an_early_flush_once() -> None:
+    gathered, calls = Gathered(queue_most=400), list[int]()
     gathered.statistics.on_many = lambda: calls.append(1)
-    for number in range(FLUSH_AT + 50):
+    for number in range(250):
         gathered.meters.add(kcl_shards.PROCESS_RECORDS, 1, shard_id=f"shard-{number}")
-        assert len(calls) == (number + 1 >= FLUSH_AT)
+        assert len(calls) == (number + 1 >= 200)
+
+
+def test_what_is_taken_is_the_oldest_and_the_rest_goes_on_gathering() -> None:
+    gathered = Gathered()
+    for _ in range(2):
+        for number in range(3):
+            gathered.meters.add(kcl_shards.PROCESS_RECORDS, 1, shard_id=f"shard-{number}")
+    first = gathered.statistics.take(2)
+    for number in range(3):
+        gathered.meters.add(kcl_shards.PROCESS_RECORDS, 1, shard_id=f"shard-{number}")
+    assert gathered.statistics.waiting == 3
+    rest = gathered.statistics.take(10)
+
+    told = [[(each.dimensions["ShardId"], each.count) for each in part] for part in (first, rest)]
+    assert told == [[("shard-0", 2), ("shard-1", 2)], [("shard-2", 3), ("shard-0", 1), ("shard-1", 1)]]
 
 
 def test_gauges_and_series_of_shards_are_forgotten_and_counts_of_the_worker_stay() -> None:
