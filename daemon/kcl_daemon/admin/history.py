@@ -61,10 +61,15 @@ class History:
         """Add this moment."""
         self._samples.append(Sample(now_s, {shard.key: shard.bytes_per_s for shard in snapshot.shards}))
 
+    def ages_s(self, now_s: float) -> list[float]:
+        """How long ago each moment was; the oldest first."""
+        return [now_s - sample.at_s for sample in self._samples]
+
+    def values(self, key: str) -> list[float | None]:
+        """Of one lease at each moment, bytes a second; None: it was not held."""
+        return [sample.bytes_per_s.get(key) for sample in self._samples]
+
     def of(self, key: str, now_s: float) -> list[tuple[float, float]]:
         """Of one lease: how many seconds ago, and bytes a second; the oldest first."""
-        return [
-            (now_s - sample.at_s, sample.bytes_per_s[key])
-            for sample in self._samples
-            if key in sample.bytes_per_s
-        ]
+        both = zip(self.ages_s(now_s), self.values(key), strict=True)
+        return [(age_s, value) for age_s, value in both if value is not None]

@@ -1,4 +1,4 @@
-"""Small pieces of HTML: text made safe, tables that screen readers can walk, sparklines.
+"""Small pieces of HTML: text made safe, tables that screen readers can walk.
 
 Pure. Everything that is not written in this package goes through `text`. Secrets are masked in the snapshot already.
 """
@@ -9,14 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
-from typing import Final
 
 from kcl_daemon.observe.redact import on_one_line
-from kcl_daemon.observe.words import about, rate
-
-_SPARK_WIDTH: Final = 120
-_SPARK_HEIGHT: Final = 24
-_SPARK_SECONDS_LEAST: Final = 60.0
 
 
 @lru_cache(maxsize=4096)
@@ -57,27 +51,3 @@ def table(name: str, caption: str, columns: Sequence[Column], rows: Iterator[str
     )
     yield from rows
     yield "</tbody></table></div>"
-
-
-def sparkline(samples: Sequence[tuple[float, float]]) -> str:
-    """A line of throughput over time; nothing where there are not two samples.
-
-    Args:
-        samples: how many seconds ago, and bytes a second; the oldest first.
-    """
-    if len(samples) < 2:
-        return ""
-    span_s = max(samples[0][0], _SPARK_SECONDS_LEAST)
-    most = max(value for _, value in samples)
-    scale = (_SPARK_HEIGHT - 3) / most if most > 0 else 0.0
-    per_s = (_SPARK_WIDTH - 2) / span_s
-    points = " ".join(
-        f"{_SPARK_WIDTH - 1 - ago_s * per_s:.0f},{_SPARK_HEIGHT - 1.5 - value * scale:.1f}"
-        for ago_s, value in samples
-    )
-    label = f"throughput in the last {about(span_s)}, at most {rate(most)}"
-    return (
-        f'<svg class="spark" role="img" aria-label="{text(label)}" width="{_SPARK_WIDTH}" '
-        f'height="{_SPARK_HEIGHT}" viewBox="0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}">'
-        f'<polyline points="{points}"/></svg>'
-    )

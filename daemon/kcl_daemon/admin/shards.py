@@ -10,7 +10,8 @@ from typing import Final
 
 from kcl_daemon.admin.history import History
 from kcl_daemon.admin.lineage import Entry, Placed, State, lineage
-from kcl_daemon.admin.markup import Column, sparkline, table, text
+from kcl_daemon.admin.markup import Column, table, text
+from kcl_daemon.admin.sparklines import Sparklines
 from kcl_daemon.admin.summary import waits_for
 from kcl_daemon.observe.snapshot import ChildView, ShardView, Snapshot
 from kcl_daemon.observe.words import NONE, duration, rate, short_number, size
@@ -65,14 +66,15 @@ def shards_section(known: Sequence[Entry], history: History, now_s: float) -> It
         )
     if shown:
         caption = "All shards that are known, each below the shards that it came out of"
-        rows = (_shard_row(placed, history, now_s) for placed in lineage(shown))
+        lines = Sparklines(history, now_s)
+        rows = (_shard_row(placed, lines) for placed in lineage(shown))
         yield from table("shards", caption, _SHARDS, rows)
     else:
         yield "<p>This worker holds no lease, and the lease table has not been read.</p>"
     yield "</section>"
 
 
-def _shard_row(placed: Placed, history: History, now_s: float) -> str:
+def _shard_row(placed: Placed, lines: Sparklines) -> str:
     entry = placed.entry
     lead = f'<span class="lead" aria-hidden="true">{placed.lead}</span>' if placed.lead else ""
     came = f'<span class="vh">, came out of {text(" and ".join(entry.parents))}</span>' if placed.lead else ""
@@ -80,18 +82,18 @@ def _shard_row(placed: Placed, history: History, now_s: float) -> str:
     return (
         f'<tr data-key="{text(entry.key)}"><th scope="row">{lead}{text(entry.shard_id)}{stream}{came}</th>'
         f'<td><span class="state {_CLASSES[entry.state]}">{entry.state.value}</span></td>'
-        f"{_progress_cells(entry.held, history, now_s)}"
+        f"{_progress_cells(entry.held, lines)}"
         f"<td><code>{text(short_number(entry.checkpoint))}</code></td><td class=name>{text(owner_text(entry))}</td></tr>"
     )
 
 
-def _progress_cells(held: ShardView | None, history: History, now_s: float) -> str:
+def _progress_cells(held: ShardView | None, lines: Sparklines) -> str:
     if held is None:
         return "<td></td><td class=num></td><td class=num></td><td class=num></td>"
     return (
         f'<td class="wide">{text(waits_for(held))}</td>'
         f"<td class=num>{behind_text(held)}</td>"
-        f"<td class=num>{sparkline(history.of(held.key, now_s))} {rate(held.bytes_per_s)}</td>"
+        f"<td class=num>{lines.of(held.key)} {rate(held.bytes_per_s)}</td>"
         f"<td class=num>{held.records}</td>"
     )
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 
 from kcl_daemon.admin.history import History
-from kcl_daemon.admin.markup import sparkline
 from kcl_daemon.admin.page import assets, live_part, page
 from kcl_daemon.admin.shards import ROWS_MOST
 from kcl_daemon.admin.spark import SHARDS_MOST
@@ -215,14 +214,6 @@ def test_the_policy_names_what_is_in_the_page_and_the_page_loads_nothing() -> No
     assert re.search(r"\sstyle=", text) is None, "the policy forbids it"
     assert "unsafe" not in given_.policy
     assert re.search(r"url\(|@import|https?:", given_.style) is None
-
-
-def test_sparklines_are_of_the_samples_that_there_are() -> None:
-    assert sparkline([]) == sparkline([(3.0, 1.0)]) == ""
-    drawn = sparkline([(60.0, 0.0), (30.0, 2048.0), (0.0, 1024.0)])
-    assert 'points="1,22.5 60,1.5 119,12.0"' in drawn
-    assert 'aria-label="throughput in the last 60 s, at most 2.0 KiB/s"' in drawn
-    assert "nan" not in sparkline([(2.0, 0.0), (0.0, 0.0)])
 
 
 def colours(style: str) -> list[dict[str, str]]:

@@ -1,0 +1,46 @@
+"""The small lines of the page: of what there is, all over the same moments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kcl_daemon.admin.history import History
+from kcl_daemon.admin.sparklines import Sparklines
+from tests.unit.admin.stage import READING, READY
+
+
+def lines(moments: Mapping[float, Mapping[str, float]], *, now_s: float) -> Sparklines:
+    """Of moments with the throughput of leases by key."""
+    history = History()
+    for at_s, throughput in moments.items():
+        shards = tuple(
+            replace(READING, key=key, bytes_per_s=bytes_per_s) for key, bytes_per_s in throughput.items()
+        )
+        history.remember(replace(READY, shards=shards), at_s)
+    return Sparklines(history, now_s)
+
+
+def test_there_is_no_line_where_there_are_not_two_samples() -> None:
+    assert Sparklines(History(), 0.0).of("a") == ""
+    drawn = lines({0.0: {"b": 1.0}, 3.0: {"a": 1.0, "b": 1.0}}, now_s=3.0)
+    assert drawn.of("a") == drawn.of("nobody") == ""
+    assert drawn.of("b") != ""
+
+
+def test_a_line_goes_from_nothing_to_its_own_most() -> None:
+    drawn = lines({0.0: {"a": 0.0}, 30.0: {"a": 2048.0}, 60.0: {"a": 1024.0}}, now_s=60.0).of("a")
+    assert 'points="1,22.5 60,1.5 119,12.0"' in drawn
+    assert 'aria-label="throughput in the last 60 s, at most 2.0 KiB/s"' in drawn
+
+
+def test_lines_have_the_same_moments_below_each_other() -> None:
+    drawn = lines({0.0: {"a": 7.0}, 60.0: {"a": 7.0, "b": 7.0}, 120.0: {"a": 7.0, "b": 7.0}}, now_s=120.0)
+    assert 'points="1,1.5 60,1.5 119,1.5"' in drawn.of("a")
+    assert 'points="60,1.5 119,1.5"' in drawn.of("b")
+    assert "in the last 60 s" in drawn.of("b")
+
+
+def test_where_nothing_comes_the_line_is_flat() -> None:
+    drawn = lines({0.0: {"a": 0.0}, 30.0: {"a": 0.0}, 60.0: {"a": 0.0}}, now_s=60.0).of("a")
+    assert 'points="1,22.5 119,22.5"' in drawn
