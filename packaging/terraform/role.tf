@@ -83,6 +83,17 @@ data "aws_iam_policy_document" "daemon" {
     data.aws_iam_policy_document.tables.json,
     var.retrieval_mode == "FANOUT" ? data.aws_iam_policy_document.fan_out.json : data.aws_iam_policy_document.polling.json,
   ]
+
+  # A version of a schema is asked for by its id, which names no resource.
+  dynamic "statement" {
+    for_each = var.schema_registry == "DECODE" ? ["ReadSchemas"] : []
+
+    content {
+      sid       = statement.value
+      actions   = ["glue:GetSchemaVersion"]
+      resources = ["*"]
+    }
+  }
 }
 
 data "aws_iam_policy_document" "trust" {

@@ -24,6 +24,17 @@ variable "retrieval_mode" {
   }
 }
 
+variable "schema_registry" {
+  description = "schemaRegistry of the properties file."
+  type        = string
+  default     = "OFF"
+
+  validation {
+    condition     = contains(["OFF", "DECODE"], var.schema_registry)
+    error_message = "OFF or DECODE."
+  }
+}
+
 variable "trusted_service" {
   description = "Who may take the role on, for instance ecs-tasks.amazonaws.com, ec2.amazonaws.com or pods.eks.amazonaws.com."
   type        = string

@@ -29,6 +29,7 @@ MODES: Final = ("FANOUT", "POLLING")
 # Rights for what is there already: the tables are made by what we look at here.
 TO_MAKE_TABLES: Final = {"dynamodb:CreateTable", "dynamodb:UpdateTable"}
 METRICS: Final = ("cloudwatch:PutMetricData", "*")
+SCHEMAS: Final = ("glue:GetSchemaVersion", "*")
 Tree = dict[str, Any]
 Grants = set[tuple[str, str]]
 
@@ -80,7 +81,7 @@ def needed(mode: str) -> Grants:
 class Stack:
     """The template with its parameters."""
 
-    def __init__(self, mode: str = "FANOUT") -> None:
+    def __init__(self, mode: str = "FANOUT", *, schemas: str = "OFF") -> None:
         given = settings()
         template = cloudformation.load(TEMPLATE.read_text("utf-8"))
         tables = dict(
@@ -97,6 +98,7 @@ class Stack:
             "ApplicationName": given.application_name,
             "StreamName": given.stream_name,
             "RetrievalMode": mode,
+            "SchemaRegistry": schemas,
             "TrustedService": "ecs-tasks.amazonaws.com",
             "Policy": "policy-arn",
             **{f"{logical}.Arn": table_arn(name) for logical, name in tables.items()},
@@ -203,6 +205,18 @@ def test_the_modules_policy_is_that_of_iam_policy(mode: str, document: str) -> N
     assert grants(statements, "actions", "resources") - {METRICS} == needed(mode) - {METRICS}
     chosen = terraform.load(MODULE)["aws_iam_policy_document.daemon"]["source_policy_documents"]
     assert f"data.aws_iam_policy_document.{document}.json" in chosen[1]
+
+
+def test_schemas_may_be_read_where_they_are_resolved() -> None:
+    document = policy(read("schemaRegistry = decode\n").settings, ("glue",), account=ACCOUNT)
+    assert grants(document["Statement"]) == {SCHEMAS}
+    (found,) = Stack(schemas="DECODE").of_kind("AWS::IAM::ManagedPolicy")
+    assert grants(found["PolicyDocument"]["Statement"]) - {METRICS} == needed("FANOUT") | {SCHEMAS} - {
+        METRICS
+    }
+    (block,) = terraform.load(MODULE)["aws_iam_policy_document.daemon"]["dynamic"]
+    assert block["statement"]["for_each"] == '${var.schema_registry == "DECODE" ? ["ReadSchemas"] : []}'
+    assert grants(block["statement"]["content"], "actions", "resources") == {SCHEMAS}
 
 
 def test_metrics_go_to_the_applications_namespace_alone() -> None:

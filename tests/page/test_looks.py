@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import replace
+from statistics import median
 from typing import Final
 
 import pytest
@@ -134,6 +135,28 @@ def test_a_page_of_256_shards_takes_a_browser_less_than_a_fifth_of_a_second(
         times_ms = [work_ms(browser, made.url) for _ in range(LOADS)]
     record_property("ms", [round(each) for each in times_ms])
     assert min(times_ms) < FIRST_PAINT_MS
+
+
+@pytest.mark.prove
+def test_the_first_paint_of_256_shards_comes_within_a_fifth_of_a_second(
+    browser: Browser, record_property: Callable[[str, object], None]
+) -> None:
+    """By the clock on the wall, from the navigation on: to be run on a machine that has nothing else to do."""
+    with serving(Standing(many(256))) as made:
+        times_ms = [first_paint_ms(browser, made.url) for _ in range(LOADS)]
+    print("first paint, ms:", *(round(each) for each in times_ms))  # noqa: T201 - of a proof
+    record_property("ms", [round(each) for each in times_ms])
+    assert median(times_ms) < FIRST_PAINT_MS
+
+
+def first_paint_ms(browser: Browser, url: str) -> float:
+    """How long after the navigation began the page was seen for the first time, in milliseconds."""
+    with looking(browser, url) as looked:
+        looked.page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")
+        found: float = looked.page.evaluate(
+            "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+        )
+    return found
 
 
 def work_ms(browser: Browser, url: str) -> float:

@@ -62,11 +62,15 @@ def test_an_application_is_looked_at_before_and_after_its_first_start(local: Loc
             "schemaRegistry": "decode",
             "glueClient.endpointOverride": local.dynamodb_url,
             "retrievalMode": "POLLING",
+            "poisonRecordPolicy": "deadletter",
+            "deadLetterDestination": "kinesis:dead",
         }
         after = check(app, app.write_properties("w", CAREFUL, with_registry))
         assert after.returncode == 0
         assert "schema registry: GetSchemaVersion is allowed" in after.stdout
+        assert "dead letters: kinesis dead: NOT TRIED" in after.stdout
         assert "schema registry" not in before.stdout
+        assert "dead letters" not in before.stdout
         for table in (name, f"{name}-WorkerMetricStats", f"{name}-CoordinatorState"):
             assert f"table {table}: rows can be read and written" in after.stdout
         assert app.rows() == rows

@@ -12,7 +12,7 @@ from typing import Final
 
 from kcl_daemon.observe.snapshot import Snapshot
 
-SAMPLES_MOST: Final = 60
+SAMPLES_MOST: Final = 40
 WATCHED_EVERY_S: Final = 2.0
 UNWATCHED_EVERY_S: Final = 15.0
 WATCHED_FOR_S: Final = 10.0

@@ -23,7 +23,7 @@ JSON: Final = "application/json"
 SLICE_S: Final = 0.002
 """How long rendering goes on before all else has its turn."""
 LIVE_EVERY_S: Final = 2.0
-_PART_OF_A_CORE: Final = 0.003
+_PART_OF_A_CORE: Final = 0.002
 """How much of a core one who looks may cost: what takes long to render is asked for less often."""
 _KEEP_S: Final = 1.0
 # Looks come at about equal times: one that comes a little early is noted all the same.

@@ -209,8 +209,11 @@ class Services:
         return found
 
     def discovers(self, service: Service) -> bool:
-        """Whether its endpoints are to be discovered."""
-        said = self._settings[service][1].endpoint_discovery
+        """Whether its endpoints are to be discovered; one that is given never is, to the SDK either."""
+        address, own, _ = self._settings[service]
+        if address is not None:
+            return False
+        said = own.endpoint_discovery
         if said is None:
             said = (
                 str(self.session(service).get_config_variable("endpoint_discovery_enabled")).lower() == "true"

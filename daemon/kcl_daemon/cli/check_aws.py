@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from kcl_daemon.aws.build import build_kinesis, build_schemas, build_tables
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.cli.failures import advice_for, describe
+from kcl_daemon.config.failure_settings import LetterBox
 from kcl_daemon.config.fan_out_settings import RetrievalMode
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError, SchemaNotFound
@@ -54,7 +55,9 @@ async def look(settings: Settings) -> list[Finding]:
         for table in (tables.worker_metrics, tables.coordinator):
             findings += await _table(table, indexed=False)
         schemas = build_schemas(clients)
-        return findings if schemas is None else [*findings, *await _registry(schemas)]
+        if schemas is not None:
+            findings += await _registry(schemas)
+        return [*findings, *_dead_letters(settings)]
 
 
 def _streams(settings: Settings) -> tuple[StreamRef, ...]:
@@ -118,6 +121,18 @@ async def _registry(schemas: Schemas) -> list[Finding]:
 
     await _try(findings, "schema registry", ask)
     return findings or [(True, "schema registry: GetSchemaVersion is allowed")]
+
+
+def _dead_letters(settings: Settings) -> list[Finding]:
+    """A queue or stream cannot be tried without a letter in it; what is not known must not look as if it were.
+
+    A file is no matter of AWS: the daemon tries it when it starts.
+    """
+    destination = settings.failures.dead_letters
+    if destination is None or destination.box is LetterBox.FILE:
+        return []
+    place = f"{destination.box.value} {masked(destination.address)}"
+    return [(True, f"dead letters: {place}: NOT TRIED, as a try would leave a letter there")]
 
 
 async def _try(findings: list[Finding], what: str, attempt: Callable[[], Awaitable[_T]]) -> _T | None:

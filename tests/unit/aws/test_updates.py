@@ -143,3 +143,6 @@ async def test_where_endpoints_are_discovered_the_sdk_does_it(monkeypatch: pytes
     with local_clients(real_dynamodb=True) as clients:
         async with open_updates(clients, LoopClock()) as updates:
             assert updates is None
+    with local_clients(dynamodb="http://127.0.0.1:1") as clients:
+        async with open_updates(clients, LoopClock()) as updates:
+            assert updates is not None, "an endpoint that is given is not discovered"
