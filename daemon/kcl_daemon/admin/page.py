@@ -86,7 +86,7 @@ def page(snapshot: Snapshot, history: History, *, now_s: float, every_s: float) 
     sections = _SECTIONS if snapshot.spark is None else (*_SECTIONS, _SPARK)
     links = "".join(f'<li><a href="#{name}">{words}</a></li>' for name, words in sections)
     yield (
-        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        '<!DOCTYPE html><html lang="en" class="first"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<title>{text(title)}</title><link rel="icon" href="data:,"><style>{given.style}</style></head><body>'
         '<a class="skip" href="#main">Skip to the content</a>'

@@ -92,6 +92,13 @@
     timer = setTimeout(refresh, 1000 * Number(live.dataset.every));
   };
 
+  requestAnimationFrame(() =>
+    setTimeout(() => {
+      document.documentElement.classList.remove("first");
+      if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+    }),
+  );
+
   button.hidden = false;
   button.addEventListener("click", () => {
     paused = !paused;
