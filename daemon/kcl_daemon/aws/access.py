@@ -58,6 +58,7 @@ class AwsAccess:
         self._lane = lane
         self._targets: dict[tuple[object, ...], Target] = {}
         self._keys: Keys | None = None
+        self._frozen: ReadOnlyCredentials | None = None
         self._renewing = False
         self._contexts: dict[bool, ssl.SSLContext] = {}
         self._client.meta.events.register(f"before-sign.{asked.service}", _found, unique_id=_HANDLER_ID)
@@ -73,16 +74,23 @@ class AwsAccess:
 
     async def keys(self) -> Keys:
         """As the port says. While they are being renewed all calls but one go on with those that are still valid."""
-        credentials = self._credentials
-        renewable = isinstance(credentials, RefreshableCredentials)
-        if self._keys is not None and (not renewable or self._renewing or not _grows_old(credentials)):
-            return self._keys
-        self._renewing = True
-        try:
-            frozen = await self._lane.run("Credentials", credentials.get_frozen_credentials)
-        finally:
-            self._renewing = False
-        self._keys = _keys(frozen)
+        credentials, known = self._credentials, self._keys
+        if known is not None and not isinstance(credentials, RefreshableCredentials):
+            return known
+        if known is None or _grows_old(credentials):
+            if known is not None and self._renewing:
+                return known
+            self._renewing = True
+            try:
+                frozen = await self._lane.run("Credentials", credentials.get_frozen_credentials)
+            finally:
+                self._renewing = False
+        else:
+            # Looked at each time, as whoever shares them may have renewed them; nothing blocks, they are not old.
+            frozen = credentials.get_frozen_credentials()
+        if frozen is not self._frozen:
+            self._keys, self._frozen = _keys(frozen), frozen
+        assert self._keys is not None
         return self._keys
 
     def tls(self, *, http2: bool = False) -> ssl.SSLContext:

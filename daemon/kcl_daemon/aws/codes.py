@@ -35,7 +35,7 @@ _DENIED: Final = frozenset({
 # A stream or table that exists but is in no state for the call; a token of ours that took too long; a write that ran
 # into another region's or a transaction: all pass by themselves.
 _PASSING: Final = frozenset({
-    "ContinuousBackupsUnavailableException", "ExpiredNextTokenException", "InternalFailure", "InternalServerError", "ReplicatedWriteConflictException",
+    "ContinuousBackupsUnavailableException", "ExpiredNextTokenException", "InternalFailure", "InternalFailureException", "InternalServerError", "ReplicatedWriteConflictException",
     "RequestTimeout", "RequestTimeoutException", "ResourceInUseException", "ServiceUnavailable",
     "ServiceUnavailableException", "TransactionConflictException", "TransactionInProgressException",
 })  # fmt: skip

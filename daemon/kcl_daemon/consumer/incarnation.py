@@ -218,6 +218,8 @@ class Incarnation:
             self._progress.awaits_records()
             item = await self._interrupts.interruptible(reader.next)
             if dialogue.silent:
+                if isinstance(item, Batch):
+                    item.release()  # it came in the same moment, and will be read again
                 raise await dialogue.exited("idle")
             match item:
                 case Batch():

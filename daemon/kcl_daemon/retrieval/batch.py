@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from kcl_daemon.retrieval.payload import Payload
 from kcl_daemon.shards.shard import ChildShard
 from kcl_protocol.sequence import ExtendedSequenceNumber
+
+NOT_AN_END: Final = "the answer has neither a way on nor child shards, or both"
+"""An answer that says no end of a shard that can be (KCL: DataRetrievalUtil, M7): the same place is read again."""
 
 
 class Batch:

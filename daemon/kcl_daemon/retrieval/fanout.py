@@ -17,10 +17,11 @@ from kcl_daemon.errors import (
     StreamNotFound,
     SubscriptionTaken,
     Throttled,
+    Unavailable,
 )
 from kcl_daemon.ports import Clock, IteratorKind, Log, Randomness, ReadFrom
 from kcl_daemon.ports_fan_out import FanOut, Pushed, Subscription
-from kcl_daemon.retrieval.batch import Batch, EndOfShard
+from kcl_daemon.retrieval.batch import NOT_AN_END, Batch, EndOfShard
 from kcl_daemon.retrieval.fanout_consumer import ConsumerRegistration
 from kcl_daemon.retrieval.gate import BodyGate
 from kcl_daemon.retrieval.payload import Payload
@@ -122,7 +123,7 @@ class FanOutReader:
                 if await self._subscribe(arn):
                     return
             except StreamNotFound as gone:
-                if await self._shard_is_gone(gone):
+                if await self._shard_is_gone(gone, arn):
                     await self._put(EndOfShard(()))
                     return
             except AwsError as error:
@@ -140,6 +141,8 @@ class FanOutReader:
     async def _take_all(self, subscription: Subscription) -> bool:
         while (pushed := await subscription.next()) is not None:
             self._failures = 0
+            if (pushed.continuation is None) is not bool(pushed.child_shards):
+                raise Unavailable(NOT_AN_END, operation="SubscribeToShard")
             await self._accept(pushed)
             if pushed.continuation is None:
                 await self._put(EndOfShard(pushed.child_shards))
@@ -211,7 +214,7 @@ class FanOutReader:
         self._filled.set()
         await self._taken.wait()
 
-    async def _shard_is_gone(self, gone: StreamNotFound) -> bool:
+    async def _shard_is_gone(self, gone: StreamNotFound, arn: str) -> bool:
         """Whether it is the shard that does not exist any more, not stream or consumer; where those, a while later."""
         is_there = self._source.stream_is_there
         self._note(gone)
@@ -219,7 +222,8 @@ class FanOutReader:
             if is_there is not None and not await is_there():
                 await self._source.wait_out(self._clock, _GONE_PAUSE_S)
                 return False
-            if not await self._consumer.exists():
+            if not await self._consumer.exists(arn):
+                await self._pause()
                 return False
         except AwsError as error:
             self._tell(error)

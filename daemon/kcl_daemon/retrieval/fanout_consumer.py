@@ -102,19 +102,24 @@ class ConsumerRegistration:
                 self._arn = await self._found()
             return self._arn
 
-    async def exists(self) -> bool:
-        """Whether the consumer is still there, after the service has said that something is not; AwsError: not known.
+    async def exists(self, arn: str) -> bool:
+        """Whether a consumer is still ours, after the service has said that something is not there; AwsError: not known.
 
         One that has a name is found or registered anew at the next `arn` if it is gone.
+
+        Args:
+            arn: as `arn` gave it for the subscription that ended. Another shard may have registered another one since.
         """
-        if self._arn is None:
+        if self._arn != arn:
             return False
-        if await self._fan_out.describe_consumer(self._arn) is not None:
+        consumer = await self._fan_out.describe_consumer(arn)
+        if consumer is not None and consumer.status is ConsumerStatus.ACTIVE:
             return True
-        self._log.warning(
-            "consumer_gone", consumer_arn=self._arn, advice="it was deregistered while it was in use"
-        )
-        self._arn = self._settings.consumer_arn
+        if self._arn == arn:
+            self._log.warning(
+                "consumer_gone", consumer_arn=arn, advice="it was deregistered while it was in use"
+            )
+            self._arn = self._settings.consumer_arn
         return False
 
     async def _found(self) -> str:

@@ -23,7 +23,7 @@ from kcl_daemon.errors import (
     Unavailable,
 )
 from kcl_daemon.ports import Clock, Fetched, IteratorKind, Kinesis, Log, Randomness, ReadFrom
-from kcl_daemon.retrieval.batch import Batch, EndOfShard
+from kcl_daemon.retrieval.batch import NOT_AN_END, Batch, EndOfShard
 from kcl_daemon.retrieval.gate import BodyGate, Hold
 from kcl_daemon.retrieval.pacing import Answered, Pace
 from kcl_daemon.retrieval.payload import EMPTY, Payload
@@ -217,9 +217,12 @@ class Prefetch:
 
     async def _fetch(self, iterator: str) -> Fetched:
         with self._clock.move_on_after(_CALL_TIMEOUT_S):
-            return await self._kinesis.get_records(
+            fetched = await self._kinesis.get_records(
                 self._source.stream, self._source.shard_id, iterator, self._settings.max_records
             )
+            if (fetched.next_iterator is None) is not bool(fetched.child_shards):
+                raise Unavailable(NOT_AN_END, operation="GetRecords")
+            return fetched
         raise Unavailable(f"no answer within {_CALL_TIMEOUT_S:g} s", operation="GetRecords")
 
     async def _new_iterator(self) -> str:
@@ -228,8 +231,17 @@ class Prefetch:
             if self._last_sequence_number is None
             else ReadFrom(IteratorKind.AFTER_SEQUENCE_NUMBER, sequence_number=self._last_sequence_number)
         )
+        asked_ms = self._clock.wall_ms()
         with self._clock.move_on_after(_CALL_TIMEOUT_S):
-            return await self._kinesis.get_shard_iterator(self._source.stream, self._source.shard_id, where)
+            iterator = await self._kinesis.get_shard_iterator(
+                self._source.stream, self._source.shard_id, where
+            )
+            self._iterator_at_s = self._clock.monotonic()
+            if where.kind is IteratorKind.LATEST:
+                # Were nothing answered while it lives, LATEST again would skip what came meanwhile.
+                memory = self._source.memory
+                memory.idle_iterator, memory.idle_until_s = iterator, asked_ms / 1000
+            return iterator
         raise Unavailable(f"no answer within {_CALL_TIMEOUT_S:g} s", operation="GetShardIterator")
 
     async def _accept(self, fetched: Fetched) -> Answered:

@@ -81,12 +81,16 @@ class Pool:
     async def connection(self, *, fresh: bool = False) -> AsyncGenerator[Connection, None]:
         """A connection for one exchange: one that is open already, unless `fresh`.
 
-        Left by an error or cancelled, it is closed. Errors as `connect`.
+        Left by an error it is kept if its answer has come whole, as a refusal has; cancelled, it is closed. Errors as
+        `connect`.
         """
         async with self._slots:
             connection = (None if fresh else self._kept()) or await self.dial(silence_s=self._silence_s)
             try:
                 yield connection
+            except Exception:
+                self._keep(connection)
+                raise
             except BaseException:
                 connection.abort()
                 raise
