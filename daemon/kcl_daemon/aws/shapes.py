@@ -132,12 +132,22 @@ def understanding(operation: str) -> Generator[None, None, None]:
 def fetched(answer: RecordsShape) -> Fetched:
     """The answer of GetRecords; Unavailable where it is none."""
     with understanding("GetRecords"):
+        payload = Payload.of([_record(entry) for entry in answer["Records"]])
+        if payload and payload.last < payload.first:  # which also finds what is no number
+            raise ValueError("the records are out of order")
         return Fetched(
-            payload=Payload.of([_record(entry) for entry in answer["Records"]]),
-            next_iterator=answer.get("NextShardIterator") or None,
-            millis_behind_latest=answer.get("MillisBehindLatest"),
+            payload=payload,
+            next_iterator=text(answer.get("NextShardIterator") or "") or None,
+            millis_behind_latest=_count(answer.get("MillisBehindLatest")),
             child_shards=child_shards(answer.get("ChildShards")),
         )
+
+
+def text(told: object) -> str:
+    """A text; TypeError where it is none."""
+    if not isinstance(told, str):
+        raise TypeError(f"{told!r:.50} is no text")
+    return told
 
 
 def child_shards(told: Sequence[ChildShardShape] | None) -> tuple[ChildShard, ...]:
@@ -181,11 +191,17 @@ def iterator(answer: IteratorShape) -> str:
 def _record(entry: RecordShape) -> Record:
     arrival_s = entry.get("ApproximateArrivalTimestamp")
     return Record(
-        entry["Data"],
-        entry["PartitionKey"],
-        entry["SequenceNumber"],
+        text(entry["Data"]),
+        text(entry["PartitionKey"]),
+        text(entry["SequenceNumber"]),
         None if arrival_s is None else round(arrival_s * _MS_PER_S),
     )
+
+
+def _count(told: object) -> int | None:
+    if told is not None and type(told) is not int:
+        raise TypeError(f"{told!r:.50} is no count")
+    return told
 
 
 def _hash_range(told: HashRangeShape) -> HashRange:

@@ -53,7 +53,7 @@ def pushed_shape(told: dict[str, object]) -> Pushed:
     fetched = shapes.fetched(cast("shapes.RecordsShape", told))
     return Pushed(
         payload=fetched.payload,
-        continuation=cast("str | None", told.get("ContinuationSequenceNumber")) or None,
+        continuation=shapes.text(told.get("ContinuationSequenceNumber") or "") or None,
         millis_behind_latest=fetched.millis_behind_latest,
         child_shards=fetched.child_shards,
     )

@@ -53,6 +53,13 @@ def test_an_arrival_is_exact_to_the_millisecond(arrival_ms: int) -> None:
         {"Records": ["x"]},
         {"Records": [{**ENTRY, "ApproximateArrivalTimestamp": "yesterday"}]},
         {"Records": [], "ChildShards": [{"ShardId": "s"}]},
+        {"Records": [{**ENTRY, "SequenceNumber": 24}]},
+        {"Records": [{**ENTRY, "SequenceNumber": "x"}]},
+        {"Records": [ENTRY, {**ENTRY, "SequenceNumber": "48"}]},
+        {"Records": [{**ENTRY, "Data": None}]},
+        {"Records": [{**ENTRY, "PartitionKey": 7}]},
+        {"Records": [], "NextShardIterator": 7},
+        {"Records": [], "MillisBehindLatest": "7"},
     ],
 )
 def test_what_is_no_answer_of_get_records_is_unavailable(answer: Any) -> None:
