@@ -55,7 +55,7 @@ class AwsCloudWatch:
     async def put(self, namespace: str, statistics: Sequence[Statistic]) -> None:
         """As the port says."""
         request = {"Namespace": namespace, "MetricData": [datum(each) for each in statistics]}
-        await self._caller.call(_OPERATION, request, _nothing, once=True)
+        await self._caller.call("PutMetricData", request, _nothing, once=True)
 
 
 class Dimension(msgspec.Struct, gc=False):

@@ -7,7 +7,8 @@ HTTPS_PROXY, HTTP_PROXY and NO_PROXY, read as the SDK reads them.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from threading import Thread
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
@@ -81,7 +82,7 @@ class ProxiedWire:
             try:
                 yield Streamed(_head(answer), self._pieces(answer))
             finally:
-                answer.raw.close()
+                _hang_up(answer)
         finally:
             session.close()
 
@@ -106,6 +107,17 @@ class ProxiedWire:
         lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")[1:]
         headers = HeadersDict(dict(line.split(": ", 1) for line in lines))
         return AWSPreparedRequest("POST", self._target.url, headers, body, stream)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - the stubs want another class than the SDK uses
+
+
+def _hang_up(answer: AWSResponse) -> None:
+    """Close the connection of an answer, never waiting: a thread may be in the middle of reading, which holds its lock."""
+    shut = getattr(
+        answer.raw, "shutdown", None
+    )  # wakes that thread; an older urllib3 has none, and it wakes by itself
+    if shut is not None:
+        with suppress(*SDK_ERRORS, RuntimeError, ValueError):  # it may have come to its end
+            shut()
+    Thread(target=answer.raw.close, name="hang-up", daemon=True).start()
 
 
 def _head(answer: AWSResponse) -> Head:

@@ -169,6 +169,36 @@ async def test_calls_go_on_with_what_is_valid_while_credentials_are_renewed() ->
         assert renewals.count == 3
 
 
+async def test_what_somebody_else_has_renewed_is_used() -> None:
+    """The SDK's own calls and those of the other services share credentials: whoever comes first renews them."""
+    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    issued = iter(range(2, 9))
+
+    def renewed() -> dict[str, str]:
+        expires = now + timedelta(hours=6)
+        return {
+            "access_key": f"AKID{next(issued)}",
+            "secret_key": "secret",
+            "token": "token",
+            "expiry_time": expires.isoformat(),
+        }
+
+    shared = RefreshableCredentials(
+        "AKID1", "secret", "token", now + timedelta(hours=6), renewed, "test", time_fetcher=lambda: now
+    )
+    with opened() as clients:
+        prepared = Clients(clients.kinesis, clients.dynamodb, shared, shared, None)
+        reads, writes = (
+            AwsAccess(prepared.of_kinesis, Lanes().kinesis),
+            AwsAccess(prepared.of_dynamodb, Lanes().reads),
+        )
+        assert await reads.keys() == await writes.keys() == Keys("AKID1", "secret", "token")
+        now += timedelta(hours=5, minutes=50)
+        assert await writes.keys() == Keys("AKID2", "secret", "token")
+        assert await reads.keys() == Keys("AKID2", "secret", "token")
+        assert await reads.keys() is await reads.keys(), "nothing is made anew while nothing is new"
+
+
 async def test_credentials_that_cannot_be_renewed_any_more_are_denied() -> None:
     def broken() -> None:
         raise OSError("no such host")

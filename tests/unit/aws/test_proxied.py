@@ -85,3 +85,20 @@ async def test_a_stream_is_read_while_it_comes() -> None:
                 pieces.append(piece)
                 taken.set()
         assert b"".join(pieces) == b"onetwo"
+
+
+async def test_leaving_a_stream_holds_nobody_up_while_nothing_comes() -> None:
+    """A thread waits for the next bytes then, and closing the connection must not wait for that thread."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.connection.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n")
+        await anyio.sleep_forever()
+
+    began_s = anyio.current_time()
+    async with through_a_proxy(script) as (_, caller):
+        with anyio.move_on_after(1.0) as scope:
+            async with caller.open_stream("SubscribeToShard", {}, silence_s=20.0) as stream:
+                assert await anext(stream.pieces) == b"one"
+                await anext(stream.pieces)
+        assert scope.cancelled_caught
+    assert anyio.current_time() - began_s < 10.0

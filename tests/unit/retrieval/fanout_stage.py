@@ -17,6 +17,7 @@ from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.ports import ReadFrom, StreamRef
 from kcl_daemon.ports_fan_out import Consumer, ConsumerName, Pushed
 from kcl_daemon.retrieval.batch import Batch, EndOfShard
+from kcl_daemon.retrieval.payload import Payload
 from kcl_daemon.retrieval.reader import Reader
 from kcl_daemon.retrieval.readers import Readers
 from kcl_daemon.retrieval.source import Source
@@ -33,17 +34,22 @@ from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
 
 T = TypeVar("T")
 STREAM = StreamRef("words")
+CONSUMER = {"StreamARN": "arn:aws:kinesis:us-east-1:123456789012:stream/words", "ConsumerName": "app"}
 SHARD = ShardId("shardId-000000000000")
 
 
 class CutSubscription(MemorySubscription):
     """One that breaks instead of giving its next event, once the event has been taken from the service."""
 
-    def __init__(self, subscription: MemorySubscription, cuts: deque[AwsError | None]) -> None:
+    def __init__(self, subscription: MemorySubscription, fan_out: TroubledFanOut) -> None:
         super().__init__(subscription._subscription)
-        self._cuts = cuts
+        self._fan_out = fan_out
+        self._cuts = fan_out.cuts
 
     async def next(self) -> Pushed | None:
+        if self._fan_out.ends:
+            self._fan_out.ends -= 1
+            return Pushed(Payload.of(()), None, 0, ())
         pushed = await super().next()
         cut = self._cuts.popleft() if self._cuts else None
         if cut is not None:
@@ -64,6 +70,7 @@ class TroubledFanOut(MemoryFanOut):
         self.subscribed_at_s: list[float] = []
         self.registered = 0
         self.open_now = 0
+        self.ends = 0  # so many events that say the end, and have no child shards
 
     async def describe_consumer(self, consumer: ConsumerName | str) -> Consumer | None:
         _raise_next(self.describing)
@@ -84,7 +91,7 @@ class TroubledFanOut(MemoryFanOut):
         async with super().subscribe(consumer_arn, shard_id, read_from) as subscription:
             self.open_now += 1
             try:
-                yield CutSubscription(subscription, self.cuts)
+                yield CutSubscription(subscription, self)
             finally:
                 self.open_now -= 1
 

@@ -15,6 +15,7 @@ from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Fetched, ReadFrom, StreamRef
 from kcl_daemon.retrieval.batch import Batch
 from kcl_daemon.retrieval.gate import BodyGate
+from kcl_daemon.retrieval.payload import Payload
 from kcl_daemon.retrieval.prefetch import Prefetch, Source
 from kcl_daemon.retrieval.start import StartMemory
 from kcl_local.kinesis.model import KinesisModel
@@ -38,6 +39,8 @@ class TroubledKinesis(MemoryKinesis):
         self.troubles: deque[AwsError | None] = deque()
         self.positions: list[ReadFrom] = []
         self.read_at_s: list[float] = []
+        self.refusal: AwsError | None = None  # of all reads, until it is taken away
+        self.ends = 0  # so many answers that say the end, and have no child shards
 
     async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
         self.positions.append(read_from)
@@ -46,8 +49,12 @@ class TroubledKinesis(MemoryKinesis):
     async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:
         self.read_at_s.append(anyio.current_time())
         trouble = self.troubles.popleft() if self.troubles else None
+        trouble = trouble or self.refusal
         if trouble is not None:
             raise trouble
+        if self.ends:
+            self.ends -= 1
+            return Fetched(Payload.of(()), None, 0, ())
         return await super().get_records(stream, shard_id, iterator, limit)
 
 

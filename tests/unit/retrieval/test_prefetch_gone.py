@@ -7,11 +7,12 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from kcl_daemon.errors import InvalidRequest, StreamNotFound, Unavailable
+from kcl_daemon.errors import AccessDenied, InvalidRequest, StreamNotFound, Unavailable
+from kcl_daemon.ports import IteratorKind
 from kcl_daemon.retrieval.batch import EndOfShard
 from kcl_daemon.retrieval.prefetch import Prefetch
 from kcl_daemon.retrieval.start import has_been_trimmed
-from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
+from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.unit.retrieval.stage import Stage, Start, play, texts
 
 
@@ -52,6 +53,56 @@ def test_a_shard_whose_stream_is_gone_does_not_end_and_goes_on_when_it_is_back(a
         assert prefetch.trouble
         assert await texts(prefetch, 1) == ["a"]
         assert stage.log.events() == []  # the watch has said it, once for all shards
+
+    play(scene)
+
+
+@pytest.mark.parametrize("refused_s", [60.0, 300.0, 420.0])
+def test_at_latest_nothing_is_skipped_while_reads_are_refused(refused_s: float) -> None:
+    """An iterator lives for five minutes, and LATEST anew would be after what came meanwhile."""
+
+    async def scene(stage: Stage, start: Start) -> None:
+        stage.kinesis.refusal = AccessDenied("not allowed to read yet")
+        prefetch = stage.prefetch(LATEST, tells_empty=False)
+        start(prefetch)
+        await anyio.sleep(1.0)
+        stage.put("a")
+        await anyio.sleep(refused_s)
+        stage.kinesis.refusal = None
+        assert await texts(prefetch, 1) == ["a"]
+        assert [each.kind for each in stage.kinesis.positions].count(IteratorKind.LATEST) == 1
+
+    play(scene)
+
+
+def test_at_latest_nothing_is_skipped_where_a_child_dies_before_the_first_answer() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        stage.kinesis.refusal = Unavailable("not yet")
+        first = stage.prefetch(LATEST, tells_empty=False)
+        with anyio.move_on_after(0.1):
+            await first.run()
+        first.close()
+        stage.kinesis.refusal = None
+        stage.put("a")
+        second = stage.prefetch(LATEST, tells_empty=False)
+        start(second)
+        await anyio.sleep(3.0)
+        stage.put("b")
+        assert await texts(second, 2) == ["a", "b"]
+
+    play(scene)
+
+
+def test_an_answer_that_is_no_end_ends_no_shard() -> None:
+    """KCL: DataRetrievalUtil; an end has child shards."""
+
+    async def scene(stage: Stage, start: Start) -> None:
+        stage.put("a")
+        stage.kinesis.ends = 2
+        prefetch = stage.prefetch()
+        start(prefetch)
+        assert await texts(prefetch, 1) == ["a"]
+        assert stage.log.events("warning") == ["read_failed"] * 2
 
     play(scene)
 

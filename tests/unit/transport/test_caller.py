@@ -80,6 +80,19 @@ async def test_a_chunked_body_comes_whole() -> None:
         assert server.connections == 1
 
 
+async def test_refused_calls_keep_their_connection() -> None:
+    """While a table is throttled a new connection for each try would come on top."""
+    body = b'{"__type":"ThrottlingException"}'
+    async with (
+        serving(lambda exchange: exchange.answer(body, "400 Bad Request")) as server,
+        calling(f"http://127.0.0.1:{server.port}") as caller,
+    ):
+        for _ in range(5):
+            with pytest.raises(Throttled):
+                await caller.call("GetRecords", {}, bytes)
+        assert server.connections == 1
+
+
 async def test_a_server_that_closes_after_each_answer_is_spoken_to_all_the_same() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.answer(headers="Connection: close\r\n")
