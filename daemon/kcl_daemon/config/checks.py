@@ -27,7 +27,7 @@ from kcl_daemon.config.kinds import StreamArn
 from kcl_daemon.config.notices import Notice, Problem
 from kcl_daemon.config.schema_settings import SchemaRegistry
 from kcl_daemon.config.settings import ChildSettings, LeaseSettings
-from kcl_daemon.config.table_settings import BillingMode
+from kcl_daemon.config.table_settings import BillingMode, TablesSettings
 from kcl_daemon.leases.table_migration_steps import complete_bake_s
 
 _LEASE_DEFAULTS: Final = LeaseSettings()
@@ -129,10 +129,16 @@ def _idle_time(values: dict[str, object], lines: Mapping[str, int]) -> list[Noti
 
 def _bake_time(values: dict[str, object], lines: Mapping[str, int]) -> list[Notice]:
     given_s = values.get(MIGRATION_BAKE_TIME.name)
-    if not isinstance(given_s, int) or (used_s := complete_bake_s(given_s)) == given_s:
+    if not isinstance(given_s, int):
+        return []
+    why = "KCL allows an hour to seven days"
+    if given_s == 0:
+        # Java passes on no primitive 0. Taken at its word it would be an hour, before a step with no way back.
+        used_s, why = TablesSettings().complete_bake_s, "0 is its default, as in Java"
+    elif (used_s := complete_bake_s(given_s)) == given_s:
         return []
     values[MIGRATION_BAKE_TIME.name] = used_s
-    facts: dict[str, object] = {"given": given_s, "used": used_s, "why": "KCL allows an hour to seven days"}
+    facts: dict[str, object] = {"given": given_s, "used": used_s, "why": why}
     event = "property_raised" if used_s > given_s else "property_lowered"
     return [Notice(event, MIGRATION_BAKE_TIME.name, lines[MIGRATION_BAKE_TIME.name], facts)]
 

@@ -31,7 +31,11 @@ def _because(why: str, *names: str) -> tuple[Inert, ...]:
     return tuple(Inert(name, why) for name in names)
 
 
-_POLLING: Final = _because(_JAVA_NEITHER, "retryGetRecordsInSeconds", "maxGetRecordsThreadPool")
+_POLLING: Final = _because(
+    "only makes retrievalMode=DEFAULT mean POLLING, as in the Java daemon 3.x",
+    "retryGetRecordsInSeconds",
+    "maxGetRecordsThreadPool",
+)
 _IN_JAVA_ONLY: Final = (
     *_because("there is no thread pool to bound: no number can starve a shard", "maxActiveThreads"),
     *_because("there are no renewal threads to bound", "maxLeaseRenewalThreads"),

@@ -13,13 +13,14 @@ from kcl_daemon.config.key import MILLISECONDS_OR_NONE, Key
 from kcl_daemon.config.kinds import INT_MAX, choice, name, trimmed, truth, whole_number
 from kcl_daemon.config.properties import Entry
 
-# What makes DEFAULT mean polling (KCL: RetrievalMode), with and without the prefix; Java reads the last two no more.
+# What makes DEFAULT mean polling (KCL: RetrievalMode), with and without the prefix. Java reads the boxed ones no more,
+# but being boxed they are set by any line: to 0, too, which is what Java takes for an empty or unreadable value.
+_OF_POLLING_BOXED: Final = ("retryGetRecordsInSeconds", "maxGetRecordsThreadPool")
 _OF_POLLING: Final = (
     "maxRecords",
     "idleTimeBetweenReadsInMillis",
     "millisBehindLatestThresholdForReducedTps",
-    "retryGetRecordsInSeconds",
-    "maxGetRecordsThreadPool",
+    *_OF_POLLING_BOXED,
 )
 _POLLING_PREFIX: Final = "pollingConfig."
 _TRIES: Final = whole_number(1, INT_MAX, "tries")
@@ -31,8 +32,7 @@ RETRIEVAL_MODE: Final = Key(
     "How shards are read: by enhanced fan-out, which Amazon charges for, or by polling. `DEFAULT` is `POLLING` where "
     "one of the properties of polling is set ("
     + ", ".join(f"`{each}`" for each in _OF_POLLING)
-    + "), else `FANOUT`, "
-    "as in Java.",
+    + "), else `FANOUT`, as in Java. The last two count whatever their value is, the others unless it is 0.",
     default="DEFAULT",
 )
 FAN_OUT_KEYS: Final = (
@@ -113,6 +113,8 @@ def resolve_mode(values: dict[str, object], written: Iterable[Entry]) -> None:
 
 
 def _is_about_polling(entry: Entry) -> bool:
-    """Whether it sets a property of polling; 0 counts as not set, as in Java."""
-    is_set = trimmed(entry.value).lstrip("+-0")
-    return entry.key.removeprefix(_POLLING_PREFIX) in _OF_POLLING and bool(is_set)
+    """Whether it sets a property of polling; 0 counts as not set, as in Java, but for what is boxed there."""
+    name = entry.key.removeprefix(_POLLING_PREFIX)
+    if name in _OF_POLLING_BOXED:
+        return True
+    return name in _OF_POLLING and bool(trimmed(entry.value).lstrip("+-0"))

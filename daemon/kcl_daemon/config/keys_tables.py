@@ -148,7 +148,7 @@ MIGRATION_BAKE_TIME: Final = Key(
     whole_number(0, LONG_MAX, "seconds"),
     "tables.complete_bake_s",
     "How long the lease table is used alone before the move into it is final; an hour to seven days, other values are "
-    "brought there. Until then `migrateAllEntitiesToLeaseTable=false` takes it back.",
+    "brought there, and 0 is the default. Until then `migrateAllEntitiesToLeaseTable=false` takes it back.",
 )
 
 _MIGRATION_KEYS: Final[tuple[Key, ...]] = (

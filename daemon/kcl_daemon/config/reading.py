@@ -47,7 +47,8 @@ class Reading:
         notices: what to log.
         problems: what keeps the daemon from starting.
         unknown: by the known name that it resembles, an unknown key and its line.
-        spark_conf: settings of Spark by their own names.
+        spark_entries: settings of Spark as they are written, by their own names.
+        spark_conf: the values of those, variables replaced.
         texts: what each good value was read from, variables replaced, by canonical name.
     """
 
@@ -58,6 +59,7 @@ class Reading:
     notices: list[Notice] = field(default_factory=list[Notice])
     problems: list[Problem] = field(default_factory=list[Problem])
     unknown: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    spark_entries: dict[str, properties.Entry] = field(default_factory=dict[str, properties.Entry])
     spark_conf: dict[str, str] = field(default_factory=dict[str, str])
     texts: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -67,7 +69,7 @@ class Reading:
         if key is not None:
             self._last_wins(self.entries, key.name, entry)
         elif entry.key.startswith(CONF_PREFIX):
-            self.spark_conf[entry.key.removeprefix(CONF_PREFIX)] = trimmed(entry.value)
+            self._last_wins(self.spark_entries, entry.key.removeprefix(CONF_PREFIX), entry)
         else:
             self._last_wins(self.others, entry.key, entry)
 
@@ -88,6 +90,7 @@ class Reading:
         for entry in self.others.values():
             self._other(entry)
         expands = self._expands()
+        self._read_spark_conf(expands=expands)
         values: dict[str, object] = {}
         for key in KEYS:
             given = self.entries.get(key.name)
@@ -103,6 +106,18 @@ class Reading:
                 self.texts[key.name] = trimmed(text)
                 self._tell(key, text, given)
         return values
+
+    def _read_spark_conf(self, *, expands: bool) -> None:
+        """Settings of Spark: any text is good, but a variable that stands in it has to be there."""
+        for name, given in self.spark_entries.items():
+            try:
+                text = expanded(given.value, self.environment) if expands else given.value
+            except Refused as refusal:
+                self.problems.append(
+                    Problem(str(refusal), given.key, given.value, given.line, given.variable)
+                )
+            else:
+                self.spark_conf[name] = trimmed(text)
 
     def _expands(self) -> bool:
         """Whether `${NAME}` is to be replaced; where that cannot be read, its problem comes with those of all values."""

@@ -43,6 +43,38 @@ def test_settings_of_spark_are_passed_on_by_their_own_names() -> None:
     assert loaded.warnings == ()
 
 
+def conf_of(text: str, **environment: str) -> dict[str, str]:
+    data = f"{FILE}sparkPipeline = a:b\nexpandEnvironment = true\n{text}".encode()
+    loaded = interpret(data, file="f", default_worker_id="w", environment=environment)
+    return dict(loaded.settings.spark.conf)
+
+
+def test_variables_in_settings_of_spark_are_replaced_where_that_is_asked_for() -> None:
+    text = "sparkConf.spark.x = ${FOO}/y\nsparkConf.spark.z = ${NONE:-d}\n"
+    assert conf_of(text, FOO=" a ") == {"spark.x": "a /y", "spark.z": "d"}
+    plain = interpret(
+        f"{FILE}sparkPipeline = a:b\n{text}".encode(),
+        file="f",
+        default_worker_id="w",
+        environment={"FOO": "a"},
+    )
+    assert dict(plain.settings.spark.conf)["spark.x"] == "${FOO}/y"
+
+
+def test_a_variable_that_is_missing_in_a_setting_of_spark_is_told_with_its_line() -> None:
+    assert complaint("expandEnvironment = true\nsparkConf.spark.x = ${NONE}\n") == (
+        "app.properties:5: sparkConf.spark.x = ${NONE}: the variable NONE is not set; set it, or write ${NONE:-DEFAULT}"
+    )
+
+
+def test_a_setting_of_spark_that_is_given_twice_is_told() -> None:
+    text = f"{FILE}sparkPipeline = a:b\nsparkConf.spark.x = 1\nsparkConf.spark.x = 2\n"
+    loaded = interpret(text.encode(), file="f", default_worker_id="w")
+    assert loaded.settings.spark.conf == (("spark.x", "2"),)
+    (notice,) = loaded.warnings
+    assert (notice.event, notice.key, notice.line) == ("property_given_twice", "sparkConf.spark.x", 5)
+
+
 def complaint(text: str) -> str:
     with pytest.raises(ConfigurationError) as raised:
         read(f"sparkPipeline = a:b\n{text}")

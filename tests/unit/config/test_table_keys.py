@@ -128,7 +128,12 @@ def test_a_move_into_one_table_is_asked_for_and_takes_a_day_to_be_final() -> Non
 
 @pytest.mark.parametrize(
     ("given", "used", "event"),
-    [("60", 3_600, "property_raised"), ("1000000", 604_800, "property_lowered"), ("3600", 3_600, None)],
+    [
+        ("0", 86_400, "property_raised"),
+        ("60", 3_600, "property_raised"),
+        ("1000000", 604_800, "property_lowered"),
+        ("3600", 3_600, None),
+    ],
 )
 def test_a_bake_time_is_brought_to_what_kcl_allows(given: str, used: int, event: str | None) -> None:
     key = "tableMigrationCompleteBakeTimeSeconds"
