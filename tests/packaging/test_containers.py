@@ -130,6 +130,13 @@ def test_the_program_is_there_before_the_daemon_and_after_it() -> None:
     assert dependency == {"containerName": "orders", "condition": "HEALTHY"}
 
 
+def test_the_program_beside_the_daemon_does_not_get_the_pods_role() -> None:
+    template = of_kind(PACKAGING / "kubernetes" / "sidecar.yaml", "Deployment")["spec"]["template"]
+    (program,) = template["spec"]["initContainers"]
+    assert template["metadata"]["annotations"]["eks.amazonaws.com/skip-containers"] == program["name"]
+    assert not template["spec"].get("shareProcessNamespace")  # or /proc would have it
+
+
 def test_the_autoscaler_scales_the_deployment() -> None:
     target = of_kind(PACKAGING / "kubernetes" / "hpa.yaml", "HorizontalPodAutoscaler")["spec"][
         "scaleTargetRef"

@@ -20,6 +20,7 @@ from kcl_daemon.ports import Log
 from kcl_daemon.system import SystemClock
 
 _FILE_BYTES_MOST: Final = 1024 * 1024
+_OWNER_ONLY: Final = 0o600  # children's stderr is in it, which may be anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +106,10 @@ def _streams(targets: tuple[Stream | FileTarget, ...]) -> Iterator[TextIO]:
 def _opened(path: Path, *, append: bool) -> TextIO:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not append:
-            path.write_bytes(b"")
         # Always at the end: what truncates it in place (logrotate with copytruncate) does no harm.
-        return path.open("a", encoding="utf-8", errors="backslashreplace")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (0 if append else os.O_TRUNC)
+        descriptor = os.open(path, flags, _OWNER_ONLY)
+        return os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise ConfigurationError(
             f"--log-configuration: cannot write {path}: {error.strerror or error}"

@@ -126,8 +126,9 @@ CHILD_KEYS: Final[tuple[Key, ...]] = (
         truth(),
         "child.inherit_credentials",
         "Whether children find the daemon's AWS credentials. If not, variables `AWS_...` that are or lead to credentials "
-        "are left out of their environment, and their SDKs do not ask the instance for its role. Counts for a Spark "
-        "pipeline too. See [Security](security.md#children-and-credentials).",
+        "are left out of their environment, and so are the headers for the metrics' collector "
+        "(`OTEL_EXPORTER_OTLP_HEADERS`); their SDKs do not ask the instance for its role. Counts for a Spark "
+        "pipeline too; not for containers beside the daemon. See [Security](security.md#children-and-credentials).",
         extension=True,
     ),
     Key(

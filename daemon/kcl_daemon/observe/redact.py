@@ -21,7 +21,11 @@ _ASSIGNED = re.compile(
     r"(?i)(\b[\w.-]*(?:secret|passw(?:or)?d|session_?token|security-?token|admin_?token(?!_?file)|access_?key|x-amz-signature)[\w.-]*"
     r"[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;]+"
 )
-_ASSIGNED_HINT = re.compile(r"(?i)secret|passw|token|access_?key|x-amz-signature")
+# In the parameters of an address (`sc://HOST/;token=...`, `https://HOST/?access_token=...`) a bare `token` is a secret.
+_PARAMETER = re.compile(
+    r"(?i)([;?&](?:(?:access|auth|bearer|id|refresh)[_-]?)?(?:token|api[_-]?key)=)[^\s\"'&;]+"
+)
+_ASSIGNED_HINT = re.compile(r"(?i)secret|passw|token|(?:access|api)[_-]?key|x-amz-signature")
 _URL_USER = re.compile(r"(://)[^/\s@]+@")
 _SIGNATURE = re.compile(r"(AWS4-HMAC-SHA256)\s.*")
 # A secret access key has 40 characters and no mark of its own, so only a value that is nothing else is taken for one.
@@ -43,6 +47,7 @@ def masked(text: str) -> str:
     text = _ACCESS_KEY_ID.sub(MASK, text)
     if _ASSIGNED_HINT.search(text):  # the other looks at every word more than once
         text = _ASSIGNED.sub(rf"\1{MASK}", text)
+        text = _PARAMETER.sub(rf"\1{MASK}", text)
     return _SIGNATURE.sub(rf"\1 {MASK}", text)
 
 

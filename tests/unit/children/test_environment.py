@@ -6,7 +6,14 @@ import pytest
 
 from kcl_daemon.children.environment import environment_of
 
-PLAIN = {"PATH": "/bin", "LANG": "C", "MY_AWS_NOTE": "x"}
+PLAIN = {
+    "PATH": "/bin",
+    "LANG": "C",
+    "MY_AWS_NOTE": "x",
+    "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318",
+    "KCL_ADMIN_PORT": "9464",
+    "KCL_ADMIN_TOKEN_FILE": "/run/token",
+}
 PLACES = {
     "AWS_REGION": "eu-west-1",
     "AWS_DEFAULT_REGION": "eu-west-1",
@@ -34,6 +41,8 @@ CREDENTIALS = (
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_BEARER_TOKEN_BEDROCK",
     "AWS_SOMETHING_NEW",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_EXPORTER_OTLP_METRICS_HEADERS",
 )
 INHERITED = {**PLAIN, **PLACES, **dict.fromkeys(CREDENTIALS, "secret")}
 
@@ -45,6 +54,12 @@ def test_by_default_a_child_finds_what_the_daemon_finds() -> None:
 def test_without_credentials_none_is_left_and_nothing_else_is_missing() -> None:
     found = environment_of(INHERITED, {}, credentials=False)
     assert found == {**PLAIN, **PLACES, "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+@pytest.mark.parametrize("credentials", [True, False])
+@pytest.mark.parametrize("name", ["KCL_ADMIN_TOKEN", "KCL_ADMINTOKEN", "kcl_adminToken"])
+def test_the_token_of_the_status_page_is_no_childs_business(name: str, credentials: bool) -> None:
+    assert name not in environment_of({**PLAIN, name: "0123456789abcdef"}, {}, credentials=credentials)
 
 
 @pytest.mark.parametrize("credentials", [True, False])

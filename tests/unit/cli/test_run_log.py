@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,20 @@ def test_a_file_is_appended_to_unless_it_says_otherwise(tmp_path: Path, append: 
     opened.log.error("now")
     opened.close()
     assert events(target.read_text()) == left
+
+
+@pytest.mark.parametrize("append", ["", "<append>false</append>"])
+def test_a_new_file_is_for_its_owner_only_and_an_old_one_keeps_its_mode(tmp_path: Path, append: str) -> None:
+    new, old = tmp_path / "new.log", tmp_path / "old.log"
+    old.touch()
+    old.chmod(0o640)
+    before = os.umask(0)
+    try:
+        for target in (new, old):
+            open_log(LogRequest(logback(tmp_path, FILE.format(target, append), refs("F")))).close()
+    finally:
+        os.umask(before)
+    assert (new.stat().st_mode & 0o777, old.stat().st_mode & 0o777) == (0o600, 0o640)
 
 
 def test_the_command_lines_levels_win_over_the_files(

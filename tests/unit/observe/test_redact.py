@@ -22,6 +22,12 @@ from kcl_daemon.observe.redact import MASK, encodable, is_secret_name, masked, o
             f"Authorization: AWS4-HMAC-SHA256 {MASK}",
         ),
         ("https://h/?X-Amz-Signature=abc123&a=b", f"https://h/?X-Amz-Signature={MASK}&a=b"),
+        ("sc://h:15002/;use_ssl=true;token=SECRET", f"sc://h:15002/;use_ssl=true;token={MASK}"),
+        ("to sc://h/;TOKEN=a.b/c==;user_id=me failed", f"to sc://h/;TOKEN={MASK};user_id=me failed"),
+        ("sc://h/;password=abc;secret=def;x=y", f"sc://h/;password={MASK};secret={MASK};x=y"),
+        ('"https://h/a?token=abc&b=c"', f'"https://h/a?token={MASK}&b=c"'),
+        ("https://h/?a=b&access_token=abc", f"https://h/?a=b&access_token={MASK}"),
+        ("https://h/?api_key=abc", f"https://h/?api_key={MASK}"),
     ],
 )
 def test_credentials_are_masked(text: str, expected: str) -> None:
@@ -37,6 +43,9 @@ def test_credentials_are_masked(text: str, expected: str) -> None:
         "http://127.0.0.1:4567/",
         "arn:aws:kinesis:eu-west-1:111122223333:stream/clicks",
         "the password was wrong",
+        "https://h/list?nextToken=abc&pageToken=def",
+        "sc://h:15002/;use_ssl=true;user_id=me",
+        "token=49640; concurrency_token=7",
     ],
 )
 def test_what_is_no_credential_stays(text: str) -> None:
