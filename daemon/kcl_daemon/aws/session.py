@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import botocore.session
 from anyio import to_thread
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, MetadataRetrievalError
 from botocore.utils import IMDSRegionProvider
 
 from kcl_daemon import __version__
@@ -26,7 +26,7 @@ from kcl_daemon.aws.identity import session_as
 from kcl_daemon.aws.lanes import DYNAMODB_CONNECTIONS, GLUE_CONNECTIONS, KINESIS_CONNECTIONS
 from kcl_daemon.config.access_settings import Provider, ServiceSettings
 from kcl_daemon.config.settings import Endpoints
-from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError
+from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError, Unavailable
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
@@ -44,6 +44,7 @@ _READ_TIMEOUT_S: Final = 10
 
 _PARSERS: Final = "response_parser_factory"
 _NO_REGION: Final = "no AWS region: set regionName in the properties file, or AWS_REGION, or a region in the profile of ~/.aws/config"
+_NO_METADATA: Final = "AWS_EC2_METADATA_DISABLED"
 _NO_CREDENTIALS: Final = (
     "no AWS credentials: give this host or task a role, or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY"
@@ -117,6 +118,7 @@ async def open_clients(endpoints: Endpoints, *, glue: bool = False) -> AsyncGene
 
     Raises:
         ConfigurationError: there is no region, or region, profile or endpoint cannot be used.
+        Unavailable: the instance, which was asked for the region, did not tell it.
         AccessDenied: there are no credentials.
     """
     # Loading takes a tenth of a second, and the search for credentials may ask the network.
@@ -192,6 +194,7 @@ class Services:
 
         Raises:
             ConfigurationError: nobody names one.
+            Unavailable: nobody but the instance could, and it did not.
         """
         own = self._settings[service][1].region_name or self._common_region
         return own or _region_name(botocore.session.get_session())
@@ -282,13 +285,26 @@ def _no_credentials(asked: tuple[Provider, ...]) -> str:
 
 def _region_name(session: botocore.session.Session) -> str:
     """As the Java SDK looks for it: AWS_REGION, the profile, the instance. botocore adds its own variable."""
-    found = (
-        os.environ.get("AWS_REGION")
-        or session.get_config_variable("region")
-        or IMDSRegionProvider(session).provide()
-    )
-    if not found:
+    found = os.environ.get("AWS_REGION") or session.get_config_variable("region")
+    return str(found or _region_of_instance(session))
+
+
+def _region_of_instance(session: botocore.session.Session) -> str:
+    """The region as the instance's metadata service tells it.
+
+    Raises:
+        ConfigurationError: it must not be asked, so that only a setting can help.
+        Unavailable: it did not tell: there is none here, or it is away for a moment, as it may be while a machine
+            starts. The two cannot be told apart, and the second is over when the daemon is started again.
+    """
+    if os.environ.get(_NO_METADATA, "").lower() == "true":
         raise ConfigurationError(_NO_REGION)
+    try:
+        found = IMDSRegionProvider(session).provide()
+    except MetadataRetrievalError:
+        found = None
+    if not found:
+        raise Unavailable(f"{_NO_REGION}; the instance's metadata service, which was asked, told none")
     return str(found)
 
 

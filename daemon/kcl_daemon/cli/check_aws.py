@@ -41,6 +41,7 @@ async def look(settings: Settings) -> list[Finding]:
 
     Raises:
         ConfigurationError: there is no region, or region, profile or endpoint cannot be used.
+        Unavailable: the instance, which was asked for the region, did not tell it.
         AccessDenied: there are no credentials.
     """
     async with open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients:

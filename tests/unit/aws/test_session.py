@@ -11,7 +11,7 @@ from kcl_daemon import __version__
 from kcl_daemon.aws.lanes import DYNAMODB_CONNECTIONS, KINESIS_CONNECTIONS
 from kcl_daemon.aws.session import Clients, make_clients, open_clients
 from kcl_daemon.config.settings import Endpoints
-from kcl_daemon.errors import AccessDenied, ConfigurationError
+from kcl_daemon.errors import AccessDenied, ConfigurationError, Unavailable
 
 _FORGET = (
     "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ENDPOINT_URL",
@@ -102,6 +102,18 @@ def test_the_region_is_looked_for_as_java_does(environment: pytest.MonkeyPatch, 
 def test_without_a_region_the_error_says_what_to_set() -> None:
     with pytest.raises(ConfigurationError, match="regionName"):
         make_clients(Endpoints())
+
+
+@pytest.mark.parametrize("v1_disabled", ["false", "true"])
+def test_an_instance_that_does_not_tell_its_region_may_do_so_later(
+    environment: pytest.MonkeyPatch, v1_disabled: str
+) -> None:
+    environment.delenv("AWS_EC2_METADATA_DISABLED")
+    environment.setenv("AWS_EC2_METADATA_V1_DISABLED", v1_disabled)
+    environment.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1")
+    with pytest.raises(Unavailable, match="regionName") as raised:
+        make_clients(Endpoints())
+    assert not isinstance(raised.value, ConfigurationError)  # with which a service manager would give up
 
 
 def test_without_credentials_the_error_says_what_to_set(environment: pytest.MonkeyPatch) -> None:
