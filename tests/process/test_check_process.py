@@ -44,7 +44,10 @@ def test_an_application_is_looked_at_before_and_after_its_first_start(local: Loc
         file = app.write_properties("w", CAREFUL, {"retrievalMode": "POLLING"})
         before = check(app, file)
         assert (before.returncode, before.stderr) == (0, "")
-        missing = "not there; the daemon makes it where it needs it"
+        missing = (
+            "not there; the daemon makes it where it needs it; CreateTable and calls on its rows: NOT TRIED, as a try would "
+            "leave a table there"
+        )
         assert findings(before, name) == [
             f"stream {name}: ACTIVE",
             "ListShards: 2 shards",
@@ -64,6 +67,7 @@ def test_an_application_is_looked_at_before_and_after_its_first_start(local: Loc
             "retrievalMode": "POLLING",
             "poisonRecordPolicy": "deadletter",
             "deadLetterDestination": "kinesis:dead",
+            "metricsLevel": "SUMMARY",
         }
         after = check(app, app.write_properties("w", CAREFUL, with_registry))
         assert after.returncode == 0
@@ -71,9 +75,26 @@ def test_an_application_is_looked_at_before_and_after_its_first_start(local: Loc
         assert "dead letters: kinesis dead: NOT TRIED" in after.stdout
         assert "schema registry" not in before.stdout
         assert "dead letters" not in before.stdout
+        assert "PutMetricData" not in before.stdout
+        assert f"CloudWatch {name}: PutMetricData: NOT TRIED" in after.stdout
+        assert "SubscribeToShard" not in before.stdout
         for table in (name, f"{name}-WorkerMetricStats", f"{name}-CoordinatorState"):
             assert f"table {table}: rows can be read and written" in after.stdout
         assert app.rows() == rows
+
+
+def test_of_enhanced_fan_out_the_consumer_is_asked_for_and_the_rest_named(
+    local: Local, tmp_path: Path
+) -> None:
+    name = "check-fan-out"
+    with application(local, tmp_path, name, shards=1) as app:
+        file = app.write_properties("w", CAREFUL, {"retrievalMode": "FANOUT"})
+        done = check(app, file)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"consumer {name}: not there; the daemon registers it" in done.stdout
+        assert "RegisterStreamConsumer: NOT TRIED" in done.stdout
+        assert "SubscribeToShard: NOT TRIED" in done.stdout
+        assert "GetRecords" not in done.stdout
 
 
 def test_a_stream_that_is_not_there_is_told_with_advice(local: Local, tmp_path: Path) -> None:

@@ -71,6 +71,11 @@ def build_kinesis(clients: Clients) -> Kinesis:
     return AwsKinesis(clients.kinesis, Lanes().kinesis)
 
 
+def build_consumers(clients: Clients) -> AwsConsumers:
+    """Consumers of enhanced fan-out, without subscriptions. Touches nothing yet."""
+    return AwsConsumers(clients.kinesis, Lanes().kinesis)
+
+
 def build_fan_out(clients: Clients, caller: Caller) -> FanOut:
     """Enhanced fan-out: consumers by the SDK, subscriptions over the daemon's own transport. Touches nothing yet."""
     return StreamedFanOut(caller, AwsConsumers(clients.kinesis, Lanes().kinesis))

@@ -26,7 +26,7 @@ from kcl_daemon.system import SystemRandomness
 
 _EPILOG: Final = """\b
 Exit codes:
-  0  a daemon would start
+  0  a daemon would start, for all that was tried
   1  with --with-aws: something in AWS is missing or not permitted
   2  the file or the environment must be put right first
 """
@@ -37,7 +37,9 @@ Exit codes:
 )
 @with_file
 @click.option(
-    "--with-aws", is_flag=True, help="Also ask AWS for stream, tables and permissions. Writes nothing."
+    "--with-aws",
+    is_flag=True,
+    help="Also ask AWS for stream, tables and permissions. Writes nothing; what cannot be tried so is named NOT TRIED.",
 )
 @click.option("--changed", is_flag=True, help="Show only what is not at its default.")
 @click.option(

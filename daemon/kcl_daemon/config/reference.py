@@ -47,7 +47,7 @@ Java daemon starts this one, or is refused with one line for each value that can
   `${{NAME:-DEFAULT}}` allows for a variable that is not set, which is an error otherwise.
 - `kcl-daemon check --properties FILE` reads the file and its environment as the daemon would, touches nothing, and prints
   what is in force and where each value comes from; `--with-aws` also looks whether stream, tables and permissions are
-  there. `kcl-daemon iam-policy --properties FILE` prints the policy that the daemon needs.
+  there, and names what cannot be tried without an effect (`NOT TRIED`). `kcl-daemon iam-policy --properties FILE` prints the policy that the daemon needs.
 - Credentials are never shown: a value that looks like one appears as `***`.
 """
 

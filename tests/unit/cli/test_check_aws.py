@@ -1,0 +1,138 @@
+"""What `kcl-daemon check --with-aws` says of fan-out and of tables, on services in memory that refuse some calls."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from kcl_daemon.cli.check_aws import table_findings
+from kcl_daemon.cli.check_streams import stream_findings
+from kcl_daemon.cli.findings import Finding
+from kcl_daemon.errors import AccessDenied
+from kcl_daemon.leases.table import Row
+from kcl_daemon.ports import StreamRef
+from kcl_daemon.ports_fan_out import ConsumerName
+from kcl_local.kinesis.model import KinesisModel
+from tests.simulator.memory.fan_out import MemoryFanOut
+from tests.simulator.memory.kinesis import MemoryKinesis
+from tests.simulator.memory.table import MemoryTable
+from tests.unit.config.helpers import read
+
+STREAM = StreamRef("orders")
+SUBSCRIBE = (True, "SubscribeToShard: NOT TRIED, as a try would take the shard from the worker that reads it")
+REGISTER = (
+    True,
+    "RegisterStreamConsumer: NOT TRIED, as a try would leave a consumer there, which Amazon charges for",
+)
+READABLE = [(True, "stream orders: ACTIVE"), (True, "ListShards: 2 shards")]
+
+
+class Service:
+    """Kinesis with one stream that is ACTIVE."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_770_000_000.0
+        self.model = KinesisModel(lambda: self.now_s)
+        self.model.handle("CreateStream", {"StreamName": "orders", "ShardCount": 2})
+        self.now_s += 60
+
+    def register(self, name: str) -> str:
+        """A consumer that is ACTIVE; its ARN."""
+
+        async def register() -> str:
+            summary = await MemoryKinesis(self.model).describe_stream(STREAM)
+            consumer = await MemoryFanOut(self.model).register_consumer(ConsumerName(summary.arn, name))
+            return consumer.arn
+
+        arn = anyio.run(register)
+        self.now_s += 60
+        return arn
+
+    def looked_at(self, more: str = "") -> list[Finding]:
+        """All that is said of the stream."""
+        settings = read(more).settings
+
+        async def look() -> list[Finding]:
+            return await stream_findings(
+                settings, STREAM, MemoryKinesis(self.model), MemoryFanOut(self.model)
+            )
+
+        return anyio.run(look)
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+def test_a_consumer_that_is_there_is_told_and_not_subscribed_to(service: Service) -> None:
+    service.register("billing")
+    assert service.looked_at() == [*READABLE, (True, "consumer billing: ACTIVE"), SUBSCRIBE]
+
+
+def test_that_a_consumer_can_be_registered_is_not_claimed(service: Service) -> None:
+    missing = (True, "consumer other: not there; the daemon registers it")
+    assert service.looked_at("fanoutConfig.consumerName = other\n") == [
+        *READABLE,
+        missing,
+        REGISTER,
+        SUBSCRIBE,
+    ]
+
+
+def test_a_consumer_that_is_given_must_be_there(service: Service) -> None:
+    arn = service.register("billing")
+    more = "fanoutConfig.consumerArn = "
+    assert (True, f"consumer {arn}: ACTIVE") in service.looked_at(f"{more}{arn}\n")
+    gone = arn.replace("/billing:", "/nobody:")
+    (bad,) = (each for each in service.looked_at(f"{more}{gone}\n") if not each[0])
+    assert bad[1] == f"consumer {gone}: not there; put fanoutConfig.consumerArn right, or take it out"
+
+
+def test_a_role_that_may_not_ask_for_the_consumer_is_no_good(service: Service) -> None:
+    service.model.fail_next("DescribeStreamConsumer", "AccessDeniedException")
+    (bad,) = (text for good, text in service.looked_at() if not good)
+    assert bad.startswith("consumer billing: AccessDenied: DescribeStreamConsumer")
+
+
+def test_who_may_fall_back_to_polling_is_told_of_both(service: Service) -> None:
+    found = service.looked_at("fanoutFallbackToPolling = true\n")
+    assert SUBSCRIBE in found
+    assert (True, "GetRecords: allowed") in found
+
+
+def test_who_polls_is_told_nothing_of_consumers(service: Service) -> None:
+    assert service.looked_at("retrievalMode = POLLING\n") == [*READABLE, (True, "GetRecords: allowed")]
+
+
+class Unscannable(MemoryTable):
+    """A table whose rows may be read one by one only."""
+
+    async def scan(self) -> list[Row]:
+        raise AccessDenied("not authorized", operation="Scan")
+
+
+def tables_findings(table: MemoryTable, *, exists: bool = True) -> list[Finding]:
+    async def look() -> list[Finding]:
+        if exists:
+            await table.ensure()
+        return await table_findings(table, indexed=True)
+
+    return anyio.run(look)
+
+
+def test_rows_are_called_readable_only_where_they_can_be_scanned() -> None:
+    good = tables_findings(MemoryTable("billing", "leaseKey", True))
+    assert good == [(True, "table billing: there"), (True, "table billing: rows can be read and written")]
+    there, bad = tables_findings(Unscannable("billing", "leaseKey", True))
+    assert there == good[0]
+    assert not bad[0]
+    assert bad[1].startswith("table billing: Scan: AccessDenied")
+
+
+def test_that_a_table_can_be_made_is_not_claimed() -> None:
+    (finding,) = tables_findings(MemoryTable("billing", "leaseKey", True), exists=False)
+    good, text = finding
+    assert good
+    assert text.startswith("table billing: not there; the daemon makes it where it needs it; CreateTable and")
+    assert text.endswith("its rows: NOT TRIED, as a try would leave a table there")
