@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
+from math import inf
 from typing import Final
 
 import anyio
 import h11
-from anyio.abc import ByteStream, Listener, SocketStream
+from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream
 
 from kcl_daemon.admin.access import Answer, Request, plain
+from kcl_daemon.config.admin_settings import is_loopback
 from kcl_daemon.ports import Clock, Log
 
 HEAD_BYTES_MOST: Final = 16 * 1024
@@ -27,16 +29,6 @@ _RECEIVE_BYTES: Final = 16 * 1024
 _ADVICE: Final = "a fault of the daemon, which works on; report it with this traceback"
 _LINGER_S: Final = 1.0
 _LINGER_READS: Final = 16
-# After these the connection ends.
-_LAST: Final = frozenset(
-    {
-        HTTPStatus.BAD_REQUEST,
-        HTTPStatus.REQUEST_TIMEOUT,
-        HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-        HTTPStatus.NOT_IMPLEMENTED,
-        HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
-    }
-)
 _ALWAYS: Final = (
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
@@ -77,7 +69,7 @@ class Server:
     ) -> None:
         self._answer = answer
         self._log = log
-        self._open = 0
+        self._open: set[_Conversation] = set()
         self.clock = clock
         self.limits = limits
 
@@ -87,20 +79,40 @@ class Server:
 
     async def converse(self, stream: ByteStream) -> None:
         """Serve one connection to its end. Whatever the caller does, nothing is raised."""
-        self._open += 1
+        conversation = _Conversation(self, stream)
+        has_room = self._make_room_for(conversation)
+        if has_room:
+            self._open.add(conversation)
         try:
             async with stream:
-                conversation = _Conversation(self, stream)
-                if self._open > self.limits.connections_most:
-                    await conversation.turn_away()
-                else:
-                    await conversation.hold()
+                with conversation.scope:
+                    await (conversation.hold() if has_room else conversation.turn_away())
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
             self._log.debug("status_page_caller_gone", error=type(error).__name__)
         except Exception:  # noqa: BLE001 - what this worker does is worth more than what it shows
             self._log.error("status_page_failed", exc_info=True, advice=_ADVICE)
         finally:
-            self._open -= 1
+            self._open.discard(conversation)
+
+    def _make_room_for(self, newcomer: _Conversation) -> bool:
+        """Whether there is room for one more; where all is full, who keeps us waiting longest is put out.
+
+        Else whoever reaches the port could hold all connections, and the probes that decide on this daemon's life would
+        get no answer. They come from this machine, so nobody from elsewhere puts out one from here.
+        """
+        if len(self._open) < self.limits.connections_most:
+            return True
+        waited_for = [
+            each
+            for each in self._open
+            if each.waits_since_s < inf and (newcomer.is_local or not each.is_local)
+        ]
+        if not waited_for:
+            return False
+        put_out = min(waited_for, key=lambda each: (each.is_local, each.waits_since_s))
+        put_out.scope.cancel()
+        self._open.discard(put_out)
+        return True
 
     async def answered(self, request: Request) -> Answer:
         """The answer, whatever happens: a page that cannot be made must not end the daemon."""
@@ -114,15 +126,25 @@ class Server:
 class _Refused(Exception):
     """Raised for a request that is not answered; the connection ends."""
 
-    def __init__(self, status: HTTPStatus, words: str) -> None:
+    def __init__(self, status: HTTPStatus, words: str, **headers: str) -> None:
         super().__init__(words)
-        self.answer = plain(status, words)
+        self.answer = plain(status, words, **headers)
 
 
 class _Conversation:
-    """One connection."""
+    """One connection.
+
+    Attributes:
+        scope: its end, where the place is needed for another one.
+        is_local: whether the caller is on this machine.
+        waits_since_s: since when it waits for the caller, be it for a request or for an answer to be taken; infinite while
+            the caller waits for us.
+    """
 
     def __init__(self, server: Server, stream: ByteStream) -> None:
+        self.scope = anyio.CancelScope()
+        self.is_local = _is_local(stream)
+        self.waits_since_s = server.clock.monotonic()
         self._server = server
         self._stream = stream
         self._wire = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MOST)
@@ -132,6 +154,7 @@ class _Conversation:
         """Request and answer in turns, until one side has had enough."""
         try:
             while (request := await self._request()) is not None:
+                self.waits_since_s = inf
                 sent = await self._send(await self._server.answered(request))
                 if not sent or self._wire.our_state is not h11.DONE:
                     return
@@ -148,15 +171,21 @@ class _Conversation:
 
     async def _request(self) -> Request | None:
         """The next request; None where the caller is done, or has sent nothing for too long."""
+        self.waits_since_s = self._server.clock.monotonic()
+        self._wants_body = True  # also of an answer to what is no request
         with self._server.clock.move_on_after(self._server.limits.head_within_s):
             head = await self._next_event()
             if not isinstance(head, h11.Request):
                 return None
+            self._wants_body = head.method != b"HEAD"
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
             if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
                 raise _Refused(HTTPStatus.BAD_REQUEST, "a request has no body here")
+            if head.method == b"CONNECT":  # a good answer to it would end HTTP on this connection
+                raise _Refused(
+                    HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are answered", Allow="GET, HEAD"
+                )
             await self._next_event()  # its end
-            self._wants_body = head.method != b"HEAD"
             return Request(
                 method=head.method.decode("ascii"),
                 path=head.target.decode("ascii").partition("?")[0],
@@ -180,12 +209,13 @@ class _Conversation:
         except anyio.EndOfStream:
             return b""
 
-    async def _send(self, answer: Answer) -> bool:
+    async def _send(self, answer: Answer, *, is_last: bool = False) -> bool:
         """Send an answer; whether it got through in time."""
-        parts = [self._wire.send(_head(answer))]
+        parts = [self._wire.send(_head(answer, is_last=is_last))]
         if self._wants_body:
             parts.append(self._wire.send(h11.Data(data=answer.body)))
         parts.append(self._wire.send(h11.EndOfMessage()))
+        self.waits_since_s = self._server.clock.monotonic()
         with self._server.clock.move_on_after(self._server.limits.sent_within_s):
             await self._stream.send(b"".join(part for part in parts if part))
             return True
@@ -196,7 +226,7 @@ class _Conversation:
 
         A connection that is closed with something unread is reset, and the answer could be lost: so that is read first.
         """
-        if self._wire.our_state in {h11.IDLE, h11.SEND_RESPONSE} and await self._send(answer):
+        if self._wire.our_state in {h11.IDLE, h11.SEND_RESPONSE} and await self._send(answer, is_last=True):
             with self._server.clock.move_on_after(_LINGER_S):
                 await self._stream.send_eof()
                 for _ in range(_LINGER_READS):
@@ -204,13 +234,22 @@ class _Conversation:
                         return
 
 
-def _head(answer: Answer) -> h11.Response:
+def _is_local(stream: ByteStream) -> bool:
+    """Whether the caller is on this machine."""
+    peer = stream.extra(SocketAttribute.remote_address, None)  # noqa: S610 - a stream's, not Django's
+    try:
+        return isinstance(peer, tuple) and is_loopback(peer[0])
+    except ValueError:
+        return False
+
+
+def _head(answer: Answer, *, is_last: bool) -> h11.Response:
     headers = [
         ("Content-Type", answer.content_type),
         ("Content-Length", str(len(answer.body))),
         *_ALWAYS,
         *answer.headers.items(),
     ]
-    if answer.status in _LAST:
+    if is_last:
         headers.append(("Connection", "close"))
     return h11.Response(status_code=answer.status, headers=headers, reason=answer.status.phrase.encode())

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ import anyio.lowlevel
 import pytest
 
 from kcl_daemon.admin.serve import RETRY_S, served, token_of, url_of
+from kcl_daemon.admin.server import CONNECTIONS_MOST
 from kcl_daemon.config.admin_settings import AdminSettings
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.observe.snapshot import Snapshot
@@ -41,6 +43,13 @@ def test_many_callers_at_once_are_answered() -> None:
     with serving(Standing()) as made, ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(made.get, ["/status.json"] * 64))
     assert [status for status, _, _ in answers] == [200] * 64
+
+
+def test_idle_connections_keep_nobody_from_an_answer() -> None:
+    with serving(Standing()) as made, ExitStack() as idle:
+        for _ in range(CONNECTIONS_MOST + 1):
+            idle.enter_context(socket.create_connection(("127.0.0.1", made.port), timeout=90))
+        assert made.get("/livez")[0] == 200
 
 
 def test_without_a_port_nothing_happens() -> None:

@@ -116,6 +116,36 @@ def test_what_is_no_request_is_refused_and_ends_the_connection(said: bytes, stat
     assert log.events("error") == []
 
 
+@pytest.mark.parametrize("more", [b"", GET, b"\x16\x03"])
+def test_who_wants_a_tunnel_is_told_that_there_is_none(more: bytes) -> None:
+    """h11 would take a good answer for the beginning of another protocol."""
+    wire = Wire(b"CONNECT x:1 HTTP/1.1\r\nHost: a\r\n\r\n" + more)
+    echo, log, _ = talk(wire)
+    ((status, headers, _),) = wire.answers()
+    assert (status, headers["allow"], headers["connection"]) == (405, "GET, HEAD", "close")
+    assert (echo.asked, log.events("error")) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "body", [b"Content-Length: 3\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"]
+)
+def test_a_refusal_of_head_has_no_body(body: bytes) -> None:
+    wire = Wire(b"HEAD / HTTP/1.1\r\nHost: a\r\n" + body)
+    _, log, _ = talk(wire)
+    ((status, headers, empty),) = wire.answers("HEAD")
+    assert (status, headers["connection"], empty) == (400, "close", b"")
+    assert log.events("error") == []
+
+
+@pytest.mark.parametrize(("more", "status"), [(b"\x00 no request\r\n\r\n", 400), (b"GET / HT", 408)])
+def test_what_comes_after_head_has_an_answer_with_a_body(more: bytes, status: int) -> None:
+    wire = Wire(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n" + more)
+    _, log, _ = talk(wire)
+    _, (found, _, body) = wire.answers("HEAD", "GET")
+    assert (found, body != b"") == (status, True)
+    assert log.events("error") == []
+
+
 def test_a_head_without_end_is_cut_off() -> None:
     line = b"X-Long: " + b"x" * 8000 + b"\r\n"
     wire = Wire(b"GET / HTTP/1.1\r\nHost: a\r\n", *[line] * 8)
@@ -132,6 +162,46 @@ def test_no_bytes_whatever_raise_or_hang(said: list[bytes]) -> None:
     _, log, took_s = talk(wire)
     assert log.events("error") == []
     assert took_s <= LIMITS.head_within_s + LIMITS.sent_within_s
+
+
+REQUEST_LINES = st.builds(
+    lambda method, target, version: f"{method} {target} HTTP/{version}\r\n".encode(),
+    st.sampled_from(["GET", "HEAD", "CONNECT", "OPTIONS"]),
+    st.sampled_from(["/livez", "*", "x:1", "http://a/"]),
+    st.sampled_from(["1.1", "1.0", "0.9", "2.0"]),
+)
+FRAGMENTS = REQUEST_LINES | st.sampled_from(
+    [
+        b"Host: a\r\n",
+        b"Connection: close\r\n",
+        b"Connection: keep-alive, upgrade\r\n",
+        b"Upgrade: websocket\r\n",
+        b"Expect: 100-continue\r\n",
+        b"Content-Length: 3\r\n",
+        b"Content-Length: 0\r\n",
+        b"Content-Length: " + b"9" * 30 + b"\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"Authorization: Basic \xff\r\n",
+        b" folded\r\n",
+        b"\r\n",
+        b"\n",
+        b"abc",
+        b"0\r\n\r\n",
+        b"\x00",
+    ]
+)
+WHOLE = st.tuples(REQUEST_LINES, st.lists(FRAGMENTS, max_size=3)).map(
+    lambda parts: parts[0] + b"Host: a\r\n" + b"".join(parts[1]) + b"\r\n"
+)
+
+
+@given(st.lists(FRAGMENTS | WHOLE, max_size=8), st.booleans())
+@calmly(max_examples=300)
+def test_no_requests_however_odd_are_a_fault_of_ours(said: list[bytes], finish: bool) -> None:
+    wire = Wire(*said, finish=finish)
+    _, log, _ = talk(wire)
+    assert log.events("error") == []
+    assert not wire.heard or wire.heard.startswith(b"HTTP/1.1 ")
 
 
 def test_a_caller_that_says_nothing_is_left_after_a_while_without_a_word() -> None:
@@ -155,12 +225,76 @@ def test_a_caller_that_does_not_read_is_left_after_a_while() -> None:
     assert took_s == LIMITS.sent_within_s
 
 
-def test_more_callers_than_there_is_room_for_are_turned_away() -> None:
-    waiting = [Wire() for _ in range(LIMITS.connections_most)]
-    late = Wire(GET)
-    echo, _, _ = talk(*waiting, late)
+def staged(*steps: tuple[float, Wire], echo: Echo | None = None) -> tuple[Echo, MemoryLog, list[Wire]]:
+    """Let callers come one after the other, each after so many seconds; which the server has closed when the last is done."""
+    echo, log, closed = echo or Echo(), MemoryLog(), list[Wire]()
+
+    async def main() -> None:
+        server = Server(echo.answer, clock=LoopClock(), log=log, limits=LIMITS)
+        async with anyio.create_task_group() as group:
+            for pause_s, wire in steps:
+                await anyio.sleep(pause_s)
+                group.start_soon(server.converse, wire)
+            await anyio.sleep(0.5)
+            closed.extend(wire for _, wire in steps if wire.closed)
+            group.cancel_scope.cancel()
+
+    run_virtual(main)
+    return echo, log, closed
+
+
+def test_where_all_is_full_who_keeps_it_waiting_longest_makes_room() -> None:
+    """Or whoever reaches the port could keep the probes from their answer, and the daemon would be killed for that."""
+    slow = Wire(b"GET / HT")  # a part of a head is none
+    slow.say(b"TP/1.1\r\n")
+    first, second = Wire(), Wire()
+    probe = Wire(GET, finish=True)
+    _, log, closed = staged((0, slow), (1, first), (1, second), (1, probe))
+    assert probe.answers()[0][0] == 200
+    assert closed == [slow, probe]
+    assert slow.heard == b""
+    assert log.events("error") == []
+
+
+def test_who_does_not_take_an_answer_makes_room_as_well() -> None:
+    deaf = [Wire(GET) for _ in range(LIMITS.connections_most)]
+    for wire in deaf:
+        wire.stuck = True
+    probe = Wire(GET, finish=True)
+    _, _, closed = staged(*((1.0, wire) for wire in deaf), (1, probe))
+    assert probe.answers()[0][0] == 200
+    assert closed == [deaf[0], probe]
+
+
+def test_nobody_from_elsewhere_puts_out_who_is_on_this_machine() -> None:
+    here = [Wire(peer="127.0.0.1"), Wire(peer="::1")]
+    there = [Wire(peer="10.1.2.3"), Wire(peer="fe80::1%eth0"), Wire(peer="10.1.2.3")]
+    _, _, closed = staged(*((0.1, wire) for wire in (*here, *there)))
+    assert closed == there[:2]
+    late = Wire(GET, finish=True, peer="10.1.2.3")
+    here = [Wire(peer="127.0.0.1") for _ in range(LIMITS.connections_most)]
+    _, _, closed = staged(*((0.1, wire) for wire in (*here, late)))
     ((status, headers, _),) = late.answers()
-    assert (status, headers["retry-after"]) == (503, "5")
+    assert (status, headers["retry-after"], headers["connection"]) == (503, "5", "close")
+    probe = Wire(GET, finish=True, peer="127.0.0.1")
+    here = [Wire(peer="127.0.0.1") for _ in range(LIMITS.connections_most)]
+    _, _, closed = staged(*((0.1, wire) for wire in (*here, probe)))
+    assert probe.answers()[0][0] == 200
+    assert closed == [here[0], probe]
+
+
+def test_whose_answer_is_being_made_stays_and_others_are_turned_away() -> None:
+    class Slow(Echo):
+        async def answer(self, request: Request) -> Answer:
+            if request.path == "/livez":
+                await anyio.sleep(60)
+            return await super().answer(request)
+
+    asking = [Wire(GET) for _ in range(LIMITS.connections_most)]
+    late = Wire(b"GET /late HTTP/1.1\r\nHost: a\r\n\r\n", finish=True)
+    echo, _, closed = staged(*((0.1, wire) for wire in (*asking, late)), echo=Slow())
+    assert late.answers()[0][0] == 503
+    assert closed == [late]
     assert echo.asked == []
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import anyio
 import h11
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketAttribute
 
 
 class Wire(ByteStream):
@@ -18,7 +20,8 @@ class Wire(ByteStream):
         closed: whether the server has closed it.
     """
 
-    def __init__(self, *said: bytes, finish: bool = False) -> None:
+    def __init__(self, *said: bytes, finish: bool = False, peer: str | None = None) -> None:
+        self._peer = peer
         self._to_server, self._from_caller = anyio.create_memory_object_stream[bytes](math.inf)
         self.heard = b""
         self.stuck = False
@@ -27,6 +30,11 @@ class Wire(ByteStream):
             self.say(piece)
         if finish:
             self.finish()
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:  # Any: as anyio has it
+        peer = self._peer
+        return {} if peer is None else {SocketAttribute.remote_address: lambda: (peer, 50_000)}
 
     def say(self, piece: bytes) -> None:
         self._to_server.send_nowait(piece)
