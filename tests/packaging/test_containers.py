@@ -21,10 +21,11 @@ from botocore.validate import ParamValidator
 
 from kcl_client import RecordProcessor
 from kcl_client.testing import Report, drive
-from kcl_daemon.config.environment import normal
 from kcl_daemon.config.keys import KEYS
 from kcl_daemon.config.load import interpret
 from kcl_daemon.config.settings import ChildSettings
+from kcl_daemon.config.variables import normal
+from tests.documents.blocks import blocks_of
 from tests.packaging.dockerfile import ROOT, stages
 
 PACKAGING: Final = ROOT / "packaging"
@@ -106,6 +107,22 @@ def test_pods_ask_the_daemon_how_it_is() -> None:
         assert variables["KCL_ADMIN_PORT"] == str(container["ports"][0]["containerPort"])
         # Whoever can reach the port must know the token.
         assert variables["KCL_ADMIN_TOKEN_FILE"].startswith("/var/run/kcl-daemon/")
+
+
+def test_services_of_the_namespace_do_not_become_properties() -> None:
+    assert [pod["enableServiceLinks"] for pod in pods()] == [False, False]
+
+
+def test_the_documents_show_the_probes_of_the_manifests() -> None:
+    """A pod's port on loopback is not reached by `httpGet`, and a pod whose probe fails is started again and again."""
+    text = (ROOT / "docs" / "status-page.md").read_text("utf-8")
+    (shown,) = [
+        yaml.safe_load(each.body) for each in blocks_of(text, "status-page.md") if each.language == "yaml"
+    ]
+    for pod in pods():
+        container = daemon_of(pod["containers"])
+        assert shown == {name: container[name] for name in shown}
+        assert {"livenessProbe", "readinessProbe"} <= set(shown)
 
 
 def test_pods_have_no_right_that_they_do_not_need() -> None:

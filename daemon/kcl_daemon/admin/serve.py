@@ -7,8 +7,7 @@ only where a port is set.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
-from ipaddress import ip_address
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -19,13 +18,15 @@ from anyio.streams.stapled import MultiListener
 from kcl_daemon.admin.access import Access
 from kcl_daemon.admin.server import Server
 from kcl_daemon.admin.site import Metrics, Site
-from kcl_daemon.config.admin_settings import AdminSettings
+from kcl_daemon.config.admin_settings import AdminSettings, asked_at
 from kcl_daemon.config.keys_admin import FIT_FOR_A_HEADER, is_token
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.observe.snapshot import SnapshotSource
 from kcl_daemon.ports import Clock, Log
 
 RETRY_S: Final = 5.0
+_ALL_OF_IPV4: Final = "0.0.0.0"  # noqa: S104 - only where the settings say so
+_ALL_OF_IPV6: Final = "::"
 
 
 @asynccontextmanager
@@ -104,10 +105,31 @@ async def _listen(settings: AdminSettings, server: Server, clock: Clock, log: Lo
 
 
 async def _serve(settings: AdminSettings, server: Server, log: Log) -> None:
-    listener = await anyio.create_tcp_listener(local_host=settings.address, local_port=settings.port or 0)
-    async with listener:
+    async with _listening(settings.address, settings.port or 0) as listener:
         log.info("status_page_served", url=_url(settings.address, listener))
         await server.serve(listener)
+
+
+@asynccontextmanager
+async def _listening(address: str, port: int) -> AsyncGenerator[MultiListener[SocketStream], None]:
+    """Listen on an address; on all of IPv4 as well where that is all of IPv6, as anyio keeps the two apart.
+
+    Raises:
+        OSError: the port is taken, or there is no such address.
+    """
+    # Closes each, also when it is cancelled; a listener of several stops at the first then.
+    async with AsyncExitStack() as held:
+        given = await held.enter_async_context(
+            await anyio.create_tcp_listener(local_host=address, local_port=port)
+        )
+        if address != _ALL_OF_IPV6:
+            yield given
+            return
+        bound: int = given.extra_attributes[SocketAttribute.local_port]()
+        more = await held.enter_async_context(
+            await anyio.create_tcp_listener(local_host=_ALL_OF_IPV4, local_port=bound)
+        )
+        yield MultiListener([*given.listeners, *more.listeners])
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -126,7 +148,5 @@ def _url(address: str, listener: MultiListener[SocketStream]) -> str:
 
 def url_of(address: str, port: int) -> str:
     """Where a page is, for somebody on this machine."""
-    where = ip_address(address)
-    if where.is_unspecified:
-        where = ip_address("127.0.0.1" if where.version == 4 else "::1")
-    return f"http://[{where}]:{port}/" if where.version == 6 else f"http://{where}:{port}/"
+    where = asked_at(address)
+    return f"http://[{where}]:{port}/" if ":" in where else f"http://{where}:{port}/"

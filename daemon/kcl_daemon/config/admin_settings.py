@@ -31,6 +31,17 @@ class AdminSettings:
         return self.token is not None or self.token_file is not None
 
 
+def asked_at(address: str) -> str:
+    """The IP address at which a program on this machine finds what is served on an address.
+
+    Raises:
+        ValueError: it is no IP address.
+    """
+    where = ip_address(address)
+    # `::` is served on IPv4 as well, and a container may have no IPv6 on its loopback.
+    return LOOPBACK if where.is_unspecified else str(where)
+
+
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach an IP address."""
     return ip_address(address).is_loopback

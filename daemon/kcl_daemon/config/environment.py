@@ -11,16 +11,9 @@ from typing import Final
 
 from kcl_daemon.config.kinds import Refused
 from kcl_daemon.config.properties import Entry
+from kcl_daemon.config.variables import PREFIX, given, normal
 
-PREFIX: Final = "KCL_"
-# Of others, or for others.
-_NOT_OURS: Final = frozenset({"KCL_DEMO_LEDGER", "KCL_MVN_REPO_SEARCH_URL", "KCL_TEST_MARK"})
 _REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-
-
-def normal(name: str) -> str:
-    """A name without what environments cannot tell apart: case, and how words are separated."""
-    return re.sub(r"[._-]", "", name).lower()
 
 
 def variable_for(key: str) -> str:
@@ -30,7 +23,7 @@ def variable_for(key: str) -> str:
 
 
 def overrides(environment: Mapping[str, str], names: Iterable[str]) -> Iterator[Entry]:
-    """The entries of an environment, by name of the variable; an empty variable is none.
+    """The entries of an environment, by name of the variable; an empty variable is none, nor is a service link.
 
     A variable that is like no name is given with the key as written, so that it is told like any unknown property.
 
@@ -39,10 +32,9 @@ def overrides(environment: Mapping[str, str], names: Iterable[str]) -> Iterator[
         names: all that properties are called.
     """
     by_normal = {normal(name): name for name in names}
-    for variable in sorted(environment):
-        if variable.upper().startswith(PREFIX) and variable not in _NOT_OURS and environment[variable]:
-            written = variable[len(PREFIX) :]
-            yield Entry(by_normal.get(normal(written), written), environment[variable], 0, variable)
+    for variable, value in given(environment):
+        written = variable[len(PREFIX) :]
+        yield Entry(by_normal.get(normal(written), written), value, 0, variable)
 
 
 def expanded(text: str, environment: Mapping[str, str]) -> str:

@@ -43,7 +43,7 @@ def address() -> Kind:
         except ValueError:
             raise Refused("not an IP address") from None
 
-    return Kind(read, "an IP address of this machine; 0.0.0.0 and :: are all of them")
+    return Kind(read, "an IP address of this machine; 0.0.0.0 is all of IPv4, :: is all of IPv4 and IPv6")
 
 
 def file() -> Kind:

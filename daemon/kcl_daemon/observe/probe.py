@@ -1,7 +1,8 @@
 """`python -m kcl_daemon.observe.probe [livez|readyz]`: asks the daemon of this container how it is; for health checks.
 
-Owns the exit code: 0 is well, 1 is not. Imports next to nothing, because it is started every few seconds. The port is
-that of the variable `KCL_ADMIN_PORT`; one that stands in the properties file alone is not known here.
+Owns the exit code: 0 is well, 1 is not. Imports next to nothing, because it is started every few seconds. Port and
+address are those of the variables `KCL_ADMIN_PORT` and `KCL_ADMIN_ADDRESS`; what stands in the properties file alone is
+not known here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
 from typing import Final
 
-_VARIABLES: Final = ("KCL_ADMIN_PORT", "KCL_ADMINPORT")
+from kcl_daemon.config.admin_settings import LOOPBACK, asked_at
+from kcl_daemon.config.variables import given_for
+
 _QUESTIONS: Final = ("livez", "readyz")
 # Less than the five seconds that a health check of a container usually has.
 _PATIENCE_S: Final = 4.0
@@ -29,21 +32,38 @@ def probe(question: str, environment: Mapping[str, str], patience_s: float = _PA
         environment: of this process, which is that of the daemon in a container.
         patience_s: for the whole answer's beginning.
     """
-    port = next((environment[name] for name in _VARIABLES if environment.get(name)), None)
+    port = given_for("adminPort", environment)
     if port is None:
-        return True, f"{_VARIABLES[0]} is not set: the process runs, more is not known"
-    if not port.isdecimal() or not 0 < int(port) < 2**16:
-        return False, f"{_VARIABLES[0]} = {port!r} is no port that can be asked"
-    connection = HTTPConnection("127.0.0.1", int(port), timeout=patience_s)
+        return True, "KCL_ADMIN_PORT is not set: the process runs, more is not known"
+    try:
+        number, where = _port(*port), _where(environment)
+    except ValueError as error:
+        return False, str(error)
+    connection = HTTPConnection(where, number, timeout=patience_s)
     try:
         connection.request("GET", f"/{question}")
         answer = connection.getresponse()
         text = answer.read(_SHOWN_BYTES).decode("utf-8", "replace").strip()
     except (OSError, HTTPException) as error:
-        return False, f"no answer from 127.0.0.1:{port}: {error or type(error).__name__}"
+        return False, f"no answer from {where} at port {number}: {error or type(error).__name__}"
     finally:
         connection.close()
     return answer.status == 200, text or f"status {answer.status}"
+
+
+def _port(variable: str, value: str) -> int:
+    if not value.strip().isdecimal() or not 0 < int(value) < 2**16:
+        raise ValueError(f"{variable} = {value!r} is no port that can be asked")
+    return int(value)
+
+
+def _where(environment: Mapping[str, str]) -> str:
+    """The address to ask: the daemon may listen on one that is not on loopback."""
+    variable, value = given_for("adminAddress", environment) or ("", LOOPBACK)
+    try:
+        return asked_at(value.strip())
+    except ValueError:
+        raise ValueError(f"{variable} = {value!r} is no address that can be asked") from None
 
 
 def main(words: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -19,6 +19,7 @@ from kcl_daemon.admin.serve import RETRY_S, served, token_of, url_of
 from kcl_daemon.admin.server import CONNECTIONS_MOST
 from kcl_daemon.config.admin_settings import AdminSettings
 from kcl_daemon.errors import ConfigurationError
+from kcl_daemon.observe.probe import probe
 from kcl_daemon.observe.snapshot import Snapshot
 from tests.unit.admin.serving import serving
 from tests.unit.admin.stage import READY, SNAPSHOT, Standing
@@ -37,6 +38,45 @@ def test_the_page_is_there_and_gone_at_the_end() -> None:
         port = made.port
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), timeout=60)
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+def test_all_addresses_are_those_of_both_families() -> None:
+    with serving(Standing(READY), AdminSettings(address="::", token=TOKEN)) as made:
+        for address in ("127.0.0.1", "::1"):
+            with socket.create_connection((address, made.port), timeout=60):
+                pass
+            environment = {"KCL_ADMIN_PORT": str(made.port), "KCL_ADMIN_ADDRESS": address}
+            assert probe("livez", environment) == (True, "alive")
+        port = made.port
+    for address in ("127.0.0.1", "::1"):
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection((address, port), timeout=60)
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+def test_half_of_all_addresses_is_not_kept() -> None:
+    """Where another program has the port on IPv4, it is free on IPv6 while this one waits for it."""
+    log = MemoryLog()
+
+    async def main(port: int) -> None:
+        async with served(AdminSettings(port, "::", TOKEN), Standing(), clock=LoopClock(), log=log):
+            with anyio.fail_after(90):
+                while "status_page_not_served" not in log.events():
+                    await anyio.lowlevel.checkpoint()
+            with socket.create_server(("::1", port), family=socket.AF_INET6):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        anyio.run(main, holder.getsockname()[1])
+    assert log.events() == ["status_page_not_served"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.9", "0.0.0.0"])
+def test_a_probe_finds_the_address(address: str) -> None:
+    with serving(Standing(READY), AdminSettings(address=address, token=TOKEN)) as made:
+        environment = {"KCL_ADMIN_PORT": str(made.port), "KCL_ADMIN_ADDRESS": address}
+        assert probe("livez", environment) == (True, "alive")
 
 
 def test_many_callers_at_once_are_answered() -> None:
@@ -179,7 +219,7 @@ def test_a_file_without_a_token_ends_the_start(tmp_path: Path, content: bytes | 
         ("127.0.0.1", "http://127.0.0.1:80/"),
         ("0.0.0.0", "http://127.0.0.1:80/"),
         ("::1", "http://[::1]:80/"),
-        ("::", "http://[::1]:80/"),
+        ("::", "http://127.0.0.1:80/"),
         ("10.1.2.3", "http://10.1.2.3:80/"),
     ],
 )

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from kcl_daemon.config.environment import normal, overrides, variable_for
+from kcl_daemon.config.environment import overrides, variable_for
 from kcl_daemon.config.keys import BY_NAME, KEYS
 from kcl_daemon.config.load import Loaded, interpret
 from kcl_daemon.config.reading import NAMES
+from kcl_daemon.config.variables import given_for, is_service_link, normal
 from kcl_daemon.errors import ConfigurationError
 from tests.unit.config.helpers import GOOD, WORKER
 
@@ -113,6 +114,48 @@ def test_an_unknown_variable_is_told_with_its_neighbour() -> None:
     (notice,) = read_in({"KCL_FAILOVER_TIME_MILIS": "1", "PATH": "/bin", "KCL_DEMO_LEDGER": "x"}).warnings
     assert notice.event == "unknown_property"
     assert notice.fields("f")["variable"] == "KCL_FAILOVER_TIME_MILIS"
+
+
+LINKS = {
+    "KCL_PORT": "udp://[fd00::1]:8125",
+    "KCL_SERVICE_HOST": "10.0.0.1",
+    "KCL_ADMIN_PORT": "tcp://10.0.0.1:80",
+    "KCL_ADMIN_PORT_80_TCP": "tcp://10.0.0.1:80",
+    "KCL_ADMIN_PORT_80_TCP_ADDR": "10.0.0.1",
+    "KCL_ADMIN_PORT_80_TCP_PORT": "80",
+    "KCL_ADMIN_PORT_80_TCP_PROTO": "tcp",
+    "KCL_ADMIN_SERVICE_HOST": "10.0.0.1",
+    "KCL_ADMIN_SERVICE_PORT": "80",
+    "KCL_ADMIN_SERVICE_PORT_HTTP_2": "81",
+}
+"""What Kubernetes sets in each pod beside the Services `kcl` and `kcl-admin`."""
+
+
+def test_a_service_of_kubernetes_is_no_property() -> None:
+    loaded = read_in(LINKS, "adminPort = 9464\n")
+    assert (loaded.settings.admin.port, loaded.warnings) == (9464, ())
+    assert read_in(LINKS).settings.admin.port is None
+    own = {**LINKS, "KCL_ADMIN_PORT": "8080"}
+    assert read_in(own).settings.admin.port == 8080
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_property_is_taken_for_a_service(name: str) -> None:
+    assert not is_service_link(variable_for(name), "1")
+
+
+def test_what_only_resembles_a_service_is_told() -> None:
+    (line,) = refused_in({"KCL_ADMIN_PORT": "tcp://10.0.0.1"})
+    assert line.startswith("environment, KCL_ADMIN_PORT: adminPort = tcp://10.0.0.1: not a whole number")
+    (notice,) = read_in({"KCL_ADMIN_PORTS": "tcp://10.0.0.1:80"}).warnings
+    assert notice.event == "unknown_property"
+
+
+def test_the_variable_of_a_property_is_the_one_that_the_daemon_takes() -> None:
+    environment = {"KCL_ADMINPORT": "1", "KCL_ADMIN_PORT": "2", "kcl_adminPort": "", "KCL_MAX_RECORDS": "3"}
+    assert given_for("adminPort", environment) == ("KCL_ADMIN_PORT", "2")
+    assert read_in(environment).settings.admin.port == 2
+    assert given_for("adminPort", LINKS) is None
 
 
 def test_a_reference_is_text_until_it_is_asked_for() -> None:

@@ -41,7 +41,7 @@ def served() -> Generator[int]:
             thread.join()
 
 
-@pytest.mark.parametrize("variable", ["KCL_ADMIN_PORT", "KCL_ADMINPORT"])
+@pytest.mark.parametrize("variable", ["KCL_ADMIN_PORT", "KCL_ADMINPORT", "kcl_adminPort"])
 def test_the_answer_counts(variable: str) -> None:
     with served() as port:
         environment = {variable: str(port)}
@@ -78,7 +78,23 @@ def test_nobody_there_and_no_answer_are_not_well() -> None:
         assert not probe("livez", {"KCL_ADMIN_PORT": port}, patience_s=0.1)[0]
     is_well, text = probe("livez", {"KCL_ADMIN_PORT": port})
     assert not is_well
-    assert f"127.0.0.1:{port}" in text
+    assert f"127.0.0.1 at port {port}" in text
+
+
+def test_the_address_is_that_of_the_daemon() -> None:
+    with served() as port:
+        environment = {"KCL_ADMIN_PORT": f" {port}", "KCL_ADMIN_ADDRESS": "0.0.0.0"}
+        assert probe("livez", environment) == (True, "ok")
+        for address in ("127.0.0.9", "::1"):
+            is_well, text = probe("livez", {**environment, "KCL_ADMIN_ADDRESS": address})
+            assert not is_well
+            assert f"no answer from {address} at port {port}" in text
+    is_well, text = probe("livez", {**environment, "KCL_ADMIN_ADDRESS": "localhost"})
+    assert (is_well, text) == (False, "KCL_ADMIN_ADDRESS = 'localhost' is no address that can be asked")
+
+
+def test_a_service_of_kubernetes_is_no_port_of_ours() -> None:
+    assert probe("livez", {"KCL_ADMIN_PORT": "tcp://10.0.0.1:80"})[0]
 
 
 def test_it_starts_without_the_rest_of_the_daemon() -> None:
