@@ -5,6 +5,7 @@ Owns the two forms of such a file: a JSON object on each line, or any text whose
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,10 @@ from kcl_protocol.messages import Record
 
 FIRST_NUMBER: Final = 49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000
 _FIRST_ARRIVAL_MS: Final = 1_735_689_600_000
+_WHOLE_MOST: Final = 2**63 - 1
+_SHOWN: Final = 40
+_WHOLE: Final = "a whole number from 0"
+_SEQUENCE_NUMBER: Final = re.compile(r"[0-9]{1,129}")
 _FIELDS: Final = frozenset(
     {
         "data",
@@ -49,7 +54,10 @@ def records_of_json(data: bytes) -> Iterator[Record]:
     for line_number, line in enumerate(data.splitlines(), start=1):
         if not line.strip():
             continue
-        yield _record(number, *_fields(line, line_number))
+        try:
+            yield _record(number, *_fields(line))
+        except BadRecord as error:
+            raise BadRecord(f"line {line_number}: {error}") from None
         number += 1
 
 
@@ -58,37 +66,70 @@ def in_batches(records: Sequence[Record], most: int) -> list[list[Record]]:
     return [list(records[start : start + most]) for start in range(0, len(records), most)]
 
 
-def _fields(line: bytes, number: int) -> tuple[str, dict[str, Any]]:
+def _fields(line: bytes) -> tuple[str, dict[str, Any]]:
     """The data as base64, and the other fields; Any: JSON."""
     try:
         fields: Any = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise BadRecord(f"line {number}: not JSON: {error}") from None
+        raise BadRecord(f"not JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise BadRecord(f"line {number}: not an object")
+        raise BadRecord("not an object")
     if unknown := fields.keys() - _FIELDS:
-        raise BadRecord(
-            f"line {number}: unknown field {min(unknown)!r}; known are {', '.join(sorted(_FIELDS))}"
-        )
+        raise BadRecord(f"unknown field {min(unknown)!r}; known are {', '.join(sorted(_FIELDS))}")
     if ("data" in fields) is ("text" in fields):
-        raise BadRecord(f"line {number}: either data, in base64, or text")
+        raise BadRecord("either data, in base64, or text")
     if "text" in fields:
-        return b64encode(str(fields["text"]).encode()).decode("ascii"), fields
+        return b64encode(_text(fields, "text", "").encode()).decode("ascii"), fields
     data = fields["data"]
     try:
         b64decode(data, validate=True)
     except (NotBase64, TypeError, ValueError):
-        raise BadRecord(f"line {number}: data is not base64; for plain text write text") from None
+        raise BadRecord("data is not base64; for plain text write text") from None
     return str(data), fields
 
 
 def _record(number: int, data: str, fields: dict[str, Any]) -> Record:
     """What is not said is made up: libraries need every field."""
-    arrival = fields.get("approximateArrivalTimestamp", _FIRST_ARRIVAL_MS + number)
     return Record(
         data,
-        str(fields.get("partitionKey", "key")),
-        str(fields.get("sequenceNumber", FIRST_NUMBER + number)),
-        approximate_arrival_timestamp=arrival,
-        sub_sequence_number=int(fields.get("subSequenceNumber", 0)),
+        _text(fields, "partitionKey", "key"),
+        _sequence_number(fields, FIRST_NUMBER + number),
+        approximate_arrival_timestamp=_arrival(fields, _FIRST_ARRIVAL_MS + number),
+        sub_sequence_number=_whole(fields, "subSequenceNumber", 0),
+    )
+
+
+def _text(fields: dict[str, Any], name: str, default: str) -> str:
+    value = fields.get(name, default)
+    if not isinstance(value, str):
+        raise _wrong(name, value, "a string")
+    return value
+
+
+def _whole(fields: dict[str, Any], name: str, default: int, allowed: str = _WHOLE) -> int:
+    value = fields.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _WHOLE_MOST:
+        raise _wrong(name, value, allowed)
+    return value
+
+
+def _arrival(fields: dict[str, Any], default: int) -> int | None:
+    """The service may give none, which is null."""
+    name = "approximateArrivalTimestamp"
+    return None if fields.get(name, default) is None else _whole(fields, name, default, f"{_WHOLE}, or null")
+
+
+def _sequence_number(fields: dict[str, Any], default: int) -> str:
+    """Digits in quotes, as the service gives them: as a number JSON would round them."""
+    value = fields.get("sequenceNumber", str(default))
+    digits = str(value) if isinstance(value, str | int) else ""
+    if not _SEQUENCE_NUMBER.fullmatch(digits):
+        raise _wrong("sequenceNumber", value, "digits in quotes")
+    return digits
+
+
+def _wrong(name: str, value: object, allowed: str) -> BadRecord:
+    written = orjson.dumps(value).decode()
+    return BadRecord(
+        f"{name} is {written if len(written) <= _SHOWN else written[:_SHOWN] + '...'}, not {allowed}"
     )

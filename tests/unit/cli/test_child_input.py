@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64decode
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +19,7 @@ from kcl_daemon.cli.child_input import (
     records_of_lines,
 )
 from kcl_daemon.cli.replay import BadTranscript, lines_of
+from kcl_daemon.cli.run_child import run_child
 from kcl_protocol.messages import CheckpointRequest, Record, Status
 from tests.transcripts.transcript import FOLDER
 
@@ -47,12 +51,75 @@ def test_objects_may_say_every_field() -> None:
         (b'{"data":"hi!"}', "not base64; for plain text write text"),
         (b'{"data":7}', "not base64"),
         (b'{"text":"hi","key":"k"}', "unknown field 'key'"),
+        (b'{"text":7}', "text is 7, not a string"),
+        (b'{"text":null}', "text is null, not a string"),
+        (b'{"text":"hi","partitionKey":["k"]}', 'partitionKey is ["k"], not a string'),
+        (b'{"text":"hi","subSequenceNumber":"x"}', 'subSequenceNumber is "x", not a whole number from 0'),
+        (b'{"text":"hi","subSequenceNumber":null}', "subSequenceNumber is null, not"),
+        (b'{"text":"hi","subSequenceNumber":-1}', "subSequenceNumber is -1, not"),
+        (b'{"text":"hi","subSequenceNumber":true}', "subSequenceNumber is true, not"),
+        (b'{"text":"hi","subSequenceNumber":18446744073709551615}', "not a whole number from 0"),
+        (
+            b'{"text":"hi","approximateArrivalTimestamp":1.5}',
+            "Timestamp is 1.5, not a whole number from 0, or null",
+        ),
+        (b'{"text":"hi","sequenceNumber":"x"}', 'sequenceNumber is "x", not digits in quotes'),
+        (b'{"text":"hi","sequenceNumber":null}', "sequenceNumber is null, not digits"),
+        (b'{"text":"hi","sequenceNumber":-1}', "sequenceNumber is -1, not digits"),
+        (b'{"text":"hi","sequenceNumber":49640000000000000000000000}', "not digits in quotes"),
+        (b'{"text":"hi","sequenceNumber":"' + b"1" * 5000 + b'"}', "1..., not digits in quotes"),
     ],
 )
 def test_a_line_that_is_no_record_is_told_with_its_number(line: bytes, reason: str) -> None:
     with pytest.raises(BadRecord, match=r"line 2: ") as caught:
         list(records_of_json(b'{"text":"good"}\n' + line))
     assert reason in str(caught.value)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+FIELDS = (
+    "data",
+    "text",
+    "partitionKey",
+    "sequenceNumber",
+    "subSequenceNumber",
+    "approximateArrivalTimestamp",
+)
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, JSON)))
+def test_a_line_is_a_record_that_can_be_sent_or_is_told(fields: dict[str, object]) -> None:
+    try:
+        (record,) = records_of_json(json.dumps(fields).encode())
+    except BadRecord:
+        return
+    assert int(record.sequence_number) >= 0
+    assert isinstance(record.partition_key, str)
+    assert type(record.sub_sequence_number) is int
+    b64decode(record.data, validate=True)
+
+
+def test_a_wrong_value_ends_the_command_with_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    file.write_text('{"text":"hi","subSequenceNumber":"x"}\n')
+    done = CliRunner().invoke(run_child, ["--records", str(file), "--", "true"])
+    assert done.exit_code == 2
+    assert 'line 1: subSequenceNumber is "x", not a whole number from 0' in done.output
+
+
+def test_a_short_number_may_stand_without_quotes() -> None:
+    (record,) = records_of_json(b'{"text":"hi","sequenceNumber":7}')
+    assert record.sequence_number == "7"
 
 
 @given(st.integers(0, 300), st.integers(1, 50))
