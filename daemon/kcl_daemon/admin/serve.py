@@ -19,7 +19,7 @@ from kcl_daemon.admin.access import Access
 from kcl_daemon.admin.server import Server
 from kcl_daemon.admin.site import Metrics, Site
 from kcl_daemon.config.admin_settings import AdminSettings, asked_at
-from kcl_daemon.config.keys_admin import FIT_FOR_A_HEADER, is_token
+from kcl_daemon.config.keys_admin import ADMIN_TOKEN_FILE, FIT_FOR_A_HEADER, is_token
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.observe.snapshot import SnapshotSource
 from kcl_daemon.ports import Clock, Log
@@ -65,14 +65,26 @@ async def token_of(settings: AdminSettings) -> str | None:
     """
     if settings.token_file is None:
         return settings.token
+    return await anyio.to_thread.run_sync(token_in, Path(settings.token_file), ADMIN_TOKEN_FILE.name)
+
+
+def token_in(file: Path, name: str) -> str:
+    """The token that a file holds.
+
+    Args:
+        file: may be a pipe.
+        name: what names the file, for the message.
+
+    Raises:
+        ConfigurationError: it cannot be read, or holds none.
+    """
     try:
-        text = await anyio.to_thread.run_sync(Path(settings.token_file).read_text, "utf-8")
+        token = file.read_text("utf-8").strip()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        raise ConfigurationError(f"adminTokenFile {settings.token_file} cannot be read: {reason}") from None
-    token = text.strip()
+        raise ConfigurationError(f"{name} {file} cannot be read: {reason}") from None
     if not is_token(token):
-        raise ConfigurationError(f"adminTokenFile {settings.token_file} holds no token: {FIT_FOR_A_HEADER}")
+        raise ConfigurationError(f"{name} {file} holds no token: {FIT_FOR_A_HEADER}")
     return token
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -52,7 +52,13 @@ def with_file(command: _Command) -> _Command:
     return command
 
 
-def settings_of(file: Path | None, properties_file: Path | None, *, command: str) -> Settings:
+def settings_of(
+    file: Path | None,
+    properties_file: Path | None,
+    *,
+    command: str,
+    environment: Mapping[str, str] = os.environ,
+) -> Settings:
     """What the file says; leaves the process with exit code 2 where there is none or it cannot be used."""
     chosen = properties_file or file
     if chosen is None:
@@ -61,7 +67,7 @@ def settings_of(file: Path | None, properties_file: Path | None, *, command: str
         click.echo(f"{on_one_line(str(file))} is not read, --properties wins", err=True)
     try:
         return load(
-            chosen, randomness=SystemRandomness(), hostname=socket.gethostname(), environment=os.environ
+            chosen, randomness=SystemRandomness(), hostname=socket.gethostname(), environment=environment
         ).settings
     except ConfigurationError as error:
         for line in str(error).splitlines():

@@ -6,7 +6,8 @@ Owns where it is asked and with which token. No proxy is used: the daemon is nea
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -16,16 +17,28 @@ from urllib.parse import urlsplit
 import click
 
 from kcl_daemon.admin.document import NoStatus, Status, status_from
-from kcl_daemon.admin.serve import url_of
+from kcl_daemon.admin.serve import token_in, url_of
 from kcl_daemon.cli.acting import settings_of, with_file
+from kcl_daemon.cli.failures import EXIT_CONFIGURATION
+from kcl_daemon.config.environment import variable_for
+from kcl_daemon.config.keys_admin import ADMIN_TOKEN, ADMIN_TOKEN_FILE, FIT_FOR_A_HEADER, is_token
+from kcl_daemon.config.variables import given_for, normal
+from kcl_daemon.errors import ConfigurationError
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 WITHIN_S: Final = 10.0
 BYTES_MOST: Final = 256 * 2**20
 _TOKEN_VARIABLE: Final = "KCL_ADMIN_TOKEN"  # noqa: S105 - the name of the variable
+_FIT_FOR_A_REQUEST: Final = re.compile(r"[!-~]+")
 _UNAUTHORIZED: Final = 401
 _OK: Final = 200
+
+
+class Unusable(click.ClickException):
+    """Raised when what was given cannot be used; the message says what to put right."""
+
+    exit_code = EXIT_CONFIGURATION
 
 
 class NoAnswer(click.ClickException):
@@ -73,23 +86,57 @@ def source_of(
 
     Raises:
         click.UsageError: none was named, or it serves no status page.
+        Unusable: a token cannot be one, or its file cannot be read.
     """
-    token = os.environ.get(_TOKEN_VARIABLE) if token_file is None else token_file.read_text("utf-8").strip()
+    token = _token_given(token_file)
     if url is not None:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise click.BadParameter("not an address such as http://127.0.0.1:8080", param_hint="--url")
-        return Source(url, token or None)
+        return Source(_address(url), token)
     if file is None and properties_file is None:
         raise click.UsageError(f"say which daemon: {command} --properties FILE, or --url URL")
-    admin = settings_of(file, properties_file, command=command).admin
+    admin = settings_of(file, properties_file, command=command, environment=_environment()).admin
     if admin.port is None:
         raise click.UsageError("this file sets no adminPort, so its daemon cannot be asked")
     if admin.port == 0:
         raise click.UsageError("adminPort is 0, so the log of the daemon has the address: use --url")
     if token is None and admin.token_file is not None:
-        token = Path(admin.token_file).read_text("utf-8").strip()
+        token = _token_in(Path(admin.token_file), ADMIN_TOKEN_FILE.name)
     return Source(url_of(admin.address, admin.port), token or admin.token)
+
+
+def _address(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in {"http", "https"} and parts.hostname and (parts.port or True)
+    except ValueError:
+        is_good = False
+    if not is_good or not _FIT_FOR_A_REQUEST.fullmatch(url):
+        raise click.BadParameter("not an address such as http://127.0.0.1:8080", param_hint="--url")
+    return url
+
+
+def _token_given(token_file: Path | None) -> str | None:
+    """The token of the command line or the environment; None: neither has one."""
+    if token_file is not None:
+        return _token_in(token_file, "--token-file")
+    variable, value = given_for(ADMIN_TOKEN.name, os.environ) or ("", None)
+    if value is not None and not is_token(value := value.strip()):
+        raise Unusable(f"{variable} of the environment is no token: {FIT_FOR_A_HEADER}")
+    return value
+
+
+def _token_in(file: Path, name: str) -> str:
+    try:
+        return token_in(file, name)
+    except ConfigurationError as error:
+        raise Unusable(f"{error}; put it right, or set {_TOKEN_VARIABLE} or use --token-file") from None
+
+
+def _environment() -> Mapping[str, str]:
+    """That of the process; a token in it wins over a file with one that is named beside it."""
+    if given_for(ADMIN_TOKEN.name, os.environ) is None:
+        return os.environ
+    beside = normal(variable_for(ADMIN_TOKEN_FILE.name))
+    return {name: value for name, value in os.environ.items() if normal(name) != beside}
 
 
 def fetch(source: Source) -> Status:
@@ -118,7 +165,7 @@ def _got(source: Source) -> tuple[int, bytes]:
         connection.request("GET", f"{parts.path.rstrip('/')}/status.json", headers=headers)
         response = connection.getresponse()
         return response.status, response.read(BYTES_MOST)
-    except (OSError, HTTPException) as error:
+    except (OSError, UnicodeError, HTTPException) as error:  # a name may be none that can be looked up
         words = str(error) or type(error).__name__
         raise NoAnswer(
             f"{source.url} does not answer ({words}); does the daemon run, with adminPort set?"

@@ -15,6 +15,7 @@ from kcl_daemon.config.environment import expanded
 from kcl_daemon.config.inert import INERT
 from kcl_daemon.config.key import Key
 from kcl_daemon.config.keys import BY_NAME, EXECUTABLE_NAME, EXPAND_ENVIRONMENT, KEYS, STREAM_ARN, STREAM_NAME
+from kcl_daemon.config.keys_admin import ADMIN_TOKEN, ADMIN_TOKEN_FILE
 from kcl_daemon.config.keys_services import CLIENT_PREFIXES
 from kcl_daemon.config.keys_spark import CONF_PREFIX, SPARK_PIPELINE
 from kcl_daemon.config.keys_streams import STREAM_ARNS, STREAM_FILTER, STREAM_NAMES
@@ -28,6 +29,8 @@ NAMES: Final = (*BY_NAME, *INERT)
 _KNOWN: Final = {name.lower(): name for name in NAMES}
 # Java passes what stands behind them to builders, which refuse what they do not know.
 _STRICT_PREFIXES: Final = (*(f"{name}." for name in CLIENT_PREFIXES), *credentials.BUILDER_PREFIXES)
+# Of these only one can be given.
+_SAME_THING: Final = {ADMIN_TOKEN.name: ADMIN_TOKEN_FILE.name, ADMIN_TOKEN_FILE.name: ADMIN_TOKEN.name}
 _EXAMPLES: Final = {
     "executableName": "executableName = PROGRAM ARGUMENTS",
     "applicationName": "applicationName = NAME_OF_THE_APPLICATION",
@@ -67,23 +70,36 @@ class Reading:
         """Put an entry where it belongs; of two entries for one property the later one counts."""
         key = BY_NAME.get(credentials.canonical_name(entry.key) or entry.key)
         if key is not None:
+            self._instead_of_another(key, entry)
             self._last_wins(self.entries, key.name, entry)
         elif entry.key.startswith(CONF_PREFIX):
             self._last_wins(self.spark_entries, entry.key.removeprefix(CONF_PREFIX), entry)
         else:
             self._last_wins(self.others, entry.key, entry)
 
+    def _instead_of_another(self, key: Key, entry: properties.Entry) -> None:
+        """A variable wins over the file, also where the file says the same thing by another property."""
+        other = _SAME_THING.get(key.name, "")
+        before = self.entries.get(other)
+        if entry.variable is not None and before is not None and before.variable is None:
+            del self.entries[other]
+            self._tell_overridden(entry, before)
+
+    def _tell_overridden(self, entry: properties.Entry, before: properties.Entry) -> None:
+        facts: dict[str, object] = {"ignored_line": before.line, "ignored_key": shown(before.key)}
+        self.notices.append(Notice("property_overridden", shown(entry.key), 0, facts, "info", entry.variable))
+
     def _last_wins(self, entries: dict[str, properties.Entry], name: str, entry: properties.Entry) -> None:
         before = entries.pop(name, None)
         entries[name] = entry
         if before is None or before.value == entry.value:
             return
-        facts: dict[str, object] = {"ignored_line": before.line, "ignored_key": shown(before.key)}
         if entry.variable is not None:
-            notice = Notice("property_overridden", shown(entry.key), 0, facts, "info", entry.variable)
-        else:
-            notice = Notice("property_given_twice", shown(entry.key), entry.line, facts)
-        self.notices.append(notice)
+            self._tell_overridden(entry, before)
+            return
+        self._say(
+            "property_given_twice", entry, {"ignored_line": before.line, "ignored_key": shown(before.key)}
+        )
 
     def values(self) -> dict[str, object]:
         """The value of each key that has a good one, in the order of the table."""

@@ -42,7 +42,8 @@ Java daemon starts this one, or is refused with one line for each value that can
 - 0 and `false` are taken at their word. Where Java cannot be told them and goes on with its default, a line of the log says
   so (`property_honoured_unlike_java`).
 - A variable of the environment, `KCL_` and the name of a property, wins over the file: `{variable}=20000` for
-  `{example}`. Case does not count, nor do underlines; a dot is an underline or nothing. An empty variable is none.
+  `{example}`. Case does not count, nor do underlines; a dot is an underline or nothing. An empty variable is none, nor is one
+  that Kubernetes sets for a Service, such as `KCL_ADMIN_PORT=tcp://10.0.0.1:80`.
 - `${{NAME}}` in a value is text, as in Java. With `expandEnvironment=true` it is replaced by the variable, once;
   `${{NAME:-DEFAULT}}` allows for a variable that is not set, which is an error otherwise.
 - `kcl-daemon check --properties FILE` reads the file and its environment as the daemon would, touches nothing, and prints

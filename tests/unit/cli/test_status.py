@@ -8,6 +8,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from click import Command
 from click.testing import CliRunner, Result
 
 from kcl_daemon.cli.status import status, top
@@ -76,12 +77,65 @@ def test_the_token_comes_from_the_file_the_environment_or_the_properties(tmp_pat
         assert call(properties(tmp_path, f"{port}adminTokenFile = {token}\n")).exit_code == 0
 
 
+def test_the_token_of_the_environment_wins_over_the_properties(tmp_path: Path) -> None:
+    with serving(Standing(READY), AdminSettings(token=TOKEN)) as made:
+        port = f"adminPort = {made.port}\n"
+        other = properties(tmp_path, f"{port}adminTokenFile = {tmp_path}/none\n")
+        assert call(other, KCL_ADMIN_TOKEN=f"{TOKEN}\n").exit_code == 0
+        assert call(other, KCL_ADMIN_TOKEN=TOKEN, KCL_ADMIN_TOKEN_FILE="/none").exit_code == 0
+        reachable = properties(tmp_path, f"{port}adminAddress = 0.0.0.0\n")
+        assert call(reachable, KCL_ADMIN_TOKEN=TOKEN).exit_code == 0
+
+
+def unusable(done: Result) -> str:
+    """The one line of a command that could not begin."""
+    assert done.exit_code == 2
+    (line,) = done.output.splitlines()
+    return line.removeprefix("Error: ")
+
+
+@pytest.mark.parametrize("command", [status, top])
+def test_a_token_that_cannot_be_read_is_told_with_what_to_do(command: Command, tmp_path: Path) -> None:
+    advice = "; put it right, or set KCL_ADMIN_TOKEN or use --token-file"
+    missing = properties(tmp_path, f"adminPort = 1\nadminTokenFile = {tmp_path}/none\n")
+    line = unusable(CliRunner().invoke(command, [missing]))
+    assert line == f"adminTokenFile {tmp_path}/none cannot be read: No such file or directory{advice}"
+    folder = properties(tmp_path, f"adminPort = 1\nadminTokenFile = {tmp_path}\n")
+    assert unusable(CliRunner().invoke(command, [folder])).endswith(f"cannot be read: Is a directory{advice}")
+    for content in (b"", b"\xff" * 20, b"0123456789\nabcdef"):
+        (tmp_path / "token").write_bytes(content)
+        done = CliRunner().invoke(
+            command, ["--url", "http://127.0.0.1:1", "--token-file", f"{tmp_path}/token"]
+        )
+        assert unusable(done).startswith(f"--token-file {tmp_path}/token ")
+
+
+@pytest.mark.parametrize("token", ["short", "0123456789\nabcdef", "0123456789abcdé", " "])
+def test_a_variable_that_is_no_token_is_told(token: str, tmp_path: Path) -> None:
+    words = (
+        "KCL_ADMIN_TOKEN of the environment is no token: 16 to 256 printable ASCII characters without blanks"
+    )
+    for which in (["--url", "http://127.0.0.1:1"], [properties(tmp_path, "adminPort = 1\n")]):
+        assert unusable(call(*which, KCL_ADMIN_TOKEN=token)) == words
+
+
+def test_a_name_that_cannot_be_looked_up_does_not_answer() -> None:
+    done = call("--url", "http://a..b:1")
+    assert done.exit_code == 1
+    assert "http://a..b:1 does not answer (" in done.output
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ([], "say which daemon: kcl-daemon status --properties FILE, or --url URL"),
         (["--url", "localhost:80"], "not an address such as http://127.0.0.1:8080"),
         (["--url", "file:///etc/passwd"], "not an address"),
+        (["--url", "http://127.0.0.1:99999"], "not an address"),
+        (["--url", "http://127.0.0.1:http"], "not an address"),
+        (["--url", "http://[::1"], "not an address"),
+        (["--url", "http://127.0.0.1:1/a b"], "not an address"),
+        (["--url", "http://127.0.0.1:1/é"], "not an address"),
     ],
 )
 def test_a_command_line_that_names_no_daemon_is_wrong(words: list[str], said: str) -> None:

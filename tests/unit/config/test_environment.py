@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from kcl_daemon.config.admin_settings import AdminSettings
+from kcl_daemon.config.effective import as_properties
 from kcl_daemon.config.environment import overrides, variable_for
 from kcl_daemon.config.keys import BY_NAME, KEYS
 from kcl_daemon.config.load import Loaded, interpret
@@ -75,6 +77,35 @@ def test_a_variable_wins_over_the_file_in_any_spelling(variable: str) -> None:
         "ignored_line": 4,
         "ignored_key": "failoverTimeMillis",
     }
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "line", "admin"),
+    [
+        (
+            "KCL_ADMIN_TOKEN",
+            "fedcba9876543210",
+            "adminTokenFile = /t",
+            AdminSettings(token="fedcba9876543210"),
+        ),
+        ("KCL_ADMIN_TOKEN_FILE", "/t", "adminToken = 0123456789abcdef", AdminSettings(token_file="/t")),
+    ],
+)
+def test_a_token_of_the_environment_wins_over_that_of_the_file(
+    variable: str, value: str, line: str, admin: AdminSettings
+) -> None:
+    loaded = read_in({variable: value}, f"{line}\n")
+    assert loaded.settings.admin == admin
+    (notice,) = loaded.warnings
+    assert (notice.level, notice.event, notice.variable) == ("info", "property_overridden", variable)
+    assert notice.facts == {"ignored_line": 4, "ignored_key": line.partition(" ")[0]}
+    again = interpret(as_properties(loaded).encode("ascii"), file="again", default_worker_id=WORKER)
+    assert again.settings.admin == admin
+
+
+def test_two_tokens_of_the_environment_are_two() -> None:
+    (line,) = refused_in({"KCL_ADMIN_TOKEN": "fedcba9876543210", "KCL_ADMIN_TOKEN_FILE": "/t"})
+    assert "adminTokenFile and adminToken are two tokens" in line
 
 
 def test_variables_alone_can_make_a_file() -> None:
