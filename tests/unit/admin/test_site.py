@@ -138,7 +138,7 @@ def test_throughput_is_sampled_more_often_while_somebody_looks() -> None:
 
     async def main() -> tuple[int, int, int, str]:
         site = Site(source, access=Access("127.0.0.1"), clock=LoopClock())
-        idle, watched, live = 0, 0, Answer(HTTPStatus.OK, b"")
+        idle, watched, extra, live = 0, 0, 0, Answer(HTTPStatus.OK, b"")
         async with anyio.create_task_group() as group:
             group.start_soon(site.sample)
             await anyio.sleep(4 * UNWATCHED_EVERY_S - 1)
