@@ -62,7 +62,7 @@ METRICS_KEYS: Final[tuple[Key, ...]] = (
         "metricsMaxQueueSize",
         whole_number(1, INT_MAX, "figures"),
         "metrics.queue_most",
-        "How many figures wait at most; older ones are dropped.",
+        "How many figures wait at most; what comes when so many wait is dropped.",
     ),
     Key(
         "metricsEnabledDimensions",
