@@ -48,11 +48,11 @@ class Teller(Protocol):
     """What tells figures to somebody, beside the worker."""
 
     async def run(self) -> None:
-        """For ever."""
+        """Until the farewell."""
         ...
 
     async def farewell(self) -> None:
-        """The rest, at the end; a few seconds at most."""
+        """The rest, at the end, while `run` is still under way; a few seconds at most."""
         ...
 
 
@@ -183,10 +183,11 @@ class _Told:
                 await self._worker.run()
             except Exception as error:  # noqa: BLE001 - raised again below, when its figures have been told
                 failure = error
+            # Before the end of `run`, which would cut off a call under way: nobody would know whether it arrived.
+            async with anyio.create_task_group() as farewells:
+                for teller in self._tellers:
+                    farewells.start_soon(teller.farewell)
             beside.cancel_scope.cancel()
-        async with anyio.create_task_group() as farewells:
-            for teller in self._tellers:
-                farewells.start_soon(teller.farewell)
         if failure is not None:
             raise failure
 

@@ -81,16 +81,20 @@ class OtlpExport:
         self._log = log
         self._began_ns = clock.wall_ms() * _NS
         self._failures = 0
+        self._is_over = False
         self._threads = CapacityLimiter(1)
 
     async def run(self) -> None:
-        """Post in each period; for ever."""
+        """Post in each period; until the farewell."""
         while True:
             await self._clock.sleep(self._period_s)
+            if self._is_over:
+                return
             await self.post()
 
     async def farewell(self) -> None:
         """Post once more, at the end of the worker, and close; a few seconds at most."""
+        self._is_over = True
         with self._clock.move_on_after(_FAREWELL_S) as scope:
             scope.shield = True
             await self.post()

@@ -60,6 +60,8 @@ class Publisher:
         self._clock = clock
         self._log = log
         self._many = anyio.Event()
+        self._telling = anyio.Lock()
+        self._is_over = False
         self._failures = 0
         statistics.on_many = self.hurry
 
@@ -68,23 +70,33 @@ class Publisher:
         self._many.set()
 
     async def run(self) -> None:
-        """Tell in each period, or when hurried; for ever."""
+        """Tell in each period, or when hurried; until the farewell."""
         least_s = min(_LEAST_PAUSE_S, self._buffer_s)
         while True:
             await self._clock.sleep(least_s)
             with self._clock.move_on_after(self._buffer_s - least_s):
                 await self._many.wait()
             self._many = anyio.Event()
+            if self._is_over:
+                return
             await self.flush()
 
     async def farewell(self) -> None:
-        """Tell the rest at the end of the worker, also under cancellation; a few seconds at most."""
+        """Tell the rest at the end of the worker, also under cancellation; a few seconds at most.
+
+        To be called while `run` is still under way: a call that it has begun is waited for, in these same seconds.
+        """
+        self._is_over = True
         with self._clock.move_on_after(_FAREWELL_S) as scope:
             scope.shield = True
             await self.flush()
 
     async def flush(self) -> None:
-        """Tell all that waits; never raises for AWS."""
+        """Tell all that waits, after a flush that is under way; never raises for AWS."""
+        async with self._telling:
+            await self._flush()
+
+    async def _flush(self) -> None:
         dropped, self._statistics.dropped = self._statistics.dropped, 0
         if dropped:
             self._meters.add(TOLD_LOST, dropped)

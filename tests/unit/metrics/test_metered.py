@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
@@ -20,7 +20,7 @@ from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.metrics import kcl, kcl_shards, ours
 from kcl_daemon.metrics.metric import OPERATIONS
 from kcl_daemon.ports import Fetched, IteratorKind, ReadFrom, StreamRef
-from kcl_daemon.ports_metrics import NO_METERS
+from kcl_daemon.ports_metrics import NO_METERS, Statistic
 from kcl_daemon.retrieval.metered import MeteredKinesis
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.loop import run_virtual
@@ -186,6 +186,42 @@ def test_figures_are_told_while_it_runs_and_the_rest_at_its_end(fails: bool) -> 
 
     assert run_virtual(main) == [1, 2]
     assert {namespace for namespace, _ in cloudwatch.calls} == {"mine"}
+
+
+class SlowCloudWatch(MemoryCloudWatch):
+    """Takes its time for each call; one that is cut off has not arrived."""
+
+    def __init__(self, takes_s: float) -> None:
+        super().__init__()
+        self._takes_s = takes_s
+
+    async def put(self, namespace: str, statistics: Sequence[Statistic]) -> None:
+        await anyio.sleep(self._takes_s)
+        await super().put(namespace, statistics)
+
+
+@pytest.mark.parametrize(("takes_s", "told", "ends_s"), [(2.0, 3, 14.0), (1000.0, 0, 16.0)])
+def test_a_call_under_way_at_the_end_is_waited_for_a_few_seconds(
+    takes_s: float, told: int, ends_s: float
+) -> None:
+    cloudwatch = SlowCloudWatch(takes_s)
+
+    async def main() -> float:
+        telemetry = telemetry_of(settings(), adapters(cloudwatch))
+
+        async def work() -> None:
+            telemetry.adapters.meters.add(kcl.RENEWAL_HELD, 1)
+            telemetry.adapters.meters.add(kcl.RENEWAL_LOST, 1)
+            await anyio.sleep(11.0)  # they are on their way since a second
+            assert cloudwatch.told == []
+            telemetry.adapters.meters.add(kcl.RENEWAL_HELD, 1)
+
+        await telemetry.beside(Idle(work)).run()
+        return anyio.current_time()
+
+    assert run_virtual(main) == pytest.approx(ends_s, abs=0.1)
+    assert len(cloudwatch.told) == told
+    assert all(each.count == 1 for each in cloudwatch.told)  # each figure once
 
 
 def test_a_worker_that_is_killed_tells_nothing_more() -> None:
