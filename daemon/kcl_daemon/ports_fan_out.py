@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Protocol
 
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import ReadFrom
+from kcl_daemon.ports import ReadFrom, StreamRef
 from kcl_daemon.retrieval.payload import Payload
 from kcl_daemon.shards.shard import ChildShard
 
@@ -95,10 +95,16 @@ class FanOut(Protocol):
         ...
 
     def subscribe(
-        self, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
+        self, stream: StreamRef, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
     ) -> AbstractAsyncContextManager[Subscription]:
         """SubscribeToShard; the subscription lasts no longer than the context is open.
 
         Also raises SubscriptionTaken, when the context is entered: the one before it is less than five seconds old.
+
+        Args:
+            stream: that of the consumer. The service knows it by the ARN; here it tells which of many is read.
+            consumer_arn: who subscribes.
+            shard_id: to what.
+            read_from: where it begins.
         """
         ...

@@ -16,7 +16,7 @@ from kcl_daemon.errors import (
     Unavailable,
 )
 from kcl_daemon.leases.lease import MAX_HASH, ShardId
-from kcl_daemon.ports import IteratorKind, ReadFrom
+from kcl_daemon.ports import IteratorKind, ReadFrom, StreamRef
 from kcl_daemon.ports_fan_out import Consumer, ConsumerName, ConsumerStatus, Pushed, Subscription
 from kcl_local.kinesis.options import FanOut as FanOutOptions
 from kcl_local.kinesis.options import Options
@@ -25,6 +25,7 @@ from kcl_local.troubles import Kind, Trouble
 from tests.contract.fan_out_backends import APP, BACKENDS, STREAMED, FanOutAccount, FanOutBackend
 
 pytestmark = pytest.mark.anyio
+STREAM = StreamRef("words")
 FIRST = ShardId("shardId-000000000000")
 OLDEST = ReadFrom(IteratorKind.TRIM_HORIZON)
 LATEST = ReadFrom(IteratorKind.LATEST)
@@ -87,7 +88,7 @@ async def test_no_stream_means_no_consumer(account: FanOutAccount) -> None:
 
 async def test_records_are_pushed_until_the_shard_ends(account: FanOutAccount) -> None:
     number = account.put(b"a")
-    async with account.fan_out.subscribe(await registered(account), FIRST, OLDEST) as subscription:
+    async with account.fan_out.subscribe(STREAM, await registered(account), FIRST, OLDEST) as subscription:
         first = await event(subscription)
         assert data(first) == ["YQ=="]
         assert first.continuation == number
@@ -105,7 +106,7 @@ async def test_records_are_pushed_until_the_shard_ends(account: FanOutAccount) -
 async def test_an_idle_subscription_tells_where_to_go_on_and_ends(account: FanOutAccount) -> None:
     arn = await registered(account)
     account.put(b"before")
-    async with account.fan_out.subscribe(arn, FIRST, LATEST) as subscription:
+    async with account.fan_out.subscribe(STREAM, arn, FIRST, LATEST) as subscription:
         account.wait(5)
         idle = await event(subscription)
         assert (len(idle.payload), idle.child_shards) == (0, ())
@@ -114,7 +115,7 @@ async def test_an_idle_subscription_tells_where_to_go_on_and_ends(account: FanOu
             assert await subscription.next() is None
     account.put(b"a")
     after = ReadFrom(IteratorKind.AFTER_SEQUENCE_NUMBER, sequence_number=idle.continuation)
-    async with account.fan_out.subscribe(arn, FIRST, after) as subscription:
+    async with account.fan_out.subscribe(STREAM, arn, FIRST, after) as subscription:
         assert data(await event(subscription)) == ["YQ=="]
 
 
@@ -130,18 +131,18 @@ async def test_positions_are_those_of_iterators(account: FanOutAccount) -> None:
         (ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=at_s + 0.5), ["RA=="]),
     ):
         account.wait(6)  # else the subscription before is protected
-        async with account.fan_out.subscribe(arn, FIRST, read_from) as subscription:
+        async with account.fan_out.subscribe(STREAM, arn, FIRST, read_from) as subscription:
             assert data(await event(subscription)) == expected
 
 
 async def test_a_subscription_is_protected_and_then_taken_over(account: FanOutAccount) -> None:
     arn = await registered(account)
-    async with account.fan_out.subscribe(arn, FIRST, LATEST) as older:
+    async with account.fan_out.subscribe(STREAM, arn, FIRST, LATEST) as older:
         with pytest.raises(SubscriptionTaken):
-            async with account.fan_out.subscribe(arn, FIRST, LATEST):
+            async with account.fan_out.subscribe(STREAM, arn, FIRST, LATEST):
                 pass
         account.wait(5)
-        async with account.fan_out.subscribe(arn, FIRST, LATEST) as newer:
+        async with account.fan_out.subscribe(STREAM, arn, FIRST, LATEST) as newer:
             with pytest.raises(SubscriptionTaken), anyio.fail_after(60):
                 while True:
                     await older.next()
@@ -154,16 +155,16 @@ async def test_a_subscription_is_protected_and_then_taken_over(account: FanOutAc
 async def test_what_does_not_exist_is_told(account: FanOutAccount) -> None:
     arn = await registered(account)
     with pytest.raises(StreamNotFound):
-        async with account.fan_out.subscribe(arn, ShardId("shardId-000000000009"), OLDEST):
+        async with account.fan_out.subscribe(STREAM, arn, ShardId("shardId-000000000009"), OLDEST):
             pass
-    async with account.fan_out.subscribe(arn, FIRST, OLDEST) as subscription:
+    async with account.fan_out.subscribe(STREAM, arn, FIRST, OLDEST) as subscription:
         account.model.handle("DeregisterStreamConsumer", {"ConsumerARN": arn})
         with pytest.raises(StreamNotFound), anyio.fail_after(60):
             await subscription.next()
     assert await account.fan_out.describe_consumer(arn) is None
     account.wait(6)
     with pytest.raises(StreamNotFound):
-        async with account.fan_out.subscribe(arn, FIRST, OLDEST):
+        async with account.fan_out.subscribe(STREAM, arn, FIRST, OLDEST):
             pass
 
 
@@ -176,7 +177,7 @@ async def test_refusals_are_told_apart(account: FanOutAccount) -> None:
     ):
         account.model.fail_next("SubscribeToShard", code)
         with pytest.raises(expected):
-            async with account.fan_out.subscribe(arn, FIRST, OLDEST):
+            async with account.fan_out.subscribe(STREAM, arn, FIRST, OLDEST):
                 pass
 
 
@@ -190,7 +191,7 @@ async def test_a_stream_that_breaks_off_over_http_gives_what_came_before(
         account.put(b"a")
         account.put(b"b")
         account.model.troubles.add("SubscribeToShard", Trouble(kind, event=1))
-        async with account.fan_out.subscribe(arn, FIRST, OLDEST) as subscription:
+        async with account.fan_out.subscribe(STREAM, arn, FIRST, OLDEST) as subscription:
             assert data(await event(subscription)) == ["YQ=="]
             with pytest.raises(Unavailable), anyio.fail_after(60):
                 await subscription.next()
@@ -206,7 +207,7 @@ async def test_an_exception_inside_a_stream_is_told_as_the_refusal_that_it_is(
         account.model.troubles.add(
             "SubscribeToShard", Trouble(Kind.EXCEPTION, event=0, code="KMSThrottlingException")
         )
-        async with account.fan_out.subscribe(arn, FIRST, OLDEST) as subscription:
+        async with account.fan_out.subscribe(STREAM, arn, FIRST, OLDEST) as subscription:
             with pytest.raises(Throttled), anyio.fail_after(60):
                 await subscription.next()
 
@@ -220,8 +221,8 @@ async def test_who_takes_slowly_holds_up_nobody_else(streamed: FanOutBackend) ->
             account.put(bytes(256 * 1024))
             account.put(bytes(256 * 1024), hash_key=MAX_HASH - 1)
         async with (
-            account.fan_out.subscribe(arn, ShardId("shardId-000000000001"), OLDEST) as slow,
-            account.fan_out.subscribe(arn, ShardId("shardId-000000000002"), OLDEST) as fast,
+            account.fan_out.subscribe(STREAM, arn, ShardId("shardId-000000000001"), OLDEST) as slow,
+            account.fan_out.subscribe(STREAM, arn, ShardId("shardId-000000000002"), OLDEST) as fast,
         ):
             for subscription in (fast, slow):
                 got = 0

@@ -5,7 +5,9 @@ Whole fleets in virtual time, and scenes of what seldom happens, tell the real a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -15,6 +17,7 @@ import pytest
 
 from kcl_daemon.aws.cloudwatch import open_cloudwatch
 from kcl_daemon.aws.session import make_clients
+from kcl_daemon.config.fan_out_settings import RetrievalMode
 from kcl_daemon.config.metrics_settings import MetricsLevel, MetricsSettings
 from kcl_daemon.config.settings import ChildSettings, Endpoints, Settings
 from kcl_daemon.errors import AccessDenied, Unavailable
@@ -125,6 +128,22 @@ def test_cloudwatch_is_told_every_metric_of_kcl_that_can_occur_and_no_other(serv
     }
     assert wanted - seen == set()
     assert seen - wanted == set()
+
+
+@pytest.mark.parametrize("mode", [RetrievalMode.POLLING, RetrievalMode.FANOUT])
+def test_figures_of_shards_are_told_apart_by_stream_where_there_are_many(mode: RetrievalMode) -> None:
+    cloudwatch, scenario = MemoryCloudWatch(), "many_streams"
+    plan = draw_plan(scenario, SEED)
+    plan = replace(plan, retrieval=replace(plan.retrieval, mode=mode))
+
+    outcome = run_plan(plan, scenario=scenario, seed=SEED, cloudwatch=cloudwatch)
+
+    assert outcome.violation is None, outcome.violation
+    of_shards = [each for each in cloudwatch.told if "ShardId" in each.dimensions]
+    assert {each.name for each in of_shards if "StreamId" not in each.dimensions} == set()
+    behind = {each.dimensions["StreamId"] for each in of_shards if each.name == "MillisBehindLatest"}
+    assert len(behind) > 5
+    assert all(re.fullmatch(r"[0-9]+:stream-[0-9]+:[0-9]+", stream) for stream in behind)
 
 
 def test_values_arrive_as_statistic_sets(server: DynamoDbServer) -> None:

@@ -10,7 +10,7 @@ import anyio
 
 from kcl_daemon.errors import Unavailable
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import ReadFrom
+from kcl_daemon.ports import ReadFrom, StreamRef
 from kcl_daemon.ports_fan_out import Consumer, ConsumerName, Pushed, Subscription
 from tests.simulator.life import Life, Service
 from tests.simulator.loop import at_once
@@ -74,7 +74,11 @@ class FaultyFanOut:
 
     @asynccontextmanager
     async def subscribe(
-        self, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
+        self,
+        stream: StreamRef,
+        consumer_arn: str,
+        shard_id: ShardId,
+        read_from: ReadFrom,
     ) -> AsyncGenerator[Subscription, None]:
         """SubscribeToShard; a subscription whose answer was lost goes on at the service, and stands in the way."""
         subscription = await self._network.call(

@@ -63,7 +63,7 @@ class SimStream:
 
     def delete(self) -> None:
         """Delete it, with all that is in it."""
-        self._call("DeleteStream", StreamName=self._name)
+        self._call("DeleteStream", StreamName=self._name, EnforceConsumerDeletion=True)
         self.produce(0)
         self._truth.stream_deleted(self._prefix, now())
 

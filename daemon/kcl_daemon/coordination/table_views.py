@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final, TypeVar
 
-from kcl_daemon.errors import AwsError, Throttled
+from kcl_daemon.errors import Throttled
 from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Written
-from kcl_daemon.metrics.ours import CALLS
+from kcl_daemon.metrics.calls import Calls
 from kcl_daemon.ports import Clock, Log, Table, TableState
 from kcl_daemon.ports_metrics import NO_METERS, Meters
 
@@ -123,7 +123,7 @@ class WatchedTable(TableOver):
 
     def __init__(self, table: Table, *, clock: Clock, log: Log, meters: Meters = NO_METERS) -> None:
         super().__init__(table)
-        self._meters = meters
+        self._calls = Calls(meters, "dynamodb")
         self._clock = clock
         self._log = log
         self._warned_s: float | None = None
@@ -131,18 +131,11 @@ class WatchedTable(TableOver):
         self.throttled = 0
 
     async def _carry_out(self, call: Awaitable[T], operation: str) -> T:
-        outcome = "success"
         try:
-            return await call
+            return await self._calls.counted(operation, call)
         except Throttled as error:
-            outcome = "throttled"
             self._count(error)
             raise
-        except AwsError:
-            outcome = "failure"
-            raise
-        finally:
-            self._meters.add(CALLS, service="dynamodb", operation=operation, outcome=outcome)
 
     def _count(self, error: Throttled) -> None:
         self.throttled += 1

@@ -133,8 +133,8 @@ class FanOutReader:
 
     async def _subscribe(self, arn: str) -> bool:
         """One subscription; True at the end of the shard."""
-        where = self._position()
-        async with self._fan_out.subscribe(arn, self._source.shard_id, where) as subscription:
+        where, source = self._position(), self._source
+        async with self._fan_out.subscribe(source.stream, arn, source.shard_id, where) as subscription:
             self._began(where)
             return await self._take_all(subscription)
 

@@ -5,31 +5,26 @@ Owns what a call is called on CloudWatch. The readers above know nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable
-from contextlib import asynccontextmanager
-from typing import TypeVar
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
 
-from kcl_daemon.errors import AwsError, IteratorExpired, Throttled
+from kcl_daemon.errors import IteratorExpired
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.metrics import kcl_shards as told
-from kcl_daemon.metrics.ours import CALLS
+from kcl_daemon.metrics.calls import Calls
 from kcl_daemon.ports import Fetched, Kinesis, ReadFrom, StreamRef, StreamSummary
 from kcl_daemon.ports_fan_out import Consumer, ConsumerName, FanOut, Pushed, Subscription
 from kcl_daemon.ports_metrics import Meters
 from kcl_daemon.shards.shard import InitialPosition, Shard
 
-_T = TypeVar("_T")
-_SERVICE = "kinesis"
+_SERVICE: Final = "kinesis"
+_SUBSCRIBE: Final = "SubscribeToShard"
 
 
-def outcome_of(error: AwsError) -> str:
-    """A word for what came of a failed call; there are few of them."""
-    return "throttled" if isinstance(error, Throttled) else "failure"
-
-
-def shard_labels(shard_id: ShardId, stream: StreamRef | None) -> dict[str, str]:
+def shard_labels(shard_id: ShardId, stream: StreamRef) -> dict[str, str]:
     """What tells a shard's figures apart: its id, and its stream where there are many."""
-    if stream is None or stream.identity is None:
+    if stream.identity is None:
         return {"shard_id": shard_id}
     return {"shard_id": shard_id, "stream": str(stream.identity)}
 
@@ -47,23 +42,24 @@ class MeteredKinesis:
     def __init__(self, kinesis: Kinesis, meters: Meters) -> None:
         self._kinesis = kinesis
         self._meters = meters
+        self._calls = Calls(meters, _SERVICE)
 
     async def describe_stream(self, stream: StreamRef) -> StreamSummary:
         """As the port says."""
-        return await self._counted("DescribeStreamSummary", self._kinesis.describe_stream(stream))
+        return await self._calls.counted("DescribeStreamSummary", self._kinesis.describe_stream(stream))
 
     async def list_streams(self) -> tuple[StreamSummary, ...]:
         """As the port says."""
-        return await self._counted("ListStreams", self._kinesis.list_streams())
+        return await self._calls.counted("ListStreams", self._kinesis.list_streams())
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
         """As the port says."""
-        return await self._counted("ListShards", self._kinesis.list_shards(stream, start))
+        return await self._calls.counted("ListShards", self._kinesis.list_shards(stream, start))
 
     async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
         """As the port says."""
         with self._meters.operation(told.PROCESS_ITERATOR, **shard_labels(shard_id, stream)):
-            return await self._counted(
+            return await self._calls.counted(
                 "GetShardIterator", self._kinesis.get_shard_iterator(stream, shard_id, read_from)
             )
 
@@ -72,7 +68,7 @@ class MeteredKinesis:
         labels = shard_labels(shard_id, stream)
         try:
             with self._meters.operation(told.PROCESS_READ, **labels):
-                fetched = await self._counted(
+                fetched = await self._calls.counted(
                     "GetRecords", self._kinesis.get_records(stream, shard_id, iterator, limit)
                 )
         except IteratorExpired:
@@ -80,15 +76,6 @@ class MeteredKinesis:
             raise
         tell_behind(self._meters, fetched.millis_behind_latest, labels)
         return fetched
-
-    async def _counted(self, operation: str, call: Awaitable[_T]) -> _T:
-        try:
-            answer = await call
-        except AwsError as error:
-            self._meters.add(CALLS, service=_SERVICE, operation=operation, outcome=outcome_of(error))
-            raise
-        self._meters.add(CALLS, service=_SERVICE, operation=operation, outcome="success")
-        return answer
 
 
 class MeteredFanOut:
@@ -102,30 +89,25 @@ class MeteredFanOut:
     def __init__(self, fan_out: FanOut, meters: Meters) -> None:
         self._fan_out = fan_out
         self._meters = meters
+        self._calls = Calls(meters, _SERVICE)
 
     async def describe_consumer(self, consumer: ConsumerName | str) -> Consumer | None:
         """As the port says."""
-        return await self._fan_out.describe_consumer(consumer)
+        return await self._calls.counted("DescribeStreamConsumer", self._fan_out.describe_consumer(consumer))
 
     async def register_consumer(self, consumer: ConsumerName) -> Consumer:
         """As the port says."""
-        return await self._fan_out.register_consumer(consumer)
+        return await self._calls.counted("RegisterStreamConsumer", self._fan_out.register_consumer(consumer))
 
     @asynccontextmanager
     async def subscribe(
-        self, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
+        self, stream: StreamRef, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
     ) -> AsyncGenerator[Subscription, None]:
-        """As the port says."""
-        try:
-            async with self._fan_out.subscribe(consumer_arn, shard_id, read_from) as subscription:
-                self._tell("success")
-                yield _MeteredSubscription(subscription, self._meters, shard_labels(shard_id, None))
-        except AwsError as error:
-            self._tell(outcome_of(error))
-            raise
-
-    def _tell(self, outcome: str) -> None:
-        self._meters.add(CALLS, service=_SERVICE, operation="SubscribeToShard", outcome=outcome)
+        """As the port says. One that breaks off was a success: the call was answered."""
+        opened = self._fan_out.subscribe(stream, consumer_arn, shard_id, read_from)
+        async with AsyncExitStack() as stack:
+            subscription = await self._calls.counted(_SUBSCRIBE, stack.enter_async_context(opened))
+            yield _MeteredSubscription(subscription, self._meters, shard_labels(shard_id, stream))
 
 
 class _MeteredSubscription:

@@ -15,7 +15,7 @@ from anyio import Semaphore
 from kcl_daemon.aws.codes import service_error
 from kcl_daemon.errors import AwsError, StreamNotFound, SubscriptionTaken, Unavailable
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import ReadFrom
+from kcl_daemon.ports import ReadFrom, StreamRef
 from kcl_daemon.ports_fan_out import Consumer, ConsumerName, Pushed, Subscription
 from kcl_daemon.transport.caller import Caller, Stream
 from kcl_daemon.transport.events import EVENT, OPERATION, pushed
@@ -105,7 +105,11 @@ class StreamedFanOut:
 
     @asynccontextmanager
     async def subscribe(
-        self, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
+        self,
+        stream: StreamRef,  # noqa: ARG002 - of the port
+        consumer_arn: str,
+        shard_id: ShardId,
+        read_from: ReadFrom,
     ) -> AsyncGenerator[Subscription, None]:
         """As the port says."""
         position: dict[str, object] = {"Type": read_from.kind.value}
@@ -116,7 +120,7 @@ class StreamedFanOut:
         request = {"ConsumerARN": consumer_arn, "ShardId": shard_id, "StartingPosition": position}
         async with AsyncExitStack() as stack:
             try:
-                stream = await stack.enter_async_context(
+                answer = await stack.enter_async_context(
                     self._caller.open_stream(OPERATION, request, silence_s=_SILENCE_S)
                 )
             except Unavailable as error:
@@ -124,7 +128,7 @@ class StreamedFanOut:
                 if isinstance(cause, Refusal) and cause.code == _IN_USE:
                     raise SubscriptionTaken(str(error)) from error
                 raise
-            yield StreamedSubscription(stream, self._turns)
+            yield StreamedSubscription(answer, self._turns)
 
 
 def _error(code: str, message: str) -> AwsError:

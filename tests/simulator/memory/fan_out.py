@@ -21,7 +21,7 @@ from kcl_daemon.errors import (
     Unavailable,
 )
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import ReadFrom
+from kcl_daemon.ports import ReadFrom, StreamRef
 from kcl_daemon.ports_fan_out import Consumer, ConsumerName, Pushed
 from kcl_daemon.transport.events import pushed_shape
 from kcl_local.faults import DROP, http_status
@@ -95,7 +95,11 @@ class MemoryFanOut:
 
     @asynccontextmanager
     async def subscribe(
-        self, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
+        self,
+        stream: StreamRef,
+        consumer_arn: str,
+        shard_id: ShardId,
+        read_from: ReadFrom,
     ) -> AsyncGenerator[MemorySubscription, None]:
         """As the port says."""
         subscription = self.open(consumer_arn, shard_id, read_from)

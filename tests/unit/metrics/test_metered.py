@@ -15,18 +15,22 @@ from kcl_daemon.config.metrics_settings import MetricsLevel, MetricsSettings
 from kcl_daemon.config.settings import ChildSettings, Settings
 from kcl_daemon.coordination.renewals import Renewals
 from kcl_daemon.coordination.table_views import WatchedTable
-from kcl_daemon.errors import ConfigurationError, Throttled, Unavailable
+from kcl_daemon.errors import ConfigurationError, SubscriptionTaken, Throttled, Unavailable
 from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.leases.stream import StreamIdentity
 from kcl_daemon.metrics import kcl, kcl_shards, ours
+from kcl_daemon.metrics.calls import OUTCOMES, Calls
 from kcl_daemon.metrics.metric import OPERATIONS
 from kcl_daemon.ports import Fetched, IteratorKind, ReadFrom, StreamRef
+from kcl_daemon.ports_fan_out import ConsumerName
 from kcl_daemon.ports_metrics import NO_METERS, Statistic
-from kcl_daemon.retrieval.metered import MeteredKinesis
+from kcl_daemon.retrieval.metered import MeteredFanOut, MeteredKinesis
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
 from tests.unit.metrics.stage import Gathered, MemoryCloudWatch
+from tests.unit.retrieval.fanout_stage import FanOutStage, Start, play
 from tests.unit.troubled import Trouble, TroubledTable
 
 STREAM, SHARD = StreamRef("words"), ShardId("shardId-000000000000")
@@ -92,6 +96,76 @@ def test_calls_of_a_table_are_counted_by_what_came_of_them() -> None:
     outcomes = [calls(gathered, "dynamodb", "GetItem", each) for each in ("success", "throttled", "failure")]
     assert outcomes == [1.0, 1.0, 1.0]
     assert calls(gathered, "dynamodb", "Scan", "success") == 1.0
+
+
+def test_a_refusal_is_seen_to_rise_from_nothing_and_what_is_cut_off_is_not_counted() -> None:
+    gathered = Gathered()
+
+    async def main() -> None:
+        counted = Calls(gathered.meters, "kinesis")
+        with anyio.move_on_after(1.0):
+            await counted.counted("GetRecords", anyio.sleep_forever())
+
+    run_virtual(main)
+    assert [calls(gathered, "kinesis", "GetRecords", each) for each in OUTCOMES] == [0.0, 0.0, 0.0]
+
+
+def test_a_subscription_counts_once_whatever_becomes_of_it() -> None:
+    gathered = Gathered()
+
+    async def scene(stage: FanOutStage, _start: Start) -> None:
+        fan_out, arn = MeteredFanOut(stage.fan_out, gathered.meters), await stage.registered()
+        oldest = ReadFrom(IteratorKind.TRIM_HORIZON)
+        stage.fan_out.cuts.append(Unavailable("the connection broke"))
+        with pytest.raises(Unavailable):
+            async with fan_out.subscribe(STREAM, arn, SHARD, oldest) as subscription:
+                await subscription.next()
+        stage.fan_out.refusals.extend([Throttled("slow down"), SubscriptionTaken("somebody else")])
+        for refusal in (Throttled, SubscriptionTaken):
+            with pytest.raises(refusal):
+                async with fan_out.subscribe(STREAM, arn, SHARD, oldest):
+                    raise AssertionError("it was refused")
+
+    play(scene)
+    outcomes = [calls(gathered, "kinesis", "SubscribeToShard", each) for each in OUTCOMES]
+    assert outcomes == [1.0, 1.0, 1.0]
+
+
+def test_calls_about_consumers_are_counted() -> None:
+    gathered = Gathered()
+
+    async def scene(stage: FanOutStage, _start: Start) -> None:
+        fan_out = MeteredFanOut(stage.fan_out, gathered.meters)
+        arn = "arn:aws:kinesis:us-east-1:123456789012:stream/words"
+        assert await fan_out.describe_consumer(ConsumerName(arn, "app")) is None
+        stage.fan_out.registering.append(Throttled("slow down"))
+        with pytest.raises(Throttled):
+            await fan_out.register_consumer(ConsumerName(arn, "app"))
+        await fan_out.register_consumer(ConsumerName(arn, "app"))
+
+    play(scene)
+    asked = [calls(gathered, "kinesis", "DescribeStreamConsumer", each) for each in OUTCOMES]
+    made = [calls(gathered, "kinesis", "RegisterStreamConsumer", each) for each in OUTCOMES]
+    assert (asked, made) == ([1.0, 0.0, 0.0], [1.0, 1.0, 0.0])
+
+
+def test_what_is_pushed_is_told_for_the_shard_of_its_stream() -> None:
+    gathered = Gathered()
+    streams = [StreamRef("words", identity=StreamIdentity(account, "words", 1)) for account in ("1", "2")]
+
+    async def scene(stage: FanOutStage, _start: Start) -> None:
+        stage.put("a")
+        fan_out, arn = MeteredFanOut(stage.fan_out, gathered.meters), await stage.registered()
+        for stream in streams:
+            oldest = ReadFrom(IteratorKind.TRIM_HORIZON)
+            async with fan_out.subscribe(stream, arn, SHARD, oldest) as subscription:
+                assert await subscription.next() is not None
+            await anyio.sleep(10.0)
+
+    play(scene)
+    told = [each.dimensions for each in gathered.statistics.take(10_000) if "ShardId" in each.dimensions]
+    wanted = {"Operation": "ProcessTask", "ShardId": SHARD}
+    assert told == [{**wanted, "StreamId": stream} for stream in ("1:words:1", "2:words:1")]
 
 
 def test_renewals_of_a_period_are_told_as_one_run() -> None:

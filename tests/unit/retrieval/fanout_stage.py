@@ -83,12 +83,12 @@ class TroubledFanOut(MemoryFanOut):
 
     @asynccontextmanager
     async def subscribe(
-        self, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
+        self, stream: StreamRef, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
     ) -> AsyncGenerator[MemorySubscription, None]:
         self.positions.append(read_from)
         self.subscribed_at_s.append(anyio.current_time())
         _raise_next(self.refusals)
-        async with super().subscribe(consumer_arn, shard_id, read_from) as subscription:
+        async with super().subscribe(stream, consumer_arn, shard_id, read_from) as subscription:
             self.open_now += 1
             try:
                 yield CutSubscription(subscription, self)

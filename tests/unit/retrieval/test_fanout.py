@@ -22,14 +22,7 @@ from kcl_daemon.retrieval.reader import Reader
 from kcl_local.kinesis.options import FanOut, Options
 from kcl_protocol.sequence import LATEST, ExtendedSequenceNumber
 from tests.unit.retrieval.aggregates import aggregate
-from tests.unit.retrieval.fanout_stage import (
-    SHARD,
-    FanOutStage,
-    Start,
-    end,
-    play,
-    texts,
-)
+from tests.unit.retrieval.fanout_stage import SHARD, STREAM, FanOutStage, Start, end, play, texts
 
 BROKEN = Unavailable("the connection broke")
 ONE_BY_ONE = Options(fan_out=FanOut(event_bytes_max=1))
@@ -168,7 +161,9 @@ def test_one_who_was_overtaken_does_not_fight() -> None:
 def test_the_protection_of_somebody_elses_subscription_is_not_waited_for_longer_than_it_lasts() -> None:
     async def scene(stage: FanOutStage, start: Start) -> None:
         stage.put("a")
-        async with stage.fan_out.subscribe(await stage.registered(), SHARD, ReadFrom(IteratorKind.LATEST)):
+        async with stage.fan_out.subscribe(
+            STREAM, await stage.registered(), SHARD, ReadFrom(IteratorKind.LATEST)
+        ):
             pass
         reader = stage.reader()
         start(reader)
