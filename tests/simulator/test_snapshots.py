@@ -11,7 +11,8 @@ import pytest
 from kcl_daemon.app import Adapters
 from kcl_daemon.app_observe import Assembled, assemble
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.observe.snapshot import Snapshot
+from kcl_daemon.leases.stream import StreamIdentity
+from kcl_daemon.observe.snapshot import LeaseView, ShardView, Snapshot
 from kcl_daemon.progress.cause import Cause
 from kcl_daemon.worker.worker import Worker
 from tests.simulator import fleet
@@ -19,7 +20,7 @@ from tests.simulator.chance import Chance
 from tests.simulator.habits import Habits, Mischief, Nursery
 from tests.simulator.life import Service
 from tests.simulator.loop import run_virtual
-from tests.simulator.plan import CutOff, Plan, Planned, Start
+from tests.simulator.plan import CutOff, Plan, Planned, Start, StreamAppears
 from tests.simulator.trace import Trace
 from tests.simulator.world import Sabotage, World
 
@@ -174,3 +175,17 @@ def test_shards_whose_children_fail_tell_of_it(monkeypatch: pytest.MonkeyPatch) 
         assert run.now[0].stopping
 
     during(plan, monkeypatch, look)
+
+
+def test_shards_of_many_streams_tell_name_and_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look(run: Run) -> None:
+        await anyio.sleep(90)
+        (snapshot,) = run.now
+        told: list[ShardView | LeaseView] = [*snapshot.shards, *snapshot.fleet]
+        assert {shard.stream for shard in told} == {"clicks", "orders"}
+        for shard in told:
+            assert shard.key == f"{shard.stream_id}:{shard.shard_id}"
+            assert shard.stream == StreamIdentity.parse(str(shard.stream_id)).name
+
+    alone = (QUIET.happenings[0], Planned(0.0, StreamAppears(1, 2)))
+    during(replace(QUIET, streams=("clicks", "orders"), happenings=alone), monkeypatch, look)

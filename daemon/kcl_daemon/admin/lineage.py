@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -51,13 +51,15 @@ class Entry:
     Args:
         key: of the lease.
         shard_id: of the shard.
-        stream: its name; None where there is one only.
+        stream: what it is called for people: its name, or its identity where several have that name; None where there
+            is one only.
         parents: shard ids.
         checkpoint: as stored.
         owner: worker id; None: nobody.
         next_owner: to whom it is being handed over; None: no hand-off.
         state: what goes on.
         held: what this worker knows of it; None where another one holds it, or nobody.
+        stream_id: its stream's identity; None where there is one only.
     """
 
     key: str
@@ -69,6 +71,7 @@ class Entry:
     next_owner: str | None
     state: State
     held: ShardView | None
+    stream_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,22 @@ def entries(snapshot: Snapshot) -> list[Entry]:
     known = [_of_lease(lease, held.get(lease.key), snapshot.worker_id) for lease in snapshot.fleet]
     listed = {lease.key for lease in snapshot.fleet}
     known += [_of_held(shard, snapshot.worker_id) for key, shard in held.items() if key not in listed]
-    return known
+    return _told_apart(known)
+
+
+def _told_apart(known: list[Entry]) -> list[Entry]:
+    """Streams of two accounts may have one name, and so may a stream and the one that was deleted before it."""
+    names: dict[str, set[str | None]] = defaultdict(set)
+    for entry in known:
+        if entry.stream is not None:
+            names[entry.stream].add(entry.stream_id)
+    shared = {name for name, found in names.items() if len(found) > 1}
+    if not shared:
+        return known
+    return [
+        replace(entry, stream=entry.stream_id or entry.stream) if entry.stream in shared else entry
+        for entry in known
+    ]
 
 
 def _of_lease(lease: LeaseView, held: ShardView | None, me: str) -> Entry:
@@ -106,6 +124,7 @@ def _of_lease(lease: LeaseView, held: ShardView | None, me: str) -> Entry:
         next_owner=lease.next_owner,
         state=_state(lease, held, me),
         held=held,
+        stream_id=lease.stream_id,
     )
 
 
@@ -120,6 +139,7 @@ def _of_held(shard: ShardView, me: str) -> Entry:
         next_owner=None,
         state=_state(None, shard, me),
         held=shard,
+        stream_id=shard.stream_id,
     )
 
 
@@ -142,10 +162,10 @@ def lineage(known: Sequence[Entry]) -> Iterator[Placed]:
 
     A shard that came out of two stands below the first of them by name.
     """
-    streams: dict[str | None, list[Entry]] = defaultdict(list)
+    streams: dict[tuple[str, str], list[Entry]] = defaultdict(list)
     for entry in known:
-        streams[entry.stream].append(entry)
-    for stream in sorted(streams, key=lambda name: name or ""):
+        streams[entry.stream or "", entry.stream_id or ""].append(entry)
+    for stream in sorted(streams):
         yield from _of_stream(sorted(streams[stream], key=lambda entry: (entry.shard_id, entry.key)))
 
 

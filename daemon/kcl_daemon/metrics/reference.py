@@ -35,7 +35,8 @@ Over OTLP (HTTP) the same is posted to `metricsOtlpEndpoint` each `metricsOtlpPe
 `service.name` (`kcl-daemon`), `service.instance.id` (the worker), `kcl.application`. KCL 3.5 has an OpenTelemetry backend
 with names of its own (`aws.kinesis.client.`); those are not used.
 
-- `shard_id` and `stream` tell shards apart; `stream` is there only where an application reads many.
+- `shard_id` and `stream` tell shards apart; `stream` is there only where an application reads many, and says which one it
+  is as KCL does: `account:name:creationEpoch`, on CloudWatch too (`StreamId`).
 - `kcl_fleet_*` is what the leader sees (where workers take leases as in 2.x: what each sees). A worker that leads no
   more stops telling it after three minutes.
 - Series of a shard that is not held any more go after a quarter of an hour.
@@ -61,7 +62,8 @@ Figures come together in statistic sets, one for each metric with its dimensions
 of the daemon the rest is sent. KCL sends as soon as 200 sets have come together, which is once a second for some 50 shards
 at `DETAILED`; CloudWatch keeps figures by the minute, so that nothing is lost by waiting, and a call less is a call less to
 pay. A call has up to 500 sets (KCL: 20), packed by gzip unless the SDK's configuration says `disable_request_compression`,
-and five seconds; what fails is not sent again. At most `metricsMaxQueueSize` sets wait.
+and five seconds; what fails is not sent again. At most `metricsMaxQueueSize` sets wait; what comes beyond is dropped, as by
+KCL, and counted (`kcl_metrics_not_sent_total`).
 
 `X.Success` is 1 or 0, `X.Time` is in milliseconds. Besides `Operation` a metric has the dimensions that the table names.
 Here a few things are measured a little differently than in Java:

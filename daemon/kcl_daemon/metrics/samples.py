@@ -70,7 +70,7 @@ def _of_worker(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:
 
 def _labels(shard: ShardView) -> Labels:
     named = (("shard_id", shard.shard_id),)
-    return named if shard.stream is None else (*named, ("stream", shard.stream))
+    return named if shard.stream_id is None else (*named, ("stream", shard.stream_id))
 
 
 def _behind_s(shard: ShardView) -> float | None:

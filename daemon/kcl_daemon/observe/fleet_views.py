@@ -21,6 +21,7 @@ def lease_view(lease: Lease) -> LeaseView:
         parents=tuple(sorted(lease.parent_shard_ids)),
         children=tuple(sorted(lease.child_shard_ids)),
         next_owner=None if lease.checkpoint_owner is None else lease.lease_owner,
+        stream_id=None if lease.stream is None else str(lease.stream),
     )
 
 

@@ -63,6 +63,7 @@ class ShardView:
         bytes_per_s: lately.
         child: None while there is none.
         failures: children that failed since the last progress.
+        stream_id: its stream's identity, `account:name:creationEpoch`; None where there is one only.
     """
 
     key: str
@@ -81,6 +82,7 @@ class ShardView:
     bytes_per_s: float
     child: ChildView | None
     failures: int = 0
+    stream_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class LeaseView:
         parents: shard ids.
         children: shard ids, once the shard has ended.
         next_owner: to whom it is being handed over; None: no hand-off.
+        stream_id: its stream's identity, `account:name:creationEpoch`; None where there is one only.
     """
 
     key: str
@@ -106,6 +109,7 @@ class LeaseView:
     parents: tuple[str, ...]
     children: tuple[str, ...]
     next_owner: str | None
+    stream_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

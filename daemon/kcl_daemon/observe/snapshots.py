@@ -162,6 +162,7 @@ class Snapshots:
             bytes_per_s=watchdog.bytes_per_s(watched.key),
             child=self._child(progress, memory, now_s),
             failures=progress.failures,
+            stream_id=None if lease.stream is None else str(lease.stream),
         )
 
     def _child(self, progress: Progress, memory: dict[int, int | None], now_s: float) -> ChildView | None:

@@ -53,6 +53,27 @@ def test_streams_are_kept_apart_though_their_shards_have_the_same_names() -> Non
     assert [(each.entry.key, each.depth) for each in placed] == [("a:0", 0), ("b:1", 0)]
 
 
+def test_streams_of_one_name_are_kept_apart_and_called_by_what_tells_them_apart() -> None:
+    streams = {"1:clicks:7": "clicks", "2:clicks:7": "clicks", "1:orders:7": "orders"}
+    fleet = [
+        lease(number, owner=None, key=f"{stream}:{number}", stream=name, stream_id=stream, parents=parents)
+        for stream, name in streams.items()
+        for number, parents in ((0, ()), (1, ("shardId-000000000000",)))
+    ]
+    held = replace(READING, key="2:clicks:7:1", stream="clicks", stream_id="2:clicks:7")
+
+    placed = list(lineage(entries(replace(SNAPSHOT, shards=(held,), fleet=tuple(fleet)))))
+
+    assert [(each.entry.key, each.entry.stream, each.depth) for each in placed] == [
+        ("1:clicks:7:0", "1:clicks:7", 0),
+        ("1:clicks:7:1", "1:clicks:7", 1),
+        ("2:clicks:7:0", "2:clicks:7", 0),
+        ("2:clicks:7:1", "2:clicks:7", 1),
+        ("1:orders:7:0", "orders", 0),
+        ("1:orders:7:1", "orders", 1),
+    ]
+
+
 KEY = READING.key
 
 

@@ -16,12 +16,12 @@ ENGINE = SparkView(
 
 
 def shard(
-    number: int, *, stream: str | None = None, child: bool = True, behind_ms: int | None = 1500
+    number: int, *, stream_id: str | None = None, child: bool = True, behind_ms: int | None = 1500
 ) -> ShardView:
     return ShardView(
         key=f"shardId-{number:012d}",
         shard_id=f"shardId-{number:012d}",
-        stream=stream,
+        stream=None if stream_id is None else stream_id.split(":")[1],
         parents=(),
         cause=Cause.CHILD,
         waits_s=2.25,
@@ -34,6 +34,7 @@ def shard(
         data_bytes=1000,
         bytes_per_s=1.0,
         child=ChildView(pid=7, rss_bytes=2**20, running_s=1.0, restarts=3) if child else None,
+        stream_id=stream_id,
     )
 
 

@@ -12,11 +12,15 @@ from prometheus_client.metrics_core import Metric as Parsed
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
+from kcl_daemon.coordination.renewals import lease_labels
+from kcl_daemon.leases.lease import Lease, LeaseKey
+from kcl_daemon.leases.stream import StreamIdentity
 from kcl_daemon.metrics import kcl, kcl_shards, ours
 from kcl_daemon.metrics.catalog import FAMILIES, OWN, TOLD
 from kcl_daemon.metrics.exposition import Exposition
 from kcl_daemon.metrics.metric import OPERATIONS, Kind
 from kcl_daemon.observe.snapshot import Snapshot
+from kcl_protocol.sequence import TRIM_HORIZON
 from tests.unit.metrics.snapshots import ENGINE, shard, snapshot
 from tests.unit.metrics.stage import Gathered
 
@@ -100,7 +104,7 @@ def test_a_histogram_counts_all_values_below_each_bound() -> None:
 
 
 def test_a_snapshot_tells_of_each_shard() -> None:
-    seen = snapshot(shard(1), shard(2, stream="1:clicks:2", child=False, behind_ms=None))
+    seen = snapshot(shard(1), shard(2, stream_id="1:clicks:2", child=False, behind_ms=None))
     families = ours_of(parsed(text_of(Gathered(), seen)))
     many = {"shard_id": "shardId-000000000002", "stream": "1:clicks:2"}
 
@@ -115,6 +119,21 @@ def test_a_snapshot_tells_of_each_shard() -> None:
     assert values("kcl_child_resident_memory_bytes") == [({"shard_id": SHARD}, 2.0**20)]
     who = {"worker_id": "w-1", "application": 'the "app"', "version": "1.2.3"}
     assert values("kcl_worker") == [(who, 1.0)]
+
+
+def test_streams_of_one_name_have_series_of_their_own_which_fit_those_that_are_counted() -> None:
+    gathered = Gathered()
+    accounts = [StreamIdentity(account, "clicks", 2) for account in ("1", "2")]
+    for stream in accounts:
+        lease = Lease(LeaseKey(f"{stream}:{SHARD}"), 0, TRIM_HORIZON, stream=stream)
+        gathered.meters.add(kcl_shards.PROCESS_RECORDS, 1, **lease_labels(lease))
+    seen = snapshot(*(shard(1, stream_id=str(stream)) for stream in accounts))
+
+    families = ours_of(parsed(text_of(gathered, seen)))
+
+    wanted = [{"shard_id": SHARD, "stream": str(stream)} for stream in accounts]
+    for name in ("kcl_processed_records", "kcl_shard_idle_seconds", "kcl_child_restarts"):
+        assert [sample.labels for sample in families[name].samples] == wanted
 
 
 def test_an_engine_tells_of_its_queries_and_shards_while_it_is_there() -> None:
