@@ -12,6 +12,7 @@ from kcl_daemon.app_common import Adapters
 from kcl_daemon.config.metrics_settings import MetricsLevel
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError
+from kcl_daemon.metrics.catalog import KNOWN_COUNTS
 from kcl_daemon.metrics.events import CountedLog
 from kcl_daemon.metrics.exposition import Exposition
 from kcl_daemon.metrics.metric import Level
@@ -120,6 +121,7 @@ def telemetry_of(settings: Settings, adapters: Adapters, *, serves_text: bool = 
         return Telemetry(totals, _nothing, adapters, None, ())
     shown = None if _ALL in metrics.dimensions else frozenset(metrics.dimensions)
     statistics = StatisticSets(Telling(level, shown, settings.worker_id, metrics.queue_most))
+    totals.begin(KNOWN_COUNTS)
     recorder = Recorder(adapters.clock.monotonic, statistics, totals)
     tellers: list[Teller] = []
     telemetry = Telemetry(totals, _nothing, adapters, recorder, tellers)

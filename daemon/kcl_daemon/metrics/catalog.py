@@ -8,7 +8,7 @@ from typing import Final
 
 from kcl_daemon.metrics import kcl, kcl_shards, ours, spark
 from kcl_daemon.metrics.java_only import JAVA_ONLY
-from kcl_daemon.metrics.metric import OPERATIONS, Family, Metric, Operation
+from kcl_daemon.metrics.metric import OPERATIONS, Family, Kind, Labels, Metric, Operation
 
 
 def _declared(module: ModuleType) -> Iterator[Metric | Operation]:
@@ -50,3 +50,16 @@ def _families() -> tuple[Family, ...]:
 
 FAMILIES: Final[tuple[Family, ...]] = _families()
 """All that Prometheus and OTLP are told."""
+
+
+def _known_counts() -> Iterator[tuple[Family, Labels]]:
+    for each in (*TOLD, *OWN):
+        family = each.family
+        if family is None or family.from_snapshot or family.kind is not Kind.COUNTER:
+            continue
+        if {name for name, _ in each.fixed} == set(family.labels):
+            yield family, each.fixed
+
+
+KNOWN_COUNTS: Final[tuple[tuple[Family, Labels], ...]] = tuple(_known_counts())
+"""The counts whose labels are known before anything happens: those of the whole worker."""

@@ -39,6 +39,9 @@ with names of its own (`aws.kinesis.client.`); those are not used.
   is as KCL does: `account:name:creationEpoch`, on CloudWatch too (`StreamId`).
 - `kcl_fleet_*` is what the leader sees (where workers take leases as in 2.x: what each sees). A worker that leads no
   more stops telling it after three minutes.
+- Counts of the whole worker, without labels, are there from its start, at 0: the first event is an increase. What comes
+  before the first scrape is not, and counts with labels come with their first event; the alert rules and the dashboard ask
+  for these, too. `kcl_aws_calls_total` has all outcomes of an operation once it is called.
 - Series of a shard that is not held any more go after a quarter of an hour.
 - `kcl_spark_*` is told by the host that has the Spark engine, each two seconds, for its queries and for all shards that it
   is fed, also by other hosts (`sparkEngine`): those tell nothing of it, so that sums over hosts count nothing twice. Series

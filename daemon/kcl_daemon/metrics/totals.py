@@ -114,6 +114,11 @@ class Totals:
             found = of_family[wanted] = new_total(family)
         return found
 
+    def begin(self, counts: Iterable[tuple[Family, Labels]]) -> None:
+        """Have these from now on, at 0: a series that comes with its first event is no increase to Prometheus."""
+        for family, labels in counts:
+            self.series(family, labels)
+
     def families(self) -> Iterator[tuple[Family, list[tuple[Labels, Counter | Gauge | Histogram]]]]:
         """All that there is now."""
         for family, series in list(self._series.items()):

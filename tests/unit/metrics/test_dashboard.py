@@ -68,9 +68,16 @@ def test_labels_are_those_of_the_metric() -> None:
 
 
 def test_what_only_grows_is_asked_for_as_a_rate() -> None:
-    for where, family, _, span, _ in used():
+    for where, family, labels, span, expression in used():
         grows = family.kind is not Kind.GAUGE
-        assert bool(span) is grows, f"{where}: {family.name}"
+        if grows and not span:
+            # As it is only where there is nothing yet that it could have grown from.
+            name = f"{family.sample_names[0]}{labels}"
+            of_the_young = f"({name} and on (job, instance) kcl_worker_uptime_seconds < "
+            newly_come = f"({name} unless {name} offset $__rate_interval) or increase({name}["
+            assert of_the_young in expression or newly_come in expression, f"{where}: {family.name}"
+        else:
+            assert bool(span) is grows, f"{where}: {family.name}"
 
 
 def test_braces_are_closed() -> None:
