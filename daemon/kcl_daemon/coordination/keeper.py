@@ -191,7 +191,7 @@ class LeaseKeeper:
         return held.moved_s + self._timings.renew_s - held.early_s
 
     def _measured(self, held: HeldLease) -> float | None:
-        """The throughput to write, once in each renewal period; None in between and where there is none."""
+        """The throughput for a write that is made now, once in each renewal period; else None, as where there is none."""
         now_s = self._clock.monotonic()
         if now_s - held.measured_s < self._timings.renew_s - _TOLERANCE_S:
             return None
@@ -209,7 +209,8 @@ class LeaseKeeper:
         try:
             # A checkpoint, or an earlier renewal that was found in the row, may have done it already.
             await self._write(
-                held, lambda lease: lease_row.renewal(lease, None) if self._is_due(held) else None
+                held,
+                lambda lease: lease_row.renewal(lease, self._measured(held)) if self._is_due(held) else None,
             )
         except LeaseLost:
             pass  # _lose has said so
@@ -226,14 +227,13 @@ class LeaseKeeper:
             AwsError: it could not be stored, or that is not known; the same checkpoint may be tried again.
         """
         # KCL leaves the throughput to renewals. Here a lease that checkpoints often is not renewed as well.
-        throughput = self._measured(held)
         with self.renewals.checkpoint(held.lease):
             await self._write(
                 held,
                 lambda lease: (
                     None
                     if position <= lease.checkpoint
-                    else lease_row.checkpoint(lease, position, throughput)
+                    else lease_row.checkpoint(lease, position, self._measured(held))
                 ),
             )
 

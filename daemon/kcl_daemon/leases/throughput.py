@@ -38,6 +38,7 @@ class Throughput:
     def record(self, size_bytes: int, *, now_s: float) -> None:
         """A batch is about to be delivered: the bytes of its user records, at a monotonic time."""
         self._deliveries.append((now_s, size_bytes))
+        self._forget_before(now_s - self._window_s)
 
     def at_renewal(self, *, now_s: float) -> float | None:
         """Take the next step of the average, once in each window, and return KiB per second.
@@ -46,8 +47,7 @@ class Throughput:
         something was recorded or stored: the row is then left without a figure.
         """
         seen = bool(self._deliveries)
-        while self._deliveries and now_s - self._deliveries[0][0] >= self._window_s:
-            self._deliveries.popleft()
+        self._forget_before(now_s - self._window_s)
         latest = sum(size_bytes for _, size_bytes in self._deliveries) / _BYTES_IN_KIB / self._window_s
         if self._kbps is not None:
             smoothed = _ALPHA * latest + (1 - _ALPHA) * self._kbps
@@ -55,3 +55,7 @@ class Throughput:
         elif seen:
             self._kbps = latest
         return self._kbps
+
+    def _forget_before(self, time_s: float) -> None:
+        while self._deliveries and self._deliveries[0][0] <= time_s:
+            self._deliveries.popleft()

@@ -61,6 +61,14 @@ def test_a_new_owner_goes_on_from_the_stored_figure() -> None:
     assert throughput.at_renewal(now_s=10) == 55.0
 
 
+def test_what_counts_no_more_is_forgotten_while_nobody_asks_for_a_figure() -> None:
+    throughput = Throughput(2.0)
+    for second in range(10_000):
+        throughput.record(KIB, now_s=second)
+    assert len(throughput._deliveries) <= 2
+    assert throughput.at_renewal(now_s=9_999) == 1.0
+
+
 def test_a_window_of_no_length_is_refused() -> None:
     with pytest.raises(ValueError, match="must be above 0"):
         Throughput(0)
