@@ -102,6 +102,19 @@ def test_a_new_leader_fills_a_hole_at_once_and_a_later_one_is_seen_three_times_f
     assert "lease_hole_seen" in play(scene).log.events("debug")
 
 
+def test_a_table_that_was_emptied_is_filled_at_the_next_audit() -> None:
+    async def scene(stage: Stage) -> None:
+        assert await stage.ensure()
+        for lease_key in await stage.leases():
+            await stage.table.delete(lease_key)
+        await stage.pass_time(AUDIT_S - 20)
+        assert await stage.leases() == {}
+        await stage.pass_time(40)
+        assert len(await stage.leases()) == 4
+
+    play(scene)
+
+
 def test_the_number_of_audits_and_their_period_can_be_set() -> None:
     async def scene(stage: Stage) -> None:
         await stage.ensure()
