@@ -51,7 +51,7 @@ class FormerStreamsCleaner:
             leases: all there are, by stream.
         """
         now_s = self._clock.monotonic()
-        former = [identity for identity in leases if self._streams.listing(identity) is None]
+        former = [identity for identity in leases if self._is_former(identity)]
         self._since_s = {identity: self._since_s.get(identity, now_s) for identity in former}
         self._meters.add(kcl.STREAMS_PENDING, len(former))
         for identity in leases:
@@ -61,6 +61,10 @@ class FormerStreamsCleaner:
                     await self._delete(identity, leases[identity], reason)
             except AwsError as error:
                 self._log.info("former_stream_not_cleaned", stream=str(identity), error=str(error))
+
+    def _is_former(self, identity: StreamIdentity) -> bool:
+        """Whether it is listed no more; while nobody knows what the filter names, it may be one of those."""
+        return self._streams.is_list_known and self._streams.listing(identity) is None
 
     async def _reason(self, identity: StreamIdentity) -> str | None:
         """Why the leases of a stream are deleted now; None: they are not."""

@@ -48,6 +48,7 @@ class ManyStreams:
         self._named = settings.listed
         self._filter = settings.name_filter
         self._filtered: tuple[ListedStream, ...] = ()
+        self._was_filtered = False
         self._position = position
         self._refresh_s = settings.refresh_ms / 1000
         self._kinesis = kinesis
@@ -62,6 +63,11 @@ class ManyStreams:
     @property
     def _listed(self) -> tuple[ListedStream, ...]:
         return (*self._named, *self._filtered)
+
+    @property
+    def is_list_known(self) -> bool:
+        """Whether it is known which streams are listed: where a filter names some, Kinesis has answered once."""
+        return self._filter is None or self._was_filtered
 
     @property
     def current(self) -> tuple[Stream, ...]:
@@ -165,7 +171,7 @@ class ManyStreams:
             self._log.info("stream_left_the_filter", stream=gone.arn)
             if (stream := self._current.pop(gone, None)) is not None:
                 stream.watch.doubt()
-        self._filtered = tuple(found)
+        self._filtered, self._was_filtered = tuple(found), True
         for listed, summary in found.items():
             self._found(listed, summary)
 

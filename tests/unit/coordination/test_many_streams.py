@@ -286,6 +286,28 @@ def test_streams_that_cannot_be_listed_stay_as_they_were() -> None:
     ]
 
 
+def test_until_streams_could_be_listed_once_none_of_a_filter_is_a_former_one() -> None:
+    settings = replace(listing("orders", former=FormerStreams.DELETE_ALL), name_filter="cl*")
+
+    async def scene(stage: Stage) -> None:
+        clicks, metrics = stage.create("clicks"), stage.create("metrics")
+        stage.create("orders")
+        stage.configure(replace(settings, name_filter="*"))
+        await stage.look()
+        stage.configure(settings)  # another worker leads, and is told nothing
+        for _ in range(9):
+            stage.model.fail_next("ListStreams", "AccessDeniedException")
+        await stage.later(9 * REFRESH_S)
+        assert {lease_key_of(clicks, SHARD), lease_key_of(metrics, SHARD)} <= await stage.keys()
+        await stage.later(20.0)
+        assert lease_key_of(metrics, SHARD) in await stage.keys(), "the wait begins with the first answer"
+        await stage.later(30.0)
+        assert lease_key_of(metrics, SHARD) not in await stage.keys()
+        assert lease_key_of(clicks, SHARD) in await stage.keys()
+
+    play(scene, settings)
+
+
 def test_no_right_to_list_streams_is_an_error_at_the_start() -> None:
     async def scene(stage: Stage) -> None:
         stage.model.fail_next("ListStreams", "AccessDeniedException")
