@@ -95,24 +95,33 @@ class Seen:
     stalled_by: Cause | None
 
 
-def see(progress: Progress, limits: Limits, now_s: float) -> Seen:
-    """What a shard waits for at this moment, by its record."""
-    cause, detail, since_s = _waits_for(progress, limits, now_s)
+def see(progress: Progress, limits: Limits, now_s: float, *, patience_s: float = 0.0) -> Seen:
+    """What a shard waits for at this moment, by its record.
+
+    Args:
+        progress: the record.
+        limits: of the waits.
+        now_s: monotonic seconds.
+        patience_s: how much longer than these limits it may wait now.
+    """
+    cause, detail, since_s = _waits_for(progress, limits, now_s, patience_s)
     if progress.failures and cause is not Cause.RESTART:
         detail = f"{detail}; the last child failed: {progress.failure}".removeprefix("; ")
     waits_s, limit_s, stalled_by = now_s - since_s, limits.of(cause), None
-    if limit_s is not None and waits_s > limit_s:
+    if limit_s is not None and waits_s > limit_s + patience_s:
         stalled_by = cause
-    elif progress.failures and now_s - progress.failing_s > limits.restart_s:
+    elif progress.failures and now_s - progress.failing_s > limits.restart_s + patience_s:
         stalled_by = Cause.RESTART
     return Seen(cause, detail, waits_s, now_s - progress.progressed_s, stalled_by)
 
 
-def _waits_for(progress: Progress, limits: Limits, now_s: float) -> tuple[Cause, str, float]:
+def _waits_for(
+    progress: Progress, limits: Limits, now_s: float, patience_s: float
+) -> tuple[Cause, str, float]:
     """For what, in more words, and since when: nothing that goes on for ever may begin anew in between."""
     match progress.cause:
         case Cause.KINESIS:
-            return _waits_for_records(progress, limits, now_s)
+            return _waits_for_records(progress, limits, now_s, patience_s)
         case Cause.CHILD if progress.refused is not None:
             # It may be the child that tries again and again, but it is not the child that is in the way.
             return Cause.DYNAMODB, progress.refused, progress.refused_s
@@ -124,18 +133,22 @@ def _waits_for(progress: Progress, limits: Limits, now_s: float) -> tuple[Cause,
             return cause, progress.detail, progress.since_s
 
 
-def _waits_for_records(progress: Progress, limits: Limits, now_s: float) -> tuple[Cause, str, float]:
+def _waits_for_records(
+    progress: Progress, limits: Limits, now_s: float, patience_s: float
+) -> tuple[Cause, str, float]:
     heard, since_s = progress.heard, max(progress.hungry_s, progress.progressed_s)
     if heard.trouble is not None:
         return Cause.KINESIS, heard.trouble, since_s
-    if now_s - heard.answered_s > limits.answer_s:
+    if now_s - heard.answered_s > limits.answer_s + patience_s:
         return Cause.KINESIS, "no answer", since_s
     if heard.at_tip:
         return Cause.NOTHING_NEW, "", progress.hungry_s
     return Cause.KINESIS, "no records in the answers, although there are some", since_s
 
 
-def child_stuck_s(progress: Progress, limits: Limits, now_s: float) -> float | None:
+def child_stuck_s(
+    progress: Progress, limits: Limits, now_s: float, *, patience_s: float = 0.0
+) -> float | None:
     """For how long a child has worked without showing anything for it, where that is too long; else None.
 
     What a checkpoint that cannot be written costs is not the child's fault.
@@ -145,7 +158,7 @@ def child_stuck_s(progress: Progress, limits: Limits, now_s: float) -> float | N
     if progress.cause not in {Cause.CHILD, Cause.STARTING} or progress.timed_out is not None:
         return None
     worked_s = now_s - progress.at_work_s
-    return worked_s if worked_s > limits.child_stuck_s else None
+    return worked_s if worked_s > limits.child_stuck_s + patience_s else None
 
 
 class Say(Enum):

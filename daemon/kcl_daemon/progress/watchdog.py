@@ -6,6 +6,7 @@ records on the board (`rules`).
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +19,8 @@ from kcl_daemon.progress.rules import ADVICE, Limits, Say, Seen, Told, child_stu
 TICK_S: Final = 2.0
 _LATE_S: Final = 1.0
 _LATE_AGAIN_S: Final = 60.0
-# After a pause of the whole process everything seems to have stood still; so long it may take to get on again.
+# After a pause of the whole process everything seems to have stood still; so long it may take to get on again. For that
+# time the pause is added to every limit, no more: short ones that come again and again must not keep all from being judged.
 _COME_TO_S: Final = 60.0
 # Of the fail-over time: a lease that is renewed as it should be is at most half as old.
 _RENEWAL_LATE: Final = 0.7
@@ -59,7 +61,7 @@ class Watchdog:
         self._told: dict[LeaseKey, tuple[Watched, Told]] = {}
         self._rates: dict[LeaseKey, _Rate] = {}
         self._late_told_s: float | None = None
-        self._judges_from_s = 0.0
+        self._lags: deque[tuple[float, float]] = deque()
         self._renewals_late = False
 
     async def run(self) -> None:
@@ -77,12 +79,12 @@ class Watchdog:
         """
         now_s = self._clock.monotonic()
         self._notice_lag(lag_s, now_s)
+        patience_s = self._patience_s(now_s)
         shards = self.board.shards
         self._forget_the_gone(shards)
         for watched in shards:
             self._measure(watched, now_s)
-            if now_s >= self._judges_from_s:
-                self._look(watched, now_s)
+            self._look(watched, now_s, patience_s)
         self._look_at_renewals(shards, now_s)
 
     def is_stalled(self, watched: Watched) -> bool:
@@ -103,10 +105,10 @@ class Watchdog:
             for key in known.keys() - up:
                 del known[key]
 
-    def _look(self, watched: Watched, now_s: float) -> None:
+    def _look(self, watched: Watched, now_s: float, patience_s: float) -> None:
         known = self._told.get(watched.key)
         told = known[1] if known is not None and known[0] is watched else None
-        seen = see(watched.progress, self.limits, now_s)
+        seen = see(watched.progress, self.limits, now_s, patience_s=patience_s)
         told, say = judge(seen, told, now_s)
         if told is None:
             self._told.pop(watched.key, None)
@@ -114,7 +116,7 @@ class Watchdog:
             self._told[watched.key] = (watched, told)
         if say is not Say.NOTHING:
             self._say(say, watched, seen)
-        worked_s = child_stuck_s(watched.progress, self.limits, now_s)
+        worked_s = child_stuck_s(watched.progress, self.limits, now_s, patience_s=patience_s)
         if worked_s is not None:
             self._log_of(watched).warning(
                 "child_stuck",
@@ -162,7 +164,7 @@ class Watchdog:
         self.loop_lag_s = lag_s
         if lag_s <= _LATE_S:
             return
-        self._judges_from_s = now_s + _COME_TO_S
+        self._lags.append((now_s, lag_s))
         if self._late_told_s is None or now_s - self._late_told_s >= _LATE_AGAIN_S:
             self._late_told_s = now_s
             self._log.warning(
@@ -171,6 +173,12 @@ class Watchdog:
                 advice="the daemon did not run for so long: was it paused, or is there too little CPU? Leases are lost "
                 "when they are not renewed in time",
             )
+
+    def _patience_s(self, now_s: float) -> float:
+        """For how long the daemon did not run lately."""
+        while self._lags and now_s - self._lags[0][0] >= _COME_TO_S:
+            self._lags.popleft()
+        return sum(lag_s for _, lag_s in self._lags)
 
     def _look_at_renewals(self, shards: tuple[Watched, ...], now_s: float) -> None:
         late = [watched for watched in shards if watched.lost is None and self._is_late(watched, now_s)]

@@ -121,6 +121,43 @@ def test_after_a_pause_of_the_whole_process_nobody_is_called_stalled_at_once() -
     run_virtual(course)
 
 
+def test_short_pauses_again_and_again_do_not_keep_anything_from_being_judged() -> None:
+    async def course() -> None:
+        stage = Stage(child_stuck_s=600.0)
+        ended: list[float] = []
+        stage.held.progress.child_started(FakeChild(), lambda: ended.append(stage.clock.monotonic()))
+        stage.held.progress.works("processRecords")
+        began_s = stage.clock.monotonic()
+        for _ in range(210):  # an event loop that is late at every tick
+            await anyio.sleep(3.1)
+            stage.held.moved_s = stage.clock.monotonic()
+            stage.watchdog.tick(lag_s=1.1)
+        assert [event for _, event in stage.events if event != "event_loop_late"] == [
+            "shard_stalled",
+            "child_stuck",
+        ]
+        assert 600 < ended[0] - began_s < 630, "later by what it has been late in the last minute"
+
+    run_virtual(course)
+
+
+def test_a_pause_is_added_to_the_patience_with_a_child_for_a_minute() -> None:
+    async def course() -> None:
+        stage = Stage(child_stuck_s=60.0)
+        ended: list[str] = []
+        stage.held.progress.child_started(FakeChild(), partial(ended.append, "ended"))
+        stage.held.progress.works("processRecords")
+        await stage.passes(10)
+        await anyio.sleep(400)
+        stage.watchdog.tick(lag_s=400.0)
+        await stage.passes(45)
+        assert ended == [], "it has not had its minute yet"
+        await stage.passes(10)
+        assert ended == ["ended"]
+
+    run_virtual(course)
+
+
 def test_leases_that_are_not_renewed_are_told_of_once_before_they_are_lost() -> None:
     async def course() -> None:
         stage = Stage()
