@@ -113,7 +113,7 @@ class Assigner:
             if self._failures >= _FAILURES_MOST:
                 self._failures = 0
                 self._meters.add(kcl.ASSIGNMENT_RESIGNED)
-                await self._elector.resign()
+                await self._elector.resign(stand_back=True)
 
     async def _run_once(self) -> None:
         await self._load()

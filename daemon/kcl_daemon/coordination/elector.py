@@ -36,6 +36,8 @@ from kcl_daemon.ports import Clock, Log, Randomness, Table
 _CLOSELY: Final = 0.2
 _LATE: Final = 0.3
 _DOUBTFUL: Final = 0.35
+# So many leases of a leader whoever failed to lead leaves the lock to others: long enough for each of them to look.
+_STAND_BACK: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class Elector:
         self._unanswered: set[str] = set()
         self._on_elected: Callable[[], None] | None = None
         self._seen_leader: WorkerId | None = None
+        self._claims_from_s = clock.monotonic()
 
     @property
     def worker_id(self) -> WorkerId:
@@ -171,11 +174,18 @@ class Elector:
             return min(lock_s, self._timings.news_s(held))
         return lock_s
 
-    async def resign(self) -> None:
-        """Give the lock up, so that another worker leads at once. Never raises for AWS: a lock left behind expires."""
+    async def resign(self, *, stand_back: bool = False) -> None:
+        """Give the lock up, so that another worker leads at once. Never raises for AWS: a lock left behind expires.
+
+        Args:
+            stand_back: we cannot lead: leave the lock to others for a while, unless there are none. Whoever gives it up
+                looks at it first, and would lead again.
+        """
         lock, self._lock = self._lock, None
         if lock is None:
             return
+        if stand_back and not self._surroundings.alone():
+            self._claims_from_s = self._clock.monotonic() + _STAND_BACK * self._timings.leader_lease_s
         try:
             # The row, not our memory: a heartbeat may have been cut off on its way.
             row = lock_from_row(await self._get())
@@ -234,7 +244,8 @@ class Elector:
         now_s = self._clock.monotonic()
         match decide(lock, self._sighting, me=self._me, now_s=now_s, key_attribute=key_attribute):
             case Claim() as claim:
-                await self._claim(claim)
+                if now_s >= self._claims_from_s:
+                    await self._claim(claim)
             case Watch(sighting, owner, silent_s, duration_s):
                 if self._sighting is None or sighting.version != self._sighting.version:
                     self._leaderless.led(owner)

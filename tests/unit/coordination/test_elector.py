@@ -193,6 +193,30 @@ def test_resigning_removes_the_lock_even_after_a_lost_heartbeat() -> None:
     play(scene)
 
 
+def test_who_resigns_because_it_cannot_lead_leaves_the_lock_to_others_for_a_while() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(1.0)
+        await stage.elector.resign(stand_back=True)
+        await anyio.sleep(23.0)  # two leases of 12 s
+        assert await stage.lock() is None
+        await anyio.sleep(8.0)
+        assert stage.elector.is_leader, "nobody else did it"
+        assert len(stage.elected_at_s) == 2
+
+    play(scene)
+
+
+def test_who_is_alone_has_nobody_to_leave_the_lock_to() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.elector.surrounded_by(Surroundings(held=lambda: 4, alone=lambda: True))
+        await anyio.sleep(1.0)
+        await stage.elector.resign(stand_back=True)
+        await anyio.sleep(10.0)
+        assert stage.elector.is_leader
+
+    play(scene)
+
+
 def test_a_worker_that_does_not_lead_leaves_the_lock_alone_when_it_resigns() -> None:
     async def scene(stage: Stage) -> None:
         await anyio.sleep(1.0)
