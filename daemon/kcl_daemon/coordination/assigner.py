@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Final, assert_never
 
 import anyio
+from anyio.abc import TaskGroup
 
 from kcl_daemon.assignment.plan import Fleet, How, Move, Plan
+from kcl_daemon.coordination.completion import Completion
 from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.fleet_figures import tell_fleet
 from kcl_daemon.coordination.many_syncer import ManySyncer
@@ -17,7 +19,7 @@ from kcl_daemon.coordination.strategies import Strategies
 from kcl_daemon.coordination.sweeper import Sweeper
 from kcl_daemon.coordination.syncer import Syncer
 from kcl_daemon.coordination.timings import Timings
-from kcl_daemon.errors import AccessDenied, AwsError
+from kcl_daemon.errors import AwsError
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.table import RowUpdate
@@ -64,7 +66,6 @@ class Assigner:
         self._table = table
         self._overview = overview
         self._elector = elector
-        self._syncer = syncer
         self._sweeper = sweeper
         self._strategies = strategies
         self._clock = clock
@@ -74,6 +75,9 @@ class Assigner:
         self._on_assigned = on_assigned
         self._on_decided = on_decided
         self._nudge = Nudge(clock)
+        self._completion = Completion(
+            syncer, patience_s=timings.look_s, clock=clock, log=log, on_late=self._nudge.nudge
+        )
         self._failures = 0
         self._balanced_s: float | None = None
         self._balanced_workers: frozenset[WorkerId] = frozenset()
@@ -85,27 +89,33 @@ class Assigner:
         self._nudge.nudge()
 
     def _begin(self) -> None:
-        self._syncer.begin()
+        self._completion.begin()
         self._failures = 0
         self._balanced_s = None
         self._nudge.nudge()
 
     async def run(self) -> None:
         """Run in each period, or when nudged; for ever."""
-        while True:
-            leading = self._elector.is_leader
-            await self._nudge.wait(self._overview.pause_s if leading else self._timings.look_s)
-            if self._elector.is_leader:
-                await self._lead()
-            elif self._elector.may_lead_soon:
-                await self._prepare()
-            else:
-                self._overview.forget()
+        async with anyio.create_task_group() as beside:
+            while True:
+                leading = self._elector.is_leader
+                await self._nudge.wait(self._overview.pause_s if leading else self._timings.look_s)
+                if self._elector.is_leader:
+                    await self._lead(beside)
+                else:
+                    await self._follow()
 
-    async def _lead(self) -> None:
+    async def _follow(self) -> None:
+        self._completion.stop()
+        if self._elector.may_lead_soon:
+            await self._prepare()
+        else:
+            self._overview.forget()
+
+    async def _lead(self, beside: TaskGroup) -> None:
         try:
             with self._meters.operation(kcl.ASSIGNMENT):
-                await self._run_once()
+                await self._run_once(beside)
             self._failures = 0
         except AwsError as error:
             self._failures += 1
@@ -115,9 +125,10 @@ class Assigner:
                 self._meters.add(kcl.ASSIGNMENT_RESIGNED)
                 await self._elector.resign(stand_back=True)
 
-    async def _run_once(self) -> None:
+    async def _run_once(self, beside: TaskGroup) -> None:
         await self._load()
-        if await self._complete():
+        # That failing, or taking its time, is no reason to leave the leases that exist without owners.
+        if await self._completion.ensure(self._overview.leases, beside):
             await self._load()
         await self._assign()
         self._on_seen(self._overview.leases)
@@ -138,15 +149,6 @@ class Assigner:
         if late - self._reminded:
             self._elector.tell()
         self._reminded = late
-
-    async def _complete(self) -> bool:
-        """Create what is missing. That failing is no reason to leave the leases that exist without owners."""
-        try:
-            return await self._syncer.ensure(self._overview.leases)
-        except AwsError as error:
-            tell = self._log.error if isinstance(error, AccessDenied) else self._log.warning
-            tell("lease_sync_failed", error=str(error))
-            return False
 
     async def _prepare(self) -> None:
         try:

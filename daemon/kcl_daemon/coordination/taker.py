@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 
 from kcl_daemon.assignment.taking import Sightings, Take, TakingOptions, TakingPlan, confirmed, plan_taking
+from kcl_daemon.coordination.completion import Completion
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
 from kcl_daemon.coordination.malformed import MalformedRows
 from kcl_daemon.coordination.many_syncer import ManySyncer
@@ -19,7 +21,7 @@ from kcl_daemon.coordination.nudge import Nudge
 from kcl_daemon.coordination.shuffle import ShuffleLeader
 from kcl_daemon.coordination.syncer import Syncer
 from kcl_daemon.coordination.timings import Timings
-from kcl_daemon.errors import AccessDenied, AwsError, Throttled, Unavailable
+from kcl_daemon.errors import AwsError, Throttled, Unavailable
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import MalformedRowError, is_lease_row, lease_from_row
 from kcl_daemon.leases.table import Row
@@ -63,7 +65,6 @@ class Taker:
         self._me = worker_id
         self._keeper = keeper
         self._leader = leader
-        self._syncer = syncer
         self._options = options
         self._clock = clock
         self._randomness = randomness
@@ -72,6 +73,9 @@ class Taker:
         self._malformed = malformed
         self._on_found = on_found
         self._nudge = Nudge(clock)
+        self._completion = Completion(
+            syncer, patience_s=timings.look_s, clock=clock, log=log, on_late=self._nudge.nudge
+        )
         self._seen = Sightings()
         self._writing = anyio.Lock()
         self._settled = False
@@ -82,17 +86,20 @@ class Taker:
 
     async def run(self) -> None:
         """Run in each period, counted from the end of the last run, or when nudged; for ever."""
-        failures = 0
-        while True:
-            try:
-                with self._meters.operation(kcl.TAKING):
-                    await self._take_part()
-                failures = 0
-            except AwsError as error:
-                failures += 1
-                self._log.warning("lease_taking_failed", error=str(error), failures=failures)
-            pause_s = _PAUSE_FIRST_S * 2.0 ** min(failures - 1, 10) if failures else self._options.period_s
-            await self._nudge.wait(min(pause_s, self._options.period_s))
+        async with anyio.create_task_group() as beside:
+            failures = 0
+            while True:
+                try:
+                    with self._meters.operation(kcl.TAKING):
+                        await self._take_part(beside)
+                    failures = 0
+                except AwsError as error:
+                    failures += 1
+                    self._log.warning("lease_taking_failed", error=str(error), failures=failures)
+                pause_s = (
+                    _PAUSE_FIRST_S * 2.0 ** min(failures - 1, 10) if failures else self._options.period_s
+                )
+                await self._nudge.wait(min(pause_s, self._options.period_s))
 
     async def settle(self) -> None:
         """Take nothing any more; returns when no write is under way that could make a lease ours, or after a while."""
@@ -101,11 +108,14 @@ class Taker:
             async with self._writing:
                 pass
 
-    async def _take_part(self) -> None:
+    async def _take_part(self, beside: TaskGroup) -> None:
         leases = await self._look()
         if self._leader.look(leases):
-            self._syncer.begin()
-        if self._leader.leads and await self._complete(leases):
+            self._completion.begin()
+        if not self._leader.leads:
+            self._completion.stop()
+        # That failing, or taking its time, is no reason to take nothing.
+        elif await self._completion.ensure(leases, beside):
             leases = await self._look()
         async with self._writing:
             if self._settled:
@@ -132,15 +142,6 @@ class Taker:
         leases = [lease for row in rows if is_lease_row(row) and (lease := self._parsed(row)) is not None]
         self._seen = self._seen.look(leases, began_s=began_s, ended_s=self._clock.monotonic())
         return leases
-
-    async def _complete(self, leases: list[Lease]) -> bool:
-        """Create what is missing. That failing is no reason to take nothing."""
-        try:
-            return await self._syncer.ensure(leases)
-        except AwsError as error:
-            tell = self._log.error if isinstance(error, AccessDenied) else self._log.warning
-            tell("lease_sync_failed", error=str(error))
-            return False
 
     def _pick(self, below: int) -> int:
         return min(int(self._randomness.uniform(0, below)), below - 1)

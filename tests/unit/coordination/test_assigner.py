@@ -28,7 +28,7 @@ from kcl_daemon.shards.shard import InitialPosition, StartAt
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
-from tests.simulator.memory.kinesis import MemoryKinesis
+from tests.unit.coordination.slow_kinesis import SlowKinesis
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
 from tests.unit.troubled import Trouble, TroubledTable
 
@@ -48,6 +48,7 @@ class Stage:
         self.model = KinesisModel(lambda: clock.wall_ms() / 1000)
         self.model.handle("CreateStream", {"StreamName": "words", "ShardCount": 4})
         self.found: list[LeaseKey] = []
+        self.kinesis = SlowKinesis(self.model)
         self.keeper = LeaseKeeper(table=self.leases, worker_id=ME, clock=clock, timings=periods, log=self.log)
         self.elector = Elector(
             table=self.tables.coordinator,
@@ -85,7 +86,7 @@ class Stage:
             elector=self.elector,
             syncer=Syncer(
                 table=self.leases,
-                kinesis=MemoryKinesis(self.model),
+                kinesis=self.kinesis,
                 stream=StreamRef("words"),
                 position=InitialPosition(StartAt.TRIM_HORIZON),
                 clock=clock,
@@ -319,3 +320,55 @@ def test_a_leader_whose_runs_keep_failing_lets_another_lead() -> None:
 
     stage = play(scene)
     assert "leadership_released" in stage.log.events("info")
+
+
+def test_a_leader_gives_leases_away_while_kinesis_does_not_answer() -> None:
+    async def before(stage: Stage) -> None:
+        stage.kinesis.takes_s, stage.kinesis.fails = 380.0, True
+        for number in range(2):  # the others are missing, so that shards are listed
+            await stage.has_lease(number, None)
+
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(4.0)
+        assert len(stage.found) == 2
+        key = await stage.has_lease(2, None)
+        await anyio.sleep(16.0)
+        assert key in stage.found, "it is found in the leader's later runs as well"
+        await anyio.sleep(350.0)
+        assert stage.kinesis.lists == 1, "one look at a time"
+        assert stage.log.events("warning") == []
+        await anyio.sleep(20.0)
+        assert stage.log.events("warning") == ["lease_sync_failed"]
+
+    play(scene, before=before)
+
+
+def test_leases_that_are_created_late_are_given_away_at_once() -> None:
+    async def before(stage: Stage) -> None:
+        stage.kinesis.takes_s = 20.5
+
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(20.0)
+        assert stage.found == []
+        await anyio.sleep(1.0)
+        assert len(stage.found) == 4
+
+    play(scene, before=before)
+
+
+def test_who_leads_no_more_ends_its_look_at_the_shards_and_looks_anew_when_it_leads_again() -> None:
+    async def before(stage: Stage) -> None:
+        stage.kinesis.takes_s = 100.0
+
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(5.0)
+        await stage.elector.resign(stand_back=True)
+        await anyio.sleep(10.0)
+        stage.kinesis.takes_s = 0.0
+        await anyio.sleep(25.0)
+        assert stage.elector.is_leader
+        assert len(stage.found) == 4
+        await anyio.sleep(80.0)
+        assert stage.kinesis.lists == 2
+
+    play(scene, before=before)

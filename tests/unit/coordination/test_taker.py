@@ -23,7 +23,7 @@ from kcl_daemon.shards.shard import InitialPosition, StartAt
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
-from tests.simulator.memory.kinesis import MemoryKinesis
+from tests.unit.coordination.slow_kinesis import SlowKinesis
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
 from tests.unit.troubled import Trouble, TroubledTable
 
@@ -38,6 +38,7 @@ class Stage:
         self.table = TroubledTable()
         model = KinesisModel(lambda: clock.wall_ms() / 1000)
         model.handle("CreateStream", {"StreamName": "words", "ShardCount": 4})
+        self.kinesis = SlowKinesis(model)
         self.found: list[LeaseKey] = []
         self.keeper = LeaseKeeper(table=self.table, worker_id=ME, clock=clock, timings=periods, log=self.log)
         self.keeper.keeps_finished = True
@@ -49,7 +50,7 @@ class Stage:
             leader=self.leader,
             syncer=Syncer(
                 table=self.table,
-                kinesis=MemoryKinesis(model),
+                kinesis=self.kinesis,
                 stream=StreamRef("words"),
                 position=InitialPosition(StartAt.TRIM_HORIZON),
                 clock=clock,
@@ -316,3 +317,17 @@ def test_a_lease_stolen_from_us_by_another_is_lost_to_our_consumer() -> None:
         assert not (await TroubledTable.update(stage.table, renewal(held.lease, None))).applied
 
     play(scene)
+
+
+def test_leases_are_taken_while_kinesis_does_not_answer() -> None:
+    async def before(stage: Stage) -> None:
+        stage.kinesis.takes_s = 380.0
+        for number in range(2):
+            await stage.has_lease(number, None)
+
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(60.0)
+        assert len(stage.found) == 2
+        assert stage.leader.leads
+
+    play(scene, before=before)
