@@ -134,7 +134,10 @@ def is_worker_row(row: Row) -> bool:
 
 
 def worker_from_row(row: Row, *, key_attribute: str) -> WorkerRow | None:
-    """The worker in a row, None where the row is no valid report (T8.6)."""
+    """The worker in a row, None where the row is no valid report (T8.6).
+
+    An operating range below 1 % is none: KCL reads integers other than 0, and a load is divided by them.
+    """
     worker_id, updated = row.get(key_attribute), _integer(row.get(_LAST_UPDATE))
     if not isinstance(worker_id, str) or updated is None:
         return None
@@ -145,7 +148,7 @@ def worker_from_row(row: Row, *, key_attribute: str) -> WorkerRow | None:
         return None
     if _NO_METRICS in stats or _NO_METRICS in ranges:
         stats, ranges = {}, {}
-    if not stats.keys() <= ranges.keys() or not all(limits and limits[0] for limits in ranges.values()):
+    if not stats.keys() <= ranges.keys() or not all(limits and limits[0] >= 1 for limits in ranges.values()):
         return None
     return WorkerRow(
         WorkerId(worker_id),

@@ -110,6 +110,8 @@ def test_an_operating_range_of_zero_is_refused() -> None:
         java(opr={}),
         java(opr={"C": ()}),
         java(opr={"C": (0,)}),
+        java(opr={"C": (Decimal("0.5"),)}),
+        java(opr={"C": (-5,)}),
         java(sts="none"),
         java(opr="none"),
         java(sts={"C": 5}),
