@@ -34,8 +34,8 @@ class LeaderLock:
     """The lock row.
 
     Args:
-        owner: who leads.
-        version: new with each heartbeat.
+        owner: who leads; empty where the row does not say so.
+        version: new with each heartbeat; empty where the row has none.
         duration_ms: for how long the owner may be silent.
         released: the owner gave it up but left the row.
         news: another text than before whenever leases were given away; None where the leader does not tell, as KCL's.
@@ -77,17 +77,15 @@ class Watch:
 
 
 def lock_from_row(row: Row | None) -> LeaderLock | None:
-    """The lock in a row; None where there is no row or it is no lock (which may be overwritten only if absent)."""
+    """The lock in a row; None where there is no row. What cannot be read of it is empty: `decide` takes no such lock."""
     if row is None:
         return None
     owner, version, duration = row.get(_OWNER), row.get(_VERSION), row.get(_DURATION)
-    if not isinstance(owner, str) or not isinstance(version, str):
-        return LeaderLock(WorkerId(""), "", _DEFAULT_DURATION_MS)
     readable = isinstance(duration, str) and duration.isdecimal()
     news, deputy = row.get(_NEWS), row.get(_DEPUTY)
     return LeaderLock(
-        WorkerId(owner),
-        version,
+        WorkerId(owner if isinstance(owner, str) else ""),
+        version if isinstance(version, str) else "",
         int(str(duration)) if readable else _DEFAULT_DURATION_MS,
         row.get(_RELEASED) == "1",
         news if isinstance(news, str) else None,
@@ -110,18 +108,22 @@ def lock_row(key_attribute: str, lock: LeaderLock) -> Row:
 def decide(
     lock: LeaderLock | None, seen: Sighting | None, *, me: WorkerId, now_s: float, key_attribute: str
 ) -> Claim | Watch:
-    """Whether to try for the lock, from the row as read now and the sighting remembered from earlier looks."""
+    """Whether to try for the lock, from the row as read now and the sighting remembered from earlier looks.
+
+    As in KCL's lock client the owner does not matter for that, only the version. A row without one is left alone: there
+    is nothing in it by which a write could tell that it is still the row that was seen.
+    """
     if lock is None:
         return Claim((Absent(key_attribute),), "there is no leader")
     there: tuple[Condition, ...] = (Present(key_attribute), Equals(_VERSION, lock.version))
     if lock.released:
         return Claim((Present(key_attribute), Equals(_RELEASED, "1")), f"{lock.owner} gave it up")
-    if lock.owner == me:
+    if lock.owner == me and lock.version:
         return Claim(there, "an earlier process of this worker held it")
     since = seen.since_s if seen is not None and seen.version == lock.version else now_s
     silent_s, duration_s = now_s - since, lock.duration_ms / 1000
     if silent_s > duration_s and lock.version:
-        return Claim(there, f"{lock.owner} was silent for {silent_s:.1f} s")
+        return Claim(there, f"{lock.owner or 'an owner without a name'} was silent for {silent_s:.1f} s")
     return Watch(Sighting(lock.version, since), lock.owner, silent_s, duration_s)
 
 

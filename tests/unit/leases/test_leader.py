@@ -87,6 +87,24 @@ def test_a_row_that_is_no_lock_is_never_overwritten() -> None:
     assert isinstance(ask(lock, Sighting("", 0.0), now_s=10_000.0), Watch)
 
 
+@pytest.mark.parametrize("owner", [{}, {"ownerName": 7}])
+def test_a_lock_without_an_owner_is_taken_by_its_version_like_another(owner: dict[str, int]) -> None:
+    lock = lock_from_row({"key": LEADER_KEY, "recordVersionNumber": "v-1", "leaseDuration": "1000", **owner})
+    assert isinstance(ask(lock, Sighting("v-1", 1000.0), now_s=1000.9), Watch)
+    claim = ask(lock, Sighting("v-1", 1000.0), now_s=1001.1)
+    assert isinstance(claim, Claim)
+    assert claim.require == (Present("key"), Equals("recordVersionNumber", "v-1"))
+    assert claim.reason == "an owner without a name was silent for 1.1 s"
+
+
+def test_a_lock_without_a_version_is_left_alone_even_if_it_names_us_and_until_it_is_released() -> None:
+    row = {"key": LEADER_KEY, "ownerName": ME}
+    assert isinstance(ask(lock_from_row(row), Sighting("", 0.0), now_s=10_000.0), Watch)
+    claim = ask(lock_from_row({**row, "isReleased": "1"}))
+    assert isinstance(claim, Claim)
+    assert claim.require == (Present("key"), Equals("isReleased", "1"))
+
+
 @pytest.mark.parametrize("change", [{"ownerName": "x"}, {"recordVersionNumber": "x"}])
 def test_a_heartbeat_is_refused_when_the_lock_is_not_ours_any_more(change: dict[str, str]) -> None:
     row = lock_row("key", LOCK)
