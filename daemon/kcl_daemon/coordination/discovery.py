@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Final
 
 import anyio
@@ -20,6 +21,8 @@ from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Clock, Log, Table
 from kcl_daemon.ports_metrics import NO_METERS, Meters
 
+# So long a finished lease is believed to be so: somebody may have set it back to be read anew.
+_FINISHED_S: Final = 60.0
 # Hundreds of leases must be claimed well within the fail-over time.
 _AT_ONCE: Final = 10
 
@@ -44,7 +47,7 @@ class Discovery:
     ) -> None:
         self._meters = meters
         self._bulletin = bulletin or Bulletin(clock=clock, timings=timings)
-        self._bulletin.on_news(self.nudge)
+        self._bulletin.on_news(self._on_news)
         self._handovers = Handovers(arrived=self._take, clock=clock, timings=timings, log=log)
         self._table = table
         self._me = worker_id
@@ -56,11 +59,17 @@ class Discovery:
         self._leading = leading
         self._on_found = on_found
         self._nudge = Nudge(clock)
-        self._finished: set[LeaseKey] = set()
+        self._finished: dict[LeaseKey, float] = {}
+        self._scanned_s: float | None = None
 
     def nudge(self) -> None:
         """Look now."""
         self._nudge.nudge()
+
+    def _on_news(self) -> None:
+        """Leases were given away, perhaps one to us that was finished before."""
+        self._finished.clear()
+        self.nudge()
 
     async def run(self) -> None:
         """Look in each period, or when nudged; for ever."""
@@ -68,6 +77,7 @@ class Discovery:
             beside.start_soon(self._handovers.run)
             while True:
                 await self._nudge.wait(self._pause_s())
+                await self._clock.sleep(self._rest_s())
                 try:
                     await self.look()
                 except AwsError as error:
@@ -80,11 +90,21 @@ class Discovery:
             return self._timings.distrust_s
         return self._timings.discovery_s(self._keeper.activity, leading=self._leading(), young=young)
 
+    def _rest_s(self) -> float:
+        """Scans of the whole table are rare, whatever is asked for; 0 where the last look did with the index.
+
+        What is given to us stands still meanwhile for half as long as it may.
+        """
+        if self._scanned_s is None:
+            return 0.0
+        return max(0.0, self._scanned_s + self._timings.failover_s / 2 - self._clock.monotonic())
+
     def offer(self, leases: Iterable[Lease]) -> None:
         """Leases as this worker, as leader, has just read them: look closer if one that is ours is not held."""
         for lease in leases:
             if lease.lease_owner != self._me or lease.is_finished or self._keeper.holds(lease.lease_key):
                 continue
+            self._finished.pop(lease.lease_key, None)
             if lease.checkpoint_owner is None:
                 self.nudge()
             else:
@@ -98,12 +118,16 @@ class Discovery:
     async def _look(self) -> None:
         with self._meters.operation(kcl.DISCOVERY_LIST):
             keys = [LeaseKey(key) for key in await self._owned_keys()]
-        self._finished &= set(keys)
+        self._finished = self._still_finished(keys)
         known = (self._keeper.holds, self._finished.__contains__, self._handovers.expects)
         new = [key for key in sorted(keys) if not any(is_known(key) for is_known in known)]
         self._meters.add(kcl.DISCOVERY_FOUND, len(new))
         with self._meters.operation(kcl.DISCOVERY_FETCH):
             await self._take_all(new)
+
+    def _still_finished(self, keys: list[LeaseKey]) -> dict[LeaseKey, float]:
+        since_s = self._clock.monotonic() - _FINISHED_S
+        return {key: self._finished[key] for key in keys if self._finished.get(key, -inf) >= since_s}
 
     async def _take_all(self, new: Iterable[LeaseKey]) -> None:
         limiter, failures = anyio.CapacityLimiter(_AT_ONCE), list[AwsError]()
@@ -125,12 +149,15 @@ class Discovery:
 
     async def _owned_keys(self) -> list[str]:
         try:
-            return await self._table.owned_keys(self._me)
+            keys = await self._table.owned_keys(self._me)
         except TableNotFound:
             # The index is missing or still building: work goes on, at the price of reading the whole table.
             self._log.debug("owner_index_missing", advice="leases are found by scans until it exists")
+            self._scanned_s = self._clock.monotonic()
             rows = await self._table.scan()
             return [str(row[KEY]) for row in rows if row.get(OWNER) == self._me and KEY in row]
+        self._scanned_s = None
+        return keys
 
     async def _take(self, key: LeaseKey) -> bool:
         """Take a lease if it is ours; False where it is still on its way to us."""
@@ -143,7 +170,7 @@ class Discovery:
             self._malformed.tell(malformed)
             return True
         if lease.is_finished:
-            self._finished.add(key)
+            self._finished[key] = self._clock.monotonic()
         elif lease.lease_owner != self._me:
             self._meters.add(kcl.DISCOVERY_MISMATCH)
         elif lease.checkpoint_owner is None:

@@ -12,10 +12,11 @@ from kcl_daemon.coordination.discovery import Discovery
 from kcl_daemon.coordination.keeper import LeaseKeeper
 from kcl_daemon.coordination.malformed import MalformedRows
 from kcl_daemon.coordination.timings import timings
+from kcl_daemon.errors import TableNotFound
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.leader import LeaderLock
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_protocol.sequence import TRIM_HORIZON
+from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog
 from tests.unit.troubled import TroubledTable
@@ -53,8 +54,9 @@ class Stage:
             self.bulletin.read(LeaderLock(OTHER, "v", 30_000, news=news))
             await anyio.sleep(5.0)
 
-    async def has_lease(self, *, old_owner: WorkerId | None = None) -> Lease:
-        lease = Lease(KEY, 3, TRIM_HORIZON, lease_owner=ME, checkpoint_owner=old_owner)
+    async def has_lease(self, *, old_owner: WorkerId | None = None, finished: bool = False) -> Lease:
+        checkpoint = SHARD_END if finished else TRIM_HORIZON
+        lease = Lease(KEY, 3, checkpoint, lease_owner=ME, checkpoint_owner=old_owner)
         row = lease_row.new_lease_row(lease)
         await self.table.put(row if old_owner is None else {**row, "checkpointOwner": old_owner})
         return lease
@@ -66,9 +68,12 @@ class CountingTable(TroubledTable):
     def __init__(self) -> None:
         super().__init__()
         self.queries = 0
+        self.has_no_index = False
 
     async def owned_keys(self, owner: str) -> list[str]:
         self.queries += 1
+        if self.has_no_index:
+            raise TableNotFound("no index", operation="Query")
         return await super().owned_keys(owner)
 
 
@@ -160,3 +165,64 @@ def test_a_handoff_to_us_that_is_called_off_is_forgotten() -> None:
         assert stage.found == []
 
     play(scene)
+
+
+def test_while_the_index_is_missing_the_whole_table_is_scanned_rarely_however_often_it_is_asked_for() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.table.has_no_index = True
+        for _ in range(60):
+            stage.discovery.nudge()
+            await anyio.sleep(1.0)
+        assert 11 <= stage.table.calls.count("scan") <= 13
+        stage.table.has_no_index = False
+        await anyio.sleep(10.0)
+        stage.table.calls.clear()
+        await stage.news("a", 60.0)
+        assert "scan" not in stage.table.calls
+        await stage.has_lease()
+        stage.discovery.nudge()
+        await anyio.sleep(0.1)
+        assert [key for _, key in stage.found] == [KEY]
+
+    play(scene)
+
+
+async def _reset_and_given_again(stage: Stage) -> None:
+    """A finished lease of ours was set back and given to us, between two looks."""
+    stage.table.calls.clear()
+    await stage.has_lease(finished=True)
+    await anyio.sleep(10.0)
+    assert stage.table.calls.count("get") == 1
+    row = await TroubledTable.get(stage.table, KEY)
+    assert row is not None
+    await stage.table.update(lease_row.reposition(lease_row.lease_from_row(row), TRIM_HORIZON))
+    row = await TroubledTable.get(stage.table, KEY)
+    assert row is not None
+    await stage.table.update(lease_row.assignment(lease_row.lease_from_row(row), ME))
+
+
+def test_a_finished_lease_that_is_to_be_read_anew_is_taken_within_a_minute() -> None:
+    async def scene(stage: Stage) -> None:
+        await _reset_and_given_again(stage)
+        await anyio.sleep(62.0)
+        assert [key for _, key in stage.found] == [KEY]
+
+    play(scene)
+
+
+def test_news_and_what_the_leader_has_read_tell_of_it_at_once() -> None:
+    async def news(stage: Stage) -> None:
+        await _reset_and_given_again(stage)
+        await stage.news("b", 1.0)
+        assert [key for _, key in stage.found] == [KEY]
+
+    async def offer(stage: Stage) -> None:
+        await _reset_and_given_again(stage)
+        row = await TroubledTable.get(stage.table, KEY)
+        assert row is not None
+        stage.discovery.offer([lease_row.lease_from_row(row)])
+        await anyio.sleep(0.1)
+        assert [key for _, key in stage.found] == [KEY]
+
+    play(news)
+    play(offer)
