@@ -16,7 +16,7 @@ from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 def by_lease_count(fleet: Fleet) -> Plan:
     """Place the leases that nobody reads, then even out the numbers."""
     unfinished = fleet.unfinished
-    counts = dict.fromkeys(sorted(fleet.able_workers()), 0)
+    counts = dict.fromkeys(sorted(fleet.workers), 0)
     if not counts:
         return Plan(unplaced=tuple(lease.lease_key for lease in unfinished if fleet.is_free(lease)))
     waiting: list[Lease] = []
@@ -40,7 +40,7 @@ def _place(
     fewest = [(count, worker) for worker, count in counts.items()]
     heapify(fewest)
     for lease in sorted(waiting, key=lambda lease: lease.lease_key):
-        avoided = _avoided(lease, fewest, fleet.max_leases_for_worker)
+        avoided = _avoided(fleet.unwanted(lease), fewest, fleet.max_leases_for_worker)
         count, to = fewest[0]
         if count >= fleet.max_leases_for_worker:
             unplaced.append(lease.lease_key)
@@ -54,10 +54,10 @@ def _place(
 
 
 def _avoided(
-    lease: Lease, fewest: list[tuple[int, WorkerId]], leases_most: int
+    unwanted: WorkerId | None, fewest: list[tuple[int, WorkerId]], leases_most: int
 ) -> tuple[int, WorkerId] | None:
-    """Whose children kept failing gets a lease back only where nobody else has room; to be put back afterwards."""
-    if len(fewest) < 2 or fewest[0][1] != lease.degraded_by:
+    """The one who gets a lease only where nobody else has room; to be put back afterwards."""
+    if len(fewest) < 2 or fewest[0][1] != unwanted:
         return None
     first = heappop(fewest)
     if fewest[0][0] < leases_most:

@@ -59,9 +59,8 @@ def _headroom(load: Load) -> str:
 
 def _why_not(worker: WorkerId, fleet: Fleet) -> str:
     if worker not in fleet.workers:
-        return "does not report"
-    if worker not in fleet.able_workers():
-        return "has gone silent"
+        silent = {lease.actual_owner for lease in fleet.unfinished if lease.lease_key in fleet.abandoned}
+        return "has gone silent" if worker in silent and worker in fleet.stats else "does not report"
     return "could not measure itself"
 
 

@@ -19,7 +19,8 @@ class Fleet:
         leases: every lease in the table.
         abandoned: leases whose owner has not renewed them for the fail-over time.
         overdue: leases whose hand-off has taken longer than it may.
-        workers: those that show that they live.
+        workers: those that show that they live, and may be given leases. One that lets a lease stand still is not among
+            them, unless it is known to live all the same (`leases/expiry.py`).
         max_leases_for_worker: nobody is given more than these.
         stats: what the workers report of themselves; one that is not in it has no figures.
         ages_s: for how long each lease has not moved; one that is not in it has just moved.
@@ -52,20 +53,15 @@ class Fleet:
             return None
         return lease.lease_owner
 
-    def able_workers(self) -> frozenset[WorkerId]:
-        """The workers that may be given leases.
+    def unwanted(self, lease: Lease) -> WorkerId | None:
+        """Who is given the lease only where nobody else has room: it kept failing there, or was left to stand still.
 
-        A row may outlive its worker by a minute (why Java fleets fail over so slowly: the dead are given leases). So
-        a worker with a lease that stands still is passed over while there is anybody else: most likely it has died,
-        and its other leases are only about to be seen standing still. In a fleet of nobody else it is still better
-        than nobody, if something of it moves.
+        One that stands still in a hand-off tells nothing of its old owner: who has restarted meanwhile cannot claim it.
         """
-        silent = {lease.actual_owner for lease in self.unfinished if lease.lease_key in self.abandoned}
-        sound = self.workers - silent
-        if sound:
-            return sound
-        busy = {lease.actual_owner for lease in self.unfinished if not self.is_free(lease)}
-        return self.workers - (silent - busy)
+        owner = lease.lease_owner
+        if lease.lease_key in self.abandoned and lease.checkpoint_owner is None and owner in self.workers:
+            return owner
+        return lease.degraded_by
 
 
 class How(Enum):

@@ -140,7 +140,7 @@ def _weigh(
 
 
 def _eligible(fleet: Fleet) -> list[WorkerId]:
-    able = sorted(fleet.able_workers())
+    able = sorted(fleet.workers)
     well = [worker for worker in able if (row := fleet.stats.get(worker)) is None or not row.is_failing]
     return well or able
 

@@ -6,8 +6,8 @@ load is evened out. It knows values only; `survey` and `load` predict what a lea
 Differs from KCL:
 - Workers of equal load are told apart by their number of leases, then by name, so a fresh fleet without figures is
   spread evenly. KCL's heap alternates between two workers then (its keys are NaN).
-- A lease whose owner has died is always given away; it stays where it is only with an owner that lives and is the best
-  choice anyway.
+- A lease whose owner has died is always given away; it stays where it is only with an owner that lives where nobody
+  else has room.
 - A hand-off that takes too long is ended by the leader (`How.FORCE`); KCL only allows a later plan to do so.
 - A lease counts at least a tenth of an average one, so idle shards are not all piled upon one worker.
 """
@@ -79,8 +79,8 @@ def _drop_full(best: list[_Room], fleet: Fleet, options: BalanceOptions) -> None
 
 
 def _avoided(lease: Lease, best: list[_Room], fleet: Fleet, options: BalanceOptions) -> _Room | None:
-    """Whose children kept failing gets a lease back only where nobody else has room; to be put back afterwards."""
-    if best[0][2] != lease.degraded_by:
+    """The one who gets a lease only where nobody else has room; to be put back afterwards."""
+    if best[0][2] != fleet.unwanted(lease):
         return None
     first = heappop(best)
     _drop_full(best, fleet, options)
@@ -96,7 +96,7 @@ def _urgency(lease: Lease, fleet: Fleet) -> tuple[bool, float, LeaseKey]:
 
 
 def _stays(lease: Lease, best: str) -> bool:
-    """Whether a lease that stands still is best left with its owner, which lives: its next renewal brings it back.
+    """Whether a lease that stands still is left with its owner, which lives: its next renewal brings it back.
 
     A hand-off is not left standing: nobody but the leader ends it then (G16).
     """

@@ -62,7 +62,7 @@ class Overview:
         # While an application moves into one table there are rows of workers in two (T1.3).
         self.workers_in_leases = _read_workers(lease_rows, self._tables.leases.key_attribute)
         if self._tables.share_one_table:
-            self.workers_apart, self._workers_are_fresh = [], True
+            self.workers_apart, self._workers_are_fresh, self._workers_read_s = [], True, began_s
             self.unreadable_workers = sum(map(is_worker_row, lease_rows)) - len(self.workers_in_leases)
         elif self._workers_are_due(began_s):
             await self._look_at_workers(began_s)
@@ -102,6 +102,7 @@ class Overview:
             began_s=began_s,
             ended_s=self._clock.monotonic(),
             failover_s=self._timings.failover_s,
+            workers_read_s=self._workers_read_s,
         )
 
     def forget(self) -> None:
@@ -129,6 +130,10 @@ class Overview:
         """For how many seconds the last report of a worker has stood; None where no change was seen yet."""
         seen = self._book.workers.get(worker_id)
         return None if seen is None or not seen.changed else self._clock.monotonic() - seen.since_s
+
+    def has_lived_since(self, worker_id: WorkerId, since_s: float) -> bool:
+        """Whether a worker was seen to report or to renew a lease, which it cannot have done before (monotonic seconds)."""
+        return self._book.has_lived_since(worker_id, since_s)
 
     @property
     def pause_s(self) -> float:

@@ -7,7 +7,9 @@ observer's eyes, a worker is alive while its row keeps changing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Final
 
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
@@ -27,7 +29,7 @@ class LeaseSeen:
         since_s: first seen in this state.
         handoff: old and next owner, None outside a hand-off.
         handoff_since_s: first seen in this hand-off.
-        unclaimed: it changed hands under our eyes, and its owner has not written it since.
+        unclaimed: it was given to its owner under our eyes, who has not written it since.
     """
 
     state: tuple[int, WorkerId | None]
@@ -43,7 +45,7 @@ class LeaseSeen:
 
     def has_stirred_since(self, before: LeaseSeen) -> bool:
         """Whether its owner has written it since."""
-        return self.owner == before.owner and self.state[0] != before.state[0]
+        return self.owner == before.owner and self.state[0] != before.state[0] and not self.unclaimed
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,23 @@ class WorkerSeen:
 
 @dataclass(frozen=True, slots=True)
 class Watchbook:
-    """Everything one observer remembers between two looks at the tables."""
+    """Everything one observer remembers between two looks at the tables.
+
+    Args:
+        leases: as they were last seen.
+        workers: likewise, by their rows.
+        suspects: the workers that have most likely died, with the report they had made by then.
+        lived_s: until when, at least, workers have lived that were seen to report or to renew, in monotonic seconds.
+        looked_s: when the latest reading of the leases began.
+        workers_read_s: when the latest reading of the workers' rows began.
+    """
 
     leases: Mapping[LeaseKey, LeaseSeen] = field(default_factory=dict[LeaseKey, LeaseSeen])
     workers: Mapping[WorkerId, WorkerSeen] = field(default_factory=dict[WorkerId, WorkerSeen])
     suspects: Mapping[WorkerId, int] = field(default_factory=dict[WorkerId, int])
+    lived_s: Mapping[WorkerId, float] = field(default_factory=dict[WorkerId, float])
     looked_s: float = 0.0
+    workers_read_s: float = 0.0
 
     def look(
         self,
@@ -72,6 +85,7 @@ class Watchbook:
         began_s: float,
         ended_s: float,
         failover_s: float,
+        workers_read_s: float | None = None,
     ) -> Watchbook:
         """The book after a look; rows that have vanished are forgotten.
 
@@ -82,6 +96,7 @@ class Watchbook:
             ended_s: monotonic seconds after it ended: since then, at the latest, what is new has been so. With the
                 two nothing seems to stand still for longer than it did, however long a scan takes.
             failover_s: what stands still for longer is abandoned.
+            workers_read_s: monotonic seconds before the rows of workers were read; None: with the leases.
         """
         seen_leases = {
             lease.lease_key: _see_lease(lease, self.leases.get(lease.lease_key), ended_s) for lease in leases
@@ -90,8 +105,20 @@ class Watchbook:
             worker.worker_id: _see_worker(worker, self.workers.get(worker.worker_id), ended_s)
             for worker in workers
         }
-        suspects = self._suspects(seen_leases, seen_workers, began_s, failover_s)
-        return Watchbook(seen_leases, seen_workers, suspects, began_s)
+        stirring = self._stirring(seen_leases)
+        after = Watchbook(
+            seen_leases,
+            seen_workers,
+            lived_s=self._lived(seen_workers, stirring),
+            looked_s=began_s,
+            workers_read_s=began_s if workers_read_s is None else workers_read_s,
+        )
+        still = {
+            each: at
+            for each, at in self.suspects.items()
+            if each not in stirring and after._stands_by(each, at)
+        }
+        return replace(after, suspects=after._suspects(still, failover_s))
 
     def abandoned(self, failover_s: float) -> frozenset[LeaseKey]:
         """The leases that an owner has left alone for so long that they may be given to another."""
@@ -103,38 +130,58 @@ class Watchbook:
             and self.looked_s - seen.since_s > _patience_s(seen.owner, idle, failover_s)
         )
 
-    def _suspects(
-        self,
-        leases: Mapping[LeaseKey, LeaseSeen],
-        workers: Mapping[WorkerId, WorkerSeen],
-        now_s: float,
-        failover_s: float,
-    ) -> dict[WorkerId, int]:
-        """The workers that let a lease stand still, with the report they had made by then.
-
-        A row may outlive its worker by a minute. Whoever lets a lease stand still has most likely died, whatever its
-        row says, and stays under suspicion until it reports anew or one of its leases moves.
-        """
-        stirring = {
+    def _stirring(self, leases: Mapping[LeaseKey, LeaseSeen]) -> set[WorkerId | None]:
+        """Those that have written one of their leases since the look before."""
+        return {
             seen.owner
             for key, seen in leases.items()
             if key in self.leases and seen.has_stirred_since(self.leases[key])
         }
-        suspects = {
-            worker_id: reported
-            for worker_id, reported in self.suspects.items()
-            if worker_id in workers
-            and workers[worker_id].last_update_s == reported
-            and worker_id not in stirring
-        }
+
+    def _lived(
+        self, workers: Mapping[WorkerId, WorkerSeen], stirring: AbstractSet[WorkerId | None]
+    ) -> dict[WorkerId, float]:
+        """Until when workers have lived at least: what is new was written after the reading before, perhaps just so."""
+        lived_s = {each: at_s for each, at_s in self.lived_s.items() if each in workers}
+        for each, seen in workers.items():
+            if each in stirring:
+                lived_s[each] = max(lived_s.get(each, -inf), self.looked_s)
+            before = self.workers.get(each)
+            if before is not None and before.last_update_s != seen.last_update_s:
+                lived_s[each] = max(lived_s.get(each, -inf), self.workers_read_s)
+        return lived_s
+
+    def _stands_by(self, worker_id: WorkerId, reported: int) -> bool:
+        """Whether that is still the latest report of a worker that has not left."""
+        return worker_id in self.workers and self.workers[worker_id].last_update_s == reported
+
+    def _suspects(self, suspects: Mapping[WorkerId, int], failover_s: float) -> dict[WorkerId, int]:
+        """The workers that let a lease stand still, with the report they had made by then.
+
+        A row may outlive its worker by a minute. Whoever lets a lease stand still has most likely died, whatever its
+        row says, and stays under suspicion until it reports anew or one of its leases moves. Where it is known to have
+        lived by a time at which it should long have renewed that lease, it does not hold it: after a restart in the
+        middle of a hand-off, say, it cannot, until the leader has ended that. That is no sign of its death.
+
+        Args:
+            suspects: those of before that have given no sign of life since.
+            failover_s: as in `look`.
+        """
         # A worker that is doubted to live is not thought to look rarely only.
-        idle = _idle(leases, workers) - suspects.keys()
-        for seen in leases.values():
+        idle = _idle(self.leases, self.workers) - suspects.keys()
+        found = dict(suspects)
+        for seen in self.leases.values():
             owner = seen.owner
-            patience_s = _patience_s(owner, idle, failover_s)
-            if owner is not None and owner in workers and now_s - seen.since_s > patience_s:
-                suspects.setdefault(owner, workers[owner].last_update_s)
-        return suspects
+            if owner is None or owner not in self.workers:
+                continue
+            due_s = seen.since_s + _patience_s(owner, idle, failover_s)
+            if self.lived_s.get(owner, -inf) <= due_s < self.looked_s:
+                found.setdefault(owner, self.workers[owner].last_update_s)
+        return found
+
+    def has_lived_since(self, worker_id: WorkerId, since_s: float) -> bool:
+        """Whether a worker was seen to report or to renew something that it cannot have written before (monotonic seconds)."""
+        return self.lived_s.get(worker_id, -inf) >= since_s
 
     def still_s(self, lease: Lease) -> float:
         """For how many seconds the lease has not moved; 0 where it was never seen."""
@@ -173,8 +220,15 @@ def _see_lease(lease: Lease, before: LeaseSeen | None, now_s: float) -> LeaseSee
         before.since_s if before.state == state else now_s,
         handoff,
         before.handoff_since_s if before.handoff == handoff else now_s,
-        before.unclaimed if before.state == state else state[1] not in {None, before.owner},
+        before.unclaimed if before.state == state else _is_given(lease, before),
     )
+
+
+def _is_given(lease: Lease, before: LeaseSeen) -> bool:
+    """Whether a lease that has changed was given to its owner: by the old one, or by the leader, who ends hand-offs too."""
+    owner = lease.actual_owner
+    ended = before.handoff is not None and lease.checkpoint_owner is None
+    return owner is not None and (owner != before.owner or ended)
 
 
 def _idle(

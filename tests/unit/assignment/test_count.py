@@ -16,6 +16,7 @@ from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 
 A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
 WORKERS = (A, B, C)
+GONE = WorkerId("gone")
 
 
 def lease(
@@ -53,23 +54,30 @@ def test_a_fresh_fleet_is_spread_evenly_with_nobody_idle() -> None:
 def test_a_silent_owners_leases_go_to_the_living_only() -> None:
     leases = [lease(0, A), lease(1, A), lease(2, B)]
     plan = by_lease_count(
-        fleet(leases, A, B, C, abandoned=frozenset({leases[0].lease_key, leases[1].lease_key}))
+        fleet(leases, B, C, abandoned=frozenset({leases[0].lease_key, leases[1].lease_key}))
     )
     assert placed(plan.moves) == {B: 1, C: 1} or placed(plan.moves) == {C: 2}
-    assert A not in placed(plan.moves)  # its row is still fresh, but nothing of it moves
     assert all("gone silent" in move.reason for move in plan.moves)
 
 
-def test_a_worker_whose_leases_only_begin_to_stand_still_is_given_nothing_while_there_are_others() -> None:
-    leases = [lease(0, A), lease(1, A), lease(2, B), lease(3, B)]
-    plan = by_lease_count(fleet(leases, A, B, C, abandoned=frozenset({leases[0].lease_key})))
-    assert A not in placed(plan.moves)
+def test_a_lease_that_a_living_worker_lets_stand_still_goes_to_another_that_has_room() -> None:
+    leases = [lease(0, A), lease(1, B), lease(2, B)]
+    lost = frozenset({leases[0].lease_key})
+    (move,) = by_lease_count(fleet(leases, A, B, abandoned=lost)).moves
+    assert (move.lease.lease_key, move.to) == (leases[0].lease_key, B)
+    assert [move.to for move in by_lease_count(fleet(leases, A, B, abandoned=lost, most=2)).moves] == [A]
+    assert [move.to for move in by_lease_count(fleet(leases[:1], A, abandoned=lost)).moves] == [A]
 
 
-def test_a_worker_that_renews_some_leases_is_not_dead() -> None:
-    leases = [lease(0, A), lease(1, A)]
-    plan = by_lease_count(fleet(leases, A, abandoned=frozenset({leases[0].lease_key})))
-    assert [(move.lease.lease_key, move.to) for move in plan.moves] == [(leases[0].lease_key, A)]
+def test_who_cannot_claim_a_lease_in_a_dead_handoff_is_a_worker_like_any_other() -> None:
+    leases = [lease(0, GONE, old_owner=A), lease(1, GONE, old_owner=B), lease(2), lease(3, B), lease(4, B)]
+    lost = frozenset(each.lease_key for each in leases[:2])
+    plan = by_lease_count(fleet(leases, A, B, abandoned=lost))
+    assert placed(plan.moves) == {A: 3}
+    assert [(move.how, move.to) for move in plan.moves[:1]] == [(How.TAKE, A)]
+    full = by_lease_count(fleet(leases, A, B, abandoned=lost, most=2))
+    assert placed(full.moves) == {A: 2}
+    assert placed(by_lease_count(fleet(leases[:1], A, abandoned=lost)).moves) == {A: 1}
 
 
 def test_a_new_worker_is_handed_its_share_by_those_with_most() -> None:
@@ -144,7 +152,7 @@ def test_repeated_runs_come_to_rest_balanced_and_never_move_a_lease_twice(
         plan = by_lease_count(now)
         assert len({move.lease.lease_key for move in plan.moves}) == len(plan.moves)
         moved = {move.lease.lease_key: move.to for move in plan.moves}
-        assert set(moved.values()) <= now.able_workers()
+        assert set(moved.values()) <= now.workers
         leases = [replace(each, lease_owner=moved.get(each.lease_key, each.lease_owner)) for each in leases]
         lost -= set(moved)
     final = by_lease_count(fleet(leases, *sorted(alive), abandoned=frozenset(lost)))

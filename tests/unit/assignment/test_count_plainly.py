@@ -14,7 +14,7 @@ WORKERS = [WorkerId(name) for name in ("a", "b", "ba", "c", "d")]
 
 
 def plainly(state: Fleet) -> Plan:
-    counts = dict.fromkeys(sorted(state.able_workers()), 0)
+    counts = dict.fromkeys(sorted(state.workers), 0)
     if not counts:
         return Plan(unplaced=tuple(lease.lease_key for lease in state.unfinished if state.is_free(lease)))
     for lease in state.unfinished:
@@ -32,8 +32,10 @@ def _place(state: Fleet, counts: dict[WorkerId, int]) -> tuple[list[Move], list[
     unplaced: list[LeaseKey] = []
     waiting = (lease for lease in state.unfinished if state.future_owner(lease) is None)
     for lease in sorted(waiting, key=lambda lease: lease.lease_key):
-        to = min(counts, key=lambda worker: (counts[worker], worker))
-        if counts[to] >= state.max_leases_for_worker:
+        room = [worker for worker in counts if counts[worker] < state.max_leases_for_worker]
+        wanted = [worker for worker in room if worker != state.unwanted(lease)]
+        to = min(wanted or room, key=lambda worker: (counts[worker], worker), default=None)
+        if to is None:
             unplaced.append(lease.lease_key)
             continue
         counts[to] += 1

@@ -26,7 +26,6 @@ def test_workers_moves_and_leases_without_a_place_are_listed() -> None:
         A,
         B,
         C,
-        DEAD,
         stats=reports(a=80.0, b=40.0, c=(50.0, FAILED), dead=12.0),
         abandoned=frozenset({leases[5].lease_key}),
         most=2,

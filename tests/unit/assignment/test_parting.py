@@ -39,12 +39,6 @@ def test_without_peers_or_room_nothing_is_announced() -> None:
     assert parting(fleet([lease(0, A), lease(1, B)], A, B, most=1), A, by_lease_count) == ()
 
 
-def test_a_peer_that_lets_leases_stand_still_is_not_named_while_there_is_another() -> None:
-    silent = lease(1, B)
-    seen = fleet([lease(0, A), silent], A, B, C, abandoned=frozenset({silent.lease_key}))
-    assert [move.to for move in parting(seen, A, by_lease_count)] == [C]
-
-
 @given(owners=st.lists(st.sampled_from([A, B, C, None]), max_size=30), there=st.booleans())
 def test_the_leaver_is_never_named(owners: list[WorkerId | None], *, there: bool) -> None:
     leases = [lease(n, owner) for n, owner in enumerate(owners)]

@@ -66,7 +66,7 @@ def test_leases_without_an_owner_come_first_then_those_that_wait_longest() -> No
     assert [move.lease.lease_key for move in plan(state).moves] == [keys[3], keys[1], keys[0], keys[2]]
 
 
-def test_a_dead_owners_leases_never_stay_with_it() -> None:
+def test_a_lease_that_stands_still_does_not_stay_where_another_has_room() -> None:
     leases = [lease(0, A, 10.0), lease(1, B, 10.0)]
     state = fleet(leases, A, B, stats=reports(a=0.0, b=90.0), abandoned=frozenset({leases[0].lease_key}))
     (move,) = plan(state).moves
@@ -74,12 +74,23 @@ def test_a_dead_owners_leases_never_stay_with_it() -> None:
     assert "gone silent" in move.reason
 
 
-def test_an_abandoned_lease_stays_with_an_owner_that_lives_and_is_the_best() -> None:
+def test_an_abandoned_lease_stays_with_an_owner_that_lives_where_there_is_nobody_else() -> None:
     leases = [lease(0, A, 10.0), lease(1, A, 10.0)]
     state = fleet(leases, A, stats=reports(a=10.0), abandoned=frozenset({leases[0].lease_key}))
     answer = plan(state)
     assert answer.moves == ()
     assert answer.counts == {A: 2}
+
+
+def test_who_cannot_claim_a_lease_in_a_dead_handoff_is_a_worker_like_any_other() -> None:
+    leases = [lease(0, WorkerId("gone"), 10.0, old_owner=A), lease(1, A, 10.0), lease(2, B, 10.0), lease(3)]
+    state = fleet(leases, A, B, stats=reports(a=10.0, b=90.0), abandoned=frozenset({leases[0].lease_key}))
+    assert [(move.lease.lease_key, move.to, move.how) for move in plan(state).moves] == [
+        (leases[3].lease_key, A, How.TAKE),
+        (leases[0].lease_key, A, How.TAKE),
+    ]
+    alone = fleet(leases[:1], A, stats=reports(a=10.0), abandoned=state.abandoned)
+    assert [(move.to, move.how) for move in plan(alone).moves] == [(A, How.TAKE)]
 
 
 def test_a_stuck_handoff_is_given_even_to_its_own_next_owner() -> None:
@@ -192,7 +203,7 @@ def test_every_plan_keeps_the_rules(
     )
     state = fleet(leases, *alive, stats=reports(**cpu), abandoned=lost, most=most)
     answer = plan(state, BalanceOptions(balance_this_run=balance))
-    able = state.able_workers()
+    able = state.workers
     moved = {move.lease.lease_key: move for move in answer.moves}
     assert len(moved) == len(answer.moves)
     assert {move.to for move in answer.moves} <= able

@@ -299,6 +299,36 @@ def test_a_restarted_worker_of_the_same_name_resumes_its_leases_at_once() -> Non
     play(scene, before=before)
 
 
+def test_a_lone_worker_gets_back_what_it_was_handing_to_one_that_died_when_it_was_restarted() -> None:
+    async def before(stage: Stage) -> None:
+        for number in range(4):
+            await stage.has_lease(number, GONE, checkpointOwner=ME)
+
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(30.0)
+        assert set((await stage.owners()).values()) == {"me"}
+        assert len(stage.keeper.held) == 4
+
+    play(scene, before=before)
+
+
+def test_handoffs_to_a_dead_worker_that_were_lost_in_an_outage_are_ended() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(70.0)
+        for key in stage.keeper.held:
+            row = await TroubledTable.get(stage.leases, key)
+            assert row is not None
+            await TroubledTable.update(stage.leases, lease_row.handoff(lease_row.lease_from_row(row), GONE))
+        stage.leases.writes.extend([Trouble.FAILED_BEFORE] * 2000)
+        await anyio.sleep(15.0)
+        assert not stage.keeper.held
+        stage.leases.writes.clear()
+        await anyio.sleep(60.0)
+        assert len(stage.keeper.held) == 4
+
+    play(scene)
+
+
 def test_without_the_owner_index_leases_are_found_by_a_scan() -> None:
     async def before(stage: Stage) -> None:
         stage.leases._has_owner_index = False

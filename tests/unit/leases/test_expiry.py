@@ -208,3 +208,75 @@ def test_a_worker_without_leases_has_longer_for_its_first_ones_but_not_one_that_
     reported = [rows[0], WorkerRow(B, 101)]
     book = look(14.0, [given, taken], reported, book=book)
     assert LEASE.lease_key not in look(24.0, [given, taken], reported, book=book).abandoned(10.0)
+
+
+STUCK = replace(LEASE, lease_owner=B, checkpoint_owner=A)
+OTHERS = Lease(LeaseKey("t"), 1, TRIM_HORIZON, lease_owner=A)
+
+
+def watched(seconds: int, *, renews_until_s: float, reports_until_s: float) -> Watchbook:
+    """A look every 2 s at A: a lease of a hand-off that A cannot claim, another that it renews, its row each 30 s."""
+    book = Watchbook()
+    for at_s in range(0, seconds + 1, 2):
+        renewed = replace(OTHERS, lease_counter=int(min(at_s, renews_until_s)) // 4)
+        row = WorkerRow(A, 1000 + int(min(at_s, reports_until_s)) // 30 * 30)
+        book = look(float(at_s), [STUCK, renewed], [row, WorkerRow(B, 900)], book=book)
+    return book
+
+
+def test_a_worker_that_renews_other_leases_is_no_suspect_for_one_that_it_cannot_claim() -> None:
+    for seconds in range(20, 200, 2):
+        book = watched(seconds, renews_until_s=9999, reports_until_s=9999)
+        assert living(book, 1000.0 + seconds) == {A}
+        assert STUCK.lease_key in book.abandoned(10.0)
+
+
+def test_a_worker_that_reports_long_after_it_should_have_claimed_a_lease_lives() -> None:
+    def seen(at_s: float, reported: int, book: Watchbook | None = None) -> Watchbook:
+        return look(at_s, [STUCK], [WorkerRow(A, reported)], book=book)
+
+    book = seen(11.0, 1000, seen(0.0, 1000))
+    assert living(book, 1011.0) == set()
+    # The row may have been written a moment before the lease should have moved.
+    assert living(seen(29.0, 1028, seen(9.0, 1000, seen(0.0, 1000))), 1029.0) == set()
+    assert living(seen(31.0, 1030, book), 1031.0) == {A}
+    later = seen(60.0, 1030, seen(31.0, 1030, book))
+    assert living(later, 1060.0) == {A}
+
+
+def test_rows_that_were_read_long_ago_prove_nothing() -> None:
+    def seen(at_s: float, reported: int, read_s: float, book: Watchbook | None = None) -> Watchbook:
+        rows = [WorkerRow(A, reported)]
+        return (book or Watchbook()).look(
+            [STUCK], rows, began_s=at_s, ended_s=at_s, failover_s=10.0, workers_read_s=read_s
+        )
+
+    book = seen(14.0, 1000, 5.0, seen(5.0, 1000, 5.0))
+    # Read at 5 s and again at 16 s: it may have been written at 6 s, when the lease was young.
+    assert living(seen(16.0, 1001, 16.0, book), 1016.0) == set()
+
+
+def test_a_worker_that_dies_with_such_a_lease_is_suspected_by_its_others() -> None:
+    assert living(watched(58, renews_until_s=50, reports_until_s=50), 1058.0) == {A}
+    assert living(watched(60, renews_until_s=50, reports_until_s=50), 1060.0) == set()
+
+
+def test_an_outage_of_the_observer_proves_nobody_alive() -> None:
+    one, two = LEASE, OTHERS
+    book = look(1.0, [one, two], REPORTING, book=look(0.0, [one, two], REPORTING))
+    # A died at 1.5 s, just after it had renewed one of its leases; the observer saw that at 12 s only.
+    book = look(12.0, [one, replace(two, lease_counter=2)], REPORTING, book=book)
+    assert A not in book.reporting(wall_s=100.0, active_s=60.0)
+
+
+def test_what_the_leader_gives_back_at_the_end_of_a_handoff_is_no_sign_of_life() -> None:
+    given = replace(LEASE, lease_counter=2)
+    book = look(
+        12.0, [given], REPORTING, book=look(11.0, [STUCK], REPORTING, book=look(0.0, [STUCK], REPORTING))
+    )
+    assert A not in book.reporting(wall_s=100.0, active_s=60.0)
+    claimed = look(13.0, [replace(given, lease_counter=3)], REPORTING, book=book)
+    assert A in claimed.reporting(wall_s=100.0, active_s=60.0)
+    assert claimed.has_lived_since(A, 12.0)
+    assert not claimed.has_lived_since(A, 12.1)
+    assert not claimed.has_lived_since(B, 0.0)
