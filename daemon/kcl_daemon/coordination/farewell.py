@@ -7,6 +7,7 @@ Knows nothing of consumers. Whatever goes wrong here, leases are given up as wit
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import anyio
@@ -17,7 +18,7 @@ from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.keeper import LeaseKeeper
 from kcl_daemon.coordination.overview import Overview
 from kcl_daemon.coordination.timings import Timings
-from kcl_daemon.errors import AwsError, LeaseLost
+from kcl_daemon.errors import AwsError, LeaseLost, Unavailable
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import Clock, Log
 
@@ -26,6 +27,8 @@ _WRITES_AT_ONCE: Final = 10
 _MARGIN_S: Final = 0.5
 # Reading on may take this part of the time that children have to stop.
 _PART_OF_GRACE: Final = 0.5
+# For a sign of life of next owners that may have died it is waited so much longer at most.
+_DOUBT_MOST_S: Final = 2.0
 # With less time it is not worth it.
 _LEAST_S: Final = 1.0
 
@@ -60,6 +63,8 @@ class Farewell:
         self._clock = clock
         self._timings = timings
         self._log = log
+        self._began_s = 0.0
+        self._reading: Counter[WorkerId | None] = Counter()
 
     async def announce(self) -> None:
         """Begin the hand-offs and wait until their new owners should have seen them.
@@ -74,26 +79,28 @@ class Farewell:
             try:
                 fleet = await self._look()
                 moves = parting(fleet, self._me, self._place)
-                waiting_s = self._waiting_s(fleet, moves)
+                waiting_s = self._waiting_s(moves)
                 await self._begin(moves)
             except AwsError as error:
                 self._log.warning("farewell_failed", error=str(error), advice="leases are given up instead")
-        following = {held.next_owner for held in self._keeper.held.values()} - {None}
+        owners = [held.next_owner for held in self._keeper.held.values()]
+        following = frozenset(owner for owner in owners if owner is not None)
         if following:
-            self._log.info(
-                "leases_announced", to=sorted(str(each) for each in following), waiting_s=waiting_s
-            )
+            self._log.info("leases_announced", to=sorted(following), waiting_s=waiting_s)
             await self._clock.sleep(waiting_s)
-            await self._look_back()
+            await self._look_back(following)
 
     async def _look(self) -> Fleet:
+        self._began_s = self._clock.monotonic()
         await self._overview.look()
         await self._overview.refresh_workers()
-        return self._overview.fleet()
+        fleet = self._overview.fleet()
+        self._reading = Counter(lease.actual_owner for lease in fleet.unfinished)
+        return fleet
 
-    def _waiting_s(self, fleet: Fleet, moves: tuple[Move, ...]) -> float:
+    def _waiting_s(self, moves: tuple[Move, ...]) -> float:
         """Until the slowest of the next owners has looked, as often as it does with what it reads now, if that is soon."""
-        reading = Counter(lease.actual_owner for lease in fleet.unfinished)
+        reading = self._reading
         periods_s = (
             max(
                 self._timings.news_s(reading[move.to]),
@@ -122,14 +129,45 @@ class Farewell:
         if moves:
             await self._elector.pass_word()
 
-    async def _look_back(self) -> None:
-        """Who has left meanwhile, perhaps because it stops as well, gets nothing: the leader finds another."""
+    async def _look_back(self, following: AbstractSet[WorkerId]) -> None:
+        """Who has left meanwhile, perhaps because it stops as well, or seems to have died, gets nothing.
+
+        The leader finds another.
+        """
         try:
-            with self._clock.move_on_after(self._timings.call_s):
-                await self._overview.look()
-                await self._overview.refresh_workers()
-                there = {worker.worker_id for worker in self._overview.workers}
-                following = {held.next_owner for held in self._keeper.held.values()}
-                self._keeper.gone = frozenset(each for each in following if each and each not in there)
+            doubtful = await self._doubtful(following)
+            more_s = self._telling_s()
+            if doubtful and more_s > 0.0 and self._has_time_for(more_s):
+                await self._clock.sleep(more_s)
+                doubtful = await self._doubtful(following)
         except AwsError as error:
             self._log.debug("farewell_not_looked_back", error=str(error))
+            return
+        if self._telling_s() > 0.0:
+            doubtful = frozenset()
+        there = {worker.worker_id for worker in self._overview.workers}
+        self._keeper.gone = doubtful | (following - there)
+
+    def _telling_s(self) -> float:
+        """For how much longer to wait until everybody that lives should have renewed something; 0 once that is over."""
+        enough_s = self._timings.renew_s + _MARGIN_S
+        return max(0.0, self._began_s + enough_s - self._clock.monotonic())
+
+    def _has_time_for(self, more_s: float) -> bool:
+        return more_s <= _DOUBT_MOST_S and self._clock.monotonic() + more_s <= self._began_s + self._most_s
+
+    async def _doubtful(self, following: AbstractSet[WorkerId]) -> frozenset[WorkerId]:
+        """Those with leases of their own that have given no sign of life since the first look: rows outlive their workers.
+
+        Raises:
+            AwsError: that could not be read.
+        """
+        with self._clock.move_on_after(self._timings.call_s):
+            await self._overview.look()
+            await self._overview.refresh_workers()
+            return frozenset(
+                each
+                for each in following
+                if self._reading[each] and not self._overview.has_lived_since(each, self._began_s)
+            )
+        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="Scan")

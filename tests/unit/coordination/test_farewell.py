@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import anyio
+import pytest
 
 from kcl_daemon.assignment.count import by_lease_count
 from kcl_daemon.config.settings import LeaseSettings
@@ -87,6 +88,22 @@ class Stage:
             for number in range(reading):
                 await self.has_lease(f"{peer}-{number}", peer)
 
+    async def live(self, *peers: WorkerId) -> None:
+        """Peers renew one of their leases each second; for ever."""
+        while True:
+            await anyio.sleep(1.0)
+            for peer in peers:
+                row = await TroubledTable.get(self.leases, f"{peer}-0")
+                assert row is not None
+                await TroubledTable.update(
+                    self.leases, lease_row.renewal(lease_row.lease_from_row(row), None)
+                )
+
+    async def gives_up(self) -> None:
+        """What follows a farewell."""
+        for held in self.keeper.held.values():
+            await self.keeper.give_up(held)
+
     async def mine(self) -> dict[tuple[str | None, str | None], int]:
         """How many of the leases that were ours have these two owners."""
         owners: dict[tuple[str | None, str | None], int] = {}
@@ -114,7 +131,10 @@ def test_the_next_owners_are_named_and_have_time_to_look_while_children_work_on(
         await stage.begin()
         await stage.has_peers(A, B)
         began_s = anyio.current_time()
-        await stage.farewell.announce()
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(stage.live, A, B)
+            await stage.farewell.announce()
+            beside.cancel_scope.cancel()
         assert 2.9 < anyio.current_time() - began_s < 3.1
         assert await stage.mine() == {("a", "me"): 2, ("b", "me"): 2}
         assert stage.called_away == []
@@ -216,11 +236,71 @@ def test_what_was_announced_to_a_worker_that_leaves_meanwhile_is_released() -> N
         await stage.begin()
         await stage.has_peers(A, B)
         async with anyio.create_task_group() as beside:
+            beside.start_soon(stage.live, A)
+            async with anyio.create_task_group() as farewell:
+                farewell.start_soon(stage.farewell.announce)
+                await anyio.sleep(1.0)
+                await stage.workers.delete(B)
+            beside.cancel_scope.cancel()
+        await stage.gives_up()
+        assert await stage.mine() == {("a", None): 2, (None, None): 2}
+
+    play(scene)
+
+
+def test_what_was_announced_to_a_worker_that_shows_no_sign_of_life_is_released() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin()
+        await stage.has_peers(A, B)  # B died a moment ago: its row is fresh, its leases do not move
+        began_s = anyio.current_time()
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(stage.live, A)
+            await stage.farewell.announce()
+            beside.cancel_scope.cancel()
+        assert anyio.current_time() - began_s == pytest.approx(4.5)
+        await stage.gives_up()
+        assert await stage.mine() == {("a", None): 2, (None, None): 2}
+
+    play(scene)
+
+
+def test_a_report_is_a_sign_of_life_and_who_has_no_leases_need_not_show_one() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin()
+        await stage.has_peers(A)
+        await stage.has_peers(B, reading=0)
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(stage.farewell.announce)
+            await anyio.sleep(2.0)
+            await stage.workers.update(report(A, now_s=stage.clock.wall_ms() // 1000))
+        await stage.gives_up()
+        assert set(await stage.mine()) <= {("a", None), ("b", None)}
+
+    play(scene)
+
+
+def test_with_less_time_than_a_renewal_takes_nobody_is_judged() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin()
+        await stage.has_peers(A)
+        await stage.farewell.announce()
+        assert anyio.current_time() < 3.1
+        await stage.gives_up()
+        assert await stage.mine() == {("a", None): 4}
+
+    play(scene, lambda: Stage(grace_s=6.0))
+
+
+def test_a_look_back_that_gets_no_answer_changes_nothing() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin()
+        await stage.has_peers(A)
+        async with anyio.create_task_group() as beside:
             beside.start_soon(stage.farewell.announce)
             await anyio.sleep(1.0)
-            await stage.workers.delete(B)
-        for held in stage.keeper.held.values():
-            await stage.keeper.give_up(held)
-        assert await stage.mine() == {("a", None): 2, (None, None): 2}
+            stage.leases.reads.append(Trouble.HANGS_BEFORE)
+        await stage.gives_up()
+        assert await stage.mine() == {("a", None): 4}
+        assert "farewell_not_looked_back" in stage.log.events("debug")
 
     play(scene)
