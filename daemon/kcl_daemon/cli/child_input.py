@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from kcl_protocol.messages import Record
+from kcl_protocol.messages import Record, RecordSchema
 
 FIRST_NUMBER: Final = 49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000
 _FIRST_ARRIVAL_MS: Final = 1_735_689_600_000
@@ -21,8 +21,10 @@ _WHOLE_MOST: Final = 2**63 - 1
 _SHOWN: Final = 40
 _WHOLE: Final = "a whole number from 0"
 _SEQUENCE_NUMBER: Final = re.compile(r"[0-9]{1,129}")
+_SCHEMA_FIELDS: Final = ("schemaName", "schemaVersionId", "schemaDataFormat", "schemaDefinition")
 _FIELDS: Final = frozenset(
     {
+        *_SCHEMA_FIELDS,
         "data",
         "text",
         "partitionKey",
@@ -96,6 +98,7 @@ def _record(number: int, data: str, fields: dict[str, Any]) -> Record:
         _sequence_number(fields, FIRST_NUMBER + number),
         approximate_arrival_timestamp=_arrival(fields, _FIRST_ARRIVAL_MS + number),
         sub_sequence_number=_whole(fields, "subSequenceNumber", 0),
+        schema=_schema(fields),
     )
 
 
@@ -133,3 +136,10 @@ def _wrong(name: str, value: object, allowed: str) -> BadRecord:
     return BadRecord(
         f"{name} is {written if len(written) <= _SHOWN else written[:_SHOWN] + '...'}, not {allowed}"
     )
+
+
+def _schema(fields: dict[str, Any]) -> RecordSchema | None:
+    """None where nothing is said of one; what is not said of one is empty."""
+    if not any(name in fields for name in _SCHEMA_FIELDS):
+        return None
+    return RecordSchema(*(_text(fields, name, "") for name in _SCHEMA_FIELDS))

@@ -6,9 +6,8 @@ Pure. The protocol of KCL 2.x and 3.x is the one that everything else here speak
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-
-import orjson
 
 from kcl_daemon.config.settings import ChildProtocol
 from kcl_protocol import encode
@@ -58,7 +57,8 @@ class Dialect:
             "subSequenceNumber": answer.sub_sequence_number,
             "error": answer.error,
         }
-        return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+        # Escaped, as all that children are told: the position is what a child wrote, which may be no text at all.
+        return json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n"
 
     @property
     def _is_current(self) -> bool:

@@ -5,11 +5,12 @@ The form is a promise to whoever reads dead letters: keys are added, never chang
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import orjson
 
-from kcl_protocol.messages import Record
+from kcl_protocol.messages import Record, RecordSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +54,38 @@ class DeadLetter:
         """JSON in UTF-8, without the end of the line."""
         record = self.record
         arn = {} if self.stream_arn is None else {"streamArn": self.stream_arn}
-        return orjson.dumps(
-            {
-                "applicationName": self.application_name,
-                "streamName": self.stream_name,
-                **arn,
-                "shardId": self.shard_id,
-                "sequenceNumber": record.sequence_number,
-                "subSequenceNumber": record.sub_sequence_number,
-                "partitionKey": record.partition_key,
-                "approximateArrivalTimestamp": record.approximate_arrival_timestamp,
-                "data": record.data,
-                "setAsideTimestamp": self.set_aside_ms,
-                "workerId": self.worker_id,
-                "failures": self.failures,
-                "error": self.error,
-                "stderr": list(self.stderr),
-            }
-        )
+        fields = {
+            "applicationName": self.application_name,
+            "streamName": self.stream_name,
+            **arn,
+            "shardId": self.shard_id,
+            "sequenceNumber": record.sequence_number,
+            "subSequenceNumber": record.sub_sequence_number,
+            "partitionKey": record.partition_key,
+            "approximateArrivalTimestamp": record.approximate_arrival_timestamp,
+            "data": record.data,
+            **_schema_fields(record.schema),
+            "setAsideTimestamp": self.set_aside_ms,
+            "workerId": self.worker_id,
+            "failures": self.failures,
+            "error": self.error,
+            "stderr": list(self.stderr),
+        }
+        try:
+            return orjson.dumps(fields)
+        except (
+            orjson.JSONEncodeError
+        ):  # a lone surrogate, as in a partition key: it has no UTF-8 form but has an escape
+            return json.dumps(fields, separators=(",", ":")).encode("ascii")
+
+
+def _schema_fields(schema: RecordSchema | None) -> dict[str, str]:
+    """Named as the child's fields are; the header that told the version is not in the data any more."""
+    if schema is None:
+        return {}
+    return {
+        "schemaName": schema.name,
+        "schemaVersionId": schema.version_id,
+        "schemaDataFormat": schema.data_format,
+        "schemaDefinition": schema.definition,
+    }

@@ -109,9 +109,19 @@ class _Line(Struct, gc=False, rename="camel"):
     millis_behind_latest: int | None
 
 
+class _SchemaLine(Struct, gc=False, rename="camel"):
+    """The same, read where some of its records have a schema."""
+
+    records: list[SchemaRecord]
+    millis_behind_latest: int | None
+
+
 _encoder: Final = Encoder()
 _text_decoder: Final = Decoder(str)
 _line_decoder: Final = Decoder(_Line)
+_schema_line_decoder: Final = Decoder(_SchemaLine)
+# A partition key or a definition cannot hold it: their quotes are escaped.
+_SCHEMA_KEY: Final = b'"schemaName":'
 _data_of: Final = attrgetter("data")
 _prefix_of: Final = struct.Struct(f"{len(_AGGREGATE_PREFIX)}s").unpack_from
 
@@ -139,7 +149,13 @@ class Payload:
 
     @classmethod
     def of_line(cls, line: bytes) -> tuple[Payload, int | None]:
-        """The records of a line `processRecords` and what it tells of `millisBehindLatest`; they keep the line in memory."""
+        """The records of a line `processRecords` and what it tells of `millisBehindLatest`; they keep the line in memory.
+
+        Every record becomes the same text again, its schema included: the data has no header any more to find it by.
+        """
+        if _SCHEMA_KEY in line:
+            opened = _schema_line_decoder.decode(line)
+            return cls(list(map(_without_defaults, opened.records)), len(line)), opened.millis_behind_latest
         message = _line_decoder.decode(line)
         return cls(message.records, len(line)), message.millis_behind_latest
 
@@ -238,6 +254,20 @@ def raw_record(record: Record) -> RawRecord:
         record.sub_sequence_number,
     )
     return raw if record.schema is None else SchemaRecord.of(raw, raw.data, SchemaTexts.of(record.schema))
+
+
+def _without_defaults(record: SchemaRecord) -> RawRecord:
+    """The record as it was on the line: of one without a schema nothing must be said of schemas."""
+    if record.schema_name is not _NO_TEXT:
+        return record
+    return RawRecord(
+        record.data,
+        record.partition_key,
+        record.sequence_number,
+        record.approximate_arrival_timestamp,
+        record.sub_sequence_number,
+        record.action,
+    )
 
 
 def _looks_aggregated(record: RawRecord) -> bool:

@@ -20,7 +20,7 @@ from kcl_daemon.cli.child_input import (
 )
 from kcl_daemon.cli.replay import BadTranscript, lines_of
 from kcl_daemon.cli.run_child import run_child
-from kcl_protocol.messages import CheckpointRequest, Record, Status
+from kcl_protocol.messages import CheckpointRequest, Record, RecordSchema, Status
 from tests.transcripts.transcript import FOLDER
 
 
@@ -39,6 +39,13 @@ def test_objects_may_say_every_field() -> None:
     )
     assert (plain.data, plain.sequence_number) == ("aGVsbG8=", str(FIRST_NUMBER))
     assert whole == Record("aGk=", "k", "7", None, 2)
+
+
+def test_a_record_may_have_a_schema_as_dead_letters_have() -> None:
+    (record,) = records_of_json(
+        b'{"data":"aGk=","schemaName":"order","schemaVersionId":"b7b4","schemaDataFormat":"JSON","schemaDefinition":"{}"}'
+    )
+    assert record.schema == RecordSchema("order", "b7b4", "JSON", "{}")
 
 
 @pytest.mark.parametrize(

@@ -43,3 +43,10 @@ def test_before_1_8_nobody_was_asked_to_stop_and_the_position_had_another_name()
         "subSequenceNumber": None,
         "error": "ThrottlingException",
     }
+
+
+@pytest.mark.parametrize("generation", list(ChildProtocol))
+def test_a_position_that_is_no_text_is_repeated_as_it_came(generation: ChildProtocol) -> None:
+    line = Dialect(generation).answer(CheckpointAnswer("\ud800", None, "IllegalArgumentException"))
+    assert line.isascii()
+    assert json.loads(line)["sequenceNumber"] == "\ud800"

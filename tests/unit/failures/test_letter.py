@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import orjson
 
+from kcl_protocol.messages import RecordSchema
 from tests.unit.failures.letters import LETTER, letter
 
 
@@ -39,3 +41,21 @@ def test_the_key_is_that_of_the_record_whoever_sets_it_aside() -> None:
     assert replace(LETTER, worker_id="other", set_aside_ms=1, failures=9).key == LETTER.key
     assert letter(4952).key != LETTER.key
     assert len(replace(LETTER, shard_id="x" * 200).key) == 128
+
+
+def test_a_schema_is_told_as_the_child_was_told_it() -> None:
+    schema = RecordSchema("order", "b7b4", "JSON", '{"type":"object"}')
+    told = orjson.loads(replace(LETTER, record=replace(LETTER.record, schema=schema)).line())
+    plain = orjson.loads(LETTER.line())
+    assert {key: value for key, value in told.items() if key not in plain} == {
+        "schemaName": "order",
+        "schemaVersionId": "b7b4",
+        "schemaDataFormat": "JSON",
+        "schemaDefinition": '{"type":"object"}',
+    }
+
+
+def test_a_key_that_is_no_text_can_be_told() -> None:
+    line = replace(LETTER, record=replace(LETTER.record, partition_key="k\ud800")).line()
+    assert json.loads(line)["partitionKey"] == "k\ud800"
+    assert b"\n" not in line

@@ -6,6 +6,7 @@ import base64
 import gc
 import json
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -17,7 +18,7 @@ from kcl_daemon.errors import Unavailable
 from kcl_daemon.retrieval.payload import EMPTY, Payload, RawRecord
 from kcl_daemon.transport import answers
 from kcl_protocol import decode_daemon_line, encode
-from kcl_protocol.messages import ProcessRecords, Record
+from kcl_protocol.messages import ProcessRecords, Record, RecordSchema
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 # Whatever a producer may put into a partition key, lone surrogates included.
@@ -87,6 +88,25 @@ def test_so_it_does_when_its_text_is_not_escaped(given_records: list[Record], be
     ]
     fetched = answers.fetched(body(plain, behind_ms, escaped=False))
     assert fetched.payload.line(behind_ms) == encode(ProcessRecords(plain, behind_ms))
+
+
+@st.composite
+def records_with_schemas(draw: st.DrawFn) -> list[Record]:
+    """Some with a schema, some without."""
+    schemas = st.none() | st.builds(RecordSchema, KEYS, KEYS, KEYS, KEYS)
+    return [replace(record, schema=draw(schemas)) for record in draw(records())]
+
+
+@given(records_with_schemas(), BEHIND)
+@example([Record("", 'k","schemaName":"s', "1")], None)
+@example([Record("", "", "1", schema=RecordSchema("null", "null", "", "")), Record("", "", "2")], 1)
+def test_a_line_that_is_read_again_becomes_the_same_line(
+    given_records: list[Record], behind_ms: int | None
+) -> None:
+    line = Payload.of(given_records).line(behind_ms)
+    payload, told_behind_ms = Payload.of_line(line)
+    assert payload.line(told_behind_ms) == line
+    assert payload.decoded() == given_records
 
 
 @given(records())
