@@ -7,6 +7,7 @@ are the rules of checkpoints.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO, Final, Literal
 
 import anyio
@@ -135,19 +136,22 @@ class _Run:
         script, perform = self._script, self.dialogue.perform
         await perform(Initialize(script.shard_id, str(TRIM_HORIZON), 0))
         for batch in script.batches:
-            last = batch[-1]
-            self._largest = ExtendedSequenceNumber(last.sequence_number, last.sub_sequence_number)
-            await perform(ProcessRecords(batch, 0))
+            await perform(ProcessRecords(batch, 0), on_its_way=partial(self._deliver, batch[-1]))
             self._outcome.delivered += len(batch)
         if script.end == "shard-ended":
-            self._shard_ended = True
-            await perform(script.dialect.shard_ended)
+            await perform(script.dialect.shard_ended, on_its_way=self._end_shard)
             if not self._outcome.checkpoint.is_shard_end:
                 self._outcome.error = "it answered shardEnded without a checkpoint"
             return
         if script.end == "stopped" and (asks := script.dialect.shutdown_requested) is not None:
             await perform(asks)
         await perform(script.dialect.lease_lost)
+
+    def _deliver(self, last: Record) -> None:
+        self._largest = ExtendedSequenceNumber(last.sequence_number, last.sub_sequence_number)
+
+    def _end_shard(self) -> None:
+        self._shard_ended = True
 
     async def _checkpoint(self, request: CheckpointRequest) -> CheckpointAnswer:
         self._outcome.requests += 1

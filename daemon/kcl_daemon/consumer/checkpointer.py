@@ -23,7 +23,7 @@ class Checkpointer:
 
     Attributes:
         advanced: whether it has stored a new checkpoint.
-        refused: whether one was refused since the last batch went out, for no fault of the child's.
+        refused: whether one was refused since the last batch was taken up, for no fault of the child's.
     """
 
     def __init__(self, *, held: HeldLease, keeper: LeaseKeeper, log: Log) -> None:
@@ -35,10 +35,13 @@ class Checkpointer:
         self.advanced = False
         self.refused = False
 
+    def takes_up(self) -> None:
+        """A batch is the next thing to go out; what the child still asks for before that may be refused in its course."""
+        self.refused = False
+
     def delivering(self, last: ExtendedSequenceNumber) -> None:
         """A batch goes out that ends here; checkpoints up to this position are allowed from now on."""
         self._largest = last
-        self.refused = False
 
     def shard_ended(self) -> None:
         """Everything has been handed over: the whole shard may be checkpointed now."""

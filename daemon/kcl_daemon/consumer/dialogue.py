@@ -45,6 +45,10 @@ _LINES_PER_TURN: Final = 64
 _RECORDS: Final = ProcessRecords((), None)
 
 
+def _nothing() -> None:
+    pass
+
+
 class Dialogue:
     """The conversation with one child. `pump` must run beside it, from start to end.
 
@@ -88,6 +92,7 @@ class Dialogue:
         self._framer = LineFramer(_LINE_MOST_BYTES)
         self._inbox: deque[ChildMessage] = deque()
         self._arrived = anyio.Event()
+        self._flooded = False
         self._strays = 0
         self.silent = False
 
@@ -108,23 +113,34 @@ class Dialogue:
         self._arrived.set()
         self._on_silence()
 
-    async def perform(self, action: Action) -> None:
+    async def perform(self, action: Action, *, on_its_way: Callable[[], None] = _nothing) -> None:
         """Have the child do one action.
+
+        Args:
+            action: which.
+            on_its_way: called just before its line is written. What the child asked for before has been answered then; if
+                it is not called, the child has not heard of the action.
 
         Raises:
             ChildExited: it ended or closed its stdout first.
             ChildTimedOut: one of its messages took longer than the time-out; it should be ended.
             ChildBrokeProtocol: it answered something else.
         """
-        self._begin(action)
+        self._conversation.send(action)
+        if self._inbox:
+            await self._serve_waiting(action)
+        self._begin(on_its_way)
         await self._send(encode(action), action.action)
         await self._finish(action)
         if self._tally is not None:
             self._tally.performed(action)
 
-    async def deliver(self, batch: Batch) -> None:
-        """Have the child process records; the batch is released as soon as the line is written. Errors as `perform`."""
-        self._begin(_RECORDS)
+    async def deliver(self, batch: Batch, *, on_its_way: Callable[[], None] = _nothing) -> None:
+        """Have the child process records; the batch is released as soon as the line is written. The rest as `perform`."""
+        self._conversation.send(_RECORDS)
+        if self._inbox:
+            await self._serve_waiting(_RECORDS)
+        self._begin(on_its_way)
         try:
             # Held by nobody but the one who writes it: the child may take hours for the records.
             await self._send(batch.take_line(), _RECORDS.action)
@@ -139,29 +155,48 @@ class Dialogue:
         if self._tally is not None:
             self._tally.processed(batch)
 
-    def _begin(self, action: Action) -> None:
-        if self._inbox:
-            # It would be taken for the answer to this action, and records would count as done that nobody has seen.
-            raise ChildBrokeProtocol(f"it sent {self._inbox.popleft()} before it was given {action.action}")
-        self._conversation.send(action)
+    def _begin(self, on_its_way: Callable[[], None]) -> None:
+        on_its_way()
         if self._tally is not None:
             self._tally.begin()
+
+    async def _serve_waiting(self, action: Action) -> None:
+        """Answer the checkpoints that the child asked for between two actions, as the Java daemon does at its next wait.
+
+        Before the line of the action, not behind it: a request without a position would cover records that the child has
+        not seen yet, and the answer is the next line that it reads.
+        """
+        while self._inbox:
+            match self._inbox.popleft():
+                case CheckpointRequest() as request:
+                    await self._serve(request, action)
+                case Status() as status:
+                    # It would be taken for the answer to this action, and records would count as done that nobody has seen.
+                    raise ChildBrokeProtocol(f"it sent {status} before it was given {action.action}")
 
     async def _finish(self, action: Action) -> None:
         """Serve the child until it says that the action is done."""
         while True:
-            message = await self._next(action.action)
-            try:
-                self._conversation.receive(message)
-            except RemoteProtocolError as broken:
-                raise ChildBrokeProtocol(str(broken)) from broken
-            match message:
-                case Status():
+            match await self._next(action.action):
+                case Status() as status:
+                    self._received(status)
                     return
-                case CheckpointRequest():
-                    answer = await self._answer(message)
-                    self._conversation.send(answer)
-                    await self._send(self._encode_answer(answer), action.action)
+                case CheckpointRequest() as request:
+                    await self._serve(request, action)
+
+    async def _serve(self, request: CheckpointRequest, action: Action) -> None:
+        if self._flooded:
+            raise ChildBrokeProtocol(f"it sent more than {_INBOX_MESSAGES} messages without an answer to any")
+        self._received(request)
+        answer = await self._answer(request)
+        self._conversation.send(answer)
+        await self._send(self._encode_answer(answer), action.action)
+
+    def _received(self, message: ChildMessage) -> None:
+        try:
+            self._conversation.receive(message)
+        except RemoteProtocolError as broken:
+            raise ChildBrokeProtocol(str(broken)) from broken
 
     async def _answer(self, request: CheckpointRequest) -> CheckpointAnswer:
         if self._conversation.may_checkpoint:
@@ -231,7 +266,8 @@ class Dialogue:
                     self._inbox.append(message)
                     self._arrived.set()
                 else:
-                    # Nobody asked for so many; the first of them ends the conversation when it is looked at.
+                    # Nobody asked for so many; the next look at them ends the conversation.
+                    self._flooded = True
                     self._stray("more messages than were asked for", str(message))
 
     def _pass_on(self, said: LogLine) -> None:

@@ -150,7 +150,7 @@ class Incarnation:
             beside.start_soon(self._limit, conversation)
             outcome = await self._converse(dialogue, reader)
         if conversation.cancelled_caught and self._progress.timed_out is not None:
-            outcome = Failed(self._progress.timed_out, self._checkpointer.advanced)
+            outcome = self._failed(self._progress.timed_out)
         elif conversation.cancelled_caught:
             self._log.warning(
                 "child_overran", advice="it did not finish in shutdownGraceMillis; it is ended now"
@@ -206,11 +206,15 @@ class Incarnation:
                 return outcome
             await self._take_leave(dialogue)
         except ChildError as error:
-            if self._held.lease.is_finished:
-                self._log.warning("child_failed", error=str(error), advice="the shard was finished already")
-                return Finished()
-            return Failed(error, self._checkpointer.advanced, refused=self._checkpointer.refused)
+            return self._failed(error)
         return CalledAway()
+
+    def _failed(self, error: ChildError) -> Finished | Failed:
+        """Once SHARD_END is stored there is nothing left to do for another child, however this one ends."""
+        if self._held.lease.is_finished:
+            self._log.warning("child_failed", error=str(error), advice="the shard was finished already")
+            return Finished()
+        return Failed(error, self._checkpointer.advanced, refused=self._checkpointer.refused)
 
     async def _deliver(self, dialogue: Dialogue, reader: Reader) -> EndOfShard | None:
         """Batch by batch until the shard ends, or until called away (None)."""
@@ -231,8 +235,14 @@ class Incarnation:
                         return None
 
     async def _process(self, dialogue: Dialogue, batch: Batch) -> None:
+        last = batch.last
+
+        def on_its_way() -> None:
+            if last is not None:
+                self._checkpointer.delivering(last)
+
         try:
-            if batch.last is not None:
+            if last is not None:
                 self._held.throughput.record(batch.data_bytes, now_s=self._parts.clock.monotonic())
                 if self._scrutiny is not None:
                     await self._scrutiny.deliver(
@@ -242,12 +252,12 @@ class Incarnation:
                         may_go_on=lambda: self._interrupts.call is Call.NONE,
                     )
                     return
-                self._checkpointer.delivering(batch.last)
             elif not self._parts.settings.child.call_for_empty:
                 return
             self._progress.works("processRecords")
-            await dialogue.deliver(batch)
-            self._progress.done(batch.last, batch.count, batch.data_bytes)
+            self._checkpointer.takes_up()
+            await dialogue.deliver(batch, on_its_way=on_its_way)
+            self._progress.done(last, batch.count, batch.data_bytes)
         finally:
             batch.release()
 
@@ -259,9 +269,8 @@ class Incarnation:
                 raise await dialogue.exited("idle")
             if self._interrupts.call is not Call.NONE:
                 return None
-        self._checkpointer.shard_ended()
         self._progress.shard_ended()
-        await dialogue.perform(self._dialect.shard_ended)
+        await dialogue.perform(self._dialect.shard_ended, on_its_way=self._checkpointer.shard_ended)
         if self._held.lease.is_finished:
             return Finished()
         if self._held.lost is not None:

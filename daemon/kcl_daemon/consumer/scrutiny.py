@@ -88,8 +88,8 @@ class Scrutiny:
             self._state = self._state.checkpointed(self._held.lease.checkpoint)
         assert batch.last is not None, "there is a record"
         if self._state.is_clear:
-            checkpointer.delivering(batch.last)
-            await self._hand_over(batch, Delivery(self._done, batch.last, batch.count), dialogue)
+            delivery = Delivery(self._done, batch.last, batch.count)
+            await self._hand_over(batch, delivery, dialogue, checkpointer)
             return
         payload, behind_ms = Payload.of_line(batch.take_line())
         records = payload.records
@@ -102,21 +102,27 @@ class Scrutiny:
                 part = Payload(records[begin:end], payload.size_bytes)
                 delivery = Delivery(self._done, positions[end - 1], step.take, alone=step.take == 1)
                 self._lone = part if delivery.alone else None
-                checkpointer.delivering(delivery.last)
-                await self._hand_over(Batch(part, behind_ms), delivery, dialogue)
+                await self._hand_over(Batch(part, behind_ms), delivery, dialogue, checkpointer)
             else:
                 # All before it is done, and it has been dealt with: a checkpoint of everything covers it.
                 self._done = positions[end - 1]
                 checkpointer.delivering(self._done)
             begin = end
 
-    async def _hand_over(self, batch: Batch, delivery: Delivery, dialogue: Dialogue) -> None:
+    async def _hand_over(
+        self, batch: Batch, delivery: Delivery, dialogue: Dialogue, checkpointer: Checkpointer
+    ) -> None:
         if dialogue.silent:
             raise await dialogue.exited("idle")  # it has not seen these records
-        self._under_way = delivery
+
+        def on_its_way() -> None:  # what fails before says nothing of these records
+            self._under_way = delivery
+            checkpointer.delivering(delivery.last)
+
         progress, data_bytes = self._held.progress, batch.data_bytes
         progress.works("processRecords")
-        await dialogue.deliver(batch)
+        checkpointer.takes_up()
+        await dialogue.deliver(batch, on_its_way=on_its_way)
         progress.done(delivery.last, delivery.count, data_bytes)
         self._under_way = None
         self._state = self._state.delivered(delivery)

@@ -124,15 +124,48 @@ class Reader(Puppet):
         return encode(Status(message.action))
 
 
+class EarlyReader(Reader):
+    """One that answers first and asks for a checkpoint then, as a program with callbacks may."""
+
+    def _answer_to(self, message: DaemonMessage) -> bytes | None:
+        answer = super()._answer_to(message)
+        if isinstance(message, CheckpointAnswer) and self._doing == ProcessRecords.action:
+            return None
+        if isinstance(message, ProcessRecords) and answer is not None:
+            return encode(Status(message.action)) + answer
+        return answer
+
+
+class TalkativeReader(Reader):
+    """One that answers every batch twice, which breaks the protocol after it is done with the records."""
+
+    def _answer_to(self, message: DaemonMessage) -> bytes | None:
+        answer = super()._answer_to(message)
+        if isinstance(message, CheckpointAnswer) and self._doing == ProcessRecords.action:
+            return encode(Status(self._doing)) * 2
+        return answer
+
+
+class LateReader(Reader):
+    """One that hangs once the end of its shard is stored."""
+
+    def _answer_to(self, message: DaemonMessage) -> bytes | None:
+        if isinstance(message, CheckpointAnswer) and self._doing == ShardEnded.action:
+            return None
+        return super()._answer_to(message)
+
+
 class Readers:
     """Port Children.
 
     Attributes:
+        kind: which children it starts.
         seen: the texts of the records that each child was done with.
     """
 
     def __init__(self, ways: Ways) -> None:
         self.ways = ways
+        self.kind = Reader
         self.seen: list[list[str]] = []
 
     async def start(self, shard_id: ShardId, stream: StreamRef | None = None) -> Reader:
@@ -140,7 +173,7 @@ class Readers:
         if not self.ways.starts:
             raise ChildStartFailed("no such program")
         self.seen.append([])
-        return Reader(self.ways, self.seen[-1])
+        return self.kind(self.ways, self.seen[-1])
 
 
 @dataclass
@@ -185,6 +218,15 @@ class Stage:
         """Write one record."""
         text = b64encode(data).decode()
         self.call("PutRecord", StreamName=STREAM, PartitionKey="k\u00fc", Data=text)
+
+    def numbers(self) -> list[str]:
+        """The sequence numbers of all records of the first shard."""
+        shard_id = "shardId-000000000000"
+        place = {"StreamName": STREAM, "ShardId": shard_id, "ShardIteratorType": "TRIM_HORIZON"}
+        iterator = self.call("GetShardIterator", **place)["ShardIterator"]
+        return [
+            record["SequenceNumber"] for record in self.call("GetRecords", ShardIterator=iterator)["Records"]
+        ]
 
     @property
     def seen(self) -> list[str]:

@@ -8,8 +8,9 @@ import anyio
 import pytest
 
 from kcl_daemon.config.failure_settings import ChildFailurePolicy, FailureSettings
+from kcl_daemon.config.settings import ChildSettings
 from kcl_daemon.errors import ChildExited
-from tests.unit.consumer.poison_stage import DEAD, Stage, Ways, perform, until
+from tests.unit.consumer.poison_stage import DEAD, STREAM, LateReader, Stage, Ways, perform, until
 
 RELEASING = FailureSettings(failures_most=4, degraded_ms=120_000)
 
@@ -116,3 +117,22 @@ def test_with_exit_the_daemon_stops_in_order_and_says_why() -> None:
     assert caught.group_contains(ChildExited, match="exit code 3 during processRecords")
     assert len(stage.told("child_failed")) == 1
     assert "leaseOwner" not in stage.row
+
+
+def test_a_child_that_hangs_after_the_end_of_its_shard_is_stored_is_not_replaced() -> None:
+    stage = Stage(failures=FailureSettings())
+    stage.children.kind = LateReader
+
+    async def scene() -> None:
+        stage.put(["one"])
+        await until(lambda: stage.seen == ["one"])
+        stage.call(
+            "SplitShard", StreamName=STREAM, ShardToSplit="shardId-000000000000", NewStartingHashKey="7"
+        )
+        await until(lambda: bool(stage.told("child_stuck")))
+        await anyio.sleep(120)
+
+    perform(stage, scene, child=ChildSettings(("child",), stuck_timeout_ms=30_000))
+    assert len(stage.told("shard_finished")) == 1
+    assert len(stage.told("child_started")) == 3  # one for each shard
+    assert stage.told("consumer_crashed") == []

@@ -9,7 +9,17 @@ import pytest
 
 from kcl_daemon.config.failure_settings import FailureSettings
 from kcl_daemon.config.settings import ChildSettings
-from tests.unit.consumer.poison_stage import DEAD, POISON, SKIP, Stage, Ways, perform, until
+from tests.unit.consumer.poison_stage import (
+    DEAD,
+    POISON,
+    SKIP,
+    EarlyReader,
+    Stage,
+    TalkativeReader,
+    Ways,
+    perform,
+    until,
+)
 from tests.unit.retrieval.aggregates import aggregate
 
 GOOD = [f"record {number}" for number in range(300)]
@@ -157,6 +167,39 @@ def test_a_child_that_fails_at_a_refused_checkpoint_says_nothing_of_its_records(
     assert len(stage.told("checkpoint_refused")) == 12
     assert stage.set_aside == []
     assert stage.told("poison_record_search") == []
+
+
+def test_a_child_that_breaks_the_protocol_between_two_batches_says_nothing_of_the_next_ones_records() -> None:
+    stage = Stage(failures=replace(SKIP, failures_most=0))
+    stage.children.kind = TalkativeReader
+
+    async def scene() -> None:
+        for number in range(6):
+            stage.put([f"record {number}"])
+            await until(lambda: len(stage.seen) > number)  # noqa: B023 - it is over before the next
+
+    perform(stage, scene)
+    assert stage.seen == [f"record {number}" for number in range(6)]
+    assert "before it was given processRecords" in stage.told("child_failed")[0]["error"]
+    assert stage.told("poison_record_search") == stage.told("record_skipped") == []
+
+
+def test_a_child_that_fails_at_a_checkpoint_refused_between_two_batches_says_nothing_of_the_records() -> None:
+    stage = Stage(failures=replace(DEAD, failures_most=0))
+    stage.children.kind = EarlyReader
+
+    async def scene() -> None:
+        stage.put(["fine"])
+        await until(lambda: stage.seen == ["fine"])
+        stage.leases.refuses = True
+        stage.put(["fine too"])
+        await until(lambda: len(stage.told("child_failed")) == 1)
+        stage.leases.refuses = False
+        await until(lambda: stage.seen == ["fine", "fine too"])
+
+    perform(stage, scene)
+    assert len(stage.told("checkpoint_refused")) == 1
+    assert stage.told("poison_record_search") == stage.set_aside == []
 
 
 def test_a_record_at_which_every_child_hangs_is_found_as_well() -> None:
