@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
@@ -172,6 +174,32 @@ async def test_without_a_shell_children_run_unguarded_with_one_warning(
     guard.forget(4_000_000)
     await guard.aclose()
     assert [event for _, event, _ in log.recorded.last] == ["children_not_guarded"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("missing", ["os.pipe", "subprocess.Popen"])
+async def test_where_descriptors_were_short_for_a_moment_the_next_child_brings_a_guard_for_all(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    log = RecordingLog()
+    guard = guard_of(log)
+    first, second = sleeper(), sleeper()
+    before = descriptors_in_use()
+    with monkeypatch.context() as short:
+        short.setattr(f"kcl_daemon.children.guard.{missing}", no_descriptors)
+        guard.watch(first.pid)
+    assert guard.pid is None
+    assert open_descriptors() == before
+    guard.watch(second.pid)
+    assert guard.pid is not None
+    await guard.aclose()
+    assert (first.wait(60), second.wait(60)) == (-signal.SIGKILL, -signal.SIGKILL)
+    assert [event for _, event, _ in log.recorded.last] == ["children_not_guarded"]
+
+
+def no_descriptors(*_: object, **__: object) -> NoReturn:
+    """What the system says to a process that has opened too many files."""
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 @pytest.mark.anyio

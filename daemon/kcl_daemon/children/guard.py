@@ -41,6 +41,8 @@ for group in $groups; do kill -s KILL -- "-$group"; done
 class Guard:
     """The guard of one daemon. Starts with the first child; starts again where somebody has ended it.
 
+    Where it cannot be started each further child is another try: descriptors may be short for a moment only.
+
     Args:
         log: the daemon's.
     """
@@ -50,7 +52,7 @@ class Guard:
         self._groups: set[int] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
-        self._missing = False
+        self._is_told = False  # that it could not be started
 
     @property
     def pid(self) -> int | None:
@@ -78,31 +80,24 @@ class Guard:
             await to_thread.run_sync(process.wait)
 
     def _start(self) -> None:
-        if self._missing:
-            return
-        read_end, write_end = os.pipe()
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - a fixed text, nothing from outside
-                [_SHELL, "-c", _SCRIPT, _NAME],
-                stdin=read_end,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env={"PATH": os.defpath},
-                start_new_session=True,
-            )
+            self._process, self._pipe = _started()
         except OSError as error:
-            os.close(write_end)
-            self._missing = True
-            advice = f"if the daemon is killed, children run on until they see the end of their stdin; is {_SHELL} there?"
-            self._log.warning("children_not_guarded", error=str(error), advice=advice)
+            self._tell_of(error)
             return
-        finally:
-            os.close(read_end)
-        os.set_blocking(write_end, False)
-        self._pipe = write_end
+        self._is_told = False
         for group in sorted(self._groups):
             self._tell(f"+ {group}\n")
+
+    def _tell_of(self, error: OSError) -> None:
+        """Once, until there is a guard again."""
+        if not self._is_told:
+            self._is_told = True
+            advice = (
+                f"if the daemon is killed, children run on until they see the end of their stdin; is {_SHELL} there, and are "
+                "there open files to spare? It is tried again with the next child"
+            )
+            self._log.warning("children_not_guarded", error=str(error), advice=advice)
 
     def _tell(self, line: str) -> None:
         if self._process is None:
@@ -123,3 +118,25 @@ class Guard:
             os.close(self._pipe)
             self._pipe = -1
         return process
+
+
+def _started() -> tuple[subprocess.Popen[bytes], int]:
+    """The shell, and the end of its pipe that is ours; OSError, with nothing left behind, where it cannot be started."""
+    read_end, write_end = os.pipe()
+    try:
+        process = subprocess.Popen(  # noqa: S603 - a fixed text, nothing from outside
+            [_SHELL, "-c", _SCRIPT, _NAME],
+            stdin=read_end,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={"PATH": os.defpath},
+            start_new_session=True,
+        )
+    except OSError:
+        os.close(write_end)
+        raise
+    finally:
+        os.close(read_end)
+    os.set_blocking(write_end, False)
+    return process, write_end
