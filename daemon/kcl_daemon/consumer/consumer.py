@@ -40,6 +40,10 @@ class Consumer:
         """Finish what is under way, let the child checkpoint, release the lease. Idempotent."""
         self._interrupts.raise_to(Call.STOP)
 
+    async def until_called(self) -> None:
+        """Wait until there is a reason to end: a stop, a hand-off, or the loss of the lease."""
+        await self._interrupts.until_called()
+
     def _lease_changed(self) -> None:
         self._interrupts.raise_to(Call.STOP if self._held.lost is None else Call.LEASE_LOST)
 

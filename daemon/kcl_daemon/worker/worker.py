@@ -28,7 +28,9 @@ from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.metrics.kcl import INITIALIZE
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.ports_metrics import NO_METERS, Meters
+from kcl_daemon.progress.cause import Cause
 from kcl_daemon.progress.watchdog import Watchdog
+from kcl_daemon.worker.crashes import Crashes
 
 # What does not answer at the start is asked again for this long (KCL: maxInitializationAttempts).
 _START_ATTEMPTS: Final = 20
@@ -84,6 +86,7 @@ class Worker:
         self._log = log
         self._start_pause_s = start_pause_s
         self.started = anyio.Event()
+        self._crashes = Crashes(clock)
         self._stop = anyio.Event()
         self._fatal: ChildError | None = None
         self._consumers: dict[LeaseKey, _Running] = {}
@@ -204,16 +207,31 @@ class Worker:
             await running.consumer.run()
         except Exception:  # noqa: BLE001
             # A fault of ours in one shard must not end the others; the lease is given up so that another may try.
-            self._log.error(
-                "consumer_crashed", shard_id=held.lease.shard_id, exc_info=True, advice="please report this"
-            )
-            await self.loops.keeper.give_up(held)
+            await self._crashed(held, running)
         finally:
             self.loops.watchdog.board.take_down(held)
             running.done.set()
             if self._consumers.get(held.key) is running:
                 del self._consumers[held.key]
             self.loops.discovery.nudge()
+
+    async def _crashed(self, held: HeldLease, running: _Running) -> None:
+        """Give the lease up, after a rest that a stop, a hand-off or the loss of the lease ends."""
+        rest_s = self._crashes.rest_s(held.key)
+        self._log.error(
+            "consumer_crashed",
+            shard_id=held.lease.shard_id,
+            exc_info=True,
+            rests_s=rest_s,
+            advice="please report this",
+        )
+        held.progress.waits(
+            Cause.LEASE, "its consumer crashed, a fault of the daemon; it is given up after a rest"
+        )
+        with self._clock.move_on_after(rest_s):
+            await running.consumer.until_called()
+        if held.lost is None:
+            await self.loops.keeper.give_up(held)
 
     async def _drain(self, loops: Loops) -> None:
         """Leave the fleet: first so that nothing new is given to us, then shard by shard."""
