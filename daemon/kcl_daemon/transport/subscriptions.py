@@ -10,8 +10,6 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, Protocol
 
-from anyio import Semaphore
-
 from kcl_daemon.aws.codes import service_error
 from kcl_daemon.errors import AwsError, StreamNotFound, SubscriptionTaken, Unavailable
 from kcl_daemon.leases.lease import ShardId
@@ -24,8 +22,6 @@ from kcl_daemon.transport.refusals import Refusal
 
 # Something comes every five seconds or so, were it only an event without records.
 _SILENCE_S: Final = 30.0
-# Pieces, and the events in them, that are worked on in one turn of the loop: it has other things to do.
-_AT_ONCE: Final = 4
 _IN_USE: Final = "ResourceInUseException"
 
 
@@ -46,12 +42,10 @@ class StreamedSubscription:
 
     Args:
         stream: the answer.
-        turns: shared by all subscriptions; whoever has read a piece waits for one before making sense of it.
     """
 
-    def __init__(self, stream: Stream, turns: Semaphore) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._pieces = stream.pieces
-        self._turns = turns
         self._reader = FrameReader()
         self._messages: deque[Event | Failure] = deque()
 
@@ -75,8 +69,7 @@ class StreamedSubscription:
             if piece is None:
                 self._reader.close()
                 return False
-            async with self._turns:
-                self._messages.extend(self._reader.feed(piece))
+            self._messages.extend(self._reader.feed(piece))
         except MalformedFrame as broken:
             raise Unavailable(str(broken), operation=OPERATION) from broken
         return True
@@ -93,7 +86,6 @@ class StreamedFanOut:
     def __init__(self, caller: Caller, consumers: Consumers) -> None:
         self._caller = caller
         self._consumers = consumers
-        self._turns = Semaphore(_AT_ONCE, fast_acquire=True)
 
     async def describe_consumer(self, consumer: ConsumerName | str) -> Consumer | None:
         """As the port says."""
@@ -128,7 +120,7 @@ class StreamedFanOut:
                 if isinstance(cause, Refusal) and cause.code == _IN_USE:
                     raise SubscriptionTaken(str(error)) from error
                 raise
-            yield StreamedSubscription(answer, self._turns)
+            yield StreamedSubscription(answer)
 
 
 def _error(code: str, message: str) -> AwsError:
