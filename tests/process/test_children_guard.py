@@ -191,7 +191,6 @@ async def test_where_descriptors_were_short_for_a_moment_the_next_child_brings_a
     assert guard.pid is None
     assert open_descriptors() == before
     guard.watch(second.pid)
-    assert guard.pid is not None
     await guard.aclose()
     assert (first.wait(60), second.wait(60)) == (-signal.SIGKILL, -signal.SIGKILL)
     assert [event for _, event, _ in log.recorded.last] == ["children_not_guarded"]
