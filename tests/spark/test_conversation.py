@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from kcl_spark.conversation import Conversation, Pace
-from kcl_spark.positions import Position
+from kcl_spark.conversation import Conversation, Pace, ShardState
+from kcl_spark.positions import START, Position
 from kcl_spark.progress import Progress
 from kcl_spark.querylog import QueryLog
 from kcl_spark.refused import Refused
 from kcl_spark.spool import Spool
 from kcl_spark.stores import FolderStore
+from kcl_spark.watch import CaughtUp
 from kcl_spark.wire import RelayGone
-from tests.spark.parts import SHARD, at, message, no_tell, plan, positions, record
+from tests.spark.parts import OTHER, SHARD, at, message, no_tell, plan, positions, record
 
 ANY_TIME = Pace(checkpoint_s=0, drain_s=5)
 
@@ -34,6 +35,8 @@ class World:
         self.said: list[dict[str, Any]] = []
         self.answers: list[str | None] = []
         self.stopped = False
+        self.patience: int | None = None
+        """Looks at whether the engine stops, until it does; None: for ever."""
         self._pending: list[bytes] = []
 
     def commit(self, number: int, query: str = "q") -> None:
@@ -65,11 +68,16 @@ class World:
             progress=self.progress,
             pace=pace,
             admit=admit,
-            stopping=lambda: self.stopped,
+            stopping=self._stops,
             tell=no_tell,
         )
         conversation.run()
         return conversation
+
+    def _stops(self) -> bool:
+        if self.patience is not None:
+            self.patience -= 1
+        return self.stopped or self.patience == 0
 
     def _lines(self, script: tuple[bytes | Callable[[], None], ...]) -> Iterator[bytes]:
         for step in script:
@@ -186,6 +194,41 @@ def test_the_end_of_a_shard_waits(tmp_path: Path) -> None:
         world.converse(initialize(), records(0, 9), stop, message("shardEnded"))
     assert world.checkpoints == []
     assert [each["action"] for each in world.said] == ["status", "status"]
+
+
+def test_a_quiet_shard_that_came_from_elsewhere_ends_where_its_checkpoint_is(tmp_path: Path) -> None:
+    """Its books are empty here: another host has done what the checkpoint covers, and nothing came since."""
+    world = World(tmp_path)
+    plan(tmp_path / "q", 0, {OTHER: at(77)}, committed=True)
+    world.progress.look()
+    world.patience = 3
+    conversation = world.converse(initialize("500"), EMPTY, message("shardEnded"))
+    assert world.checkpoints == [None]
+    assert conversation.state.ended
+
+
+def test_a_shard_that_came_from_elsewhere_ends_when_what_came_here_is_committed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.patience = 3
+    with pytest.raises(RelayGone):
+        world.converse(initialize("500"), records(501, 509), message("shardEnded"))
+    assert world.checkpoints == []
+
+
+def test_a_quiet_shard_that_came_from_elsewhere_is_given_up_at_once(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.patience = 3
+    world.converse(initialize("500"), EMPTY, message("shutdownRequested"), pace=Pace(3600, 3600))
+    assert world.said[-1]["responseFor"] == "shutdownRequested"
+
+
+def test_all_is_read_where_a_shard_has_nothing_behind_its_checkpoint() -> None:
+    state = ShardState(SHARD, behind_ms=0, checkpoint=at(500))
+    mark = at(500)
+    caught_up = CaughtUp(lambda: [state], lambda _: START, lambda _: mark)
+    assert [caught_up.is_so(now_s) for now_s in (0, 4, 6)] == [False, False, True]
+    mark = at(501)
+    assert not caught_up.is_so(7)
 
 
 def test_a_throttled_last_checkpoint_is_tried_again(tmp_path: Path) -> None:

@@ -218,8 +218,8 @@ class Conversation:
         self._spool.flush(shard_id)
         mark = self._spool.mark(shard_id)
         asked_s = reported_s = monotonic_s()
-        while self._progress.committed(shard_id) < mark:
-            self._wait(lambda: self._progress.committed(shard_id) >= mark)
+        while self._done() < mark:
+            self._wait(lambda: self._done() >= mark)
             if monotonic_s() - reported_s >= _REPORT_S:
                 reported_s = monotonic_s()
                 self._tell(
@@ -227,7 +227,7 @@ class Conversation:
                     "shard_end_waits",
                     shard_id=shard_id,
                     waited_s=round(reported_s - asked_s),
-                    committed=to_text(self._progress.committed(shard_id)),
+                    committed=to_text(self._done()),
                     last=to_text(mark),
                 )
         self._still_mine()
@@ -250,7 +250,7 @@ class Conversation:
         deadline_s = monotonic_s() + self._pace.drain_s
 
         def enough() -> bool:
-            if self._progress.committed(shard_id) >= mark:
+            if self._done() >= mark:
                 return True
             # Two batches: the one under way, and one that was planned after we were asked.
             now = self._progress.batches()
@@ -267,8 +267,16 @@ class Conversation:
             "shard_drained",
             shard_id=shard_id,
             checkpoint=to_text(self.state.checkpoint),
-            left=self._progress.committed(shard_id) < mark,
+            left=self._done() < mark,
         )
+
+    def _done(self) -> Position:
+        """How far the shard is done, here or elsewhere.
+
+        The books of this host know nothing of a shard until a batch has some of it, which a quiet one never gets; what
+        its stored checkpoint covers was committed all the same.
+        """
+        return max(self._progress.committed(self.state.shard_id), self.state.checkpoint)
 
     def _still_mine(self) -> None:
         if not self._spool.holds(self.state.shard_id, self):

@@ -60,4 +60,5 @@ class CaughtUp:
     def _is_done(self, state: ShardState) -> bool:
         if state.ended:
             return True
-        return state.behind_ms == 0 and self._committed(state.shard_id) >= self._mark(state.shard_id)
+        done = max(self._committed(state.shard_id), state.checkpoint)  # as conversations see it
+        return state.behind_ms == 0 and done >= self._mark(state.shard_id)
