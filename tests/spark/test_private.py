@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kcl_spark.positions import START
-from kcl_spark.private import make_folder, write_text
+from kcl_spark.private import make_folder, replace_text, write_text
 from kcl_spark.spool import Spool
 from kcl_spark.state import StateFolder
 from kcl_spark.stores import FolderStore, SharedStore
@@ -78,3 +78,20 @@ def test_a_file_is_written_whole(tmp_path: Path) -> None:
     write_text(path, "a longer text")
     write_text(path, "short")
     assert path.read_text("utf-8") == "short"
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "note"
+    replace_text(path, "the first")
+    (tmp_path / ".note.young").write_text("half of what was written in a cra")
+    replace_text(path, "the second")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        replace_text(path, "the third")
+    assert path.read_text("utf-8") == "the second"
+    assert [each.name for each in tmp_path.iterdir()] == ["note"]

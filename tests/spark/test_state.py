@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from kcl_spark.batches import Batch
 from kcl_spark.jdbc import Upsert, staging_table, statement
 from kcl_spark.options import parse
+from kcl_spark.refused import Refused
 from kcl_spark.state import StateFolder, StateInUse
 
 
@@ -64,6 +66,46 @@ def test_a_jvm_that_outlived_its_engine_is_ended_and_no_other_process(tmp_path: 
         with StateFolder(tmp_path, "app"):
             assert stranger.poll() is None
         stranger.kill()
+
+
+@pytest.mark.parametrize("left", ["", "{", "[]", '{"pid": "x", "started": "1"}', '{"pid": 1}'])
+def test_a_note_of_the_jvm_that_a_crash_has_left_hollow_is_none(left: str, tmp_path: Path) -> None:
+    with StateFolder(tmp_path, "app") as first:
+        pass
+    (tmp_path / "engine.json").write_text(left)
+    with StateFolder(tmp_path, "app") as again:
+        assert again.state_id == first.state_id
+        assert not (tmp_path / "engine.json").exists()
+
+
+def test_nothing_is_left_hollow_when_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
+        patched.setattr(os, "fsync", full)
+        with StateFolder(tmp_path, "app"):
+            pass
+    with StateFolder(tmp_path, "app") as state:
+        assert state.is_new
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="No space"):
+            patched.setattr(os, "fsync", full)
+            state.remember_jvm(os.getpid())
+        assert not (tmp_path / "engine.json").exists()
+
+
+@pytest.mark.parametrize("left", ["", "[]", '{"id": "x"}'])
+def test_state_that_nobody_can_name_is_refused_with_what_to_do(left: str, tmp_path: Path) -> None:
+    with StateFolder(tmp_path, "app"):
+        pass
+    (tmp_path / "state.json").write_text(left)
+    with (
+        pytest.raises(Refused, match=r"state\.json cannot be read.*sparkStateReset"),
+        StateFolder(tmp_path, "app"),
+    ):
+        pass
 
 
 def test_options_that_the_engine_does_not_know_are_an_error() -> None:

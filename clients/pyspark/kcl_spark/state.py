@@ -11,10 +11,11 @@ import os
 import signal
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from kcl_spark.clock import monotonic_s, pause
-from kcl_spark.private import make_folder, write_text
+from kcl_spark.private import make_folder, replace_text
+from kcl_spark.refused import Refused
 
 _PROC: Final = Path("/proc")
 _GONE_TRIES: Final = 200
@@ -55,8 +56,12 @@ class StateFolder:
                 f"another engine runs on {self.path}; one application needs one state folder on each host "
                 "(sparkStateDir), and one daemon"
             )
-        self._end_orphan()
-        self._identify()
+        try:
+            self._end_orphan()
+            self._identify()
+        except BaseException:
+            os.close(self._lock)
+            raise
         return self
 
     def __exit__(
@@ -73,7 +78,7 @@ class StateFolder:
     def remember_jvm(self, pid: int) -> None:
         """Note which JVM is ours, so that the next engine can end it if it outlives us."""
         note = {"pid": pid, "started": _started(pid)}
-        write_text(self.path / "engine.json", json.dumps(note))
+        replace_text(self.path / "engine.json", json.dumps(note))
 
     def _locked(self, lock: int) -> bool:
         deadline_s = monotonic_s() + self._wait_s
@@ -90,31 +95,48 @@ class StateFolder:
     def _identify(self) -> None:
         note = self.path / "state.json"
         if note.exists():
-            told = json.loads(note.read_text())
+            told = _read(note)
+            if told is None or not {"id", "application"} <= told.keys():
+                raise Refused(
+                    f"{note} cannot be read, so that nobody can tell whose state this is. Bring it back from a copy; where "
+                    "there is none, move the folder away and set sparkStateReset=true to begin with new state from the "
+                    "stored checkpoints, with new output paths"
+                )
             if told["application"] != self._application:
                 raise StateInUse(
                     f"{self.path} is the state of the application {told['application']!r}, not of "
                     f"{self._application!r}; give each application a folder of its own (sparkStateDir)"
                 )
-            self.state_id = told["id"]
+            self.state_id = str(told["id"])
             return
         self.is_new = True
         self.state_id = os.urandom(12).hex()
-        write_text(note, json.dumps({"id": self.state_id, "application": self._application}))
+        replace_text(note, json.dumps({"id": self.state_id, "application": self._application}))
 
     def _end_orphan(self) -> None:
-        """A JVM without its engine ends by itself, but it may still be writing."""
+        """A JVM without its engine ends by itself, but it may still be writing.
+
+        A note that cannot be read is none: it must not keep every engine to come from starting.
+        """
         note = self.path / "engine.json"
-        if not note.exists():
-            return
-        told = json.loads(note.read_text())
-        pid, started = int(told["pid"]), told["started"]
-        for _ in range(_GONE_TRIES):
-            if started is None or _started(pid) != started:
-                break
-            os.kill(pid, signal.SIGKILL)
-            pause(0.05)
-        note.unlink()
+        told = _read(note) or {}
+        pid, started = told.get("pid"), told.get("started")
+        if isinstance(pid, int) and started is not None:
+            for _ in range(_GONE_TRIES):
+                if _started(pid) != started:
+                    break
+                os.kill(pid, signal.SIGKILL)
+                pause(0.05)
+        note.unlink(missing_ok=True)
+
+
+def _read(note: Path) -> dict[str, Any] | None:
+    """What a note says; None where it is missing, or not what we write: a full disk leaves it empty."""
+    try:
+        told = json.loads(note.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return told if isinstance(told, dict) else None
 
 
 def _started(pid: int) -> str | None:
