@@ -70,8 +70,8 @@ def uplink_options(folder: Path, port: int) -> UplinkOptions:
 
 
 @contextmanager
-def uplink(given: UplinkOptions) -> Generator[tuple[Uplink, threading.Thread]]:
-    made = Uplink(given, no_tell)
+def uplink(given: UplinkOptions, told: Told | None = None) -> Generator[tuple[Uplink, threading.Thread]]:
+    made = Uplink(given, told or no_tell)
     running = threading.Thread(target=_run_quietly, args=(made,))
     running.start()
     try:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from kcl_spark.accepting import accept
 from kcl_spark.control import Tell
 from kcl_spark.greeting import PATIENCE_S, read_line, read_token, write_line
 from kcl_spark.options import EngineOptions
@@ -62,19 +63,10 @@ class Gate:
         self._socket.close()
 
     def _accept(self) -> None:
-        while not self._closed:
-            try:
-                plain, peer = self._socket.accept()
-            except OSError as error:
-                if not self._closed:
-                    self._tell("warning", "gate_accept_failed", error=str(error))
-                    threading.Event().wait(1)  # out of descriptors, most likely
-                continue
-            threading.Thread(
-                target=self._admit, args=(plain, str(peer[0])), name="kcl-shard", daemon=True
-            ).start()
+        accept(self._socket, self._admit, is_closed=lambda: self._closed, tell=self._tell)
 
-    def _admit(self, plain: socket.socket, peer: str) -> None:
+    def _admit(self, plain: socket.socket, address: tuple[Any, ...]) -> None:
+        peer = str(address[0])
         try:
             plain.settimeout(PATIENCE_S)
             keep_alive(plain)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from kcl_spark.accepting import accept
 from kcl_spark.control import Tell
 from kcl_spark.conversation import Conversation, ShardState
 from kcl_spark.wire import RelayGone, Wire, shut
@@ -97,11 +98,9 @@ class Listener:
                         self._ended[conversation.state.shard_id] = conversation.state
 
     def _accept(self) -> None:
-        while not self._closed:
-            try:
-                relay, _ = self._socket.accept()
-            except OSError as error:
-                if not self._closed:
-                    self._failed(error)
-                return
-            threading.Thread(target=self.serve, args=(relay,), name="kcl-shard", daemon=True).start()
+        accept(
+            self._socket,
+            lambda relay, _who: self.serve(relay),
+            is_closed=lambda: self._closed,
+            tell=self._tell,
+        )

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from kcl_spark.accepting import accept
 from kcl_spark.clock import monotonic_s
 from kcl_spark.control import Tell, take_over_stdout
 from kcl_spark.greeting import PATIENCE_S, read_line, read_token, write_line
@@ -96,7 +97,7 @@ class Uplink:
             young.chmod(0o600)
             listening.listen(_BACKLOG)
             young.rename(path)
-            threading.Thread(target=self._accept, args=(listening,), daemon=True).start()
+            threading.Thread(target=self._accept, args=(listening,), name="kcl-accept", daemon=True).start()
             self._tell("info", "engine_ready", engine=self._options.engine)
             self.stopped.wait()
             path.unlink(missing_ok=True)
@@ -105,12 +106,12 @@ class Uplink:
             raise self.refusal
 
     def _accept(self, listening: socket.socket) -> None:
-        while not self.stopped.is_set():
-            try:
-                relay, _ = listening.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(relay,), daemon=True).start()
+        accept(
+            listening,
+            lambda relay, _who: self._serve(relay),
+            is_closed=self.stopped.is_set,
+            tell=self._tell,
+        )
 
     def _serve(self, relay: socket.socket) -> None:
         with relay:
@@ -173,10 +174,13 @@ def pump(relay: socket.socket, engine: ssl.SSLSocket) -> None:
 
     A daemon closes when nothing is left to be said, so that there is no need for half a connection, which TLS lacks.
     """
+    poll = select.poll()  # not select(), which knows no descriptors above 1,023
+    for each in (relay, engine):
+        poll.register(each, select.POLLIN)
     while True:
-        ready = [engine] if engine.pending() else select.select([relay, engine], [], [])[0]
+        ready = {engine.fileno()} if engine.pending() else {descriptor for descriptor, _ in poll.poll()}
         for each, other in ((engine, relay), (relay, engine)):
-            if each in ready:
+            if each.fileno() in ready:
                 piece = each.recv(_CHUNK_BYTES)
                 if not piece:
                     return
