@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -197,6 +198,70 @@ async def test_an_engine_that_dies_is_started_again(tmp_path: Path) -> None:
     await each.run()
     assert [each["code"] for each in told(log, "spark_engine_ended")] == [-9]
     assert len(told(log, "spark_engine_started")) == 2
+
+
+@pytest.mark.parametrize("leaves", ["pass", "os.setsid()"])
+async def test_an_engine_that_died_is_noticed_whoever_holds_its_pipes(leaves: str) -> None:
+    """Such as a worker of Spark, or what the pipeline has started."""
+    log = MemoryLog()
+    dies = f"""
+import os, signal, sys
+sys.stdin.readline()
+print('{{"event": "last"}}', flush=True)
+reading, writing = os.pipe()
+if os.fork() == 0:
+    {leaves}
+    os.write(writing, b"left")
+    sys.stdin.read()
+    os._exit(0)
+os.read(reading, 4)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    each = engine(dies, log)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(each.run)
+            while not told(log, "spark_engine_ended"):
+                await anyio.lowlevel.checkpoint()
+            await each.stop()
+    assert [ended["code"] for ended in told(log, "spark_engine_ended")] == [-9]
+    assert told(log, "last")
+
+
+async def test_a_stop_finds_an_engine_that_is_just_being_started() -> None:
+    log = MemoryLog()
+    each = engine("import sys; sys.stdin.readline(); sys.stdin.read()", log)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(each.run)
+            await anyio.lowlevel.checkpoint()
+            await each.stop()
+    assert len(told(log, "spark_engine_started")) <= 1
+    assert told(log, "spark_engine_ended") == []
+
+
+async def test_an_engine_is_ended_with_the_task_that_listens() -> None:
+    log = MemoryLog()
+    each = engine("import os, sys; print(os.getpid(), file=sys.stderr); sys.stdin.read()", log)
+    async with anyio.create_task_group() as group:
+        group.start_soon(each.run)
+        while not told(log, "spark_output"):
+            await anyio.lowlevel.checkpoint()
+        group.cancel_scope.cancel()
+    pid = int(str(told(log, "spark_output")[0]["line"]))
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_a_line_that_is_no_event_stops_neither_the_engine_nor_the_daemon() -> None:
+    log = MemoryLog()
+    code = (
+        'import sys; sys.stdin.readline(); print(\'{"event": "x", "v": NaN}\'); print(\'x\' * 9_000_000);'
+        f"print({json.dumps({'event': 'still_here'})!r}, flush=True); sys.exit(78)"
+    )
+    await engine(code, log).run()
+    assert [str(each["line"])[:5] for each in told(log, "spark_event_not_read")] == ['{"eve', "xxxxx"]
+    assert len(told(log, "still_here")) == 1
 
 
 async def test_a_stop_before_the_engine_is_ready_waits_for_nothing(tmp_path: Path) -> None:

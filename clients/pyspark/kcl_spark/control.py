@@ -34,7 +34,9 @@ class ControlPipe:
 
     def __call__(self, level: str, event: str, /, **fields: object) -> None:
         """One line; lost where the daemon is gone."""
-        line = json.dumps({"level": level, "event": event, **fields}, default=str).encode() + b"\n"
+        told = json.dumps({"level": level, "event": event, **fields}, default=str, ensure_ascii=False)
+        # A path that is no UTF-8 has lone surrogates, which no parser but Python's takes.
+        line = told.encode(errors="replace") + b"\n"
         with self._lock:
             try:
                 while line:

@@ -53,12 +53,19 @@ class ProcessGroup:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all of the group; no effect once the leader has been reaped."""
+        self._send(os.killpg, number)
+
+    def signal_leader(self, number: signal.Signals) -> None:
+        """The same to the leader alone."""
+        self._send(os.kill, number)
+
+    def _send(self, send: Callable[[int, int], None], number: signal.Signals) -> None:
         if self._status is not None:
             return
         try:
             # Raises where somebody else has reaped it: then the number may be another's by now.
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            os.killpg(self.pid, number)
+            send(self.pid, number)
         except (ChildProcessError, ProcessLookupError):
             return
         except PermissionError:

@@ -22,7 +22,8 @@ from kcl_daemon.errors import ConfigurationError, KclError
 from kcl_daemon.observe.spark_view import SparkView
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.spark.figures import EngineFigures
-from kcl_daemon.spark.process import EngineProcess, Event
+from kcl_daemon.spark.lines import Event
+from kcl_daemon.spark.process import EngineProcess
 from kcl_daemon.spark.wiring import engine_options, uplink_options, with_relays
 
 COMMAND: Final = (sys.executable, "-m", "kcl_spark.engine")
@@ -141,16 +142,15 @@ class Engine:
 
     async def _run_once(self) -> int:
         try:
-            self._process = await EngineProcess.start(
-                self._command, self._options, self._clock, self._environment
-            )
+            process = EngineProcess.start(self._command, self._environment, clock=self._clock, log=self._log)
         except OSError as error:
             self._said = str(error)
             return EXIT_REFUSED
-        log = self._log.bind(engine_pid=self._process.pid)
+        self._process = process
+        log = self._log.bind(engine_pid=process.pid)
         log.info("spark_engine_started")
         try:
-            return await self._process.listen(lambda event: self._heard(event, log), log)
+            return await process.listen(self._options, lambda event: self._heard(event, log), log)
         finally:
             self._process, self._ready = None, False
             self._figures.forget()
@@ -159,9 +159,9 @@ class Engine:
         fields = {name: value for name, value in event.items() if name not in {"level", "event"}}
         name = str(event["event"])
         levels = {"debug": log.debug, "warning": log.warning, "error": log.error}
-        levels.get(str(event["level"]), log.info)(name, **fields)
+        levels.get(str(event.get("level")), log.info)(name, **fields)
         if name in {"engine_refused", "pipeline_failed"}:
-            self._said = str(fields["error"])
+            self._said = str(fields.get("error"))
         elif name == "engine_ready":
             self._ready = True
         elif name == "caught_up":
