@@ -12,6 +12,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from signal import Signals
 
 import anyio
 from anyio import CapacityLimiter, to_thread
@@ -51,15 +52,15 @@ class ProcessGroup:
         """The leader's exit code, negative for a signal; None until it has been reaped."""
         return self._status
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: Signals) -> None:
         """Send a signal to all of the group; no effect once the leader has been reaped."""
         self._send(os.killpg, number)
 
-    def signal_leader(self, number: signal.Signals) -> None:
+    def signal_leader(self, number: Signals) -> None:
         """The same to the leader alone."""
         self._send(os.kill, number)
 
-    def _send(self, send: Callable[[int, int], None], number: signal.Signals) -> None:
+    def _send(self, send: Callable[[int, int], None], number: Signals) -> None:
         if self._status is not None:
             return
         try:
