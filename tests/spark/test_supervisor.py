@@ -14,6 +14,8 @@ import pytest
 from kcl_daemon.config.load import interpret
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError
+from kcl_daemon.metrics import ours
+from kcl_daemon.metrics.events import CountedLog
 from kcl_daemon.spark.supervisor import (
     EXIT_PIPELINE,
     EXIT_REFUSED,
@@ -26,6 +28,7 @@ from kcl_daemon.spark.wiring import engine_options, with_relays
 from kcl_daemon.system import SystemClock
 from kcl_spark.options import parse
 from tests.unit.fakes import MemoryLog
+from tests.unit.metrics.stage import Gathered
 
 FILE = b"""
 applicationName = orders
@@ -158,6 +161,29 @@ async def test_figures_are_there_while_the_engine_runs_and_go_with_it() -> None:
     assert view.ui == "http://127.0.0.1:4040"
     assert [(query.name, query.batch) for query in view.queries] == [("counts", 4)]
     assert each.figures() is None
+
+
+async def test_warnings_of_an_engine_that_runs_already_are_counted(tmp_path: Path) -> None:
+    log, gathered, go = MemoryLog(), Gathered(), tmp_path / "go"
+    line = json.dumps({"level": "warning", "event": "query_failed"})
+    code = f"""
+import os, sys, time
+print("it runs", file=sys.stderr)
+while not os.path.exists({str(go)!r}):
+    time.sleep(0.01)
+print({line!r})
+print("no event")
+sys.exit(78)
+"""
+    each = engine(code, log)
+    async with anyio.create_task_group() as group:
+        group.start_soon(each.run)
+        while not told(log, "spark_output"):
+            await anyio.lowlevel.checkpoint()
+        each.tell_by(CountedLog(log, gathered.meters))
+        go.touch()
+    assert gathered.value(ours.EVENTS, level="warning", event="query_failed") == 1.0
+    assert gathered.value(ours.EVENTS, level="warning", event="spark_event_not_read") == 1.0
 
 
 async def test_figures_that_cannot_be_read_are_a_warning_and_nothing_more() -> None:

@@ -122,6 +122,7 @@ async def _serve(
             real_adapters(mine, log) as adapters,
         ):
             telemetry = telemetry_of(mine, adapters, serves_text=mine.admin.port is not None)
+            engine.tell_by(telemetry.adapters.log)
             assembled = assemble(mine, telemetry.adapters, engine.figures)
             telemetry.snapshot = assembled.snapshots.now
             worker = assembled.worker

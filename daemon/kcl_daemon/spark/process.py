@@ -24,9 +24,6 @@ _EVENTS_BYTES: Final = 64 * 1024
 _OUTPUT_BYTES: Final = 16 * 1024
 # A killed process is gone at once, unless it hangs in the kernel (a dead network file system).
 _KILL_PATIENCE_S: Final = 5.0
-_UNREADABLE: Final = (
-    "the work goes on without it; engine and daemon must be of one version: install both from one package"
-)
 
 
 class EngineProcess:
@@ -69,7 +66,7 @@ class EngineProcess:
         """Process id, and number of its process group."""
         return self._group.pid
 
-    async def listen(self, options: bytes, on_event: Callable[[Event], None], log: Log) -> int:
+    async def listen(self, options: bytes, on_event: Callable[[Event | Unreadable], None], log: Log) -> int:
         """Give it its options and pass on what it says until it ends; the exit code.
 
         Its JVM and its workers are ended with it, also where this is cancelled.
@@ -78,7 +75,7 @@ class EngineProcess:
             async with anyio.create_task_group() as pipes:
                 pipes.start_soon(self._give, options)
                 pipes.start_soon(_pass_on, self._stderr, log)
-                pipes.start_soon(_events, self._stdout, on_event, log)
+                pipes.start_soon(_events, self._stdout, on_event)
                 code = await self._group.reaped()
                 # A process that left the group may hold the other ends open: wait for none of it.
                 self._stdin.close()
@@ -120,14 +117,11 @@ def _taken(pipe: IO[bytes] | None) -> int:
         return os.dup(pipe.fileno())
 
 
-async def _events(pipe: PipeReader, on_event: Callable[[Event], None], log: Log) -> None:
+async def _events(pipe: PipeReader, on_event: Callable[[Event | Unreadable], None]) -> None:
     cutter = EventCutter()
     while piece := await pipe.receive(_EVENTS_BYTES):
         for told in cutter.feed(piece):
-            if isinstance(told, Unreadable):
-                log.warning("spark_event_not_read", error=told.error, line=told.line, advice=_UNREADABLE)
-            else:
-                on_event(told)
+            on_event(told)
 
 
 async def _pass_on(pipe: PipeReader, log: Log) -> None:

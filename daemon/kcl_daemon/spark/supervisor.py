@@ -22,7 +22,7 @@ from kcl_daemon.errors import ConfigurationError, KclError
 from kcl_daemon.observe.spark_view import SparkView
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.spark.figures import EngineFigures
-from kcl_daemon.spark.lines import Event
+from kcl_daemon.spark.lines import Event, Unreadable
 from kcl_daemon.spark.process import EngineProcess
 from kcl_daemon.spark.wiring import engine_options, uplink_options, with_relays
 
@@ -110,6 +110,10 @@ class Engine:
         """How its queries and shards are; None: it does not run, or is not heard of."""
         return self._figures.now()
 
+    def tell_by(self, log: Log) -> None:
+        """Log by this from now on, with an engine that runs already, too: it may be a log that is counted."""
+        self._log = log
+
     def worker_stops(self) -> None:
         """The worker begins to stop: nobody must wait for an engine that is not there yet."""
         if not self._ready:
@@ -150,12 +154,16 @@ class Engine:
         log = self._log.bind(engine_pid=process.pid)
         log.info("spark_engine_started")
         try:
-            return await process.listen(self._options, lambda event: self._heard(event, log), log)
+            return await process.listen(self._options, lambda event: self._heard(event, process.pid), log)
         finally:
             self._process, self._ready = None, False
             self._figures.forget()
 
-    def _heard(self, event: Event, log: Log) -> None:
+    def _heard(self, event: Event | Unreadable, pid: int) -> None:
+        log = self._log.bind(engine_pid=pid)
+        if isinstance(event, Unreadable):
+            log.warning("spark_event_not_read", error=event.error, line=event.line, advice=_ONE_VERSION)
+            return
         fields = {name: value for name, value in event.items() if name not in {"level", "event"}}
         name = str(event["event"])
         levels = {"debug": log.debug, "warning": log.warning, "error": log.error}
@@ -210,6 +218,9 @@ class NoEngine:
     def figures(self) -> SparkView | None:
         """Nothing."""
         return None
+
+    def tell_by(self, log: Log) -> None:
+        """It has nothing to tell."""
 
 
 @asynccontextmanager
