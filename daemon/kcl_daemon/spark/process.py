@@ -76,14 +76,16 @@ class EngineProcess:
                 pipes.start_soon(self._give, options)
                 pipes.start_soon(_pass_on, self._stderr, log)
                 pipes.start_soon(_events, self._stdout, on_event)
-                code = await self._group.reaped()
+                await self._group.reaped()
                 # A process that left the group may hold the other ends open: wait for none of it.
                 self._stdin.close()
                 self._stdout.finish()
                 self._stderr.finish()
         finally:
             await self._end()
-        return code
+        status = self._group.status
+        assert status is not None, "ended without a status"
+        return status
 
     async def stop(self, within_s: float) -> None:
         """SIGTERM, and SIGKILL to all of its group where that takes longer; `listen` goes on meanwhile."""
