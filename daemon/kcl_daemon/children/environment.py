@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kcl_daemon.config.environment import normal
+from kcl_daemon.config.variables import normal
 
 _PREFIX: Final = "AWS_"
 # What tells an SDK where things are and how to ask. All else with the prefix may be, or lead to, a credential: also

@@ -32,7 +32,7 @@ from kcl_daemon.shards.shard import StartAt
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.memory.kinesis import MemoryKinesis
-from tests.unit.coordination import test_assigner as assigning
+from tests.unit.coordination import assigner_stage as assigning
 from tests.unit.coordination import test_discovery as discovering
 from tests.unit.coordination import test_many_streams as streaming
 from tests.unit.coordination import test_table_migrator as moving
