@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.leases.lease import MAX_HASH, HashRange, ShardId
 from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Value, Written
 from kcl_daemon.ports import Fetched, Kinesis, Log, ReadFrom, StreamRef, StreamSummary, Table, TableState
 from kcl_daemon.ports_fan_out import Pushed
 from kcl_daemon.retrieval.payload import Payload
-from kcl_daemon.shards.shard import InitialPosition, Shard
+from kcl_daemon.shards.shard import ChildShard, InitialPosition, Shard
 from kcl_protocol.messages import Record
 from tests.simulator.memory.fan_out import MemoryFanOut, MemorySubscription
 
@@ -254,8 +254,10 @@ def alters_data(fetched: Fetched) -> Fetched:
 
 
 def ends_early(fetched: Fetched) -> Fetched:
-    """Says that the shard has ended as soon as there is nothing more to read."""
-    return fetched if fetched.payload else replace(fetched, next_iterator=None)
+    """Says that the shard has ended as soon as there is nothing more to read, and that a shard which is there is its child."""
+    first, last = ShardId("shardId-000000000000"), ShardId("shardId-000000000003")
+    child = ChildShard(last, frozenset({first}), HashRange(0, MAX_HASH))
+    return fetched if fetched.payload else replace(fetched, next_iterator=None, child_shards=(child,))
 
 
 def gives_nothing(fetched: Fetched) -> Fetched:
