@@ -116,6 +116,10 @@ class Canned(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_paused = False
+        # Not at once: a write that fails in here is an error twice to asyncio (3.11), which then tells of it.
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
         if self._http2 is not None:
             self._http2.push(self._must_wait)
         elif self._pushes:
