@@ -16,7 +16,7 @@ from kcl_daemon.coordination.nudge import Nudge
 from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.errors import AwsError, TableNotFound
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.row import KEY, OWNER, MalformedRowError, is_lease_row, lease_from_row
+from kcl_daemon.leases.row import KEY, OWNER, MalformedRowError, is_lease_row, lease_from_row, release
 from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Clock, Log, Table
 from kcl_daemon.ports_metrics import NO_METERS, Meters
@@ -181,6 +181,33 @@ class Discovery:
             self._handovers.expect(key)
             return False
         return True
+
+    async def give_back(self) -> None:
+        """At the end: give up what was given to us and not found in time, so that nobody waits for it to expire.
+
+        Never raises for AWS; a few seconds at most.
+        """
+        with self._clock.move_on_after(self._timings.call_s):
+            try:
+                for key in sorted(await self._table.owned_keys(self._me)):
+                    if not self._keeper.holds(LeaseKey(key)):
+                        await self._give_back(LeaseKey(key))
+            except AwsError as error:
+                self._log.warning("lease_discovery_failed", error=str(error))
+
+    async def _give_back(self, key: LeaseKey) -> None:
+        row = await self._table.get(key)
+        if row is None or not is_lease_row(row):
+            return
+        try:
+            lease = lease_from_row(row)
+        except MalformedRowError:
+            return
+        if lease.is_finished or lease.lease_owner != self._me or lease.checkpoint_owner is not None:
+            return
+        written = await self._table.update(release(lease))
+        if written.applied:
+            self._log.info("lease_released", lease_key=key, to=None)
 
     def take_assigned(self, lease: Lease, moved_s: float) -> None:
         """Hold a lease that this worker, as leader, has just assigned; nothing where it went to another.

@@ -250,6 +250,7 @@ class Worker:
             with self._clock.move_on_after(_LEAVE_FIRST_S):
                 await gone.wait()
             if gone.is_set() and loops.switchboard.assigns:
+                leaving.start_soon(loops.discovery.give_back)
                 await loops.farewell.announce()
             for running in list(self._consumers.values()):
                 running.consumer.request_stop()

@@ -226,3 +226,47 @@ def test_news_and_what_the_leader_has_read_tell_of_it_at_once() -> None:
 
     play(news)
     play(offer)
+
+
+def test_what_was_given_to_us_and_never_found_is_given_back_at_the_end() -> None:
+    async def scene(stage: Stage) -> None:
+        lease = await stage.has_lease()
+        await stage.discovery.give_back()
+        row = await stage.table.get(KEY)
+        assert row is not None
+        assert "leaseOwner" not in row
+        assert row["leaseCounter"] == lease.lease_counter + 1
+
+    play(scene)
+
+
+def test_what_is_held_on_its_way_or_finished_is_not_given_back() -> None:
+    async def held(stage: Stage) -> None:
+        await stage.has_lease()
+        await stage.discovery.look()
+        assert stage.keeper.holds(KEY)
+
+    async def on_its_way(stage: Stage) -> None:
+        await stage.has_lease(old_owner=OTHER)
+
+    async def finished(stage: Stage) -> None:
+        await stage.has_lease(finished=True)
+
+    for prepare in (held, on_its_way, finished):
+
+        async def scene(stage: Stage, prepare: Callable[[Stage], Awaitable[None]] = prepare) -> None:
+            await prepare(stage)
+            before = await stage.table.get(KEY)
+            await stage.discovery.give_back()
+            assert await stage.table.get(KEY) == before
+
+        play(scene)
+
+
+def test_a_table_that_does_not_answer_holds_up_no_end() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.has_lease()
+        stage.table.has_no_index = True
+        await stage.discovery.give_back()
+
+    play(scene)
