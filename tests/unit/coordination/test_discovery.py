@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import anyio
+import pytest
 
 from kcl_daemon.config.settings import LeaseSettings
 from kcl_daemon.coordination.bulletin import Bulletin
@@ -30,6 +31,7 @@ class Stage:
 
     def __init__(self) -> None:
         clock, log, periods = LoopClock(), MemoryLog(), timings(LeaseSettings())
+        self.log = log
         self.table = CountingTable()
         self.found: list[tuple[float, LeaseKey]] = []
         self.keeper = LeaseKeeper(table=self.table, worker_id=ME, clock=clock, timings=periods, log=log)
@@ -68,10 +70,12 @@ class CountingTable(TroubledTable):
     def __init__(self) -> None:
         super().__init__()
         self.queries = 0
-        self.has_no_index = False
+        self.has_no_index = self.hangs = False
 
     async def owned_keys(self, owner: str) -> list[str]:
         self.queries += 1
+        if self.hangs:
+            await anyio.sleep_forever()
         if self.has_no_index:
             raise TableNotFound("no index", operation="Query")
         return await super().owned_keys(owner)
@@ -263,10 +267,16 @@ def test_what_is_held_on_its_way_or_finished_is_not_given_back() -> None:
         play(scene)
 
 
-def test_a_table_that_does_not_answer_holds_up_no_end() -> None:
+@pytest.mark.parametrize("hangs", [True, False])
+def test_an_index_that_does_not_answer_holds_up_no_end(hangs: bool) -> None:
     async def scene(stage: Stage) -> None:
         await stage.has_lease()
-        stage.table.has_no_index = True
+        before = await stage.table.get(KEY)
+        stage.table.hangs, stage.table.has_no_index = hangs, not hangs
+        began_s = anyio.current_time()
         await stage.discovery.give_back()
+        assert anyio.current_time() - began_s <= timings(LeaseSettings()).call_s
+        assert await stage.table.get(KEY) == before
+        assert stage.log.events("warning") == ([] if hangs else ["lease_discovery_failed"])
 
     play(scene)

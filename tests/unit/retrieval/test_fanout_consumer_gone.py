@@ -7,17 +7,24 @@ from dataclasses import replace
 import anyio
 
 from kcl_daemon.config.fan_out_settings import FanOutSettings
+from kcl_daemon.retrieval.reader import Reader
 from kcl_local.kinesis.options import DEFAULTS, FanOut
 from tests.unit.retrieval.fanout_stage import CONSUMER, STREAM, FanOutStage, Start, play, texts
 
 
+async def reading(stage: FanOutStage, start: Start) -> Reader:
+    """One that has read its first record, and whose subscription the service protects no more."""
+    stage.put("a")
+    reader = stage.reader()
+    start(reader)
+    assert await texts(reader, 1) == ["a"]
+    await anyio.sleep(10.0)
+    return reader
+
+
 def test_a_consumer_that_is_deregistered_is_registered_again() -> None:
     async def scene(stage: FanOutStage, start: Start) -> None:
-        stage.put("a")
-        reader = stage.reader()
-        start(reader)
-        assert await texts(reader, 1) == ["a"]
-        await anyio.sleep(10.0)
+        reader = await reading(stage, start)
         stage.model.handle("DeregisterStreamConsumer", CONSUMER)
         stage.put("b")
         assert await texts(reader, 1) == ["b"]
@@ -31,11 +38,7 @@ def test_a_shard_whose_consumer_another_shard_has_registered_anew_goes_on() -> N
     """Its own subscription was the old one's, so that what is not found says nothing of the shard."""
 
     async def scene(stage: FanOutStage, start: Start) -> None:
-        stage.put("a")
-        reader = stage.reader()
-        start(reader)
-        assert await texts(reader, 1) == ["a"]
-        await anyio.sleep(10.0)
+        reader = await reading(stage, start)
         stage.put("b")
         await anyio.sleep(1.0)  # before the child, which is busy
         stage.model.handle("DeregisterStreamConsumer", CONSUMER)
@@ -52,11 +55,7 @@ def test_a_shard_whose_consumer_another_shard_has_registered_anew_goes_on() -> N
 
 def test_a_consumer_that_is_being_deleted_ends_no_shard() -> None:
     async def scene(stage: FanOutStage, start: Start) -> None:
-        stage.put("a")
-        reader = stage.reader()
-        start(reader)
-        assert await texts(reader, 1) == ["a"]
-        await anyio.sleep(10.0)
+        reader = await reading(stage, start)
         stage.model.handle("DeregisterStreamConsumer", CONSUMER)
         stage.put("b")
         assert await texts(reader, 1) == ["b"]
