@@ -27,6 +27,7 @@ from kcl_daemon.coordination.malformed import MalformedRows
 from kcl_daemon.coordination.many_syncer import ManySyncer
 from kcl_daemon.coordination.nudge import Signal
 from kcl_daemon.coordination.overview import Overview
+from kcl_daemon.coordination.own_cleaner import OwnCleaner
 from kcl_daemon.coordination.shuffle import ShuffleLeader
 from kcl_daemon.coordination.strategies import strategies
 from kcl_daemon.coordination.streams import refuse_other_kind
@@ -38,7 +39,7 @@ from kcl_daemon.coordination.taker import Taker
 from kcl_daemon.coordination.timings import timings
 from kcl_daemon.coordination.upgrader import Upgrader
 from kcl_daemon.leases.client_version import ClientVersion, ClientVersionConfig
-from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.lease import LeaseKey, WorkerId
 from kcl_daemon.ports import (
     Log,
 )
@@ -182,9 +183,27 @@ def _loops(common: Common) -> tuple[Loops, Callable[[], None]]:
         farewell=_farewell(common, keeper, overview, elector),
         overview=overview,
         watchdog=watchdog,
+        own_cleaner=_own_cleaner(common, discovery, Watched(keeper, elector, shuffle, versions)),
         gauges=_gauges(common, Watched(keeper, elector, shuffle, versions)),
     )
     return loops, nudge
+
+
+def _own_cleaner(common: Common, discovery: Discovery, watched: Watched) -> OwnCleaner:
+    def finished() -> set[LeaseKey]:
+        """What was given to us, and what we took where each worker helps itself."""
+        held = watched.keeper.held.values()
+        return {*discovery.finished, *(each.key for each in held if each.lease.is_finished)}
+
+    return OwnCleaner(
+        table=common.adapters.tables.leases,
+        worker_id=common.me,
+        finished=finished,
+        leading=lambda: watched.elector.is_leader or watched.shuffle.leads,
+        settings=common.settings.shards,
+        clock=common.adapters.clock,
+        log=common.log,
+    )
 
 
 def _gauges(common: Common, watched: Watched) -> Gauges:

@@ -21,7 +21,7 @@ from tests.simulator.chance import Chance
 from tests.simulator.java_auditor import without_lease
 from tests.simulator.java_decider import Decision, Snapshot
 from tests.simulator.network import Trouble
-from tests.simulator.plan import Happening, Kill, Kind, Pause, Plan, Planned, Start, Stop, Who
+from tests.simulator.plan import Happening, Kill, Kind, Pause, Plan, Planned, Split, Start, Stop, Who
 from tests.simulator.runner import Outcome, run_plan
 from tests.simulator.sabotage import TableWrapper
 from tests.simulator.scenarios import draw_plan
@@ -91,6 +91,22 @@ def test_both_kinds_lead_and_take_over_from_each_other() -> None:
     terms = [[name.split("-")[0] for name in run.leaders] for run in runs]
     successions = {turn for kinds in terms for turn in pairwise(kinds)}
     assert {("java", "worker"), ("worker", "java")} <= successions
+
+
+@pytest.mark.parametrize("seed", [2, 6, 8])
+def test_finished_leases_that_a_java_leader_gives_to_ours_are_deleted(seed: int) -> None:
+    lines: list[str] = []
+    starts = (Planned(0.0, JAVA), Planned(_JOINS_S, OURS), Planned(_JOINS_S + 1, OURS))
+    splits = (Planned(200.0 + 20 * rank, Split(rank)) for rank in range(3))
+    busy = replace(plan(*starts, *splits), records_per_s=20.0, skew=1.0, ends_at_s=720.0)
+    found = run_plan(busy, scenario="java", seed=seed, write=lines.append)
+    assert (found.violation, found.leaders) == (None, ("java-1",))
+    written = [line.split() for line in lines if "row_written" in line and " application shardId" in line]
+    finished = {words[4] for words in written if "checkpoint=SHARD_END" in words}
+    deleted_by = {words[4]: words[1].split("-")[0] for words in written if words[5] == "deleted"}
+    assert len(finished) == 3
+    assert finished == deleted_by.keys()
+    assert "worker" in deleted_by.values()
 
 
 @pytest.mark.parametrize("first", [JAVA, OURS])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from math import inf
 from typing import Final
 
@@ -61,6 +61,11 @@ class Discovery:
         self._nudge = Nudge(clock)
         self._finished: dict[LeaseKey, float] = {}
         self._scanned_s: float | None = None
+
+    @property
+    def finished(self) -> Collection[LeaseKey]:
+        """Finished leases that bear our name, as the last looks saw them; they are not held."""
+        return self._finished.keys()
 
     def nudge(self) -> None:
         """Look now."""

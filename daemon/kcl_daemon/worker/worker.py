@@ -17,6 +17,7 @@ from kcl_daemon.coordination.farewell import Farewell
 from kcl_daemon.coordination.gauges import Gauges
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
 from kcl_daemon.coordination.overview import Overview
+from kcl_daemon.coordination.own_cleaner import OwnCleaner
 from kcl_daemon.coordination.reporter import Reporter
 from kcl_daemon.coordination.streams import Streams
 from kcl_daemon.coordination.switchboard import Switchboard
@@ -52,6 +53,7 @@ class Loops:
     overview: Overview
     watchdog: Watchdog
     gauges: Gauges
+    own_cleaner: OwnCleaner
 
 
 @dataclass(eq=False, slots=True)
@@ -144,6 +146,7 @@ class Worker:
                 coordination.start_soon(self._tables.complete_recovery)
                 coordination.start_soon(loops.switchboard.run)
                 coordination.start_soon(loops.versions.run)
+                coordination.start_soon(loops.own_cleaner.run)
                 self._log.info("worker_started")
                 self.started.set()
                 await self._stop.wait()
