@@ -98,4 +98,11 @@ def _begin(
     if lease is None:
         return Change(Kind.CREATE, new_lease(shard, position, stream), position, "has no lease yet")
     was = "finished" if lease.is_finished else f"at {lease.checkpoint}"
-    return Change(Kind.RESET, lease, position, f"{was}, owner {lease.actual_owner or 'nobody'}")
+    return Change(Kind.RESET, lease, position, f"{was}, owner {lease.actual_owner or 'nobody'}{_kept(lease)}")
+
+
+def _kept(lease: Lease) -> str:
+    """A warning of KCL's LeaseCleanupManager, which deletes what it has queued whatever has become of the row since."""
+    if not lease.is_finished or lease.actual_owner is None:
+        return ""
+    return f"; if {lease.actual_owner} is a Java worker, stop it first: it may delete this lease in a few minutes"

@@ -44,6 +44,15 @@ def test_shards_that_were_not_named_stay() -> None:
     ]
 
 
+def test_a_finished_lease_that_somebody_keeps_is_reset_with_a_warning() -> None:
+    """A Java worker deletes what it once queued for clean-up, also when it is read anew."""
+    kept, free = lease(IDS[0], SHARD_END, WorkerId("java-1")), lease(IDS[1], SHARD_END, None)
+    changes = reset_shards(
+        [shard(each.shard_id) for each in (kept, free)], (kept, free), dict.fromkeys(IDS, LATEST)
+    )
+    assert ["stop it first" in change.reason for change in changes] == [True, False]
+
+
 @given(st.sets(st.sampled_from(IDS)), st.sets(st.sampled_from(IDS)))
 def test_after_a_reset_of_the_stream_there_are_just_the_leases_of_the_starting_shards(
     starting: set[ShardId], held: set[ShardId]
