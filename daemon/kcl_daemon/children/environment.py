@@ -1,7 +1,8 @@
 """The environment of children: the daemon's without its own secrets, with more, or without what gives access to AWS. Pure.
 
-Owns which variables those are. A child of the same user can still read the daemon's own environment in `/proc`, and its
-files: whoever does not trust a child gives it a user of its own (`childUser`).
+Owns which variables those are, and the names of those that children are told by. A child of the same user can still read
+the daemon's own environment in `/proc`, and its files: whoever does not trust a child gives it a user of its own
+(`childUser`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ _OTLP_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 _OTLP_HEADERS: Final = "HEADERS"
 # Who has it reads the status page; in any spelling that a property's variable may have.
 _ADMIN_TOKEN: Final = "kcladmintoken"  # noqa: S105 - the name of the variable
+STREAM_NAME: Final = "KCL_STREAM_NAME"
+STREAM_ARN: Final = "KCL_STREAM_ARN"
+SHARD_ID: Final = "KCL_SHARD_ID"
+LOG_MESSAGES: Final = "KCL_LOG_MESSAGES"
 # SDKs ask the instance for the credentials of its role where they find none.
 _NO_METADATA: Final = {"AWS_EC2_METADATA_DISABLED": "true"}
 
@@ -45,11 +50,14 @@ def environment_of(
     """The environment of a child.
 
     Args:
-        inherited: the daemon's; the token of its status page is never passed on.
+        inherited: the daemon's. Neither the token of its status page is passed on, nor what would tell a child that it may
+            log by messages. Names of streams are: processors may have been given them by whoever starts the daemon.
         more: wins over it.
         credentials: whether those of the daemon may be found in it: of AWS, and of where its metrics are posted to.
     """
-    kept = {name: value for name, value in inherited.items() if not _is_admin_token(name)}
+    kept = {
+        name: value for name, value in inherited.items() if name != LOG_MESSAGES and not _is_admin_token(name)
+    }
     if credentials:
         return {**kept, **more}
     kept = {name: value for name, value in kept.items() if not _gives_access(name)}

@@ -6,7 +6,7 @@ their stdin by then, get a second to finish, and what is left of their groups is
 
 Why not a parent-death signal: the kernel sends it to the child alone and not to what the child has started, forgets it
 when a program with other rights is executed, sends it when the thread that forked ends, and it has to be asked for
-between fork and exec, where Python may not run with threads around. A guard costs one process of 1 MB, nothing for each
+between fork and exec, where Python may not run with threads around. A guard costs one process of 2 MB, nothing for each
 child, and works wherever there is a shell.
 """
 

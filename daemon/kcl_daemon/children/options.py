@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, cast
 
+from kcl_daemon.config.keys_children import ID_MOST
 from kcl_daemon.config.log_settings import LogLevel
 from kcl_daemon.config.settings import ChildSettings
 from kcl_daemon.errors import ChildStartFailed
@@ -98,6 +99,7 @@ def account_of(text: str) -> Account | None:
             f"childUser = {text}: this number has no name here; give the group too, USER:GROUP"
         )
     gid = _group(group, text) if colon else cast("pwd.struct_passwd", entry).pw_gid
+    _refuse_what_is_no_id(text, uid, gid)
     if os.geteuid() != 0:
         if (uid, gid) == (os.geteuid(), os.getegid()):
             return None
@@ -108,6 +110,15 @@ def account_of(text: str) -> Account | None:
         return Account(uid, gid, (gid,))
     names = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
     return Account(uid, gid, tuple(os.getgrouplist(entry.pw_name, gid)), names)
+
+
+def _refuse_what_is_no_id(text: str, *numbers: int) -> None:
+    """Nobody is started under a number that means "no change" to the kernel, or that it cannot hold."""
+    for number in numbers:
+        if number > ID_MOST:
+            raise ChildStartFailed(
+                f"childUser = {text}: no user or group has the number {number}; the largest is {ID_MOST}"
+            )
 
 
 def limit(pid: int, limits: tuple[tuple[int, int], ...]) -> None:

@@ -16,6 +16,7 @@ from anyio import CancelScope, Event, create_task_group
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
+from kcl_daemon.children.environment import LOG_MESSAGES, SHARD_ID, STREAM_ARN, STREAM_NAME
 from kcl_daemon.children.group import ProcessGroup
 from kcl_daemon.children.guard import Guard
 from kcl_daemon.children.options import AS_THE_DAEMON, ChildOptions
@@ -212,7 +213,7 @@ class ProcessChildren:
         return child
 
     def _environment(self, shard_id: ShardId, stream: StreamRef | None) -> dict[str, str]:
-        told = {"KCL_LOG_MESSAGES": "true"} if self._options.log_messages else {}
+        told = {LOG_MESSAGES: "true"} if self._options.log_messages else {}
         return told | _environment(shard_id, stream)
 
     async def _mind(self, child: ProcessChild) -> None:
@@ -228,5 +229,5 @@ class ProcessChildren:
 def _environment(shard_id: ShardId, stream: StreamRef | None) -> dict[str, str]:
     if stream is None:
         return {}
-    arn = {} if stream.arn is None else {"KCL_STREAM_ARN": stream.arn}
-    return {"KCL_STREAM_NAME": stream.name, **arn, "KCL_SHARD_ID": shard_id}
+    arn = {} if stream.arn is None else {STREAM_ARN: stream.arn}
+    return {STREAM_NAME: stream.name, **arn, SHARD_ID: shard_id}

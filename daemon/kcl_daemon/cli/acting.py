@@ -52,6 +52,20 @@ def with_file(command: _Command) -> _Command:
     return command
 
 
+def chosen_file(file: Path | None, properties_file: Path | None, *, command: str) -> Path:
+    """The file to read, of the two ways to name one; tells on stderr where another is passed over.
+
+    Raises:
+        click.UsageError: there is none.
+    """
+    chosen = properties_file or file
+    if chosen is None:
+        raise click.UsageError(f"no properties file given: {command} --properties FILE")
+    if properties_file is not None and file is not None:
+        click.echo(f"{on_one_line(str(file))} is not read, --properties wins", err=True)
+    return chosen
+
+
 def settings_of(
     file: Path | None,
     properties_file: Path | None,
@@ -60,11 +74,7 @@ def settings_of(
     environment: Mapping[str, str] = os.environ,
 ) -> Settings:
     """What the file says; leaves the process with exit code 2 where there is none or it cannot be used."""
-    chosen = properties_file or file
-    if chosen is None:
-        raise click.UsageError(f"no properties file given: {command} --properties FILE")
-    if properties_file is not None and file is not None:
-        click.echo(f"{on_one_line(str(file))} is not read, --properties wins", err=True)
+    chosen = chosen_file(file, properties_file, command=command)
     try:
         return load(
             chosen, randomness=SystemRandomness(), hostname=socket.gethostname(), environment=environment

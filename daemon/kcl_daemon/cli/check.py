@@ -14,7 +14,7 @@ from typing import Final
 import click
 import orjson
 
-from kcl_daemon.cli.acting import run, with_file
+from kcl_daemon.cli.acting import chosen_file, run, with_file
 from kcl_daemon.cli.failures import EXIT_CONFIGURATION, EXIT_FAILURE
 from kcl_daemon.cli.run import check_program
 from kcl_daemon.config.effective import Effective, as_properties, effective
@@ -61,9 +61,7 @@ def check(
 
     Touches no network without --with-aws.
     """
-    chosen = properties_file or file
-    if chosen is None:
-        raise click.UsageError("no properties file given: kcl-daemon check --properties FILE")
+    chosen = chosen_file(file, properties_file, command="kcl-daemon check")
     try:
         loaded = load(
             chosen, randomness=SystemRandomness(), hostname=socket.gethostname(), environment=os.environ

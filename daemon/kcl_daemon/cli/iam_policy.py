@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 import orjson
 
 from kcl_daemon.cli.acting import settings_of, with_file
-from kcl_daemon.cli.policy import Service, policy
+from kcl_daemon.cli.policy import Service, is_for_every_account, policy
 from kcl_daemon.config.access_settings import Source
 from kcl_daemon.config.settings import Settings
 
@@ -21,7 +23,9 @@ from kcl_daemon.config.settings import Settings
     help="Only for this service, where another role is used for the others.",
 )
 @click.option(
-    "--account", metavar="DIGITS", help="The account of tables and stream; else that of streamArn, or any."
+    "--account",
+    metavar="DIGITS",
+    help="The account that the daemon's credentials are of: that of its tables, and of streams given by name. Else any.",
 )
 def iam_policy(
     *, file: Path | None, properties_file: Path | None, service: Service | None, account: str | None
@@ -39,11 +43,11 @@ def iam_policy(
     )
     document = policy(settings, services, account=account)
     click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
-    for note in notes(settings):
+    for note in notes(settings, document):
         click.echo(note, err=True)
 
 
-def notes(settings: Settings) -> list[str]:
+def notes(settings: Settings, document: Mapping[str, Any]) -> list[str]:
     """What the document does not tell by itself."""
     credentials = settings.endpoints.credentials
     roles = [
@@ -55,4 +59,9 @@ def notes(settings: Settings) -> list[str]:
     told = [f"the host needs sts:AssumeRole for {role}" for role in dict.fromkeys(roles)]
     if settings.endpoints.region_name is None:
         told.append("the file names no region: the policy is for every one; set regionName to narrow it")
+    if is_for_every_account(document):
+        told.append(
+            "no file names the account of tables, nor of streams without an ARN: the policy is for every one; give "
+            "--account to narrow it"
+        )
     return told

@@ -6,7 +6,7 @@ decides. Knows nothing of command lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -96,6 +96,39 @@ async def carry_out(table: Table, change: Change) -> Outcome:
         if await _write(table, replace(change, lease=lease)):
             return Outcome(change, Done.WRITTEN)
     raise NotChanged(f"the lease {change.lease.lease_key} kept changing; try again")
+
+
+async def carry_out_all(table: Table, changes: Iterable[Change], tell: Callable[[str], object]) -> int:
+    """Write changes one after the other; how many of them were written.
+
+    Args:
+        table: the lease table.
+        changes: what to write.
+        tell: is given a line for each where there was nothing to do.
+
+    Raises:
+        NotChanged: as for `carry_out`; the changes before that one have been written.
+        AwsError: likewise.
+    """
+    written = 0
+    for change in changes:
+        outcome = await carry_out(table, change)
+        if outcome.done is Done.WRITTEN:
+            written += 1
+        else:
+            tell(f"{change.lease.lease_key}: {outcome.done.value}")
+    return written
+
+
+async def let_go_all(table: Table, keys: Iterable[LeaseKey], tell: Callable[[str], object]) -> int:
+    """Take leases from their owners one after the other; how many had one. Else as `carry_out_all`."""
+    written = 0
+    for key in keys:
+        if await let_go(table, key):
+            written += 1
+        else:
+            tell(f"{key}: nobody owns it any more")
+    return written
 
 
 async def let_go(table: Table, key: LeaseKey) -> bool:

@@ -18,7 +18,7 @@ import click
 from kcl_daemon.aws.build import build_kinesis, build_tables
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.cli.acting import EPILOG, run, settings_of, with_file
-from kcl_daemon.cli.leases_change import Done, NotChanged, all_leases, carry_out, chosen_leases, let_go
+from kcl_daemon.cli.leases_change import NotChanged, all_leases, carry_out_all, chosen_leases, let_go_all
 from kcl_daemon.cli.leases_look import open_existing
 from kcl_daemon.cli.leases_positions import PositionType, just_before
 from kcl_daemon.cli.leases_view import shortened
@@ -238,20 +238,21 @@ async def _all(settings: Settings, stream: str | None) -> tuple[Lease, ...]:
 async def _carry_out(settings: Settings, changes: Sequence[Change]) -> None:
     async with open_clients(settings.endpoints) as clients:
         opened = await open_existing(build_tables(settings, clients, SystemClock()), settings)
-        for change in changes:
-            outcome = await carry_out(opened.tables.leases, change)
-            if outcome.done is not Done.WRITTEN:
-                click.echo(f"{change.lease.lease_key}: {outcome.done.value}")
-    click.echo(f"done: {len(changes)} leases; workers follow within seconds")
+        written = await carry_out_all(opened.tables.leases, changes, tell=click.echo)
+    click.echo(_done(written, "workers follow within seconds"))
 
 
 async def _release(settings: Settings, chosen: Sequence[Lease]) -> None:
     async with open_clients(settings.endpoints) as clients:
         opened = await open_existing(build_tables(settings, clients, SystemClock()), settings)
-        for lease in chosen:
-            if not await let_go(opened.tables.leases, lease.lease_key):
-                click.echo(f"{lease.lease_key}: nobody owns it any more")
-    click.echo(f"done: {len(chosen)} leases; the leader gives them away at its next look")
+        keys = [lease.lease_key for lease in chosen]
+        written = await let_go_all(opened.tables.leases, keys, tell=click.echo)
+    click.echo(_done(written, "the leader gives them away at its next look"))
+
+
+def _done(written: int, following: str) -> str:
+    """How many leases have been written, and what comes of it."""
+    return f"done: {written} leases" + (f"; {following}" if written else "")
 
 
 def _run(act: Callable[[], Awaitable[_Result]]) -> _Result:

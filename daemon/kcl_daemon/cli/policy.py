@@ -6,7 +6,7 @@ Owns which calls go to which resource; the calls themselves are made in `kcl_dae
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -19,7 +19,7 @@ from kcl_daemon.config.table_settings import TableOptions
 
 Service = Literal["kinesis", "dynamodb", "glue", "cloudwatch"]
 
-_ARN: Final = re.compile(r"arn:(?P<partition>[^:]+):kinesis:(?P<region>[^:]+):(?P<account>[^:]+):")
+_ARN: Final = re.compile(r"arn:(?P<partition>[^:]+):kinesis:")
 _PARTITIONS: Final = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
 _STREAM: Final = ("DescribeStreamSummary", "ListShards")
 _POLLING: Final = ("GetShardIterator", "GetRecords")
@@ -48,7 +48,8 @@ def policy(
     Args:
         settings: of the daemon.
         services: whose calls it is about.
-        account: of the tables, and of the stream where its ARN is not given; None: that of the stream's ARN, or any.
+        account: of the tables, and of streams that are given by name: whose credentials the daemon has. None: any; the
+            account in a stream's ARN may be another one.
     """
     statements: list[dict[str, Any]] = []
     if "kinesis" in services:
@@ -69,8 +70,14 @@ def _place(settings: Settings, region: str | None, account: str | None) -> Place
     region = region or settings.endpoints.region_name or "*"
     partition = next((name for prefix, name in _PARTITIONS if region.startswith(prefix)), "aws")
     if match is not None:
-        partition, account = match["partition"], account or match["account"]
+        partition = match["partition"]
     return Place(partition, region, account or "*")
+
+
+def is_for_every_account(document: Mapping[str, Any]) -> bool:
+    """Whether there are resources in a policy document whose account is left open."""
+    arns = (arn.split(":") for each in document["Statement"] for arn in each["Resource"])
+    return any(len(parts) > 4 and parts[4] == "*" for parts in arns)
 
 
 def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:

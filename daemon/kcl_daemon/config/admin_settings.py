@@ -25,11 +25,6 @@ class AdminSettings:
     token: str | None = None
     token_file: str | None = None
 
-    @property
-    def asks_for_token(self) -> bool:
-        """Whether callers must show a token."""
-        return self.token is not None or self.token_file is not None
-
 
 def asked_at(address: str) -> str:
     """The IP address at which a program on this machine finds what is served on an address.

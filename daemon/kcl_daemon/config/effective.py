@@ -16,6 +16,8 @@ from kcl_daemon.config.key import Key
 from kcl_daemon.config.keys import (
     EXECUTABLE_NAME,
     EXPAND_ENVIRONMENT,
+    INITIAL_POSITION,
+    INITIAL_POSITION_EXTENDED,
     KEYS,
     REGION_NAME,
     STREAM_ARN,
@@ -60,10 +62,7 @@ def effective(loaded: Loaded) -> Iterator[Effective]:
         if derived is None and (entry is None or key.name not in loaded.texts):
             yield Effective(key.name, _default_in_force(key, loaded.settings), "default", is_default=True)
             continue
-        value = field_of(loaded.settings, key.target)
-        text = (
-            word(value) if isinstance(value, int | float | str | Enum) else loaded.texts.get(key.name, "none")
-        )
+        text = _in_force(key, loaded)
         if derived is not None or entry is None:
             origin = derived or ""
         else:
@@ -73,10 +72,22 @@ def effective(loaded: Loaded) -> Iterator[Effective]:
 
 def as_properties(loaded: Loaded) -> str:
     """A properties file that means the same wherever it is read: overrides and variables are in it, secrets too."""
-    values = {key.name: loaded.texts[key.name] for key in KEYS if key.name in loaded.texts}
+    # What DEFAULT means may depend on properties that nothing else depends on, and those are not written out.
+    texts = {**loaded.texts, RETRIEVAL_MODE.name: word(loaded.settings.retrieval.mode)}
+    values = {key.name: texts[key.name] for key in KEYS if key.name in texts}
     values.pop(EXPAND_ENVIRONMENT.name, None)  # what they stood for is written out
     values |= {f"{CONF_PREFIX}{name}": value for name, value in loaded.settings.spark.conf}
     return "".join(f"{javaproperties.join_key_value(name, value, ' = ')}\n" for name, value in values.items())
+
+
+def _in_force(key: Key, loaded: Loaded) -> str:
+    """The value as it could stand in a file; as it does stand there where it is made of several parts."""
+    value = field_of(loaded.settings, key.target)
+    if key.kind.written is not None:
+        return key.kind.written(value)
+    if isinstance(value, int | float | str | Enum | InitialPosition):
+        return word(value)
+    return loaded.texts.get(key.name, "none")
 
 
 def _default_in_force(key: Key, settings: Settings) -> str:
@@ -94,6 +105,8 @@ def _derived_from(key: Key, loaded: Loaded) -> str | None:
         return STREAM_ARNS.name
     if key is RETRIEVAL_MODE and _is_default(loaded.entries.get(key.name)):
         return "DEFAULT"
+    if key is INITIAL_POSITION and INITIAL_POSITION_EXTENDED.name in loaded.texts:
+        return INITIAL_POSITION_EXTENDED.name
     if key is EXECUTABLE_NAME and loaded.settings.spark.pipeline is not None:
         return "sparkPipeline"
     return None
@@ -132,7 +145,7 @@ def word(value: object) -> str:
         case bool():
             return str(value).lower()
         case InitialPosition():
-            return value.at.value if value.timestamp_s is None else str(value.timestamp_s)
+            return value.at.value if value.timestamp_s is None else f"{value.timestamp_s:.0f}"
         case Enum():
             return str(value.value)
         case _:

@@ -35,11 +35,12 @@ from kcl_daemon.config.kinds import (
     whole_number,
 )
 
-# DynamoDB takes 255 characters, of which the names of the two other tables need 18.
+# What it must be like for those that are named after it is in `checks_names`.
 _APPLICATION_NAME: Final = name(
-    r"[A-Za-z0-9_.-]{3,237}", "3 to 237 letters, digits, dots, dashes and underlines, as it names the tables"
+    r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+",
+    "printable characters; where tables are named after it, 3 to 237 letters, digits, dots, dashes and underlines",
 )
-# It is the key of a row, in the layout of KCL 3.5 beside leases and coordinator rows (T14.7).
+# It is the key of a row, in the layout of KCL 3.5 beside leases and coordinator rows.
 _WORKER_ID: Final = name(
     r"(?!(?:Leader|Migration3\.0|TableMigration3\.5|shardId-[0-9]+)$)[!-~]([ -~]{0,254}[!-~])?",
     "1 to 256 printable ASCII characters; not Leader, Migration3.0, TableMigration3.5 or a shard's id",
@@ -97,11 +98,25 @@ WORKER_ID: Final = Key(
     aliases=("workerIdentifier",),
     default="host name and 12 random hexadecimal digits",
 )
+INITIAL_POSITION: Final = Key(
+    "initialPositionInStream",
+    start_word(),
+    "initial_position",
+    "Where reading starts in a shard that has no lease yet.",
+)
+INITIAL_POSITION_EXTENDED: Final = Key(
+    "initialPositionInStreamExtended",
+    start_timestamp(),
+    "initial_position",
+    "The same as a time; wins over `initialPositionInStream`.",
+    default="none",
+)
 IDLE_TIME: Final = Key(
     "idleTimeBetweenReadsInMillis",
     MILLISECONDS_OR_NONE,
     "retrieval.idle_time_between_reads_ms",
-    f"Pause between two reads of a shard. Less than {FASTEST_READS_MS} is raised to that, with a warning.",
+    f"Pause between two reads of a shard. Less than {FASTEST_READS_MS} is raised to that, and 0 is the default; both with a "
+    "warning.",
     aliases=("pollingConfig.idleTimeBetweenReadsInMillis",),
 )
 LEADER_LEASE: Final = Key(
@@ -138,20 +153,8 @@ KEYS: Final[tuple[Key, ...]] = (
     REGION_NAME,
     *SERVICE_KEYS,
     *CREDENTIALS_KEYS,
-    Key(
-        "initialPositionInStream",
-        start_word(),
-        "initial_position",
-        "Where reading starts in a shard that has no lease yet.",
-    ),
-    # After the key above: this one wins.
-    Key(
-        "initialPositionInStreamExtended",
-        start_timestamp(),
-        "initial_position",
-        "The same as a time; wins over `initialPositionInStream`.",
-        default="none",
-    ),
+    INITIAL_POSITION,
+    INITIAL_POSITION_EXTENDED,  # after the other: it wins
     Key(
         "failoverTimeMillis",
         MILLISECONDS,

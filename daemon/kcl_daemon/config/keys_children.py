@@ -8,13 +8,30 @@ from __future__ import annotations
 from typing import Final
 
 from kcl_daemon.config.key import MILLISECONDS, MILLISECONDS_OR_NONE, Key
-from kcl_daemon.config.kinds import INT_MAX, LONG_MAX, choice, name, truth, whole_number
+from kcl_daemon.config.kinds import INT_MAX, LONG_MAX, Kind, Refused, choice, name, truth, whole_number
 from kcl_daemon.config.settings import ChildProtocol
+
+ID_MOST: Final = 2**32 - 2
+"""The largest number of a user or a group. The next one means "no change" to the kernel: a child of root's would be root."""
 
 _USER: Final = name(
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?",
-    "USER or USER:GROUP, names or numbers",
+    f"USER or USER:GROUP, names or numbers up to {ID_MOST}",
 )
+
+
+def _user() -> Kind:
+    """User and group, by name or number; no number that the kernel takes for something else."""
+
+    def read(text: str) -> object:
+        word = str(_USER.read(text))
+        for part in word.split(":"):
+            if part.isdecimal() and int(part) > ID_MOST:
+                raise Refused(f"no user or group has the number {part}")
+        return word
+
+    return Kind(read, _USER.allowed)
+
 
 BACKOFF_FIRST: Final = Key(
     "childRestartBackoffMillis",
@@ -89,7 +106,7 @@ CHILD_KEYS: Final[tuple[Key, ...]] = (
     ),
     Key(
         "childUser",
-        _USER,
+        _user(),
         "child.user",
         "User, and group, that children run as. Only where the daemon runs as root.",
         default="the daemon's",

@@ -6,12 +6,12 @@ import re
 from typing import Final
 
 from kcl_daemon.config.key import MILLISECONDS, Key
-from kcl_daemon.config.kinds import INT_MAX, Kind, Refused, choice, name, trimmed, whole_number
+from kcl_daemon.config.kinds import INT_MAX, Kind, Refused, check_port, choice, name, trimmed, whole_number
 from kcl_daemon.config.metrics_settings import MetricsLevel
 
 _SEPARATOR: Final = re.compile(r"[\s,]+")
 _ADDRESS: Final = re.compile(
-    r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[!-?A-~]*)?|https?://\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?(/[!-?A-~]*)?"
+    r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?(/[!-?A-~]*)?"
 )
 _DIMENSION: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,99}")
 
@@ -36,8 +36,10 @@ def otlp_address() -> Kind:
 
     def read(text: str) -> str:
         word = trimmed(text)
-        if not _ADDRESS.fullmatch(word):
+        match = _ADDRESS.fullmatch(word)
+        if match is None:
             raise Refused("no such address")
+        check_port(match["port"])
         return word
 
     return Kind(

@@ -9,7 +9,17 @@ from __future__ import annotations
 from typing import Final
 
 from kcl_daemon.config.key import MILLISECONDS, MILLISECONDS_OR_NONE, Key
-from kcl_daemon.config.kinds import LONG_MAX, Kind, Refused, choice, name, trimmed, truth, whole_number
+from kcl_daemon.config.kinds import (
+    LONG_MAX,
+    Kind,
+    Refused,
+    check_port,
+    choice,
+    name,
+    trimmed,
+    truth,
+    whole_number,
+)
 
 CONF_PREFIX: Final = "sparkConf."
 _PIPELINE: Final = name(
@@ -20,12 +30,23 @@ _MASTER: Final = name(
     "local[*], local[N], spark://HOST:PORT, yarn or k8s://...",
 )
 _REMOTE: Final = name(r"sc://.+", "sc://HOST:PORT")
-_ADDRESS: Final = name(r"(\[[0-9a-fA-F:.]+\]|[^\s:]+):[0-9]{1,5}", "HOST:PORT")
+_HOST_AND_PORT: Final = name(r"(\[[0-9a-fA-F:.]+\]|[^\s:]+):[0-9]{1,5}", "HOST:PORT")
 _SIZE: Final = name(r"[0-9]+[kmgtKMGT]", "a number and k, m, g or t, such as 2g")
 _TRIGGER: Final = name(
     r"availableNow|[0-9]+(\.[0-9]+)? (milliseconds?|seconds?|minutes?|hours?)",
     "an interval such as 0.5 seconds, or availableNow",
 )
+
+
+def _address() -> Kind:
+    """Host and port; the port is one that there is."""
+
+    def read(text: str) -> str:
+        word = str(_HOST_AND_PORT.read(text))
+        check_port(word.rpartition(":")[2])
+        return word
+
+    return Kind(read, _HOST_AND_PORT.allowed)
 
 
 def _text(allowed: str) -> Kind:
@@ -71,7 +92,7 @@ SPARK_TRANSPORT: Final = Key(
 )
 SPARK_ENGINE: Final = Key(
     "sparkEngine",
-    _ADDRESS,
+    _address(),
     "spark.engine",
     "The engine of another host that this host feeds, over TLS; then none is started here.",
     default="none",
@@ -79,7 +100,7 @@ SPARK_ENGINE: Final = Key(
 )
 SPARK_ENGINE_LISTEN: Final = Key(
     "sparkEngineListen",
-    _ADDRESS,
+    _address(),
     "spark.engine_listen",
     "Where the engine of this host takes in other hosts, over TLS.",
     default="nowhere",

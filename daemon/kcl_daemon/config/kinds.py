@@ -17,6 +17,7 @@ from kcl_daemon.shards.shard import InitialPosition, StartAt
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+PORT_MAX: Final = 65_535
 # Last second of the year 9999. A larger number is a timestamp in milliseconds, which Java would take as seconds too.
 _EPOCH_SECONDS_MAX: Final = 253_402_300_799
 
@@ -51,10 +52,12 @@ class Kind:
     Args:
         read: the value of a text; raises Refused.
         allowed: what may be written, for messages and for the reference.
+        written: a text that is read as a value; None: what `str` makes of it, or its word.
     """
 
     read: Callable[[str], object]
     allowed: str
+    written: Callable[[object], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,21 @@ def duration() -> Kind:
             raise Refused("out of range")
         return seconds
 
-    return Kind(read, "more than 0, as ISO 8601 writes days, hours, minutes and seconds: P1D, PT15M, PT0.5S")
+    allowed = "more than 0, as ISO 8601 writes days, hours, minutes and seconds: P1D, PT15M, PT0.5S"
+    return Kind(read, allowed, _as_iso_8601)
+
+
+def _as_iso_8601(value: object) -> str:
+    """Seconds as a duration; fractions of them stand alone, so that they are read as they are."""
+    assert isinstance(value, float), "durations are seconds"
+    if not value.is_integer():
+        return f"PT{value:.9f}".rstrip("0") + "S"
+    left, parts = int(value), list[str]()
+    for unit, seconds in _SECONDS_OF.items():
+        count, left = divmod(left, seconds)
+        parts.append(f"{count}{unit[0].upper()}" if count else "")
+    days, time = parts[0], "".join(parts[1:])
+    return f"P{days}T{time}" if time else f"P{days}"
 
 
 def truth() -> Kind:
@@ -214,6 +231,16 @@ def name(pattern: str, allowed: str) -> Kind:
         return word
 
     return Kind(read, allowed)
+
+
+def check_port(digits: str | None) -> None:
+    """See that the port of an address is one that there is; None: the address names none.
+
+    Raises:
+        Refused: it is 0 or too large.
+    """
+    if digits is not None and not 1 <= int(digits) <= PORT_MAX:
+        raise Refused(f"{digits} is no port, ports are 1 to {PORT_MAX}")
 
 
 def endpoint() -> Kind:

@@ -17,6 +17,7 @@ from kcl_daemon.config.access_settings import CredentialsSettings, ServiceSettin
 from kcl_daemon.config.admin_settings import AdminSettings
 from kcl_daemon.config.checks import across
 from kcl_daemon.config.checks_failures import of_failures
+from kcl_daemon.config.checks_names import of_names
 from kcl_daemon.config.checks_spark import of_spark
 from kcl_daemon.config.checks_streams import of_streams, regions_of
 from kcl_daemon.config.compatibility import honoured
@@ -138,6 +139,7 @@ def interpret(
     problems, notices = across(values, lines)
     reading.problems += [
         *problems,
+        *of_names(values, reading.entries),
         *of_streams(values, reading.entries),
         *of_failures(values, reading.entries),
         *of_spark(values, reading.entries),

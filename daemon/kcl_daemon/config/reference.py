@@ -39,7 +39,7 @@ Java daemon starts this one, or is refused with one line for each value that can
   been touched.
 - An empty value is an error, but for {blank}, where it is the same as no line.
 - Booleans, in any case: {truth}.
-- 0 and `false` are taken at their word. Where Java cannot be told them and goes on with its default, a line of the log says
+- 0 and `false` are taken at their word, unless the table says that 0 is the default. Where Java cannot be told them and goes on with its default, a line of the log says
   so (`property_honoured_unlike_java`).
 - A variable of the environment, `KCL_` and the name of a property, wins over the file: `{variable}=20000` for
   `{example}`. Case does not count, nor do underlines; a dot is an underline or nothing. An empty variable is none, nor is one
@@ -123,7 +123,7 @@ def reference() -> str:
         "## Properties of the Java daemon that are acted on\n",
         *_key_table(key for key in KEYS if not key.extension),
         "## Properties of this daemon\n",
-        "The Java daemon ignores them, so that a file can serve both.\n",
+        "The Java daemon ignores them, so that a file can serve both; but it refuses `shardPrioritization`.\n",
         *_key_table(key for key in KEYS if key.extension),
         _CREDENTIALS.format(old=_listed(sorted(credentials.SOURCES_OF_SDK_1))),
         "## Accepted, without effect\n",

@@ -153,7 +153,9 @@ class Incarnation:
             outcome = self._failed(self._progress.timed_out)
         elif conversation.cancelled_caught:
             self._log.warning(
-                "child_overran", advice="it did not finish in shutdownGraceMillis; it is ended now"
+                "child_overran",
+                advice="it did not finish in shutdownGraceMillis, or gracefulLeaseHandoffTimeoutMillis at a hand-off; "
+                "it is ended now",
             )
         stuck = conversation.cancelled_caught or (
             isinstance(outcome, Failed) and isinstance(outcome.error, ChildTimedOut)

@@ -63,6 +63,16 @@ def test_the_token_of_the_status_page_is_no_childs_business(name: str, credentia
 
 
 @pytest.mark.parametrize("credentials", [True, False])
+def test_a_child_is_told_by_nobody_but_the_daemon_that_it_may_log_by_messages(credentials: bool) -> None:
+    inherited = {**PLAIN, "KCL_STREAM_NAME": "orders", "KCL_LOG_MESSAGES": "true"}
+    found = environment_of(inherited, {}, credentials=credentials)
+    assert "KCL_LOG_MESSAGES" not in found
+    assert found["KCL_STREAM_NAME"] == "orders"  # a processor may go by it, as under the Java daemon
+    told = {"KCL_LOG_MESSAGES": "true", "KCL_STREAM_NAME": "returns"}
+    assert environment_of(inherited, told, credentials=credentials).items() >= told.items()
+
+
+@pytest.mark.parametrize("credentials", [True, False])
 def test_what_is_given_wins(credentials: bool) -> None:
     found = environment_of(INHERITED, {"PATH": "/opt", "AWS_PROFILE": "child"}, credentials=credentials)
     assert (found["PATH"], found["AWS_PROFILE"]) == ("/opt", "child")

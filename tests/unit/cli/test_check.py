@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kcl_daemon.cli import main
+from kcl_daemon.config.load import interpret
 
 GOOD = "executableName = true\nstreamName = orders\napplicationName = billing\nregionName = eu-west-1\n"
 
@@ -116,3 +117,47 @@ def test_a_file_is_needed() -> None:
     result = CliRunner().invoke(main, ["check"])
     assert result.exit_code == 2
     assert "no properties file given" in result.stderr
+
+
+def test_a_second_file_is_passed_over_with_a_word(tmp_path: Path) -> None:
+    result = check(tmp_path, GOOD, "other.properties")
+    assert result.exit_code == 0
+    assert result.stderr == "other.properties is not read, --properties wins\n"
+    assert check(tmp_path, GOOD).stderr == ""
+
+
+@pytest.mark.parametrize("key", ["staleWorkerMetricsEntryCleanupDuration", "waitPeriodToDeleteFormerStreams"])
+def test_a_duration_is_shown_as_it_can_be_written(tmp_path: Path, key: str) -> None:
+    many = GOOD.replace("streamName", "streamNames")
+    shown = rows(check(tmp_path, f"{many}{key} = p1dt24h\n"))
+    assert shown[key] == ("P2D", f"{tmp_path}/app.properties:5")
+
+
+@pytest.mark.parametrize("word", ["", "initialPositionInStream = LATEST\n"])
+def test_a_start_at_a_time_is_shown_as_what_it_overrules(tmp_path: Path, word: str) -> None:
+    shown = rows(check(tmp_path, GOOD + "initialPositionInStreamExtended = 1735689600\n" + word))
+    assert shown["initialPositionInStream"] == ("1735689600", "initialPositionInStreamExtended")
+    assert shown["initialPositionInStreamExtended"] == ("1735689600", f"{tmp_path}/app.properties:5")
+    shown = rows(check(tmp_path, GOOD + "initialPositionInStream = trim_horizon\n"))
+    assert shown["initialPositionInStream"] == ("TRIM_HORIZON", f"{tmp_path}/app.properties:5")
+
+
+@pytest.mark.parametrize(
+    ("more", "mode"),
+    [
+        ("retryGetRecordsInSeconds = 3\n", "POLLING"),
+        ("maxGetRecordsThreadPool = 0\nretrievalMode = default\n", "POLLING"),
+        ("maxRecords = 5\n", "POLLING"),
+        ("", "FANOUT"),
+        ("retrievalMode = default\n", "FANOUT"),
+        ("retrievalMode = fanout\nmaxRecords = 5\n", "FANOUT"),
+    ],
+)
+def test_a_resolved_file_reads_as_the_daemon_does(tmp_path: Path, more: str, mode: str) -> None:
+    resolved = check(tmp_path, GOOD + more, "--resolved").stdout
+    assert f"retrievalMode = {mode}\n" in resolved
+    before, after = (
+        interpret(text.encode(), file="f", default_worker_id="w").settings for text in (GOOD + more, resolved)
+    )
+    assert after == before
+    assert after.retrieval.mode.value == mode

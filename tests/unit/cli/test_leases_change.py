@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from kcl_daemon.cli.leases_change import Done, NotChanged, all_leases, carry_out, chosen_leases, let_go
+from kcl_daemon.cli.leases_change import (
+    Done,
+    NotChanged,
+    all_leases,
+    carry_out,
+    carry_out_all,
+    chosen_leases,
+    let_go,
+    let_go_all,
+)
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import checkpoint, lease_from_row, new_lease_row, renewal
 from kcl_daemon.leases.table import Row
@@ -130,3 +139,24 @@ def test_a_name_that_is_no_lease_is_told() -> None:
     assert chosen_leases([LEASE], [KEY, KEY]) == (LEASE,)
     with pytest.raises(NotChanged, match="shardId-9"):
         chosen_leases([LEASE], ["shardId-9", KEY])
+
+
+def test_only_leases_that_were_written_are_counted_and_the_others_are_told() -> None:
+    gone = replace(BACK, lease=replace(LEASE, lease_key=LeaseKey("shardId-000000000009")))
+
+    async def scene(table: Busy) -> None:
+        said: list[str] = []
+        assert await carry_out_all(table, (gone, BACK), said.append) == 1
+        assert said == ["shardId-000000000009: nothing to do, there is no such lease any more"]
+
+    on_table(scene)
+
+
+def test_only_leases_that_had_an_owner_are_counted_as_let_go() -> None:
+    async def scene(table: Busy) -> None:
+        said: list[str] = []
+        assert await let_go_all(table, (KEY,), said.append) == 1
+        assert await let_go_all(table, (KEY,), said.append) == 0
+        assert said == [f"{KEY}: nobody owns it any more"]
+
+    on_table(scene)

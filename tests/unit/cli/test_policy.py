@@ -131,12 +131,12 @@ def test_a_daemon_with_a_consumer_of_its_own_registers_none() -> None:
     assert "kinesis:RegisterStreamConsumer" not in found["ReadStream"]["Action"]
 
 
-def test_an_arn_tells_partition_and_account() -> None:
+def test_an_arn_tells_the_partition_and_not_the_account_of_the_tables() -> None:
     arn = "arn:aws-cn:kinesis:cn-north-1:111122223333:stream/clicks"
     document = policy(read(f"streamArn = {arn}\n").settings, ("kinesis", "dynamodb"))
     resources = [each for statement in document["Statement"] for each in statement["Resource"]]
     assert resources[0] == arn
-    assert "arn:aws-cn:dynamodb:cn-north-1:111122223333:table/billing" in resources
+    assert "arn:aws-cn:dynamodb:cn-north-1:*:table/billing" in resources
 
 
 def invoke(directory: Path, text: str, *words: str) -> Result:
@@ -154,6 +154,35 @@ def test_the_command_prints_json_and_notes_apart(tmp_path: Path) -> None:
     assert all(action.startswith("dynamodb:") for each in document["Statement"] for action in each["Action"])
     assert f"sts:AssumeRole for {role}" in result.stderr
     assert "names no region" in result.stderr
+
+
+def test_the_account_that_is_given_is_that_of_tables_and_of_streams_by_name_alone() -> None:
+    theirs = "arn:aws:kinesis:eu-west-1:999988887777:stream/theirs"
+    many = GOOD.replace("streamName = orders", f"streamArns = {theirs}\nstreamNames = ours")
+    for given, told in ((None, "*"), ("111122223333", "111122223333")):
+        document = policy(read(REGION, base=many).settings, ("kinesis", "dynamodb"), account=given)
+        resources = {each["Sid"]: each["Resource"] for each in document["Statement"]}
+        assert resources["ReadStream"] == [theirs, f"arn:aws:kinesis:eu-west-1:{told}:stream/ours"]
+        assert resources["OwnerIndex"] == [f"arn:aws:dynamodb:eu-west-1:{told}:table/billing"]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_told"),
+    [
+        ([], True),
+        (["--account", "111122223333"], False),
+        (["--service", "dynamodb"], True),
+        (["--service", "kinesis"], False),
+        (["--service", "cloudwatch"], False),
+    ],
+)
+def test_where_the_account_is_left_open_it_is_told(tmp_path: Path, words: list[str], is_told: bool) -> None:
+    text = GOOD.replace(
+        "streamName = orders", "streamArn = arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
+    )
+    result = invoke(tmp_path, text, *words)
+    assert result.exit_code == 0
+    assert ("give --account to narrow it" in result.stderr) == is_told
 
 
 @pytest.mark.parametrize("account", ["1", "abcdefghijkl"])

@@ -17,11 +17,6 @@ from kcl_daemon.ports import Log
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Events:
     """A log that remembers."""
 
@@ -85,7 +80,7 @@ async def outcome(work: Work, *signals: Signals, log: Events | None = None) -> i
     async def go() -> None:
         code.append(await supervise(work.open, receiver, log or Events()))
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with sender, receiver, anyio.create_task_group() as group:
             group.start_soon(go)
             await work.running.wait()
@@ -119,7 +114,7 @@ async def test_a_third_signal_changes_nothing() -> None:
 async def test_a_signal_while_the_worker_is_opened_is_kept_for_it() -> None:
     work, gate, log = Work(), anyio.Event(), Events()
     sender, receiver = anyio.create_memory_object_stream[Signals](10)
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with sender, receiver, anyio.create_task_group() as group:
 
             async def go() -> None:

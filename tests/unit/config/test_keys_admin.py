@@ -35,7 +35,8 @@ def test_an_address_that_others_can_reach_needs_a_token(address: str) -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "::1"])
 def test_a_loopback_address_needs_none(address: str) -> None:
     assert is_loopback(address)
-    assert not read(f"adminPort = 1\nadminAddress = {address}\n").settings.admin.asks_for_token
+    admin = read(f"adminPort = 1\nadminAddress = {address}\n").settings.admin
+    assert admin == AdminSettings(1, address)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.config.kinds import LONG_MAX, Kind, Refused, duration, number
+from kcl_daemon.config.kinds import LONG_MAX, Kind, Refused, check_port, duration, number
 
 PART = number(above=0, high=1)
 RATE = number(above=0, high=inf, unit="KiB per second")
@@ -114,3 +114,28 @@ def test_no_time_and_endless_time_are_out_of_range(text: str) -> None:
 def test_the_parts_of_a_duration_add_up(days: int, hours: int, minutes: int, seconds: int) -> None:
     expected = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     assert duration().read(f"P{days}DT{hours}H{minutes}M{seconds}S") == expected
+
+
+@pytest.mark.parametrize("text", ["P1D", "PT15M", "PT1H", "P2DT3H4M5S", "PT0.5S", "PT59S", "PT90061.25S"])
+def test_a_duration_is_written_as_iso_8601_has_it(text: str) -> None:
+    kind = duration()
+    assert kind.written is not None
+    assert kind.written(kind.read(text)) == text
+
+
+@given(st.floats(min_value=1e-9, max_value=2.0**53))
+def test_a_duration_that_is_written_is_read_again(seconds: float) -> None:
+    kind = duration()
+    assert kind.written is not None
+    assert kind.read(kind.written(seconds)) == pytest.approx(seconds, abs=1e-9)
+
+
+@pytest.mark.parametrize("digits", [None, "1", "65535", "00080"])
+def test_a_port_is_one_that_there_is(digits: str | None) -> None:
+    check_port(digits)
+
+
+@pytest.mark.parametrize("digits", ["0", "65536", "99999"])
+def test_what_is_no_port_is_told_with_what_is_one(digits: str) -> None:
+    with pytest.raises(Refused, match=f"{digits} is no port, ports are 1 to 65535"):
+        check_port(digits)
