@@ -137,10 +137,6 @@ CHILD_SAYS: Final[Table] = {
 SAYS: Final[Mapping[Role, Table]] = {Role.DAEMON: DAEMON_SAYS, Role.CHILD: CHILD_SAYS}
 _NOTHING: Final[Mapping[Kind, State]] = {}
 
-_CHECKPOINT_PENDING: Final = frozenset(
-    state for state, row in DAEMON_SAYS.items() if Kind.CHECKPOINT_ANSWER in row
-)
-
 # Before its first batch a child has nothing to checkpoint, and after losing the lease it has no right to.
 _MAY_CHECKPOINT: Final = frozenset(
     {
@@ -182,11 +178,6 @@ class Conversation:
     def awaiting(self) -> str | None:
         """Name of the action whose status the child owes, None between actions."""
         return self._awaiting
-
-    @property
-    def checkpoint_pending(self) -> bool:
-        """Whether the child waits for the answer to a checkpoint."""
-        return self._state in _CHECKPOINT_PENDING
 
     @property
     def may_checkpoint(self) -> bool:

@@ -2,7 +2,7 @@
 
 Owns the order of its life: options, state, Java, session, pipeline, queries, relays; and its end. Started by the daemon,
 which writes the options as the first line to its stdin and keeps that pipe open: its end, like SIGTERM, asks for a stop.
-Exit codes: 0 stopped, 65 the pipeline failed, 78 something must be put right first, 70 a fault of ours.
+Exit codes: 0 stopped, 65 the pipeline failed, 78 something must be put right first, 1 a fault of ours.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from kcl_spark.stores import open_store
 from kcl_spark.watch import CaughtUp
 
 EXIT_PIPELINE: Final = 65
-EXIT_FAULT: Final = 70
 EXIT_REFUSED: Final = 78
 _TICK_S: Final = 0.03
 _STOP_PATIENCE_S: Final = 10.0

@@ -79,7 +79,7 @@ def creation_request(spec: TableSpec) -> CreateTableInputTypeDef:
 
 
 def index_request(spec: TableSpec, table: TableDescriptionTypeDef) -> UpdateTableInputTypeDef:
-    """UpdateTable that adds the index; it gets the capacities that the table has now, where it has any (T2.5)."""
+    """UpdateTable that adds the index; it gets the capacities that the table has now, where it has any (KCL does the same)."""
     throughput: ProvisionedThroughputTypeDef | None = None
     if _billing_mode(table) is BillingMode.PROVISIONED:
         current = table.get("ProvisionedThroughput", {})

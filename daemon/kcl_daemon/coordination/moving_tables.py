@@ -14,7 +14,7 @@ from kcl_daemon.ports import Table
 
 
 class TwoTables(TableOver):
-    """Rows of one kind that are carried from a table of their own into the lease table (T1.3).
+    """Rows of one kind that are carried from a table of their own into the lease table (KCL: WorkerMetricStatsDAO).
 
     Rows look as those of the old table wherever they are, also in their key. A row is looked for in the old table
     first: it is only ever carried the other way, so that none is missed.

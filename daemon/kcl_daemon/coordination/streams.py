@@ -72,7 +72,7 @@ class OneStream:
 
 
 async def refuse_other_kind(table: Table, *, many: bool) -> None:
-    """See that the leases that there are were made for as many streams as the settings tell (T7.4).
+    """See that the leases that there are were made for as many streams as the settings tell.
 
     Args:
         table: the lease table.

@@ -101,7 +101,7 @@ class TableMigrator:
     def only_when(self, may_drive: Callable[[], bool]) -> None:
         """Have it moved on only in an application of which this is true: one that is past its upgrade from 2.x.
 
-        A roll-back to 2.x brings back workers that fail on a lease table with rows of other kinds (T1.6).
+        A roll-back to 2.x brings back workers that fail on a lease table with rows of other kinds.
         """
         self._may_drive = may_drive
 

@@ -17,7 +17,7 @@ from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 T = TypeVar("T")
 
-# Values of `entityType` (T8.1, T9).
+# Values of `entityType` (KCL: WorkerMetricStats, CoordinatorState).
 WORKER_KINDS: Final = frozenset({"WORKER_METRIC_STATS"})
 COORDINATOR_KINDS: Final = frozenset({"LEADER", "CLIENT_VERSION_MIGRATION", "TABLE_MIGRATION", "STREAM"})
 _KIND: Final = "entityType"

@@ -151,7 +151,7 @@ class ApplicationTables:
         await together(*(partial(make, table) for table in self._in_use))
 
     async def _until_others_exist(self) -> None:
-        """A Java worker makes the lease table and then looks for a coordinator table: it must find ours (T1.1)."""
+        """A Java worker makes the lease table and then looks for a coordinator table: it must find ours."""
         pause_s = _LOOK_FIRST_S
         for table in self._in_use:
             while table is not self._leases and await table.describe() is None:

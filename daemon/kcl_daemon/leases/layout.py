@@ -1,4 +1,4 @@
-"""In which tables an application keeps what is no lease: worker rows and the leader's lock (tables T0, T1).
+"""In which tables an application keeps what is no lease: worker rows and the leader's lock.
 
 Decides once, when a worker starts. What exists wins over what is set, so that all workers of an application decide
 alike; only an application without tables goes by its settings. How far a migration between the two has come is not

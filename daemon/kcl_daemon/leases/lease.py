@@ -25,7 +25,7 @@ MAX_HASH = 2**128 - 1
 
 
 def lease_key_of(stream: StreamIdentity | None, shard_id: ShardId) -> LeaseKey:
-    """The key of a shard's lease: the shard's id, behind that of its stream where there are many (T7.1)."""
+    """The key of a shard's lease: the shard's id, behind that of its stream where there are many (KCL: MultiStreamLease)."""
     return LeaseKey(shard_id if stream is None else f"{stream}:{shard_id}")
 
 
@@ -73,7 +73,7 @@ class Lease:
         return ShardId(self.lease_key[len(str(self.stream)) + 1 :])
 
     def key_of(self, shard_id: ShardId) -> LeaseKey:
-        """The key of the lease of another shard of the same stream (T7.3)."""
+        """The key of the lease of another shard of the same stream (KCL: ShardInfo)."""
         return lease_key_of(self.stream, shard_id)
 
     @property

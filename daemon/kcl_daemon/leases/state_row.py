@@ -1,4 +1,4 @@
-"""Rows that hold one state of the whole application, who set it, and what it was before (T9.2, T9.3).
+"""Rows that hold one state of the whole application, who set it, and what it was before (KCL: MigrationState).
 
 Two migrations keep their state like this; what their states mean is not known here. The only place that knows the
 attributes which such rows have in common.

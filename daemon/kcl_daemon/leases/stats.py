@@ -42,7 +42,7 @@ _ENTITY_VALUE: Final = "WORKER_METRIC_STATS"
 STANDING: Final = (Present(_LAST_UPDATE),)
 """Holds for a worker's row that is there."""
 
-# A row with this key counts as one without metrics, whatever else it says (T8.6).
+# A row with this key counts as one without metrics, whatever else it says.
 _NO_METRICS: Final = MetricName("THROUGHPUT")
 
 # Tells Java workers that this one understands the single-table layout.
@@ -74,18 +74,13 @@ class WorkerRow:
     support_update_s: int | None = None
 
     @property
-    def has_default_metrics(self) -> bool:
-        """Whether the worker reports no figures at all and is judged by its throughput."""
-        return not self.metrics
-
-    @property
     def is_failing(self) -> bool:
-        """Whether the latest capture of some metric failed (T8.7); such a worker had better get nothing new."""
+        """Whether the latest capture of some metric failed; such a worker had better get nothing new."""
         return any(averages[-1:] == (FAILED,) for averages in self.metrics.values())
 
 
 def unchanged(worker: WorkerRow) -> Conditions:
-    """That the worker has not reported since it was read; under it the row of one long gone is deleted (T8.8)."""
+    """That the worker has not reported since it was read; under it the row of one long gone is deleted."""
     return (Equals(_LAST_UPDATE, worker.last_update_s),)
 
 
@@ -96,12 +91,12 @@ def report(
     metrics: Mapping[MetricName, Sequence[float]] | None = None,
     operating_ranges: Mapping[MetricName, int] | None = None,
 ) -> RowUpdate:
-    """The unconditional write by which a worker reports (T8.3); it replaces all earlier figures.
+    """The unconditional write by which a worker reports; it replaces all earlier figures.
 
     Args:
         worker_id: who reports.
         now_s: epoch seconds.
-        metrics: averages of each metric, oldest first. An empty list is left out, Java refuses such rows (T8.4).
+        metrics: averages of each metric, oldest first. An empty list is left out, Java refuses such rows.
         operating_ranges: ceilings in percent, above 0 (Java takes a row with 0 for invalid); 100 where none is given.
     """
     ranges = operating_ranges or {}
@@ -134,7 +129,7 @@ def is_worker_row(row: Row) -> bool:
 
 
 def worker_from_row(row: Row, *, key_attribute: str) -> WorkerRow | None:
-    """The worker in a row, None where the row is no valid report (T8.6).
+    """The worker in a row, None where the row is no valid report (KCL: WorkerMetricStats.isValidWorkerMetric).
 
     An operating range below 1 % is none: KCL reads integers other than 0, and a load is divided by them.
     """

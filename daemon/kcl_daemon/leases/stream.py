@@ -1,4 +1,4 @@
-"""Which stream a lease is of, where one application reads many (KCL: StreamIdentifier, T7).
+"""Which stream a lease is of, where one application reads many (KCL: StreamIdentifier).
 
 Pure. Owns the text form and the lease keys made from it. Knows nothing of positions, or of how a stream is called.
 """
@@ -33,7 +33,7 @@ class StreamIdentity:
 
     @staticmethod
     def parse(text: str) -> StreamIdentity:
-        """The identity of a text; ValueError where it is none (T7.2)."""
+        """The identity of a text; ValueError where it is none."""
         match = _IDENTITY.fullmatch(text)
         if match is None or not int(match[3]):
             raise ValueError(f"not an identity of a stream, account:name:creationEpoch: {text!r:.80}")

@@ -1,7 +1,7 @@
-"""The move from three tables to one (KCL 3.4 -> 3.5): how far it is, and where each kind of row lives meanwhile (T1).
+"""The move from three tables to one (KCL 3.4 -> 3.5): how far it is, and where each kind of row lives meanwhile.
 
-Owns the row `TableMigration3.5` and what its state means for any worker. What the leader does to bring the move
-forward is in `table_migration_steps`.
+Owns the row `TableMigration3.5` and what its state means for any worker (KCL: TableMigrationStateMachineImpl). What the
+leader does to bring the move forward is in `table_migration_steps`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Where rows are (T1.3).
+    """Where rows are (KCL: WorkerMetricStatsDAO, CoordinatorStateDAO).
 
     Args:
         metrics_written: our worker row.
@@ -94,7 +94,7 @@ def routing(started_as: TableStatus, status: TableStatus) -> Routing:
 def effective_status(
     row: MigrationRow | Refusal | None, *, legacy_table: bool, migrate_all: bool
 ) -> TableStatus | Refusal:
-    """The status of a worker (T1.1); a Refusal: it cannot start, or not go on leading.
+    """The status of a worker; a Refusal: it cannot start, or not go on leading.
 
     Args:
         row: the one of the coordinator table.

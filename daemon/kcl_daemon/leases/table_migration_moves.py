@@ -1,6 +1,7 @@
-"""The transactions that carry rows from the coordinator table into the lease table, as values (T9.3.1, T9.3.2).
+"""The transactions that carry rows from the coordinator table into the lease table, as values.
 
-Each is refused as a whole unless its leader still holds the old lock. When to carry is not decided here.
+Each is refused as a whole unless its leader still holds the old lock (KCL: TableMigrationStateMachineImpl). When to carry
+is not decided here.
 """
 
 from __future__ import annotations

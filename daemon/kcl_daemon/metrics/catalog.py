@@ -7,7 +7,6 @@ from types import ModuleType
 from typing import Final
 
 from kcl_daemon.metrics import kcl, kcl_shards, ours, spark
-from kcl_daemon.metrics.java_only import JAVA_ONLY
 from kcl_daemon.metrics.metric import OPERATIONS, Family, Kind, Labels, Metric, Operation
 
 
@@ -31,16 +30,8 @@ def _metrics(module: ModuleType) -> Iterator[Metric]:
 TOLD: Final[tuple[Metric, ...]] = (*_metrics(kcl), *_metrics(kcl_shards))
 """What CloudWatch is told."""
 
-ON_CLOUDWATCH: Final[tuple[Metric, ...]] = (*TOLD, *JAVA_ONLY)
-"""All that KCL tells CloudWatch."""
-
 OWN: Final[tuple[Metric, ...]] = tuple(_metrics(ours))
 """What KCL lacks and is counted on the way."""
-
-COUNTED: Final[tuple[Operation, ...]] = tuple(
-    each for module in (kcl, kcl_shards) for each in _declared(module) if isinstance(each, Operation)
-)
-"""All operations."""
 
 
 def _families() -> tuple[Family, ...]:

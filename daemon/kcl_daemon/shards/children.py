@@ -13,7 +13,7 @@ from kcl_protocol.sequence import TRIM_HORIZON
 def child_leases(
     children: Iterable[ChildShard], heir: WorkerId | None = None, stream: StreamIdentity | None = None
 ) -> list[Lease]:
-    """Leases for the shards that follow, always from their beginning, whatever the configured position (T4.3).
+    """Leases for the shards that follow, always from their beginning, whatever the configured position (KCL: HierarchicalShardSyncer).
 
     Args:
         children: as the parent's last answer names them.

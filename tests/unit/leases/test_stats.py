@@ -71,7 +71,7 @@ def test_without_metrics_both_maps_are_written_empty() -> None:
     assert (put["sts"], put["opr"]) == ({}, {})
     worker = read({**put, "leaseKey": ME})
     assert worker is not None
-    assert worker.has_default_metrics
+    assert worker.metrics == {}
     assert not worker.is_failing
 
 
@@ -134,7 +134,7 @@ def test_a_row_that_is_no_valid_report_is_no_worker(row: Row) -> None:
 def test_default_metrics_are_valid_and_no_figures(row: Row) -> None:
     worker = read(row)
     assert worker is not None
-    assert worker.has_default_metrics
+    assert worker.metrics == {}
 
 
 def test_metrics_that_we_do_not_know_are_read() -> None:
