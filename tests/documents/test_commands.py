@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Generator
 from pathlib import Path, PurePosixPath
 
@@ -17,8 +18,20 @@ pytestmark = pytest.mark.timeout(600)  # for a hang: `stage` gives up first
 
 RUN = [block for block in documented() if block.marker.startswith("run")]
 PARSED = [block for block in documented() if block.marker in {"run", "parse"} or block.until]
-OTHERS = [block for block in documented() if block.marker == "not ours"]
 INLINE = re.compile(r"(?<!`)`(kcl-daemon [^`\n]+)`(?!`)")
+
+
+def ours_in(block: Block) -> list[list[str]]:
+    """The commands of kcl-daemon in a block, wherever it is installed."""
+    return [words for words in commands_of(block.script) if PurePosixPath(words[0]).name == "kcl-daemon"]
+
+
+OURS_AMONG_OTHERS = [
+    pytest.param(words, id=f"{block.where} {shlex.join(words)}")
+    for block in documented()
+    if block.marker == "not ours"
+    for words in ours_in(block)
+]
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +69,16 @@ def test_what_is_not_run_could_be(block: Block, tmp_path: Path, monkeypatch: pyt
     check_script(block.script)
 
 
-@pytest.mark.parametrize("block", OTHERS, ids=lambda block: block.where)
-def test_our_commands_among_those_of_others_could_be_run(block: Block) -> None:
-    for words in commands_of(block.script):
-        if PurePosixPath(words[0]).name == "kcl-daemon":
-            check_command(words)
+@pytest.mark.parametrize("words", OURS_AMONG_OTHERS)
+def test_our_commands_among_those_of_others_could_be_run(words: list[str]) -> None:
+    check_command(words)
+
+
+def test_our_commands_are_found_among_those_of_others() -> None:
+    script = "useradd kcl-daemon\nln -s kcl-daemon-1 /opt/x && /opt/x/bin/kcl-daemon check a\nkcl-daemon b \\\n  c\n"
+    assert ours_in(Block("x.md:1", "bash", "not ours", script)) == [
+        ["/opt/x/bin/kcl-daemon", "check", "a"], ["kcl-daemon", "b", "c"],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())

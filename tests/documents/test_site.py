@@ -58,10 +58,15 @@ class Loaded(HTMLParser):
         self.addresses += [value for key, value in attrs if key == name and value]
 
 
-def test_no_page_fetches_anything_from_elsewhere(site: Path) -> None:
+def pages_of(site: Path) -> list[Path]:
+    """Its pages, of which there are some."""
     pages = sorted(site.glob("*.html"))
     assert len(pages) > 10
-    for page in pages:
+    return pages
+
+
+def test_no_page_fetches_anything_from_elsewhere(site: Path) -> None:
+    for page in pages_of(site):
         loaded = Loaded()
         loaded.feed(page.read_text("utf-8"))
         assert loaded.addresses
@@ -70,10 +75,10 @@ def test_no_page_fetches_anything_from_elsewhere(site: Path) -> None:
 
 
 def test_lists_and_tables_are_lists_and_tables(site: Path) -> None:
-    for page in sorted(site.glob("*.html")):
+    for page in pages_of(site):
         article = re.search(r"<article.*?</article>", page.read_text("utf-8"), re.DOTALL)
-        text = article[0] if article else ""
-        flat = re.findall(r"<p>(?:(?!</p>).)*\n(?:- |\d+\. |\| )(?:(?!</p>).)*</p>", text, re.DOTALL)
+        assert article is not None, page.name
+        flat = re.findall(r"<p>(?:(?!</p>).)*\n(?:- |\d+\. |\| )(?:(?!</p>).)*</p>", article[0], re.DOTALL)
         assert flat == [], f"{page.name}: put an empty line before the list or table"
 
 

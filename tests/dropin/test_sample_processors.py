@@ -54,10 +54,6 @@ def written(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def count(folder: Path) -> int:
-    return sum(map(len, written(folder).values()))
-
-
 @pytest.fixture
 def started(sample: Path, local: Local) -> Callable[[Application], Any]:
     """Starts a daemon with the sample's own file; what differs here is told by the environment."""

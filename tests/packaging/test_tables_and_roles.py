@@ -203,17 +203,23 @@ def test_the_modules_policy_is_that_of_iam_policy(mode: str, document: str) -> N
         for statement in blocks[f"aws_iam_policy_document.{name}"]["statement"]
     ]
     assert grants(statements, "actions", "resources") - {METRICS} == needed(mode) - {METRICS}
+
+
+def test_the_modules_policy_is_chosen_by_the_way_of_reading() -> None:
     chosen = terraform.load(MODULE)["aws_iam_policy_document.daemon"]["source_policy_documents"]
-    assert f"data.aws_iam_policy_document.{document}.json" in chosen[1]
+    tables, fan_out, polling = (
+        f"data.aws_iam_policy_document.{name}.json" for name in ("tables", "fan_out", "polling")
+    )
+    by_mode = f'var.retrieval_mode == "FANOUT" ? {fan_out} : {polling}'
+    assert chosen == [f"${{{tables}}}", f"${{{by_mode}}}"]
 
 
 def test_schemas_may_be_read_where_they_are_resolved() -> None:
     document = policy(read("schemaRegistry = decode\n").settings, ("glue",), account=ACCOUNT)
     assert grants(document["Statement"]) == {SCHEMAS}
     (found,) = Stack(schemas="DECODE").of_kind("AWS::IAM::ManagedPolicy")
-    assert grants(found["PolicyDocument"]["Statement"]) - {METRICS} == needed("FANOUT") | {SCHEMAS} - {
-        METRICS
-    }
+    needed_now = needed("FANOUT") | {SCHEMAS}
+    assert grants(found["PolicyDocument"]["Statement"]) - {METRICS} == needed_now - {METRICS}
     (block,) = terraform.load(MODULE)["aws_iam_policy_document.daemon"]["dynamic"]
     assert block["statement"]["for_each"] == '${var.schema_registry == "DECODE" ? ["ReadSchemas"] : []}'
     assert grants(block["statement"]["content"], "actions", "resources") == {SCHEMAS}

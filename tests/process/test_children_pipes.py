@@ -16,11 +16,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 MEGABYTE = 1024 * 1024
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_a_large_line_through_a_slow_child_takes_no_memory_but_the_line() -> None:
     line = bytes(range(1, 10)) * (20 * MEGABYTE // 9) + b"\n"
     received = 0

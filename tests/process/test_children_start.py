@@ -26,11 +26,6 @@ from tests.process.children.support import (
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def script(path: Path, text: str, mode: int = 0o755) -> Path:
     """A file to be started."""
     path.parent.mkdir(exist_ok=True)

@@ -22,6 +22,7 @@ from kcl_local.demo.feed import library_feed
 from kcl_local.demo.processes import Processes, Running, log_tail
 from kcl_local.demo.producer import Pace
 from kcl_local.demo.stage import LOOK_EVERY_S, Stage, stage
+from tests.process.daemon import processes_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
@@ -35,23 +36,6 @@ QUICK_FAILOVER: Final = {
     "leaderHeartbeatMillis": "500",
     "workerMetricsReporterFreqInMillis": "500",
 }
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-def processes_in(directory: Path) -> list[psutil.Process]:
-    """Everything that runs in this directory: endpoints, daemons and their children, whoever their parent is."""
-    found: list[psutil.Process] = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(directory):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def named(processes: list[psutil.Process], module: str) -> list[psutil.Process]:

@@ -13,9 +13,11 @@ from kcl_daemon.app import Adapters
 from kcl_daemon.config.fan_out_settings import RetrievalMode
 from kcl_daemon.config.settings import RetrievalSettings, Settings
 from kcl_daemon.errors import ConfigurationError
+from kcl_daemon.leases.client_version import ClientVersion
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Table
 from tests.simulator import fleet
+from tests.simulator.habits import Habits, Nursery
 from tests.simulator.network import Trouble
 from tests.simulator.plan import AddAttribute, Kill, Pause, Plan, Planned, Start, Stop
 from tests.simulator.runner import Outcome, run_plan
@@ -211,3 +213,21 @@ def test_what_a_plan_asks_for_besides_is_judged_at_the_end() -> None:
     assert violation(replace(killed, repeats_most=0)) == "records_repeated"
     assert violation(replace(killed, latency_most_s=1.0)) == "too_slow"
     assert violation(replace(troubled, is_quiet=True)) == "not_quiet"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name"), [(ClientVersion.V3X, None), (ClientVersion.V2X, "wrong_version")]
+)
+def test_the_version_that_a_fleet_ends_in_is_judged(wanted: ClientVersion, name: str | None) -> None:
+    assert violation(replace(plan(shards=1), records_per_s=1.0, ends_in=frozenset({wanted}))) == name
+
+
+@pytest.mark.parametrize(("process_s", "name"), [(0.1, None), (5.0, "not_finished")])
+def test_a_fleet_that_gets_on_and_does_not_come_to_the_end_is_noticed(
+    process_s: float, name: str | None
+) -> None:
+    """No shard stands still; there is more to do than children that take one record at a time can do by then."""
+    one_by_one = RetrievalSettings(max_records=1)
+    slow = Nursery(Habits(process_s=(process_s, process_s)))
+    of = replace(plan(shards=1), records_per_s=1.0, retrieval=one_by_one, nursery=slow)
+    assert violation(of) == name

@@ -8,6 +8,7 @@ from kcl_daemon.config.stream_settings import StreamsSettings
 from kcl_daemon.consumer.consumer import Consumer
 from kcl_daemon.coordination import syncer
 from kcl_daemon.coordination.many_streams import ManyStreams
+from kcl_daemon.coordination.stream_watch import StreamState, StreamWatch
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.stream import StreamIdentity
 from kcl_daemon.shards import sync
@@ -50,6 +51,14 @@ def test_a_stream_that_is_never_looked_for_again_is_noticed(monkeypatch: pytest.
 
     monkeypatch.setattr(ManyStreams, "refresh", never)
     assert violation(APPEARS) == "lease_missing"
+
+
+def test_waiting_for_a_stream_that_is_there_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def gone(_watch: StreamWatch, _within_s: float = 0.0) -> StreamState:
+        return StreamState.GONE
+
+    monkeypatch.setattr(StreamWatch, "confirm", gone)
+    assert violation() == "false_stream"
 
 
 def test_leases_that_do_not_name_their_stream_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import anyio
 import pytest
 
 from kcl_daemon.config.fan_out_settings import RetrievalMode
 from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.leases.table import Row
 from kcl_daemon.ports import Fetched, Kinesis, StreamRef
+from kcl_protocol.messages import Record
+from kcl_protocol.sequence import ExtendedSequenceNumber
+from tests.simulator.deliveries import Incarnation
+from tests.simulator.faults import RowWrite
+from tests.simulator.loop import run_virtual
 from tests.simulator.memory.kinesis import MemoryKinesis
-from tests.simulator.soak import Load, soak
+from tests.simulator.soak import Load, _until_done, soak
+from tests.simulator.soak_account import SoakAccount, data_of
+from tests.simulator.trace import Trace
+from tests.simulator.violation import Violation
+from tests.unit.simulator.helpers import violation_in
 
 ROOT: Final = Path(__file__).parents[2]
 RSS_RATIO_MOST: Final = 1.1
@@ -56,6 +67,102 @@ def test_memory_stands_still_under_load_and_faults(mode: RetrievalMode) -> None:
 def test_a_leak_is_seen() -> None:
     figures = soak(Load(shards=2, minutes=10.0), kinesis=hoarding)
     assert figures.grown_per_record > 2 * GROWN_MOST, figures.shown()
+
+
+BYTES: Final = 40
+
+
+class Told:
+    """The account of one shard of three records, and what it is told of that shard."""
+
+    def __init__(self) -> None:
+        self.account = SoakAccount(Trace(), lease_table="leases", record_bytes=BYTES)
+        for _ in range(3):
+            self.account.put("shard")
+        self.stores("TRIM_HORIZON")
+
+    def stores(self, checkpoint: str) -> None:
+        """The lease row says so."""
+        row: Row = {"checkpoint": checkpoint, "checkpointSubSequenceNumber": 0}
+        self.account.row_written(RowWrite(0.0, "a", "leases", "shard", None, row))
+
+    def begins(self, checkpoint: str = "TRIM_HORIZON") -> Incarnation:
+        """A child is told where it starts."""
+        child = self.account.started("shard", "a")
+        self.account.initialized(child, ExtendedSequenceNumber(checkpoint))
+        return child
+
+    def gives(self, child: Incarnation, *serials: int) -> None:
+        """The child is given these records."""
+        records = [Record(data_of("shard", serial, BYTES), "k", str(serial)) for serial in serials]
+        self.account.delivered(child, records)
+
+    def checkpoints(self, child: Incarnation, checkpoint: str, stored: str) -> None:
+        """The child asks for a checkpoint and is told that it is stored; the row says what is."""
+        position = ExtendedSequenceNumber(checkpoint)
+        self.account.asked(child, position)
+        self.stores(stored)
+        self.account.answered(child, position, None)
+
+
+def in_order(told: Told) -> None:
+    first = told.begins()
+    told.gives(first, 1, 2)
+    told.checkpoints(first, "2", "2")
+    told.gives(first, 3)
+    second = told.begins("2")
+    told.gives(second, 3)
+    told.checkpoints(second, "3", "3")
+    assert told.account.all_done
+    assert (told.account.written, told.account.repeats) == (3, 1)
+
+
+def back(told: Told) -> None:
+    told.stores("2")
+    told.stores("1")
+
+
+def where_nobody_asked(told: Told) -> None:
+    told.stores("2")
+    told.begins("2")
+
+
+def at_the_beginning_again(told: Told) -> None:
+    child = told.begins()
+    told.gives(child, 1)
+    told.checkpoints(child, "1", "1")
+    told.begins()
+
+
+COURSES: Final[list[tuple[Callable[[Told], object], str | None]]] = [
+    (in_order, None),
+    (back, "checkpoint_went_back"),
+    (where_nobody_asked, "started_elsewhere"),
+    (at_the_beginning_again, "started_elsewhere"),
+    (lambda told: told.begins("1"), "started_ahead"),
+    (lambda told: told.gives(told.begins(), 2), "wrong_record"),
+    (lambda told: told.gives(told.begins(), 1, 3), "wrong_record"),
+    (lambda told: told.gives(told.begins(), 1, 1), "wrong_record"),
+    (lambda told: told.checkpoints(told.begins(), "3", "2"), "checkpoint_not_stored"),
+    (lambda told: told.account.shard_ended(told.begins()), "ended_too_early"),
+    (lambda told: told.account.started("other", "a"), "unknown_shard"),
+]
+
+
+@pytest.mark.parametrize(("course", "violation"), COURSES)
+def test_each_rule_of_the_account_can_be_broken(
+    course: Callable[[Told], object], violation: str | None
+) -> None:
+    assert violation_in(lambda: course(Told())) == violation
+
+
+def test_what_does_not_come_to_rest_is_noticed() -> None:
+    async def rest() -> None:
+        with anyio.fail_after(600):
+            await _until_done(Told().account)
+
+    with pytest.raises(Violation, match="no_rest"):
+        run_virtual(rest)
 
 
 @pytest.mark.prove

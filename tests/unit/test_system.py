@@ -9,15 +9,13 @@ from kcl_daemon.ports import Clock, Randomness
 from kcl_daemon.system import SystemClock, SystemRandomness
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-def test_they_are_the_ports() -> None:
+@pytest.mark.anyio
+async def test_they_are_the_ports() -> None:
     clock: Clock = SystemClock()
     randomness: Randomness = SystemRandomness()
-    assert clock.monotonic() <= clock.monotonic()
+    began_s = clock.monotonic()
+    await clock.sleep(0.01)
+    assert clock.monotonic() - began_s >= 0.009
     assert 1 <= randomness.uniform(1, 2) <= 2
     assert randomness.token() != randomness.token()
 
@@ -38,4 +36,4 @@ async def test_a_scope_ends_by_the_same_clock_and_none_is_without_end() -> None:
 
 @pytest.mark.anyio
 async def test_the_event_loop_counts_by_the_same_clock() -> None:
-    assert abs(anyio.current_time() - SystemClock().monotonic()) < 5
+    assert abs(anyio.current_time() - SystemClock().monotonic()) < 60

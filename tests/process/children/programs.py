@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-PIECE = 64 * 1024
-
 
 def write_all(fd: int, data: bytes) -> None:
     """os.write takes what fits."""

@@ -303,10 +303,11 @@ def test_whose_answer_is_being_made_stays_and_others_are_turned_away() -> None:
 
 
 def test_a_caller_that_goes_makes_room_for_the_next() -> None:
-    wires = [Wire(GET, finish=True) for _ in range(3)]
-    for wire in wires:
-        talk(wire)
-    assert [wire.answers()[0][0] for wire in wires] == [200, 200, 200]
+    patient = Wire()  # who would be put out first if those who have gone kept their places
+    callers = [Wire(GET, finish=True) for _ in range(2 * LIMITS.connections_most)]
+    _, _, closed = staged((0, patient), *((0.1, wire) for wire in callers))
+    assert [wire.answers()[0][0] for wire in callers] == [200] * len(callers)
+    assert closed == callers
 
 
 def test_a_fault_of_ours_is_an_answer_and_an_error_in_the_log() -> None:

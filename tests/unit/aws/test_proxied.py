@@ -97,8 +97,8 @@ async def test_leaving_a_stream_holds_nobody_up_while_nothing_comes() -> None:
     began_s = anyio.current_time()
     async with through_a_proxy(script) as (_, caller):
         with anyio.move_on_after(1.0) as scope:
-            async with caller.open_stream("SubscribeToShard", {}, silence_s=20.0) as stream:
+            async with caller.open_stream("SubscribeToShard", {}, silence_s=120.0) as stream:
                 assert await anext(stream.pieces) == b"one"
                 await anext(stream.pieces)
         assert scope.cancelled_caught
-    assert anyio.current_time() - began_s < 10.0
+    assert anyio.current_time() - began_s < 60.0

@@ -129,7 +129,8 @@ def test_the_lock_of_a_java_leader_is_read_no_more_often_between_its_heartbeats(
             await stage.led_by(OTHER, version=f"beat-{beat}")
             await anyio.sleep(30.0)
 
-    assert play(scene, led_by=OTHER).table.calls.count("get") <= 61
+    looks = play(scene, led_by=OTHER).table.calls.count("get")
+    assert 60 <= looks <= 61  # every 5 s, and none is left out
 
 
 def test_a_heartbeat_whose_answer_got_lost_does_not_cost_the_lock() -> None:
@@ -232,8 +233,7 @@ def test_a_worker_without_leases_looks_rarely_and_still_takes_over_in_time() -> 
     async def scene(stage: Stage) -> None:
         stage.elector.surrounded_by(Surroundings(held=lambda: 0))
         await anyio.sleep(14.0)
-        reads = stage.table.calls.count("get")
-        assert reads <= 2  # the first look counted as a busy worker's; from the next on every second counts
+        assert stage.table.calls.count("get") == 1
         await anyio.sleep(200.0)
 
     (elected_s,) = play(scene, led_by=OTHER).elected_at_s
@@ -244,7 +244,8 @@ def test_a_leader_alone_shows_itself_less_often() -> None:
     async def scene(stage: Stage) -> None:
         stage.elector.surrounded_by(Surroundings(alone=lambda: True))
         await anyio.sleep(100.0)
-        assert stage.table.calls.count("update") <= 11
+        assert 9 <= stage.table.calls.count("update") <= 10  # a third of the 30 s that it promises
+        assert stage.elector.is_leader
 
     play(scene)
 

@@ -24,7 +24,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         answers = {"/v4/id/stats": "stats.json", "/v4/id": "container.json", "/v4/id/task": "task.json"}
         if self.path == "/hangs":
-            self.go.wait(30)
+            self.go.wait(120)
         elif self.path == "/garbage":
             self.wfile.write(b"not http\r\n\r\n")
         elif self.path == "/moved":
@@ -75,10 +75,10 @@ async def test_proxies_are_not_asked(server: str, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("path", "problem"),
-    [("/nothing", "status 404"), ("/moved", "status 302"), ("/garbage", r"\w"), ("/hangs", "timed out")],
+    [("/nothing", "status 404"), ("/moved", "status 302"), ("/garbage", "not http"), ("/hangs", "timed out")],
 )
 async def test_everything_but_an_answer_of_200_is_told(server: str, path: str, problem: str) -> None:
-    client = MetadataClient(timeout_s=0.2 if path == "/hangs" else 10)
+    client = MetadataClient(timeout_s=0.2 if path == "/hangs" else 60)
     with pytest.raises(CpuUnreadable, match=problem):
         await client.get(server + path)
 
@@ -93,14 +93,14 @@ async def test_nobody_listening_is_told() -> None:
 
 @pytest.mark.anyio
 async def test_an_address_that_is_none_is_told() -> None:
-    with pytest.raises(CpuUnreadable, match=r"\w"):
+    with pytest.raises(CpuUnreadable, match="nonnumeric port: 'port'"):
         await MetadataClient().get("http://127.0.0.1:port/")
 
 
 @pytest.mark.anyio
 async def test_a_request_can_be_cancelled_while_the_server_is_silent(server: str) -> None:
-    client = MetadataClient(timeout_s=30)
-    with anyio.fail_after(10):
+    client = MetadataClient(timeout_s=120)
+    with anyio.fail_after(60):
         with anyio.move_on_after(0.05) as scope:
             await client.get(f"{server}/hangs")
     assert scope.cancelled_caught

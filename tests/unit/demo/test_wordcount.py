@@ -10,7 +10,27 @@ import pytest
 from kcl_client.testing import Ending, Report, drive
 from kcl_local.demo import wordcount
 from kcl_local.demo.ledger import DIRECTORY_VARIABLE, Counted, Entry, LedgerReader
-from kcl_local.demo.wordcount import WordCount
+from kcl_local.demo.wordcount import CHECKPOINT_EVERY_S, WordCount
+
+
+class Time:
+    """Passes by so much whenever somebody looks at it."""
+
+    def __init__(self) -> None:
+        self.step_s = 0.0
+        self._now_s = 0.0
+
+    def __call__(self) -> float:
+        self._now_s += self.step_s
+        return self._now_s
+
+
+@pytest.fixture(autouse=True)
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    """Stands still unless the test has it pass."""
+    standing = Time()
+    monkeypatch.setattr(wordcount, "monotonic_s", standing)
+    return standing
 
 
 def count(directory: Path, *payloads: bytes, ending: Ending) -> tuple[Report, list[Entry]]:
@@ -56,9 +76,16 @@ def test_a_lost_lease_checkpoints_nothing(tmp_path: Path) -> None:
     assert report.checkpoints == ()
 
 
-def test_batches_in_a_row_share_a_checkpoint(tmp_path: Path) -> None:
+def test_batches_in_a_row_share_a_checkpoint(tmp_path: Path, time: Time) -> None:
+    time.step_s = CHECKPOINT_EVERY_S / 4
+    report, entries = count(tmp_path, *[b"x"] * 12, ending=Ending.CLOSED)
+    assert [entry.kind for entry in entries] == ["start", *["records"] * 4, "checkpoint", *["records"] * 2]
+    assert [str(position) for position in report.checkpoints] == [entries[4].records[-1].sequence_number]
+
+
+def test_batches_at_the_same_moment_need_no_checkpoint(tmp_path: Path) -> None:
     report, _ = count(tmp_path, *[b"x"] * 20, ending=Ending.CLOSED)
-    assert len(report.checkpoints) <= 1
+    assert report.checkpoints == ()
 
 
 def test_without_a_ledger_it_says_how_it_is_to_be_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,11 +180,12 @@ def test_a_stall_is_told_at_once_then_now_and_then_and_when_it_is_over(
             case Say.STILL_STALLED:
                 assert before is not None
                 assert now_s - before.last_s >= AGAIN_S
+                assert moved_s <= before.first_s
             case Say.MOVES_AGAIN:
                 assert before is not None
                 assert moved_s > before.first_s
             case Say.NOTHING:
-                assert (before is None) == (by is None) or before is not None
+                assert by is None if before is None else moved_s <= before.first_s
                 assert told is None or now_s - told.last_s < AGAIN_S
         assert (told is not None) == (
             say in {Say.STALLED, Say.STILL_STALLED} or (say is Say.NOTHING and before is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import anyio
@@ -326,13 +327,19 @@ def test_what_lasts_is_told(error: AwsError, level: str, event: str) -> None:
     play(scene)
 
 
-def test_empty_events_are_for_those_who_want_them() -> None:
+@pytest.mark.parametrize(("wanted", "given"), [(False, []), (True, [0])])
+def test_empty_events_are_for_those_who_want_them(wanted: bool, given: list[int]) -> None:
     async def scene(stage: FanOutStage, start: Start) -> None:
-        reader = stage.reader()
+        settings = stage.readers._settings
+        stage.readers._settings = replace(settings, child=replace(settings.child, call_for_empty=wanted))
+        reader, counts = stage.reader(), list[int]()
         start(reader)
-        with anyio.move_on_after(60.0) as waited:
-            await reader.next()
-        assert waited.cancelled_caught
-        assert SHARD not in str(reader.trouble)
+        with anyio.move_on_after(60.0):
+            item = await reader.next()
+            assert isinstance(item, Batch)
+            counts.append(item.count)
+        assert counts == given
+        assert stage.memory.idle_after is not None, "an empty event has come"
+        assert reader.trouble is None
 
     play(scene)

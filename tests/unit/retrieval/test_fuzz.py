@@ -104,6 +104,6 @@ def test_aggregates() -> None:
     good = aggregate(records)[len(MAGIC) : -16]
 
     def act(chance: random.Random) -> None:
-        assert isinstance(len(apart(sealed(damaged(good, chance)), None, ignored)), int)
+        apart(sealed(damaged(good, chance)), None, ignored)
 
     for_a_while(act)

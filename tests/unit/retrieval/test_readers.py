@@ -14,6 +14,7 @@ from kcl_daemon.errors import (
     Throttled,
     Unavailable,
 )
+from kcl_daemon.ports_fan_out import Consumer, ConsumerName
 from kcl_local.kinesis.options import FanOut, Options
 from tests.unit.retrieval.aggregates import aggregate, sealed
 from tests.unit.retrieval.fanout_stage import STREAM, FanOutStage, Start, play, texts
@@ -77,15 +78,25 @@ def test_a_consumer_given_by_arn_is_not_asked_about() -> None:
     play(scene)
 
 
-def test_two_workers_that_register_at_the_same_time_share_the_consumer() -> None:
+def test_two_workers_that_register_at_the_same_time_share_the_consumer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scene(stage: FanOutStage, start: Start) -> None:
-        stage.fan_out.registering.append(Unavailable("ResourceInUseException"))
-        register(stage, "app")
-        stage.fan_out.describing.append(None)
+        ours = stage.fan_out.register_consumer
+
+        async def register_consumer(consumer: ConsumerName) -> Consumer:
+            """The other worker is quicker, once we have seen that there is none."""
+            if not stage.fan_out.registered:
+                register(stage, consumer.name)
+            return await ours(consumer)
+
+        monkeypatch.setattr(stage.fan_out, "register_consumer", register_consumer)
         stage.put("a")
         reader = stage.reader()
         start(reader)
         assert await texts(reader, 1) == ["a"]
+        assert stage.fan_out.registered == 1
+        assert "consumer_registered" not in stage.log.events()
 
     play(scene)
 

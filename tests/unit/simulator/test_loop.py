@@ -28,7 +28,7 @@ def test_a_virtual_day_takes_no_time() -> None:
 
     began = time.perf_counter()
     assert run_virtual(main) == 86_400
-    assert time.perf_counter() - began < 5
+    assert time.perf_counter() - began < 60
 
 
 def test_anyio_deadlines_follow_virtual_time() -> None:

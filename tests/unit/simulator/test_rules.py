@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable
 
 import anyio
@@ -85,6 +86,7 @@ def violation_of(before: Row | None, after: Row | None, *, by: str = "a") -> str
 RENEWED = row(leaseCounter=6)
 CHECKPOINTED = row(leaseCounter=6, checkpoint="13", ownerSwitchesSinceCheckpoint=0)
 HANDING_OFF = row(leaseOwner="b", checkpointOwner="a")
+FRESH = row(leaseCounter=0, leaseOwner=None, ownerSwitchesSinceCheckpoint=0, checkpoint="LATEST")
 
 
 @pytest.mark.parametrize(
@@ -99,11 +101,7 @@ HANDING_OFF = row(leaseOwner="b", checkpointOwner="a")
         (row(), row(leaseCounter=6, leaseOwner="b", ownerSwitchesSinceCheckpoint=2), "leader"),
         (row(), row(childShardIds=frozenset({"x"})), "a"),
         (row(strange="kept"), row(strange="kept", leaseCounter=6), "a"),
-        (
-            None,
-            row(leaseCounter=0, leaseOwner=None, ownerSwitchesSinceCheckpoint=0, checkpoint="LATEST"),
-            "a",
-        ),
+        (None, FRESH, "a"),
     ],
 )
 def test_what_kcl_writes_breaks_no_rule(before: Row | None, after: Row | None, by: str) -> None:
@@ -171,11 +169,22 @@ def test_a_lease_is_taken_from_its_holder_only_after_it_has_stood_still(
 
 def test_a_lease_for_a_shard_that_is_not_there_is_a_violation() -> None:
     def action() -> None:
-        fresh = row(leaseKey="x", leaseCounter=0, leaseOwner=None, ownerSwitchesSinceCheckpoint=0)
-        write = RowWrite(0.0, "a", "leases", "x", None, {**fresh, "checkpoint": "LATEST"})
+        write = RowWrite(0.0, "a", "leases", "x", None, {**FRESH, "leaseKey": "x"})
         Scene().rules.row_written(write)
 
     assert violation_in(action) == "unknown_shard"
+
+
+@pytest.mark.parametrize(("after_s", "violation"), [(14.0, None), (16.0, "created_for_gone")])
+def test_no_lease_is_created_for_a_stream_that_is_gone_for_long(
+    after_s: float, violation: str | None
+) -> None:
+    def action() -> None:
+        scene = Scene()
+        scene.truth.stream_deleted(PARENT, 100.0)
+        scene.write(None, FRESH, at_s=100.0 + after_s)
+
+    assert violation_in(action) == violation
 
 
 @pytest.mark.parametrize(
@@ -247,6 +256,20 @@ def test_altered_data_is_a_violation() -> None:
         scene.deliveries.delivered(child, [Record("b3RoZXI=", "k", "11")])
 
     assert violation_in(action) == "altered_record"
+
+
+@pytest.mark.parametrize(
+    ("poison_every", "violation"), [(7, None), (5, "good_record_set_aside"), (0, "good_record_set_aside")]
+)
+def test_only_what_no_child_can_process_is_set_aside(poison_every: int, violation: str | None) -> None:
+    def action() -> None:
+        scene = Scene()
+        scene.deliveries.poison_every = poison_every
+        data = b64encode(b"record 14").decode()
+        scene.truth.record_written(PARENT, 14, 0.0, data)
+        scene.deliveries.set_aside(PARENT, "a", Record(data, "k", "14"))
+
+    assert violation_in(action) == violation
 
 
 LOCK: Row = {"key": "Leader", "ownerName": "a", "leaseDuration": "30000", "recordVersionNumber": "v1"}

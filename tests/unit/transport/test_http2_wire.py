@@ -122,11 +122,21 @@ async def test_a_call_that_nobody_answers_is_given_up_and_leaves_nothing() -> No
 
 async def test_who_is_cancelled_leaves_nothing() -> None:
     async with stage() as (_, front, caller):
-        with anyio.move_on_after(0.2):
+        begun = anyio.Event()
+
+        async def read() -> None:
             async with AsyncExitStack() as stack:
                 (stream,) = await opened(caller, stack)
+                begun.set()
                 await anext(aiter(stream.pieces))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            await begun.wait()
+            assert front.open_streams() == [1]
+            group.cancel_scope.cancel()
         await left(front)
+        assert front.open_streams() == [0], "the connection is kept for others"
 
 
 async def test_nobody_there_is_unavailable_for_all_at_once() -> None:
