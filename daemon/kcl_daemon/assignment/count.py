@@ -70,7 +70,8 @@ def _even_out(unfinished: list[Lease], fleet: Fleet, counts: dict[WorkerId, int]
     movable: dict[WorkerId, list[Lease]] = {worker: [] for worker in counts}
     for lease in sorted(unfinished, key=lambda lease: lease.lease_key, reverse=True):
         owner = lease.lease_owner
-        if owner is not None and owner in movable and lease.checkpoint_owner is None:
+        in_motion = lease.checkpoint_owner is not None or lease.lease_key in fleet.unclaimed
+        if owner is not None and owner in movable and not in_motion:
             movable[owner].append(lease)
     ranks = {worker: rank for rank, worker in enumerate(sorted(counts))}
     fewest = [(count, worker) for worker, count in counts.items()]

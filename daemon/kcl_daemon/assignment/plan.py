@@ -24,6 +24,7 @@ class Fleet:
         max_leases_for_worker: nobody is given more than these.
         stats: what the workers report of themselves; one that is not in it has no figures.
         ages_s: for how long each lease has not moved; one that is not in it has just moved.
+        unclaimed: leases that were given to a worker that has not written them since; perhaps it does not know of them.
     """
 
     leases: Sequence[Lease]
@@ -33,6 +34,7 @@ class Fleet:
     max_leases_for_worker: int
     stats: Mapping[WorkerId, WorkerRow] = field(default_factory=dict[WorkerId, WorkerRow])
     ages_s: Mapping[LeaseKey, float] = field(default_factory=dict[LeaseKey, float])
+    unclaimed: frozenset[LeaseKey] = frozenset()
 
     @property
     def unfinished(self) -> list[Lease]:

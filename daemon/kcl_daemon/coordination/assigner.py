@@ -32,6 +32,8 @@ _FAILURES_MOST: Final = 3
 _WRITES_AT_ONCE: Final = 10
 # A lease that has stood still for so many renewal periods should have been renewed.
 _LATE: Final = 1.5
+# In fail-over times: so long evening out waits for workers to find what they were given. Some never do.
+_PUT_OFF_MOST: Final = 2.0
 
 
 def _nobody_minds(_key: LeaseKey, _reason: str, _at_s: float) -> None:
@@ -81,6 +83,7 @@ class Assigner:
         self._failures = 0
         self._balanced_s: float | None = None
         self._balanced_workers: frozenset[WorkerId] = frozenset()
+        self._put_off_s: float | None = None
         self._reminded: frozenset[tuple[LeaseKey, int]] = frozenset()
         elector.on_elected(self._begin)
 
@@ -91,7 +94,7 @@ class Assigner:
     def _begin(self) -> None:
         self._completion.begin()
         self._failures = 0
-        self._balanced_s = None
+        self._balanced_s = self._put_off_s = None
         self._nudge.nudge()
 
     async def run(self) -> None:
@@ -173,12 +176,13 @@ class Assigner:
                 self._elector.tell()
         if balancing:
             self._balanced_s, self._balanced_workers = self._clock.monotonic(), fleet.workers
+            self._put_off_s = None
         self._remind(fleet)
 
     def _plan(self) -> tuple[Fleet, bool, Plan]:
         """The fleet, whether load is evened out now, and what to do."""
         fleet = self._overview.fleet()
-        balancing = self._balance_is_due(fleet.workers)
+        balancing = self._balance_is_due(fleet.workers) and not self._is_put_off(fleet)
         told = kcl.ASSIGNMENT_BALANCE if balancing else kcl.ASSIGNMENT_PLACE
         with self._meters.operation(told):
             plan = (self._strategies.balance if balancing else self._strategies.place)(fleet)
@@ -189,6 +193,20 @@ class Assigner:
         if self._balanced_s is None or workers != self._balanced_workers:
             return True
         return self._clock.monotonic() - self._balanced_s >= self._timings.balance_s
+
+    def _is_put_off(self, fleet: Fleet) -> bool:
+        """Whether evening out waits a moment for workers that have not found yet what they were given.
+
+        A hand-off of such a lease would hide it from a Java owner, who would never pass it on: it is found by its
+        `leaseOwner`, who then is another.
+        """
+        me, now_s = self._elector.worker_id, self._clock.monotonic()
+        if all(lease.actual_owner == me for lease in fleet.leases if lease.lease_key in fleet.unclaimed):
+            self._put_off_s = None
+            return False
+        if self._put_off_s is None:
+            self._put_off_s = now_s
+        return now_s - self._put_off_s < _PUT_OFF_MOST * self._timings.failover_s
 
     async def _carry_out_all(self, moves: tuple[Move, ...]) -> None:
         limiter = anyio.CapacityLimiter(_WRITES_AT_ONCE)

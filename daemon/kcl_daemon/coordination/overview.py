@@ -59,7 +59,7 @@ class Overview:
         began_s = self._clock.monotonic()
         lease_rows = await self._tables.leases.scan()
         self._workers_are_fresh = False
-        # While an application moves into one table there are rows of workers in two (T1.3).
+        # While an application moves into one table there are rows of workers in two.
         self.workers_in_leases = _read_workers(lease_rows, self._tables.leases.key_attribute)
         if self._tables.share_one_table:
             self.workers_apart, self._workers_are_fresh, self._workers_read_s = [], True, began_s
@@ -178,6 +178,7 @@ class Overview:
             max_leases_for_worker=self._max_leases_for_worker,
             stats={worker.worker_id: worker for worker in self.workers},
             ages_s={lease.lease_key: book.still_s(lease) for lease in owned},
+            unclaimed=book.unclaimed,
         )
 
     def _living_workers(self) -> frozenset[WorkerId]:

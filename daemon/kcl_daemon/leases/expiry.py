@@ -6,7 +6,7 @@ observer's eyes, a worker is alive while its row keeps changing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -15,8 +15,9 @@ from typing import Final
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.stats import WorkerRow
 
-# In fail-over times: the 1.3 after which a worker without leases has looked, and some more for the look itself.
-_IDLE_PATIENCE: Final = 1.5
+# In fail-over times: the 1.3 after which a worker of ours without leases has looked, and a Java worker has looked and
+# renewed for the first time, and some more for the look itself.
+_UNCLAIMED_PATIENCE: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +123,27 @@ class Watchbook:
 
     def abandoned(self, failover_s: float) -> frozenset[LeaseKey]:
         """The leases that an owner has left alone for so long that they may be given to another."""
-        idle = _idle(self.leases, self.workers) - self.suspects.keys()
         return frozenset(
             key
             for key, seen in self.leases.items()
             if seen.owner is not None
-            and self.looked_s - seen.since_s > _patience_s(seen.owner, idle, failover_s)
+            and self.looked_s - seen.since_s > self._patience_s(seen, self.suspects, failover_s)
         )
+
+    @property
+    def unclaimed(self) -> frozenset[LeaseKey]:
+        """The leases that were given to workers who have not written them since."""
+        return frozenset(key for key, seen in self.leases.items() if seen.unclaimed)
+
+    def _patience_s(self, seen: LeaseSeen, doubted: Container[WorkerId], failover_s: float) -> float:
+        """How long a lease may stand still; longer while its owner may not know of it, if it is thought to live.
+
+        A worker of ours without leases looks for them rarely (`Timings.news_s`). A Java worker looks once in a fail-over
+        time whatever it has, and first writes what it has found when it renews (KCL: DynamoDBLeaseDiscoverer).
+        """
+        owner = seen.owner
+        slow = seen.unclaimed and owner is not None and owner in self.workers and owner not in doubted
+        return _UNCLAIMED_PATIENCE * failover_s if slow else failover_s
 
     def _stirring(self, leases: Mapping[LeaseKey, LeaseSeen]) -> set[WorkerId | None]:
         """Those that have written one of their leases since the look before."""
@@ -167,14 +182,12 @@ class Watchbook:
             suspects: those of before that have given no sign of life since.
             failover_s: as in `look`.
         """
-        # A worker that is doubted to live is not thought to look rarely only.
-        idle = _idle(self.leases, self.workers) - suspects.keys()
         found = dict(suspects)
         for seen in self.leases.values():
             owner = seen.owner
             if owner is None or owner not in self.workers:
                 continue
-            due_s = seen.since_s + _patience_s(owner, idle, failover_s)
+            due_s = seen.since_s + self._patience_s(seen, suspects, failover_s)
             if self.lived_s.get(owner, -inf) <= due_s < self.looked_s:
                 found.setdefault(owner, self.workers[owner].last_update_s)
         return found
@@ -229,23 +242,6 @@ def _is_given(lease: Lease, before: LeaseSeen) -> bool:
     owner = lease.actual_owner
     ended = before.handoff is not None and lease.checkpoint_owner is None
     return owner is not None and (owner != before.owner or ended)
-
-
-def _idle(
-    leases: Mapping[LeaseKey, LeaseSeen], workers: Mapping[WorkerId, WorkerSeen]
-) -> frozenset[WorkerId | None]:
-    """The workers that have leases but may not know it yet: what they have was given to them under our eyes.
-
-    A worker without leases looks for them rarely (`Timings.news_s`), so they may stand still for longer than the fail-over
-    time. One that has claimed a lease looks often.
-    """
-    given = {seen.owner for seen in leases.values() if seen.unclaimed and seen.owner in workers}
-    return frozenset(given.difference(seen.owner for seen in leases.values() if not seen.unclaimed))
-
-
-def _patience_s(owner: WorkerId | None, idle: frozenset[WorkerId | None], failover_s: float) -> float:
-    """How long a lease of this owner may stand still."""
-    return _IDLE_PATIENCE * failover_s if owner in idle else failover_s
 
 
 def _see_worker(worker: WorkerRow, before: WorkerSeen | None, now_s: float) -> WorkerSeen:

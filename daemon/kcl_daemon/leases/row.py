@@ -62,7 +62,7 @@ def is_lease_row(row: Row) -> bool:
 
 
 def is_of_many(row: Row) -> bool:
-    """Whether a lease is one of many streams (T7.4)."""
+    """Whether a lease is one of many streams (KCL: MultiStreamLease)."""
     return _STREAM in row
 
 
@@ -88,7 +88,7 @@ def lease_from_row(row: Row) -> Lease:
 
 
 def new_lease_row(lease: Lease) -> Row:
-    """The row that creates a lease (T5.1); counter 0 and no owner come from the lease."""
+    """The row that creates a lease; counter 0 and no owner come from the lease."""
     row: dict[str, Value] = {
         KEY: lease.lease_key,
         _ENTITY: _LEASE_ENTITY,
@@ -108,12 +108,12 @@ def new_lease_row(lease: Lease) -> Row:
 
 
 def creation(lease: Lease) -> tuple[Row, tuple[Condition, ...]]:
-    """Row and condition that create a lease only where none is (T5.1)."""
+    """Row and condition that create a lease only where none is."""
     return new_lease_row(lease), (Absent(KEY),)
 
 
 def renewal(lease: Lease, throughput_kbps: float | None) -> RowUpdate:
-    """Keep a lease (T5.2). Refused when somebody else wrote it, or began a hand-off that we do not know of yet."""
+    """Keep a lease. Refused when somebody else wrote it, or began a hand-off that we do not know of yet."""
     put: dict[str, Value] = {_COUNTER: lease.lease_counter + 1, **_throughput(throughput_kbps)}
     handoff: tuple[Condition, ...] = () if lease.checkpoint_owner else (Absent(_CHECKPOINT_OWNER),)
     return RowUpdate(lease.lease_key, put=put, require=(_counter_is(lease), *handoff))
@@ -122,10 +122,13 @@ def renewal(lease: Lease, throughput_kbps: float | None) -> RowUpdate:
 def checkpoint(
     lease: Lease, position: ExtendedSequenceNumber, throughput_kbps: float | None = None
 ) -> RowUpdate:
-    """Store a checkpoint (T5.3, T5.12); fenced by the counter alone, as in KCL, so it passes during a hand-off.
+    """Store a checkpoint; fenced by the counter alone, as in KCL, so it passes during a hand-off.
 
     KCL never writes the throughput here, because it renews every lease in every period whatever its checkpoints do.
+    A finished lease is renewed no more; what was read last would count for ever where a Java worker leads (G11).
     """
+    if position.is_shard_end:
+        throughput_kbps = 0.0
     put: dict[str, Value] = {
         _COUNTER: lease.lease_counter + 1,
         _SWITCHES: 0,
@@ -145,7 +148,7 @@ def checkpoint(
 
 
 def assignment(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> RowUpdate:
-    """Give a lease to a worker (T5.5), also the last step of a hand-off.
+    """Give a lease to a worker, also the last step of a hand-off.
 
     Args:
         lease: as it was read; its owners must still be the same.
@@ -163,7 +166,7 @@ def assignment(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -
 
 
 def taking(lease: Lease, me: WorkerId) -> RowUpdate:
-    """Take a lease for oneself as KCL 2.x does (T5.4): fenced by the counter alone, and it ends any hand-off."""
+    """Take a lease for oneself as KCL 2.x does: fenced by the counter alone, and it ends any hand-off."""
     return RowUpdate(
         lease.lease_key,
         put={OWNER: me, _COUNTER: lease.lease_counter + 1},
@@ -174,7 +177,7 @@ def taking(lease: Lease, me: WorkerId) -> RowUpdate:
 
 
 def handoff(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> RowUpdate:
-    """Ask the owner to finish and pass the lease on (T5.6); the counter stays, so that its renewals go through.
+    """Ask the owner to finish and pass the lease on; the counter stays, so that its renewals go through.
 
     Args:
         lease: as it was read; its owners must still be the same.
@@ -193,7 +196,7 @@ def handoff(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> R
 
 
 def release(lease: Lease, *, degraded_by: WorkerId | None = None) -> RowUpdate:
-    """Give a lease up (T5.7): nobody owns it, anybody may be given it at once.
+    """Give a lease up: nobody owns it, anybody may be given it at once.
 
     Args:
         lease: as it was read.
@@ -209,7 +212,7 @@ def release(lease: Lease, *, degraded_by: WorkerId | None = None) -> RowUpdate:
 
 
 def children_of(lease: Lease, child_shard_ids: frozenset[ShardId]) -> RowUpdate:
-    """Write down which shards follow (T5.8); the counter stays."""
+    """Write down which shards follow; the counter stays."""
     return RowUpdate(
         lease.lease_key,
         put={_CHILDREN: frozenset[str](child_shard_ids)},
@@ -218,7 +221,7 @@ def children_of(lease: Lease, child_shard_ids: frozenset[ShardId]) -> RowUpdate:
 
 
 def hashes_of(lease: Lease, hash_range: HashRange) -> RowUpdate:
-    """Write down which hashes a shard takes, where an old version has not (T5.9); the counter stays."""
+    """Write down which hashes a shard takes, where an old version has not; the counter stays."""
     return RowUpdate(
         lease.lease_key,
         put=_hash_range(hash_range),
@@ -227,7 +230,7 @@ def hashes_of(lease: Lease, hash_range: HashRange) -> RowUpdate:
 
 
 def still_finished(lease: Lease) -> tuple[Condition, ...]:
-    """That a lease is finished as it was: what deleting it demands (KCL deletes without a condition, T5.10).
+    """That a lease is finished as it was: what deleting it demands (KCL deletes without a condition).
 
     The counter does not count: somebody may keep a finished lease alive. Moved back by hand it is finished no more.
     """
@@ -278,13 +281,13 @@ def _owner_is(attribute: str, owner: WorkerId | None) -> Condition:
 
 
 def _switch(lease: Lease, to: WorkerId) -> dict[str, int]:
-    """Whether this change of hands counts (T5.13): a first assignment and the end of a hand-off do not."""
+    """Whether this change of hands counts, as in KCL: a first assignment and the end of a hand-off do not."""
     switched = (lease.lease_owner is not None and lease.lease_owner != to) or lease.checkpoint_owner == to
     return {_SWITCHES: 1} if switched else {}
 
 
 def _place(lease: Lease) -> dict[str, Value]:
-    """Stream and shard, of one stream among many (T7.1)."""
+    """Stream and shard, of one stream among many."""
     return {} if lease.stream is None else {_STREAM: str(lease.stream), _SHARD: str(lease.shard_id)}
 
 

@@ -96,7 +96,8 @@ def survey(
 
 
 def _owners(leases: Iterable[Lease]) -> set[WorkerId]:
-    return {lease.lease_owner for lease in leases if lease.lease_owner is not None}
+    """Whoever has work: a Java worker that has left may own finished leases for long (KCL's leader gives those away)."""
+    return {lease.lease_owner for lease in leases if lease.lease_owner is not None and not lease.is_finished}
 
 
 def _active(workers: Iterable[WorkerRow], wall_s: float) -> set[WorkerId]:

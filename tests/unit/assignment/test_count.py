@@ -51,6 +51,13 @@ def test_a_fresh_fleet_is_spread_evenly_with_nobody_idle() -> None:
     assert {move.how for move in plan.moves} == {How.TAKE}
 
 
+def test_what_its_owner_may_not_have_found_yet_is_not_asked_back() -> None:
+    leases = [lease(n, A) for n in range(4)]
+    unclaimed = frozenset(each.lease_key for each in leases[:3])
+    plan = by_lease_count(replace(fleet(leases, A, B), unclaimed=unclaimed))
+    assert [move.lease for move in plan.moves] == leases[3:]
+
+
 def test_a_silent_owners_leases_go_to_the_living_only() -> None:
     leases = [lease(0, A), lease(1, A), lease(2, B)]
     plan = by_lease_count(

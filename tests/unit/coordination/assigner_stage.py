@@ -32,12 +32,13 @@ from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
 from tests.unit.troubled import TroubledTable
 
 ME, OTHER, GONE = WorkerId("me"), WorkerId("other"), WorkerId("gone")
+BY_COUNT = Strategies(place=by_lease_count, balance=by_lease_count)
 
 
 class Stage:
     """One worker's coordination over empty tables and a stream of four shards; consumers are only noted."""
 
-    def __init__(self) -> None:
+    def __init__(self, strategies: Strategies = BY_COUNT) -> None:
         clock, self.log, periods = LoopClock(), MemoryLog(), timings(LeaseSettings())
         self.clock = clock
         self.leases = TroubledTable()
@@ -92,7 +93,7 @@ class Stage:
                 log=self.log,
             ),
             sweeper=Sweeper(table=self.tables.worker_metrics, stale_s=86_400.0, clock=clock, log=self.log),
-            strategies=Strategies(place=by_lease_count, balance=by_lease_count),
+            strategies=strategies,
             clock=clock,
             timings=periods,
             log=self.log,
@@ -123,12 +124,15 @@ class Stage:
 
 
 def play(
-    scene: Callable[[Stage], Awaitable[None]], *, before: Callable[[Stage], Awaitable[object]] | None = None
+    scene: Callable[[Stage], Awaitable[None]],
+    *,
+    before: Callable[[Stage], Awaitable[object]] | None = None,
+    strategies: Strategies = BY_COUNT,
 ) -> Stage:
     """Run all loops beside a scene, after the tables were prepared."""
 
     async def main() -> Stage:
-        stage = Stage()
+        stage = Stage(strategies)
         for table in (stage.leases, stage.tables.worker_metrics, stage.tables.coordinator):
             await table.ensure()
         if before is not None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import anyio
 
+from kcl_daemon.assignment.options import BalanceOptions
+from kcl_daemon.assignment.variance import by_utilization
+from kcl_daemon.coordination.strategies import Strategies
 from kcl_daemon.leases import row as lease_row
-from kcl_daemon.leases.lease import LeaseKey
-from kcl_daemon.leases.table import Row
+from kcl_daemon.leases.lease import LeaseKey, WorkerId
+from kcl_daemon.leases.table import Row, RowUpdate
 from kcl_protocol.sequence import SHARD_END
 from tests.simulator.loop import run_virtual
 from tests.unit.coordination.assigner_stage import GONE, ME, OTHER, Stage, play
 from tests.unit.troubled import Trouble, TroubledTable
+
+UTILIZATION = Strategies(
+    place=by_utilization(BalanceOptions(balance_this_run=False)), balance=by_utilization(BalanceOptions())
+)
 
 
 def test_a_fresh_application_gets_its_leases_and_its_first_worker_holds_them_at_once() -> None:
@@ -269,3 +278,58 @@ def test_who_leads_no_more_ends_its_look_at_the_shards_and_looks_anew_when_it_le
         assert stage.kinesis.lists == 2
 
     play(scene, before=before)
+
+
+async def gives(stage: Stage, number: int, to: WorkerId) -> None:
+    """Somebody gives a lease to a worker, by KCL's assignment."""
+    key = f"shardId-{number:012d}"
+    await stage.leases.update(RowUpdate(key, put={"leaseOwner": to}, add={"leaseCounter": 1}))
+
+
+async def renews(stage: Stage, *numbers: int) -> None:
+    """The owner of leases does."""
+    for number in numbers:
+        await stage.leases.update(RowUpdate(f"shardId-{number:012d}", add={"leaseCounter": 1}))
+    await stage.has_worker(OTHER)
+
+
+async def handed_over(stage: Stage) -> int:
+    """How many leases of the other worker are being handed to us."""
+    rows = await TroubledTable.scan(stage.leases)
+    return sum(row.get("checkpointOwner") == OTHER for row in rows)
+
+
+def test_evening_out_waits_until_a_worker_has_found_what_it_was_given() -> None:
+    """A Java worker finds a lease up to 10 s later, and one that is handed over by then never."""
+
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(5.0)
+        for number in range(4):
+            await gives(stage, number, OTHER)
+        for _ in range(4):
+            await renews(stage)
+            await anyio.sleep(3.0)
+            assert await handed_over(stage) == 0
+        await renews(stage, 0, 1, 2, 3)
+        await anyio.sleep(3.0)
+        assert await handed_over(stage) == 2
+
+    play(scene, strategies=UTILIZATION)
+
+
+def test_where_leases_are_given_all_the_time_it_waits_for_twenty_seconds() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(5.0)
+        for number in range(4):
+            await gives(stage, number, OTHER)
+        began_s = anyio.current_time()
+        for to in cycle((GONE, OTHER)):
+            await gives(stage, 3, to)
+            await renews(stage, 0, 1, 2)
+            await anyio.sleep(2.5)  # a little more than from one look to the next
+            if await handed_over(stage):
+                break
+        # A leader that was alone looks once in fifteen seconds.
+        assert 20.0 <= anyio.current_time() - began_s <= 15.0 + 20.0 + 5.0
+
+    play(scene, strategies=UTILIZATION)

@@ -177,7 +177,22 @@ def test_once_claimed_it_has_the_usual_time() -> None:
     assert look(12.1, [claimed], REPORTING, book=book).abandoned(10.0) == {LEASE.lease_key}
 
 
-def test_a_worker_that_has_other_leases_or_is_gone_has_the_usual_time() -> None:
+def test_a_worker_that_renews_others_has_longer_as_well() -> None:
+    """A Java worker writes what it was given for the first time up to 13.3 s later, whatever else it has."""
+
+    def leases(renewals: int) -> list[Lease]:
+        return [replace(LEASE, lease_owner=B), replace(OTHERS, lease_owner=B, lease_counter=renewals)]
+
+    book = look(1.0, leases(1), REPORTING, book=look(0.0, [LEASE, *leases(1)[1:]], REPORTING))
+    for second in range(2, 17):
+        book = look(float(second), leases(second), REPORTING, book=book)
+        assert book.unclaimed == {LEASE.lease_key}
+        assert B in book.reporting(wall_s=100.0, active_s=60.0)
+        assert book.abandoned(10.0) == frozenset()
+    assert look(17.0, leases(17), REPORTING, book=book).abandoned(10.0) == {LEASE.lease_key}
+
+
+def test_a_worker_whose_other_leases_stand_still_or_that_is_gone_has_the_usual_time() -> None:
     given = replace(LEASE, lease_owner=B)
     other = Lease(LeaseKey("t"), 1, TRIM_HORIZON, lease_owner=B)
     for leases, workers in (([other], REPORTING), ([], REPORTING[:1])):

@@ -179,8 +179,17 @@ def test_a_checkpoint_clears_what_was_pending_and_the_owner_switches() -> None:
     row = stored(pendingCheckpoint="9", pendingCheckpointSubSequenceNumber=0, pendingCheckpointState=b"x")
     after = written(lease_row.checkpoint(lease_from_row(row), SHARD_END), row)
     assert after == stored(
-        leaseCounter=43, ownerSwitchesSinceCheckpoint=0, checkpoint="SHARD_END", checkpointSubSequenceNumber=0
+        leaseCounter=43,
+        ownerSwitchesSinceCheckpoint=0,
+        checkpoint="SHARD_END",
+        checkpointSubSequenceNumber=0,
+        throughputKBps=Decimal("0.000000"),
     )
+
+
+def test_a_finished_lease_weighs_nothing_for_leaders_that_count_it() -> None:
+    after = written(lease_row.checkpoint(lease_from_row(stored()), SHARD_END, 12.5), stored())
+    assert after["throughputKBps"] == 0
 
 
 def test_a_checkpoint_passes_during_a_handoff_but_not_after_a_change_of_hands() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ from kcl_daemon.leases.table_migration import (
     routing,
 )
 from kcl_daemon.leases.table_migration_survey import Survey, fleet_support, survey
-from kcl_protocol.sequence import TRIM_HORIZON
+from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 
 INIT, DEPLOYED, PENDING, COMPLETE = TableStatus
 LEGACY, LEASES = Place
@@ -158,6 +160,12 @@ def test_the_support_code_is_the_least_of_all_owners(
 
 def test_without_owners_the_support_code_is_zero() -> None:
     assert fleet_support(leases(None), [worker(ME)], wall_s=1000) == (0, ())
+
+
+def test_owners_of_finished_leases_only_are_not_waited_for() -> None:
+    """A Java worker that has left owns what it finished until its child shards are read."""
+    finished = [replace(lease, checkpoint=SHARD_END) for lease in leases(OTHER)]
+    assert fleet_support([*leases(ME), *finished], [worker(ME)], wall_s=1000) == (1, ())
 
 
 def test_a_survey_sums_up_what_was_read() -> None:
