@@ -172,6 +172,8 @@ def test_a_collector_that_is_not_there_holds_nobody_up() -> None:
             for _ in range(5):  # others get on while it tries
                 await anyio.sleep(0.02)
             beside.cancel_scope.cancel()
+        # Its thread would go on trying for seconds, with random pauses: a property test that draws meanwhile objects.
+        loop._exporter.shutdown()
         return ended
 
     # It tries for seconds; one that held up the loop would have ended before the first beat.

@@ -9,7 +9,7 @@ import pytest
 
 from kcl_daemon.config.shard_settings import ShardSettings
 from kcl_daemon.consumer import shard_end
-from kcl_daemon.coordination import cleaner, syncer
+from kcl_daemon.coordination import remover, syncer
 from kcl_daemon.leases import row
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.table import Conditions
@@ -56,7 +56,7 @@ def test_deleting_every_finished_lease_is_noticed(monkeypatch: pytest.MonkeyPatc
     def all_may_go(leases: Iterable[Lease], _shards: Iterable[Shard] | None = None) -> list[Judged]:
         return [Judged(lease, Verdict.COMPLETED, "") for lease in leases if lease.is_finished]
 
-    monkeypatch.setattr(cleaner, "judge_finished", all_may_go)
+    monkeypatch.setattr(remover, "judge_finished", all_may_go)
     settings = replace(QUICK, cleanup_ms=1)
     splits = (Planned(30.0, Split(0)), Planned(30.1, Split(0)), Planned(30.2, Split(0)))
     death = Planned(0.0, DieAtShardEnd(ShardEndStep.FINISHED, nth=1, replaced_after_s=60.0))
@@ -67,7 +67,7 @@ def test_deleting_what_is_read_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     def anything_may_go(leases: Iterable[Lease], _shards: Iterable[Shard] | None = None) -> list[Judged]:
         return [Judged(lease, Verdict.COMPLETED, "") for lease in leases if not lease.is_finished]
 
-    monkeypatch.setattr(cleaner, "judge_finished", anything_may_go)
+    monkeypatch.setattr(remover, "judge_finished", anything_may_go)
     monkeypatch.setattr(row, "still_finished", no_condition)
     assert violation(*SPLITS) == "deleted_unfinished"
 
