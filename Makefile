@@ -73,7 +73,6 @@ docs: $(VENV)/dev.stamp
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/interrogate --quiet daemon protocol clients/python clients/pyspark
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml daemon protocol clients
 
 types: $(VENV)/dev.stamp

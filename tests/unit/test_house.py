@@ -17,7 +17,7 @@ import kcl_daemon
 ROOT = Path(__file__).parents[2]
 PACKAGE_FOLDERS = ("daemon", "protocol", "clients/python", "clients/pyspark")
 SOURCE_FOLDERS = ("daemon", "protocol", "clients", "tests")
-MODULE_LINES_MOST = 400
+MODULE_LINES_MOST = 700
 FUNCTION_LINES_MOST = 70
 # In two pieces, so that this file does not hold them.
 FORBIDDEN = ("/wo" + "rk/", ".." + "/shared")

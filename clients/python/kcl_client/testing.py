@@ -44,12 +44,25 @@ _FIRST_SEQUENCE_NUMBER: Final = 49_640_000_000_000_000_000_000_000_000_000_000_0
 
 
 class Ending(Enum):
-    """What comes after the last record; the value is what the daemon says before it closes the connection."""
+    """What comes after the last record, before the daemon closes the connection."""
 
-    SHARD_ENDED = (ShardEnded(),)
-    LEASE_LOST = (LeaseLost(),)
-    SHUTDOWN = (ShutdownRequested(), LeaseLost())
-    CLOSED = ()
+    SHARD_ENDED = "shard ended"
+    LEASE_LOST = "lease lost"
+    SHUTDOWN = "shutdown"
+    CLOSED = "closed"
+
+    @property
+    def messages(self) -> tuple[Action, ...]:
+        """What the daemon says before it closes the connection."""
+        match self:
+            case Ending.SHARD_ENDED:
+                return (ShardEnded(),)
+            case Ending.LEASE_LOST:
+                return (LeaseLost(),)
+            case Ending.SHUTDOWN:
+                return (ShutdownRequested(), LeaseLost())
+            case Ending.CLOSED:
+                return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +202,7 @@ def _actions(
     return [
         Initialize(shard_id, str(start.sequence_number), start.sub_sequence_number),
         *(ProcessRecords(wire[first : first + batch_size], 0) for first in range(0, len(wire), batch_size)),
-        *ending.value,
+        *ending.messages,
     ]
 
 

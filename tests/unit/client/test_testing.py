@@ -42,7 +42,7 @@ def test_a_made_record_arrives_as_made() -> None:
 def test_each_ending_says_its_messages(ending: Ending) -> None:
     report = drive(Idle(), ["a"], ending=ending)
     said = [m for m in report.messages if isinstance(m, LeaseLost | ShardEnded | ShutdownRequested)]
-    assert tuple(said) == ending.value
+    assert tuple(said) == ending.messages
 
 
 def test_a_report_has_both_sides_in_order() -> None:
