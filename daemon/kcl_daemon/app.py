@@ -139,7 +139,7 @@ def _loops(common: Common) -> tuple[Loops, Callable[[], None]]:
     assigner = _assigner(common, overview, elector, discovery, watchdog.board)
     shuffle = ShuffleLeader(worker_id=common.me, clock=clock, log=log)
     taker = _taker(common, keeper, shuffle)
-    reporter, sampler = reporter_of(common)
+    reporter, sampler = reporter_of(common, elector)
     upgrader = Upgrader(
         tables=tables,
         overview=overview,

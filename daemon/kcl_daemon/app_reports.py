@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from kcl_daemon.app_common import Common
+from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.reporter import Reporter
 from kcl_daemon.cpu.sampler import CpuSampler
 
 
-def reporter_of(common: Common) -> tuple[Reporter, CpuSampler | None]:
+def reporter_of(common: Common, elector: Elector) -> tuple[Reporter, CpuSampler | None]:
     """The reporter, and the sampler where there are CPU figures to report."""
     sampler = sampler_of(common)
     reporter = Reporter(
@@ -16,9 +17,11 @@ def reporter_of(common: Common) -> tuple[Reporter, CpuSampler | None]:
         clock=common.adapters.clock,
         timings=common.periods,
         log=common.log,
-        cpu_averages=sampler.averages if sampler is not None else tuple,
+        cpu_averages=None if sampler is None else sampler.averages,
+        java_leader=lambda: elector.java_leader,
         meters=common.adapters.meters,
     )
+    elector.on_java_leader(reporter.nudge)
     return reporter, sampler
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -13,6 +15,7 @@ from kcl_daemon.app import Adapters, build
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.table import Equals, RowUpdate, Written
+from kcl_daemon.ports import Cpu
 from kcl_daemon.shards.shard import Shard
 from kcl_daemon.worker.worker import Worker
 from kcl_protocol.sequence import TRIM_HORIZON
@@ -30,6 +33,8 @@ JAVA, OURS = Start(Kind.JAVA), Start(Kind.OURS)
 SEEDS: Final = range(1, 6)
 _JOINS_S: Final = 100.0
 _HAPPENS_S: Final = 260.0
+# The Java leader evens out every minute; by the next time a worker that starts now has reported its CPU.
+_AFTER_BALANCING_S: Final = 280.0
 
 
 def plan(*happenings: Planned, bound_s: float = 270.0) -> Plan:
@@ -107,6 +112,47 @@ def test_finished_leases_that_a_java_leader_gives_to_ours_are_deleted(seed: int)
     assert len(finished) == 3
     assert finished == deleted_by.keys()
     assert "worker" in deleted_by.values()
+
+
+class _SteadyCpu:
+    """A host that is 30 % busy."""
+
+    @property
+    def name(self) -> str:
+        return "steady"
+
+    async def sample(self) -> float | None:
+        return 30.0
+
+
+@pytest.mark.parametrize("ours", [1, 2])
+def test_a_java_leader_without_a_cpu_figure_gives_workers_of_ours_that_have_one_their_share(
+    monkeypatch: pytest.MonkeyPatch, ours: int
+) -> None:
+    def measured(_worker_id: str) -> Cpu | None:
+        return _SteadyCpu()
+
+    monkeypatch.setattr(fleet, "_no_figures", measured)
+    lines: list[str] = []
+    starts = (
+        Planned(0.0, JAVA),
+        Planned(_JOINS_S, JAVA),
+        *(Planned(_AFTER_BALANCING_S, OURS) for _ in range(ours)),
+    )
+    busy = replace(plan(*starts), shards=8, records_per_s=20.0, ends_at_s=900.0)
+    found = run_plan(busy, scenario="java", seed=1, write=lines.append)
+    assert (found.violation, found.leaders) == (None, ("java-1",))
+    owners: dict[str, str] = {}
+    for line in lines:
+        words = line.split()
+        if (
+            "row_written" in words
+            and float(words[0]) < busy.ends_at_s
+            and (owner := re.search(r"leaseOwner=(\S+)", line))
+        ):
+            owners[words[4]] = owner.group(1).rstrip(",")
+    counts = Counter(owners.values())
+    assert all(counts[f"worker-{3 + number}"] >= 2 for number in range(ours)), counts
 
 
 @pytest.mark.parametrize("first", [JAVA, OURS])

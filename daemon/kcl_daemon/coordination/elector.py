@@ -95,6 +95,8 @@ class Elector:
         self._unanswered: set[str] = set()
         self._on_elected: Callable[[], None] | None = None
         self._seen_leader: WorkerId | None = None
+        self._java_leader: WorkerId | None = None
+        self._on_java_leader: Callable[[], None] | None = None
         self._claims_from_s = clock.monotonic()
 
     @property
@@ -105,6 +107,10 @@ class Elector:
     def on_elected(self, callback: Callable[[], None]) -> None:
         """Have a function called, from the loop, whenever this worker becomes leader."""
         self._on_elected = callback
+
+    def on_java_leader(self, callback: Callable[[], None]) -> None:
+        """Have a function called, from the loop, whenever `java_leader` has changed."""
+        self._on_java_leader = callback
 
     def surrounded_by(self, surroundings: Surroundings) -> None:
         """Give it what it goes by in the choice of its pace; without that it looks rarely and beats often."""
@@ -122,6 +128,14 @@ class Elector:
     def leader(self) -> WorkerId | None:
         """Who held the lock when it was last looked at; None: nobody, or not known yet."""
         return self._me if self.is_leader else self._seen_leader
+
+    @property
+    def java_leader(self) -> WorkerId | None:
+        """The latest leader where that is a Java worker; None: the latest was one of ours, or there was none yet.
+
+        A leader of ours says in the lock row that it tells of leases given away; a Java leader never does.
+        """
+        return self._java_leader
 
     @property
     def may_lead_soon(self) -> bool:
@@ -241,6 +255,8 @@ class Elector:
         self._bulletin.read(lock)
         self._seen_leader = None if lock is None else lock.owner
         self._is_deputy = lock is not None and lock.deputy == self._me
+        if lock is not None and lock.owner and not lock.released:
+            self._led_by(lock.owner if lock.news is None and lock.owner != self._me else None)
         now_s = self._clock.monotonic()
         match decide(lock, self._sighting, me=self._me, now_s=now_s, key_attribute=key_attribute):
             case Claim() as claim:
@@ -271,11 +287,18 @@ class Elector:
                 self._sighting, self._silent_s, self._lease_s = None, 0.0, pledge.lease_s
                 self._told, self._beat_s = given, pledge.beat_s
                 self._leaderless.led(self._me)
+                self._led_by(None)
                 self._log.info("leadership_taken", reason=claim.reason)
                 if self._on_elected is not None:
                     self._on_elected()
             return
         raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="PutItem")
+
+    def _led_by(self, java_leader: WorkerId | None) -> None:
+        if java_leader != self._java_leader:
+            self._java_leader = java_leader
+            if self._on_java_leader is not None:
+                self._on_java_leader()
 
     def _pledge(self) -> Pledge:
         return self._timings.pledge(calm=self._surroundings.calm(), alone=self._surroundings.alone())

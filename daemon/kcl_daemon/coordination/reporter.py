@@ -1,19 +1,34 @@
-"""Shows the fleet that this worker lives, by its row in the worker metrics table (KCL: WorkerMetricStatsReporter)."""
+"""Shows the fleet that this worker lives, by its row in the worker metrics table (KCL: WorkerMetricStatsReporter).
+
+A Java leader averages each metric over the workers that report it (KCL: VarianceBasedLeaseAssignmentDecider). Java measures
+the CPU on ECS, EKS and EC2 only, we on every Linux host. Under a Java leader without a CPU figure the few that report one
+would be their own average, which leaves no room for a lease: they would starve. So there our rows have none either, and
+the leader goes by throughput, as it does for its Java workers. A leader of ours balances workers with and without.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from typing import Final
 
+from kcl_daemon.coordination.nudge import Nudge
 from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.stats import CPU, STANDING, report
+from kcl_daemon.leases.stats import CPU, STANDING, report, worker_from_row
 from kcl_daemon.leases.table import RowUpdate
 from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Clock, Log, Table
 from kcl_daemon.ports_metrics import NO_METERS, Meters
+
+# A Java worker first reports after so many captures of its CPU.
+_FIRST_CAPTURES: Final = 2
+
+
+def _no_java_leader() -> WorkerId | None:
+    return None
 
 
 class Reporter:
@@ -27,11 +42,28 @@ class Reporter:
         clock: Clock,
         timings: Timings,
         log: Log,
-        cpu_averages: Callable[[], Sequence[Decimal]] = tuple,
+        cpu_averages: Callable[[], Sequence[Decimal]] | None = None,
+        java_leader: Callable[[], WorkerId | None] = _no_java_leader,
         meters: Meters = NO_METERS,
     ) -> None:
+        """Over the table of worker rows.
+
+        Args:
+            table: of the worker rows.
+            worker_id: who reports.
+            clock: when.
+            timings: how often.
+            log: for reports that fail.
+            cpu_averages: ends the window and gives the averages, oldest first; None: the CPU is not measured.
+            java_leader: who leads, where that is a Java worker.
+            meters: for the calls.
+        """
         self._meters = meters
         self._cpu_averages = cpu_averages
+        self._java_leader = java_leader
+        self._nudge = Nudge(clock)
+        self._leader_has_cpu: bool | None = None
+        self._has_figures = False
         self._table = table
         self._me = worker_id
         self._clock = clock
@@ -39,10 +71,20 @@ class Reporter:
         self._log = log
 
     async def run(self) -> None:
-        """Report now and then in each period; a failed report is tried again ten times sooner. For ever."""
+        """Report now, in each period and when nudged; a failed report is tried again ten times sooner. For ever."""
         while True:
             reported = await self.report()
-            await self._clock.sleep(self._timings.report_s if reported else self._timings.report_s / 10)
+            await self._nudge.wait(self._pause_s() if reported else self._timings.report_s / 10)
+
+    def nudge(self) -> None:
+        """Report now: another leader goes by other figures."""
+        self._nudge.nudge()
+
+    def _pause_s(self) -> float:
+        """Until the next report; soon where a Java leader takes a worker without the CPU figure it expects for idle."""
+        if self._cpu_averages is not None and self._leader_has_cpu and not self._has_figures:
+            return min(self._timings.report_s, _FIRST_CAPTURES * self._timings.capture_s)
+        return self._timings.report_s
 
     async def report(self) -> bool:
         """Write the row once; False where that did not work.
@@ -57,6 +99,7 @@ class Reporter:
         return written
 
     async def _written(self) -> bool:
+        await self._look_at_leader()
         row = self._row()
         try:
             with self._clock.move_on_after(self._timings.call_s):
@@ -68,9 +111,35 @@ class Reporter:
             self._log.warning("worker_report_failed", error=str(error))
         return False
 
+    async def _look_at_leader(self) -> None:
+        """Whether a Java leader reports its CPU. What cannot be read leaves that as it was."""
+        leader = self._java_leader()
+        if leader is None or self._cpu_averages is None:
+            self._learned(None, leader)
+            return
+        try:
+            with self._clock.move_on_after(self._timings.call_s):
+                found = worker_from_row(
+                    await self._table.get(leader) or {}, key_attribute=self._table.key_attribute
+                )
+                if found is not None:
+                    self._learned(CPU in found.metrics, leader)
+        except AwsError as error:
+            self._log.debug("leader_report_unreadable", leader=leader, error=str(error))
+
+    def _learned(self, has_cpu: bool | None, leader: WorkerId | None) -> None:
+        withheld, self._leader_has_cpu = self._leader_has_cpu is False, has_cpu
+        if has_cpu is False and not withheld:
+            self._log.info("cpu_metric_withheld", leader=leader)
+        elif withheld and has_cpu is not False:
+            self._log.info("cpu_metric_reported_again", leader=leader)
+
     def _row(self) -> RowUpdate:
         """What this worker says of itself now; the CPU figures of the period end here, sent or not."""
-        averages = [float(average) for average in self._cpu_averages()]
+        averages = [float(average) for average in (self._cpu_averages or tuple)()]
+        self._has_figures = bool(averages)
+        if self._leader_has_cpu is False:
+            averages = []
         return report(self._me, now_s=self._clock.wall_ms() // 1000, metrics={CPU: averages})
 
     async def retire(self) -> None:

@@ -390,3 +390,18 @@ def test_a_sound_fleet_is_not_warned_of() -> None:
             assert stage.elector.leaderless_s <= 10.0
 
     assert "fleet_without_leader" not in play(scene, led_by=OTHER).log.events()
+
+
+def test_a_java_leader_is_told_from_one_of_ours_until_another_is_seen() -> None:
+    told: list[WorkerId | None] = []
+
+    async def scene(stage: Stage) -> None:
+        stage.elector.on_java_leader(lambda: told.append(stage.elector.java_leader))
+        await stage.led_by(OTHER)
+        await anyio.sleep(120)
+        await TroubledTable.delete(stage.table, LEADER_KEY)
+        await stage.led_by(OTHER, version="v-2", news="some")
+        await anyio.sleep(120)
+
+    play(scene)
+    assert told == [OTHER, None]
