@@ -146,6 +146,7 @@ def _loops(common: Common) -> tuple[Loops, Callable[[], None]]:
         leader=shuffle,
         worker_id=common.me,
         clock=clock,
+        report_s=common.periods.report_s,
         log=log,
         meters=common.adapters.meters,
     )

@@ -37,6 +37,7 @@ def migrator_of(common: Common, overview: Overview, elector: Elector, reporter: 
         worker_id=common.me,
         clock=common.adapters.clock,
         call_s=common.periods.call_s,
+        report_s=common.periods.report_s,
         log=common.log,
         meters=common.adapters.meters,
     )

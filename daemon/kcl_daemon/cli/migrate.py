@@ -49,10 +49,9 @@ def show(*, file: Path | None, properties_file: Path | None, as_json: bool) -> N
 
     Shows, too, how far the application is on its way from three tables into one.
     """
-    seen = _run(
-        settings_of(file, properties_file, command=_COMMAND),
-        lambda tables: status(tables, clock=SystemClock()),
-    )
+    settings = settings_of(file, properties_file, command=_COMMAND)
+    report_s = settings.leases.worker_metrics_report_ms / 1000
+    seen = _run(settings, lambda tables: status(tables, clock=SystemClock(), report_s=report_s))
     click.echo(status_json(seen) if as_json else "\n".join(status_lines(seen)))
 
 

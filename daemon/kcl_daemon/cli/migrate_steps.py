@@ -16,7 +16,7 @@ from kcl_daemon.leases.client_version import CODEC, ClientVersion, VersionRow
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import OWNER_INDEX, MalformedRowError, is_lease_row, lease_from_row
 from kcl_daemon.leases.state_row import Refusal
-from kcl_daemon.leases.stats import WorkerRow, worker_from_row
+from kcl_daemon.leases.stats import ACTIVE_REPORTS, WorkerRow, worker_from_row
 from kcl_daemon.leases.table import Row
 from kcl_daemon.leases.table_migration import CODEC as MOVE
 from kcl_daemon.leases.table_migration import MigrationRow
@@ -67,6 +67,7 @@ class Status:
         workers: all that have a row, with their age in seconds, the latest first.
         leases: so many there are.
         tables: how far the move into one table is.
+        active_s: a worker that reported longer ago does not count.
     """
 
     row: VersionRow | Refusal | None
@@ -75,10 +76,16 @@ class Status:
     workers: tuple[tuple[str, float], ...]
     leases: int
     tables: TableMove
+    active_s: float
 
 
-async def status(tables: Tables, *, clock: Clock) -> Status:
+async def status(tables: Tables, *, clock: Clock, report_s: float) -> Status:
     """Read everything once.
+
+    Args:
+        tables: of the application.
+        clock: for the age of what workers wrote.
+        report_s: how often workers report.
 
     Raises:
         AwsError: a table could not be read.
@@ -95,9 +102,17 @@ async def status(tables: Tables, *, clock: Clock) -> Status:
     workers = latest_of(apart, in_leases)
     wall_s = clock.wall_ms() / 1000
     ages = sorted((wall_s - worker.last_update_s, str(worker.worker_id)) for worker in workers)
-    ready = readiness(leases, workers, index_active=index is IndexState.ACTIVE, wall_s=wall_s)
+    ready = readiness(
+        leases, workers, index_active=index is IndexState.ACTIVE, wall_s=wall_s, report_s=report_s
+    )
     seen = survey(
-        row=None, leases=leases, legacy_workers=apart, workers=in_leases, legacy_rows=(), wall_s=wall_s
+        row=None,
+        leases=leases,
+        legacy_workers=apart,
+        workers=in_leases,
+        legacy_rows=(),
+        wall_s=wall_s,
+        report_s=report_s,
     )
     move = TableMove(
         is_single=tables.share_one_table,
@@ -105,7 +120,15 @@ async def status(tables: Tables, *, clock: Clock) -> Status:
         unsupporting=seen.unsupporting,
         in_legacy=seen.in_legacy,
     )
-    return Status(stored, index, ready, tuple((worker, age_s) for age_s, worker in ages), len(leases), move)
+    return Status(
+        stored,
+        index,
+        ready,
+        tuple((worker, age_s) for age_s, worker in ages),
+        len(leases),
+        move,
+        ACTIVE_REPORTS * report_s,
+    )
 
 
 async def decide(tables: Tables, direction: Direction, *, clock: Clock) -> Steering:

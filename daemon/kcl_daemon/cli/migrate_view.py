@@ -11,7 +11,6 @@ from kcl_daemon.cli.migrate_steps import Status, TableMove
 from kcl_daemon.leases.client_version import CODEC, ClientVersion
 from kcl_daemon.leases.state_row import Refusal
 from kcl_daemon.leases.table_migration import TableStatus
-from kcl_daemon.leases.upgrade import ACTIVE_S
 from kcl_daemon.observe.redact import on_one_line
 
 _MEANING = {
@@ -98,7 +97,7 @@ def status_json(seen: Status) -> str:
         "leasesWithoutOwner": list(seen.ready.unowned),
         "ownersThatDoNotReport": list(seen.ready.silent),
         "workers": [
-            {"workerId": worker, "reportedSecondsAgo": round(age_s), "active": age_s < ACTIVE_S}
+            {"workerId": worker, "reportedSecondsAgo": round(age_s), "active": age_s < seen.active_s}
             for worker, age_s in seen.workers
         ],
         "tables": _move_document(seen.tables),

@@ -29,6 +29,11 @@ NAMES: Final = (*BY_NAME, *INERT)
 _KNOWN: Final = {name.lower(): name for name in NAMES}
 # Java passes what stands behind them to builders, which refuse what they do not know.
 _STRICT_PREFIXES: Final = (*(f"{name}." for name in CLIENT_PREFIXES), *credentials.BUILDER_PREFIXES)
+# Builders inside those of the SDK's clients: Java takes what they have (BuilderDynaBean), such as apiCallTimeout of
+# overrideConfiguration. Of httpClientBuilder it takes nothing.
+_CLIENT_BUILDERS: Final = tuple(f"{name}." for name in CLIENT_PREFIXES)
+_REFUSED_BUILDER: Final = "httpClientBuilder"
+_NESTED: Final = "time-outs, retries and connections of the AWS calls are the daemon's own"
 # Of these only one can be given.
 _SAME_THING: Final = {ADMIN_TOKEN.name: ADMIN_TOKEN_FILE.name, ADMIN_TOKEN_FILE.name: ADMIN_TOKEN.name}
 _EXAMPLES: Final = {
@@ -153,6 +158,9 @@ class Reading:
         if inert is not None:
             self._say("property_has_no_effect", entry, {"why": inert.why})
             return
+        if _is_nested(entry.key):
+            self._say("property_has_no_effect", entry, {"why": _NESTED})
+            return
         nearest = nearest_name(entry.key)
         if entry.key.startswith(_STRICT_PREFIXES):
             meant = "" if nearest is None else f"; {nearest} is"
@@ -207,6 +215,12 @@ class Reading:
         """The variable that a property comes from, by its own name."""
         entry = self.entries.get(key or "")
         return None if entry is None else entry.variable
+
+
+def _is_nested(key: str) -> bool:
+    """Whether it sets something inside a builder of one of the SDK's clients."""
+    steps = key.split(".")
+    return key.startswith(_CLIENT_BUILDERS) and len(steps) > 2 and steps[1] != _REFUSED_BUILDER
 
 
 def nearest_name(key: str) -> str | None:

@@ -127,7 +127,10 @@ def reference() -> str:
         *_key_table(key for key in KEYS if key.extension),
         _CREDENTIALS.format(old=_listed(sorted(credentials.SOURCES_OF_SDK_1))),
         "## Accepted, without effect\n",
-        "Each gives one warning (`property_has_no_effect`).\n",
+        (
+            "Each gives one warning (`property_has_no_effect`). So does what Java passes to builders inside those of the SDK's "
+            "clients, such as\n`dynamoDbClient.overrideConfiguration.apiCallTimeout`: time-outs, retries and connections are the daemon's own.\n"
+        ),
         *_inert_table(INERT.values()),
         _LOG.replace("{packages}", _packages()),
     ]

@@ -206,7 +206,9 @@ class Assigner:
             return False
         if self._put_off_s is None:
             self._put_off_s = now_s
-        return now_s - self._put_off_s < _PUT_OFF_MOST * self._timings.failover_s
+        return now_s - self._put_off_s < max(
+            _PUT_OFF_MOST * self._timings.failover_s, self._timings.unclaimed_s
+        )
 
     async def _carry_out_all(self, moves: tuple[Move, ...]) -> None:
         limiter = anyio.CapacityLimiter(_WRITES_AT_ONCE)

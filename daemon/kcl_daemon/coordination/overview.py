@@ -39,7 +39,7 @@ class Overview:
         self._clock = clock
         self._timings = timings
         self._malformed = malformed
-        self._book = Watchbook()
+        self._book = Watchbook(unclaimed_s=timings.unclaimed_s)
         self._workers_read_s: float | None = None
         self._workers_are_fresh = False
         self._looked_s: float | None = None
@@ -107,7 +107,7 @@ class Overview:
 
     def forget(self) -> None:
         """What is not watched goes stale: begin anew."""
-        self._book = Watchbook()
+        self._book = Watchbook(unclaimed_s=self._timings.unclaimed_s)
         self._workers_read_s = self._looked_s = None
 
     @property

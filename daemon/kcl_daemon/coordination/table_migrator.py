@@ -80,6 +80,7 @@ class TableMigrator:
         worker_id: WorkerId,
         clock: Clock,
         call_s: float,
+        report_s: float,
         log: Log,
         meters: Meters = NO_METERS,
     ) -> None:
@@ -91,6 +92,7 @@ class TableMigrator:
         self._me = worker_id
         self._clock = clock
         self._call_s = call_s
+        self._report_s = report_s
         self._log = log
         self._nudge = Nudge(clock)
         self._failures = 0
@@ -185,6 +187,7 @@ class TableMigrator:
             workers=overview.workers_in_leases,
             legacy_rows=await self._old_rows() if moving else (),
             wall_s=self._clock.wall_ms() / 1000,
+            report_s=self._report_s,
         )
 
     async def _old_rows(self) -> list[Row]:

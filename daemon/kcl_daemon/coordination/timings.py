@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kcl_daemon.config.settings import BalanceSettings, LeaseSettings
+from kcl_daemon.leases.expiry import unclaimed_patience_s
+from kcl_daemon.leases.stats import ACTIVE_REPORTS
 
 # A leader's lease in a fleet at rest, and how many times the one of a fleet at work it may be.
 _CALM_LEASE_S: Final = 30.0
@@ -39,6 +41,7 @@ class Timings:
         parents_s: how often a shard looks at its parents.
         balance_s: how often the leader evens out load in a fleet that does not change.
         capture_s: how often this worker's CPU is measured.
+        unclaimed_s: how long a lease that was given away may stand still until its new owner must have written it.
     """
 
     failover_s: float
@@ -53,6 +56,7 @@ class Timings:
     parents_s: float
     balance_s: float
     capture_s: float
+    unclaimed_s: float
 
     # A look costs a request, on every worker, for ever. Who holds many leases looks often: that is where a moment's
     # gap costs most, and where it adds little to what its renewals cost. Who holds none looks rarely.
@@ -132,11 +136,12 @@ def timings(settings: LeaseSettings, balance: BalanceSettings | None = None) -> 
         call_s=max(failover_s / 3, 0.5),
         look_s=min(max(failover_s / 5, 0.2), 2.0),
         report_s=report_s,
-        active_s=2 * report_s,
+        active_s=ACTIVE_REPORTS * report_s,
         heartbeat_s=settings.leader_heartbeat_ms / 1000,
         leader_lease_s=settings.leader_lease_ms / 1000,
         handoff_s=settings.handoff_timeout_ms / 1000,
         parents_s=min(settings.parent_shard_poll_interval_ms / 1000, 2.0),
         balance_s=interval_ms / 1000 * balance.variance_balancing_frequency,
         capture_s=balance.capture_ms / 1000,
+        unclaimed_s=unclaimed_patience_s(failover_s, interval_ms / 1000),
     )

@@ -31,6 +31,7 @@ class Upgrader:
         leader: ShuffleLeader,
         worker_id: WorkerId,
         clock: Clock,
+        report_s: float,
         log: Log,
         meters: Meters = NO_METERS,
     ) -> None:
@@ -40,6 +41,7 @@ class Upgrader:
         self._leader = leader
         self._me = worker_id
         self._clock = clock
+        self._report_s = report_s
         self._log = log
         self._on_upgraded: Callable[[], None] | None = None
         self._ready_since_s: float | None = None
@@ -99,6 +101,7 @@ class Upgrader:
             self._overview.workers,
             index_active=state is not None and state.owner_index is IndexState.ACTIVE,
             wall_s=self._clock.wall_ms() / 1000,
+            report_s=self._report_s,
         )
 
     def _tell(self, ready_since_s: float | None, reason: str) -> None:

@@ -18,6 +18,21 @@ from kcl_daemon.leases.stats import WorkerRow
 # In fail-over times: the 1.3 after which a worker of ours without leases has looked, and a Java worker has looked and
 # renewed for the first time, and some more for the look itself.
 _UNCLAIMED_PATIENCE: Final = 1.5
+# In assignment intervals: a Java worker looks twice in one, with the interval at its default once in a fail-over time.
+_UNCLAIMED_INTERVALS: Final = 0.75
+
+
+def unclaimed_patience_s(failover_s: float, interval_s: float) -> float:
+    """How long a lease that was given away may stand still before its new owner must have written it.
+
+    A worker of ours without leases looks for them rarely (`Timings.news_s`). A Java worker looks twice in an assignment
+    interval whatever it has, and first writes what it has found when it renews (KCL: DynamoDBLeaseDiscoverer).
+
+    Args:
+        failover_s: the fail-over time.
+        interval_s: leaseAssignmentIntervalMillis, in seconds.
+    """
+    return max(_UNCLAIMED_PATIENCE * failover_s, _UNCLAIMED_INTERVALS * interval_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +84,8 @@ class Watchbook:
         lived_s: until when, at least, workers have lived that were seen to report or to renew, in monotonic seconds.
         looked_s: when the latest reading of the leases began.
         workers_read_s: when the latest reading of the workers' rows began.
+        unclaimed_s: how long a lease may stand still that its owner may not have found yet (`unclaimed_patience_s`);
+            None: by the fail-over time alone.
     """
 
     leases: Mapping[LeaseKey, LeaseSeen] = field(default_factory=dict[LeaseKey, LeaseSeen])
@@ -77,6 +94,7 @@ class Watchbook:
     lived_s: Mapping[WorkerId, float] = field(default_factory=dict[WorkerId, float])
     looked_s: float = 0.0
     workers_read_s: float = 0.0
+    unclaimed_s: float | None = None
 
     def look(
         self,
@@ -113,6 +131,7 @@ class Watchbook:
             lived_s=self._lived(seen_workers, stirring),
             looked_s=began_s,
             workers_read_s=began_s if workers_read_s is None else workers_read_s,
+            unclaimed_s=self.unclaimed_s,
         )
         still = {
             each: at
@@ -136,14 +155,12 @@ class Watchbook:
         return frozenset(key for key, seen in self.leases.items() if seen.unclaimed)
 
     def _patience_s(self, seen: LeaseSeen, doubted: Container[WorkerId], failover_s: float) -> float:
-        """How long a lease may stand still; longer while its owner may not know of it, if it is thought to live.
-
-        A worker of ours without leases looks for them rarely (`Timings.news_s`). A Java worker looks once in a fail-over
-        time whatever it has, and first writes what it has found when it renews (KCL: DynamoDBLeaseDiscoverer).
-        """
+        """How long a lease may stand still; longer while its owner may not know of it, if it is thought to live."""
         owner = seen.owner
         slow = seen.unclaimed and owner is not None and owner in self.workers and owner not in doubted
-        return _UNCLAIMED_PATIENCE * failover_s if slow else failover_s
+        if not slow:
+            return failover_s
+        return unclaimed_patience_s(failover_s, 0) if self.unclaimed_s is None else self.unclaimed_s
 
     def _stirring(self, leases: Mapping[LeaseKey, LeaseSeen]) -> set[WorkerId | None]:
         """Those that have written one of their leases since the look before."""

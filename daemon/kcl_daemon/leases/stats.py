@@ -32,6 +32,12 @@ AVERAGES_MOST: Final = 10
 
 OPERATING_RANGE_DEFAULT: Final = 100
 
+ACTIVE_REPORTS: Final = 2
+"""A worker row counts for so many periods of reporting (KCL: MigrationAwareLAMDataManager)."""
+
+SUPPORT_REPORTS: Final = 3
+"""A support code counts for so many periods of reporting (KCL: MigrationAwareLAMDataManager)."""
+
 _LAST_UPDATE: Final = "lut"
 _STATS: Final = "sts"
 _RANGES: Final = "opr"

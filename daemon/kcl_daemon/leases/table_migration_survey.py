@@ -8,18 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from kcl_daemon.leases.leader import LEADER_KEY
 from kcl_daemon.leases.lease import Lease, WorkerId
-from kcl_daemon.leases.stats import WorkerRow
+from kcl_daemon.leases.stats import ACTIVE_REPORTS, SUPPORT_REPORTS, WorkerRow
 from kcl_daemon.leases.table import Row
 from kcl_daemon.leases.table_migration import CODEC, LEGACY_KEY, MigrationRow
-
-SUPPORT_FRESH_S: Final = 90
-"""A support code counts for so long after it was written."""
-ACTIVE_S: Final = 60
-"""A worker row counts for so long after it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +38,7 @@ class Survey:
 
 
 def fleet_support(
-    leases: Iterable[Lease], workers: Iterable[WorkerRow], *, wall_s: float
+    leases: Iterable[Lease], workers: Iterable[WorkerRow], *, wall_s: float, report_s: float
 ) -> tuple[int, tuple[WorkerId, ...]]:
     """The least support code of all lease owners (0 without any), and the owners that stand in the way.
 
@@ -52,10 +46,11 @@ def fleet_support(
         leases: all of the table.
         workers: rows of both tables.
         wall_s: epoch seconds.
+        report_s: how often workers report.
     """
     codes = dict.fromkeys(_owners(leases), 0)
     for worker in workers:
-        if worker.worker_id in codes and _supports(worker, wall_s):
+        if worker.worker_id in codes and _supports(worker, wall_s, report_s):
             codes[worker.worker_id] = max(codes[worker.worker_id], worker.support_code or 0)
     lacking = tuple(sorted(owner for owner, code in codes.items() if code < 1))
     return min(codes.values(), default=0), lacking
@@ -69,6 +64,7 @@ def survey(
     workers: Sequence[WorkerRow],
     legacy_rows: Iterable[Row],
     wall_s: float,
+    report_s: float,
 ) -> Survey:
     """Sums up what was read.
 
@@ -80,14 +76,15 @@ def survey(
         legacy_rows: all rows of the coordinator table, by a consistent scan; only needed where the row says DEPLOYED
             and this worker migrates, or PENDING.
         wall_s: epoch seconds, compared with what the workers' own clocks wrote.
+        report_s: how often workers report.
     """
-    code, unsupporting = fleet_support(leases, (*legacy_workers, *workers), wall_s=wall_s)
-    in_legacy = _active(legacy_workers, wall_s)
+    code, unsupporting = fleet_support(leases, (*legacy_workers, *workers), wall_s=wall_s, report_s=report_s)
+    in_legacy = _active(legacy_workers, wall_s, report_s)
     return Survey(
         row=row,
         support_code=code,
         unsupporting=unsupporting,
-        silent=tuple(sorted(_owners(leases) - in_legacy - _active(workers, wall_s))),
+        silent=tuple(sorted(_owners(leases) - in_legacy - _active(workers, wall_s, report_s))),
         in_legacy=tuple(sorted(in_legacy)),
         legacy_rows=tuple(
             each for each in legacy_rows if each.get(LEGACY_KEY) not in {LEADER_KEY, CODEC.row_key}
@@ -100,9 +97,13 @@ def _owners(leases: Iterable[Lease]) -> set[WorkerId]:
     return {lease.lease_owner for lease in leases if lease.lease_owner is not None and not lease.is_finished}
 
 
-def _active(workers: Iterable[WorkerRow], wall_s: float) -> set[WorkerId]:
-    return {worker.worker_id for worker in workers if wall_s - worker.last_update_s <= ACTIVE_S}
+def _active(workers: Iterable[WorkerRow], wall_s: float, report_s: float) -> set[WorkerId]:
+    return {
+        worker.worker_id for worker in workers if wall_s - worker.last_update_s <= ACTIVE_REPORTS * report_s
+    }
 
 
-def _supports(worker: WorkerRow, wall_s: float) -> bool:
-    return worker.support_update_s is not None and wall_s - worker.support_update_s <= SUPPORT_FRESH_S
+def _supports(worker: WorkerRow, wall_s: float, report_s: float) -> bool:
+    return (
+        worker.support_update_s is not None and wall_s - worker.support_update_s <= SUPPORT_REPORTS * report_s
+    )

@@ -13,15 +13,13 @@ from typing import Final
 from kcl_daemon.leases.client_version import CODEC, ClientVersion, VersionRow
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.state_row import Refusal
-from kcl_daemon.leases.stats import WorkerRow
+from kcl_daemon.leases.stats import ACTIVE_REPORTS, WorkerRow
 from kcl_daemon.leases.table import RowUpdate
 
 CHECK_EVERY_S: Final = 60.0
 """The leader looks so often whether all is ready."""
 READY_FOR_S: Final = 600.0
 """All must have been ready for so long without a break."""
-ACTIVE_S: Final = 60
-"""A worker is active for so long after its last report."""
 INDEX_REMOVAL_AFTER_S: Final = 120.0
 """After a roll-back all workers have noticed within this time; then nobody uses the index."""
 
@@ -93,7 +91,12 @@ class Steering:
 
 
 def readiness(
-    leases: Iterable[Lease], workers: Iterable[WorkerRow], *, index_active: bool, wall_s: float
+    leases: Iterable[Lease],
+    workers: Iterable[WorkerRow],
+    *,
+    index_active: bool,
+    wall_s: float,
+    report_s: float,
 ) -> Readiness:
     """Whether all is ready: the index, and a fresh report of every lease owner (KCL: MigrationReadyMonitor).
 
@@ -102,8 +105,10 @@ def readiness(
         workers: all rows, of both tables where there are two.
         index_active: of the index by owner.
         wall_s: epoch seconds, compared with what the workers' own clocks wrote.
+        report_s: how often workers report.
     """
-    active = {worker.worker_id for worker in workers if worker.last_update_s + ACTIVE_S > wall_s}
+    active_s = ACTIVE_REPORTS * report_s
+    active = {worker.worker_id for worker in workers if worker.last_update_s + active_s > wall_s}
     owners: set[WorkerId] = set()
     unowned: list[LeaseKey] = []
     for lease in leases:

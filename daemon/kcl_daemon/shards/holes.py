@@ -23,10 +23,13 @@ def first_hole(ranges: Iterable[HashRange]) -> HashRange | None:
 
 
 def lease_hole(leases: Iterable[Lease]) -> HashRange | None:
-    """The first stretch of hashes that no unfinished lease covers; None too where a range is not known."""
-    ranges = [lease.hash_range for lease in leases if not lease.is_finished]
-    known = [hash_range for hash_range in ranges if hash_range is not None]
-    return first_hole(known) if len(known) == len(ranges) else None
+    """The first stretch of hashes that no unfinished lease is known to cover.
+
+    A lease without a range covers nothing: its shard is listed no more, or the range would have been filled in. One such
+    row must not hide every hole (KCL: PeriodicShardSyncManager).
+    """
+    ranges = (lease.hash_range for lease in leases if not lease.is_finished)
+    return first_hole(hash_range for hash_range in ranges if hash_range is not None)
 
 
 def without_range(leases: Iterable[Lease]) -> list[Lease]:

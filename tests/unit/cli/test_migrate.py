@@ -200,7 +200,7 @@ def test_the_status_names_everything_that_an_upgrade_waits_for() -> None:
         now_s = stage.clock.wall_ms() // 1000
         await stage.workers.update(report(WorkerId("w-1"), now_s=now_s - 4))
         await stage.workers.update(report(WorkerId("w-2"), now_s=now_s - 300))
-        seen = await status(stage.tables, clock=stage.clock)
+        seen = await status(stage.tables, clock=stage.clock, report_s=30.0)
         text = "\n".join(status_lines(seen))
         for part in (
             "CLIENT_VERSION_UPGRADE_FROM_2X: workers take leases",
@@ -227,11 +227,11 @@ def test_the_status_names_everything_that_an_upgrade_waits_for() -> None:
 
 def test_the_status_of_an_application_without_a_row_or_with_a_strange_one_is_told() -> None:
     async def scene(stage: Stage) -> None:
-        seen = await status(stage.tables, clock=stage.clock)
+        seen = await status(stage.tables, clock=stage.clock, report_s=30.0)
         assert "no row Migration3.0" in next(status_lines(seen))
         assert json.loads(status_json(seen))["clientVersion"] is None
         await stage.coordinator.put({"key": CODEC.row_key, "cv": "CLIENT_VERSION_9X"})
-        seen = await status(stage.tables, clock=stage.clock)
+        seen = await status(stage.tables, clock=stage.clock, report_s=30.0)
         assert "CLIENT_VERSION_9X" in next(status_lines(seen))
         assert "CLIENT_VERSION_9X" in json.loads(status_json(seen))["problem"]
 
@@ -259,7 +259,7 @@ def test_the_status_tells_how_far_the_move_into_one_table_is(state: TableStatus 
         await stage.workers.update(report(WorkerId("w-1"), now_s=now_s - 4))
         await stage.leases.update(report(WorkerId("w-1"), now_s=now_s - 40))
         await stage.leases.update(report(WorkerId("w-3"), now_s=now_s - 2))
-        seen = await status(stage.tables, clock=stage.clock)
+        seen = await status(stage.tables, clock=stage.clock, report_s=30.0)
         text = "\n".join(status_lines(seen))
         for part in (
             said,
@@ -281,11 +281,11 @@ def test_the_status_tells_how_far_the_move_into_one_table_is(state: TableStatus 
 def test_the_status_of_one_table_names_how_it_came_to_be_so() -> None:
     async def scene(stage: Stage) -> None:
         tables = Tables(stage.leases, stage.leases, stage.leases)
-        lines = list(status_lines(await status(tables, clock=stage.clock)))
+        lines = list(status_lines(await status(tables, clock=stage.clock, report_s=30.0)))
         assert lines[-1] == "tables: one, all rows are in the lease table"
         row = StateRow(TableStatus.COMPLETE, "w-9", 1_770_000_000_000)
         await stage.leases.put(MOVE.row(row, key_attribute="leaseKey"))
-        seen = await status(tables, clock=stage.clock)
+        seen = await status(tables, clock=stage.clock, report_s=30.0)
         assert list(status_lines(seen))[-1] == "  since 2026-02-02T02:40:00+00:00, set by w-9"
         assert json.loads(status_json(seen))["tables"]["migration"] == TableStatus.COMPLETE.value
 
@@ -295,7 +295,7 @@ def test_the_status_of_one_table_names_how_it_came_to_be_so() -> None:
 def test_a_strange_row_of_the_move_is_told() -> None:
     async def scene(stage: Stage) -> None:
         await stage.coordinator.put({"key": MOVE.row_key, "tm": "TABLE_MIGRATION_STATUS_ODD"})
-        seen = await status(stage.tables, clock=stage.clock)
+        seen = await status(stage.tables, clock=stage.clock, report_s=30.0)
         assert "TABLE_MIGRATION_STATUS_ODD" in "\n".join(status_lines(seen))
         assert "TABLE_MIGRATION_STATUS_ODD" in json.loads(status_json(seen))["tables"]["problem"]
 

@@ -174,3 +174,12 @@ def test_secrets_and_control_characters_never_reach_a_message() -> None:
         assert line.isprintable()
         for secret in ("IOSFODNN7", "hunter2", "wJalr"):
             assert secret not in line
+
+
+@pytest.mark.parametrize("client", ["kinesisClient", "dynamoDbClient", "cloudWatchClient"])
+@pytest.mark.parametrize(
+    "path", ["overrideConfiguration.apiCallTimeout", "overrideConfiguration.retryPolicy.numRetries"]
+)
+def test_what_java_passes_to_nested_builders_of_the_sdk_has_no_effect(client: str, path: str) -> None:
+    name = f"{client}.{path}"
+    assert events(f"{name} = PT10S\n") == [("property_has_no_effect", name, 4)]

@@ -77,6 +77,7 @@ class Stage:
             worker_id=ME,
             clock=self.clock,
             call_s=periods.call_s,
+            report_s=periods.report_s,
             log=self.log,
         )
 

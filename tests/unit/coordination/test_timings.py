@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.config.settings import LeaseSettings
+from kcl_daemon.config.settings import BalanceSettings, LeaseSettings
 from kcl_daemon.coordination.timings import timings
 
 
@@ -29,3 +29,14 @@ def test_a_worker_that_has_just_started_asks_more_often_than_any_other(failover_
     periods = timings(LeaseSettings(failover_time_ms=failover_ms))
     young_s = periods.discovery_s(0, leading=False, young=True)
     assert young_s <= min(periods.discovery_s(held, leading=False) for held in range(100))
+
+
+@given(failover_ms=st.integers(1, 3_600_000), interval_ms=st.integers(1, 3_600_000))
+def test_a_java_worker_has_looked_and_renewed_before_a_lease_that_it_was_given_is_taken_back(
+    failover_ms: int, interval_ms: int
+) -> None:
+    periods = timings(
+        LeaseSettings(failover_time_ms=failover_ms), BalanceSettings(assignment_interval_ms=interval_ms)
+    )
+    java_s = (interval_ms / 2 + failover_ms / 3) / 1000  # DynamoDBLeaseCoordinator: discovery, then a renewal
+    assert periods.unclaimed_s > java_s

@@ -82,6 +82,7 @@ class Stage:
             leader=self.shuffle,
             worker_id=ME,
             clock=self.clock,
+            report_s=periods.report_s,
             log=self.log,
         )
         names = ("reporter", "sampler", "index", "discovery", "taker", "assigner", "migrator")

@@ -225,6 +225,16 @@ def test_a_worker_without_leases_has_longer_for_its_first_ones_but_not_one_that_
     assert LEASE.lease_key not in look(24.0, [given, taken], reported, book=book).abandoned(10.0)
 
 
+def test_a_worker_that_looks_rarely_has_as_long_as_it_needs_for_a_lease_it_was_given() -> None:
+    """leaseAssignmentIntervalMillis=60000: a Java worker looks every 30 s."""
+    rows = [WorkerRow(A, 100), WorkerRow(B, 100)]
+    given = replace(LEASE, lease_owner=B, lease_counter=5)
+    patient = Watchbook(unclaimed_s=45.0)
+    fresh = look(1.0, [given], rows, book=look(0.0, [LEASE], rows, book=patient))
+    assert look(40.0, [given], rows, book=fresh).abandoned(10.0) == frozenset()
+    assert look(47.0, [given], rows, book=fresh).abandoned(10.0) == {LEASE.lease_key}
+
+
 STUCK = replace(LEASE, lease_owner=B, checkpoint_owner=A)
 OTHERS = Lease(LeaseKey("t"), 1, TRIM_HORIZON, lease_owner=A)
 

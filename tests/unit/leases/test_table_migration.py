@@ -155,17 +155,34 @@ def worker(
 def test_the_support_code_is_the_least_of_all_owners(
     workers: list[WorkerRow], code: int, lacking: tuple[WorkerId, ...]
 ) -> None:
-    assert fleet_support(leases(ME, OTHER, None, ME), workers, wall_s=1000) == (code, lacking)
+    assert fleet_support(leases(ME, OTHER, None, ME), workers, wall_s=1000, report_s=30) == (code, lacking)
+
+
+def test_rows_and_support_codes_count_for_periods_of_reporting() -> None:
+    slow = [worker(ME, 880, said_s=820)]
+    assert fleet_support(leases(ME), slow, wall_s=1000, report_s=60) == (1, ())
+    assert fleet_support(leases(ME), slow, wall_s=1000, report_s=59) == (0, (ME,))
+    for report_s, silent in ((60, ()), (59, (ME,))):
+        seen = survey(
+            row=None,
+            leases=leases(ME),
+            legacy_workers=slow,
+            workers=[],
+            legacy_rows=(),
+            wall_s=1000,
+            report_s=report_s,
+        )
+        assert seen.silent == silent
 
 
 def test_without_owners_the_support_code_is_zero() -> None:
-    assert fleet_support(leases(None), [worker(ME)], wall_s=1000) == (0, ())
+    assert fleet_support(leases(None), [worker(ME)], wall_s=1000, report_s=30) == (0, ())
 
 
 def test_owners_of_finished_leases_only_are_not_waited_for() -> None:
     """A Java worker that has left owns what it finished until its child shards are read."""
     finished = [replace(lease, checkpoint=SHARD_END) for lease in leases(OTHER)]
-    assert fleet_support([*leases(ME), *finished], [worker(ME)], wall_s=1000) == (1, ())
+    assert fleet_support([*leases(ME), *finished], [worker(ME)], wall_s=1000, report_s=30) == (1, ())
 
 
 def test_a_survey_sums_up_what_was_read() -> None:
@@ -177,6 +194,7 @@ def test_a_survey_sums_up_what_was_read() -> None:
         workers=[worker(ME, 1000)],
         legacy_rows=[{"key": "Leader"}, stream, {"key": "TableMigration3.5"}],
         wall_s=1000,
+        report_s=30,
     )
     assert seen == Survey(
         at(DEPLOYED), 1, unsupporting=(), silent=(WorkerId("w-3"),), in_legacy=(OTHER,), legacy_rows=(stream,)

@@ -58,19 +58,28 @@ def worker(worker_id: WorkerId, last_update_s: int) -> WorkerRow:
 
 def test_all_is_ready_when_the_index_is_active_and_every_owner_reports() -> None:
     rows = [worker(ME, 941), worker(OTHER, 2000)]
-    ready = readiness(leases(ME, OTHER, ME), rows, index_active=True, wall_s=1000.5)
+    ready = readiness(leases(ME, OTHER, ME), rows, index_active=True, wall_s=1000.5, report_s=30)
     assert ready.is_met
     assert ready.missing == ""
 
 
 def test_a_report_counts_for_less_than_a_minute() -> None:
-    assert readiness(leases(ME), [worker(ME, 941)], index_active=True, wall_s=1000).is_met
-    late = readiness(leases(ME), [worker(ME, 940)], index_active=True, wall_s=1000)
+    assert readiness(leases(ME), [worker(ME, 941)], index_active=True, wall_s=1000, report_s=30).is_met
+    late = readiness(leases(ME), [worker(ME, 940)], index_active=True, wall_s=1000, report_s=30)
     assert late.silent == (ME,)
 
 
+def test_a_report_counts_for_less_than_two_periods_of_reporting() -> None:
+    """workerMetricsReporterFreqInMillis=60000: each row is a minute old once in a minute."""
+    rows = [worker(ME, 881)]
+    assert readiness(leases(ME), rows, index_active=True, wall_s=1000, report_s=60).is_met
+    assert not readiness(leases(ME), rows, index_active=True, wall_s=1000, report_s=59).is_met
+
+
 def test_what_is_missing_is_named() -> None:
-    ready = readiness(leases(ME, None, OTHER), [worker(ME, 1000)], index_active=False, wall_s=1000)
+    ready = readiness(
+        leases(ME, None, OTHER), [worker(ME, 1000)], index_active=False, wall_s=1000, report_s=30
+    )
     assert ready == Readiness(False, (OTHER,), (LeaseKey("s-1"),))
     assert not ready.is_met
     for part in ("index", "w-2", "s-1"):

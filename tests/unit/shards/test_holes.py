@@ -40,6 +40,14 @@ def test_finished_leases_cover_nothing() -> None:
     assert lease_hole([lease]) == HashRange(0, MAX_HASH)
 
 
+def test_a_lease_whose_hashes_are_not_known_hides_no_hole() -> None:
+    tree = Tree(3)
+    leases = [new_lease(each, TRIM_HORIZON) for each in tree.shards]
+    old = Lease(LeaseKey("shardId-old"), 1, TRIM_HORIZON)
+    assert lease_hole([*leases, old]) is None
+    assert lease_hole([*leases[1:], old]) == leases[0].hash_range
+
+
 def test_a_hole_is_believed_when_it_was_the_same_in_so_many_audits_in_a_row() -> None:
     watch = HoleWatch().seen(HERE).seen(HERE)
     assert not watch.is_believed(3)
