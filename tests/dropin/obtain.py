@@ -15,10 +15,12 @@ from typing import Final, NoReturn
 
 import pytest
 
-KCLPY: Final = "3.1.3"
+KCLPY: Final = "3.2.0"
 KCLPY_OF_KCL_1_8: Final = "1.5.1"
 KCLPY_OF_KCL_1_0: Final = "1.3.1"
 KCL_FOR_NODE: Final = "2.3.2"
+NODE_REPOSITORY: Final = "https://github.com/awslabs/amazon-kinesis-client-nodejs"
+NODE_RELEASE: Final = "v3.1.1"
 OFFLINE: Final = "KCL_TESTS_OFFLINE"
 _WITHIN_S: Final = 90
 _TRIES: Final = 3
@@ -51,6 +53,35 @@ def kcl_for_node() -> Path:
         lambda fresh: ["npm", "install", *options, str(fresh), f"aws-kcl@{KCL_FOR_NODE}"],
     )
     return folder / "node_modules" / "aws-kcl"
+
+
+def node_repository() -> Path:
+    """A checkout of the repository of the library for Node, with its samples, which the package does not have.
+
+    Its dependencies and those of the samples are installed, as its README says.
+    """
+    if shutil.which("npm") is None or shutil.which("git") is None:
+        pytest.skip("npm and git are not installed: the samples for Node WERE NOT RUN")
+    name = f"amazon-kinesis-client-nodejs-{NODE_RELEASE}"
+    if not (cache() / name).is_dir() and not _answers(NODE_REPOSITORY):
+        pytest.skip(f"{NODE_REPOSITORY} is not in reach: the samples for Node WERE NOT RUN")
+    clone = ["git", "clone", "--quiet", "--depth", "1", "--branch", NODE_RELEASE, NODE_REPOSITORY]
+    folder = _obtained(name, lambda fresh: [*clone, str(fresh / "repository")]) / "repository"
+    options = ["--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--no-save", "--omit=dev"]
+    for where, packages in ((folder, ()), (folder / "samples", ("log4js@6",))):
+        if not (where / "node_modules").is_dir():
+            _run(name, ["npm", "install", "--prefix", str(where), *options, *packages])
+    return folder
+
+
+def _answers(repository: str) -> bool:
+    command = ["git", "ls-remote", "--quiet", "--exit-code", repository, f"refs/tags/{NODE_RELEASE}"]
+    quiet = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        asked = subprocess.run(command, env=quiet, capture_output=True, timeout=_WITHIN_S, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return asked.returncode == 0
 
 
 def _obtained(name: str, download: Callable[[Path], list[str]], archive: str = "") -> Path:

@@ -32,15 +32,21 @@ from kcl_daemon.leases.table_migration_steps import complete_bake_s
 
 _LEASE_DEFAULTS: Final = LeaseSettings()
 _CHILD_DEFAULTS: Final = ChildSettings(command=())
+_KINESIS_REGION: Final = "kinesisClient.region"
+_REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_PLACEHOLDER_ACCOUNT: Final = "000000000000"
 HEARTBEATS_IN_A_LEASE: Final = 3  # two may get lost before a living leader is taken for dead
 
 
-def across(values: dict[str, object], lines: Mapping[str, int]) -> tuple[list[Problem], list[Notice]]:
-    """Check properties against each other; what is too short or too long is put right in `values`.
+def across(
+    values: dict[str, object], lines: Mapping[str, int], environment: Mapping[str, str]
+) -> tuple[list[Problem], list[Notice]]:
+    """Check properties against each other; what is too short, too long or cannot be is put right in `values`.
 
     Args:
         values: by key name, good ones only.
         lines: where each key stands.
+        environment: variables of this process.
     """
     problems = [
         *_heartbeat(values, lines),
@@ -49,7 +55,8 @@ def across(values: dict[str, object], lines: Mapping[str, int]) -> tuple[list[Pr
         *check_admin(values, lines),
     ]
     put_right = [*_idle_time(values, lines), *_bake_time(values, lines)]
-    return problems, [*put_right, *_arn(values, lines), *_unused(values, lines), *_schemas(values, lines)]
+    arn = _arn(values, lines, environment)
+    return problems, [*put_right, *arn, *_unused(values, lines), *_schemas(values, lines)]
 
 
 def _heartbeat(values: Mapping[str, object], lines: Mapping[str, int]) -> list[Problem]:
@@ -143,18 +150,41 @@ def _bake_time(values: dict[str, object], lines: Mapping[str, int]) -> list[Noti
     return [Notice(event, MIGRATION_BAKE_TIME.name, lines[MIGRATION_BAKE_TIME.name], facts)]
 
 
-def _arn(values: Mapping[str, object], lines: Mapping[str, int]) -> list[Notice]:
+def _arn(
+    values: dict[str, object], lines: Mapping[str, int], environment: Mapping[str, str]
+) -> Iterator[Notice]:
+    """What `streamArn` says beside the other properties; where it cannot be the stream's own, its name alone counts.
+
+    Java takes the name out of every ARN and nothing else (KCL: KinesisClientLibConfigurator), so that a placeholder, as
+    in the sample files of the client libraries, goes unnoticed there.
+    """
     arn = values.get(STREAM_ARN.name)
     if not isinstance(arn, StreamArn):
-        return []
-    notices: list[Notice] = []
-    for key, told in ((STREAM_NAME, arn.stream_name), (REGION_NAME, arn.region_name)):
-        given = values.get(key.name)
-        if given is not None and given != told:
-            used = told if key is STREAM_NAME else given
-            facts = {"given": given, "arn": arn.arn, "used": used}
-            notices.append(Notice("property_contradicts_stream_arn", key.name, lines[key.name], facts))
-    return notices
+        return
+    given = values.get(STREAM_NAME.name)
+    if given is not None and given != arn.stream_name:
+        facts: dict[str, object] = {"given": given, "arn": arn.arn, "used": arn.stream_name}
+        yield Notice("property_contradicts_stream_arn", STREAM_NAME.name, lines[STREAM_NAME.name], facts)
+    why = _why_name_alone(values, arn)
+    if why is None:
+        return
+    if REGION_NAME.name not in values and not any(environment.get(name) for name in _REGION_VARIABLES):
+        values[REGION_NAME.name] = arn.region_name
+    del values[STREAM_ARN.name]
+    values[STREAM_NAME.name] = arn.stream_name
+    facts = {"arn": arn.arn, "used": arn.stream_name, "why": why}
+    yield Notice("stream_arn_counts_by_name", STREAM_ARN.name, lines[STREAM_ARN.name], facts)
+
+
+def _why_name_alone(values: Mapping[str, object], arn: StreamArn) -> str | None:
+    """Why calls cannot be made with this ARN; None: they can."""
+    key = _KINESIS_REGION if _KINESIS_REGION in values else REGION_NAME.name
+    reasons: list[str] = []
+    if values.get(key, arn.region_name) != arn.region_name:
+        reasons.append(f"it names {arn.region_name} and {key} is {values[key]}")
+    if arn.account_id == _PLACEHOLDER_ACCOUNT:
+        reasons.append(f"its account {arn.account_id} is a placeholder")
+    return f"{', and '.join(reasons)}: only its name is used, as in Java" if reasons else None
 
 
 def _number(values: Mapping[str, object], key: Key, default: int) -> int:

@@ -75,6 +75,9 @@ def as_properties(loaded: Loaded) -> str:
     # What DEFAULT means may depend on properties that nothing else depends on, and those are not written out.
     texts = {**loaded.texts, RETRIEVAL_MODE.name: word(loaded.settings.retrieval.mode)}
     values = {key.name: texts[key.name] for key in KEYS if key.name in texts}
+    if loaded.settings.stream_arn is None and values.pop(STREAM_ARN.name, None) is not None:
+        # What else is in it does not count, and where it would must not depend on where the file is read.
+        values[STREAM_NAME.name] = loaded.settings.stream_name
     values.pop(EXPAND_ENVIRONMENT.name, None)  # what they stood for is written out
     values |= {f"{CONF_PREFIX}{name}": value for name, value in loaded.settings.spark.conf}
     return "".join(f"{javaproperties.join_key_value(name, value, ' = ')}\n" for name, value in values.items())
@@ -98,9 +101,8 @@ def _default_in_force(key: Key, settings: Settings) -> str:
 
 def _derived_from(key: Key, loaded: Loaded) -> str | None:
     """What filled the field of a key that was not written, or overruled what was."""
-    arn_is_used = loaded.settings.stream_arn is not None
-    if arn_is_used and (key is STREAM_NAME or (key is REGION_NAME and key.name not in loaded.entries)):
-        return STREAM_ARN.name
+    if STREAM_ARN.name in loaded.texts and (derived := _derived_from_arn(key, loaded)) is not None:
+        return derived
     if loaded.settings.streams.arns and key is REGION_NAME and key.name not in loaded.entries:
         return STREAM_ARNS.name
     if key is RETRIEVAL_MODE and _is_default(loaded.entries.get(key.name)):
@@ -109,6 +111,15 @@ def _derived_from(key: Key, loaded: Loaded) -> str | None:
         return INITIAL_POSITION_EXTENDED.name
     if key is EXECUTABLE_NAME and loaded.settings.spark.pipeline is not None:
         return "sparkPipeline"
+    return None
+
+
+def _derived_from_arn(key: Key, loaded: Loaded) -> str | None:
+    names_region = loaded.settings.endpoints.region_name is not None
+    if key is STREAM_NAME or (key is REGION_NAME and names_region and key.name not in loaded.entries):
+        return STREAM_ARN.name
+    if key is STREAM_ARN and loaded.settings.stream_arn is None:
+        return "only its name is used"
     return None
 
 

@@ -79,7 +79,8 @@ STREAM_ARN: Final = Key(
     stream_arn(),
     "stream_arn",
     "ARN of the stream. Its name replaces `streamName`, calls are made with the ARN, and its region is used where "
-    "`regionName` is absent.",
+    "`regionName` is absent. Of an ARN of another region than `regionName`, or of account 000000000000, only the name "
+    "is used.",
     default="none",
     blank_is_absent=True,
 )

@@ -37,7 +37,7 @@ _TAGS_MOST: Final = 50
 _TAG_KEY_CHARACTERS: Final = 128
 _TAG_VALUE_CHARACTERS: Final = 256
 _ARN = re.compile(
-    r"arn:aws[a-z0-9-]*:kinesis:(?P<region>[a-z0-9-]+):[0-9]{12}:stream/(?P<name>[A-Za-z0-9_.-]{1,128})"
+    r"arn:aws[a-z0-9-]*:kinesis:(?P<region>[a-z0-9-]+):(?P<account>[0-9]{12}):stream/(?P<name>[A-Za-z0-9_.-]{1,128})"
 )
 
 
@@ -67,6 +67,7 @@ class StreamArn:
     arn: str
     region_name: str
     stream_name: str
+    account_id: str
 
 
 def trimmed(text: str) -> str:
@@ -278,7 +279,7 @@ def stream_arn() -> Kind:
         match = _ARN.fullmatch(word)
         if match is None:
             raise Refused("not the ARN of a stream")
-        return StreamArn(word, match["region"], match["name"])
+        return StreamArn(word, match["region"], match["name"], match["account"])
 
     return Kind(read, "arn:aws:kinesis:REGION:ACCOUNT:stream/NAME, with an account of 12 digits")
 

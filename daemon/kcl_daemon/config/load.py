@@ -136,7 +136,7 @@ def interpret(
     values = reading.values()
     resolve_mode(values, (*reading.entries.values(), *reading.others.values()))
     lines = {name: entry.line for name, entry in reading.entries.items()}
-    problems, notices = across(values, lines)
+    problems, notices = across(values, lines, environment or {})
     reading.problems += [
         *problems,
         *of_names(values, reading.entries),

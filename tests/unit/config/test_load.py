@@ -12,6 +12,7 @@ from hypothesis import given as given_any
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from kcl_daemon.config.effective import as_properties, effective
 from kcl_daemon.config.fan_out_settings import RetrievalMode
 from kcl_daemon.config.inert import INERT
 from kcl_daemon.config.keys import BY_NAME
@@ -103,14 +104,66 @@ def test_a_stream_arn_gives_name_and_region_and_is_kept() -> None:
     assert loaded.warnings == ()
 
 
-def test_a_stream_arn_wins_over_the_name_and_a_region_over_that_of_the_arn() -> None:
-    more = f"streamArn = {ARN}\nregionName = us-east-1\n"
+def test_a_stream_arn_wins_over_the_name() -> None:
+    more = f"streamArn = {ARN}\n"
     settings = read(more).settings
-    assert (settings.stream_name, settings.endpoints.region_name) == ("clicks", "us-east-1")
-    assert events(more) == [
-        ("property_contradicts_stream_arn", "streamName", 2),
-        ("property_contradicts_stream_arn", "regionName", 5),
-    ]
+    assert (settings.stream_name, settings.stream_arn) == ("clicks", ARN)
+    assert events(more) == [("property_contradicts_stream_arn", "streamName", 2)]
+
+
+PLACEHOLDER = "arn:aws:kinesis:us-east-5:000000000000:stream/orders"
+
+
+@pytest.mark.parametrize("region", ["regionName", "kinesisClient.region"])
+def test_of_an_arn_of_another_region_the_name_alone_is_used(region: str) -> None:
+    more = f"streamArn = {ARN.replace('clicks', 'orders')}\n{region} = us-east-1\n"
+    settings = read(more).settings
+    assert (settings.stream_name, settings.stream_arn) == ("orders", None)
+    (notice,) = read(more).warnings
+    assert (notice.event, notice.key, notice.line, notice.level) == (
+        "stream_arn_counts_by_name",
+        "streamArn",
+        4,
+        "warning",
+    )
+    assert notice.facts["why"] == (
+        f"it names eu-west-1 and {region} is us-east-1: only its name is used, as in Java"
+    )
+
+
+def test_of_an_arn_with_a_placeholder_for_the_account_the_name_alone_is_used() -> None:
+    more = f"streamArn = {PLACEHOLDER}\nregionName = us-east-1\n"
+    settings = read(more).settings
+    assert (settings.stream_name, settings.stream_arn) == ("orders", None)
+    assert settings.endpoints.region_name == "us-east-1"
+    (notice,) = read(more).warnings
+    assert notice.facts["why"] == (
+        "it names us-east-5 and regionName is us-east-1, and its account 000000000000 is a placeholder: "
+        "only its name is used, as in Java"
+    )
+
+
+@pytest.mark.parametrize(
+    ("environment", "region"),
+    [({}, "us-east-5"), ({"AWS_REGION": "eu-west-1"}, None), ({"AWS_DEFAULT_REGION": "eu-west-1"}, None)],
+)
+def test_the_region_of_a_placeholder_is_used_where_nobody_else_names_one(
+    environment: dict[str, str], region: str | None
+) -> None:
+    """An emulator's streams have that account, and its ARN may be all there is; None: as the SDK finds it."""
+    data = f"{GOOD}streamArn = {PLACEHOLDER}\n".encode()
+    loaded = interpret(data, file="f", default_worker_id=WORKER, environment=environment)
+    assert loaded.settings.endpoints.region_name == region
+
+
+def test_a_resolved_file_names_the_stream_where_the_arn_counts_by_name_alone() -> None:
+    loaded = read(f"streamArn = {PLACEHOLDER}\n", base=GOOD.replace("streamName = orders\n", ""))
+    resolved = as_properties(loaded)
+    assert "streamArn" not in resolved
+    assert "streamName = orders\n" in resolved
+    shown = {each.key: each for each in effective(loaded)}
+    assert (shown["streamName"].value, shown["streamName"].origin) == ("orders", "streamArn")
+    assert shown["streamArn"].origin == "only its name is used"
 
 
 @pytest.mark.parametrize("key", ["streamArn", "tableName"])
