@@ -173,6 +173,7 @@ def _loops(common: Common) -> tuple[Loops, Callable[[], None]]:
         taker.nudge()
         discovery.nudge()
 
+    watched = Watched(keeper, elector, shuffle, versions, watchdog)
     loops = Loops(
         keeper=keeper,
         elector=elector,
@@ -184,8 +185,8 @@ def _loops(common: Common) -> tuple[Loops, Callable[[], None]]:
         farewell=_farewell(common, keeper, overview, elector),
         overview=overview,
         watchdog=watchdog,
-        own_cleaner=_own_cleaner(common, discovery, Watched(keeper, elector, shuffle, versions)),
-        gauges=_gauges(common, Watched(keeper, elector, shuffle, versions)),
+        own_cleaner=_own_cleaner(common, discovery, watched),
+        gauges=_gauges(common, watched),
     )
     return loops, nudge
 

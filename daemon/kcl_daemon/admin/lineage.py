@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from kcl_daemon.observe.snapshot import Cause, LeaseView, ShardView, Snapshot
+from kcl_daemon.observe.snapshot import LeaseView, ShardState, ShardView, Snapshot
+from kcl_daemon.progress.rules import state_of
 
 SHARD_END: Final = "SHARD_END"
 DEPTH_MOST: Final = 8
@@ -22,6 +23,7 @@ DEPTH_MOST: Final = 8
 class State(Enum):
     """What goes on with a shard, in a word."""
 
+    FAILING = "failing"
     STALLED = "stalled"
     READING = "reading"
     WAITING = "waiting"
@@ -34,13 +36,14 @@ class State(Enum):
     FINISHED = "finished"
 
 
-_OF_CAUSE: Final = {
-    Cause.STARTING: State.STARTING,
-    Cause.RESTART: State.STARTING,
-    Cause.PARENT: State.WAITING,
-    Cause.STREAM: State.WAITING,
-    Cause.LEASE: State.WAITING,
-    Cause.NOTHING_NEW: State.AT_TIP,
+_OF_HELD: Final = {
+    ShardState.FAILING: State.FAILING,
+    ShardState.STALLED: State.STALLED,
+    ShardState.STARTING: State.STARTING,
+    ShardState.WAITING: State.WAITING,
+    ShardState.READING: State.READING,
+    ShardState.CAUGHT_UP: State.AT_TIP,
+    ShardState.FINISHED: State.FINISHED,
 }
 
 
@@ -144,12 +147,13 @@ def _of_held(shard: ShardView, me: str) -> Entry:
 
 
 def _state(lease: LeaseView | None, held: ShardView | None, me: str) -> State:
-    if held is not None and held.stalled:
-        return State.STALLED
+    if held is not None and (held.is_failing or held.stalled):
+        return State.FAILING if held.is_failing else State.STALLED
     if lease is not None and lease.next_owner is not None:
         return State.HANDING_OVER
     if held is not None:
-        return State.FINISHED if held.checkpoint == SHARD_END else _OF_CAUSE.get(held.cause, State.READING)
+        finished = held.checkpoint == SHARD_END
+        return _OF_HELD[state_of(held.cause, failures=held.failures, stalled=held.stalled, finished=finished)]
     if lease is None or lease.checkpoint == SHARD_END:
         return State.FINISHED
     if lease.owner == me:

@@ -37,6 +37,7 @@ _CHILDREN: Final = (
     Column("Last lines of its stderr"),
 )
 _CLASSES: Final = {
+    State.FAILING: "bad",
     State.STALLED: "bad",
     State.NOBODY: "bad",
     State.HANDING_OVER: "busy",
@@ -99,8 +100,8 @@ def _progress_cells(held: ShardView | None, lines: Sparklines) -> str:
 
 
 def behind_text(held: ShardView) -> str:
-    """How far behind the tip, as Kinesis told last."""
-    return NONE if held.behind_ms is None else duration(held.behind_ms / 1000)
+    """The age of the oldest record that is not done."""
+    return NONE if held.lag_s is None else duration(held.lag_s)
 
 
 def owner_text(entry: Entry) -> str:

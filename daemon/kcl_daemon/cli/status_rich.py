@@ -18,6 +18,7 @@ from kcl_daemon.cli.status_view import Block, View
 
 _STATE_COLUMN: Final = 1
 _STYLES: Final = {
+    State.FAILING: "bold red",
     State.STALLED: "bold red",
     State.NOBODY: "bold red",
     State.HANDING_OVER: "yellow",

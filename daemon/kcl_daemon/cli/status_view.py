@@ -24,6 +24,7 @@ from kcl_daemon.observe.words import about, duration, rate, short_number
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _SPARK_CELLS: Final = 15
 _URGENCY: Final = {
+    State.FAILING: 0,
     State.STALLED: 0,
     State.NOBODY: 1,
     State.STARTING: 2,
@@ -161,11 +162,11 @@ def _shards(status: Status, known: Sequence[Entry], most: int | None) -> Block:
     return replace(block, left_out=len(placed) - len(block.rows))
 
 
-def _urgency(placed: Placed) -> tuple[int, int]:
+def _urgency(placed: Placed) -> tuple[int, float]:
     entry = placed.entry
     last = 9 if entry.state is State.FINISHED else 8 if entry.held is None else 5
-    behind_ms = 0 if entry.held is None else entry.held.behind_ms or 0
-    return _URGENCY.get(entry.state, last), -behind_ms
+    lag_s = 0.0 if entry.held is None else entry.held.lag_s or 0.0
+    return _URGENCY.get(entry.state, last), -lag_s
 
 
 def _shard_cells(placed: Placed, status: Status) -> tuple[str, ...]:

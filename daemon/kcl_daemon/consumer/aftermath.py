@@ -95,5 +95,6 @@ class Aftermath:
         await self._pause(most_ms / 1000 * self._parts.randomness.uniform(0.5, 1.0))
 
     async def _pause(self, seconds: float) -> None:
+        self._held.progress.pauses(seconds)
         with self._parts.clock.move_on_after(seconds):
             await self._interrupts.until_called()

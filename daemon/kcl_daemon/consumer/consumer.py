@@ -87,7 +87,7 @@ class Consumer:
                 case CalledAway():
                     return
                 case Failed() as failed:
-                    self._held.progress.failed(str(failed.error))
+                    self._held.progress.failed(str(failed.error), failed.stderr)
                     if not await self._aftermath.goes_on(failed):
                         return
 

@@ -129,6 +129,7 @@ class Incarnation:
             tally=Tally(self._parts.meters, self._parts.clock, self._held.lease),
         )
         reader = self._reader()
+        self._progress.reading(reader)
         outcome: Outcome = CalledAway()
         try:
             async with anyio.create_task_group() as beside:
@@ -137,6 +138,7 @@ class Incarnation:
                 outcome = await self._converse_and_end(child, dialogue, reader, beside)
                 beside.cancel_scope.cancel()
         finally:
+            self._progress.reading_ended()
             reader.close()
         return outcome
 
@@ -256,7 +258,7 @@ class Incarnation:
                     return
             elif not self._parts.settings.child.call_for_empty:
                 return
-            self._progress.works("processRecords")
+            self._progress.works("processRecords", arrived_s=batch.arrived_s)
             self._checkpointer.takes_up()
             await dialogue.deliver(batch, on_its_way=on_its_way)
             self._progress.done(last, batch.count, batch.data_bytes)
@@ -265,6 +267,7 @@ class Incarnation:
 
     async def _end_shard(self, dialogue: Dialogue, end: EndOfShard) -> Finished | CalledAway | None:
         """What became of the end; None: called away before the child was told of it."""
+        self._progress.read_to_end()
         self._progress.waits(Cause.DYNAMODB, "leases of child shards are being created")
         while await self._interrupts.interruptible(lambda: self._create_child_leases(end)) is None:
             if dialogue.silent:

@@ -102,7 +102,9 @@ class Scrutiny:
                 part = Payload(records[begin:end], payload.size_bytes)
                 delivery = Delivery(self._done, positions[end - 1], step.take, alone=step.take == 1)
                 self._lone = part if delivery.alone else None
-                await self._hand_over(Batch(part, behind_ms), delivery, dialogue, checkpointer)
+                await self._hand_over(
+                    Batch(part, behind_ms, arrived_s=batch.arrived_s), delivery, dialogue, checkpointer
+                )
             else:
                 # All before it is done, and it has been dealt with: a checkpoint of everything covers it.
                 self._done = positions[end - 1]
@@ -120,7 +122,7 @@ class Scrutiny:
             checkpointer.delivering(delivery.last)
 
         progress, data_bytes = self._held.progress, batch.data_bytes
-        progress.works("processRecords")
+        progress.works("processRecords", arrived_s=batch.arrived_s)
         checkpointer.takes_up()
         await dialogue.deliver(batch, on_its_way=on_its_way)
         progress.done(delivery.last, delivery.count, data_bytes)

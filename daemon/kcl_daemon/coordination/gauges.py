@@ -10,12 +10,15 @@ from dataclasses import dataclass
 
 from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.keeper import LeaseKeeper
+from kcl_daemon.coordination.renewals import lease_labels
 from kcl_daemon.coordination.shuffle import ShuffleLeader
 from kcl_daemon.coordination.versions import Versions
 from kcl_daemon.leases.client_version import ClientVersion
-from kcl_daemon.metrics import kcl, ours
+from kcl_daemon.metrics import kcl, kcl_shards, ours
 from kcl_daemon.ports import Clock
 from kcl_daemon.ports_metrics import Meters
+from kcl_daemon.progress.rules import lag_s
+from kcl_daemon.progress.watchdog import Watchdog
 
 _BY_SHUFFLE = frozenset({ClientVersion.INIT, ClientVersion.UPGRADE_FROM_2X, ClientVersion.V2X})
 
@@ -29,12 +32,14 @@ class Watched:
         elector: the one by the lock.
         shuffle: whether this worker leads by shuffle.
         versions: tell which of the two counts.
+        watchdog: of the shards.
     """
 
     keeper: LeaseKeeper
     elector: Elector
     shuffle: ShuffleLeader
     versions: Versions
+    watchdog: Watchdog
 
 
 class Gauges:
@@ -89,3 +94,12 @@ class Gauges:
             add(kcl.DECIDER_SHUFFLE if by_shuffle else kcl.DECIDER_LOCK)
         if not by_shuffle:
             add(ours.LEADERLESS, watched.elector.leaderless_s)
+        self._look_at_shards(now_s)
+
+    def _look_at_shards(self, now_s: float) -> None:
+        watchdog, add = self._watched.watchdog, self._meters.add
+        for shard in watchdog.board.shards:
+            behind_s = lag_s(shard.progress, watchdog.limits, now_s)
+            if behind_s is not None:
+                add(kcl_shards.PROCESS_BEHIND, behind_s, **lease_labels(shard.lease))
+                add(kcl_shards.APPLICATION_BEHIND, behind_s)

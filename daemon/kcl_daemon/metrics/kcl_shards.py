@@ -34,7 +34,7 @@ PROCESS_BYTES: Final = Metric(
 )
 SHARD_BEHIND: Final = gauge(
     "shard_behind_latest",
-    "How far the last answer of Kinesis for a shard was behind the tip.",
+    "The age of the oldest record of a shard that is not done: read or not, in the child's hands or waiting for it. 0: all are.",
     SHARD,
     Unit.SECONDS,
     from_snapshot=True,

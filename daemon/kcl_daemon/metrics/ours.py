@@ -116,11 +116,27 @@ SHARD_WAITS: Final = gauge(
     from_snapshot=True,
 )
 SHARD_STALLED: Final = gauge(
-    "shard_stalled", "Whether a shard is past the limit of its cause: 1 or 0.", SHARD, from_snapshot=True
+    "shard_stalled",
+    "Whether a shard makes no progress for longer than it may, whatever the cause: 1 or 0.",
+    SHARD,
+    from_snapshot=True,
+)
+SHARD_READ_BEHIND: Final = gauge(
+    "shard_read_behind",
+    "How far the last answer of Kinesis for a shard was behind the tip, whatever has become of its records since.",
+    SHARD,
+    Unit.SECONDS,
+    from_snapshot=True,
+)
+SHARD_FAILURES: Final = gauge(
+    "shard_failures",
+    "Children of a shard that failed in a row, without progress in between; from 2 on the shard is failing.",
+    SHARD,
+    from_snapshot=True,
 )
 SHARD_RESTARTS: Final = counter(
     "child_restarts",
-    "Children that a shard had before the present one, since its lease was taken.",
+    "Children that a shard had before the present or the last one, since its lease was taken.",
     SHARD,
     from_snapshot=True,
 )
@@ -136,6 +152,8 @@ FROM_SNAPSHOT: Final = (
     SHARD_WAITS,
     SHARD_STALLED,
     SHARD_BEHIND,
+    SHARD_READ_BEHIND,
+    SHARD_FAILURES,
     SHARD_RESTARTS,
     CHILD_MEMORY,
 )

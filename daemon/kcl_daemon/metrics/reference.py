@@ -75,7 +75,9 @@ Here a few things are measured a little differently than in Java:
   time): it succeeded if no renewal failed in it, and took as long as the slowest.
 - The leader looks more often than KCL's, and a shard is audited stream by stream: PeriodicShardSyncManager is told for
   each stream.
-- MillisBehindLatest is told for each answer of Kinesis, also of those without records.
+- MillisBehindLatest is the age of the oldest record that is not done, as `kcl_shard_behind_latest_seconds`; it is told in each
+  renewal period. KCL tells what Kinesis said with the batch that a child is about to be given, and falls silent while the
+  child hangs. What Kinesis said with its last answer is on Prometheus and OTLP alone (`kcl_shard_read_behind_seconds`).
 - The phases of TableMigration count lease owners: those that do not know the single table, know it, and report to it.
 """
 

@@ -73,12 +73,8 @@ def _labels(shard: ShardView) -> Labels:
     return named if shard.stream_id is None else (*named, ("stream", shard.stream_id))
 
 
-def _behind_s(shard: ShardView) -> float | None:
+def _read_behind_s(shard: ShardView) -> float | None:
     return None if shard.behind_ms is None else shard.behind_ms / 1000
-
-
-def _restarts(shard: ShardView) -> float | None:
-    return None if shard.child is None else float(shard.child.restarts)
 
 
 def _memory(shard: ShardView) -> float | None:
@@ -88,7 +84,9 @@ def _memory(shard: ShardView) -> float | None:
 _OF_SHARDS: Final[tuple[tuple[Family, Callable[[ShardView], float | None]], ...]] = (
     (ours.SHARD_IDLE, lambda shard: shard.idle_s),
     (ours.SHARD_STALLED, lambda shard: float(shard.stalled)),
-    (SHARD_BEHIND, _behind_s),
-    (ours.SHARD_RESTARTS, _restarts),
+    (SHARD_BEHIND, lambda shard: shard.lag_s),
+    (ours.SHARD_READ_BEHIND, _read_behind_s),
+    (ours.SHARD_FAILURES, lambda shard: float(shard.failures)),
+    (ours.SHARD_RESTARTS, lambda shard: float(shard.restarts)),
     (ours.CHILD_MEMORY, _memory),
 )

@@ -10,12 +10,14 @@ from typing import Protocol
 
 from kcl_daemon.observe.spark_view import SparkView
 from kcl_daemon.progress.cause import Cause
+from kcl_daemon.progress.rules import FAILING_FROM, ShardState
 
 __all__ = [
     "Cause",
     "ChildView",
     "LeaseView",
     "MoveView",
+    "ShardState",
     "ShardView",
     "Snapshot",
     "SnapshotSource",
@@ -56,7 +58,8 @@ class ShardView:
         detail: more words on it: the error of the last call, the parents that are not finished.
         idle_s: since the last progress: a batch that was done, a checkpoint, or an answer with nothing new.
         stalled: past the limit of its cause; the log has said so.
-        behind_ms: behind the tip, as Kinesis told last; None: it has not told yet.
+        behind_ms: how far the last answer of Kinesis was behind the tip, whatever has become of its records since; None: it
+            has not told yet.
         checkpoint: as stored.
         records: handed over and done since the lease was taken.
         data_bytes: of those.
@@ -64,6 +67,12 @@ class ShardView:
         child: None while there is none.
         failures: children that failed since the last progress.
         stream_id: its stream's identity, `account:name:creationEpoch`; None where there is one only.
+        state: in a word, trouble first; None: a daemon of before tells none.
+        lag_s: the age of the oldest record that is not done; 0: all are; None: not known yet.
+        restarts: how many children it had before the present or the last one, since the lease was taken.
+        last_error: how the last of the children that `failures` counts failed; empty: none did.
+        stderr_tail: the last lines of that child's stderr, the newest at the end.
+        next_try_s: in how many seconds the next child is started; None: one runs, or none will.
     """
 
     key: str
@@ -83,6 +92,17 @@ class ShardView:
     child: ChildView | None
     failures: int = 0
     stream_id: str | None = None
+    state: ShardState | None = None
+    lag_s: float | None = None
+    restarts: int = 0
+    last_error: str = ""
+    stderr_tail: tuple[str, ...] = ()
+    next_try_s: float | None = None
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its children fail one after the other."""
+        return self.failures >= FAILING_FROM
 
 
 @dataclass(frozen=True, slots=True)

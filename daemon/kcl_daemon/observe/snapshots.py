@@ -5,6 +5,7 @@ Owns when a worker that does not lead reads the tables for somebody who looks. C
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import anyio
@@ -28,7 +29,7 @@ from kcl_daemon.observe.spark_view import SparkSource, no_spark
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.progress.board import Watched
 from kcl_daemon.progress.progress import Progress
-from kcl_daemon.progress.rules import see
+from kcl_daemon.progress.rules import lag_s, see, state_of
 from kcl_daemon.worker.worker import Worker
 
 # Somebody who looks every second must not cost a scan every second.
@@ -139,12 +140,13 @@ class Snapshots:
     def _shards(self, shards: tuple[Watched, ...], now_s: float) -> tuple[ShardView, ...]:
         pids = [watched.progress.child.pid for watched in shards if watched.progress.child is not None]
         memory = self._memory.of(pids)
-        self._tails.keep(pids)
+        self._tails.keep({*pids, *(watched.key for watched in shards)})
         return tuple(self._shard(watched, memory, now_s) for watched in shards)
 
     def _shard(self, watched: Watched, memory: dict[int, int | None], now_s: float) -> ShardView:
         watchdog, lease, progress = self._worker.loops.watchdog, watched.lease, watched.progress
         seen = see(progress, watchdog.limits, now_s)
+        stalled = watchdog.is_stalled(watched)
         return ShardView(
             key=watched.key,
             shard_id=lease.shard_id,
@@ -154,7 +156,7 @@ class Snapshots:
             waits_s=seen.waits_s,
             detail=_shown(seen.detail),
             idle_s=seen.idle_s,
-            stalled=watchdog.is_stalled(watched),
+            stalled=stalled,
             behind_ms=progress.heard.behind_ms,
             checkpoint=str(lease.checkpoint),
             records=progress.records,
@@ -163,6 +165,17 @@ class Snapshots:
             child=self._child(progress, memory, now_s),
             failures=progress.failures,
             stream_id=None if lease.stream is None else str(lease.stream),
+            state=state_of(
+                seen.cause,
+                failures=progress.failures,
+                stalled=stalled,
+                finished=lease.is_finished,
+            ),
+            lag_s=lag_s(progress, watchdog.limits, now_s),
+            restarts=max(0, progress.children - 1),
+            last_error=_shown(progress.failure),
+            stderr_tail=self._tails.shown(watched.key, progress.stderr_tail),
+            next_try_s=None if progress.next_try_s is None else max(0.0, progress.next_try_s - now_s),
         )
 
     def _child(self, progress: Progress, memory: dict[int, int | None], now_s: float) -> ChildView | None:
@@ -179,20 +192,22 @@ class Snapshots:
 
 
 class _Tails:
-    """The last lines of children, fit to be shown; made anew only where there are new ones, as that takes its time."""
+    """The last lines of children, fit to be shown; made anew only where there are new ones, as that takes its time.
+
+    Of a child that runs by its process id, of one that has failed by its lease's key.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._known: dict[int | str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
-    def shown(self, pid: int, lines: tuple[str, ...]) -> tuple[str, ...]:
-        known = self._known.get(pid)
+    def shown(self, whose: int | str, lines: tuple[str, ...]) -> tuple[str, ...]:
+        known = self._known.get(whose)
         if known is None or known[0] != lines:
-            known = self._known[pid] = (lines, tuple(map(_shown, lines)))
+            known = self._known[whose] = (lines, tuple(map(_shown, lines)))
         return known[1]
 
-    def keep(self, pids: list[int]) -> None:
-        running = set(pids)
-        self._known = {pid: known for pid, known in self._known.items() if pid in running}
+    def keep(self, wanted: AbstractSet[int | str]) -> None:
+        self._known = {whose: known for whose, known in self._known.items() if whose in wanted}
 
 
 def _shown(text: str) -> str:

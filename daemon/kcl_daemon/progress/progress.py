@@ -11,7 +11,7 @@ from typing import Protocol
 
 from kcl_daemon.errors import ChildTimedOut
 from kcl_daemon.progress.cause import Cause
-from kcl_daemon.progress.heard import Heard
+from kcl_daemon.progress.heard import NEVER_S, Heard
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 
 
@@ -26,6 +26,15 @@ class SeenChild(Protocol):
     @property
     def stderr_tail(self) -> tuple[str, ...]:
         """The last lines of its stderr, oldest first."""
+        ...
+
+
+class SeenReader(Protocol):
+    """What reads the shard, as far as it is shown."""
+
+    @property
+    def oldest_s(self) -> float | None:
+        """When the oldest record that was read and not taken came to the stream, in monotonic seconds; None: there is none."""
         ...
 
 
@@ -45,12 +54,17 @@ class Progress:
         detail: more words on it.
         since_s: monotonic seconds since when.
         hungry_s: since when it waits for records and has been given none.
+        in_hand_s: when the oldest record of the child's batch came to the stream; None: it has no records.
+        at_end: whether the shard has ended and everything in it is done.
+        began_s: when the lease was taken.
         heard: what the readers write into.
         records: handed over and done.
         data_bytes: of those.
         failures: children that failed since the last progress.
         failing_s: when the first of these failed.
         failure: how the last of these failed; empty: none did.
+        stderr_tail: the last lines of its stderr, the newest at the end.
+        next_try_s: when the next child is started; None: one runs, or none will.
         refused: why the last checkpoint could not be written; None where it could.
         refused_s: since when none could.
         child: the child process, None while there is none.
@@ -63,10 +77,15 @@ class Progress:
     __slots__ = (
         "_end_conversation",
         "_furthest",
+        "_left_at_s",
+        "_left_s",
         "_monotonic",
         "_moved_s",
+        "_reader",
         "_timed_out",
+        "at_end",
         "at_work_s",
+        "began_s",
         "cause",
         "child",
         "child_since_s",
@@ -79,15 +98,24 @@ class Progress:
         "failures",
         "heard",
         "hungry_s",
+        "in_hand_s",
+        "next_try_s",
         "records",
         "refused",
         "refused_s",
         "since_s",
+        "stderr_tail",
     )
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._moved_s = self.since_s = self.hungry_s = self.failing_s = self.refused_s = monotonic()
+        self._reader: SeenReader | None = None
+        self.began_s = self.since_s
+        self.in_hand_s: float | None = None
+        self.at_end = False
+        self._left_s: float | None = None
+        self._left_at_s = NEVER_S
         self._furthest: ExtendedSequenceNumber | None = None
         self._end_conversation: Callable[[], None] = _nobody_to_end
         self._timed_out: ChildTimedOut | None = None
@@ -98,6 +126,8 @@ class Progress:
         self.data_bytes = 0
         self.failures = 0
         self.failure = ""
+        self.next_try_s: float | None = None
+        self.stderr_tail: tuple[str, ...] = ()
         self.refused: str | None = None
         self.child: SeenChild | None = None
         self.child_since_s = self.since_s
@@ -130,6 +160,7 @@ class Progress:
 
     def starts(self) -> None:
         """A child is being started."""
+        self.next_try_s = None
         self.waits(Cause.STARTING)
 
     def awaits_records(self) -> None:
@@ -138,8 +169,41 @@ class Progress:
             self.waits(Cause.KINESIS)
             self.hungry_s = self.since_s
 
-    def works(self, doing: str) -> None:
-        """The child has been given an action."""
+    @property
+    def oldest_s(self) -> float | None:
+        """When the oldest record that was read and is not done came to the stream, in monotonic seconds; None: all are done.
+
+        A record is done when the child has answered its batch. What a child leaves when it fails is not done until
+        another one has been given it.
+        """
+        if self.in_hand_s is not None:
+            return self.in_hand_s
+        read_s = None if self._reader is None else self._reader.oldest_s
+        if read_s is None and self.heard.answered_s <= self._left_at_s:
+            return self._left_s
+        return read_s
+
+    def reading(self, reader: SeenReader) -> None:
+        """This reads the shard from now on, from the checkpoint."""
+        self._reader, self.at_end = reader, False
+
+    def read_to_end(self) -> None:
+        """The shard has ended, and everything in it is done."""
+        self.at_end = True
+
+    def reading_ended(self) -> None:
+        """Nobody reads any more; what was read and is not done is left for the next."""
+        self._left_s, self._left_at_s = self.oldest_s, self._monotonic()
+        self._reader, self.in_hand_s = None, None
+
+    def works(self, doing: str, *, arrived_s: float | None = None) -> None:
+        """The child has been given an action.
+
+        Args:
+            doing: which.
+            arrived_s: when the oldest record that came with it came to the stream; None: there is none.
+        """
+        self.in_hand_s = arrived_s
         self._moved_s = self.progressed_s
         self.at_work_s = self.since_s = self._monotonic()
         self.cause, self.detail, self.doing = Cause.CHILD, doing, doing
@@ -148,6 +212,7 @@ class Progress:
         """The child has done a batch that ends at this position; None: an empty one. It waits for records now."""
         now_s = self._monotonic()
         self.cause, self.since_s, self.detail = Cause.KINESIS, now_s, ""
+        self.in_hand_s = None
         self.records += records
         self.data_bytes += data_bytes
         if last is not None:
@@ -173,7 +238,7 @@ class Progress:
 
     def _progressed(self, now_s: float) -> None:
         self._moved_s = now_s
-        self.failures, self.failure = 0, ""
+        self.failures, self.failure, self.stderr_tail = 0, "", ()
         if self.at_work_s is not None:
             self.at_work_s = now_s
 
@@ -212,13 +277,22 @@ class Progress:
         self.child, self._end_conversation = None, _nobody_to_end
         self.at_work_s, self.refused = None, None
 
-    def failed(self, error: str) -> None:
-        """The child failed; the next one is started after a pause."""
+    def failed(self, error: str, stderr_tail: tuple[str, ...] = ()) -> None:
+        """The child failed; the next one is started after a pause.
+
+        Args:
+            error: how.
+            stderr_tail: its last lines, the newest at the end.
+        """
         self.waits(Cause.RESTART, error)
         if not self.failures:
             self.failing_s = self.since_s
         self.failures += 1
-        self.failure = error
+        self.failure, self.stderr_tail = error, stderr_tail
+
+    def pauses(self, seconds: float) -> None:
+        """So long until the next child is started."""
+        self.next_try_s = self._monotonic() + seconds
 
     def child_stuck(self, seconds: float) -> None:
         """Have the child ended and replaced, because it has worked for so long without showing anything for it."""

@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import Final
 
 from kcl_daemon.progress.cause import Cause
+from kcl_daemon.progress.heard import NEVER_S
 from kcl_daemon.progress.progress import Progress
 
 AGAIN_S: Final = 600.0
@@ -29,6 +30,47 @@ ADVICE: Final[Mapping[Cause, str]] = {
     Cause.LEASE: "a lease does not get on its way: see what its former child does, and the lease table",
     Cause.NOTHING_NEW: "nothing to do",
 }
+
+
+class ShardState(Enum):
+    """How a held shard is, in a word that programs may rely on."""
+
+    FAILING = "failing"
+    """Its children fail one after the other: the second one in a row has."""
+    STALLED = "stalled"
+    STARTING = "starting"
+    WAITING = "waiting"
+    READING = "reading"
+    CAUGHT_UP = "caught_up"
+    FINISHED = "finished"
+
+
+FAILING_FROM: Final = 2
+"""Children may fail for passing reasons; the second one in a row is told of."""
+_STATES: Final[Mapping[Cause, ShardState]] = {
+    Cause.STARTING: ShardState.STARTING,
+    Cause.RESTART: ShardState.STARTING,
+    Cause.PARENT: ShardState.WAITING,
+    Cause.STREAM: ShardState.WAITING,
+    Cause.LEASE: ShardState.WAITING,
+    Cause.NOTHING_NEW: ShardState.CAUGHT_UP,
+}
+
+
+def state_of(cause: Cause, *, failures: int, stalled: bool, finished: bool = False) -> ShardState:
+    """How a held shard is; trouble first.
+
+    Args:
+        cause: what it waits for.
+        failures: children that failed since the last progress.
+        stalled: whether it makes no progress for too long.
+        finished: whether SHARD_END is its checkpoint.
+    """
+    if failures >= FAILING_FROM:
+        return ShardState.FAILING
+    if stalled:
+        return ShardState.STALLED
+    return ShardState.FINISHED if finished else _STATES.get(cause, ShardState.READING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +186,26 @@ def _waits_for_records(
     if heard.at_tip:
         return Cause.NOTHING_NEW, "", progress.hungry_s
     return Cause.KINESIS, "no records in the answers, although there are some", since_s
+
+
+def lag_s(progress: Progress, limits: Limits, now_s: float) -> float | None:
+    """The age of the oldest record of a shard that is not done; 0: everything is; None: nobody can know yet.
+
+    Of records that are not read yet it is known how far behind the tip the last answer was. While no answer comes, all
+    that has come to the stream since the last one may wait there.
+    """
+    if progress.oldest_s is not None:
+        return max(0.0, now_s - progress.oldest_s)
+    if progress.at_end:
+        return 0.0
+    heard = progress.heard
+    since_answer_s = now_s - max(heard.answered_s, progress.began_s)
+    is_silent = heard.trouble is not None or since_answer_s > limits.answer_s
+    if heard.answered_s == NEVER_S:
+        may_wait = is_silent and progress.cause not in {Cause.PARENT, Cause.STREAM}
+        return since_answer_s if may_wait else None
+    behind_s = (heard.behind_ms or 0) / 1000
+    return behind_s + since_answer_s if behind_s or is_silent else 0.0
 
 
 def child_stuck_s(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from kcl_daemon.ports import Clock
 from kcl_daemon.retrieval.payload import Payload
 from kcl_daemon.shards.shard import ChildShard
 from kcl_protocol.sequence import ExtendedSequenceNumber
@@ -22,17 +23,21 @@ class Batch:
     Args:
         payload: the records.
         millis_behind_latest: what Kinesis told with them.
+        arrived_s: when the oldest of them came to the stream, in monotonic seconds; None: not told.
         on_release: called once, when the line is written or given up.
     """
 
-    __slots__ = ("_line", "_on_release", "count", "data_bytes", "last", "size_bytes")
+    __slots__ = ("_line", "_on_release", "arrived_s", "count", "data_bytes", "last", "size_bytes")
 
     def __init__(
         self,
         payload: Payload,
         millis_behind_latest: int | None,
         on_release: Callable[[], None] | None = None,
+        *,
+        arrived_s: float | None = None,
     ) -> None:
+        self.arrived_s = arrived_s
         self.count = len(payload)
         self.last: ExtendedSequenceNumber | None = payload.last if payload else None
         self.data_bytes = payload.data_bytes
@@ -52,6 +57,19 @@ class Batch:
         on_release, self._on_release = self._on_release, None
         if on_release is not None:
             on_release()
+
+
+def arrived_s(payload: Payload, behind_ms: int | None, clock: Clock) -> float | None:
+    """When the oldest of these records came to the stream, in monotonic seconds, never later than now; None: no record.
+
+    By its arrival time. Where Kinesis says that the last record is further behind the tip than the first one is old, our
+    wall clock is slow, and what Kinesis says counts.
+    """
+    if not payload:
+        return None
+    told_ms = payload.records[0].approximate_arrival_timestamp
+    age_ms = 0 if told_ms is None else clock.wall_ms() - told_ms
+    return clock.monotonic() - max(age_ms, behind_ms or 0, 0) / 1000
 
 
 @dataclass(frozen=True, slots=True)

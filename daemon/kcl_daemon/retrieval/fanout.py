@@ -21,7 +21,7 @@ from kcl_daemon.errors import (
 )
 from kcl_daemon.ports import Clock, IteratorKind, Log, Randomness, ReadFrom
 from kcl_daemon.ports_fan_out import FanOut, Pushed, Subscription
-from kcl_daemon.retrieval.batch import NOT_AN_END, Batch, EndOfShard
+from kcl_daemon.retrieval.batch import NOT_AN_END, Batch, EndOfShard, arrived_s
 from kcl_daemon.retrieval.fanout_consumer import ConsumerRegistration
 from kcl_daemon.retrieval.gate import BodyGate
 from kcl_daemon.retrieval.payload import Payload
@@ -87,6 +87,11 @@ class FanOutReader:
     def trouble(self) -> str | None:
         """As the protocol says."""
         return self._heard.trouble
+
+    @property
+    def oldest_s(self) -> float | None:
+        """As the protocol says."""
+        return self._item.arrived_s if isinstance(self._item, Batch) else None
 
     async def next(self) -> Batch | EndOfShard:
         """As the protocol says."""
@@ -183,8 +188,9 @@ class FanOutReader:
             await self._put(Batch(payload, pushed.millis_behind_latest))
 
     async def _deliver(self, payload: Payload, behind_ms: int | None) -> None:
+        oldest_s = arrived_s(payload, behind_ms, self._clock)  # before the wait for room, which takes time
         hold = await self._gate.admit(payload.size_bytes, is_awaited=lambda: self._awaited)
-        batch = Batch(payload, behind_ms, hold.release)
+        batch = Batch(payload, behind_ms, hold.release, arrived_s=oldest_s)
         hold.resize(batch.size_bytes)
         await self._put(batch)
 

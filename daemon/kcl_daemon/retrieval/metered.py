@@ -14,7 +14,7 @@ from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.metrics import kcl_shards as told
 from kcl_daemon.metrics.calls import Calls
 from kcl_daemon.ports import Fetched, Kinesis, ReadFrom, StreamRef, StreamSummary
-from kcl_daemon.ports_fan_out import Consumer, ConsumerName, FanOut, Pushed, Subscription
+from kcl_daemon.ports_fan_out import Consumer, ConsumerName, FanOut, Subscription
 from kcl_daemon.ports_metrics import Meters
 from kcl_daemon.shards.shard import InitialPosition, Shard
 
@@ -27,13 +27,6 @@ def shard_labels(shard_id: ShardId, stream: StreamRef) -> dict[str, str]:
     if stream.identity is None:
         return {"shard_id": shard_id}
     return {"shard_id": shard_id, "stream": str(stream.identity)}
-
-
-def tell_behind(meters: Meters, behind_ms: int | None, labels: dict[str, str]) -> None:
-    """How far an answer was behind the tip."""
-    if behind_ms is not None:
-        meters.add(told.PROCESS_BEHIND, behind_ms / 1000, **labels)
-        meters.add(told.APPLICATION_BEHIND, behind_ms / 1000)
 
 
 class MeteredKinesis:
@@ -68,14 +61,12 @@ class MeteredKinesis:
         labels = shard_labels(shard_id, stream)
         try:
             with self._meters.operation(told.PROCESS_READ, **labels):
-                fetched = await self._calls.counted(
+                return await self._calls.counted(
                     "GetRecords", self._kinesis.get_records(stream, shard_id, iterator, limit)
                 )
         except IteratorExpired:
             self._meters.add(told.PROCESS_EXPIRED)
             raise
-        tell_behind(self._meters, fetched.millis_behind_latest, labels)
-        return fetched
 
 
 class MeteredFanOut:
@@ -83,7 +74,7 @@ class MeteredFanOut:
 
     Args:
         fan_out: the other one.
-        meters: told of events. KCL's fetcher has no part in them, so that only how far behind they are is told.
+        meters: told of calls. KCL's fetcher has no part in events.
     """
 
     def __init__(self, fan_out: FanOut, meters: Meters) -> None:
@@ -106,18 +97,4 @@ class MeteredFanOut:
         """As the port says. One that breaks off was a success: the call was answered."""
         opened = self._fan_out.subscribe(stream, consumer_arn, shard_id, read_from)
         async with AsyncExitStack() as stack:
-            subscription = await self._calls.counted(_SUBSCRIBE, stack.enter_async_context(opened))
-            yield _MeteredSubscription(subscription, self._meters, shard_labels(shard_id, stream))
-
-
-class _MeteredSubscription:
-    def __init__(self, subscription: Subscription, meters: Meters, labels: dict[str, str]) -> None:
-        self._subscription = subscription
-        self._meters = meters
-        self._labels = labels
-
-    async def next(self) -> Pushed | None:
-        pushed = await self._subscription.next()
-        if pushed is not None:
-            tell_behind(self._meters, pushed.millis_behind_latest, self._labels)
-        return pushed
+            yield await self._calls.counted(_SUBSCRIBE, stack.enter_async_context(opened))

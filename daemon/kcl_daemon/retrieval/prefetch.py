@@ -23,7 +23,7 @@ from kcl_daemon.errors import (
     Unavailable,
 )
 from kcl_daemon.ports import Clock, Fetched, IteratorKind, Kinesis, Log, Randomness, ReadFrom
-from kcl_daemon.retrieval.batch import NOT_AN_END, Batch, EndOfShard
+from kcl_daemon.retrieval.batch import NOT_AN_END, Batch, EndOfShard, arrived_s
 from kcl_daemon.retrieval.gate import BodyGate, Hold
 from kcl_daemon.retrieval.pacing import Answered, Pace
 from kcl_daemon.retrieval.payload import EMPTY, Payload
@@ -106,6 +106,14 @@ class Prefetch:
     def trouble(self) -> str | None:
         """As the protocol says."""
         return self._heard.trouble
+
+    @property
+    def oldest_s(self) -> float | None:
+        """As the protocol says."""
+        for item in self._buffer:
+            if isinstance(item, Batch) and item.arrived_s is not None:
+                return item.arrived_s
+        return None
 
     async def next(self) -> Batch | EndOfShard:
         """The next batch, waiting for it; a cancelled call takes nothing. Whoever takes a batch releases it."""
@@ -287,7 +295,7 @@ class Prefetch:
     def _batch(self, payload: Payload, behind_ms: int | None) -> Batch:
         """Counted as in hand by itself until it is released."""
         hold = self._gate.take(0)
-        batch = Batch(payload, behind_ms, hold.release)
+        batch = Batch(payload, behind_ms, hold.release, arrived_s=arrived_s(payload, behind_ms, self._clock))
         hold.resize(batch.size_bytes)
         return batch
 

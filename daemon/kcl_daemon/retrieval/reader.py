@@ -15,6 +15,11 @@ class Reader(Protocol):
         """Why nothing comes, None where all is well."""
         ...
 
+    @property
+    def oldest_s(self) -> float | None:
+        """When the oldest record that was read and not taken came to the stream, in monotonic seconds; None: there is none."""
+        ...
+
     async def run(self) -> None:
         """Read until the end of the shard; returns then. Beside `next`; may be cancelled."""
         ...

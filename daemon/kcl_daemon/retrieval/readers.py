@@ -189,6 +189,11 @@ class FanOutOrPolling:
         """As the protocol says."""
         return self._heard.trouble
 
+    @property
+    def oldest_s(self) -> float | None:
+        """As the protocol says."""
+        return None if self._chosen is None else self._chosen.oldest_s
+
     async def run(self) -> None:
         """As the protocol says."""
         self._chosen = chosen = await self._choose()

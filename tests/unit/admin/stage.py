@@ -13,6 +13,7 @@ from kcl_daemon.observe.snapshot import (
     ChildView,
     LeaseView,
     MoveView,
+    ShardState,
     ShardView,
     Snapshot,
     WorkerView,
@@ -40,6 +41,7 @@ READING = ShardView(
     data_bytes=9_999_999,
     bytes_per_s=20_480.0,
     child=CHILD,
+    lag_s=90.0,
 )
 STALLED = replace(
     READING,
@@ -51,6 +53,7 @@ STALLED = replace(
     stalled=True,
     child=None,
     behind_ms=None,
+    lag_s=None,
 )
 
 
@@ -172,6 +175,13 @@ _shards = st.builds(
     data_bytes=st.integers(0, 2**50),
     bytes_per_s=st.floats(0, 1e12),
     child=st.none() | _children,
+    failures=st.integers(0, 1000),
+    state=st.none() | st.sampled_from(ShardState),
+    lag_s=st.none() | _seconds,
+    restarts=st.integers(0, 1000),
+    last_error=_words,
+    stderr_tail=_some,
+    next_try_s=st.none() | _seconds,
 )
 _leases = st.builds(
     LeaseView,

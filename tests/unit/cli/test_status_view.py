@@ -106,7 +106,7 @@ def test_a_terminal_of_any_width_is_kept_to(width: int) -> None:
 def test_where_there_is_little_room_what_needs_attention_comes_first() -> None:
     large = many(100)
     odd = tuple(
-        replace(shard, stalled=number == 70, behind_ms=number) for number, shard in enumerate(large.shards)
+        replace(shard, stalled=number == 70, lag_s=float(number)) for number, shard in enumerate(large.shards)
     )
     shown = view(status(replace(large, shards=odd)), rows_most=30)
     workers, shards, moves, children = shown.blocks

@@ -33,6 +33,9 @@ def shard(
         records=10,
         data_bytes=1000,
         bytes_per_s=1.0,
+        lag_s=None if behind_ms is None else 2 * behind_ms / 1000,
+        restarts=3,
+        failures=number - 1,
         child=ChildView(pid=7, rss_bytes=2**20, running_s=1.0, restarts=3) if child else None,
         stream_id=stream_id,
     )

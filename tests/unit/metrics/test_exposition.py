@@ -111,11 +111,14 @@ def test_a_snapshot_tells_of_each_shard() -> None:
     def values(name: str) -> list[tuple[dict[str, str], float]]:
         return [(sample.labels, sample.value) for sample in families[name].samples]
 
-    assert values("kcl_shard_behind_latest_seconds") == [({"shard_id": SHARD}, 1.5)]
+    assert values("kcl_shard_behind_latest_seconds") == [({"shard_id": SHARD}, 3.0)]
+    assert values("kcl_shard_read_behind_seconds") == [({"shard_id": SHARD}, 1.5)]
+    assert values("kcl_shard_failures") == [({"shard_id": SHARD}, 0.0), (many, 1.0)]
     assert values("kcl_shard_idle_seconds") == [({"shard_id": SHARD}, 3.5), (many, 3.5)]
     assert values("kcl_shard_waits_seconds")[1] == ({**many, "cause": "child"}, 2.25)
     assert values("kcl_shard_stalled") == [({"shard_id": SHARD}, 1.0), (many, 0.0)]
-    assert values("kcl_child_restarts") == [({"shard_id": SHARD}, 3.0)]
+    # It stays while there is no child: a crash loop has none nearly all the time.
+    assert values("kcl_child_restarts") == [({"shard_id": SHARD}, 3.0), (many, 3.0)]
     assert values("kcl_child_resident_memory_bytes") == [({"shard_id": SHARD}, 2.0**20)]
     who = {"worker_id": "w-1", "application": 'the "app"', "version": "1.2.3"}
     assert values("kcl_worker") == [(who, 1.0)]

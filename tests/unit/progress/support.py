@@ -35,6 +35,13 @@ class FakeChild:
 
 
 @dataclass
+class FakeReader:
+    """A reader to be shown."""
+
+    oldest_s: float | None = None
+
+
+@dataclass
 class Held:
     """A held lease, as far as it is watched."""
 

@@ -10,8 +10,19 @@ from hypothesis import strategies as st
 
 from kcl_daemon.progress.cause import Cause
 from kcl_daemon.progress.progress import Progress
-from kcl_daemon.progress.rules import ADVICE, AGAIN_S, Limits, Say, Seen, Told, child_stuck_s, judge, see
-from tests.unit.progress.support import FakeChild, Time, position, started
+from kcl_daemon.progress.rules import (
+    ADVICE,
+    AGAIN_S,
+    Limits,
+    Say,
+    Seen,
+    Told,
+    child_stuck_s,
+    judge,
+    lag_s,
+    see,
+)
+from tests.unit.progress.support import FakeChild, FakeReader, Time, position, started
 
 LIMITS = Limits()
 STUCK = replace(LIMITS, child_stuck_s=60.0)
@@ -190,3 +201,85 @@ def test_a_stall_is_told_at_once_then_now_and_then_and_when_it_is_over(
         assert (told is not None) == (
             say in {Say.STALLED, Say.STILL_STALLED} or (say is Say.NOTHING and before is not None)
         )
+
+
+def test_the_lag_is_not_known_before_the_first_answer_and_nothing_once_all_is_read_and_done() -> None:
+    time = Time()
+    progress = started(time)
+    assert lag_s(progress, LIMITS, time.now_s) is None
+    progress.heard.answer(behind_ms=0, empty=True, now_s=time.now_s)
+    assert lag_s(progress, LIMITS, time.passes(5)) == 0.0
+
+
+def test_what_is_not_read_yet_is_as_old_as_the_last_answer_was_behind_and_grows_older() -> None:
+    time = Time()
+    progress = started(time)
+    progress.heard.answer(behind_ms=90_000, empty=True, now_s=time.now_s)
+    assert lag_s(progress, LIMITS, time.passes(2)) == pytest.approx(92)
+
+
+def test_while_no_answer_comes_everything_since_the_last_one_may_wait() -> None:
+    time = Time()
+    progress = started(time)
+    assert lag_s(progress, LIMITS, time.passes(60)) == pytest.approx(60), "there has been none at all"
+    progress.heard.answer(behind_ms=0, empty=True, now_s=time.now_s)
+    assert lag_s(progress, LIMITS, time.passes(LIMITS.answer_s)) == 0.0
+    assert lag_s(progress, LIMITS, time.passes(1)) == pytest.approx(LIMITS.answer_s + 1)
+    progress.heard.answer(behind_ms=0, empty=True, now_s=time.now_s)
+    progress.heard.trouble = "Throttled"
+    assert lag_s(progress, LIMITS, time.passes(3)) == pytest.approx(3)
+
+
+@pytest.mark.parametrize("cause", [Cause.PARENT, Cause.STREAM])
+def test_of_a_shard_that_waits_for_its_parents_or_its_stream_nothing_is_known(cause: Cause) -> None:
+    time = Time()
+    progress = Progress(time)
+    progress.waits(cause)
+    assert lag_s(progress, LIMITS, time.passes(10_000)) is None
+
+
+def test_a_shard_that_is_read_to_its_end_is_not_behind_whatever_its_end_takes() -> None:
+    time = Time()
+    progress = started(time)
+    progress.heard.answer(behind_ms=500, empty=False, now_s=time.now_s)
+    progress.read_to_end()
+    progress.shard_ended()
+    assert lag_s(progress, LIMITS, time.passes(1000)) == 0.0
+
+
+def test_a_record_from_a_clock_that_is_ahead_of_ours_is_not_younger_than_nothing() -> None:
+    time = Time()
+    progress = started(time)
+    progress.works("processRecords", arrived_s=time.now_s + 5)
+    assert lag_s(progress, LIMITS, time.now_s) == 0.0
+
+
+def test_the_records_in_the_childs_hands_come_before_those_that_wait_for_it() -> None:
+    time = Time()
+    progress = started(time)
+    progress.reading(FakeReader(oldest_s=time.now_s - 10))
+    assert lag_s(progress, LIMITS, time.now_s) == pytest.approx(10)
+    progress.works("processRecords", arrived_s=time.now_s - 40)
+    assert lag_s(progress, LIMITS, time.passes(1)) == pytest.approx(41)
+    progress.done(position(5), 3, 300)
+    assert lag_s(progress, LIMITS, time.now_s) == pytest.approx(11)
+
+
+def test_what_a_child_leaves_is_not_done_until_a_reader_after_it_has_an_answer() -> None:
+    time = Time()
+    progress = started(time)
+    progress.heard.answer(behind_ms=0, empty=False, now_s=time.now_s)
+    progress.works("processRecords", arrived_s=time.now_s)
+    time.passes(10)
+    progress.reading_ended()
+    progress.child_ended()
+    progress.failed("child ended")
+    assert lag_s(progress, LIMITS, time.passes(10)) == pytest.approx(20)
+    progress.starts()
+    progress.reading(FakeReader())
+    assert lag_s(progress, LIMITS, time.passes(10)) == pytest.approx(30)
+    progress.reading_ended()  # this child did not even get that far
+    assert lag_s(progress, LIMITS, time.passes(10)) == pytest.approx(40)
+    progress.reading(FakeReader())
+    progress.heard.answer(behind_ms=0, empty=True, now_s=time.passes(1))
+    assert lag_s(progress, LIMITS, time.now_s) == 0.0, "they were checkpointed, or they are no more"

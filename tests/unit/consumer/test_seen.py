@@ -1,0 +1,240 @@
+"""What a worker shows of a shard whose child is slow, hangs or fails: a whole worker in virtual time."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import anyio
+import pytest
+
+from kcl_daemon.app import build
+from kcl_daemon.config.failure_settings import FailureSettings
+from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.observe.snapshot import ShardState, ShardView
+from kcl_daemon.observe.snapshots import Snapshots
+from kcl_daemon.ports_metrics import NO_METERS, Meters, Statistic
+from kcl_local.kinesis.model import KinesisModel
+from kcl_protocol.messages import DaemonMessage, ProcessRecords
+from tests.simulator.loop import run_virtual
+from tests.unit.consumer.poison_stage import STREAM, Reader, Stage, Ways, perform, until
+from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.metrics.stage import Gathered
+
+RETRYING: Final = FailureSettings(failures_most=0)
+EPOCH_S: Final = 1_770_000_000.0
+
+
+class SlowReader(Reader):
+    """Takes a tenth of a second for each record before it answers."""
+
+    def __init__(self, ways: Ways, seen: list[str]) -> None:
+        super().__init__(ways, seen)
+        self._due: deque[float] = deque()
+        self._takes_s = 0.0
+
+    def _answer_to(self, message: DaemonMessage) -> bytes | None:
+        self._takes_s = len(message.records) / 10 if isinstance(message, ProcessRecords) else 0.0
+        return super()._answer_to(message)
+
+    def say(self, data: bytes) -> None:
+        self._due.append(anyio.current_time() + self._takes_s)
+        super().say(data)
+
+    async def receive(self) -> bytes:
+        data = await super().receive()
+        if data:
+            await anyio.sleep_until(self._due.popleft())
+        return data
+
+
+@dataclass
+class Seen(Stage):
+    """A stage that is looked at."""
+
+    failures: FailureSettings = RETRYING
+    meters: Meters = NO_METERS
+
+    async def work(self, scene: Callable[[], Awaitable[None]], **changes: Any) -> None:
+        worker = build(replace(self.settings, **changes), replace(self.adapters(), meters=self.meters))
+        self.worker = worker
+        self.snapshots = Snapshots(
+            worker, application="app", worker_id=WorkerId("worker"), clock=LoopClock(), log=MemoryLog()
+        )
+        async with anyio.create_task_group() as beside:
+
+            async def play() -> None:
+                await until(lambda: bool(self.snapshots.now().shards))
+                await scene()
+                worker.request_stop()
+
+            beside.start_soon(play)
+            await worker.run()
+
+    def begin(self) -> None:
+        """Create the stream."""
+        self.model = KinesisModel(lambda: EPOCH_S + anyio.current_time())
+        self.call("CreateStream", StreamName=STREAM, ShardCount=1)
+
+    @property
+    def shard(self) -> ShardView:
+        """The one that the worker holds."""
+        (shard,) = self.snapshots.now().shards
+        return shard
+
+    def oldest_undone_s(self) -> float:
+        """The age of the oldest record that no child has answered, by what Kinesis holds; 0: all are done."""
+        place = {
+            "StreamName": "orders",
+            "ShardId": "shardId-000000000000",
+            "ShardIteratorType": "TRIM_HORIZON",
+        }
+        iterator = self.call("GetShardIterator", **place)["ShardIterator"]
+        done = set(self.seen)
+        for record in self.call("GetRecords", ShardIterator=iterator)["Records"]:
+            if b64decode(record["Data"]).decode() not in done:
+                return EPOCH_S + anyio.current_time() - float(record["ApproximateArrivalTimestamp"])
+        return 0.0
+
+
+async def put_each_second(stage: Stage, count: int, seconds: int) -> None:
+    """So many records a second, for so long."""
+    for second in range(seconds):
+        stage.put(f"{second}-{number}" for number in range(count))
+        await anyio.sleep(1.0)
+
+
+def test_the_lag_of_a_slow_child_grows_as_its_backlog_does() -> None:
+    stage = Seen()
+    stage.children.kind = SlowReader
+    lags: list[tuple[float, float]] = []
+
+    async def look() -> None:
+        for _ in range(4):
+            await anyio.sleep(60.0)
+            # 10 records a second are done of 40: after t seconds what is a quarter of t old.
+            lags.append((stage.shard.lag_s or 0.0, anyio.current_time() * 3 / 4))
+
+    async def scene() -> None:
+        began_s = anyio.current_time()
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(put_each_second, stage, 40, 245)
+            beside.start_soon(look)
+        assert began_s < 10
+        assert stage.shard.behind_ms is not None
+
+    perform(stage, scene)
+    for told_s, true_s in lags:
+        assert told_s == pytest.approx(true_s, rel=0.2, abs=3.0)
+
+
+def test_the_lag_of_a_child_that_hangs_grows_with_the_clock_and_is_0_once_all_is_done() -> None:
+    stage = Seen(Ways(hangs=True))
+    lags: list[float | None] = []
+
+    async def scene() -> None:
+        await anyio.sleep(60.0)
+        lags.append(stage.shard.lag_s)
+        stage.put(["poison"])
+        for _ in range(3):
+            await anyio.sleep(100.0)
+            lags.append(stage.shard.lag_s)
+        assert stage.shard.behind_ms == 0
+        stage.ways.dies_at = lambda text: False
+
+    perform(stage, scene)
+    assert lags[0] == 0.0
+    assert lags[1:] == [pytest.approx(after_s, abs=2.0) for after_s in (100, 200, 300)]
+
+
+def test_the_lag_of_a_crash_loop_grows_through_pauses_and_restarts() -> None:
+    stage = Seen()
+    lags: list[float | None] = []
+
+    async def scene() -> None:
+        await anyio.sleep(10.0)
+        stage.put(["poison"])
+        began_s = anyio.current_time()
+        for _ in range(400):
+            await anyio.sleep(0.5)
+            lags.append((stage.shard.lag_s or 0.0) - (anyio.current_time() - began_s))
+        stage.ways.dies_at = lambda text: False
+        await until(lambda: stage.seen == ["poison"], within_s=120)
+        await anyio.sleep(5.0)
+        assert stage.shard.lag_s == 0.0
+        assert (stage.shard.state, stage.shard.failures) == (ShardState.CAUGHT_UP, 0)
+
+    perform(stage, scene)
+    assert len(stage.children.seen) > 6
+    assert [off_s for off_s in lags if off_s is None or abs(off_s) > 1.5] == []
+
+
+def test_a_backlog_read_at_once_is_as_old_as_its_first_record_though_the_answer_led_to_the_tip() -> None:
+    stage = Seen(Ways(hangs=True))
+
+    async def scene() -> None:
+        await until(lambda: stage.shard.lag_s is not None)
+        assert stage.shard.lag_s == pytest.approx(stage.oldest_undone_s(), abs=0.5)
+        assert stage.oldest_undone_s() > 1000
+        stage.ways.dies_at = lambda text: False
+
+    async def main() -> None:
+        stage.begin()
+        stage.put(["poison"])
+        await anyio.sleep(1000.0)
+        await stage.work(scene)
+
+    run_virtual(main)
+
+
+def test_a_crash_loop_is_failing_from_the_second_failure_on_with_the_last_words_of_the_one_that_died() -> (
+    None
+):
+    stage = Seen(Ways(status=70))
+    seen: list[ShardView] = []
+
+    async def scene() -> None:
+        await anyio.sleep(5.0)
+        stage.put(["poison"])
+        for _ in range(240):
+            await anyio.sleep(0.5)
+            seen.append(stage.shard)
+        stage.ways.dies_at = lambda text: False
+
+    perform(stage, scene)
+    second = next(number for number, shard in enumerate(seen) if shard.failures == 2)
+    assert {shard.state for shard in seen[second:]} == {ShardState.FAILING}
+    assert ShardState.FAILING not in {shard.state for shard in seen[:second]}
+    pauses = [shard for shard in seen[second:] if shard.child is None]
+    assert len(pauses) > 100
+    assert {shard.stderr_tail for shard in seen[second:]} == {("last words",)}
+    assert {"exit code 70" in shard.last_error for shard in seen[second:]} == {True}
+    assert all(shard.next_try_s is not None and shard.next_try_s <= 60 for shard in pauses)
+    restarts = [shard.restarts for shard in seen]
+    assert restarts == sorted(restarts)
+    assert restarts[-1] > 5
+
+
+def test_cloudwatch_is_told_the_lag_in_each_renewal_period_also_while_the_child_hangs() -> None:
+    stage = Seen(Ways(hangs=True))
+    gathered = Gathered()
+    stage.meters = gathered.meters
+    told: list[Statistic] = []
+
+    async def scene() -> None:
+        stage.put(["poison"])
+        await anyio.sleep(100.0)
+        gathered.take()
+        await anyio.sleep(20.0)
+        told.extend(each for each in gathered.statistics.take(10_000) if each.name == "MillisBehindLatest")
+        stage.ways.dies_at = lambda text: False
+
+    perform(stage, scene)
+    assert {each.dimensions["Operation"] for each in told} == {"ProcessTask", "ApplicationTracker"}
+    for each in told:
+        assert each.count >= 4
+        assert each.least == pytest.approx(102_000, abs=5_000)
+        assert each.most == pytest.approx(119_000, abs=3_000)
