@@ -59,7 +59,7 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
         adapters.tables, settings=settings.tables, clock=adapters.clock, log=log, meters=meters
     )
     adapters = replace(adapters, tables=tables.tables)
-    streams = streams_of(settings, adapters.kinesis, adapters.clock, log)
+    streams = streams_of(settings, adapters.kinesis, adapters.clock, log, table=adapters.tables.leases)
     worker = Worker(
         tables=tables,
         streams=streams,

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.coordination.former_streams import FormerStreamsCleaner
 from kcl_daemon.coordination.many_streams import ManyStreams
 from kcl_daemon.coordination.many_syncer import ManySyncer
 from kcl_daemon.coordination.stream_watch import StreamWatch
-from kcl_daemon.coordination.streams import OneStream, Stream
+from kcl_daemon.coordination.streams import OneStream, Stream, leases_of
 from kcl_daemon.coordination.syncer import Syncer
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Table
 from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 
-def streams_of(settings: Settings, kinesis: Kinesis, clock: Clock, log: Log) -> OneStream | ManyStreams:
-    """The streams that the settings name. Touches nothing yet."""
+def streams_of(
+    settings: Settings, kinesis: Kinesis, clock: Clock, log: Log, *, table: Table
+) -> OneStream | ManyStreams:
+    """The streams that the settings name. Touches nothing yet.
+
+    Where there are many, the lease table tells what they are called in their leases.
+    """
     if settings.reads_many:
         return ManyStreams(
             settings.streams,
             position=settings.initial_position,
+            leases=partial(leases_of, table),
             kinesis=kinesis,
             clock=clock,
             log=log,
@@ -59,4 +67,4 @@ def syncer_of(
     former = FormerStreamsCleaner(
         table=table, streams=streams, settings=settings.streams, clock=clock, log=log, meters=meters
     )
-    return ManySyncer(streams=streams, syncer_of=syncer, former=former, log=log, meters=meters)
+    return ManySyncer(table=table, streams=streams, syncer_of=syncer, former=former, log=log, meters=meters)

@@ -165,5 +165,5 @@ async def _see(settings: Settings, request: Request) -> Seen:
             return seen
         kinesis = build_kinesis(clients)
         chosen = leases_of(seen.leases, request.stream, settings)
-        streams = streams_of(settings, kinesis, clock, log)
+        streams = streams_of(settings, kinesis, clock, log, table=opened.tables.leases)
         return replace(seen, lags=await lags(chosen, kinesis, streams))

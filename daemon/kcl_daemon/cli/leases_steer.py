@@ -166,7 +166,9 @@ async def _plan_reset(
         opened = await open_existing(build_tables(settings, clients, clock), settings)
         kinesis = build_kinesis(clients)
         log = build_log(level="error", form="console", stream=sys.stderr, clock=clock)
-        chosen = await chosen_stream(settings, name, kinesis, clock=clock, log=log)
+        chosen = await chosen_stream(
+            settings, name, kinesis, table=opened.tables.leases, clock=clock, log=log
+        )
         place = _Place(opened.tables.leases, kinesis, chosen.ref)
         leases = [lease for lease in await all_leases(place.table) if chosen.owns(lease)]
         shards = await _shards(place, position, names)

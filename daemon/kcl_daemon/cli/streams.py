@@ -17,7 +17,7 @@ from kcl_daemon.config.settings import Settings
 from kcl_daemon.coordination.many_streams import ManyStreams
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.stream import StreamIdentity
-from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef
+from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Table
 
 stream_option: Final = click.option(
     "--stream",
@@ -58,7 +58,7 @@ class Chosen:
 
 
 async def chosen_stream(
-    settings: Settings, stream: str | None, kinesis: Kinesis, *, clock: Clock, log: Log
+    settings: Settings, stream: str | None, kinesis: Kinesis, *, table: Table, clock: Clock, log: Log
 ) -> Chosen:
     """The one stream that a command acts on.
 
@@ -66,7 +66,7 @@ async def chosen_stream(
         NotChanged: there are many and none was named, or there is none such.
         AwsError: Kinesis does not tell of it.
     """
-    streams = streams_of(settings, kinesis, clock, log)
+    streams = streams_of(settings, kinesis, clock, log, table=table)
     if not isinstance(streams, ManyStreams):
         if stream is not None and stream not in (settings.stream_name, settings.stream_arn):
             raise NotChanged(f"this application reads {stream_text(settings)}, not {stream}")

@@ -145,8 +145,8 @@ STREAMS_KEYS: Final[tuple[Key, ...]] = (
         "formerStreamsLeasesDeletionStrategy",
         choice({each.value: each for each in FormerStreams}),
         "streams.former",
-        "What becomes of the leases of streams that are not listed any more. Until they are deleted, such streams are "
-        "read on. Those of a stream that was created anew under its name are deleted in any case.",
+        "What becomes of the leases of streams that are not listed any more, and of those that a stream had before it was "
+        "created anew. Until they are deleted, streams that are not listed any more are read on.",
         extension=True,
     ),
     Key(

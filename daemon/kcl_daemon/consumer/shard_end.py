@@ -7,6 +7,7 @@ SHARD_END. Whoever takes the lease over in between does it all again; every step
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from kcl_daemon.consumer.parts import ConsumerParts
@@ -59,7 +60,8 @@ async def _try(
     parts: ConsumerParts, held: HeldLease, children: tuple[ChildShard, ...], log: Log
 ) -> frozenset[ShardId]:
     """One attempt; not done where parents of a merged shard are still to come, which it gives."""
-    for lease in child_leases(children, _heir(parts), held.lease.stream):
+    for child in child_leases(children, _heir(parts), held.lease.stream):
+        lease = replace(child, stream_created_s=held.lease.stream_created_s)
         if await parts.table.get(lease.lease_key) is not None:
             continue
         awaited = await _awaited(parts, held, lease)

@@ -63,20 +63,27 @@ class FormerStreamsCleaner:
                 self._log.info("former_stream_not_cleaned", stream=str(identity), error=str(error))
 
     def _is_former(self, identity: StreamIdentity) -> bool:
-        """Whether it is listed no more; while nobody knows what the filter names, it may be one of those."""
-        return self._streams.is_list_known and self._streams.listing(identity) is None
+        """Whether it is listed no more, or its name is another's now.
+
+        While nobody knows what the filter names, it may be one of those.
+        """
+        if not self._streams.is_list_known:
+            return False
+        return self._streams.listing(identity) is None or self._streams.successor(identity) is not None
 
     async def _reason(self, identity: StreamIdentity) -> str | None:
         """Why the leases of a stream are deleted now; None: they are not."""
-        successor = self._streams.successor(identity)
-        if successor is not None:
-            return f"the stream was created anew, it is {successor} now"
         since_s = self._since_s.get(identity)
         if since_s is None or not self._is_to_go(identity):
             return None
+        successor = self._streams.successor(identity)
         if self._clock.monotonic() - since_s >= self._settings.former_wait_s:
+            if successor is not None:
+                return f"the stream was created anew, it is {successor} now"
             return "the stream is listed no more"
-        gone = await self._streams.known(identity).watch.confirm() is not StreamState.THERE
+        if successor is not None:
+            return None
+        gone = await self._streams.known(identity).watch.confirm() is StreamState.GONE
         if not gone:
             return None
         self._meters.add(kcl.STREAMS_NOT_FOUND)

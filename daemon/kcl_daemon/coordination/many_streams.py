@@ -1,11 +1,17 @@
 """Many streams in one application: which of those listed there are, and how each is called (KCL: MultiStreamTracker).
 
-Owns what Kinesis has told of them. Every worker can tell the stream of any lease, without a call; which of them there
-are the leader keeps finding out. Knows nothing of what becomes of their leases.
+Owns what Kinesis has told of them, and which identity (`account:name:epoch`) each has in the lease table. Every worker
+can tell the stream of any lease, without a call; which of them there are the leader keeps finding out. Knows nothing of
+what becomes of their leases.
+
+KCL takes the epoch from the program and never compares it with Kinesis (StreamIdentifier: "assumed to be correct"), so
+it may be anything. What a stream's leases are called in the table, they go on being called; that it was created anew
+is told by a creation time that differs from the one noted in its leases.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -14,15 +20,33 @@ import anyio
 from kcl_daemon.config.stream_settings import ListedStream, StreamsSettings
 from kcl_daemon.coordination.stream_watch import StreamWatch
 from kcl_daemon.coordination.streams import Stream
-from kcl_daemon.errors import AwsError, StreamNotFound
+from kcl_daemon.errors import AwsError, ConfigurationError, StreamNotFound
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.stream import StreamIdentity
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, StreamSummary
+from kcl_daemon.shards.former import are_of_these_shards
 from kcl_daemon.shards.shard import InitialPosition
 
 # DescribeStreamSummary is allowed twenty times a second, to the whole account.
 _AT_ONCE: Final = 4
 _READABLE: Final = frozenset({"ACTIVE", "UPDATING"})
+# The creation time of a stream that is no more, where nobody knows it; no stream has this one.
+_LONG_GONE_S: Final = 0
+_ADVICE: Final = (
+    "Each shard would be read once for each of them. Stop all workers, see by `kcl-daemon leases list` which of them has "
+    "the later checkpoints, and delete the leases of the others with `kcl-daemon leases delete --stream IDENTITY --shard ID`"
+)
+
+LeasesByStream = Mapping[StreamIdentity, Sequence[Lease]]
+
+
+def by_stream(leases: Iterable[Lease]) -> dict[StreamIdentity, list[Lease]]:
+    """The leases of each stream."""
+    found: dict[StreamIdentity, list[Lease]] = {}
+    for lease in leases:
+        if lease.stream is not None:
+            found.setdefault(lease.stream, []).append(lease)
+    return found
 
 
 class ManyStreams:
@@ -31,6 +55,7 @@ class ManyStreams:
     Args:
         settings: which ones, and how often `refresh` looks.
         position: where reading begins, of those that do not say so.
+        leases: reads all leases there are, for the start.
         kinesis: tells of them.
         clock: for that.
         log: a stream that cannot be had is told once, until it is there.
@@ -41,10 +66,12 @@ class ManyStreams:
         settings: StreamsSettings,
         *,
         position: InitialPosition,
+        leases: Callable[[], Awaitable[Sequence[Lease]]],
         kinesis: Kinesis,
         clock: Clock,
         log: Log,
     ) -> None:
+        self._leases = leases
         self._named = settings.listed
         self._filter = settings.name_filter
         self._filtered: tuple[ListedStream, ...] = ()
@@ -57,6 +84,8 @@ class ManyStreams:
         self._known: dict[StreamIdentity, Stream] = {}
         self._current: dict[ListedStream, Stream] = {}
         self._missing: set[ListedStream] = set()
+        self._created_s: dict[StreamIdentity, int] = {}
+        self._doubles: dict[ListedStream, tuple[StreamIdentity, ...]] = {}
         self._arns = [each.arn for each in self._named if each.arn is not None]
         self._looked_s: float | None = None
 
@@ -78,6 +107,7 @@ class ManyStreams:
         """As the protocol says. A worker may be given a lease of a stream that is only in the leader's list (N5)."""
         identity = lease.stream
         assert identity is not None, "every lease is of a stream here: the start has seen to that"
+        self._learn([lease])
         return self.known(identity)
 
     def known(self, identity: StreamIdentity) -> Stream:
@@ -105,53 +135,95 @@ class ManyStreams:
         return None
 
     def successor(self, identity: StreamIdentity) -> StreamIdentity | None:
-        """The stream that has the name of this one now; None where that is not known."""
+        """The stream that has the name of this one now; None: it is this one still, or nobody knows.
+
+        Only a creation time that is noted in the leases, or positions that the stream cannot have, show that it is another.
+        """
         listed = self.listing(identity)
         stream = None if listed is None else self._current.get(listed)
         current = None if stream is None else stream.ref.identity
-        is_later = current is not None and current.creation_epoch > identity.creation_epoch
-        return current if is_later else None
+        created_s = self._created_s.get(identity)
+        if current is None or created_s is None or created_s == self._created_s.get(current):
+            return None
+        return current
+
+    def creation_s(self, identity: StreamIdentity) -> int | None:
+        """When the stream was created whose leases are called so; None: nobody knows."""
+        return self._created_s.get(identity)
 
     async def prepare(self) -> None:
-        """As the protocol says. One that is not there does not hold up the others."""
-        failures = await self._look()
+        """As the protocol says. One that is not there does not hold up the others.
+
+        Raises:
+            ConfigurationError: the table has leases of one stream under two identities.
+        """
+        failures = await self._look(by_stream(await self._leases()))
+        for listed in self._doubles:
+            raise ConfigurationError(f"{self._told_of_doubles(listed)}. {_ADVICE}")
         if failures and not self._current:
             others = [each for each in failures if not isinstance(each, StreamNotFound)]
             if others:
                 raise others[0]
 
-    async def refresh(self) -> None:
-        """Look again where it is time. Never raises for AWS: what is not told now is told at the next look."""
+    async def refresh(self, leases: LeasesByStream) -> None:
+        """Look again where it is time. Never raises for AWS: what is not told now is told at the next look.
+
+        Args:
+            leases: all there are, as just read.
+        """
         now_s = self._clock.monotonic()
         if self._looked_s is None or now_s - self._looked_s >= self._refresh_s:
-            await self._look()
+            before = dict(self._doubles)
+            await self._look(leases)
+            for listed in self._doubles:
+                if self._doubles[listed] != before.get(listed):
+                    self._log.error(
+                        "stream_has_two_identities", error=self._told_of_doubles(listed), advice=_ADVICE
+                    )
+
+    def _told_of_doubles(self, listed: ListedStream) -> str:
+        names = " and ".join(str(each) for each in self._doubles[listed])
+        return f"the lease table has leases of the stream {listed.name} under {names}, and nothing tells which to go by"
+
+    def _learn(self, leases: Iterable[Lease]) -> None:
+        """Take in what was noted in leases; of two times the later one counts."""
+        for lease in leases:
+            identity, created_s = lease.stream, lease.stream_created_s
+            if identity is None or created_s is None or created_s <= self._created_s.get(identity, -1):
+                continue
+            self._created_s[identity] = created_s
+            if (known := self._known.get(identity)) is not None:
+                known.watch.was_created(created_s)
 
     def forget_look(self) -> None:
         """The next `refresh` looks at once."""
         self._looked_s = None
 
-    async def _look(self) -> list[AwsError]:
+    async def _look(self, leases: LeasesByStream) -> list[AwsError]:
         """Look at all of them; what they failed with."""
         limiter, failures = anyio.CapacityLimiter(_AT_ONCE), list[AwsError]()
+        for each in leases.values():
+            self._learn(each)
 
         async def look(listed: ListedStream) -> None:
             """One of them."""
             async with limiter:
                 try:
-                    self._found(listed, await self._kinesis.describe_stream(self._ref(listed)))
+                    summary = await self._kinesis.describe_stream(self._ref(listed))
+                    await self._found(listed, summary, leases)
                 except AwsError as error:
                     failures.append(error)
                     self._failed(listed, error)
 
         async with anyio.create_task_group() as looks:
             if self._filter is not None:
-                looks.start_soon(self._look_by_filter, self._filter, failures)
+                looks.start_soon(self._look_by_filter, self._filter, failures, leases)
             for listed in self._named:
                 looks.start_soon(look, listed)
         self._looked_s = self._clock.monotonic()
         return failures
 
-    async def _look_by_filter(self, pattern: str, failures: list[AwsError]) -> None:
+    async def _look_by_filter(self, pattern: str, failures: list[AwsError], leases: LeasesByStream) -> None:
         """Look which streams have names like this; what is not told leaves them as they were."""
         try:
             summaries = await self._kinesis.list_streams()
@@ -173,18 +245,22 @@ class ManyStreams:
                 stream.watch.doubt()
         self._filtered, self._was_filtered = tuple(found), True
         for listed, summary in found.items():
-            self._found(listed, summary)
+            try:
+                await self._found(listed, summary, leases)
+            except AwsError as error:
+                failures.append(error)
+                self._failed(listed, error)
 
     def _ref(self, listed: ListedStream) -> StreamRef:
         # By what is configured, so that a stream that was created anew is found.
         return StreamRef(listed.name, listed.arn)
 
-    def _found(self, listed: ListedStream, summary: StreamSummary) -> None:
+    async def _found(self, listed: ListedStream, summary: StreamSummary, leases: LeasesByStream) -> None:
         if summary.status not in _READABLE:
             if summary.status == "DELETING":
                 self._failed(listed, StreamNotFound(f"stream {summary.name} is being deleted"))
             return
-        identity = StreamIdentity.of_arn(summary.arn, summary.creation_time_s)
+        identity = await self._identity(listed, summary, leases)
         self._missing.discard(listed)
         if not self._arns:
             self._arns.append(summary.arn)
@@ -199,7 +275,48 @@ class ManyStreams:
             return
         self._log.info("stream_found", stream=str(identity), arn=summary.arn, status=summary.status)
         if before is not None and before.ref.identity != identity:
-            before.watch.is_another("its creation time has changed")
+            before.watch.seen(summary)
+
+    async def _identity(
+        self, listed: ListedStream, summary: StreamSummary, leases: LeasesByStream
+    ) -> StreamIdentity:
+        """What the stream is called in its leases; what Kinesis tells, where it has none.
+
+        Raises:
+            AwsError: its shards could not be listed, which alone can tell whose some leases are.
+        """
+        real = StreamIdentity.of_arn(summary.arn, summary.creation_time_s)
+        created_s = real.creation_epoch
+        candidates = await self._candidates(real, summary, leases)
+        before = self._current.get(listed)
+        known = None if before is None else before.ref.identity
+        if known is not None and self._created_s.get(known) == created_s:
+            candidates = [known, *(each for each in candidates if each != known)]
+        self._doubles.pop(listed, None)
+        if sum(each in leases for each in candidates) > 1:
+            self._doubles[listed] = tuple(sorted(candidates, key=str))
+        identity = candidates[0] if candidates else real
+        self._created_s[identity] = created_s
+        return identity
+
+    async def _candidates(
+        self, real: StreamIdentity, summary: StreamSummary, leases: LeasesByStream
+    ) -> list[StreamIdentity]:
+        """What leases of this stream are called, those first that surely are its own."""
+        named = [each for each in leases if (each.account, each.name) == (real.account, real.name)]
+        noted = {each: self._created_s.get(each) for each in named}
+        own = [each for each in named if noted[each] == real.creation_epoch]
+        own += [each for each in named if noted[each] is None and each == real]
+        doubtful = [each for each in named if noted[each] is None and each != real]
+        if not doubtful:
+            return own
+        shards = await self._kinesis.list_shards(StreamRef(summary.name, summary.arn))
+        for each in doubtful:
+            if are_of_these_shards(leases[each], shards) is False:
+                self._created_s[each] = _LONG_GONE_S
+            else:
+                own.append(each)
+        return own
 
     def _failed(self, listed: ListedStream, error: AwsError) -> None:
         """It is not there, or nobody knows: its leases stay, and what is being read is read on."""
@@ -228,5 +345,11 @@ class ManyStreams:
 
     def _stream(self, identity: StreamIdentity, arn: str | None, position: InitialPosition) -> Stream:
         ref = StreamRef(identity.name, arn, identity)
-        watch = StreamWatch(kinesis=self._kinesis, stream=ref, clock=self._clock, log=self._log)
+        watch = StreamWatch(
+            kinesis=self._kinesis,
+            stream=ref,
+            clock=self._clock,
+            log=self._log,
+            created_s=self._created_s.get(identity),
+        )
         return Stream(ref, position, watch)

@@ -5,29 +5,35 @@ Owns one `Syncer` for each stream that is there. A stream in trouble does not ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import Final
 
 import anyio
 
 from kcl_daemon.coordination.former_streams import FormerStreamsCleaner
-from kcl_daemon.coordination.many_streams import ManyStreams
+from kcl_daemon.coordination.many_streams import LeasesByStream, ManyStreams, by_stream
 from kcl_daemon.coordination.streams import Stream
 from kcl_daemon.coordination.syncer import Syncer
 from kcl_daemon.errors import AccessDenied, AwsError
+from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.stream import StreamIdentity
 from kcl_daemon.metrics import kcl
-from kcl_daemon.ports import Log
+from kcl_daemon.ports import Log, Table
 from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 _AT_ONCE: Final = 8
+# The rest follows at the next look, a second or a few later.
+_NOTED_AT_A_LOOK: Final = 200
 
 
 class ManySyncer:
     """As a `Syncer`, of all streams.
 
     Args:
+        table: the lease table.
         streams: which there are.
         syncer_of: makes that of one.
         former: deletes the leases of those that are no more.
@@ -37,6 +43,7 @@ class ManySyncer:
     def __init__(
         self,
         *,
+        table: Table,
         streams: ManyStreams,
         syncer_of: Callable[[Stream], Syncer],
         former: FormerStreamsCleaner,
@@ -44,6 +51,7 @@ class ManySyncer:
         meters: Meters = NO_METERS,
     ) -> None:
         self._meters = meters
+        self._table = table
         self._streams = streams
         self._syncer_of = syncer_of
         self._former = former
@@ -65,13 +73,38 @@ class ManySyncer:
         Returns:
             whether leases were created.
         """
-        await self._streams.refresh()
-        by_stream = _by_stream(leases)
+        found = by_stream(leases)
+        await self._streams.refresh(found)
         self._keep_current()
         self._meters.add(kcl.STREAMS_ACTIVE, len(self._syncers))
-        created = await self._ensure_all(by_stream)
-        await self._former.clean(by_stream)
+        await self._note_creation(found)
+        created = await self._ensure_all(found)
+        await self._former.clean(found)
         return created
+
+    async def _note_creation(self, leases: LeasesByStream) -> None:
+        """Note in leases when their stream was created, where nobody has: what a later leader goes by.
+
+        Java programs and older versions make leases without it. Never raises for AWS: the next look goes on.
+        """
+        limiter = anyio.CapacityLimiter(_AT_ONCE)
+
+        async def note(lease: Lease, created_s: int) -> None:
+            """One lease."""
+            async with limiter:
+                with suppress(AwsError):
+                    await self._table.update(lease_row.stream_creation_of(lease, created_s))
+
+        async with anyio.create_task_group() as writes:
+            for lease, created_s in islice(self._unnoted(leases), _NOTED_AT_A_LOOK):
+                writes.start_soon(note, lease, created_s)
+
+    def _unnoted(self, leases: LeasesByStream) -> Iterator[tuple[Lease, int]]:
+        for identity in self._syncers:
+            created_s = self._streams.creation_s(identity)
+            for lease in leases.get(identity, ()):
+                if lease.stream_created_s is None and created_s is not None:
+                    yield lease, created_s
 
     def _keep_current(self) -> None:
         """A syncer for each stream that is there now, as it was where there was one."""
@@ -86,7 +119,7 @@ class ManySyncer:
                 syncer.begin()
             self._syncers[identity] = syncer
 
-    async def _ensure_all(self, by_stream: Mapping[StreamIdentity, Sequence[Lease]]) -> bool:
+    async def _ensure_all(self, leases: LeasesByStream) -> bool:
         limiter = anyio.CapacityLimiter(_AT_ONCE)
         created = False
 
@@ -95,7 +128,7 @@ class ManySyncer:
             nonlocal created
             async with limiter:
                 try:
-                    created = await syncer.ensure(by_stream.get(identity, ())) or created
+                    created = await syncer.ensure(leases.get(identity, ())) or created
                 except AwsError as error:
                     tell = self._log.error if isinstance(error, AccessDenied) else self._log.warning
                     tell("lease_sync_failed", stream=str(identity), error=str(error))
@@ -104,11 +137,3 @@ class ManySyncer:
             for identity, syncer in self._syncers.items():
                 looks.start_soon(ensure, identity, syncer)
         return created
-
-
-def _by_stream(leases: Sequence[Lease]) -> dict[StreamIdentity, list[Lease]]:
-    found: dict[StreamIdentity, list[Lease]] = {}
-    for lease in leases:
-        if lease.stream is not None:
-            found.setdefault(lease.stream, []).append(lease)
-    return found

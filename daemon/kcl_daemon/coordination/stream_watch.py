@@ -30,18 +30,35 @@ class StreamState(Enum):
 
 
 class StreamWatch:
-    """One for a stream and a worker."""
+    """One for a stream and a worker.
 
-    def __init__(self, *, kinesis: Kinesis, stream: StreamRef, clock: Clock, log: Log) -> None:
+    Args:
+        kinesis: tells of it.
+        stream: how it is called.
+        clock: for the age of what is known.
+        log: what changes is told once.
+        created_s: when it was created, where somebody has noted it; None: what Kinesis tells first counts. The epoch
+            in a lease's key counts for nothing here: Java programs write what they like there.
+    """
+
+    def __init__(
+        self, *, kinesis: Kinesis, stream: StreamRef, clock: Clock, log: Log, created_s: int | None = None
+    ) -> None:
         self._kinesis = kinesis
         self._stream = stream
         self._clock = clock
         self._log = log
-        self._created_s: float | None = None
+        self._created_s = created_s
+        self._by_positions = False
         self._began_s: float | None = None
         self._looked_s: float | None = None
         self._looking = anyio.Lock()
         self.state = StreamState.THERE
+
+    @property
+    def created_s(self) -> int | None:
+        """When the stream that its leases are of was created; None: Kinesis has not been asked."""
+        return self._created_s
 
     async def look(self) -> StreamState:
         """What the stream is like now; what another caller has just learnt serves as well.
@@ -98,11 +115,11 @@ class StreamWatch:
     def _judged(self, summary: StreamSummary) -> StreamState:
         if summary.status == "DELETING":
             return StreamState.GONE
-        identity = self._stream.identity
-        if identity is not None and int(summary.creation_time_s) != identity.creation_epoch:
-            return StreamState.ANOTHER
-        before_s, self._created_s = self._created_s, summary.creation_time_s
-        if before_s is not None and before_s != summary.creation_time_s:
+        created_s = int(summary.creation_time_s)  # what two calls tell may differ in fractions
+        if self._created_s is None:
+            self._created_s = created_s
+        if self._created_s != created_s:
+            self._by_positions = False
             return StreamState.ANOTHER
         # Another one stays another one: its leases are not put right by time.
         return StreamState.ANOTHER if self.state is StreamState.ANOTHER else StreamState.THERE
@@ -122,8 +139,19 @@ class StreamWatch:
     def is_another(self, why: str) -> None:
         """Somebody has found out from positions that the stream is another one."""
         if self.state is not StreamState.ANOTHER:
-            self.state = StreamState.ANOTHER
+            self.state, self._by_positions = StreamState.ANOTHER, True
             tell_of_another(self._log, self._stream, why=why)
+
+    def positions_fit(self) -> None:
+        """The leases are of the stream after all, or have been put right by hand since; a creation time still counts."""
+        if self.state is StreamState.ANOTHER and self._by_positions:
+            self._by_positions = False
+            self._become(StreamState.THERE)
+
+    def was_created(self, created_s: int) -> None:
+        """Somebody has noted when the stream was created; of two times the later one counts."""
+        if self._created_s is None or created_s > self._created_s:
+            self._created_s = created_s
 
 
 def tell_of_gone(log: Log, stream: StreamRef) -> None:
@@ -149,7 +177,8 @@ def tell_of_another(log: Log, stream: StreamRef, *, why: str) -> None:
             "stream_recreated",
             stream=str(stream.identity),
             why=why,
-            advice="the leases of the former stream are deleted; the new one has its own, from its initial position",
+            advice="the new stream has leases of its own, from its initial position; those of the former one are read no "
+            "more, and deleted as formerStreamsLeasesDeletionStrategy says",
         )
         return
     log.error(

@@ -6,6 +6,8 @@ who leads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -69,6 +71,20 @@ class OneStream:
         """As the protocol says; StreamNotFound where it is not there."""
         summary = await self._kinesis.describe_stream(self.stream.ref)
         self._log.info("stream_found", stream=summary.name, arn=summary.arn, status=summary.status)
+
+
+async def leases_of(table: Table) -> Sequence[Lease]:
+    """The leases of a table; rows that are none, or cannot be read, are left out.
+
+    Raises:
+        AwsError: the table could not be read.
+    """
+    found: list[Lease] = []
+    for row in await table.scan():
+        if lease_row.is_lease_row(row):
+            with suppress(lease_row.MalformedRowError):
+                found.append(lease_row.lease_from_row(row))
+    return found
 
 
 async def refuse_other_kind(table: Table, *, many: bool) -> None:

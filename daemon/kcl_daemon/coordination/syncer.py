@@ -18,12 +18,12 @@ from kcl_daemon.coordination.auditor import Auditor
 from kcl_daemon.coordination.cleaner import Cleaner
 from kcl_daemon.coordination.stream_watch import RECHECK_S, StreamState, StreamWatch
 from kcl_daemon.errors import AwsError, StreamNotFound
-from kcl_daemon.leases.lease import HashRange, Lease
+from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey
 from kcl_daemon.leases.row import creation
 from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Table
 from kcl_daemon.ports_metrics import NO_METERS, Meters
-from kcl_daemon.shards.former import of_former_stream
+from kcl_daemon.shards.former import finished_but_open, of_former_stream
 from kcl_daemon.shards.holes import first_hole, found_ranges, without_range
 from kcl_daemon.shards.lineage import generations, unexpected_children
 from kcl_daemon.shards.shard import InitialPosition, Shard
@@ -33,6 +33,7 @@ _LIST_ATTEMPTS: Final = 3  # KCL: HierarchicalShardSyncer
 _LIST_PAUSE_S: Final = 1.0
 _CREATED_AT_ONCE: Final = 10
 _PROGRESS_EVERY: Final = 1000
+_TOLD_MOST: Final = 20
 _RETRY_FIRST_S: Final = 1.0
 _RETRY_MOST_S: Final = 60.0
 
@@ -67,6 +68,7 @@ class Syncer:
             table=table, shards=self._own_shards, settings=self._settings, clock=clock, log=log
         )
         self._compared = False
+        self._told_finished = set[LeaseKey]()
         self._not_before_s = clock.monotonic()
         self._failures = 0
 
@@ -163,6 +165,8 @@ class Syncer:
         """Whether any lease was created; parents before their children, those of a generation side by side."""
         if not wanted or not await self._is_still_the_one():
             return False
+        if self._stream.identity is not None:
+            wanted = [replace(lease, stream_created_s=self._watch.created_s) for lease in wanted]
         creating = _Creating(self._table, len(wanted), self._log, self._meters)
         try:
             for generation in generations(wanted):
@@ -185,8 +189,24 @@ class Syncer:
                 f"the checkpoint {former[0].checkpoint} of {former[0].shard_id} cannot be one of this stream"
             )
             return None
+        self._watch.positions_fit()
         self._compared = True
+        self._tell_finished(leases, shards)
         return shards
+
+    def _tell_finished(self, leases: Sequence[Lease], shards: Sequence[Shard]) -> None:
+        """Say once that shards are open, although their leases are finished; the others go on."""
+        found = {each.lease_key for each in finished_but_open(leases, shards)}
+        if not found <= self._told_finished:
+            self._log.error(
+                "open_shard_finished",
+                count=len(found),
+                lease_keys=sorted(found)[:_TOLD_MOST],
+                advice="these shards are open, but their leases say SHARD_END, so nobody reads them. A Java worker writes "
+                "that when its fan-out consumer was deleted, or the stream not found. Have them read again with "
+                "`kcl-daemon leases reset --shard`",
+            )
+        self._told_finished = found
 
     async def _listed(self) -> Sequence[Shard]:
         """All shards, in a list that was not made while the stream changed (M3)."""

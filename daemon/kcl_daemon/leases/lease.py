@@ -48,6 +48,8 @@ class Lease:
         throughput_kbps: smoothed KiB per second, None until measured.
         stream: which of many; None: the application reads one only.
         degraded_by: who released it last because its children kept failing, without a checkpoint since.
+        stream_created_s: when Kinesis says that the stream was created, as of the write that noted it; epoch seconds.
+            None: nobody has noted it, as on rows that Java programs make.
     """
 
     lease_key: LeaseKey
@@ -64,6 +66,7 @@ class Lease:
     throughput_kbps: float | None = None
     stream: StreamIdentity | None = None
     degraded_by: WorkerId | None = None
+    stream_created_s: int | None = None
 
     @property
     def shard_id(self) -> ShardId:

@@ -35,7 +35,9 @@ _HASH_END: Final = "endingHashKey"
 _THROUGHPUT: Final = "throughputKBps"
 _STREAM: Final = "streamName"  # the identity, of which the name is a part
 _SHARD: Final = "shardId"
-_DEGRADED: Final = "daemonDegraded"  # not KCL's, which passes over it
+# Not KCL's, which passes over them.
+_DEGRADED: Final = "daemonDegraded"
+_STREAM_CREATED: Final = "daemonStreamCreated"
 
 _SIX_PLACES: Final = Decimal("0.000001")
 _NO_SHARDS: Final = frozenset[ShardId]()
@@ -84,6 +86,7 @@ def lease_from_row(row: Row) -> Lease:
         throughput_kbps=reader.number(_THROUGHPUT),
         stream=reader.stream() if _STREAM in row else None,
         degraded_by=reader.worker(_DEGRADED),
+        stream_created_s=created if isinstance(created := row.get(_STREAM_CREATED), int) else None,
     )
 
 
@@ -104,6 +107,8 @@ def new_lease_row(lease: Lease) -> Row:
     if lease.child_shard_ids:
         row[_CHILDREN] = frozenset[str](lease.child_shard_ids)
     row.update(_hash_range(lease.hash_range))
+    if lease.stream_created_s is not None:
+        row[_STREAM_CREATED] = lease.stream_created_s
     return row
 
 
@@ -226,6 +231,18 @@ def hashes_of(lease: Lease, hash_range: HashRange) -> RowUpdate:
         lease.lease_key,
         put=_hash_range(hash_range),
         require=(Equals(KEY, lease.lease_key), Absent(_HASH_START)),
+    )
+
+
+def stream_creation_of(lease: Lease, created_s: int) -> RowUpdate:
+    """Note when the stream of a lease was created, where nobody has; the counter stays.
+
+    The epoch in a lease's key does not tell: KCL takes whatever a program writes there.
+    """
+    return RowUpdate(
+        lease.lease_key,
+        put={_STREAM_CREATED: created_s},
+        require=(Equals(KEY, lease.lease_key), Absent(_STREAM_CREATED)),
     )
 
 

@@ -273,7 +273,7 @@ class Answers:
 
 
 def streams(kinesis: Kinesis) -> Streams:
-    return streams_of(SETTINGS, kinesis, LoopClock(), MemoryLog())
+    return streams_of(SETTINGS, kinesis, LoopClock(), MemoryLog(), table=TroubledTable())
 
 
 def lease(key: str, checkpoint: ExtendedSequenceNumber = TRIM_HORIZON) -> Lease:

@@ -15,6 +15,7 @@ from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.troubled import TroubledTable
 
 SHARD = ShardId("shardId-000000000000")
 CLICKS = StreamIdentity("123456789012", "clicks", 1_770_000_000)
@@ -39,7 +40,11 @@ def chosen(settings: Settings, stream: str | None) -> Chosen:
         model = KinesisModel(lambda: clock.wall_ms() / 1000)
         for name in ("clicks", "log-a"):
             model.handle("CreateStream", {"StreamName": name, "ShardCount": 1})
-        return await chosen_stream(settings, stream, MemoryKinesis(model), clock=clock, log=MemoryLog())
+        table = TroubledTable()
+        await table.ensure()
+        return await chosen_stream(
+            settings, stream, MemoryKinesis(model), table=table, clock=clock, log=MemoryLog()
+        )
 
     return run_virtual(main)
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from kcl_daemon.config.shard_settings import ShardSettings
+from kcl_daemon.coordination.stream_watch import StreamWatch
 from kcl_daemon.coordination.syncer import Syncer
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
@@ -47,7 +48,9 @@ class Stage:
         self.kinesis = ScriptedKinesis(self.model)
         self.table = TroubledTable()
         self.log = MemoryLog()
+        self.watch = StreamWatch(kinesis=self.kinesis, stream=StreamRef("words"), clock=clock, log=self.log)
         self.syncer = Syncer(
+            watch=self.watch,
             table=self.table,
             kinesis=self.kinesis,
             stream=StreamRef("words"),

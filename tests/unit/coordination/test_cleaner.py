@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import anyio
 import pytest
 
 from kcl_daemon.config.shard_settings import ShardSettings
+from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.leases.table import RowUpdate
 from kcl_daemon.shards.sync import new_lease
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
@@ -123,13 +125,21 @@ def test_an_empty_table_waits_for_its_stream() -> None:
     assert play(scene).log.events() == ["stream_gone", "stream_found_again", "leases_created"]
 
 
-@pytest.mark.parametrize("checkpoint", [SHARD_END, ExtendedSequenceNumber("1000")])
+def with_children(lease: Lease) -> Lease:
+    return replace(lease, checkpoint=SHARD_END, child_shard_ids=frozenset({ShardId(key(8)), ShardId(key(9))}))
+
+
+def behind(lease: Lease) -> Lease:
+    return replace(lease, checkpoint=ExtendedSequenceNumber("1000"))
+
+
+@pytest.mark.parametrize("former", [with_children, behind])
 def test_leases_of_a_former_stream_of_the_name_are_recognised_and_left_alone(
-    checkpoint: ExtendedSequenceNumber,
+    former: Callable[[Lease], Lease],
 ) -> None:
     async def scene(stage: Stage) -> None:
         shards = (await stage.shards()).values()
-        await stage.has(*(new_lease(shard, checkpoint) for shard in shards))
+        await stage.has(*(former(new_lease(shard, FAR)) for shard in shards))
         before = await stage.leases()
         await stage.pass_time(40 * MINUTE_S)
         assert await stage.leases() == before
@@ -143,11 +153,32 @@ def test_leases_of_a_former_stream_of_the_name_are_recognised_and_left_alone(
 def test_after_a_reset_the_new_stream_is_looked_after() -> None:
     async def scene(stage: Stage) -> None:
         shards = await stage.shards()
-        await stage.has(*(new_lease(shard, SHARD_END) for shard in shards.values()))
-        await stage.ensure()
+        await stage.has(*(behind(new_lease(shard, FAR)) for shard in shards.values()))
+        await stage.pass_time(4 * AUDIT_S)
         for each in shards:
             await stage.table.delete(each)
         await stage.pass_time(4 * AUDIT_S)
         assert len(await stage.leases()) == 4
 
-    play(scene)
+    events = play(scene).log.events()
+    assert events == ["stream_recreated", "leases_created", "stream_found_again"]
+
+
+def test_a_finished_lease_of_an_open_shard_is_told_and_the_other_shards_are_looked_after() -> None:
+    """A Java worker leaves such a lease when its fan-out consumer is deleted (KCL: FanOutRecordsPublisher)."""
+
+    async def scene(stage: Stage) -> None:
+        first, *others = (await stage.shards()).values()
+        await stage.has(new_lease(first, SHARD_END), *(new_lease(each, FAR) for each in others))
+        await stage.pass_time(4 * AUDIT_S)
+        await stage.table.delete(others[-1].shard_id)
+        await stage.pass_time(5 * AUDIT_S)
+        found = await stage.leases()
+        assert others[-1].shard_id in found
+        assert found[first.shard_id].checkpoint == SHARD_END
+        assert await stage.watch.is_there()
+        await stage.table.delete(first.shard_id)
+        await stage.pass_time(5 * AUDIT_S)
+        assert first.shard_id in await stage.leases()
+
+    assert play(scene).log.events("error") == ["open_shard_finished"]

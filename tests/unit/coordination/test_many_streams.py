@@ -48,7 +48,7 @@ class Stage:
             "app", "", ChildSettings(("true",)), "w-1", streams=streams,
             initial_position=InitialPosition(StartAt.TRIM_HORIZON),
         )  # fmt: skip
-        found = streams_of(settings, self.kinesis, self.clock, self.log)
+        found = streams_of(settings, self.kinesis, self.clock, self.log, table=self.table)
         assert isinstance(found, ManyStreams)
         self.streams = found
         syncer = syncer_of(
@@ -161,7 +161,8 @@ def test_trouble_with_one_stream_does_not_hold_up_the_others() -> None:
     assert play(scene, listing("clicks", "orders")).log.events("error") == ["lease_sync_failed"]
 
 
-def test_leases_of_a_deleted_stream_stay_until_it_is_created_anew() -> None:
+@pytest.mark.parametrize("former", FormerStreams)
+def test_leases_of_a_stream_that_is_created_anew_go_by_the_strategy_too(former: FormerStreams) -> None:
     async def scene(stage: Stage) -> None:
         before = stage.create("clicks")
         stage.create("orders")
@@ -172,12 +173,16 @@ def test_leases_of_a_deleted_stream_stay_until_it_is_created_anew() -> None:
         assert lease_key_of(before, SHARD) in await stage.keys()
         after = stage.create("clicks")
         await stage.later(2 * REFRESH_S)
-        assert lease_key_of(before, SHARD) not in await stage.keys()
+        assert {lease_key_of(before, SHARD), lease_key_of(after, SHARD)} <= await stage.keys()
+        stage.configure(settings)  # a worker that knows nothing leads
+        await stage.streams.prepare()
+        await stage.later(4 * REFRESH_S)
         assert lease_key_of(after, SHARD) in await stage.keys()
+        stays = former is not FormerStreams.DELETE_ALL  # and it is not among those given
+        assert (lease_key_of(before, SHARD) in await stage.keys()) is stays
 
-    events = play(scene, listing("clicks", "orders")).log.events()
-    assert events.count("stream_not_found") >= 1
-    assert "former_stream_leases_deleted" in events
+    settings = listing("clicks", "orders", former=former)
+    assert play(scene, settings).log.events("error").count("stream_not_found") == 1
 
 
 @pytest.mark.parametrize("former", FormerStreams)
@@ -241,7 +246,7 @@ def test_one_stream_must_be_there_at_the_start() -> None:
     async def main() -> None:
         settings = Settings("app", "clicks", ChildSettings(("true",)), "w-1")
         kinesis = MemoryKinesis(KinesisModel(lambda: 0.0))
-        streams = streams_of(settings, kinesis, LoopClock(), MemoryLog())
+        streams = streams_of(settings, kinesis, LoopClock(), MemoryLog(), table=TroubledTable())
         assert isinstance(streams, OneStream)
         assert streams.of(Lease(LeaseKey(SHARD), 0, TRIM_HORIZON)) is streams.stream
         with pytest.raises(StreamNotFound):

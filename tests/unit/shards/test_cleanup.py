@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.shards.cleanup import Verdict, judge_finished
-from kcl_daemon.shards.former import of_former_stream
+from kcl_daemon.shards.former import are_of_these_shards, finished_but_open, of_former_stream
 from kcl_daemon.shards.shard import Shard
 from kcl_daemon.shards.sync import missing_leases, new_lease
 from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
@@ -123,8 +123,26 @@ def test_a_lease_that_is_behind_its_shards_first_number_is_of_a_former_stream() 
     shards = [replace(each, starting_sequence_number=10_000) for each in tree.shards]
     checkpoints = (NUMBER, SHARD_END, TRIM_HORIZON, FAR)
     leases = [new_lease(each, at) for each, at in zip(shards, checkpoints, strict=True)]
+    assert of_former_stream(leases, shards) == leases[:1]
+    assert finished_but_open(leases, shards) == leases[1:2]
+    leases[1] = replace(leases[1], child_shard_ids=frozenset({ShardId("shardId-000000000009")}))
     assert of_former_stream(leases, shards) == leases[:2]
+    assert finished_but_open(leases, shards) == []
     assert of_former_stream(leases, []) == []
+
+
+def test_positions_tell_whether_leases_are_of_these_shards_or_they_do_not() -> None:
+    tree = Tree(2)
+    shards = [replace(each, starting_sequence_number=10_000) for each in tree.shards]
+    first, second = shards
+
+    def told(*positions: ExtendedSequenceNumber) -> bool | None:
+        leases = [new_lease(each, at) for each, at in zip((first, second), positions, strict=True)]
+        return are_of_these_shards(leases, shards)
+
+    assert told(NUMBER, FAR) is False
+    assert told(TRIM_HORIZON, FAR) is True
+    assert told(TRIM_HORIZON, SHARD_END) is None
 
 
 def test_the_leases_of_a_living_stream_are_its_own() -> None:
