@@ -132,6 +132,10 @@ class Deliveries:
             if place is None:
                 report("unknown_record", f"{child} was given {number}, which was never written")
                 return
+            if place < shard.done_before:
+                report(
+                    "checkpoint_lost", f"{child} was given {number}, which was checkpointed before the run"
+                )
             if child.next_place is None:
                 shard.excuse_before(place)
             expected = (

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from kcl_daemon.config.stream_settings import FormerStreams, StreamsSettings
+from kcl_daemon.shards.shard import StartAt
 from tests.simulator.draws import Draw, mixed_trouble, reshards
-from tests.simulator.plan import Happening, Plan, Stop, StreamAppears, StreamDisappears
+from tests.simulator.plan import Epoch, Happening, Plan, Stop, StreamAppears, StreamDisappears
 
 # A stream that appears is seen at the next look at the list; then come the leader's next looks.
 _BOUND_S: Final = 90.0
@@ -48,6 +49,48 @@ def many_streams(draw: Draw) -> Plan:
                 lambda: draw.kill(0.5, 5.0) if chance.happens(0.7) else Stop(draw.target(), 3.0),
                 count=(1, 4),
                 between_s=(10.0, 145.0),
+            ),
+        ),
+        dynamodb=mixed_trouble(chance, worst=chance.pick((0.0, 0.02))),
+        kinesis=mixed_trouble(chance, worst=chance.pick((0.0, 0.02))),
+    )
+
+
+def foreign_epochs(draw: Draw) -> Plan:
+    """A Java program has read the streams before, under epochs of its own; no record and no checkpoint is lost."""
+    chance = draw.chance
+    plan = draw.plan(faults_s=150.0, bound_s=_BOUND_S, shards=(1, 4))
+    names = tuple(f"stream-{number:02d}" for number in range(chance.between(4, 12)))
+    from_latest = chance.happens(0.3)
+    habits = [each for each in Epoch if not (from_latest and each is Epoch.NOBODY)]
+
+    def change() -> Happening:
+        number = chance.between(1, len(names) - 1)  # the first one stays, for splits and merges
+        gone = chance.happens(0.5)
+        return StreamDisappears(number) if gone else StreamAppears(number, chance.pick(_SHARDS))
+
+    return replace(
+        plan,
+        streams=names,
+        streams_settings=StreamsSettings(
+            name_filter=chance.pick((None, "stream-*")),
+            refresh_ms=chance.pick((2_000, 10_000, 20_000)),
+            former=chance.pick((FormerStreams.KEEP, FormerStreams.DELETE_ALL)),
+            former_wait_s=chance.pick((10.0, 1e6)),
+        ),
+        java_epochs=tuple(chance.pick(tuple(habits)) for _ in names),
+        # A stream that is new begins at the latest record then, and nobody knows which that was.
+        start_at=StartAt.LATEST if from_latest else StartAt.TRIM_HORIZON,
+        records_per_s=min(plan.records_per_s, 6.0),
+        backlog=chance.between(300, 600),
+        happenings=(
+            *draw.arrivals(draw.workers(1, 4)),
+            *([] if from_latest else draw.some(change, count=(2, 12), between_s=(40.0, 145.0))),
+            *reshards(draw, (0, 4)),
+            *draw.some(
+                lambda: draw.kill(0.5, 5.0) if chance.happens(0.7) else Stop(draw.target(), 3.0),
+                count=(0, 4),
+                between_s=(1.0, 145.0),
             ),
         ),
         dynamodb=mixed_trouble(chance, worst=chance.pick((0.0, 0.02))),

@@ -198,6 +198,17 @@ class StreamDisappears:
     number: int
 
 
+class Epoch(Enum):
+    """What a Java program of many streams has put into its lease keys as the time at which a stream was created."""
+
+    NOBODY = 0  # no such program has read the stream
+    CREATED = auto()  # what Kinesis tells
+    ONE = auto()
+    MADE_UP = auto()
+    STARTED = auto()  # when the program started, in seconds
+    MILLISECONDS = auto()  # the same in milliseconds
+
+
 @dataclass(frozen=True, slots=True)
 class AddAttribute:
     """Somebody else's attribute appears on every lease row, as a later version may add one."""
@@ -312,6 +323,8 @@ class Plan:
         ends_in: the client versions that it may come to in the end; none: any.
         streams: names of many streams that the workers are to read, whether they are there or not; none: there is one.
         streams_settings: settings of the workers; without a list or a filter they are given the names.
+        java_epochs: a Java program has read many streams before, and stopped; of each of them, in turn, what it put into
+            its lease keys.
         failures: settings of the workers.
         java_names_entities: Java workers write what 3.5 writes into separate tables, else what 3.4 writes.
         java_reports_cpu: Java workers report CPU figures.
@@ -351,6 +364,7 @@ class Plan:
     ends_in: frozenset[ClientVersion] = frozenset()
     streams: tuple[str, ...] = ()
     streams_settings: StreamsSettings = field(default_factory=StreamsSettings)
+    java_epochs: tuple[Epoch, ...] = ()
     failures: FailureSettings = field(default_factory=FailureSettings)
     java_names_entities: bool = False
     java_reports_cpu: bool = False

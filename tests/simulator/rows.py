@@ -20,7 +20,7 @@ KNOWN_ATTRIBUTES: Final = frozenset({
     "leaseKey", "entityType", "leaseCounter", "leaseOwner", "checkpointOwner", "ownerSwitchesSinceCheckpoint",
     "checkpoint", "checkpointSubSequenceNumber", "pendingCheckpoint", "pendingCheckpointSubSequenceNumber",
     "pendingCheckpointState", "parentShardId", "childShardIds", "startingHashKey", "endingHashKey", "throughputKBps",
-    "streamName", "shardId", "daemonDegraded",
+    "streamName", "shardId", "daemonDegraded", "daemonStreamCreated",
 })  # fmt: skip
 
 # A call that found the stream may have begun just before.

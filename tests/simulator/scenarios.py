@@ -25,7 +25,7 @@ from tests.simulator.coordination import (
 from tests.simulator.draws import Draw, Sizes, bad_children, cuts, mixed_trouble, reshards, short_iterators
 from tests.simulator.habits import Habits, Nursery, When
 from tests.simulator.life import Service
-from tests.simulator.many import many_streams, streams_by_hundreds
+from tests.simulator.many import foreign_epochs, many_streams, streams_by_hundreds
 from tests.simulator.mixed import mixed_fleet, mixed_fleet_troubled
 from tests.simulator.network import Trouble
 from tests.simulator.one_table import table_migration
@@ -348,6 +348,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         cleaned_up,
         many_streams,
         streams_by_hundreds,
+        foreign_epochs,
         mixed_fleet,
         mixed_fleet_troubled,
         stalled,

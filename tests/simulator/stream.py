@@ -8,6 +8,7 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any, Final, cast
 
+from kcl_daemon.leases.table import Row
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.chance import Chance
 from tests.simulator.loop import current_loop, now
@@ -29,6 +30,7 @@ class SimStream:
         skew: 0: to shards as chance will have it; else evenly spread values to this power are the hashes.
         name: its name.
         one_of_many: its shards are known by their lease keys (T7.1).
+        epoch: what stands in these keys; None: when the stream was created.
     """
 
     def __init__(
@@ -41,7 +43,9 @@ class SimStream:
         skew: float = 0.0,
         name: str = STREAM_NAME,
         one_of_many: bool = False,
+        epoch: int | None = None,
     ) -> None:
+        self._epoch = epoch
         self._name = name
         self._one_of_many = one_of_many
         self._prefix = ""
@@ -71,7 +75,29 @@ class SimStream:
         answer = self._call("DescribeStreamSummary", StreamName=self._name)
         summary = cast("dict[str, Any]", answer["StreamDescriptionSummary"])
         account = str(summary["StreamARN"]).split(":")[4]
-        return f"{account}:{self._name}:{int(summary['StreamCreationTimestamp'])}"
+        return f"{account}:{self._name}:{self._epoch or int(summary['StreamCreationTimestamp'])}"
+
+    def left_leases(self) -> list[Row]:
+        """Lease rows as a Java program of many streams leaves them that has read a part of each open shard."""
+        rows: list[Row] = []
+        for low, high, shard_id in self._open():
+            truth = self._truth.shards[self._prefix + shard_id]
+            truth.was_done(done := self._chance.between(1, len(truth.numbers)) if truth.numbers else 0)
+            rows.append(
+                {
+                    "leaseKey": truth.shard_id,
+                    "streamName": self._prefix.removesuffix(":"),
+                    "shardId": shard_id,
+                    "leaseOwner": "java-of-the-past",
+                    "leaseCounter": 7,
+                    "ownerSwitchesSinceCheckpoint": 0,
+                    "checkpoint": str(truth.numbers[done - 1]) if done else "TRIM_HORIZON",
+                    "checkpointSubSequenceNumber": 0,
+                    "startingHashKey": str(low),
+                    "endingHashKey": str(high),
+                }
+            )
+        return rows
 
     def produce(self, records_per_s: float) -> None:
         """Write at this rate from now on; 0: stop."""

@@ -7,20 +7,53 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
+from kcl_daemon.leases.table import Row
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.chance import Chance
+from tests.simulator.clock import EPOCH_S
 from tests.simulator.loop import now
-from tests.simulator.plan import StreamAppears, StreamDisappears
+from tests.simulator.plan import Epoch, StreamAppears, StreamDisappears
 from tests.simulator.stream import SimStream
 from tests.simulator.truth import Truth
 
 _DELETING_S: Final = 10.0
 
 
+_MADE_UP: Final = 12345
+# When a Java program of the past started; streams are as old as the run.
+_STARTED_S: Final = int(EPOCH_S) + 86_400
+
+
+def _in_keys(epoch: Epoch) -> int | None:
+    """What stands in the lease keys; None: when the stream was created."""
+    match epoch:
+        case Epoch.NOBODY | Epoch.CREATED:
+            return None
+        case Epoch.ONE:
+            return 1
+        case Epoch.MADE_UP:
+            return _MADE_UP
+        case Epoch.STARTED:
+            return _STARTED_S
+        case Epoch.MILLISECONDS:
+            return _STARTED_S * 1000
+        case _:
+            assert_never(epoch)
+
+
 class SimStreams:
     """Streams by number. A stream that is deleted and created again is another one, from a later second on."""
 
-    def __init__(self, model: KinesisModel, *, truth: Truth, chance: Chance, names: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        model: KinesisModel,
+        *,
+        truth: Truth,
+        chance: Chance,
+        names: tuple[str, ...],
+        epochs: tuple[Epoch, ...] = (),
+    ) -> None:
+        self._epochs = epochs
         self._model = model
         self._truth = truth
         self._chance = chance
@@ -29,11 +62,19 @@ class SimStreams:
         self._gone_s: dict[int, float] = {}
         self._records_per_s = 0.0
         self._lives = 0
+        self._read_before: list[int] = []
 
     def create(self, shards: int) -> None:
         """Every second one is there at the start."""
         for number in range(0, len(self._names), 2):
-            self.appear(number, shards)
+            epoch = self._epochs[number] if self._epochs else Epoch.NOBODY
+            self.appear(number, shards, _in_keys(epoch))
+            if epoch is not Epoch.NOBODY:
+                self._read_before.append(number)
+
+    def left_leases(self) -> list[Row]:
+        """The lease rows of those that a Java program has read before."""
+        return [row for number in self._read_before for row in self._there[number].left_leases()]
 
     def change(self, what: StreamAppears | StreamDisappears) -> None:
         """A stream comes or goes."""
@@ -45,7 +86,7 @@ class SimStreams:
             case _:
                 assert_never(what)
 
-    def appear(self, number: int, shards: int) -> None:
+    def appear(self, number: int, shards: int, epoch: int | None = None) -> None:
         """Create one, unless it is there or has just gone: to delete a stream takes its time."""
         number %= len(self._names)
         if number in self._there or now() - self._gone_s.get(number, -_DELETING_S) < _DELETING_S:
@@ -57,6 +98,7 @@ class SimStreams:
             chance=self._chance.fork(f"life-{self._lives}"),
             name=self._names[number],
             one_of_many=True,
+            epoch=epoch,
         )
         self._there[number] = stream
         stream.create(shards)

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kcl_daemon.config.stream_settings import StreamsSettings
 from kcl_daemon.consumer.consumer import Consumer
 from kcl_daemon.coordination import syncer
+from kcl_daemon.coordination.former_streams import FormerStreamsCleaner
 from kcl_daemon.coordination.many_streams import ManyStreams
 from kcl_daemon.coordination.stream_watch import StreamState, StreamWatch
+from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.stream import StreamIdentity
+from kcl_daemon.leases.table import Row
+from kcl_daemon.ports import StreamRef, StreamSummary
 from kcl_daemon.shards import sync
-from tests.simulator.plan import Kill, Plan, Planned, Split, Start, StreamAppears, StreamDisappears
+from tests.simulator.plan import Epoch, Kill, Plan, Planned, Split, Start, StreamAppears, StreamDisappears
 from tests.simulator.runner import run_plan
 
 NAMES = ("a", "b", "c", "d")
 
 
-def violation(*happenings: Planned, shards: int = 2, records_per_s: float = 8.0) -> str | None:
+def violation(
+    *happenings: Planned, shards: int = 2, records_per_s: float = 8.0, epochs: tuple[Epoch, ...] = ()
+) -> str | None:
     plan = Plan(
+        java_epochs=epochs,
+        backlog=200 if epochs else 0,
         shards=shards,
         records_per_s=records_per_s,
         happenings=(Planned(0.0, Start()), Planned(0.0, Start()), *happenings),
@@ -46,7 +56,7 @@ def test_nothing_is_wrong_with_what_is_broken_below() -> None:
 
 
 def test_a_stream_that_is_never_looked_for_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(_streams: ManyStreams) -> None:
+    async def never(_streams: ManyStreams, _leases: object) -> None:
         return
 
     monkeypatch.setattr(ManyStreams, "refresh", never)
@@ -82,3 +92,53 @@ def test_reading_a_new_stream_for_the_old_one_is_noticed(monkeypatch: pytest.Mon
     assert violation(*again, *deaths, shards=8, records_per_s=0.0) is None
     monkeypatch.setattr(Consumer, "_stream_found", at_once)
     assert violation(*again, *deaths, shards=8, records_per_s=0.0) == "unknown_record"
+
+
+FOREIGN = (Epoch.MADE_UP, Epoch.NOBODY, Epoch.MILLISECONDS, Epoch.NOBODY)
+
+
+def test_nothing_is_wrong_with_epochs_that_a_java_program_made_up() -> None:
+    assert violation(epochs=FOREIGN) is None
+
+
+def test_leases_under_the_creation_time_beside_those_of_a_java_program_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def kinesis_tells(
+        _streams: ManyStreams, _listed: object, summary: StreamSummary, _leases: object
+    ) -> StreamIdentity:
+        return StreamIdentity.of_arn(summary.arn, summary.creation_time_s)
+
+    monkeypatch.setattr(ManyStreams, "_identity", kinesis_tells)
+    assert violation(epochs=FOREIGN) == "unknown_shard"
+
+
+def test_deleting_leases_because_their_epoch_is_older_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def at_once(_cleaner: FormerStreamsCleaner, identity: StreamIdentity) -> str | None:
+        return "old" if identity.creation_epoch == 12345 else None
+
+    monkeypatch.setattr(FormerStreamsCleaner, "_reason", at_once)
+    assert violation(epochs=FOREIGN) == "deleted_unfinished"
+
+
+def test_holding_leases_without_reading_them_because_of_their_epoch_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = StreamWatch.__init__
+
+    def by_epoch(watch: StreamWatch, *, stream: StreamRef, **others: Any) -> None:
+        others["created_s"] = stream.identity.creation_epoch if stream.identity else None
+        right(watch, stream=stream, **others)
+
+    monkeypatch.setattr(StreamWatch, "__init__", by_epoch)
+    assert violation(epochs=FOREIGN) in {"shard_stalled", "false_stream"}
+
+
+def test_a_lost_checkpoint_of_a_java_program_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = lease_row.lease_from_row
+
+    def from_the_start(row: Row) -> Lease:
+        return right({**row, "checkpoint": "TRIM_HORIZON"})
+
+    monkeypatch.setattr(lease_row, "lease_from_row", from_the_start)
+    assert violation(epochs=FOREIGN) == "checkpoint_lost"

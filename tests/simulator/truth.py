@@ -22,6 +22,7 @@ class ShardTruth:
         is_closed: no more records come.
         deliveries: how often each record was given to a child.
         first_missing: place of the first record that was never given to a child.
+        done_before: place of the first record that a fleet of the past had not processed; those before never come again.
         gone_s: virtual time at which its stream was deleted; nothing is asked of anybody any more.
     """
 
@@ -35,6 +36,7 @@ class ShardTruth:
     deliveries: list[int] = field(default_factory=list[int])
     first_missing: int = 0
     gone_s: float | None = None
+    done_before: int = 0
 
     @property
     def all_delivered(self) -> bool:
@@ -52,6 +54,12 @@ class ShardTruth:
         """Nobody need be given the records before this place: reading began at the latest one."""
         if not any(self.deliveries):
             self.first_missing = max(self.first_missing, place)
+
+    def was_done(self, places: int) -> None:
+        """A fleet of the past has processed so many records, and stored that."""
+        self.done_before = places
+        for place in range(places):
+            self.delivered(place)
 
     def delivered(self, place: int) -> None:
         """Count one delivery."""

@@ -93,7 +93,7 @@ class World:
         model = KinesisModel(lambda: EPOCH_S + now(), plan.stream)
         producer = chance.fork("producer")
         self.stream: SimStream | SimStreams = (
-            SimStreams(model, truth=self.truth, chance=producer, names=plan.streams)
+            SimStreams(model, truth=self.truth, chance=producer, names=plan.streams, epochs=plan.java_epochs)
             if plan.streams
             else SimStream(
                 model, truth=self.truth, chance=producer, record_bytes=plan.record_bytes, skew=plan.skew
@@ -160,9 +160,21 @@ class World:
         self.network.trouble = {Service.DYNAMODB: self._plan.dynamodb, Service.KINESIS: self._plan.kinesis}
         self.stream.create(self._plan.shards)
         self.stream.put(self._plan.backlog)
+        self._leave_java_leases()
         self.stream.produce(self._plan.records_per_s)
         for planned in self._plan.happenings:
             current_loop().after(planned.at_s, self.happen, planned.what)
+
+    def _leave_java_leases(self) -> None:
+        if not self._plan.java_epochs:
+            return
+        assert isinstance(self.stream, SimStreams), "such a program reads many streams"
+        for table in (self.tables.leases, self.tables.worker_metrics, self.tables.coordinator):
+            at_once(table.ensure())
+        for row in self.stream.left_leases():
+            written = at_once(self.tables.leases.put(row))
+            assert written.row is not None
+            self.rules.restore(str(row["leaseKey"]), written.row)
 
     def calm_down(self) -> None:
         """No more trouble of any kind; at least one worker lives."""
