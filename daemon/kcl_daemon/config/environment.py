@@ -52,4 +52,5 @@ def expanded(text: str, environment: Mapping[str, str]) -> str:
             raise Refused(f"the variable {name} is not set; set it, or write ${{{name}:-DEFAULT}}")
         return found
 
-    return _REFERENCE.sub(value, text)
+    end = text.rfind("}") + 1  # none ends behind it, and each would be looked for up to the end of the text
+    return _REFERENCE.sub(value, text[:end]) + text[end:]

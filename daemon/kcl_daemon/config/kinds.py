@@ -24,7 +24,7 @@ _EPOCH_SECONDS_MAX: Final = 253_402_300_799
 _BLANKS: Final = "".join(map(chr, range(33)))
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 _DIGITS_MAX: Final = 40
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 # java.time.Duration without its signs: nobody means a silence of a day less an hour.
 _DURATION = re.compile(
     r"P(?:(?P<days>[0-9]+)D)?"

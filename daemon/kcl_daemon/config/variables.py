@@ -15,7 +15,8 @@ _NOT_OURS: Final = frozenset({"KCL_DEMO_LEDGER", "KCL_MVN_REPO_SEARCH_URL", "KCL
 _SERVICE: Final = r"KCL(?:_[A-Z0-9_]+)?"
 _PORT_OF_IT: Final = r"PORT_[0-9]+_(?:TCP|UDP|SCTP)"
 _LINK_BY_NAME: Final = re.compile(
-    rf"{_SERVICE}_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|{_PORT_OF_IT}_(?:PROTO|PORT|ADDR))"
+    # The first group keeps what cannot be such a name from being tried at each of its underlines.
+    rf"(?=[A-Z0-9_]*+\Z){_SERVICE}_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|{_PORT_OF_IT}_(?:PROTO|PORT|ADDR))"
 )
 _LINK_WITH_ADDRESS: Final = re.compile(rf"{_SERVICE}_(?:PORT|{_PORT_OF_IT})")
 _ADDRESS: Final = re.compile(r"(?:tcp|udp|sctp)://\S+:[0-9]+")

@@ -10,23 +10,29 @@ from typing import Final
 
 MASK: Final = "***"
 SHOWN_CHARACTERS: Final = 200
+MASKED_CHARACTERS: Final = 64 * 1024
+"""Of a longer text only the beginning is masked and shown: some milliseconds of work, whoever wrote it."""
 
 # Names that tell what their value is. `token` alone is left out: concurrency tokens and page tokens are no secrets.
 _SECRET_NAME = re.compile(
     r"secret|passw|credential(?!s?_?provider)|authorization|private_?key|access_?key|(session|security|admin)_?token(?!_?file)",
     re.IGNORECASE,
 )
-_ACCESS_KEY_ID = re.compile(r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}\b")
+# Each of these takes time in proportion to the text, whatever the text: they run on the event loop. So a word is looked
+# at from its beginning only, and what has been read over is not read again (`++`).
+_ACCESS_KEY_ID = re.compile(r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}+\b")
 _ASSIGNED = re.compile(
-    r"(?i)(\b[\w.-]*(?:secret|passw(?:or)?d|session_?token|security-?token|admin_?token(?!_?file)|access_?key|x-amz-signature)[\w.-]*"
-    r"[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;]+"
+    r"(?i)((?<![\w.-])"
+    r"(?=[\w.-]*?(?:secret|passw(?:or)?d|session_?token|security-?token|admin_?token(?!_?file)|access_?key|x-amz-signature))"
+    r"[\w.-]++[\"']?\s*+[=:]\s*+[\"']?)[^\s\"'&,;]++"
 )
 # In the parameters of an address (`sc://HOST/;token=...`, `https://HOST/?access_token=...`) a bare `token` is a secret.
 _PARAMETER = re.compile(
     r"(?i)([;?&](?:(?:access|auth|bearer|id|refresh)[_-]?)?(?:token|api[_-]?key)=)[^\s\"'&;]+"
 )
 _ASSIGNED_HINT = re.compile(r"(?i)secret|passw|token|(?:access|api)[_-]?key|x-amz-signature")
-_URL_USER = re.compile(r"(://)[^/\s@]+@")
+_URL_USER = re.compile(r"(://)[^/\s@]++@")
+_CUT_URL_USER = re.compile(r"(://)[^/\s@]++\Z")
 _SIGNATURE = re.compile(r"(AWS4-HMAC-SHA256)\s.*")
 # A secret access key has 40 characters and no mark of its own, so only a value that is nothing else is taken for one.
 _SECRET_KEY_CHARACTERS: Final = 40
@@ -39,7 +45,17 @@ def is_secret_name(name: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """The text with whatever looks like a credential replaced by `MASK`; all else unchanged."""
+    """The text with whatever looks like a credential replaced by `MASK`; all else unchanged.
+
+    Takes time in proportion to the text. Of more than `MASKED_CHARACTERS` the rest is left out, and that is said.
+    """
+    if len(text) <= MASKED_CHARACTERS:
+        return _masked(text)
+    begins = _CUT_URL_USER.sub(rf"\1{MASK}", text[:MASKED_CHARACTERS])  # its @ may come behind the cut
+    return f"{_masked(begins)}... ({len(text)} characters)"
+
+
+def _masked(text: str) -> str:
     if len(text) == _SECRET_KEY_CHARACTERS and _SECRET_KEY.fullmatch(text):
         return MASK
     if "://" in text:

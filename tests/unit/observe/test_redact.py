@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcl_daemon.observe.redact import MASK, encodable, is_secret_name, masked, on_one_line, shown
+from kcl_daemon.observe.redact import (
+    MASK,
+    MASKED_CHARACTERS,
+    encodable,
+    is_secret_name,
+    masked,
+    on_one_line,
+    shown,
+)
 
 
 @pytest.mark.parametrize(
@@ -85,3 +93,29 @@ def test_control_characters_are_escaped() -> None:
 def test_anything_can_be_shown(text: str) -> None:
     assert shown(text).isprintable()
     encodable(text).encode()
+
+
+def test_a_long_text_is_masked_before_it_is_cut() -> None:
+    filler = "x" * (MASKED_CHARACTERS - 40)
+    assert masked(f"password=hunter2 {filler * 2}").startswith(f"password={MASK} xxx")
+    for secret in ("password=hunter2", "https://me:hunter2@host/", "?token=hunter2"):
+        for shift in range(40):
+            text = filler + "x" * shift + " " + secret + "y" * 100
+            assert "hunt" not in masked(text), shift
+    assert masked("x" * 100_000).endswith("... (100000 characters)")
+    assert len(masked("x" * 10_000_000)) < MASKED_CHARACTERS + 40
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=secret=foo", f"a=secret={MASK}"),
+        ("secret secret: foo", f"secret secret: {MASK}"),
+        ("x.y-SECRET_KEY : 'foo'", f"x.y-SECRET_KEY : '{MASK}'"),
+        ("admin_token_file=/a admin_token=b", f"admin_token_file=/a admin_token={MASK}"),
+        ("secret=a secret=b,secret=c", f"secret={MASK} secret={MASK},secret={MASK}"),
+        ("-secret=a .passwd=b", f"-secret={MASK} .passwd={MASK}"),
+    ],
+)
+def test_an_assignment_is_found_wherever_it_stands(text: str, expected: str) -> None:
+    assert masked(text) == expected

@@ -1,0 +1,361 @@
+"""Every regular expression of the product takes time in proportion to the text, whatever the text.
+
+One expression that takes the square or the cube of it is enough to hold up the event loop until leases expire.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kcl_daemon.children.stderr import LineCutter
+from kcl_daemon.config.environment import expanded
+from kcl_daemon.config.kinds import Refused
+from kcl_daemon.config.variables import is_service_link
+from kcl_daemon.observe.redact import encodable, is_secret_name, masked, on_one_line, shown
+from kcl_protocol import decode_child_line, decode_log_line
+from kcl_protocol.framing import LineFramer
+
+ROOT: Final = Path(__file__).parents[2]
+FOLDERS: Final = {
+    "daemon": ("daemon/kcl_daemon", "daemon/kcl_local"),
+    "protocol": ("protocol/kcl_protocol",),
+    "clients/python": ("clients/python/kcl_client",),
+    "clients/pyspark": ("clients/pyspark/kcl_spark",),
+}
+USES: Final = frozenset(
+    {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
+)
+
+# How each expression is applied to a text. A new one must be named here: a test compares.
+NAMED: Final = {
+    "kcl_daemon.cli.child_input:_SEQUENCE_NUMBER": "fullmatch",
+    "kcl_daemon.cli.policy:_ARN": "match",
+    "kcl_daemon.cli.status_source:_FIT_FOR_A_REQUEST": "fullmatch",
+    "kcl_daemon.config.credentials:_EXTERNAL_ID": "fullmatch",
+    "kcl_daemon.config.credentials:_PROFILE_NAME": "fullmatch",
+    "kcl_daemon.config.credentials:_REGION": "fullmatch",
+    "kcl_daemon.config.credentials:_ROLE_ARN": "fullmatch",
+    "kcl_daemon.config.credentials:_SESSION_NAME": "fullmatch",
+    # `expanded` gives it no more than what ends in a brace, and is measured itself.
+    "kcl_daemon.config.environment:_REFERENCE": "measured by its function",
+    "kcl_daemon.config.keys_admin:_TOKEN": "fullmatch",
+    "kcl_daemon.config.keys_failures:_QUEUE_PATH": "fullmatch",
+    "kcl_daemon.config.keys_failures:_REGION": "search",
+    "kcl_daemon.config.keys_failures:_STREAM_NAME": "fullmatch",
+    "kcl_daemon.config.keys_metrics:_ADDRESS": "fullmatch",
+    "kcl_daemon.config.keys_metrics:_DIMENSION": "fullmatch",
+    "kcl_daemon.config.keys_metrics:_SEPARATOR": "split",
+    "kcl_daemon.config.keys_shards:_PARENTS_FIRST": "fullmatch",
+    "kcl_daemon.config.kinds:_ARN": "fullmatch",
+    "kcl_daemon.config.kinds:_DURATION": "fullmatch",
+    "kcl_daemon.config.kinds:_NUMBER": "fullmatch",
+    "kcl_daemon.config.kinds:_WHOLE_NUMBER": "fullmatch",
+    "kcl_daemon.config.properties:_LINE_END": "findall",
+    "kcl_daemon.config.variables:_ADDRESS": "fullmatch",
+    "kcl_daemon.config.variables:_LINK_BY_NAME": "fullmatch",
+    "kcl_daemon.config.variables:_LINK_WITH_ADDRESS": "fullmatch",
+    "kcl_daemon.leases.stream:_ARN": "fullmatch",
+    "kcl_daemon.leases.stream:_IDENTITY": "fullmatch",
+    "kcl_daemon.observe.event_scan:_NAME": "fullmatch",
+    "kcl_daemon.observe.logback:_VARIABLE": "findall",
+    "kcl_daemon.observe.redact:_ACCESS_KEY_ID": "findall",
+    "kcl_daemon.observe.redact:_ASSIGNED": "findall",
+    "kcl_daemon.observe.redact:_ASSIGNED_HINT": "search",
+    "kcl_daemon.observe.redact:_CUT_URL_USER": "findall",
+    "kcl_daemon.observe.redact:_PARAMETER": "findall",
+    "kcl_daemon.observe.redact:_SECRET_KEY": "fullmatch",
+    "kcl_daemon.observe.redact:_SECRET_NAME": "search",
+    "kcl_daemon.observe.redact:_SIGNATURE": "findall",
+    "kcl_daemon.observe.redact:_URL_USER": "findall",
+    "kcl_local.demo.text:_WORD": "findall",
+    "kcl_local.kinesis.account:_STREAM_ARN": "fullmatch",
+    "kcl_local.kinesis.managing:_NAME": "fullmatch",
+    "kcl_local.kinesis.registering:_NAME": "fullmatch",
+    "kcl_protocol._child_lines:_WHOLE_NUMBER": "fullmatch",
+    "kcl_spark.footprint:_COLLECTOR": "search",
+    "kcl_spark.java:_VERSION": "search",
+}
+# Written where they are used: the pattern, or the function's name where the pattern is put together there.
+IN_PLACE: Final = {
+    ("kcl_daemon.config.variables", r"[._-]"): "findall",
+    ("kcl_daemon.config.environment", r"([a-z0-9])([A-Z])"): "findall",
+    ("kcl_spark.jdbc", r"\W"): "findall",
+    ("kcl_spark.footprint", r"([0-9]+)([kmgt])b?"): "fullmatch",
+}
+# The parts that are not constants: what they come to.
+PUT_TOGETHER: Final = {
+    "kcl_daemon.config.checks_names": (r"(?!AWS/)[A-Za-z0-9_.-]{3,255}",),
+}
+
+
+def _refused(text: str) -> None:
+    with contextlib.suppress(Refused):
+        expanded(text, {})
+
+
+def _cut(text: str) -> None:
+    cutter, data = LineCutter(), text.encode()
+    for at in range(0, len(data), 4096):
+        cutter.feed(data[at : at + 4096])
+
+
+def _framed(text: str) -> None:
+    framer, data = LineFramer(1024 * 1024), text.encode()
+    for at in range(0, len(data), 4096):
+        framer.feed(data[at : at + 4096])
+
+
+# Functions that see foreign text and do more with it than one expression does.
+FUNCTIONS: Final[dict[str, Callable[[str], object]]] = {
+    "masked": masked,
+    "shown": shown,
+    "on_one_line": on_one_line,
+    "encodable": encodable,
+    "is_secret_name": is_secret_name,
+    "expanded": _refused,
+    "is_service_link by name": lambda text: is_service_link(text, "1"),
+    "is_service_link by address": lambda text: is_service_link("KCL_PORT", text),
+    "decode_child_line": lambda text: decode_child_line(text.encode()),
+    "decode_child_line in an object": lambda text: decode_child_line(b'{"action":"' + text.encode()),
+    "decode_log_line": lambda text: decode_log_line(text.encode()),
+    "LineCutter": _cut,
+    "LineFramer": _framed,
+}
+
+# What is repeated, what stands before it and behind: each pair of parts that could match the same text is in here.
+HEADS: Final = (
+    "",
+    "KCL",
+    "KCL_",
+    "P",
+    "1",
+    "arn:aws:kinesis:",
+    "tcp://",
+    "https://",
+    'version "',
+    "-XX:+Use",
+    '{"a":',
+)
+PUMPS: Final = (
+    *(
+        "a",
+        "A",
+        "aB0",
+        "0",
+        "1.",
+        ".",
+        "-",
+        "_",
+        "__",
+        ":",
+        "/",
+        " ",
+        "\n",
+        "\r",
+        "\t",
+        "=",
+        "@",
+        "&",
+        "{",
+        "}",
+        "[",
+    ),
+    *(
+        "secret",
+        "secret-",
+        "secret=",
+        "secret = ",
+        "secret   ",
+        'secret"',
+        "access_key",
+        "passwd:",
+        "admin_token_",
+    ),
+    *("credentials_", "session_token", "x-amz-signature", "token=", "?token=", ";api_key", "&access-token="),
+    *(
+        "://",
+        "://a",
+        "://a:",
+        "AKIA",
+        "AKIA0",
+        "AKIAAAAAAAAAAAAAAAAA_",
+        "AWS4-HMAC-SHA256 ",
+        "AWS4-HMAC-SHA256\n",
+    ),
+    *(
+        "${",
+        "${a",
+        "${a:-",
+        "${a:-}",
+        "${a}",
+        "}${a:-",
+        "_SERVICE_PORT",
+        "_SERVICE_PORT_",
+        "_PORT_1",
+        "_PORT_1_TCP_",
+    ),
+    *(
+        "sqs.",
+        ".sqs.a",
+        ".queue.",
+        "amazonaws.",
+        "GC",
+        "GCa",
+        "1D",
+        "T1H",
+        "1e",
+        "é",
+        "'a",
+        '"a":',
+        '{"a":',
+        "\\",
+    ),
+    *("[1,", "\x00", "\u2028", "arn:", "kinesis:", "1:a:", "stream/"),
+)
+TAILS: Final = ("", "!", "\x00", "@")
+SHORT_PUMPS: Final = ("a", "A", "0", "1:", "_PORT_1", "_SERVICE_PORT", ".", "-")
+FAMILIES: Final = (*product(("",), PUMPS, TAILS), *product(HEADS[1:], SHORT_PUMPS, TAILS[:2]))
+
+SMALLEST_CHARACTERS: Final = 512
+LARGEST_CHARACTERS: Final = 16 * 1024
+MOST_TIMES: Final = 2.5
+# Below this chance is as large as the work; whatever takes no longer harms nobody.
+WORTH_MEASURING_S: Final = 0.005
+ATTEMPTS: Final = 5
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for folder, packages in FOLDERS.items():
+        for package in packages:
+            for path in (ROOT / package).rglob("*.py"):
+                name = ".".join(path.relative_to(ROOT / folder).with_suffix("").parts)
+                yield name.removesuffix(".__init__"), ast.parse(path.read_bytes())
+
+
+def is_use(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name("re"), attr=attr)):
+            return attr in USES
+        case _:
+            return False
+
+
+def found() -> tuple[set[str], set[tuple[str, str]], set[str]]:
+    """What the source has: names at the top of modules, patterns in place, modules that put some together."""
+    named: set[str] = set()
+    in_place: set[tuple[str, str]] = set()
+    together: set[str] = set()
+    for module, tree in modules():
+        at_top: set[ast.AST] = set()
+        for node in tree.body:
+            match node:
+                case ast.Assign(targets=[ast.Name(name)], value=value) if is_use(value):
+                    at_top.add(value)
+                    named.add(f"{module}:{name}")
+                case ast.AnnAssign(target=ast.Name(name), value=ast.Call() as value) if is_use(value):
+                    at_top.add(value)
+                    named.add(f"{module}:{name}")
+                case _:
+                    pass
+        for inner in ast.walk(tree):
+            match inner:
+                case ast.Call(args=[ast.Constant(str(pattern)), *_]) if is_use(inner) and inner not in at_top:
+                    in_place.add((module, pattern))
+                case ast.Call() if is_use(inner) and inner not in at_top:
+                    together.add(module)
+                case _:
+                    pass
+    return named, in_place, together
+
+
+def names_of_kinds() -> set[str]:
+    """Patterns that the configuration gives to `kinds.name`."""
+    return {
+        node.args[0].value
+        for module, tree in modules()
+        if module.startswith("kcl_daemon.config.")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "name"
+        and isinstance(node.args[0], ast.Constant)
+        and isinstance(node.args[0].value, str)
+    }
+
+
+def test_every_expression_of_the_product_is_measured() -> None:
+    named, in_place, together = found()
+    assert named == set(NAMED)
+    assert in_place == set(IN_PLACE)
+    assert together == {*PUT_TOGETHER, "kcl_daemon.config.kinds"}
+    assert len(names_of_kinds()) > 10
+
+
+def cases() -> Iterator[tuple[str, Callable[[str], object]]]:
+    for where, use in NAMED.items():
+        module, name = where.split(":")
+        if use in USES:
+            expression = getattr(importlib.import_module(module), name)
+            assert isinstance(expression, re.Pattern)
+            yield where, getattr(expression, use)
+    for (module, pattern), use in IN_PLACE.items():
+        yield f"{module} {pattern}", getattr(re.compile(pattern), use)
+    for module, patterns in (*PUT_TOGETHER.items(), ("kcl_daemon.config.kinds", sorted(names_of_kinds()))):
+        for pattern in patterns:
+            yield f"{module} {pattern}", re.compile(pattern).fullmatch
+    yield from FUNCTIONS.items()
+
+
+def text_of(family: tuple[str, str, str], characters: int) -> str:
+    head, pump, tail = family
+    return head + pump * (characters // len(pump)) + tail
+
+
+def seconds(apply: Callable[[str], object], text: str, runs: int) -> float:
+    """The least CPU time of some runs: other programs do not count."""
+    least = float("inf")
+    for _ in range(runs):
+        began = time.thread_time()
+        apply(text)
+        least = min(least, time.thread_time() - began)
+    return least
+
+
+def grows_too_fast(apply: Callable[[str], object], family: tuple[str, str, str]) -> str | None:
+    """What was measured where doubling the text costs more than it should; None where all is well."""
+    characters = LARGEST_CHARACTERS
+    for characters in (SMALLEST_CHARACTERS, LARGEST_CHARACTERS):
+        if seconds(apply, text_of(family, characters), 1) > WORTH_MEASURING_S:
+            break
+    else:
+        return None
+    said = ""
+    for attempt in range(1, ATTEMPTS + 1):
+        half, whole = (
+            seconds(apply, text_of(family, size), 2 * attempt) for size in (characters, 2 * characters)
+        )
+        if whole <= max(MOST_TIMES * half, WORTH_MEASURING_S):
+            return None
+        said = f"{family}: {characters} characters {half * 1000:.2f} ms, twice as many {whole * 1000:.2f} ms"
+    return said
+
+
+@pytest.mark.parametrize("apply", [pytest.param(apply, id=name) for name, apply in cases()])
+def test_twice_the_text_takes_about_twice_the_time(apply: Callable[[str], object]) -> None:
+    assert next(filter(None, map(partial(grows_too_fast, apply), FAMILIES)), None) is None
+
+
+def test_what_takes_the_square_of_the_time_is_found() -> None:
+    squared = re.compile(r"(\b[\w.-]*(?:secret)[\w.-]*=)").findall
+    assert any(grows_too_fast(squared, family) for family in FAMILIES if family[1] == "secret-")
