@@ -87,7 +87,16 @@ class ChildError(KclError):
 
 
 class ChildStartFailed(ChildError):
-    """Raised when the program of `executableName` cannot be started."""
+    """Raised when the program of `executableName` cannot be started.
+
+    Args:
+        message: for whoever wrote the properties file.
+        plain: for whoever named the program on a command line.
+    """
+
+    def __init__(self, message: str, *, plain: str = "") -> None:
+        super().__init__(message)
+        self.plain = plain or message
 
 
 @dataclass

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal
+from pathlib import Path
+from types import FrameType
+from typing import Final, Literal, NoReturn
 
 import anyio
 import click
@@ -90,6 +93,12 @@ _PARAMETERS: Final[list[click.Parameter]] = [
         help="How to tell where they are: export lines, NAME=value lines, or one line of JSON.",
     ),
     click.Option(
+        ["--write", "file"],
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Write that into a file instead of printing it.",
+    ),
+    click.Option(
         ["--throttle"], is_flag=True, help="Refuse reads above 5 a second and 2 MiB a second of a shard."
     ),
     _seconds("--iterator-ttl-s", DEFAULTS.iterator_ttl_s, "Life of iterators."),
@@ -108,6 +117,7 @@ def _run(
     dynamodb_port: int,
     cloudwatch_port: int,
     form: Form,
+    file: Path | None,
     throttle: bool,
     iterator_ttl_s: float,
     creating_s: float,
@@ -128,8 +138,11 @@ def _run(
         dynamodb_port=dynamodb_port,
         cloudwatch_port=cloudwatch_port,
     )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave_at_once)  # until the loop listens: there is nothing to put in order
+    _tell("starting Kinesis, DynamoDB, STS, Glue and CloudWatch on 127.0.0.1")
     try:
-        anyio.run(_serve, options, streams, form, until_eof)
+        anyio.run(_serve, options, streams, _Told(form, file), until_eof)
     except OSError as error:
         raise click.ClickException(f"cannot serve: {error}") from error
 
@@ -145,10 +158,50 @@ local: Final = click.Command(
 )
 
 
-async def _serve(options: LocalOptions, streams: tuple[NewStream, ...], form: Form, until_eof: bool) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with local_endpoints(options, partial(_create, streams)) as endpoints:
-            click.echo(told(endpoints, form))
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """How it is told where the endpoints are.
+
+    Args:
+        form: of the text.
+        file: to write; None: stdout.
+    """
+
+    form: Form
+    file: Path | None
+
+    def tell(self, endpoints: Endpoints) -> None:
+        """Print or write it, and say on a terminal what can be done now. OSError: the file cannot be written."""
+        text = told(endpoints, self.form)
+        if self.file is None:
+            click.echo(text)
+            _tell(
+                "serving; Ctrl-C ends it; in another terminal: paste the lines above, then start the daemon"
+            )
+            return
+        self.file.write_text(f"{text}\n", "utf-8")
+        name = shlex.quote(str(self.file))
+        place = name if "/" in name else f"./{name}"  # the dot command looks in PATH for a plain name
+        source = f". {place}" if self.form == "shell" else f"see {place}"
+        click.echo(f"serving; Ctrl-C ends it; in another terminal: {source}", err=True)
+
+
+def _tell(text: str) -> None:
+    """Say it to a person: only where there is one."""
+    if sys.stderr.isatty():
+        click.echo(text, err=True)
+
+
+def _leave_at_once(number: int, _frame: FrameType | None) -> NoReturn:
+    os._exit(128 + number)
+
+
+async def _serve(
+    options: LocalOptions, streams: tuple[NewStream, ...], where: _Told, until_eof: bool
+) -> None:
+    async with local_endpoints(options, partial(_create, streams)) as endpoints:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            where.tell(endpoints)
             async with anyio.create_task_group() as tasks:
                 if until_eof:
                     tasks.start_soon(_end_with_stdin, tasks.cancel_scope)

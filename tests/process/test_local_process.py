@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import boto3
 import pytest
@@ -110,3 +113,36 @@ def test_a_signal_ends_it_well(number: signal.Signals) -> None:
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_where_it_serves_can_be_written_into_a_file(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "--write", "local.env"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as endpoints:
+        try:
+            assert endpoints.stderr is not None
+            assert endpoints.stderr.readline() == (
+                "serving; Ctrl-C ends it; in another terminal: . ./local.env\n"
+            )
+        finally:
+            endpoints.send_signal(signal.SIGINT)
+        assert endpoints.wait(timeout=60) == 0
+        assert endpoints.stdout is not None
+        assert endpoints.stdout.read() == ""
+    assert "export AWS_ENDPOINT_URL_KINESIS=http://127.0.0.1:" in (tmp_path / "local.env").read_text("ascii")
+
+
+def test_a_terminal_is_told_at_once_what_it_does() -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=theirs) as endpoints:
+        os.close(theirs)
+        try:
+            assert os.read(ours, 4096).startswith(b"starting Kinesis, DynamoDB")
+            assert os.read(ours, 4096).startswith(b"serving; Ctrl-C ends it; in another terminal: ")
+        finally:
+            endpoints.send_signal(signal.SIGINT)
+        os.close(ours)

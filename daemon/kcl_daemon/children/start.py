@@ -58,7 +58,7 @@ def find_program(program: str) -> str:
         if problem is None:
             return program
         looked = "" if program.startswith("/") else f" (looked from {_here()})"
-        raise ChildStartFailed(f"cannot start {program!r} of executableName: {problem}{looked}")
+        raise _cannot_start(program, f"{problem}{looked}")
     path = os.environ.get("PATH", os.defpath)
     return _find_in(path.split(os.pathsep), program)
 
@@ -91,9 +91,7 @@ def spawn(
             # Not a binary and no first line with an interpreter: a shell script, says the JDK.
             return _fork((_SHELL, program, *command[1:]), _SHELL, options, environment)
     except (OSError, ValueError) as error:
-        raise ChildStartFailed(
-            f"cannot start {program!r} of executableName: {_reason(error, program)}"
-        ) from error
+        raise _cannot_start(program, _reason(error, program)) from error
 
 
 def _fork(
@@ -152,7 +150,15 @@ def _find_in(directories: list[str], program: str) -> str:
             found.append(f"{path}: {problem}")
     looked = f"looked in PATH ({os.pathsep.join(directories)})"
     advice = "; ".join(found) or "give executableName a path with a slash, or add its directory to PATH"
-    raise ChildStartFailed(f"cannot start {program!r} of executableName: {_ABSENT}, {looked}; {advice}")
+    plain = "; ".join(found) or f"{_ABSENT} in any directory of PATH; give it a path with a slash"
+    raise _cannot_start(program, f"{_ABSENT}, {looked}; {advice}", plain=plain)
+
+
+def _cannot_start(program: str, problem: str, *, plain: str = "") -> ChildStartFailed:
+    return ChildStartFailed(
+        f"cannot start {program!r} of executableName: {problem}",
+        plain=f"cannot start {program!r}: {plain or problem}",
+    )
 
 
 _ABSENT = "no such file"

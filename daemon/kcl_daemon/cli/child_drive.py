@@ -91,7 +91,7 @@ async def drive(
         try:
             started = await children.start(shard_id)
         except ChildStartFailed as failed:
-            outcome.error = str(failed)
+            outcome.error = failed.plain
             return outcome
         child: Child = started if tape is None else Taped(started, tape)
         run = _Run(child, script, outcome, clock=clock, log=log)

@@ -1,6 +1,6 @@
 """Standing in for `java`: the command lines with which the client libraries start the Java daemon start this one.
 
-Pure, but for the group of commands that goes by it. Owns what such a command line looks like; what is passed over is
+Pure. Owns what such a command line looks like; what is passed over is
 told in the log.
 """
 
@@ -8,10 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
-
-import click
-
-from kcl_daemon.cli.commands import CommandGroup
 
 MAIN_CLASSES: Final = (
     "software.amazon.kinesis.multilang.MultiLangDaemon",
@@ -34,11 +30,3 @@ def as_daemon(words: Sequence[str]) -> list[str]:
         return list(words)
     passed_over = [f"{PASSED_OVER}={word}" for word in words[: place + 1]]
     return ["run", *passed_over, *words[place + 1 :]]
-
-
-class Root(CommandGroup):
-    """The program itself: its commands, or a command line that was meant for Java."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Turn Java's words into ours first."""
-        return super().parse_args(ctx, as_daemon(args))

@@ -105,7 +105,7 @@ async def _replay(
         try:
             child = await children.start(ShardId("replay"))
         except ChildStartFailed as failed:
-            return str(failed)
+            return failed.plain
         ear = _Ear(child)
         for line in lines:
             difference: str | None = f"line {line.number}: no answer within {timeout_s:g} s"

@@ -10,16 +10,17 @@ from typing import Final, Literal
 
 import click
 
-from kcl_daemon import __version__
-from kcl_daemon.cli.commands import LaterCommand
-from kcl_daemon.cli.launcher import PASSED_OVER, Root
+from kcl_daemon import __version__, interrupt
+from kcl_daemon.cli.commands import CommandGroup, LaterCommand
+from kcl_daemon.cli.examples import add_examples
+from kcl_daemon.cli.launcher import PASSED_OVER, as_daemon
 
 _EPILOG: Final = """\b
 Exit codes:
   0      stopped as asked, every child has finished
   1      could not start, or had to give up
   2      wrong command line, properties file or environment; trying again does not help
-  128+n  a second signal (number n) ended it at once, or the first came before it had started
+  128+n  a second signal (number n) ended it at once, or the first came before it had started: 130 is Ctrl-C
 
 \b
 SIGTERM, SIGINT or SIGHUP stop it gracefully; a second one stops it at once.
@@ -108,6 +109,46 @@ def run(
     )
 
 
+class Root(CommandGroup):
+    """The program itself: its commands, or a command line that was meant for Java; and what Ctrl-C does to it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Turn Java's words into ours first."""
+        return super().parse_args(ctx, as_daemon(args))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One command, with the examples of its help."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            add_examples(command, cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Import the command; only then does Ctrl-C raise, and not for `run`, which handles signals itself."""
+        found = super().resolve_command(ctx, args)
+        if found[1] is not run:
+            interrupt.end()
+        return found
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; Ctrl-C is exit code 130 wherever it comes, at a prompt as well."""
+        try:
+            result: object = super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(interrupt.EXIT_INTERRUPTED)
+        except click.Abort as aborted:
+            if isinstance(aborted.__context__, KeyboardInterrupt):
+                click.echo(err=True)  # the cursor stands behind the prompt
+                ctx.exit(interrupt.EXIT_INTERRUPTED)
+            raise
+        else:
+            return result
+        finally:
+            interrupt.begin()
+
+
 def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
         click.echo(f"kcl-daemon {__version__}")
@@ -130,6 +171,10 @@ main: Final = Root(
         "check": LaterCommand(
             "kcl_daemon.cli.check:check",
             "Say what a properties file means, and what is wrong with it.",
+        ),
+        "completion": LaterCommand(
+            "kcl_daemon.cli.completion:completion",
+            "Print the script that lets a shell complete commands and options.",
         ),
         "helper": LaterCommand(
             "kcl_daemon.cli.helper:helper",
@@ -174,7 +219,7 @@ main: Final = Root(
     },
     params=[
         click.Option(
-            ["--version"],
+            ["-V", "--version"],
             is_flag=True,
             expose_value=False,
             is_eager=True,
@@ -183,3 +228,5 @@ main: Final = Root(
         )
     ],
 )
+
+add_examples(main, "")

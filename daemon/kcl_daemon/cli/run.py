@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Final, NoReturn
 
 import anyio
@@ -28,10 +27,11 @@ from kcl_daemon.cli.failures import EXIT_CONFIGURATION, report_failure
 from kcl_daemon.cli.run_log import LogRequest, OpenLog, open_log
 from kcl_daemon.cli.streams import stream_text
 from kcl_daemon.cli.supervise import EXIT_SIGNAL, Runnable, supervise
-from kcl_daemon.cli.told import Told
+from kcl_daemon.cli.told import Told, Waiting
 from kcl_daemon.config.load import Loaded, load
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ChildStartFailed, ConfigurationError
+from kcl_daemon.interrupt import leave_at_once
 from kcl_daemon.observe.redact import shown
 from kcl_daemon.observe.service import ServiceManager
 from kcl_daemon.observe.snapshot import SnapshotSource
@@ -65,7 +65,7 @@ def run_daemon(request: Request) -> NoReturn:
     signals = _signals_to_heed()
     for number in signals:
         # Until the loop listens. As process 1 of a container there is no default action: SIGTERM would be lost.
-        signal.signal(number, _leave_before_start)
+        signal.signal(number, leave_at_once)
     try:
         loaded = load(
             request.file, randomness=SystemRandomness(), hostname=socket.gethostname(), environment=os.environ
@@ -126,7 +126,10 @@ async def _serve(
             assembled = assemble(mine, telemetry.adapters, engine.figures)
             telemetry.snapshot = assembled.snapshots.now
             worker = assembled.worker
-            told = Told(worker, started=worker.started, manager=manager, clock=adapters.clock)
+            waiting = Waiting(assembled.snapshots, mine.child.shutdown_grace_ms / 1000, log)
+            told = Told(
+                worker, started=worker.started, manager=manager, clock=adapters.clock, waiting=waiting
+            )
             async with _status_page(mine, assembled.snapshots, telemetry, log):
                 yield telemetry.beside(engine.beside(told))
 
@@ -150,10 +153,6 @@ def _signals_to_heed() -> tuple[signal.Signals, ...]:
     """All that ask for a stop, but SIGHUP where it was ignored from outside (`nohup`)."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return tuple(number for number in _STOPPING if not (ignored and number is signal.SIGHUP))
-
-
-def _leave_before_start(number: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(EXIT_SIGNAL + number)
 
 
 def _tell(loaded: Loaded, request: Request, opened: OpenLog) -> None:

@@ -1,16 +1,18 @@
-"""Figures in words, as every view for people shows them: times, sizes, rates, checkpoints.
+"""Figures in words, as every view for people shows them: times, sizes, rates, checkpoints, shards.
 
 Pure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 NONE: Final = "-"
 """What stands where there is nothing to tell."""
 _TIMES: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _SIZES: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_SHARD_PREFIX: Final = "shardId-"
 _START, _END = 6, 12  # of a checkpoint's 56 digits: the end is what differs within a shard
 
 
@@ -48,3 +50,24 @@ def short_number(checkpoint: str) -> str:
     if len(checkpoint) <= _START + _END + 3:
         return checkpoint
     return f"{checkpoint[:_START]}...{checkpoint[-_END:]}"
+
+
+def short_shard(shard_id: str) -> str:
+    """A shard id as people say it: `3` for `shardId-000000000003`; one of another form as it is."""
+    number = shard_id.removeprefix(_SHARD_PREFIX)
+    has_number = number != shard_id and number.isascii() and number.isdigit()
+    return number.lstrip("0") or "0" if has_number else shard_id
+
+
+def short_shards(shard_ids: Sequence[str], *, most: int = 5) -> str:
+    """Some shards in a sentence: `shard 3`, `shards 3 and 4`, `shards 0, 1, 2, 3, 4 and 7 more`."""
+    names = [short_shard(each) for each in shard_ids]
+    if len(names) == 1:
+        return f"shard {names[0]}"
+    last = names.pop() if len(names) <= most else f"{len(names) - most} more"
+    return f"shards {', '.join(names[:most])} and {last}"
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """A count with its noun: `1 child`, `2 children`; without `several` the noun takes an s."""
+    return f"{count} {one if count == 1 else several or f'{one}s'}"

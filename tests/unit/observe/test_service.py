@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 
-from kcl_daemon.cli.told import Told
+from kcl_daemon.cli.told import Told, Waiting
 from kcl_daemon.observe.service import START_EXTENDED_S, ServiceManager
+from kcl_daemon.observe.snapshot import Snapshot
 from tests.simulator.loop import run_virtual
+from tests.unit.admin.stage import READING, READY, STALLED, Standing
 from tests.unit.fakes import LoopClock, MemoryLog
 
 EXTENDS = f"EXTEND_TIMEOUT_USEC={START_EXTENDED_S * 1e6:.0f}"
@@ -132,12 +135,57 @@ class Work:
         self._asked.set()
 
 
+def waiting_for(log: MemoryLog, snapshot: Snapshot = READY) -> Waiting:
+    return Waiting(Standing(snapshot), grace_s=20, log=log)
+
+
+def stop_in(seconds: float, snapshot: Snapshot) -> MemoryLog:
+    """The log of a worker whose stop takes so long."""
+    told, _ = told_of({})
+    log = MemoryLog()
+
+    class Slow(Work):
+        async def run(self) -> None:
+            await super().run()
+            await anyio.sleep(seconds)
+
+    async def a_life() -> None:
+        work = Slow(starts_after_s=0)
+        waiting = waiting_for(log, snapshot)
+        runnable = Told(work, started=work.started, manager=told, clock=LoopClock(), waiting=waiting)
+        async with anyio.create_task_group() as group:
+            group.start_soon(runnable.run)
+            await anyio.sleep(1)
+            runnable.request_stop()
+
+    run_virtual(a_life)
+    return log
+
+
+def test_a_stop_that_waits_says_for_whom() -> None:
+    two = replace(READING, shard_id="shardId-000000000007")
+    for shards, reason in (
+        ((READING, STALLED), "up to 20 s for 1 child (shard 1)"),
+        ((READING, two), "up to 20 s for 2 children (shards 1 and 7)"),
+    ):
+        ((level, event, fields),) = stop_in(5, replace(READY, shards=shards)).lines
+        assert (level, event, fields["reason"]) == ("info", "stop_waits", reason)
+        assert fields["advice"] == "Ctrl-C again ends it now"
+
+
+def test_a_quick_stop_and_one_without_children_say_nothing() -> None:
+    assert stop_in(0.5, READY).lines == []
+    assert stop_in(5, replace(READY, shards=(STALLED,))).lines == []
+
+
 def test_a_long_start_asks_for_time_and_the_stop_is_told(manager: Manager) -> None:
     told, _ = told_of({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "30000000"})
 
     async def a_life() -> None:
         work = Work(starts_after_s=50)
-        runnable = Told(work, started=work.started, manager=told, clock=LoopClock())
+        runnable = Told(
+            work, started=work.started, manager=told, clock=LoopClock(), waiting=waiting_for(MemoryLog())
+        )
         async with anyio.create_task_group() as group:
             group.start_soon(runnable.run)
             await anyio.sleep(65)
@@ -153,7 +201,8 @@ def test_a_worker_that_fails_fails(tmp_path: Path) -> None:
 
     async def a_life() -> None:
         work = Work(starts_after_s=1, fails=ValueError("no table"))
-        await Told(work, started=work.started, manager=told, clock=LoopClock()).run()
+        waiting = waiting_for(MemoryLog())
+        await Told(work, started=work.started, manager=told, clock=LoopClock(), waiting=waiting).run()
 
     with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="no table")):
         run_virtual(a_life)
