@@ -111,24 +111,37 @@ def owner_text(entry: Entry) -> str:
 
 
 def children_section(snapshot: Snapshot) -> Iterator[str]:
-    """A row for each child process of this worker."""
+    """A row for each child process of this worker, and for each shard whose last one failed."""
     yield '<section id="children" aria-labelledby="children-heading"><h2 id="children-heading">Children</h2>'
-    running = [(shard, shard.child) for shard in snapshot.shards if shard.child is not None]
-    if running:
-        running.sort(key=lambda pair: pair[0].key)
-        rows = (_child_row(shard, child) for shard, child in running)
+    shown = [shard for shard in snapshot.shards if shard.child is not None or shard.failures]
+    if shown:
+        shown.sort(key=lambda shard: shard.key)
+        rows = map(_child_row, shown)
         yield from table("children", "Child processes of this worker, one for each shard", _CHILDREN, rows)
     else:
         yield "<p>No child runs.</p>"
     yield "</section>"
 
 
-def _child_row(shard: ShardView, child: ChildView) -> str:
+def _child_row(shard: ShardView) -> str:
+    child = shard.child
+    runs = "<td class=num></td><td class=num></td><td class=num></td>"
+    if child is not None:
+        runs = (
+            f"<td class=num>{child.pid}</td><td class=num>{memory_text(child)}</td>"
+            f"<td class=num>{duration(child.running_s)}</td>"
+        )
     return (
-        f'<tr data-key="{text(shard.key)}"><th scope="row">{text(shard.key)}</th><td class=num>{child.pid}</td>'
-        f"<td class=num>{memory_text(child)}</td><td class=num>{duration(child.running_s)}</td>"
-        f"<td class=num>{child.restarts}</td><td>{_stderr(child)}</td></tr>"
+        f'<tr data-key="{text(shard.key)}"><th scope="row">{text(shard.key)}</th>{runs}'
+        f"<td class=num>{shard.restarts}</td><td>{_stderr(stderr_of(shard))}</td></tr>"
     )
+
+
+def stderr_of(shard: ShardView) -> tuple[str, ...]:
+    """The last lines of its child; of the one that died, until another one gets further."""
+    if shard.failures:
+        return shard.stderr_tail
+    return () if shard.child is None else shard.child.stderr
 
 
 def memory_text(child: ChildView) -> str:
@@ -136,9 +149,9 @@ def memory_text(child: ChildView) -> str:
     return NONE if child.rss_bytes is None else size(child.rss_bytes)
 
 
-def _stderr(child: ChildView) -> str:
-    if not child.stderr:
+def _stderr(said: tuple[str, ...]) -> str:
+    if not said:
         return "none"
-    lines = "\n".join(map(text, child.stderr))
-    many = "1 line" if len(child.stderr) == 1 else f"{len(child.stderr)} lines"
+    lines = "\n".join(map(text, said))
+    many = "1 line" if len(said) == 1 else f"{len(said)} lines"
     return f'<details><summary>{many}</summary><pre tabindex="0">{lines}</pre></details>'

@@ -17,11 +17,12 @@ _NAMED_MOST = 5
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many leases are where; all but `held` and `stalled` are of the whole application, as far as it is known."""
+    """How many leases are where; all but `held`, `stalled` and `failing` are of the whole application, as far as it is known."""
 
     leases: int
     held: int
     stalled: int
+    failing: int
     nobody: int
     handing_over: int
     finished: int
@@ -34,6 +35,7 @@ def counts(known: Sequence[Entry]) -> Counts:
         leases=len(known),
         held=sum(entry.held is not None for entry in known),
         stalled=states.count(State.STALLED),
+        failing=states.count(State.FAILING),
         nobody=states.count(State.NOBODY),
         handing_over=states.count(State.HANDING_OVER),
         finished=states.count(State.FINISHED),
@@ -50,11 +52,23 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
         yield "it is stopping"
     elif not snapshot.started:
         yield "it has not started yet: tables or streams are not there"
-    stalled = [shard for shard in snapshot.shards if shard.stalled]
+    failing = [shard for shard in snapshot.shards if shard.is_failing]
+    for shard in failing[:_NAMED_MOST]:
+        yield f"{shard.key} is failing: {failure_of(shard)}"
+    if len(failing) > _NAMED_MOST:
+        yield f"{len(failing) - _NAMED_MOST} more shards are failing"
+    stalled = [shard for shard in snapshot.shards if shard.stalled and not shard.is_failing]
     for shard in stalled[:_NAMED_MOST]:
         yield f"{shard.key} makes no progress: {waits_for(shard)}"
     if len(stalled) > _NAMED_MOST:
         yield f"{len(stalled) - _NAMED_MOST} more shards make no progress"
+
+
+def failure_of(shard: ShardView) -> str:
+    """How its children fail: `8 in a row, next try in 12 s: child ended with exit code 70 (ValueError: not an order)`."""
+    next_try = "" if shard.next_try_s is None else f", next try in {about(shard.next_try_s)}"
+    said = f" ({shard.stderr_tail[-1]})" if shard.stderr_tail else ""
+    return f"{shard.failures} in a row{next_try}: {shard.last_error}{said}"
 
 
 def waits_for(shard: ShardView) -> str:
@@ -69,6 +83,7 @@ def in_words(snapshot: Snapshot, counted: Counts) -> str:
     """The state of the worker in one sentence without figures that change all the while: for those who listen to it."""
     state = "stopping" if snapshot.stopping else "running" if snapshot.started else "starting"
     shards = "1 shard" if counted.held == 1 else f"{counted.held} shards"
+    failing = f", {counted.failing} failing" if counted.failing else ""
     stalled = f", {counted.stalled} stalled" if counted.stalled else ""
     leader = "leads the fleet" if snapshot.leads else "follows"
-    return f"This worker is {state}, {leader} and holds {shards}{stalled}."
+    return f"This worker is {state}, {leader} and holds {shards}{failing}{stalled}."

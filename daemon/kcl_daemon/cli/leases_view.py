@@ -135,7 +135,7 @@ def _owner_cell(lease: Lease, seen: Seen) -> str:
     owner = lease.actual_owner or _NONE
     if lease.lease_key in seen.fleet.abandoned:
         owner += " (silent)"
-    return owner if lease.degraded_by is None else f"{owner} (degraded by {lease.degraded_by})"
+    return owner if lease.degraded_by is None else f"{owner} (failing on {lease.degraded_by})"
 
 
 def _handoff_cell(lease: Lease, seen: Seen) -> str:

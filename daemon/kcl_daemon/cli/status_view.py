@@ -12,12 +12,12 @@ from typing import Final
 from kcl_daemon.admin.document import Status
 from kcl_daemon.admin.lineage import Entry, Placed, State, entries, lineage
 from kcl_daemon.admin.sections import cpu_text, leader_text, part_text, reported_text
-from kcl_daemon.admin.shards import behind_text, memory_text, owner_text
+from kcl_daemon.admin.shards import behind_text, memory_text, owner_text, stderr_of
 from kcl_daemon.admin.spark import QUERY_HEADINGS, SHARD_HEADINGS, by_lag, query_cells, shard_cells
 from kcl_daemon.admin.summary import Counts, counts, in_words, not_ready, waits_for
 from kcl_daemon.cli.leases_view import aligned
 from kcl_daemon.observe.redact import on_one_line
-from kcl_daemon.observe.snapshot import MoveView, Snapshot
+from kcl_daemon.observe.snapshot import MoveView, ShardView, Snapshot
 from kcl_daemon.observe.spark_view import SparkView
 from kcl_daemon.observe.words import about, duration, rate, short_number
 
@@ -207,16 +207,9 @@ def _moves(moves: Sequence[MoveView]) -> Block:
 
 def _children(snapshot: Snapshot) -> Block:
     rows = (
-        (
-            shard.key,
-            str(shard.child.pid),
-            memory_text(shard.child),
-            duration(shard.child.running_s),
-            str(shard.child.restarts),
-            shard.child.stderr[-1] if shard.child.stderr else "",
-        )
+        _child_cells(shard)
         for shard in sorted(snapshot.shards, key=lambda each: each.key)
-        if shard.child is not None
+        if shard.child is not None or shard.failures
     )
     return Block(
         title="Children",
@@ -225,6 +218,15 @@ def _children(snapshot: Snapshot) -> Block:
         numbers=frozenset({1, 2, 3, 4}),
         empty="no child runs",
     )
+
+
+def _child_cells(shard: ShardView) -> tuple[str, ...]:
+    child = shard.child
+    runs = ("", "", "")
+    if child is not None:
+        runs = (str(child.pid), memory_text(child), duration(child.running_s))
+    said = stderr_of(shard)
+    return (shard.key, *runs, str(shard.restarts), said[-1] if said else "")
 
 
 def _engine(spark: SparkView | None) -> tuple[Block, ...]:

@@ -43,6 +43,9 @@ class Aftermath:
 
     async def rest(self) -> None:
         """Wait before the first child, where this worker has released the lease for its failures a moment ago."""
+        before = self._parts.degraded.failures(self._held.lease)
+        if before is not None:
+            self._held.progress.goes_on(before)
         rest_s = self._parts.degraded.rest_s(self._held.lease)
         if rest_s:
             self._log.info("shard_rests", for_s=round(rest_s, 1))
@@ -58,6 +61,7 @@ class Aftermath:
         if not found.closer:
             self._failures += 1
         self._tell(failed)
+        self._tell_of_all(failed)
         if self._settings.policy is ChildFailurePolicy.EXIT:
             self._parts.on_fatal(failed.error)
             return False
@@ -76,9 +80,21 @@ class Aftermath:
             restart_from=str(self._held.lease.checkpoint),
         )
 
+    def _tell_of_all(self, failed: Failed) -> None:
+        count = self._parts.beginnings.failed(self._held.key)
+        if count:
+            self._log.error(
+                "every_child_fails_at_start",
+                failures=count,
+                error=str(failed.error),
+                stderr=failed.stderr[-1] if failed.stderr else None,
+                advice="no child of this worker has answered `initialize` yet: see what it writes to stderr, and try the "
+                "program with `kcl-daemon run-child`. Other shards will not be better off",
+            )
+
     def _release(self) -> None:
         self.degraded = True
-        self._parts.degraded.released(self._held.lease)
+        self._parts.degraded.released(self._held.lease, self._held.progress.past_failures)
         self._log.error(
             "shard_degraded",
             failures=self._failures,

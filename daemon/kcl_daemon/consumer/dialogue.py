@@ -279,4 +279,11 @@ class Dialogue:
         """Say it loudly once for each child: a message lost in the noise makes a child wait for ever."""
         self._strays += 1
         tell = self._log.warning if self._strays == 1 else self._log.debug
-        tell("child_stray_output", reason=reason, text=text[:200], count=self._strays)
+        awaiting = self._conversation.awaiting
+        tell(
+            "child_stray_output",
+            reason=reason,
+            text=text[:200],
+            count=self._strays,
+            awaits=None if awaiting is None else f"status for {awaiting}",
+        )

@@ -17,7 +17,7 @@ from kcl_daemon.consumer.scrutiny import Scrutiny
 from kcl_daemon.consumer.shard_end import create_child_leases
 from kcl_daemon.consumer.tally import Tally
 from kcl_daemon.coordination.keeper import HeldLease
-from kcl_daemon.errors import ChildError, ChildStartFailed, ChildTimedOut, LeaseLost
+from kcl_daemon.errors import ChildBrokeProtocol, ChildError, ChildStartFailed, ChildTimedOut, LeaseLost
 from kcl_daemon.ports import Child, Log, StreamRef
 from kcl_daemon.progress.cause import Cause
 from kcl_daemon.retrieval.batch import Batch, EndOfShard
@@ -101,6 +101,7 @@ class Incarnation:
         except ChildStartFailed as failed:
             return Failed(failed, progressed=False)
         self._log = self._log.bind(pid=child.pid)
+        self._parts.beginnings.started(self._held.key)
         self._log.info("child_started", checkpoint=str(self._held.lease.checkpoint))
         try:
             outcome = await self._run(child)
@@ -159,6 +160,11 @@ class Incarnation:
                 advice="it did not finish in shutdownGraceMillis, or gracefulLeaseHandoffTimeoutMillis at a hand-off; "
                 "it is ended now",
             )
+        elif isinstance(outcome, Failed) and isinstance(
+            outcome.error, (ChildBrokeProtocol, NoFinalCheckpoint)
+        ):
+            # Now, and not when it has ended at last: what it does about the end of its stdin is another matter.
+            self._log.warning("child_broke_protocol", error=str(outcome.error))
         stuck = conversation.cancelled_caught or (
             isinstance(outcome, Failed) and isinstance(outcome.error, ChildTimedOut)
         )
@@ -204,6 +210,7 @@ class Incarnation:
                     stream_arn=None if told is None else told.arn,
                 )
             )
+            self._parts.beginnings.begun()
             end = await self._deliver(dialogue, reader)
             outcome = None if end is None else await self._end_shard(dialogue, end)
             if outcome is not None:

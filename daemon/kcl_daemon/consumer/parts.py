@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.consumer.degraded import Degraded
+from kcl_daemon.consumer.degraded import Beginnings, Degraded
 from kcl_daemon.coordination.keeper import LeaseKeeper
 from kcl_daemon.coordination.nudge import Signal
 from kcl_daemon.coordination.streams import Streams
@@ -30,6 +30,7 @@ class ConsumerParts:
         on_leases_created: told when leases were created that somebody should be given.
         on_lease_written: given a lease that this worker has just written as its own, and when that write began.
         degraded: shards that are to rest on this worker.
+        beginnings: tells whether any child has ever come past its start.
         dead_letters: where records that no child can process go; None where the settings name no place.
         on_fatal: told of a child's failure that the daemon is to end for.
     """
@@ -52,3 +53,4 @@ class ConsumerParts:
     dead_letters: DeadLetters | None
     on_fatal: Callable[[ChildError], None]
     meters: Meters = NO_METERS
+    beginnings: Beginnings = field(default_factory=Beginnings)

@@ -173,8 +173,8 @@ class Snapshots:
             ),
             lag_s=lag_s(progress, watchdog.limits, now_s),
             restarts=max(0, progress.children - 1),
-            last_error=_shown(progress.failure),
-            stderr_tail=self._tails.shown(watched.key, progress.stderr_tail),
+            last_error=_shown(progress.failure) if progress.failures else "",
+            stderr_tail=self._tails.shown(watched.key, progress.stderr_tail if progress.failures else ()),
             next_try_s=None if progress.next_try_s is None else max(0.0, progress.next_try_s - now_s),
         )
 

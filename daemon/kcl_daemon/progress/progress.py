@@ -7,7 +7,8 @@ judging is for `rules`, telling for `watchdog`. Knows no port but a function tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from kcl_daemon.errors import ChildTimedOut
 from kcl_daemon.progress.cause import Cause
@@ -38,6 +39,33 @@ class SeenReader(Protocol):
         ...
 
 
+# A child that has lived for so long at the tip has not died of what others died of.
+_WELL_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """The failures of a lease's children, for whoever works on it next.
+
+    Args:
+        count: in a row, without progress.
+        since_s: monotonic seconds of the first of them.
+        last: how the last one failed.
+        stderr_tail: the last lines of that child.
+        moved_s: monotonic seconds of the last progress.
+        children: that were started.
+        oldest_s: when the oldest record that is not done came to the stream; None: not known.
+    """
+
+    count: int
+    since_s: float
+    last: str
+    stderr_tail: tuple[str, ...]
+    moved_s: float
+    children: int
+    oldest_s: float | None
+
+
 def _nobody_to_end() -> None:
     """The default of what ends the conversation with the child."""
 
@@ -60,7 +88,6 @@ class Progress:
         heard: what the readers write into.
         records: handed over and done.
         data_bytes: of those.
-        failures: children that failed since the last progress.
         failing_s: when the first of these failed.
         failure: how the last of these failed; empty: none did.
         stderr_tail: the last lines of its stderr, the newest at the end.
@@ -76,6 +103,7 @@ class Progress:
 
     __slots__ = (
         "_end_conversation",
+        "_failures",
         "_furthest",
         "_left_at_s",
         "_left_s",
@@ -95,7 +123,6 @@ class Progress:
         "doing",
         "failing_s",
         "failure",
-        "failures",
         "heard",
         "hungry_s",
         "in_hand_s",
@@ -124,7 +151,7 @@ class Progress:
         self.heard = Heard()
         self.records = 0
         self.data_bytes = 0
-        self.failures = 0
+        self._failures = 0
         self.failure = ""
         self.next_try_s: float | None = None
         self.stderr_tail: tuple[str, ...] = ()
@@ -147,9 +174,21 @@ class Progress:
     def _empty_counts(self) -> bool:
         """Whether nothing new is progress.
 
-        Where a child fails at the same records again and again, empty answers on the way to them are none.
+        Where one child fails after the other, empty answers on the way to that are none.
         """
-        return not self.failures or self.heard.at_tip
+        return not self._failures or self._is_well
+
+    @property
+    def failures(self) -> int:
+        """Children that failed since the last progress."""
+        return 0 if self._failures and self._is_well else self._failures
+
+    @property
+    def _is_well(self) -> bool:
+        """Whether the child has lived for a while where there is nothing to do: what failed before it is history."""
+        if self.child is None or self.cause is not Cause.KINESIS or not self.heard.at_tip:
+            return False
+        return self.heard.empty_s - self.child_since_s >= _WELL_S
 
     def waits(self, cause: Cause, detail: str = "") -> None:
         """From now on it waits for this; said again with other words, it still waits since the first time."""
@@ -204,6 +243,8 @@ class Progress:
             arrived_s: when the oldest record that came with it came to the stream; None: there is none.
         """
         self.in_hand_s = arrived_s
+        if self._failures and self._is_well:
+            self._forget_failures()
         self._moved_s = self.progressed_s
         self.at_work_s = self.since_s = self._monotonic()
         self.cause, self.detail, self.doing = Cause.CHILD, doing, doing
@@ -238,9 +279,13 @@ class Progress:
 
     def _progressed(self, now_s: float) -> None:
         self._moved_s = now_s
-        self.failures, self.failure, self.stderr_tail = 0, "", ()
+        if self._failures:
+            self._forget_failures()
         if self.at_work_s is not None:
             self.at_work_s = now_s
+
+    def _forget_failures(self) -> None:
+        self._failures, self.failure, self.stderr_tail = 0, "", ()
 
     def checkpoint_begins(self) -> None:
         """The child waits until its checkpoint is written."""
@@ -274,6 +319,8 @@ class Progress:
 
     def child_ended(self) -> None:
         """There is no child any more."""
+        if self._failures and self._is_well:
+            self._forget_failures()
         self.child, self._end_conversation = None, _nobody_to_end
         self.at_work_s, self.refused = None, None
 
@@ -285,10 +332,30 @@ class Progress:
             stderr_tail: its last lines, the newest at the end.
         """
         self.waits(Cause.RESTART, error)
-        if not self.failures:
+        if not self._failures:
             self.failing_s = self.since_s
-        self.failures += 1
+        self._failures += 1
         self.failure, self.stderr_tail = error, stderr_tail
+
+    @property
+    def past_failures(self) -> Failures:
+        """What there is to know of them when the lease is given up for them."""
+        return Failures(
+            self.failures,
+            self.failing_s,
+            self.failure,
+            self.stderr_tail,
+            self._moved_s,
+            self.children,
+            self.oldest_s,
+        )
+
+    def goes_on(self, past: Failures) -> None:
+        """The lease was given up for its failures, and has come back as it was: nothing is better yet."""
+        self._failures, self.failing_s, self._moved_s = past.count, past.since_s, past.moved_s
+        self.failure, self.stderr_tail, self.children = past.last, past.stderr_tail, past.children
+        self._left_s, self._left_at_s = past.oldest_s, self._monotonic()
+        self.waits(Cause.RESTART, past.last)
 
     def pauses(self, seconds: float) -> None:
         """So long until the next child is started."""

@@ -42,6 +42,7 @@ READING = ShardView(
     bytes_per_s=20_480.0,
     child=CHILD,
     lag_s=90.0,
+    restarts=2,
 )
 STALLED = replace(
     READING,

@@ -134,6 +134,32 @@ def test_a_worker_is_ready_when_it_works_and_no_shard_is_stalled(
     assert not_ready(snapshot) == reasons
 
 
+FAILING = replace(
+    READING,
+    failures=8,
+    child=None,
+    next_try_s=12.3,
+    last_error="child ended with exit code 1 during processRecords",
+    stderr_tail=("Traceback", "ValueError: not an order"),
+)
+
+
+def test_a_worker_with_a_crash_loop_is_not_ready_and_says_what_the_child_said_last() -> None:
+    failing = replace(READY, shards=(replace(FAILING, stalled=True),))
+    assert not_ready(failing) == (
+        (
+            f"{KEY} is failing: 8 in a row, next try in 12 s: child ended with exit code 1 during processRecords "
+            "(ValueError: not an order)"
+        ),
+    )
+    assert in_words(failing, counts(entries(replace(failing, fleet=())))) == (
+        "This worker is running, leads the fleet and holds 1 shard, 1 failing."
+    )
+    assert not_ready(replace(READY, shards=(replace(FAILING, failures=1),))) == (), (
+        "it may be a passing reason"
+    )
+
+
 def test_of_many_stalled_shards_a_few_are_named() -> None:
     shards = tuple(replace(READING, key=f"shard-{number}", stalled=True) for number in range(9))
     reasons = not_ready(replace(READY, shards=shards))

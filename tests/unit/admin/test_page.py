@@ -163,6 +163,16 @@ def test_it_shows_the_fleet_the_shards_the_moves_and_the_children() -> None:
     ]
 
 
+def test_a_shard_between_two_children_keeps_its_row_with_what_the_dead_one_said_last() -> None:
+    failing = replace(READING, failures=8, restarts=7, child=None, stderr_tail=("ValueError: not an order",))
+    running = replace(failing, key="shardId-000000000009", child=CHILD)
+    tree = parsed(rendered(replace(SNAPSHOT, shards=(failing, running))))
+    assert table_of(tree, "children") == [
+        ["shardId-000000000001", "", "", "", "7", "1 lineValueError: not an order"],
+        ["shardId-000000000009", "4242", "48 MiB", "62 min", "7", "1 lineValueError: not an order"],
+    ]
+
+
 def test_it_shows_the_spark_engine_where_there_is_one() -> None:
     tree = parsed(rendered(SPARKING))
     assert table_of(tree, "spark") == [

@@ -18,7 +18,8 @@ from kcl_daemon.observe.snapshot import ShardState, ShardView
 from kcl_daemon.observe.snapshots import Snapshots
 from kcl_daemon.ports_metrics import NO_METERS, Meters, Statistic
 from kcl_local.kinesis.model import KinesisModel
-from kcl_protocol.messages import DaemonMessage, ProcessRecords
+from kcl_protocol import encode
+from kcl_protocol.messages import DaemonMessage, ProcessRecords, Status
 from tests.simulator.loop import run_virtual
 from tests.unit.consumer.poison_stage import STREAM, Reader, Stage, Ways, perform, until
 from tests.unit.fakes import LoopClock, MemoryLog
@@ -238,3 +239,158 @@ def test_cloudwatch_is_told_the_lag_in_each_renewal_period_also_while_the_child_
         assert each.count >= 4
         assert each.least == pytest.approx(102_000, abs=5_000)
         assert each.most == pytest.approx(119_000, abs=3_000)
+
+
+def test_a_crash_loop_stays_failing_and_stalled_though_its_lease_is_given_up_and_comes_back() -> None:
+    stage = Seen(failures=FailureSettings(failures_most=4, degraded_ms=60_000))
+    seen: list[ShardView] = []
+
+    async def scene() -> None:
+        stage.put(["poison"])
+        for _ in range(1200):
+            await anyio.sleep(0.5)
+            seen.extend(stage.snapshots.now().shards)
+        stage.ways.dies_at = lambda text: False
+
+    perform(stage, scene)
+    assert len(stage.told("shard_degraded")) > 3
+    # 180 s and the longest pause since the first failure, and two looks of the watchdog; a look at each turn of the lease.
+    late = seen[2 * 260 :]
+    assert {shard.state for shard in late} == {ShardState.FAILING}
+    assert sum(shard.stalled for shard in late) > 0.95 * len(late)
+    assert max(shard.failures for shard in late) > 8
+    assert late[-1].lag_s == pytest.approx(600, abs=5)
+
+
+def test_a_child_that_dies_once_while_there_is_nothing_to_do_is_forgotten_after_a_minute() -> None:
+    stage = Seen()
+    puppets: list[Reader] = []
+
+    class Listed(Reader):
+        def __init__(self, ways: Ways, seen: list[str]) -> None:
+            super().__init__(ways, seen)
+            puppets.append(self)
+
+    stage.children.kind = Listed
+    failures: list[int] = []
+
+    async def scene() -> None:
+        for _ in range(3):
+            await anyio.sleep(10.0)
+            puppets[-1].end(1)
+            await anyio.sleep(10.0)
+            failures.append(stage.shard.failures)
+            await anyio.sleep(400.0)
+            failures.append(stage.shard.failures)
+        assert (stage.shard.state, stage.shard.stderr_tail) == (ShardState.CAUGHT_UP, ())
+
+    perform(stage, scene)
+    assert failures == [1, 0] * 3
+    assert stage.told("shard_stalled") == []
+
+
+def test_a_child_that_dies_again_and_again_while_there_is_nothing_to_do_is_failing() -> None:
+    stage = Seen()
+
+    class Short(Reader):
+        async def receive(self) -> bytes:
+            data = b""
+            with anyio.move_on_after(10.0):
+                data = await super().receive()
+            if not data:
+                self.end(1)
+            return data
+
+    stage.children.kind = Short
+    states: list[ShardState | None] = []
+
+    async def scene() -> None:
+        await anyio.sleep(60.0)
+        for _ in range(400):
+            await anyio.sleep(1.0)
+            states.append(stage.shard.state)
+
+    perform(stage, scene)
+    assert set(states) == {ShardState.FAILING}
+    assert len(stage.told("shard_stalled")) == 1
+
+
+class StartFails(Reader):
+    """One that dies before it has answered anything."""
+
+    def _answer_to(self, message: DaemonMessage) -> bytes | None:
+        self.end(2)
+        return None
+
+
+def test_where_every_child_fails_at_its_start_one_error_says_so() -> None:
+    stage = Seen()
+    stage.children.kind = StartFails
+
+    async def scene() -> None:
+        await anyio.sleep(300.0)
+
+    perform(stage, scene)
+    assert len(stage.children.seen) > 5
+    (told,) = stage.told("every_child_fails_at_start")
+    assert (told["failures"], told["stderr"]) == (2, "last words")
+    assert [level for level, event, _ in stage.log.lines if event == "every_child_fails_at_start"] == [
+        "error"
+    ]
+
+
+def test_where_a_child_of_another_shard_got_past_its_start_it_is_a_matter_of_one_shard() -> None:
+    stage = Seen()
+
+    async def scene() -> None:
+        await until(lambda: stage.shard.state is ShardState.CAUGHT_UP)
+        stage.call(
+            "SplitShard",
+            StreamName=STREAM,
+            ShardToSplit="shardId-000000000000",
+            NewStartingHashKey=str(2**127),
+        )
+        stage.children.kind = StartFails
+        await anyio.sleep(300.0)
+
+    perform(stage, scene)
+    assert len(stage.told("child_failed")) > 5
+    assert stage.told("every_child_fails_at_start") == []
+
+
+def test_a_child_that_breaks_the_protocol_is_told_of_when_it_does_and_not_when_it_has_ended() -> None:
+    stage = Seen()
+
+    class Stubborn(Reader):
+        def __init__(self, ways: Ways, seen: list[str]) -> None:
+            super().__init__(ways, seen)
+            self.deaf_to.add("EOF")
+
+        def _answer_to(self, message: DaemonMessage) -> bytes | None:
+            return encode(Status("shardEnded"))
+
+    stage.children.kind = Stubborn
+
+    async def scene() -> None:
+        await until(lambda: bool(stage.told("child_failed")))
+
+    perform(stage, scene)
+    events = [event for _, event, _ in stage.log.lines if event.startswith("child_")]
+    assert events[:4] == ["child_started", "child_broke_protocol", "child_ignores_eof", "child_failed"]
+    assert "shardEnded" in stage.told("child_broke_protocol")[0]["error"]
+
+
+def test_a_stray_line_says_which_answer_is_still_awaited() -> None:
+    stage = Seen()
+
+    class Chatty(Reader):
+        def _answer_to(self, message: DaemonMessage) -> bytes | None:
+            return b"hello\n"
+
+    stage.children.kind = Chatty
+
+    async def scene() -> None:
+        await until(lambda: bool(stage.told("child_stray_output")))
+
+    perform(stage, scene)
+    assert stage.told("child_stray_output")[0]["awaits"] == "status for initialize"
