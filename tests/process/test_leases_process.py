@@ -13,6 +13,7 @@ import pytest
 
 from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, application, wait_until
 from tests.process.local import Local
+from tests.unit.retrieval.aggregates import aggregate
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -154,3 +155,40 @@ def test_leases_are_released_deleted_and_drawn(local: Local, tmp_path: Path) -> 
         missing = leases(app, "delete", "worker.properties", "--shard", one, "--yes")
         assert missing.returncode == 1
         assert f"there is no lease {one}" in missing.stderr
+
+
+def test_records_are_skipped_and_times_are_found_inside_an_aggregate(local: Local, tmp_path: Path) -> None:
+    with application(local, tmp_path, "leases-skip", shards=1) as app:
+        app.put(2)
+        with app.daemon(CAREFUL, QUICK) as daemon:
+            app.wait_done()
+            daemon.stop()
+        (shard,) = (str(shard["ShardId"]) for shard in app.shards())
+        users = aggregate(("key", f"user {number}".encode(), None) for number in range(10))
+        put = app.kinesis.put_record(StreamName=app.name, Data=users, PartitionKey="key")
+        number = put["SequenceNumber"]
+
+        def checkpoint() -> tuple[str, int]:
+            (lease,) = document(app, "list", "worker.properties")["leases"]
+            return lease["checkpoint"], lease["sub_sequence_number"]
+
+        words = ("skip", "worker.properties", "--shard", shard)
+        dry = leases(app, *words, "--dry-run")
+        assert (dry.returncode, dry.stderr) == (0, "")
+        assert f"-> {number} " in dry.stdout
+        assert "6 bytes: user 0" in dry.stdout
+        assert leases(app, *words).returncode == 1, "nobody said yes"
+        assert checkpoint() == (app.last_written[shard], 0)
+        for more, sub_number in (([], 0), ([], 1), (["--record", f"{number}/5"], 5)):
+            done = leases(app, *words, *more, "--yes")
+            assert (done.returncode, done.stderr) == (0, "")
+            assert checkpoint() == (number, sub_number)
+        assert "3 records before it" in done.stdout
+        wait_until(lambda: _reset_to_now(app) and checkpoint() == (number, 9), "the last of the aggregate")
+        over = leases(app, *words, "--yes")
+        assert over.returncode == 1
+        assert "no record after the checkpoint" in over.stderr
+
+
+def _reset_to_now(app: Application) -> bool:
+    return leases(app, "reset", "worker.properties", "--to", "1s", "--yes").returncode == 0

@@ -22,7 +22,7 @@ from kcl_daemon.cli.acting import EPILOG, run, settings_of, with_file
 from kcl_daemon.cli.leases_json import explain_json, list_json
 from kcl_daemon.cli.leases_look import Observer, lags, open_existing
 from kcl_daemon.cli.leases_seen import Explained, Seen
-from kcl_daemon.cli.leases_steer import delete, release, reset
+from kcl_daemon.cli.leases_steer import delete, release, reset, skip
 from kcl_daemon.cli.leases_tree import tree_lines
 from kcl_daemon.cli.leases_view import explain_lines, list_lines
 from kcl_daemon.cli.streams import is_of, leases_of, stream_option
@@ -65,7 +65,7 @@ def leases() -> None:
     """The group."""
 
 
-for _steering in (reset, release, delete):
+for _steering in (reset, skip, release, delete):
     leases.add_command(_steering)
 
 

@@ -24,6 +24,7 @@ from kcl_daemon.leases.row import (
 )
 from kcl_daemon.ports import Table
 from kcl_daemon.shards.reset import Change, Kind
+from kcl_protocol.sequence import ExtendedSequenceNumber
 
 # An owner writes its lease every few seconds; each try reads the row anew, so one of the first meets a moment between.
 _RACES_MOST: Final = 10
@@ -118,6 +119,27 @@ async def carry_out_all(table: Table, changes: Iterable[Change], tell: Callable[
         else:
             tell(f"{change.lease.lease_key}: {outcome.done.value}")
     return written
+
+
+async def move_past(table: Table, lease: Lease, position: ExtendedSequenceNumber) -> Outcome:
+    """Move a lease's checkpoint ahead, unless it has moved since it was looked at.
+
+    Raises:
+        NotChanged: its checkpoint is another by now, or the row cannot be read or kept changing.
+        AwsError: as for `carry_out`.
+    """
+    change = Change(Kind.RESET, lease, position, "")
+    for _ in range(_RACES_MOST):
+        now = await _now(table, lease.lease_key)
+        if now is None:
+            return Outcome(change, Done.GONE)
+        if now.checkpoint != lease.checkpoint:
+            raise NotChanged(
+                f"the checkpoint of {lease.lease_key} has moved to {now.checkpoint} meanwhile; nothing was skipped, look again"
+            )
+        if await _write(table, replace(change, lease=now)):
+            return Outcome(change, Done.WRITTEN)
+    raise NotChanged(f"the lease {lease.lease_key} kept changing; try again")
 
 
 async def let_go_all(table: Table, keys: Iterable[LeaseKey], tell: Callable[[str], object]) -> int:

@@ -1,13 +1,15 @@
-"""`kcl-daemon leases reset`, `release` and `delete`: a person steps in, also while workers run.
+"""`kcl-daemon leases reset`, `skip`, `release` and `delete`: a person steps in, also while workers run.
 
 Owns the command lines, the questions and what is told; `leases_change` writes, `leases_positions` finds places in shards.
 """
 
 from __future__ import annotations
 
+import base64
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -18,15 +20,32 @@ import click
 from kcl_daemon.aws.build import build_kinesis, build_tables
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.cli.acting import EPILOG, run, settings_of, with_file
-from kcl_daemon.cli.leases_change import NotChanged, all_leases, carry_out_all, chosen_leases, let_go_all
+from kcl_daemon.cli.leases_change import (
+    Done,
+    NotChanged,
+    all_leases,
+    carry_out_all,
+    chosen_leases,
+    let_go_all,
+    move_past,
+)
 from kcl_daemon.cli.leases_look import open_existing
-from kcl_daemon.cli.leases_positions import PositionType, just_before
+from kcl_daemon.cli.leases_positions import (
+    PositionType,
+    RecordType,
+    Skipped,
+    Wanted,
+    just_before,
+    next_records,
+)
 from kcl_daemon.cli.leases_view import shortened
 from kcl_daemon.cli.streams import chosen_stream, leases_of, stream_option
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.observe.logs import build_log
+from kcl_daemon.observe.redact import on_one_line
 from kcl_daemon.ports import Kinesis, StreamRef, Table
+from kcl_daemon.retrieval.payload import Payload
 from kcl_daemon.shards.reset import Change, Kind, reset_shards, reset_stream
 from kcl_daemon.shards.shard import InitialPosition, Shard
 from kcl_daemon.system import SystemClock
@@ -37,6 +56,8 @@ _Result = TypeVar("_Result")
 _COMMAND: Final = "kcl-daemon leases"
 # Each costs some of the five reads a second that a shard allows, and its worker wants those.
 _SEARCHES_AT_ONCE: Final = 8
+# So much of a record is shown before it is skipped.
+_SHOWN_MOST: Final = 160
 
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done, and write nothing.")
@@ -52,7 +73,8 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done
     metavar="TRIM_HORIZON|LATEST|TIME",
     type=PositionType(),
     required=True,
-    help="Where to begin: the oldest record, the tip, or a time: 2026-11-20T12:00:00Z, or epoch seconds.",
+    help="Where to begin: the oldest record, the tip, or a time: 2026-11-20T12:00:00Z, how long ago (90s, 1h30m, 2d), or "
+    "epoch seconds.",
 )
 @click.option("--shard", "shards", metavar="ID", multiple=True, help="Only this shard; may be given again.")
 @stream_option
@@ -80,6 +102,44 @@ def reset(
     if dry_run or not _is_wanted(f"reset {len(changes)} leases of {settings.application_name}?", yes=yes):
         return
     _run(partial(_carry_out, settings, changes))
+
+
+@click.command("skip", short_help="Go past the record that a shard cannot get over.", epilog=EPILOG)
+@with_file
+@click.option("--shard", "shard", metavar="ID", required=True, help="The shard.")
+@click.option(
+    "--record",
+    "record",
+    metavar="NUMBER[/SUB]",
+    type=RecordType(),
+    help="The record to go past, by its sequence number, as the processor's log or the daemon's names it. Records between the "
+    "checkpoint and that one are skipped, too. Without it: the first record after the checkpoint.",
+)
+@stream_option
+@_dry_run
+@_yes
+def skip(
+    *,
+    file: Path | None,
+    properties_file: Path | None,
+    shard: str,
+    record: Wanted | None,
+    stream: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Move the checkpoint of a shard past a record that its processor fails at; workers may run meanwhile.
+
+    The record is shown first. Where the processor checkpoints rarely, the first record after the checkpoint may be one that it has
+    processed already: see in its log at which one it fails, and name that with --record.
+    """
+    settings = settings_of(file, properties_file, command=f"{_COMMAND} skip")
+    lease, skipped = _run(partial(_plan_skip, settings, shard, record, stream))
+    click.echo("\n".join(_skip_lines(lease, skipped)))
+    many = "this record" if skipped.count == 1 else f"these {skipped.count} records"
+    if dry_run or not _is_wanted(f"skip {many}? No child is given them again.", yes=yes):
+        return
+    _run(partial(_skip, settings, lease, skipped))
 
 
 @click.command("release", short_help="Take leases from their owners.", epilog=EPILOG)
@@ -210,6 +270,30 @@ async def _positions(
     return found
 
 
+async def _plan_skip(
+    settings: Settings, shard: str, record: Wanted | None, name: str | None
+) -> tuple[Lease, Skipped]:
+    clock = SystemClock()
+    async with open_clients(settings.endpoints) as clients:
+        opened = await open_existing(build_tables(settings, clients, clock), settings)
+        kinesis = build_kinesis(clients)
+        log = build_log(level="error", form="console", stream=sys.stderr, clock=clock)
+        chosen = await chosen_stream(settings, name, kinesis, clock=clock, log=log)
+        leases = [lease for lease in await all_leases(opened.tables.leases) if chosen.owns(lease)]
+        (lease,) = chosen_leases(leases, [shard])
+        start_s = settings.initial_position.timestamp_s
+        return lease, await next_records(kinesis, chosen.ref, lease, record, start_s=start_s, clock=clock)
+
+
+async def _skip(settings: Settings, lease: Lease, skipped: Skipped) -> None:
+    async with open_clients(settings.endpoints) as clients:
+        opened = await open_existing(build_tables(settings, clients, SystemClock()), settings)
+        outcome = await move_past(opened.tables.leases, lease, skipped.last.position)
+    if outcome.done is not Done.WRITTEN:
+        raise NotChanged(f"{lease.lease_key}: {outcome.done.value}")
+    click.echo("done: reading goes on after that record within seconds")
+
+
 async def _plan_deletion(settings: Settings, names: Sequence[str], stream: str | None) -> tuple[Change, ...]:
     leases = await _all(settings, stream)
     return tuple(
@@ -266,6 +350,22 @@ def _is_wanted(question: str, *, yes: bool) -> bool:
     if not yes:
         click.confirm(question, abort=True)
     return True
+
+
+def _skip_lines(lease: Lease, skipped: Skipped) -> Iterator[str]:
+    """What would be skipped; the whole sequence number, so that it can be found in logs."""
+    record, owner = skipped.last, lease.actual_owner or "nobody"
+    yield f"skip {lease.lease_key} -> {record.position} (at {lease.checkpoint}, owner {owner})"
+    if skipped.count > 1:
+        yield f"  {skipped.count - 1} records before it have no checkpoint either and are skipped with it"
+    (decoded,) = Payload((record,), 0).decoded()
+    data = base64.b64decode(decoded.data)
+    arrival_ms = decoded.approximate_arrival_timestamp
+    if arrival_ms is not None:
+        yield f"  arrived {datetime.fromtimestamp(arrival_ms / 1000, UTC).isoformat(timespec='milliseconds')}"
+    yield f"  partition key {on_one_line(decoded.partition_key[:_SHOWN_MOST])}"
+    more = "" if len(data) <= _SHOWN_MOST else " ..."
+    yield f"  {len(data)} bytes: {on_one_line(data[:_SHOWN_MOST].decode('utf-8', 'backslashreplace'))}{more}"
 
 
 def _change_lines(changes: Iterable[Change]) -> tuple[str, ...]:

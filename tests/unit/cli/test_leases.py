@@ -18,7 +18,7 @@ def invoke(*words: str) -> Result:
 def test_the_group_is_a_command_of_the_program() -> None:
     command = main.get_command(click.Context(main), "leases")
     assert isinstance(command, click.Group)
-    assert sorted(command.commands) == ["delete", "explain", "list", "release", "reset", "tree"]
+    assert sorted(command.commands) == ["delete", "explain", "list", "release", "reset", "skip", "tree"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from kcl_daemon.cli.leases_change import (
     chosen_leases,
     let_go,
     let_go_all,
+    move_past,
 )
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import checkpoint, lease_from_row, new_lease_row, renewal
@@ -119,6 +120,22 @@ def test_a_released_lease_has_no_owner_and_keeps_its_checkpoint() -> None:
         assert not await let_go(table, KEY)
         now = await stored(table)
         assert (now.lease_owner, now.checkpoint, now.lease_counter) == (None, LEASE.checkpoint, 8)
+
+    on_table(scene)
+
+
+def test_a_checkpoint_is_moved_ahead_only_from_where_it_was_seen() -> None:
+    past = ExtendedSequenceNumber("49", 4)
+
+    async def scene(table: Busy) -> None:
+        table.renewals = 2
+        assert (await move_past(table, LEASE, past)).done is Done.WRITTEN
+        now = await stored(table)
+        assert (now.lease_owner, now.checkpoint) == (None, past)
+        with pytest.raises(NotChanged, match="has moved to 49/4"):
+            await move_past(table, LEASE, past)
+        await table.delete(KEY)
+        assert (await move_past(table, LEASE, past)).done is Done.GONE
 
     on_table(scene)
 

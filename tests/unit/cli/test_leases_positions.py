@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 
 import anyio
 import click
 import pytest
 
-from kcl_daemon.cli.leases_positions import PositionType, just_before
-from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.cli.leases_change import NotChanged
+from kcl_daemon.cli.leases_positions import PositionType, RecordType, Skipped, just_before, next_records
+from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, ShardId
 from kcl_daemon.ports import StreamRef
 from kcl_daemon.shards.shard import InitialPosition, StartAt
+from kcl_daemon.system import SystemClock
 from kcl_local.kinesis.model import KinesisModel
-from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
+from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.unit.fakes import LoopClock
+from tests.unit.retrieval.aggregates import aggregate
 
 STREAM = StreamRef("words")
 SHARD = ShardId("shardId-000000000000")
@@ -35,13 +39,20 @@ class Stage:
     def now_s(self) -> float:
         return self.clock.wall_ms() / 1000
 
-    def put(self) -> ExtendedSequenceNumber:
-        data = base64.b64encode(b"record").decode()
+    def put(self, raw: bytes = b"record") -> ExtendedSequenceNumber:
+        data = base64.b64encode(raw).decode()
         request = {"StreamName": "words", "PartitionKey": "k", "Data": data}
         return ExtendedSequenceNumber(str(self.model.handle("PutRecord", request)["SequenceNumber"]))
 
     async def before(self, at_s: float) -> ExtendedSequenceNumber:
         return await just_before(MemoryKinesis(self.model), STREAM, SHARD, at_s, clock=self.clock)
+
+    async def skipped(self, checkpoint: ExtendedSequenceNumber, record: str | None = None) -> Skipped:
+        """What `leases skip` would go past."""
+        wanted = None if record is None else RecordType().convert(record, None, None)
+        lease = Lease(LeaseKey(SHARD), 1, checkpoint, hash_range=HashRange(0, MAX_HASH))
+        kinesis = MemoryKinesis(self.model)
+        return await next_records(kinesis, STREAM, lease, wanted, start_s=None, clock=self.clock)
 
 
 def on_stage(test: Callable[[Stage], Awaitable[None]]) -> None:
@@ -66,7 +77,16 @@ def test_a_position_is_read(text: str, position: InitialPosition) -> None:
     assert PositionType().convert(text, None, None) == position
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "1.2.3", "-5", "2026-13-01"])
+@pytest.mark.parametrize(
+    ("text", "ago_s"), [("1h", 3600.0), ("90s", 90.0), ("1h30m", 5400.0), ("1.5h", 5400.0), ("2d", 172_800.0)]
+)
+def test_a_position_may_be_how_long_ago(text: str, ago_s: float) -> None:
+    position = PositionType().convert(text, None, None)
+    assert position.at is StartAt.TIMESTAMP
+    assert position.timestamp_s == pytest.approx(SystemClock().wall_ms() / 1000 - ago_s, abs=60.0)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "h", "1x", "1h30", "1.2.3", "-5", "2026-13-01"])
 def test_what_is_no_position_is_told(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is no position"):
         PositionType().convert(text, None, None)
@@ -96,3 +116,76 @@ def test_a_time_before_all_that_is_kept_is_the_trim_horizon() -> None:
         assert await stage.before(at_s) == TRIM_HORIZON
 
     on_stage(scene)
+
+
+def _users(count: int) -> bytes:
+    return aggregate(("key", f"user {number}".encode(), None) for number in range(count))
+
+
+def test_nothing_of_an_aggregate_from_before_the_time_comes_again() -> None:
+    async def scene(stage: Stage) -> None:
+        whole = stage.put(_users(10))
+        await anyio.sleep(2.5)
+        assert await stage.before(stage.now_s) == ExtendedSequenceNumber(whole.sequence_number, 9)
+        plain = stage.put()
+        await anyio.sleep(2.5)
+        assert await stage.before(stage.now_s) == plain
+
+    on_stage(scene)
+
+
+def test_the_record_after_the_checkpoint_is_skipped_also_inside_an_aggregate() -> None:
+    async def scene(stage: Stage) -> None:
+        first, whole, last = stage.put(), stage.put(_users(10)), stage.put()
+        inside = [ExtendedSequenceNumber(whole.sequence_number, number) for number in range(10)]
+        steps = [TRIM_HORIZON, first, *inside, last]
+        for before, after in pairwise(steps):
+            found = await stage.skipped(before)
+            assert (found.last.position, found.count) == (after, 1)
+        with pytest.raises(NotChanged, match="no record after the checkpoint"):
+            await stage.skipped(last)
+
+    on_stage(scene)
+
+
+def test_a_named_record_is_skipped_with_what_is_before_it() -> None:
+    async def scene(stage: Stage) -> None:
+        first, whole, last = stage.put(), stage.put(_users(10)), stage.put()
+        number = whole.sequence_number
+        for record, position, count in (
+            (f"{number}/5", ExtendedSequenceNumber(number, 5), 6),
+            (f"{number}/0", ExtendedSequenceNumber(number, 0), 1),
+            (number, ExtendedSequenceNumber(number, 9), 10),
+            (last.sequence_number, last, 11),
+        ):
+            found = await stage.skipped(first, record)
+            assert (found.last.position, found.count) == (position, count)
+        for checkpoint, record in (
+            (last, f"{number}/5"),
+            (last, number),
+            (first, "1"),
+            (whole, f"{number}/0"),
+        ):
+            with pytest.raises(NotChanged, match="past the record"):
+                await stage.skipped(checkpoint, record)
+        for record in (f"{number}/10", str(int(number) + 1), str(int(last.sequence_number) + 1)):
+            with pytest.raises(NotChanged, match="has no record"):
+                await stage.skipped(first, record)
+
+    on_stage(scene)
+
+
+def test_a_lease_without_a_place_in_the_shard_has_nothing_to_skip() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.put()
+        for checkpoint in (LATEST, SHARD_END):
+            with pytest.raises(NotChanged):
+                await stage.skipped(checkpoint)
+
+    on_stage(scene)
+
+
+@pytest.mark.parametrize("text", ["", "x", "12/", "12/x", "-1", "TRIM_HORIZON"])
+def test_what_is_no_record_is_told(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="no sequence number"):
+        RecordType().convert(text, None, None)
