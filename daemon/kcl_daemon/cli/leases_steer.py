@@ -278,7 +278,8 @@ async def _plan_skip(
         opened = await open_existing(build_tables(settings, clients, clock), settings)
         kinesis = build_kinesis(clients)
         log = build_log(level="error", form="console", stream=sys.stderr, clock=clock)
-        chosen = await chosen_stream(settings, name, kinesis, clock=clock, log=log)
+        table = opened.tables.leases
+        chosen = await chosen_stream(settings, name, kinesis, table=table, clock=clock, log=log)
         leases = [lease for lease in await all_leases(opened.tables.leases) if chosen.owns(lease)]
         (lease,) = chosen_leases(leases, [shard])
         start_s = settings.initial_position.timestamp_s
