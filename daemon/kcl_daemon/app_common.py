@@ -26,6 +26,7 @@ class Adapters:
 
     Args:
         cpu: None where this system has no figure to go by.
+        cpu_host: the host whose CPU that is, where other workers on it report the same; None: nobody does.
         fan_out: None where shards can only be polled.
         schemas: None where no schema registry is asked.
         dead_letters: None where the settings name no place for them.
@@ -41,6 +42,7 @@ class Adapters:
     children: Children
     log: Log
     cpu: Cpu | None = None
+    cpu_host: str | None = None
     fan_out: FanOut | None = None
     schemas: Schemas | None = None
     dead_letters: DeadLetters | None = None

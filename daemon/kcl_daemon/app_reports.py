@@ -18,6 +18,7 @@ def reporter_of(common: Common, elector: Elector) -> tuple[Reporter, CpuSampler 
         timings=common.periods,
         log=common.log,
         cpu_averages=None if sampler is None else sampler.averages,
+        cpu_host=None if sampler is None else common.adapters.cpu_host,
         java_leader=lambda: elector.java_leader,
         meters=common.adapters.meters,
     )

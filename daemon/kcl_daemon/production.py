@@ -69,6 +69,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             children=children,
             log=log,
             cpu=choice.cpu,
+            cpu_host=choice.host,
             fan_out=build_fan_out(clients, caller),
             schemas=build_schemas(clients),
             dead_letters=dead_letters,

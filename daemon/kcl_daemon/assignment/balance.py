@@ -17,6 +17,8 @@ Differs from KCL, so that balancing comes to rest:
 - Loads that differ by less than 2 percentage points or 1 KiB/s are taken for equal.
 - A worker that reads nothing is filled to its share of the throughput at once, whatever its host's CPU says within the
   threshold: figures come half a minute late, and workers on one host all show the same.
+- Workers on one host all report that host's CPU, so it cannot tell them apart. They share their leases by number, unless
+  that would give the one with fewer leases more to read than the other had.
 - Each worker is judged by its own most loaded metric; KCL takes one metric for the whole fleet in a run.
 """
 
@@ -135,6 +137,44 @@ def even_out(
     return moves
 
 
+def level(state: Survey, fleet: Fleet, options: BalanceOptions, placed: Collection[LeaseKey]) -> list[Move]:
+    """Share out leases by number among workers on one host; arguments as for `feed_empty`.
+
+    A move makes two numbers differ less, so it comes to rest whatever the figures say.
+    """
+    givers = _givers(state, fleet, placed, felt_only=False)
+    moves: list[Move] = []
+    for sharing in state.hosts:
+        while (
+            move := _levelling(state, fleet, options, givers, [state.loads[each] for each in sharing])
+        ) is not None:
+            moves.append(move)
+    return moves
+
+
+def _levelling(
+    state: Survey,
+    fleet: Fleet,
+    options: BalanceOptions,
+    givers: dict[WorkerId, _Giver],
+    loads: list[Load],
+) -> Move | None:
+    """From the worker with most leases to the one with fewest: the largest that does not make that one the heavier."""
+    to = min(loads, key=lambda load: (load.leases, load.weight, load.worker_id))
+    donor = max(loads, key=lambda load: (load.leases, load.weight, load.worker_id))
+    giver = givers.get(donor.worker_id)
+    if giver is None or donor.leases - to.leases < 2:
+        return None
+    index = bisect_right(giver.weights, donor.weight - to.weight) - 1
+    if index < 0:
+        return None
+    kbps = state.scale.kbps(giver.leases[index])
+    if not options.has_room_for(to, fleet.max_leases_for_worker, kbps):
+        return None
+    change = f"they share a host, leases {donor.leases} -> {to.leases}"
+    return _moved(state, giver, index, to, change)
+
+
 def _relieve(
     giver: _Giver, receivers: _Queue, state: Survey, fleet: Fleet, options: BalanceOptions
 ) -> list[Move]:
@@ -212,14 +252,18 @@ def _too_much(load: Load) -> float:
 
 
 def _move(state: Survey, giver: _Giver, index: int, to: Load, why: str) -> Move:
-    lease = giver.take(index)
     donor = giver.load
     name = donor.leading if donor.leading in to.values and not why else THROUGHPUT
     if name == THROUGHPUT and state.scale.is_idle:
         change = f"leases {donor.leases} -> {to.leases}"
     else:
         change = f"{title(name)} {donor.describe(name)} -> {to.describe(name)}"
-    reason = f"{lease.lease_key}: {donor.worker_id} -> {to.worker_id}, {why}{change}"
+    return _moved(state, giver, index, to, f"{why}{change}")
+
+
+def _moved(state: Survey, giver: _Giver, index: int, to: Load, change: str) -> Move:
+    lease, donor = giver.take(index), giver.load
+    reason = f"{lease.lease_key}: {donor.worker_id} -> {to.worker_id}, {change}"
     weight, kbps = state.scale.weight(lease), state.scale.kbps(lease)
     donor.drop(weight, kbps)
     to.add(weight, kbps)

@@ -11,6 +11,7 @@ from kcl_daemon.assignment.survey import Survey, survey
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.stats import CPU, WorkerRow
 
+_LISTED_MOST = 4
 _HEADINGS = ("worker", "leases", "cpu", "throughput", "headroom", "")
 
 
@@ -28,7 +29,27 @@ def explain(fleet: Fleet, plan: Plan, *, ema_alpha: float = 0.5) -> tuple[str, .
     state = survey(fleet, alpha=ema_alpha)
     rows = [_HEADINGS, *(_row(worker, state, fleet) for worker in sorted(_workers(fleet)))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    return (*(_line(row, widths) for row in rows), "", *_moves(plan))
+    return (*(_line(row, widths) for row in rows), "", *_measures(state), *_moves(plan))
+
+
+def _measures(state: Survey) -> Iterator[str]:
+    """By what workers are told apart, with the figures that it goes by."""
+    if len(state.loads) < 2:
+        return
+    by: dict[str, list[str]] = {}
+    for _, load in sorted(state.loads.items()):
+        by.setdefault(title(load.leading), []).append(load.describe(load.leading))
+    told = "; ".join(f"{name} ({_listed(values)})" for name, values in sorted(by.items()))
+    yield f"balanced by {told}, then by number of leases"
+    for sharing in state.hosts:
+        yield f"{_listed(list(sharing))} report the CPU of one host, so they share by number of leases"
+    yield ""
+
+
+def _listed(values: list[str]) -> str:
+    if len(values) > _LISTED_MOST:
+        return f"{', '.join(values[:_LISTED_MOST])} and {len(values) - _LISTED_MOST} more"
+    return " and ".join(filter(None, (", ".join(values[:-1]), values[-1])))
 
 
 def _workers(fleet: Fleet) -> frozenset[WorkerId]:

@@ -9,12 +9,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from statistics import fmean
-from typing import Final
+from typing import Final, TypeAlias
 
 from kcl_daemon.assignment.load import Load
 from kcl_daemon.assignment.plan import Fleet
 from kcl_daemon.leases.lease import Lease, WorkerId
-from kcl_daemon.leases.stats import OPERATING_RANGE_DEFAULT, THROUGHPUT, MetricName, WorkerRow
+from kcl_daemon.leases.stats import CPU, OPERATING_RANGE_DEFAULT, THROUGHPUT, MetricName, WorkerRow
+
+Sharing: TypeAlias = tuple[WorkerId, ...]
+"""Workers that share a host."""
 
 # A metric whose average is below this percentage is the noise of idle hosts and decides nothing.
 _SPEAKING_PERCENT: Final = 5.0
@@ -68,6 +71,7 @@ class Survey:
         scale: what leases weigh.
         target_weight: a worker's fair share of lease weight, above 0.
         quiet: whether workers report metrics and all of them are too low to mean anything.
+        hosts: of each host with several workers those that report its CPU. Which of them reads what does not show there.
     """
 
     loads: Mapping[WorkerId, Load]
@@ -75,6 +79,7 @@ class Survey:
     scale: Scale
     target_weight: float
     quiet: bool
+    hosts: tuple[Sharing, ...] = ()
 
 
 def smoothed(averages: Iterable[float], alpha: float) -> float | None:
@@ -100,6 +105,9 @@ def survey(fleet: Fleet, *, alpha: float) -> Survey:
     unfinished = fleet.unfinished
     scale = _scale(unfinished)
     figures = {worker: _figures(fleet.stats.get(worker), alpha) for worker in _eligible(fleet)}
+    hosts = _hosts(fleet, figures)
+    for sharing in hosts:
+        _share(sharing, figures)
     averages = _averages(figures.values())
     speaking = {name: value for name, value in averages.items() if value >= _SPEAKING_PERCENT}
     reading, target_weight = _weigh(unfinished, fleet, figures.keys(), scale)
@@ -116,7 +124,24 @@ def survey(fleet: Fleet, *, alpha: float) -> Survey:
         for worker, each in figures.items()
     }
     waiting = _count_leases(unfinished, fleet, loads, scale)
-    return Survey(loads, waiting, scale, target_weight, quiet=bool(averages) and not speaking)
+    return Survey(loads, waiting, scale, target_weight, quiet=bool(averages) and not speaking, hosts=hosts)
+
+
+def _hosts(fleet: Fleet, figures: Mapping[WorkerId, Mapping[MetricName, float]]) -> tuple[Sharing, ...]:
+    """The workers that report the CPU of the same host, by host; those that are alone on theirs are left out."""
+    found: dict[str, list[WorkerId]] = {}
+    for worker in figures:
+        row = fleet.stats.get(worker)
+        if row is not None and row.host is not None and CPU in figures[worker]:
+            found.setdefault(row.host, []).append(worker)
+    return tuple(tuple(workers) for _, workers in sorted(found.items()) if len(workers) > 1)
+
+
+def _share(sharing: Sharing, figures: Mapping[WorkerId, dict[MetricName, float]]) -> None:
+    """One host has one CPU: that its workers report at different times is no difference between them."""
+    mean = fmean(figures[worker][CPU] for worker in sharing)
+    for worker in sharing:
+        figures[worker][CPU] = mean
 
 
 def _scale(unfinished: Iterable[Lease]) -> Scale:

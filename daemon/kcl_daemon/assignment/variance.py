@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 from typing import TypeAlias
 
-from kcl_daemon.assignment.balance import even_out, feed_empty
+from kcl_daemon.assignment.balance import even_out, feed_empty, level
 from kcl_daemon.assignment.load import Load
 from kcl_daemon.assignment.options import BalanceOptions
 from kcl_daemon.assignment.plan import Fleet, Move, Plan, Strategy, taking
@@ -47,7 +47,11 @@ class _ByUtilization:
             placed = frozenset(lease.lease_key for lease in state.waiting)
             fed = feed_empty(state, fleet, self.options, placed)
             # Those that have just been fed may look busy soon; the figures must settle before more is moved.
-            moves += fed or even_out(state, fleet, self.options, placed)
+            moves += (
+                fed
+                or even_out(state, fleet, self.options, placed)
+                or level(state, fleet, self.options, placed)
+            )
         return Plan(tuple(moves), tuple(unplaced), {name: load.leases for name, load in state.loads.items()})
 
 

@@ -43,6 +43,7 @@ class Reporter:
         timings: Timings,
         log: Log,
         cpu_averages: Callable[[], Sequence[Decimal]] | None = None,
+        cpu_host: str | None = None,
         java_leader: Callable[[], WorkerId | None] = _no_java_leader,
         meters: Meters = NO_METERS,
     ) -> None:
@@ -55,11 +56,13 @@ class Reporter:
             timings: how often.
             log: for reports that fail.
             cpu_averages: ends the window and gives the averages, oldest first; None: the CPU is not measured.
+            cpu_host: the host whose CPU that is, where others on it report the same.
             java_leader: who leads, where that is a Java worker.
             meters: for the calls.
         """
         self._meters = meters
         self._cpu_averages = cpu_averages
+        self._cpu_host = cpu_host
         self._java_leader = java_leader
         self._nudge = Nudge(clock)
         self._leader_has_cpu: bool | None = None
@@ -140,7 +143,9 @@ class Reporter:
         self._has_figures = bool(averages)
         if self._leader_has_cpu is False:
             averages = []
-        return report(self._me, now_s=self._clock.wall_ms() // 1000, metrics={CPU: averages})
+        return report(
+            self._me, now_s=self._clock.wall_ms() // 1000, metrics={CPU: averages}, host=self._cpu_host
+        )
 
     async def retire(self) -> None:
         """Take the row away. Never raises for AWS: a row left behind grows old."""

@@ -29,10 +29,15 @@ _PROC: Final = Path("proc")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The figure that was chosen, None where this system has none; and why, for the log."""
+    """The figure that was chosen, None where this system has none; and why, for the log.
+
+    `host` names the running system whose CPU it is, where it is that of all processes; None: it is that of this worker's
+    container, or the name cannot be read.
+    """
 
     cpu: Cpu | None
     why: str
+    host: str | None = None
 
 
 def choose(*, root: Path, environment: Mapping[str, str], get: HttpGet, clock: Clock) -> Choice:
@@ -64,8 +69,16 @@ def _container(root: Path, clock: Clock) -> Choice | None:
 
 def _host(proc: Path) -> Choice:
     if (proc / "stat").is_file():
-        return Choice(HostCpu(proc), "a Linux host")
+        return Choice(HostCpu(proc), "a Linux host", _boot_id(proc))
     return Choice(None, "no /proc/stat")
+
+
+def _boot_id(proc: Path) -> str | None:
+    """The same for all workers on a host, in containers too, and for no other host."""
+    try:
+        return (proc / "sys/kernel/random/boot_id").read_text("ascii").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _ecs(endpoint: str, get: HttpGet) -> Choice:

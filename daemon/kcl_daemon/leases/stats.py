@@ -1,5 +1,7 @@
 """The row by which a worker shows that it lives and how busy it is (KCL: WorkerMetricStats).
 
+`daemonHost` is ours: workers with the same one report the CPU of the same host. Java keeps what it does not know.
+
 The only place that knows the names of its attributes and of the metrics in them. Where figures come from and what a
 leader makes of them is not known here.
 """
@@ -43,6 +45,7 @@ _STATS: Final = "sts"
 _RANGES: Final = "opr"
 _SUPPORT: Final = "sup"
 _SUPPORT_UPDATE: Final = "slu"
+_HOST: Final = "daemonHost"
 _ENTITY: Final = "entityType"
 _ENTITY_VALUE: Final = "WORKER_METRIC_STATS"
 STANDING: Final = (Present(_LAST_UPDATE),)
@@ -68,6 +71,7 @@ class WorkerRow:
         operating_ranges: the percentage that each metric may reach.
         support_code: 1 where the worker understands the single-table layout; None on rows up to KCL 3.4.
         support_update_s: when it last said so.
+        host: the host whose CPU it reports; None: not known, or its figure is its own.
     """
 
     worker_id: WorkerId
@@ -78,6 +82,7 @@ class WorkerRow:
     operating_ranges: Mapping[MetricName, int] = field(default_factory=dict[MetricName, int])
     support_code: int | None = None
     support_update_s: int | None = None
+    host: str | None = None
 
     @property
     def is_failing(self) -> bool:
@@ -96,6 +101,7 @@ def report(
     now_s: int,
     metrics: Mapping[MetricName, Sequence[float]] | None = None,
     operating_ranges: Mapping[MetricName, int] | None = None,
+    host: str | None = None,
 ) -> RowUpdate:
     """The unconditional write by which a worker reports; it replaces all earlier figures.
 
@@ -104,6 +110,7 @@ def report(
         now_s: epoch seconds.
         metrics: averages of each metric, oldest first. An empty list is left out, Java refuses such rows.
         operating_ranges: ceilings in percent, above 0 (Java takes a row with 0 for invalid); 100 where none is given.
+        host: the host whose CPU is reported, if its figure is that of all its processes.
     """
     ranges = operating_ranges or {}
     reported = {name: averages for name, averages in (metrics or {}).items() if averages}
@@ -125,7 +132,9 @@ def report(
             _RANGES: limits,
             _SUPPORT: _SUPPORT_CODE,
             _SUPPORT_UPDATE: now_s,
+            **({} if host is None else {_HOST: host}),
         },
+        remove=frozenset({_HOST}) if host is None else frozenset(),
     )
 
 
@@ -158,11 +167,16 @@ def worker_from_row(row: Row, *, key_attribute: str) -> WorkerRow | None:
         {name: int(limits[0]) for name, limits in ranges.items()},
         _integer(row.get(_SUPPORT)),
         _integer(row.get(_SUPPORT_UPDATE)),
+        _text(row.get(_HOST)),
     )
 
 
 def _decimal(value: float) -> Decimal:
     return Decimal(str(value)).quantize(_SIX_PLACES, rounding=ROUND_HALF_UP)
+
+
+def _text(value: Value | None) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _integer(value: Value | None) -> int | None:

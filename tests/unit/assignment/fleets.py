@@ -44,6 +44,11 @@ def reports(**cpu: float | tuple[float, ...]) -> dict[WorkerId, WorkerRow]:
     }
 
 
+def on_one_host(rows: Mapping[WorkerId, WorkerRow]) -> dict[WorkerId, WorkerRow]:
+    """The same rows, of workers that report the CPU of one host."""
+    return {worker: replace(row, host="boot-1") for worker, row in rows.items()}
+
+
 def fleet(
     leases: Sequence[Lease],
     *workers: WorkerId,

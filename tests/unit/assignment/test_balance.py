@@ -12,7 +12,7 @@ from kcl_daemon.assignment.plan import Fleet, How, Move
 from kcl_daemon.assignment.variance import BalanceOptions, by_utilization
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.stats import CPU, WorkerRow
-from tests.unit.assignment.fleets import A, B, C, Host, applied, fleet, lease, loads, reports
+from tests.unit.assignment.fleets import A, B, C, Host, applied, fleet, lease, loads, on_one_host, reports
 
 RUNS_MOST = 6
 
@@ -319,3 +319,34 @@ def test_figures_that_lag_behind_do_not_set_leases_swinging() -> None:
         moved.append(len(answer))
         leases = applied(leases, answer)
     assert moved[10:] == [0] * 10
+
+
+def test_workers_on_one_host_share_their_leases_by_number() -> None:
+    leases = read_by(A, 20.0, 25.0, 29.0) + read_by(B, 21.0, first=3)
+    stats = on_one_host(reports(a=98.0, b=98.0))
+    assert moves(fleet(leases, A, B, stats=reports(a=98.0, b=98.0))) == []
+    (move,) = planned(fleet(leases, A, B, stats=stats))
+    assert (move.to, move.reason.partition(", ")[2]) == (B, "they share a host, leases 3 -> 1")
+    assert moves(fleet(applied(leases, [move]), A, B, stats=stats)) == []
+
+
+def test_who_has_fewer_leases_on_a_host_and_more_to_read_is_given_none() -> None:
+    leases = read_by(A, 1.0, 1.0, 1.0) + read_by(B, 30.0, first=3)
+    assert moves(fleet(leases, A, B, stats=on_one_host(reports(a=98.0, b=98.0)))) == []
+
+
+def test_reports_of_one_host_at_different_times_move_nothing() -> None:
+    leases = read_by(A, 20.0, 20.0) + read_by(B, 20.0, 20.0, first=2)
+    stats = reports(a=90.0, b=40.0)
+    assert moves(fleet(leases, A, B, stats=stats)) != []
+    assert moves(fleet(leases, A, B, stats=on_one_host(stats))) == []
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.sampled_from([0.0, 1.0, 7.0, 40.0])), max_size=12))
+def test_a_shared_host_comes_to_rest_in_one_run(shards: list[tuple[WorkerId, float]]) -> None:
+    leases = [lease(number, owner, kbps) for number, (owner, kbps) in enumerate(shards)]
+    stats = on_one_host(reports(a=60.0, b=60.0, c=60.0))
+    for _ in range(3):
+        leases = applied(leases, planned(fleet(leases, A, B, C, stats=stats)))
+    assert moves(fleet(leases, A, B, C, stats=stats)) == []

@@ -6,7 +6,7 @@ from kcl_daemon.assignment.explain import explain
 from kcl_daemon.assignment.variance import BalanceOptions, by_utilization
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.stats import FAILED, MetricName, WorkerRow
-from tests.unit.assignment.fleets import A, B, C, fleet, lease, reports
+from tests.unit.assignment.fleets import A, B, C, fleet, lease, on_one_host, reports
 
 DEAD, MUTE = WorkerId("dead"), WorkerId("mute")
 
@@ -39,6 +39,8 @@ def test_workers_moves_and_leases_without_a_place_are_listed() -> None:
         ["dead", "0", "12", "%", "has", "gone", "silent"],
         ["mute", "1", "-", "does", "not", "report"],
         [],
+        ["balanced", "by", "cpu", "(80", "%", "and", "40", "%),", "then", "by", "number", "of", "leases"],
+        [],
         ["take:", "shard-000005:", "dead", "->", "b,", "its", "owner", "has", "gone", "silent"],
     ]
     assert text[1].index("80 %") == text[2].index("40 %")
@@ -63,3 +65,15 @@ def test_an_unknown_metric_goes_by_its_short_name() -> None:
     stats = {A: WorkerRow(A, 1, {MetricName("X"): (50.0,)}, {MetricName("X"): 100})}
     state = fleet([lease(0, A, 10.0)], A, stats=stats)
     assert explain(state, by_utilization(BalanceOptions())(state))[1].endswith("+0 % of its share of X")
+
+
+def test_what_workers_are_told_apart_by_is_said() -> None:
+    leases = [lease(0, A, 10.0), lease(1, B, 10.0)]
+    state = fleet(leases, A, B, stats=on_one_host(reports(a=98.0, b=98.0)))
+    text = explain(state, by_utilization(BalanceOptions())(state))
+    assert "balanced by cpu (98 % and 98 %), then by number of leases" in text
+    assert "a and b report the CPU of one host, so they share by number of leases" in text
+    apart = fleet(leases, A, B)
+    assert "balanced by throughput (10 KiB/s and 10 KiB/s), then by number of leases" in explain(
+        apart, by_utilization(BalanceOptions())(apart)
+    )

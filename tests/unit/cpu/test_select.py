@@ -115,3 +115,15 @@ async def test_this_machine_can_be_measured() -> None:
     await choice.cpu.sample()
     percent = await choice.cpu.sample()
     assert percent is None or 0 <= percent <= 100
+
+
+def test_workers_on_one_host_can_tell_and_containers_with_their_own_figure_do_not(tmp_path: Path) -> None:
+    host, container = tmp_path / "host", tmp_path / "container"
+    for root, name in ((host, "host_busy"), (container, "cgroup_v2_quota")):
+        root.mkdir()
+        Machine(name, root)
+        boot_id = root / "proc/sys/kernel/random/boot_id"
+        boot_id.parent.mkdir(parents=True)
+        boot_id.write_text("1f2e\n")
+    assert (_name(_choose(host)), _choose(host).host) == ("host", "1f2e")
+    assert (_name(_choose(container)), _choose(container).host) == ("cgroup-v2", None)

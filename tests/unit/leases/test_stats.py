@@ -173,3 +173,14 @@ def test_what_is_reported_is_read_back(metrics: dict[MetricName, list[float]]) -
     assert worker.metrics.keys() == metrics.keys() == worker.operating_ranges.keys()
     for name, averages in metrics.items():
         assert worker.metrics[name] == pytest.approx(averages[-AVERAGES_MOST:], abs=0.0000005)
+
+
+def test_the_host_whose_cpu_is_reported_is_kept_and_taken_away() -> None:
+    me = WorkerId("w-1")
+    row = apply_update(report(me, now_s=1, host="boot-1"), None, key_attribute="wid").row
+    assert row is not None
+    found = worker_from_row(row, key_attribute="wid")
+    assert (found and found.host) == "boot-1"
+    row = apply_update(report(me, now_s=2), row, key_attribute="wid").row
+    found = worker_from_row(row or {}, key_attribute="wid")
+    assert found == WorkerRow(me, 2, support_code=1, support_update_s=2)
