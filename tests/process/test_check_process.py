@@ -19,7 +19,7 @@ CAREFUL = f"{PROCESSORS}.careful"
 def check(app: Application, file: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the command to its end in the application's directory."""
     return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "kcl_daemon", "check", file, "--with-aws", "--changed", *words],
+        [sys.executable, "-W", "error", "-m", "kcl_daemon", "check", file, "--with-aws", *words],
         cwd=app.directory,
         env={"PATH": "/usr/bin:/bin", **app.local.environment},
         capture_output=True,
@@ -34,7 +34,7 @@ def findings(done: subprocess.CompletedProcess[str], name: str) -> list[str]:
     return [
         line
         for line in done.stdout.splitlines()
-        if line.startswith(("stream ", "ListShards", "Get", f"table {name}"))
+        if line.removeprefix("error: ").startswith(("stream ", "ListShards", "Get", f"table {name}"))
     ]
 
 
@@ -101,7 +101,7 @@ def test_a_stream_that_is_not_there_is_told_with_advice(local: Local, tmp_path: 
     with application(local, tmp_path, "check-nothing", shards=0) as app:
         done = check(app, app.write_properties("w", CAREFUL))
         assert done.returncode == 1
-        (line,) = (line for line in done.stdout.splitlines() if line.startswith("stream "))
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith("error: stream "))
         assert "ResourceNotFoundException" in line
         assert "check streamName" in line
 

@@ -16,19 +16,19 @@ import orjson
 
 from kcl_daemon.cli.acting import chosen_file, run, with_file
 from kcl_daemon.cli.failures import EXIT_CONFIGURATION, EXIT_FAILURE
+from kcl_daemon.cli.findings import Finding
 from kcl_daemon.cli.run import check_program
+from kcl_daemon.cli.verdict import Verdict, about_script, missing_script, sentence, verdict_of
 from kcl_daemon.config.effective import Effective, as_properties, effective
 from kcl_daemon.config.load import Loaded, load
-from kcl_daemon.config.notices import Notice
 from kcl_daemon.errors import ConfigurationError
-from kcl_daemon.observe.redact import on_one_line
 from kcl_daemon.system import SystemRandomness
 
 _EPILOG: Final = """\b
 Exit codes:
   0  a daemon would start, for all that was tried
   1  with --with-aws: something in AWS is missing or not permitted
-  2  the file or the environment must be put right first
+  2  the file or the environment must be put right first; with --strict also for a warning
 """
 
 
@@ -41,25 +41,29 @@ Exit codes:
     is_flag=True,
     help="Also ask AWS for stream, tables and permissions. Writes nothing; what cannot be tried so is named NOT TRIED.",
 )
-@click.option("--changed", is_flag=True, help="Show only what is not at its default.")
+@click.option("--all", "everything", is_flag=True, help="Show every setting, also what is at its default.")
+@click.option("--changed", is_flag=True, hidden=True)
+@click.option("--strict", is_flag=True, help="Exit with 2 for a warning, too.")
 @click.option(
     "--resolved",
     is_flag=True,
     help="Print a properties file instead, with variables and overrides written out. Nothing in it is masked.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document with every setting, for scripts.")
 def check(
     *,
     file: Path | None,
     properties_file: Path | None,
     with_aws: bool,
+    everything: bool,
     changed: bool,
+    strict: bool,
     resolved: bool,
     as_json: bool,
 ) -> None:
-    """Read a properties file and the KCL_... variables as the daemon would; print every setting and where it is from.
+    """Read a properties file and the KCL_... variables as the daemon would; print what is set and where it is from.
 
-    Touches no network without --with-aws.
+    The last line says what it comes to. Touches no network without --with-aws.
     """
     chosen = chosen_file(file, properties_file, command="kcl-daemon check")
     try:
@@ -71,24 +75,29 @@ def check(
         problems = str(error).splitlines()
         if as_json:
             click.echo(orjson.dumps({"problems": problems}, option=orjson.OPT_INDENT_2))
-        for line in () if as_json else problems:
+        for line in () if as_json else (*problems, Verdict(errors=len(problems)).line()):
             click.echo(line, err=True)
         sys.exit(EXIT_CONFIGURATION)
     if resolved:
         click.echo(as_properties(loaded), nl=False)
         return
-    shown = [each for each in effective(loaded) if not (changed and each.is_default)]
-    findings = _ask_aws(loaded) if with_aws else []
+    only_changed = changed if as_json else not everything
+    shown = [each for each in effective(loaded) if not (only_changed and each.is_default)]
+    findings = _ask_aws(loaded) if with_aws else None
+    warnings = _warnings(loaded)
+    verdict = verdict_of(warnings, findings)
     if as_json:
-        click.echo(_document(loaded, shown, findings if with_aws else None))
+        click.echo(_document(loaded, shown, findings, verdict))
     else:
-        for line in (*_table(shown), *_notices(loaded), *(text for _, text in findings)):
-            click.echo(line)
-    if not all(good for good, _ in findings):
+        _tell(shown, [*_infos(loaded), *warnings], findings or [])
+        click.echo(verdict.line())
+    if verdict.errors:
         sys.exit(EXIT_FAILURE)
+    if strict and verdict.warnings:
+        sys.exit(EXIT_CONFIGURATION)
 
 
-def _ask_aws(loaded: Loaded) -> list[tuple[bool, str]]:
+def _ask_aws(loaded: Loaded) -> list[Finding]:
     # Here and not above: most checks need no AWS SDK.
     from kcl_daemon.cli.check_aws import look  # noqa: PLC0415
 
@@ -101,22 +110,41 @@ def _table(shown: list[Effective]) -> list[str]:
     return [f"{each.key:{key_width}}  {each.value:{value_width}}  {each.origin}" for each in shown]
 
 
-def _notices(loaded: Loaded) -> list[str]:
-    return ["", *(_notice(each, loaded.file) for each in loaded.warnings)] if loaded.warnings else []
+def _tell(shown: list[Effective], notices: list[str], findings: list[Finding]) -> None:
+    """Settings, notices and findings, an empty line between them."""
+    about_aws = [text if good else f"error: {text}" for good, text in findings]
+    for lines in (_table(shown), notices, about_aws):
+        for line in (*lines, "") if lines else ():
+            click.echo(line)
 
 
-def _notice(notice: Notice, file: str) -> str:
-    where = notice.variable or f"{file}:{notice.line}"
-    facts = " ".join(f"{name}={value}" for name, value in notice.facts.items())
-    return on_one_line(f"{where}: {notice.event}: {notice.key} {facts}").rstrip()
+def _infos(loaded: Loaded) -> list[str]:
+    return [sentence(each, loaded.file) for each in loaded.warnings if each.level == "info"]
 
 
-def _document(loaded: Loaded, shown: list[Effective], findings: list[tuple[bool, str]] | None) -> bytes:
+def _warnings(loaded: Loaded) -> list[str]:
+    """What a person should look at; one line each."""
+    told = [sentence(each, loaded.file) for each in loaded.warnings if each.level == "warning"]
+    script = missing_script(loaded.settings.child.command, lambda name: Path(name).exists())
+    if script is not None:
+        told.append(about_script(script, str(Path.cwd())))
+    return told
+
+
+def _document(
+    loaded: Loaded, shown: list[Effective], findings: list[Finding] | None, verdict: Verdict
+) -> bytes:
     settings = {each.key: {"value": each.value, "origin": each.origin} for each in shown}
     notices = [
         {"event": each.event, "level": each.level, **each.fields(loaded.file)} for each in loaded.warnings
     ]
     document: dict[str, object] = {"problems": [], "settings": settings, "notices": notices}
+    document["verdict"] = {
+        "errors": verdict.errors,
+        "warnings": verdict.warnings,
+        "notTried": verdict.not_tried,
+        "line": verdict.line(),
+    }
     if findings is not None:
         document["aws"] = [{"good": good, "finding": text} for good, text in findings]
     return orjson.dumps(document, option=orjson.OPT_INDENT_2, default=str)

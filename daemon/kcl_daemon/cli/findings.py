@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from kcl_daemon.cli.failures import advice_for, describe
 from kcl_daemon.errors import AwsError
@@ -13,6 +13,7 @@ _T = TypeVar("_T")
 
 Finding = tuple[bool, str]
 """Whether it is good, and one line about it."""
+NOT_TRIED: Final = ": NOT TRIED, as "
 
 
 async def tried(findings: list[Finding], what: str, attempt: Callable[[], Awaitable[_T]]) -> _T | None:
@@ -26,4 +27,4 @@ async def tried(findings: list[Finding], what: str, attempt: Callable[[], Awaita
 
 def not_tried(what: str, why: str) -> Finding:
     """What is not known must not look as if it were; it is no reason to call the check failed either."""
-    return True, masked(on_one_line(f"{what}: NOT TRIED, as {why}"))
+    return True, masked(on_one_line(f"{what}{NOT_TRIED}{why}"))

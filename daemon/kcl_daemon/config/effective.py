@@ -106,7 +106,7 @@ def _derived_from(key: Key, loaded: Loaded) -> str | None:
     if loaded.settings.streams.arns and key is REGION_NAME and key.name not in loaded.entries:
         return STREAM_ARNS.name
     if key is RETRIEVAL_MODE and _is_default(loaded.entries.get(key.name)):
-        return "DEFAULT"
+        return "default"
     if key is INITIAL_POSITION and INITIAL_POSITION_EXTENDED.name in loaded.texts:
         return INITIAL_POSITION_EXTENDED.name
     if key is EXECUTABLE_NAME and loaded.settings.spark.pipeline is not None:

@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kcl_daemon.cli import main
+from kcl_daemon.cli.findings import not_tried
+from kcl_daemon.cli.verdict import Verdict, missing_script, verdict_of
 from kcl_daemon.config.load import interpret
 
 GOOD = "executableName = true\nstreamName = orders\napplicationName = billing\nregionName = eu-west-1\n"
@@ -31,18 +33,19 @@ def rows(result: Result) -> dict[str, tuple[str, str]]:
 
 
 def test_every_setting_is_shown_with_where_it_is_from(tmp_path: Path) -> None:
-    result = check(tmp_path, GOOD + "failoverTimeMillis = 9000\n", KCL_MAX_RECORDS="500")
+    result = check(tmp_path, GOOD + "failoverTimeMillis = 9000\n", "--all", KCL_MAX_RECORDS="500")
     assert result.exit_code == 0
     shown = rows(result)
     assert shown["failoverTimeMillis"] == ("9000", f"{tmp_path}/app.properties:5")
     assert shown["maxRecords"] == ("500", "KCL_MAX_RECORDS")
     assert shown["leaseAssignmentStrategy"] == ("WORKER_UTILIZATION_AWARE", "default")
-    assert shown["retrievalMode"] == ("POLLING", "DEFAULT")
+    assert shown["retrievalMode"] == ("POLLING", "default")
     assert shown["executableName"] == ("true", f"{tmp_path}/app.properties:1")
 
 
-def test_only_what_was_changed_can_be_shown(tmp_path: Path) -> None:
-    shown = rows(check(tmp_path, GOOD, "--changed"))
+@pytest.mark.parametrize("words", [(), ("--changed",)])
+def test_only_what_was_changed_is_shown(tmp_path: Path, words: tuple[str, ...]) -> None:
+    shown = rows(check(tmp_path, GOOD, *words))
     assert list(shown) == ["executableName", "applicationName", "streamName", "regionName", "retrievalMode"]
 
 
@@ -53,20 +56,92 @@ def test_what_an_arn_tells_is_shown_as_its(tmp_path: Path) -> None:
     assert shown["regionName"] == ("eu-west-2", "streamArn")
 
 
-def test_notices_are_one_line_each(tmp_path: Path) -> None:
-    result = check(tmp_path, GOOD + "FailoverTimeMillis = 1\ncleanupLeasesUponShardCompletion = false\n")
+def test_notices_are_sentences(tmp_path: Path) -> None:
+    result = check(
+        tmp_path, GOOD + "failoverTimeMilis = 1\ncleanupLeasesUponShardCompletion = false\nzz = 1\n"
+    )
     told = result.stdout.split("\n\n")[1].splitlines()
-    assert [line.split(": ")[1] for line in told] == ["unknown_property", "property_honoured_unlike_java"]
-    assert "nearest=failoverTimeMillis" in told[0]
+    file, unknown = f"{tmp_path}/app.properties", "is not a known property and has no effect"
+    assert told == [
+        f"{file}:6: info: cleanupLeasesUponShardCompletion = false is honoured; the Java daemon uses true",
+        f"{file}:5: warning: failoverTimeMilis {unknown}; did you mean failoverTimeMillis?",
+        f"{file}:7: warning: zz {unknown}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "words", "line", "code"),
+    [
+        ("", (), "OK: would start; AWS was not asked, --with-aws does", 0),
+        ("zz = 1\n", (), "OK: would start; 1 warning; AWS was not asked, --with-aws does", 0),
+        (
+            "zz = 1\nzy = 1\n",
+            ("--all",),
+            "OK: would start; 2 warnings; AWS was not asked, --with-aws does",
+            0,
+        ),
+        ("zz = 1\n", ("--strict",), "OK: would start; 1 warning; AWS was not asked, --with-aws does", 2),
+        ("", ("--strict",), "OK: would start; AWS was not asked, --with-aws does", 0),
+    ],
+)
+def test_the_last_line_is_the_verdict(
+    tmp_path: Path, more: str, words: tuple[str, ...], line: str, code: int
+) -> None:
+    result = check(tmp_path, GOOD + more, *words)
+    assert (result.stdout.splitlines()[-1], result.exit_code) == (line, code)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "line"),
+    [
+        (Verdict(asked_aws=True, not_tried=2), "OK: would start; 2 things not tried"),
+        (Verdict(errors=1, warnings=1, asked_aws=True), "1 error, 1 warning"),
+        (Verdict(errors=2, not_tried=1, asked_aws=True), "2 errors; 1 thing not tried"),
+        (Verdict(asked_aws=True), "OK: would start"),
+    ],
+)
+def test_what_aws_said_counts(verdict: Verdict, line: str) -> None:
+    assert verdict.line() == line
+
+
+def test_findings_are_counted() -> None:
+    findings = [(True, "stream s: ACTIVE"), (False, "x: NOT TRIED, as y"), not_tried("a", "b")]
+    assert verdict_of(["w"], findings) == Verdict(1, 1, 1, asked_aws=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        ("python3 nothere.py", "nothere.py"),
+        ("python3 -u /x/there.py nothere.py", None),
+        ("node --max-old-space-size=64 nothere.js", "nothere.js"),
+        ("/x/there.py nothere.csv", None),
+        ("python3 -m app nothere.py", None),
+        ("java -jar nothere.jar", "nothere.jar"),
+        ("true", None),
+    ],
+)
+def test_a_script_that_is_not_there_is_named(command: str, missing: str | None) -> None:
+    assert missing_script(command.split(), lambda name: name == "/x/there.py") == missing
+
+
+def test_a_script_in_another_folder_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = GOOD.replace("true", "sh nothere.sh")
+    result = check(tmp_path, text)
+    assert result.exit_code == 0
+    assert f"nothere.sh is not in this folder, {tmp_path}" in result.stdout
+    assert "1 warning" in result.stdout.splitlines()[-1]
+    (tmp_path / "nothere.sh").touch()
+    assert "nothere.sh is" not in check(tmp_path, text).stdout
 
 
 def test_what_is_wrong_is_told_and_nothing_else(tmp_path: Path) -> None:
     result = check(tmp_path, GOOD + "maxRecords = 0\ntimeoutInSeconds = x\n")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert [line.split(": ")[1].split(" = ")[0] for line in result.stderr.splitlines()] == [
-        "maxRecords",
-        "timeoutInSeconds",
-    ]
+    *lines, verdict = result.stderr.splitlines()
+    assert [line.split(": ")[1].split(" = ")[0] for line in lines] == ["maxRecords", "timeoutInSeconds"]
+    assert verdict == "2 errors"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +154,8 @@ def test_what_is_wrong_is_told_and_nothing_else(tmp_path: Path) -> None:
 def test_what_children_need_is_looked_for(tmp_path: Path, text: str, said: str) -> None:
     result = check(tmp_path, text)
     assert result.exit_code == 2
-    (line,) = result.stderr.splitlines()
+    line, verdict = result.stderr.splitlines()
+    assert verdict == "1 error"
     assert said in line
     assert "app.properties:" in line
 
@@ -93,6 +169,8 @@ def test_one_document_for_scripts(tmp_path: Path) -> None:
     }
     assert [notice["event"] for notice in document["notices"]] == ["unknown_property"]
     assert "aws" not in document
+    assert (document["verdict"]["errors"], document["verdict"]["warnings"]) == (0, 1)
+    assert document["settings"]["failoverTimeMillis"]["origin"] == "default"
     bad = check(tmp_path, "", "--json")
     assert bad.exit_code == 2
     assert len(json.loads(bad.stdout)["problems"]) == 3
