@@ -38,6 +38,18 @@ class AccessDenied(AwsError):
     """Raised when credentials are missing, expired or lack a permission; retrying does not help by itself."""
 
 
+class EnvironmentLacks(KclError):
+    """Mixed in where the environment of this process lacks something that only a person can add."""
+
+
+class NoRegion(Unavailable, EnvironmentLacks):
+    """Raised when nobody names an AWS region."""
+
+
+class NoCredentials(AccessDenied, EnvironmentLacks):
+    """Raised when there are no AWS credentials anywhere."""
+
+
 class StreamNotFound(AwsError):
     """Raised when the stream or the shard does not exist (any more)."""
 

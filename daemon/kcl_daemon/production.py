@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from anyio import to_thread
+
 from kcl_daemon.app import Adapters
 from kcl_daemon.aws.build import (
     build_fan_out,
@@ -23,7 +25,7 @@ from kcl_daemon.aws.build import (
 )
 from kcl_daemon.aws.cloudwatch import open_cloudwatch
 from kcl_daemon.aws.dead_letters import open_remote_dead_letters
-from kcl_daemon.aws.session import open_clients
+from kcl_daemon.aws.session import open_clients, unknown_regions
 from kcl_daemon.children.options import options_of
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.config.failure_settings import LetterBox
@@ -48,6 +50,8 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
         AccessDenied: there are no credentials.
     """
     clock = SystemClock()
+    for name, nearest in await to_thread.run_sync(unknown_regions, settings.endpoints):
+        log.warning("region_unknown", region=name, nearest=nearest)
     async with (
         open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients,
         open_caller(clients, clock, http2_log=_http2_log(settings, log)) as caller,

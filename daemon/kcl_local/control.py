@@ -8,6 +8,8 @@ and `times`. `DELETE /_local/faults` takes all back that have not happened.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
+from difflib import get_close_matches
 from typing import Final, Protocol, cast
 
 import orjson
@@ -26,6 +28,11 @@ class Controlled(Protocol):
     @property
     def calls(self) -> Counter[str]:
         """How often each operation was called."""
+        ...
+
+    @property
+    def operations(self) -> Collection[str]:
+        """The names of all operations that can fail."""
         ...
 
     @property
@@ -55,7 +62,8 @@ class _Control:
         self._controlled = controlled
 
     async def calls(self, _request: web.Request) -> web.Response:
-        return web.Response(body=orjson.dumps(dict(self._controlled.calls)), content_type="application/json")
+        body = orjson.dumps(dict(self._controlled.calls)) + b"\n"
+        return web.Response(body=body, content_type="application/json")
 
     async def order(self, request: web.Request) -> web.Response:
         try:
@@ -81,6 +89,7 @@ async def read_object(request: web.Request) -> dict[str, object]:
 
 def _order(controlled: Controlled, told: dict[str, object]) -> None:
     operation, fault = str(told["operation"]), str(told["fault"])
+    _check_names(controlled, operation, fault)
     times = _whole(told.get("times", 1))
     if fault == "error":
         controlled.fail_next(operation, str(told["code"]), times)
@@ -94,6 +103,17 @@ def _order(controlled: Controlled, told: dict[str, object]) -> None:
             code=str(told.get("code", "InternalFailureException")),
         )
         controlled.troubles.add(operation, trouble, times)
+
+
+def _check_names(controlled: Controlled, operation: str, fault: str) -> None:
+    """ValueError for a name that means nothing, with the names that do."""
+    if operation not in controlled.operations:
+        near = get_close_matches(operation, sorted(controlled.operations), n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"{operation} is no operation of this endpoint{meant}")
+    kinds = ("error", "drop", *Kind)
+    if fault not in kinds:
+        raise ValueError(f"{fault} is none; there are {', '.join(kinds)}")
 
 
 def _whole(value: object) -> int:

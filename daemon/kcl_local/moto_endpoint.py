@@ -14,6 +14,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import parse_qs
 
+import botocore.session
 import orjson
 from aiohttp import web
 from moto.moto_server.werkzeug_app import create_backend_app
@@ -82,6 +83,12 @@ class MotoEndpoint:
         served.router.add_post("/service/{service}/operation/{operation}", self._answer)
         add_control(served, self)
         return served
+
+    @property
+    def operations(self) -> frozenset[str]:
+        """The names of all operations that can fail: those that the SDK knows."""
+        model = botocore.session.get_session().get_service_model(self._service.backend)
+        return frozenset(model.operation_names)
 
     def fail_next(self, operation: str, code: str, times: int = 1, *, after: bool = False) -> None:
         """Let the next calls of an operation fail; may be called from any thread.

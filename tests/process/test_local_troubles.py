@@ -219,6 +219,22 @@ class TestControl:
             world.dynamodb.list_tables()
         world.dynamodb.list_tables()
 
+    @pytest.mark.parametrize(
+        ("operation", "fault", "said"),
+        [
+            ("UpdatItem", "drop", "UpdatItem is no operation of this endpoint; did you mean UpdateItem?"),
+            ("GetRecords", "corrupt", "GetRecords is no operation of this endpoint"),
+            ("UpdateItem", "boom", "boom is none; there are error, drop, delay, cut, short, corrupt,"),
+        ],
+    )
+    def test_names_that_mean_nothing_are_told(
+        self, world: InProcess, operation: str, fault: str, said: str
+    ) -> None:
+        with pytest.raises(HTTPError) as caught:
+            _post(world.endpoints.dynamodb_url + FAULTS, {"operation": operation, "fault": fault})
+        with caught.value as answer:
+            assert answer.read().decode().startswith(f"no such fault: {said}")
+
     def test_records_are_trimmed_at_will(self, world: InProcess) -> None:
         world.kinesis.put_record(StreamName=STREAM, Data=b"old", PartitionKey="k")
         world.clock.now_s += 1

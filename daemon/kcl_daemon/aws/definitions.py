@@ -113,13 +113,7 @@ def check_definition(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
     Raises:
         ConfigurationError: names the table, the key that it has and the one that it should have.
     """
-    expected = [(spec.key_attribute, "S", "HASH")]
-    keys = _keys(table, table.get("KeySchema", []))
-    if keys != expected:
-        raise ConfigurationError(
-            f"DynamoDB table {spec.name} exists with the key {_key_words(keys)}, expected {_key_words(expected)}: it "
-            "belongs to something else; choose another applicationName or table name"
-        )
+    check_table_key(spec, table)
     index = _owner_index(table) if spec.has_owner_index else None
     if index is None:
         return
@@ -129,6 +123,22 @@ def check_definition(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
         raise ConfigurationError(
             f"index {OWNER_INDEX} of DynamoDB table {spec.name} has the key {_key_words(keys)}, expected "
             f"{_key_words(expected)}: delete the index, it is then made anew"
+        )
+
+
+def check_table_key(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
+    """Refuse a table whose key is another one than ours.
+
+    Raises:
+        ConfigurationError: names the table, the key that it has and the one that it should have.
+    """
+    expected = [(spec.key_attribute, "S", "HASH")]
+    keys = _keys(table, table.get("KeySchema", []))
+    if keys != expected:
+        kind = "lease table" if spec.has_owner_index else "table of this daemon"
+        raise ConfigurationError(
+            f"DynamoDB table {spec.name} is no {kind}: its key is {_key_words(keys)}, not {_key_words(expected)}; it "
+            "belongs to something else; choose another applicationName or table name"
         )
 
 

@@ -10,7 +10,9 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import botocore.session
@@ -26,7 +28,14 @@ from kcl_daemon.aws.identity import session_as
 from kcl_daemon.aws.lanes import DYNAMODB_CONNECTIONS, GLUE_CONNECTIONS, KINESIS_CONNECTIONS
 from kcl_daemon.config.access_settings import Provider, ServiceSettings
 from kcl_daemon.config.settings import Endpoints
-from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError, Unavailable
+from kcl_daemon.errors import (
+    AccessDenied,
+    AwsError,
+    ConfigurationError,
+    NoCredentials,
+    NoRegion,
+    Unavailable,
+)
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
@@ -208,7 +217,8 @@ class Services:
         found = self.session(service).get_credentials()
         if found is None:
             asked = self._settings[service][2]
-            raise AccessDenied(_no_credentials(asked))
+            # An instance may not have its role's credentials yet while it starts.
+            raise (AccessDenied if _on_instance() else NoCredentials)(_no_credentials(asked))
         return found
 
     def discovers(self, service: Service) -> bool:
@@ -294,8 +304,9 @@ def _region_of_instance(session: botocore.session.Session) -> str:
 
     Raises:
         ConfigurationError: it must not be asked, so that only a setting can help.
-        Unavailable: it did not tell: there is none here, or it is away for a moment, as it may be while a machine
-            starts. The two cannot be told apart, and the second is over when the daemon is started again.
+        NoRegion: it did not tell, and this is no instance of EC2.
+        Unavailable: it did not tell here on EC2, where it may be away while the machine starts: that is over when the
+            daemon is started again.
     """
     if os.environ.get(_NO_METADATA, "").lower() == "true":
         raise ConfigurationError(_NO_REGION)
@@ -304,8 +315,64 @@ def _region_of_instance(session: botocore.session.Session) -> str:
     except MetadataRetrievalError:
         found = None
     if not found:
+        if not _on_instance():
+            raise NoRegion(_NO_REGION)
         raise Unavailable(f"{_NO_REGION}; the instance's metadata service, which was asked, told none")
     return str(found)
+
+
+def _on_instance(root: Path = Path("/sys")) -> bool:
+    """Whether this is a machine of EC2, by what its firmware says; False where it says nothing."""
+    for name, beginning in (("class/dmi/id/sys_vendor", "amazon ec2"), ("hypervisor/uuid", "ec2")):
+        try:
+            said = (root / name).read_text("ascii", "replace")
+        except OSError:
+            continue
+        if said.lower().startswith(beginning):
+            return True
+    return False
+
+
+def unknown_regions(endpoints: Endpoints) -> list[tuple[str, str | None]]:
+    """Regions of services without an address in the settings that the SDK does not know, each with the nearest.
+
+    They may be newer than the SDK is, so that none of them is refused. Blocks for a moment.
+    """
+    common = (
+        endpoints.region_name or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
+    )
+    addressed = (
+        (endpoints.kinesis, endpoints.of_kinesis.region_name),
+        (endpoints.dynamodb, endpoints.of_dynamodb.region_name),
+    )
+    named = {own or common for address, own in addressed if address is None}
+    session = botocore.session.get_session()
+    known = {
+        region
+        for partition in session.get_available_partitions()
+        for region in session.get_available_regions("dynamodb", partition)
+    }
+    unknown = sorted(name for name in named if name is not None and name not in known)
+    return [(name, next(iter(get_close_matches(name, sorted(known), n=1)), None)) for name in unknown]
+
+
+def who_asks(endpoints: Endpoints) -> str:
+    """The ARN of user or role as whom Kinesis is asked. Blocks for a call of STS, which needs no permission.
+
+    Raises:
+        AwsError: STS did not tell.
+    """
+    services = Services(endpoints)
+    try:
+        # Any: there are no types of this service.
+        client: Any = services.client_elsewhere("sts", region_name=None, address=None)
+        try:
+            arn = str(client.get_caller_identity()["Arn"])
+        finally:
+            client.close()
+    except SDK_ERRORS as error:
+        raise translated(error, operation="GetCallerIdentity", not_found=AwsError) from error
+    return arn
 
 
 def _config(connections: int) -> Config:

@@ -8,7 +8,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from kcl_daemon.aws.definitions import TableSpec, check_definition, creation_request, index_request, state_of
+from kcl_daemon.aws.definitions import (
+    TableSpec,
+    check_definition,
+    check_table_key,
+    creation_request,
+    index_request,
+    state_of,
+)
 from kcl_daemon.aws.lanes import TableLanes
 from kcl_daemon.errors import InvalidRequest, TableNotFound, Unavailable
 from kcl_daemon.leases.row import OWNER_INDEX
@@ -56,9 +63,16 @@ class TableMaker:
         self._ready_within_s = ready_within_s
 
     async def describe(self) -> TableState | None:
-        """As the port says."""
+        """As the port says.
+
+        Raises:
+            ConfigurationError: a table of this name has another key.
+        """
         table = await self._describe()
-        return None if table is None else state_of(self._spec, table)
+        if table is None:
+            return None
+        check_table_key(self._spec, table)
+        return state_of(self._spec, table)
 
     async def ensure(self) -> bool:
         """Wait until the table can be used, creating it where there is none; True where this call created it.

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import anyio
 import click
 
-from kcl_daemon.cli.failures import EXIT_CONFIGURATION, EXIT_FAILURE, advice_for, describe, leaves
+from kcl_daemon.cli.failures import EXIT_CONFIGURATION, advice_for, describe, exit_code, leaves
 from kcl_daemon.config.load import load
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError, KclError
@@ -103,7 +103,7 @@ def run(
             raise
         said = str(first) if isinstance(first, plain) else f"{describe(first)}; {advice_for(first)}"
         click.echo(masked(on_one_line(f"{command}: {said}")), err=True)
-        sys.exit(EXIT_CONFIGURATION if isinstance(first, ConfigurationError) else EXIT_FAILURE)
+        sys.exit(exit_code(first))
 
 
 async def _awaited(act: Callable[[], Awaitable[_Result]]) -> _Result:

@@ -18,7 +18,7 @@ from kcl_daemon.cli.acting import chosen_file, run, with_file
 from kcl_daemon.cli.failures import EXIT_CONFIGURATION, EXIT_FAILURE
 from kcl_daemon.cli.findings import Finding
 from kcl_daemon.cli.run import check_program
-from kcl_daemon.cli.verdict import Verdict, about_script, missing_script, sentence, verdict_of
+from kcl_daemon.cli.verdict import Verdict, about_region, about_script, missing_script, sentence, verdict_of
 from kcl_daemon.config.effective import Effective, as_properties, effective
 from kcl_daemon.config.load import Loaded, load
 from kcl_daemon.errors import ConfigurationError
@@ -125,10 +125,18 @@ def _infos(loaded: Loaded) -> list[str]:
 def _warnings(loaded: Loaded) -> list[str]:
     """What a person should look at; one line each."""
     told = [sentence(each, loaded.file) for each in loaded.warnings if each.level == "warning"]
+    told += _unknown_regions(loaded)
     script = missing_script(loaded.settings.child.command, lambda name: Path(name).exists())
     if script is not None:
         told.append(about_script(script, str(Path.cwd())))
     return told
+
+
+def _unknown_regions(loaded: Loaded) -> list[str]:
+    # Here and not above: it loads the AWS SDK.
+    from kcl_daemon.aws.session import unknown_regions  # noqa: PLC0415
+
+    return [about_region(name, nearest) for name, nearest in unknown_regions(loaded.settings.endpoints)]
 
 
 def _document(

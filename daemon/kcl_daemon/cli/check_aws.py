@@ -10,14 +10,17 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
+from anyio import to_thread
+
 from kcl_daemon.aws.build import build_consumers, build_kinesis, build_schemas, build_tables
-from kcl_daemon.aws.session import open_clients
+from kcl_daemon.aws.session import Clients, open_clients, who_asks
 from kcl_daemon.cli.check_streams import stream_findings
+from kcl_daemon.cli.failures import describe
 from kcl_daemon.cli.findings import Finding, not_tried, tried
 from kcl_daemon.config.failure_settings import LetterBox
 from kcl_daemon.config.metrics_settings import MetricsLevel
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.errors import SchemaNotFound
+from kcl_daemon.errors import AwsError, SchemaNotFound
 from kcl_daemon.leases.table import Equals, RowUpdate
 from kcl_daemon.ports import StreamRef, Table
 from kcl_daemon.ports_schemas import Schemas
@@ -39,7 +42,8 @@ async def look(settings: Settings) -> list[Finding]:
         AccessDenied: there are no credentials.
     """
     async with open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients:
-        kinesis, consumers, findings = build_kinesis(clients), build_consumers(clients), list[Finding]()
+        kinesis, consumers = build_kinesis(clients), build_consumers(clients)
+        findings = await _identity(settings, clients)
         if settings.streams.name_filter is not None:
             listed = await tried(findings, "ListStreams", kinesis.list_streams)
             findings += [] if listed is None else [(True, f"ListStreams: {len(listed)} streams")]
@@ -53,6 +57,17 @@ async def look(settings: Settings) -> list[Finding]:
         if schemas is not None:
             findings += await _registry(schemas)
         return [*findings, *_figures(settings), *_dead_letters(settings)]
+
+
+async def _identity(settings: Settings, clients: Clients) -> list[Finding]:
+    """Where and as whom AWS is asked: the first question where a permission is missing."""
+    places = [each.meta.endpoint_url for each in (clients.kinesis, clients.dynamodb)]
+    where = f"in {clients.kinesis.meta.region_name} at {' and '.join(places)}"
+    try:
+        arn = await to_thread.run_sync(who_asks, settings.endpoints, abandon_on_cancel=True)
+    except AwsError as error:
+        return [(True, f"asked {where}"), not_tried("as whom", f"STS did not tell: {describe(error)}")]
+    return [(True, f"asked as {arn} {where}")]
 
 
 def _streams(settings: Settings) -> tuple[StreamRef, ...]:

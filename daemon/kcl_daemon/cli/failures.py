@@ -14,8 +14,11 @@ from kcl_daemon.errors import (
     ChildError,
     ChildStartFailed,
     ConfigurationError,
+    EnvironmentLacks,
     InvalidRequest,
     KclError,
+    NoCredentials,
+    NoRegion,
     StreamNotFound,
     TableNotFound,
     Throttled,
@@ -27,6 +30,11 @@ EXIT_FAILURE: Final = 1
 EXIT_CONFIGURATION: Final = 2
 
 _ADVICE: Final[tuple[tuple[type[KclError], str], ...]] = (
+    (NoRegion, "set regionName or AWS_REGION; starting again alone does not help"),
+    (
+        NoCredentials,
+        "give this host or task a role, or set AWS_PROFILE; starting again alone does not help",
+    ),
     (
         AccessDenied,
         "check the credentials of this host and what its role may do on the stream and the tables",
@@ -60,8 +68,13 @@ def report_failure(error: BaseException, log: Log) -> int:
     others = list(dict.fromkeys(describe(each) for each in errors[1:]))
     more = {"others": others} if others else {}
     log.error("daemon_failed", error=describe(first), advice=advice_for(first), **more)
-    # A region that cannot be found, a table of another shape: trying again does not help.
-    return EXIT_CONFIGURATION if isinstance(first, ConfigurationError) else EXIT_FAILURE
+    return exit_code(first)
+
+
+def exit_code(error: BaseException) -> int:
+    """With what a process ends for it: no region, no credentials, a table of another shape; trying again does not help."""
+    helpless = isinstance(error, ConfigurationError | EnvironmentLacks)
+    return EXIT_CONFIGURATION if helpless else EXIT_FAILURE
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from kcl_daemon.cli.failures import advice_for, describe
-from kcl_daemon.errors import AwsError
+from kcl_daemon.errors import AwsError, ConfigurationError
 from kcl_daemon.observe.redact import masked, on_one_line
 
 _T = TypeVar("_T")
@@ -20,7 +20,7 @@ async def tried(findings: list[Finding], what: str, attempt: Callable[[], Awaita
     """What it gives; None, and a finding, where AWS refuses it."""
     try:
         return await attempt()
-    except AwsError as error:
+    except (AwsError, ConfigurationError) as error:
         findings.append((False, masked(on_one_line(f"{what}: {describe(error)}; {advice_for(error)}"))))
         return None
 

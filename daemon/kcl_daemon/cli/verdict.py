@@ -116,5 +116,11 @@ def about_script(script: str, folder: str) -> str:
     return on_one_line(f"executableName: warning: {shown(script)} {where}")
 
 
+def about_region(name: str, nearest: str | None) -> str:
+    """The warning about a region that the AWS SDK does not know."""
+    meant = "" if nearest is None else f"; did you mean {nearest}?"
+    return on_one_line(f"region: warning: the AWS SDK here knows no region {name}{meant}")
+
+
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"

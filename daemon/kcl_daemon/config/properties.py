@@ -6,14 +6,17 @@ Owns nothing but syntax, which is that of `java.util.Properties` (ISO-8859-1, es
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import javaproperties
 
 # CR, LF and CRLF all end a line.
-_LINE_END = re.compile(r"\r\n|\r|\n")
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+_HEAD_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,15 @@ class MalformedProperties(ValueError):
 def parse(data: bytes) -> Iterator[Entry]:
     """Every entry in the order of the file, repeated keys included (Java: the last one counts).
 
+    A byte order mark of UTF-8, which editors on Windows put in front, is passed over.
+
     Raises:
-        MalformedProperties: a backslash and `u` without four hexadecimal digits.
+        MalformedProperties: a backslash and `u` without four hexadecimal digits, or a file in UTF-16.
     """
     line = 1
-    elements = javaproperties.parse(data)
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and b"\0" in data[:_HEAD_BYTES]:
+        raise MalformedProperties(line, "the file is in UTF-16; save it as UTF-8 or ISO-8859-1")
+    elements = javaproperties.parse(data.removeprefix(codecs.BOM_UTF8))
     while True:
         try:
             element = next(elements)

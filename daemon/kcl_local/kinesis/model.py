@@ -110,6 +110,11 @@ class KinesisModel:
         stream.trimmed_before_s = max(stream.trimmed_before_s, before_s)
         stream.expire(self._account.now_s)
 
+    @property
+    def operations(self) -> frozenset[str]:
+        """The names of all operations that can fail."""
+        return frozenset((*_OPERATIONS, SUBSCRIBE))
+
     def fail_next(self, operation: str, code: str, times: int = 1) -> None:
         """Let the next calls of an operation fail without effect.
 

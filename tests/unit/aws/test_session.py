@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from kcl_daemon import __version__
+from kcl_daemon.aws import session
 from kcl_daemon.aws.lanes import DYNAMODB_CONNECTIONS, KINESIS_CONNECTIONS
 from kcl_daemon.aws.session import Clients, make_clients, open_clients
+from kcl_daemon.cli.failures import advice_for, exit_code
+from kcl_daemon.config.access_settings import ServiceSettings
 from kcl_daemon.config.settings import Endpoints
-from kcl_daemon.errors import AccessDenied, ConfigurationError, Unavailable
+from kcl_daemon.errors import AccessDenied, ConfigurationError, NoCredentials, NoRegion, Unavailable
 
 _FORGET = (
     "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ENDPOINT_URL",
@@ -111,16 +114,73 @@ def test_an_instance_that_does_not_tell_its_region_may_do_so_later(
     environment.delenv("AWS_EC2_METADATA_DISABLED")
     environment.setenv("AWS_EC2_METADATA_V1_DISABLED", v1_disabled)
     environment.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1")
+    environment.setattr(session, "_on_instance", lambda: True)
     with pytest.raises(Unavailable, match="regionName") as raised:
         make_clients(Endpoints())
-    assert not isinstance(raised.value, ConfigurationError)  # with which a service manager would give up
+    assert exit_code(raised.value) == 1  # with 2 a service manager would give up
+
+
+def test_elsewhere_nobody_will_name_a_region_later(environment: pytest.MonkeyPatch) -> None:
+    environment.delenv("AWS_EC2_METADATA_DISABLED")
+    environment.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1")
+    environment.setattr(session, "_on_instance", lambda: False)
+    with pytest.raises(NoRegion, match="regionName") as raised:
+        make_clients(Endpoints())
+    assert exit_code(raised.value) == 2
+    assert "regionName" in advice_for(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "on"),
+    [
+        ("class/dmi/id/sys_vendor", "Amazon EC2\n", True),
+        ("class/dmi/id/sys_vendor", "QEMU\n", False),
+        ("hypervisor/uuid", "ec2e1916-9099-7caf-fd21-012345abcdef\n", True),
+        ("nothing", "", False),
+    ],
+)
+def test_an_instance_is_known_by_its_firmware(tmp_path: Path, file: str, text: str, on: bool) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(text)
+    assert session._on_instance(tmp_path) is on
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(
+    ("endpoints", "unknown"),
+    [
+        (Endpoints("eu-west-1"), []),
+        (Endpoints("cn-north-1"), []),
+        (Endpoints("eu-wst-1"), [("eu-wst-1", "eu-west-1")]),
+        (Endpoints("local", kinesis="http://k", dynamodb="http://d"), []),
+        (Endpoints("local", kinesis="http://k"), [("local", None)]),
+        (Endpoints("eu-west-1", of_kinesis=ServiceSettings("eu-west-11")), [("eu-west-11", "eu-west-1")]),
+        (Endpoints(), []),
+    ],
+)
+def test_a_region_that_the_sdk_does_not_know_is_named_with_the_nearest(
+    endpoints: Endpoints, unknown: list[tuple[str, str | None]]
+) -> None:
+    assert session.unknown_regions(endpoints) == unknown
+
+
+def test_a_region_of_the_environment_is_looked_at_too(environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("AWS_REGION", "us-east-7")
+    ((name, _),) = session.unknown_regions(Endpoints())
+    assert name == "us-east-7"
 
 
 def test_without_credentials_the_error_says_what_to_set(environment: pytest.MonkeyPatch) -> None:
     environment.delenv("AWS_ACCESS_KEY_ID")
     environment.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(AccessDenied, match="AWS_PROFILE"):
+    environment.setattr(session, "_on_instance", lambda: False)
+    with pytest.raises(NoCredentials, match="AWS_PROFILE") as raised:
         make_clients(Endpoints("eu-west-1"))
+    assert exit_code(raised.value) == 2
+    environment.setattr(session, "_on_instance", lambda: True)
+    with pytest.raises(AccessDenied, match="AWS_PROFILE") as denied:
+        make_clients(Endpoints("eu-west-1"))
+    assert exit_code(denied.value) == 1  # the role's credentials may come
 
 
 def test_half_of_the_credentials_are_none(environment: pytest.MonkeyPatch) -> None:

@@ -301,3 +301,17 @@ def check_any(data: bytes) -> None:
 def test_any_number_in_range_is_taken_as_it_is(number: int, before: str, after: str) -> None:
     loaded = read(f"failoverTimeMillis = {before}{number}{after}\n")
     assert loaded.settings.leases.failover_time_ms == number
+
+
+def test_a_byte_order_mark_is_passed_over() -> None:
+    loaded = interpret(b"\xef\xbb\xbf" + GOOD.encode(), file="f", default_worker_id=WORKER)
+    assert loaded.settings == read().settings
+    assert loaded.warnings == ()
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_a_file_in_utf_16_is_named_as_such(encoding: str) -> None:
+    data = GOOD.encode(encoding) if encoding == "utf-16" else b"\xfe\xff" + GOOD.encode(encoding)
+    with pytest.raises(ConfigurationError) as caught:
+        interpret(data, file="f", default_worker_id=WORKER)
+    assert str(caught.value) == "f:1: the file is in UTF-16; save it as UTF-8 or ISO-8859-1"
