@@ -126,14 +126,17 @@ def test_a_second_signal_ends_it_at_once_with_its_number(local: Local, tmp_path:
     assert not running.named("daemon_stopped")
 
 
-def test_a_stream_that_does_not_exist_is_one_error_with_advice_and_1(local: Local, tmp_path: Path) -> None:
+def test_a_stream_that_does_not_exist_is_one_error_with_what_to_do_and_makes_no_table(
+    local: Local, tmp_path: Path
+) -> None:
     with daemon(local, tmp_path, application="nowhere", more="streamName = nothing\n") as running:
-        assert running.end() == 1
+        assert running.end() == 2
     (event,) = running.named("daemon_failed")
     assert event["level"] == "error"
-    assert "StreamNotFound" in event["error"]
-    assert "streamName" in event["advice"]
+    assert "nothing" in event["error"]
+    assert "streamName" in event["error"]
     assert "exception" not in event
+    assert not running.named("table_created")
 
 
 def without_aws(directory: Path, *, more: str = "") -> tuple[int, dict[str, Any]]:

@@ -151,6 +151,9 @@ class ManyStreams:
         """When the stream was created whose leases are called so; None: nobody knows."""
         return self._created_s.get(identity)
 
+    async def see(self) -> None:
+        """As the protocol says: nothing, as streams may come later; the list is looked at by `prepare`."""
+
     async def prepare(self) -> None:
         """As the protocol says. One that is not there does not hold up the others.
 
@@ -232,12 +235,18 @@ class ManyStreams:
             self._log.warning("streams_not_listed", streamFilter=pattern, error=str(error))
             return
         named = {each.arn or each.name for each in self._named}
+        fitting = [
+            each for each in summaries if fnmatchcase(each.name, pattern) and each.status != "DELETING"
+        ]
+        if not fitting and not (self._was_filtered and not self._filtered):
+            self._log.warning(
+                "no_stream_fits_the_filter",
+                streamFilter=pattern,
+                listed=len(summaries),
+                advice="check streamFilter, regionName and the account of the credentials; streams that come later are read",
+            )
         found = {
-            ListedStream(each.name, each.arn): each
-            for each in summaries
-            if fnmatchcase(each.name, pattern)
-            and not named & {each.name, each.arn}
-            and each.status != "DELETING"
+            ListedStream(each.name, each.arn): each for each in fitting if not named & {each.name, each.arn}
         }
         for gone in set(self._filtered) - found.keys():
             self._log.info("stream_left_the_filter", stream=gone.arn)

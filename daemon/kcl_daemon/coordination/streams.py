@@ -46,6 +46,10 @@ class Streams(Protocol):
         """The stream of a lease, also of one that is listed no more."""
         ...
 
+    async def see(self) -> None:
+        """Before anything is made: StreamNotFound where the only one is not there, AwsError where nobody can tell."""
+        ...
+
     async def prepare(self) -> None:
         """Look at them before the work begins. AwsError where none could be looked at."""
         ...
@@ -66,6 +70,10 @@ class OneStream:
     def of(self, lease: Lease) -> Stream:  # noqa: ARG002 - the protocol's signature
         """The one."""
         return self.stream
+
+    async def see(self) -> None:
+        """As the protocol says."""
+        await self._kinesis.describe_stream(self.stream.ref)
 
     async def prepare(self) -> None:
         """As the protocol says; StreamNotFound where it is not there."""

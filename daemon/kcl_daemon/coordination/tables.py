@@ -78,6 +78,10 @@ class ApplicationTables:
         """How many calls DynamoDB has refused for their rate, by table."""
         return {table.name: table.throttled for table in self._separate}
 
+    async def are_new(self) -> bool:
+        """Whether no worker of the application has run here. AwsError where that cannot be told."""
+        return await self._leases.describe() is None
+
     async def open(self) -> None:
         """Decide the layout and make what is missing; may be called again after an error.
 

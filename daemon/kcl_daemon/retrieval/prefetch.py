@@ -352,8 +352,10 @@ class Prefetch:
                 "position_refused",
                 error=str(error),
                 checkpoint=str(self._source.checkpoint),
-                advice="Kinesis does not know this position: was the stream deleted and created again? Then stop the "
-                "application and begin anew with `kcl-daemon leases reset`. Trying again now and then",
+                advice="Kinesis does not know this position. Does the file name another stream than before, or is "
+                "applicationName that of an application that reads another stream? Then stop it and take a new "
+                "applicationName. Was the stream deleted and created again? Then stop the application and begin anew "
+                "with `kcl-daemon leases reset`. Trying again now and then",
             )
 
     async def _pause(self, pace: Pace, answer: Answered | None, began_s: float) -> None:

@@ -24,7 +24,7 @@ from kcl_daemon.coordination.switchboard import Switchboard
 from kcl_daemon.coordination.tables import ApplicationTables
 from kcl_daemon.coordination.taker import Taker
 from kcl_daemon.coordination.versions import Versions
-from kcl_daemon.errors import ChildError, Throttled, Unavailable
+from kcl_daemon.errors import ChildError, ConfigurationError, StreamNotFound, Throttled, Unavailable
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.metrics.kcl import INITIALIZE
 from kcl_daemon.ports import Clock, Log
@@ -162,6 +162,7 @@ class Worker:
         """Tables, version and streams, in that order; what is only slow or busy is asked again."""
         assert self._loops is not None, "equip() comes first"
         steps = (
+            self._see_streams_first,
             self._tables.open,
             self._look_at_leases,
             self._loops.versions.begin,
@@ -170,6 +171,18 @@ class Worker:
         with self._meters.operation(INITIALIZE):
             for step in steps:
                 await self._with_patience(step)
+
+    async def _see_streams_first(self) -> None:
+        """Where no worker of the application has run, a stream that is not there is a wrong name: nothing is made for it."""
+        if not await self._tables.are_new():
+            return
+        try:
+            await self._streams.see()
+        except StreamNotFound as missing:
+            raise ConfigurationError(
+                f"{missing}. No worker of this application has run before, and nothing was made: put streamName or "
+                "streamArn, regionName and the credentials right, or create the stream first"
+            ) from missing
 
     async def _with_patience(self, step: Callable[[], Awaitable[None]]) -> None:
         for attempt in range(1, _START_ATTEMPTS + 1):

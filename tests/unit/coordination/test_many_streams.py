@@ -320,3 +320,16 @@ def test_no_right_to_list_streams_is_an_error_at_the_start() -> None:
             await stage.streams.prepare()
 
     play(scene, replace(listing(), name_filter="*"))
+
+
+def test_a_filter_that_no_stream_fits_is_told_once_until_one_does() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.create("orders")
+        await stage.streams.prepare()
+        await stage.later(3 * REFRESH_S)
+        clicks = stage.create("clicks")
+        await stage.later(2 * REFRESH_S)
+        assert await stage.keys() == {lease_key_of(clicks, SHARD)}
+
+    log = play(scene, replace(listing(), name_filter="cl*")).log
+    assert log.events("warning") == ["no_stream_fits_the_filter"]
