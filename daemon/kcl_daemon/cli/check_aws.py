@@ -14,7 +14,7 @@ from anyio import to_thread
 
 from kcl_daemon.aws.build import build_consumers, build_kinesis, build_schemas, build_tables
 from kcl_daemon.aws.session import Clients, open_clients, who_asks
-from kcl_daemon.cli.check_streams import stream_findings
+from kcl_daemon.cli.check_streams import lease_findings, stream_findings
 from kcl_daemon.cli.failures import describe
 from kcl_daemon.cli.findings import Finding, not_tried, tried
 from kcl_daemon.config.failure_settings import LetterBox
@@ -51,6 +51,7 @@ async def look(settings: Settings) -> list[Finding]:
             findings += await stream_findings(settings, stream, kinesis, consumers)
         tables = build_tables(settings, clients, SystemClock())
         findings += await table_findings(tables.leases, indexed=True)
+        findings += await lease_findings(settings, kinesis, tables.leases)
         for table in (tables.worker_metrics, tables.coordinator):
             findings += await table_findings(table, indexed=False)
         schemas = build_schemas(clients)

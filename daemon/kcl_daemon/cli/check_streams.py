@@ -5,19 +5,35 @@ Owns which calls are tried and what is said about them.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from kcl_daemon.app_streams import streams_of
+from kcl_daemon.cli.failures import advice_for
 from kcl_daemon.cli.findings import Finding, not_tried, tried
 from kcl_daemon.config.fan_out_settings import RetrievalMode
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.ports import IteratorKind, Kinesis, ReadFrom, StreamRef
+from kcl_daemon.coordination.streams import leases_of, refuse_other_kind
+from kcl_daemon.errors import AwsError, ConfigurationError, InvalidRequest
+from kcl_daemon.leases.lease import Lease
+from kcl_daemon.observe.logs import build_log
+from kcl_daemon.observe.redact import masked, on_one_line
+from kcl_daemon.ports import IteratorKind, Kinesis, ReadFrom, StreamRef, Table
 from kcl_daemon.ports_fan_out import Consumer, ConsumerName, ConsumerStatus
+from kcl_daemon.shards.former import finished_but_open, of_former_stream
 from kcl_daemon.shards.shard import Shard
+from kcl_daemon.system import SystemClock
 
 _REGISTER: Final = "RegisterStreamConsumer"
 _A_CONSUMER: Final = "a try would leave a consumer there, which Amazon charges for"
 _SUBSCRIBE: Final = "SubscribeToShard"
+_POSITIONS_MOST: Final = 5
+_ANOTHER: Final = (
+    "is applicationName that of an application that reads another stream? Then take a new one. If the stream was created "
+    "anew, begin anew with `kcl-daemon leases reset`"
+)
 _A_SUBSCRIPTION: Final = "a try would take the shard from the worker that reads it"
 
 
@@ -47,6 +63,62 @@ async def stream_findings(
     if shards and (not fan_out or settings.fan_out.fallback_to_polling):
         findings += await _polling(stream, shards[-1], kinesis)
     return findings
+
+
+async def lease_findings(settings: Settings, kinesis: Kinesis, table: Table) -> list[Finding]:
+    """Whether the leases that there are can be those of the stream of this file: by shards, and by their positions."""
+    try:
+        if await table.describe() is None:
+            return []
+        await refuse_other_kind(table, many=settings.reads_many)
+        leases = await leases_of(table)
+        if settings.reads_many:
+            log, clock = (
+                build_log(level="error", form="console", stream=sys.stderr, clock=SystemClock()),
+                SystemClock(),
+            )
+            await streams_of(settings, kinesis, clock, log, table=table).prepare()
+            return [(True, f"leases: {len(leases)}")] if leases else []
+        stream = StreamRef(settings.stream_name, settings.stream_arn)
+        shards = await kinesis.list_shards(stream)
+    except ConfigurationError as error:
+        return [(False, masked(on_one_line(f"leases: {error}")))]
+    except AwsError:
+        return []  # it has been told of table and stream
+    return await _compared(leases, shards, stream, kinesis) if leases else []
+
+
+async def _compared(
+    leases: Sequence[Lease], shards: Sequence[Shard], stream: StreamRef, kinesis: Kinesis
+) -> list[Finding]:
+    """The leases with the shards; of the checkpoints a few are tried."""
+    unfinished = [lease for lease in leases if not lease.is_finished]
+    listed = {shard.shard_id for shard in shards}
+    here = [lease for lease in unfinished if lease.shard_id in listed]
+    if of_former_stream(leases, shards) or (unfinished and not here):
+        return [(False, f"leases: they are of another stream than {stream.name}; {_ANOTHER}")]
+    numbered = [lease for lease in here if not lease.checkpoint.is_sentinel][:_POSITIONS_MOST]
+    refused = [each for lease in numbered if (each := await _refused(lease, stream, kinesis)) is not None]
+    if refused:
+        return refused[:1]
+    told = f"leases: {len(here)} unfinished ones of {len(shards)} listed shards, the checkpoints of {len(numbered)} tried"
+    if not (stuck := finished_but_open(leases, shards)):
+        return [(True, told)]
+    names = ", ".join(lease.shard_id for lease in stuck[:_POSITIONS_MOST])
+    nobody = f"leases: {len(stuck)} open shards are finished in the table, so nobody reads them: {names}"
+    return [(True, told), (False, f"{nobody}; `kcl-daemon leases reset --shard` has them read again")]
+
+
+async def _refused(lease: Lease, stream: StreamRef, kinesis: Kinesis) -> Finding | None:
+    """What is wrong with the checkpoint of a lease; None: Kinesis takes it."""
+    start = ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, str(lease.checkpoint.sequence_number))
+    try:
+        await kinesis.get_shard_iterator(stream, lease.shard_id, start)
+    except AwsError as error:
+        advice = _ANOTHER if isinstance(error, InvalidRequest) else advice_for(error)
+        told = f"leases: the checkpoint of {lease.shard_id} cannot be read from: {error}; {advice}"
+        return False, masked(on_one_line(told))
+    return None
 
 
 async def _polling(stream: StreamRef, shard: Shard, kinesis: Kinesis) -> list[Finding]:

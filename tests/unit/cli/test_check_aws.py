@@ -6,13 +6,16 @@ import anyio
 import pytest
 
 from kcl_daemon.cli.check_aws import table_findings
-from kcl_daemon.cli.check_streams import stream_findings
+from kcl_daemon.cli.check_streams import lease_findings, stream_findings
 from kcl_daemon.cli.findings import Finding
 from kcl_daemon.errors import AccessDenied
+from kcl_daemon.leases.row import creation
 from kcl_daemon.leases.table import Row
 from kcl_daemon.ports import StreamRef
 from kcl_daemon.ports_fan_out import ConsumerName
+from kcl_daemon.shards.sync import new_lease
 from kcl_local.kinesis.model import KinesisModel
+from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.simulator.memory.table import MemoryTable
@@ -136,3 +139,63 @@ def test_that_a_table_can_be_made_is_not_claimed() -> None:
     assert good
     assert text.startswith("table billing: not there; the daemon makes it where it needs it; CreateTable and")
     assert text.endswith("its rows: NOT TRIED, as a try would leave a table there")
+
+
+class Fleet:
+    """A lease table, whose leases are made of the shards of some stream."""
+
+    def __init__(self, service: Service) -> None:
+        self.kinesis = MemoryKinesis(service.model)
+        self.table = MemoryTable("billing", "leaseKey", True)
+
+    async def has(self, stream: str, checkpoint: ExtendedSequenceNumber | None = None) -> None:
+        """Leases of a stream; where they begin, if not at its shards' first numbers."""
+        await self.table.ensure()
+        for shard in await self.kinesis.list_shards(StreamRef(stream)):
+            first = ExtendedSequenceNumber(str(shard.starting_sequence_number))
+            await self.table.put(*creation(new_lease(shard, checkpoint or first)))
+
+    def findings(self, more: str = "") -> list[Finding]:
+        async def look() -> list[Finding]:
+            return await lease_findings(read(more).settings, self.kinesis, self.table)
+
+        return anyio.run(look)
+
+
+@pytest.fixture
+def fleet(service: Service) -> Fleet:
+    return Fleet(service)
+
+
+def test_leases_of_the_stream_are_compared_and_their_checkpoints_tried(fleet: Fleet) -> None:
+    assert fleet.findings() == []
+    anyio.run(fleet.has, "orders")
+    assert fleet.findings() == [
+        (True, "leases: 2 unfinished ones of 2 listed shards, the checkpoints of 2 tried")
+    ]
+
+
+def test_leases_of_another_stream_under_this_application_name_are_no_good(
+    service: Service, fleet: Fleet
+) -> None:
+    service.model.handle("CreateStream", {"StreamName": "clicks", "ShardCount": 1})
+    anyio.run(fleet.has, "orders")
+    service.now_s += 60
+    ((good, text),) = fleet.findings("streamName = clicks\n")
+    assert not good
+    assert "applicationName" in text
+
+
+def test_a_checkpoint_that_kinesis_refuses_is_no_good(service: Service, fleet: Fleet) -> None:
+    anyio.run(fleet.has, "orders")
+    service.model.fail_next("GetShardIterator", "InvalidArgumentException")
+    ((good, text),) = fleet.findings()
+    assert not good
+    assert "applicationName" in text
+
+
+def test_open_shards_that_are_finished_are_no_good(fleet: Fleet) -> None:
+    anyio.run(fleet.has, "orders", SHARD_END)
+    _, (good, text) = fleet.findings()
+    assert not good
+    assert "leases reset" in text
