@@ -170,7 +170,8 @@ def _end_of(record: Record | None) -> ExtendedSequenceNumber | None:
 
 
 def _user_records(record: Record, hash_range: HashRange | None) -> list[RawRecord]:
-    return list(Deaggregator(hash_range, _as_it_came)(raw_record(record)))
+    pieces = Deaggregator(hash_range, _as_it_came)(raw_record(record))
+    return [each for piece, _ in pieces for each in piece]
 
 
 def _as_it_came(_reason: str, _sequence_number: str) -> None:

@@ -55,8 +55,8 @@ CALLS: Final = _counted(
 
 LEFT_OUT: Final = _counted(
     "records_left_out",
-    "Records that were read and given to no child: `before_checkpoint` (finished before; normal at each start), or "
-    "`other_shard` (in an aggregate, of a hash outside the shard).",
+    "Records that were read and given to no child: `before_checkpoint` (finished before; normal at each start), "
+    "`other_shard` (in an aggregate, of a hash outside the shard), or `unreadable` (in an aggregate, behind a key that makes no sense).",
     (*SHARD, "reason"),
 )
 

@@ -7,7 +7,9 @@ Unknown fields are read over; groups, which no KPL writes, are refused.
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 _PARTITION_KEY: Final = 0x0A  # field 1, length and bytes
@@ -18,6 +20,8 @@ _HASH_INDEX: Final = 0x10  # field 2, number
 _DATA: Final = 0x1A  # field 3, length and bytes
 _RECORD_TAGS: Final = frozenset({_KEY_INDEX, _HASH_INDEX, _DATA})
 
+# Of the shortest user records these are some ten thousand: ten milliseconds.
+_STRETCH_BYTES: Final = 64 * 1024
 _PLAINEST_BYTES: Final = 5
 _LOW: Final = 0x7F
 _MORE: Final = 0x80  # the bit of a byte that says that the number goes on
@@ -29,6 +33,10 @@ class MalformedAggregate(ValueError):
     """Raised when bytes are no such message; says why."""
 
 
+UserRecord = tuple[int, int | None, bytes]
+"""Index of its partition key, of its explicit hash key or None, its data. The indexes may be outside their tables."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """What an aggregate holds.
@@ -36,37 +44,96 @@ class Message:
     Args:
         partition_keys: the table of them; UTF-8 if the producer did right.
         hash_keys: the table of explicit hash keys.
-        records: for each user record: index of its partition key, of its explicit hash key or None, its data. The
-            indexes are within their tables.
+        records: the user records in order; may be gone through more than once.
+        count: of them.
+        usable: how many come before the first one whose key is not in its table; `count` where there is none such.
+        size_bytes: of the message.
     """
 
     partition_keys: list[bytes]
     hash_keys: list[bytes]
-    records: list[tuple[int, int | None, bytes]]
+    records: Iterable[UserRecord]
+    count: int
+    usable: int
+    size_bytes: int
+
+
+class _Unread:
+    """User records that are read again each time, as they would take many times the memory of the message."""
+
+    def __init__(self, message: bytes) -> None:
+        self._message = message
+
+    def __iter__(self) -> Iterator[UserRecord]:
+        return chain.from_iterable(_stretches(self._message, {_PARTITION_KEY: [], _HASH_KEY: []}))
 
 
 def parse(message: bytes) -> Message:
-    """The message.
+    """The message, its user records in memory: for a small one.
 
     Raises:
-        MalformedAggregate: it is cut off, lacks a required field, or an index is outside its table.
+        MalformedAggregate: it is cut off, or a user record lacks a required field.
     """
+    tables: dict[int, list[bytes]] = {_PARTITION_KEY: [], _HASH_KEY: []}
+    records: list[UserRecord] = []
     try:
-        parsed = _message(message)
+        _read(message, 0, len(message), tables, records)
     except IndexError:
         raise MalformedAggregate("the message is cut off") from None
-    keys, hash_keys = len(parsed.partition_keys), len(parsed.hash_keys)
-    for key, hash_key, _ in parsed.records:
-        if key >= keys or (hash_key is not None and hash_key >= hash_keys):
-            raise MalformedAggregate("a record refers to a key that is not there")
-    return parsed
+    keys, hash_keys = tables[_PARTITION_KEY], tables[_HASH_KEY]
+    usable = _usable(records, len(keys), len(hash_keys))
+    return Message(keys, hash_keys, records, len(records), usable, len(message))
 
 
-def _message(data: bytes) -> Message:
+def parse_slowly(message: bytes) -> Generator[None, None, Message]:
+    """The same for a large one: yields now and then, so that others may work, and keeps no user record in memory."""
     tables: dict[int, list[bytes]] = {_PARTITION_KEY: [], _HASH_KEY: []}
-    records: list[tuple[int, int | None, bytes]] = []
-    at, end = 0, len(data)
-    while at < end:
+    count = 0
+    try:
+        for stretch in _stretches(message, tables):
+            count += len(stretch)
+            yield
+    except IndexError:
+        raise MalformedAggregate("the message is cut off") from None
+    keys, hash_keys = tables[_PARTITION_KEY], tables[_HASH_KEY]
+    usable = 0
+    for stretch in _stretches(message, {_PARTITION_KEY: [], _HASH_KEY: []}):
+        good = _usable(stretch, len(keys), len(hash_keys))
+        usable += good
+        if good < len(stretch):
+            break
+        yield
+    return Message(keys, hash_keys, _Unread(message), count, usable, len(message))
+
+
+def _usable(records: list[UserRecord], keys: int, hash_keys: int) -> int:
+    """How many user records come before the first one whose key is not in its table."""
+    for key, hash_key, _ in records:
+        if key >= keys or (hash_key is not None and hash_key >= hash_keys):
+            break
+    else:
+        return len(records)
+    return next(
+        number
+        for number, (key, hash_key, _) in enumerate(records)
+        if key >= keys or (hash_key is not None and hash_key >= hash_keys)
+    )
+
+
+def _stretches(message: bytes, tables: dict[int, list[bytes]]) -> Iterator[list[UserRecord]]:
+    """The user records of one stretch of bytes after another; what is in the tables is put there on the way."""
+    at = 0
+    while at < len(message):
+        records: list[UserRecord] = []
+        at = _read(message, at, at + _STRETCH_BYTES, tables, records)
+        yield records
+
+
+def _read(data: bytes, at: int, until: int, tables: dict[int, list[bytes]], records: list[UserRecord]) -> int:
+    """Read what begins between two places into the tables and the list; the place behind it."""
+    end = len(data)
+    until = min(until, end)
+    while at < until:
         tag = data[at]
         if tag == _RECORD:
             length = data[at + 1]
@@ -81,9 +148,9 @@ def _message(data: bytes) -> Message:
             at += length
         else:
             at = _after(data, at)
-    if at != end:
+    if at > end:
         raise MalformedAggregate("the message is cut off")
-    return Message(tables[_PARTITION_KEY], tables[_HASH_KEY], records)
+    return at
 
 
 def _plainest(data: bytes, at: int, end: int) -> tuple[int, None, bytes] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from kcl_daemon.errors import (
     AccessDenied,
@@ -24,7 +25,7 @@ from kcl_daemon.ports_fan_out import FanOut, Pushed, Subscription
 from kcl_daemon.retrieval.batch import NOT_AN_END, Batch, EndOfShard, arrived_s
 from kcl_daemon.retrieval.fanout_consumer import ConsumerRegistration
 from kcl_daemon.retrieval.gate import BodyGate
-from kcl_daemon.retrieval.payload import Payload
+from kcl_daemon.retrieval.payload import EMPTY, Payload
 from kcl_daemon.retrieval.source import Source
 from kcl_daemon.retrieval.start import read_from
 
@@ -172,20 +173,26 @@ class FanOutReader:
     async def _accept(self, pushed: Pushed) -> None:
         """Put an event before the child; back when there is room for another one."""
         self._remember(pushed)
-        payload = self._source.undelivered(pushed.payload)
-        self._hear(pushed, empty=not payload and pushed.continuation is not None)
-        opening = self._source.opening(payload, self._troubled)
-        if opening is not None:
-            gave = False
+        at_the_end = pushed.continuation is None
+        gave = False
+        for number, payload in enumerate(self._source.undelivered(pushed.payload)):
+            if number:
+                await checkpoint()  # a million user records in aggregates would hold up renewals
+            if not gave:
+                self._hear(pushed, empty=not payload and not at_the_end)
+            opening = self._source.opening(payload, self._troubled)
+            if opening is None:
+                if payload:
+                    gave = True
+                    await self._deliver(payload, pushed.millis_behind_latest)
+                continue
             while (part := await opening.next()) is not None:
                 gave = True
                 await self._deliver(part, pushed.millis_behind_latest)
-            if not gave:
-                self._hear(pushed, empty=pushed.continuation is not None)
-        elif payload:
-            await self._deliver(payload, pushed.millis_behind_latest)
-        elif self._tells_empty:
-            await self._put(Batch(payload, pushed.millis_behind_latest))
+        if not gave:
+            self._hear(pushed, empty=not at_the_end)
+            if self._tells_empty:
+                await self._put(Batch(EMPTY, pushed.millis_behind_latest))
 
     async def _deliver(self, payload: Payload, behind_ms: int | None) -> None:
         oldest_s = arrived_s(payload, behind_ms, self._clock)  # before the wait for room, which takes time

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from json.encoder import encode_basestring_ascii
 from operator import attrgetter
 from typing import Final
@@ -24,6 +23,10 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 
 # What a record takes in memory beside its text: the object itself, two views, a sequence number.
 RECORD_OVERHEAD_BYTES: Final = 320
+LINE_BYTES: Final = 8 * 2**20
+"""No line of user records from aggregates is longer, unless one record alone is."""
+# A record in a line without its texts, except the sequence number; a test compares.
+LINE_OVERHEAD_BYTES: Final = 320
 # F3 89 9A C2, the first bytes of a KPL aggregate, in base64 with the quote before it; a sixth character follows that
 # is not of the magic alone.
 _AGGREGATE_PREFIX: Final = b'"84maw'
@@ -97,8 +100,11 @@ class SchemaRecord(RawRecord, gc=False, rename="camel"):
         )
 
 
-Split = Callable[[RawRecord], Sequence[RawRecord]]
-"""Gives the user records of what may be a KPL aggregate, or the record itself where it is none."""
+Piece = tuple[Sequence[RawRecord], int]
+"""Some user records of an aggregate, and the most bytes that they take in a line; without records: it takes long."""
+
+Split = Callable[[RawRecord], Iterable[Piece]]
+"""Gives the user records of what may be a KPL aggregate piece by piece, or the record itself where it is none."""
 
 
 class _Line(Struct, gc=False, rename="camel"):
@@ -203,14 +209,30 @@ class Payload:
             part_bytes += len(record.data)
         yield Payload(part, part_bytes)
 
-    def expanded(self, split: Split) -> Payload:
-        """With every record that begins like a KPL aggregate replaced by what `split` gives for it."""
+    def expanded(self, split: Split, most_bytes: int = LINE_BYTES) -> Iterator[Payload]:
+        """With every record that begins like a KPL aggregate replaced by what `split` gives for it, in parts, as they are taken.
+
+        A part without records says that the next one takes long. Itself where nothing begins like an aggregate.
+
+        Args:
+            split: takes one apart.
+            most_bytes: of a part's line; one piece or record may be longer.
+        """
         if not self._looks_aggregated():
-            return self
-        parts = (split(each) if _looks_aggregated(each) else (each,) for each in self.records)
-        records = list(chain.from_iterable(parts))
-        added = max(0, len(records) - len(self.records))
-        return Payload(records, self.size_bytes + added * RECORD_OVERHEAD_BYTES)
+            yield self
+            return
+        part: list[RawRecord] = []
+        part_bytes = 0
+        for record in self.records:
+            for piece, piece_bytes in split(record) if _looks_aggregated(record) else _alone(record):
+                if part and part_bytes + piece_bytes > most_bytes:
+                    yield Payload(part, part_bytes)
+                    part, part_bytes = [], 0
+                if not piece:
+                    yield EMPTY
+                part.extend(piece)
+                part_bytes += piece_bytes
+        yield Payload(part, part_bytes)
 
     def line(self, millis_behind_latest: int | None) -> bytes:
         """The child's line `processRecords`, in ASCII, with its LF."""
@@ -268,6 +290,15 @@ def _without_defaults(record: SchemaRecord) -> RawRecord:
         record.sub_sequence_number,
         record.action,
     )
+
+
+def line_bytes(record: RawRecord) -> int:
+    """About what a record takes in a line, rather more; and in memory."""
+    return len(record.data) + len(record.partition_key) + LINE_OVERHEAD_BYTES
+
+
+def _alone(record: RawRecord) -> tuple[Piece, ...]:
+    return (((record,), line_bytes(record)),)
 
 
 def _looks_aggregated(record: RawRecord) -> bool:

@@ -44,8 +44,6 @@ _ITERATOR_S: Final = 285.0
 # What an answer is taken for that is not known yet: the most that the service gives, or next to nothing at the tip.
 _UNKNOWN_BYTES: Final = 8 * 2**20
 _LEAST_BYTES: Final = 64 * 1024
-# Aggregates are taken apart this much at a time, and delivered so: some ten milliseconds.
-_SLICE_BYTES: Final = 1024 * 1024
 
 
 class Prefetch:
@@ -257,14 +255,15 @@ class Prefetch:
         self._remember(fetched)
         is_empty = fetched.next_iterator is not None  # the end of a shard is something
         whole, behind_ms = fetched.payload, fetched.millis_behind_latest
-        for number, part in enumerate(whole.slices(_SLICE_BYTES)):
+        for number, payload in enumerate(self._source.undelivered(whole)):
             if number:
                 await checkpoint()  # a million user records in aggregates would hold up renewals
-            payload = self._source.undelivered(part)
             opening = self._source.opening(payload, self._troubled)
             if opening is not None:
                 is_empty = not await self._put_opened(opening, behind_ms, whole.size_bytes) and is_empty
             elif payload:
+                if number:
+                    await self._room_for(payload, whole.size_bytes)
                 is_empty = False
                 self._put(self._batch(payload, behind_ms))
         self._heard.answer(behind_ms=behind_ms, empty=is_empty, now_s=self._iterator_at_s)
@@ -276,6 +275,19 @@ class Prefetch:
         if fetched.next_iterator is None:
             self._put(EndOfShard(fetched.child_shards))
         return Answered(len(whole), whole.data_bytes, behind_ms)
+
+    async def _room_for(self, part: Payload, whole_bytes: int) -> None:
+        """Wait until a further part of an answer may go into the buffer, and until the worker has room for it.
+
+        An aggregate may become many times as long as it came: it is taken apart no faster than the child takes it.
+        """
+        if self._hold is not None:
+            self._hold.resize(whole_bytes)  # it may be held for long
+        while not self._has_room():
+            await self._wait_for_taker()
+        # Released at once, as the batch takes the same again and nothing is awaited between the two.
+        hold = await self._gate.admit(part.size_bytes, is_awaited=lambda: self._awaited)
+        hold.release()
 
     async def _put_opened(self, opening: Opening, behind_ms: int | None, whole_bytes: int) -> bool:
         """Records that may grow when they are opened: part by part, each when there is room; whether there were any."""

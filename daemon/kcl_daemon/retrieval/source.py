@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import ShardId
@@ -14,6 +15,9 @@ from kcl_daemon.retrieval.payload import Payload, Split
 from kcl_daemon.retrieval.schemas import Opening, ShardSchemas, Trouble
 from kcl_daemon.retrieval.start import StartMemory, has_been_trimmed
 from kcl_protocol.sequence import ExtendedSequenceNumber
+
+# Aggregates are taken apart this much at a time, and delivered so: some ten milliseconds.
+SLICE_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +64,24 @@ class Source:
         except AwsError:
             return False
 
-    def undelivered(self, payload: Payload) -> Payload:
-        """Aggregates taken apart, without what the checkpoint covers; only the first answers can hold such records."""
-        checkpoint, split = self.checkpoint, self.split
-        if split is not None:
-            payload = payload.expanded(split)
+    def undelivered(self, payload: Payload) -> Iterator[Payload]:
+        """Aggregates taken apart, without what the checkpoint covers, in parts; only the first answers can hold such records.
+
+        There is one part, unless there are aggregates: those are taken apart as the parts are taken. A part without records
+        may come before a part that takes long.
+        """
+        if self.split is None:
+            yield self._behind_checkpoint(payload)
+            return
+        for slice_ in payload.slices(SLICE_BYTES):
+            for part in slice_.expanded(self.split):
+                yield self._behind_checkpoint(part)
+
+    def _behind_checkpoint(self, payload: Payload) -> Payload:
+        checkpoint = self.checkpoint
         if checkpoint.is_sentinel:
             return payload
-        if split is None and checkpoint.sub_sequence_number:
+        if self.split is None and checkpoint.sub_sequence_number:
             # A checkpoint inside an aggregate does not cover the rest of it, and here it is delivered whole.
             checkpoint = ExtendedSequenceNumber(str(int(checkpoint.sequence_number) - 1))
         rest = payload.after(checkpoint)
@@ -79,7 +93,7 @@ class Source:
         """What is still to be delivered, where it has to be opened first; None: it is as it should be.
 
         Args:
-            payload: as `undelivered` gave it.
+            payload: a part as `undelivered` gave it.
             trouble: told why, while it cannot be opened.
         """
         return None if self.schemas is None else self.schemas.opening(payload, trouble)

@@ -56,4 +56,5 @@ def apart(
     data: bytes, hash_range: HashRange | None = None, on_malformed: Callable[[str, str], None] = silent
 ) -> Sequence[RawRecord]:
     """What comes of a Kinesis record with such data."""
-    return Deaggregator(hash_range, on_malformed)(outer(data))
+    pieces = Deaggregator(hash_range, on_malformed)(outer(data))
+    return [record for piece, _ in pieces for record in piece]

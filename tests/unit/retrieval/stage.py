@@ -15,7 +15,7 @@ from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Fetched, ReadFrom, StreamRef
 from kcl_daemon.retrieval.batch import Batch
 from kcl_daemon.retrieval.gate import BodyGate
-from kcl_daemon.retrieval.payload import Payload
+from kcl_daemon.retrieval.payload import Payload, Split
 from kcl_daemon.retrieval.prefetch import Prefetch, Source
 from kcl_daemon.retrieval.start import StartMemory
 from kcl_local.kinesis.model import KinesisModel
@@ -71,18 +71,12 @@ class Stage:
 
     def put(self, *texts: str) -> list[str]:
         """Write records; gives their sequence numbers."""
-        numbers: list[str] = []
-        for text in texts:
-            answer = self.model.handle(
-                "PutRecord",
-                {
-                    "StreamName": "words",
-                    "PartitionKey": "k",
-                    "Data": base64.b64encode(text.encode()).decode(),
-                },
-            )
-            numbers.append(str(answer["SequenceNumber"]))
-        return numbers
+        return [self.put_bytes(text.encode()) for text in texts]
+
+    def put_bytes(self, data: bytes) -> str:
+        """Write one record; gives its sequence number."""
+        asked = {"StreamName": "words", "PartitionKey": "k", "Data": base64.b64encode(data).decode()}
+        return str(self.model.handle("PutRecord", asked)["SequenceNumber"])
 
     def split(self) -> None:
         self.model.handle(
@@ -96,9 +90,10 @@ class Stage:
         *,
         tells_empty: bool = True,
         gate: BodyGate | None = None,
+        split: Split | None = None,
     ) -> Prefetch:
         return Prefetch(
-            Source(STREAM, SHARD, checkpoint, None, self.memory),
+            Source(STREAM, SHARD, checkpoint, None, self.memory, split),
             kinesis=self.kinesis,
             settings=settings or RetrievalSettings(),
             clock=LoopClock(),

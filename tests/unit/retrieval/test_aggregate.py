@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from msgspec import Raw
 from kcl_daemon.leases.lease import MAX_HASH, HashRange
 from kcl_daemon.retrieval.aggregate import MAGIC, Deaggregator
 from kcl_daemon.retrieval.base64_text import HAS_FAST, Base64Text
-from kcl_daemon.retrieval.payload import Payload
+from kcl_daemon.retrieval.payload import LINE_BYTES, Payload
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.unit.retrieval.aggregates import UserRecord, aggregate, apart, decoded, outer, sealed, silent
 
@@ -62,8 +64,8 @@ def test_a_record_that_went_elsewhere_costs_no_other() -> None:
 def test_other_data_is_delivered_as_it_is(data: bytes) -> None:
     record = outer(data)
     complaints: list[str] = []
-    found = Deaggregator(None, lambda reason, _: complaints.append(reason))(record)
-    assert found == (record,)
+    found = apart(data, None, lambda reason, _: complaints.append(reason))
+    assert found == [record]
     assert bool(complaints) is data.startswith(MAGIC)
 
 
@@ -81,9 +83,12 @@ def test_other_data_is_delivered_as_it_is(data: bytes) -> None:
 def test_a_broken_aggregate_is_delivered_whole_and_counted(data: bytes, why: str) -> None:
     told: list[tuple[str, str]] = []
     split = Deaggregator(LOWER, lambda reason, number: told.append((reason, number)))
-    payload = Payload([outer(data, "7"), outer(b"plain", "8")], 100).expanded(split)
+    payload = list(Payload([outer(data, "7"), outer(b"plain", "8")], 100).expanded(split))
 
-    assert [each.data for each in payload.records] == [outer(data).data, outer(b"plain").data]
+    assert [each.data for part in payload for each in part.records] == [
+        outer(data).data,
+        outer(b"plain").data,
+    ]
     assert split.malformed == 1
     ((reason, number),) = told
     assert why in reason
@@ -113,7 +118,7 @@ def test_an_aggregate_of_nothing_gives_nothing() -> None:
 
 def test_delivery_resumes_inside_an_aggregate() -> None:
     whole = aggregate([(f"k{number}", b"%d" % number, None) for number in range(5)])
-    payload = Payload([outer(whole, "7"), outer(b"plain", "8")], 100).expanded(Deaggregator(None, silent))
+    (payload,) = Payload([outer(whole, "7"), outer(b"plain", "8")], 100).expanded(Deaggregator(None, silent))
 
     rest = payload.after(ExtendedSequenceNumber("7", 2))
 
@@ -126,7 +131,7 @@ def test_delivery_resumes_inside_an_aggregate() -> None:
 
 def test_a_payload_without_aggregates_is_left_alone() -> None:
     payload = Payload([outer(b"plain", "7"), outer(b"", "8"), outer(b"more of it", "9")], 100)
-    assert payload.expanded(Deaggregator(LOWER, silent)) is payload
+    assert list(payload.expanded(Deaggregator(LOWER, silent))) == [payload]
 
 
 def test_keys_that_are_no_text_become_text() -> None:
@@ -151,3 +156,108 @@ def test_base64_with_escapes_is_read_and_what_is_none_refused(fast: bool) -> Non
     for wrong in (b'"a"', b'"' + b"*" * 1000 + b'"', b'"AA==' + b"A" * 1000 + b'"'):
         with pytest.raises(ValueError, match="base64"):
             way.decoded(Raw(wrong))
+
+
+def hostile(records: int, key_bytes: int, data_bytes: int = 1) -> bytes:
+    """An aggregate of which each user record has the same long key: what it becomes is many times as long."""
+    key = b"\x0a" + varint(key_bytes) + b"k" * key_bytes
+    record = b"\x08\x00\x1a" + varint(data_bytes) + b"x" * data_bytes
+    return sealed(key + (b"\x1a" + varint(len(record)) + record) * records)
+
+
+def varint(number: int) -> bytes:
+    text = bytearray()
+    while number > 127:
+        text.append(number & 127 | 128)
+        number >>= 7
+    return bytes((*text, number))
+
+
+@pytest.mark.parametrize("hash_range", [None, HashRange(0, MAX_HASH - 1)])
+@pytest.mark.parametrize(("records", "key_bytes"), [(20_000, 50_000), (1_000, 900_000), (30_000, 1)])
+def test_an_aggregate_that_becomes_a_thousand_times_as_long_comes_in_parts(
+    records: int, key_bytes: int, hash_range: HashRange | None
+) -> None:
+    data = hostile(records, key_bytes)
+    payload = Payload([outer(b"before", "6"), outer(data, "7"), outer(b"behind", "8")], len(data))
+    tracemalloc.start()
+    sizes: list[int] = []
+    positions: list[ExtendedSequenceNumber] = []
+    try:
+        for part in payload.expanded(Deaggregator(hash_range, silent)):
+            if len(sizes) < 20:
+                sizes.append(len(part.line(None)))
+                assert sizes[-1] <= LINE_BYTES + key_bytes + 1000
+                assert part.size_bytes >= sizes[-1] - 100, "keys count as what is in hand"
+            positions += [each.position for each in part.records[:: max(1, len(part))]]
+            if len(sizes) == 20:
+                break
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 * 2**20
+    assert positions == sorted(set(positions))
+
+
+def test_all_parts_of_an_aggregate_are_the_whole() -> None:
+    payload = Payload([outer(b"before", "6"), outer(hostile(20_000, 5_000), "7"), outer(b"behind", "8")], 1)
+    parts = [part for part in payload.expanded(Deaggregator(None, silent)) if part]
+    assert len(parts) > 10
+    found = [each.position for part in parts for each in part.records]
+    assert found == [
+        ExtendedSequenceNumber("6"),
+        *(ExtendedSequenceNumber("7", number) for number in range(20_000)),
+        ExtendedSequenceNumber("8"),
+    ]
+    # Where a part ends is a checkpoint: what is read again begins right behind it.
+    last = parts[3].last
+    rest = [
+        each.position
+        for part in payload.expanded(Deaggregator(None, silent))
+        for each in part.after(last).records
+    ]
+    assert rest == found[found.index(last) + 1 :]
+
+
+def test_what_takes_long_lets_others_work() -> None:
+    payload = Payload([outer(hostile(150_000, 1, 0), "7")], 1)
+    began = time.thread_time()
+    slowest = 0.0
+    for _ in payload.expanded(Deaggregator(UPPER, silent)):
+        slowest, began = max(slowest, time.thread_time() - began), time.thread_time()
+    assert slowest < 0.25, "thirty milliseconds where nobody else works"
+
+
+def plain(key: int, hash_key: int | None = None) -> bytes:
+    """A user record in an aggregate."""
+    record = b"\x08" + varint(key) + (b"" if hash_key is None else b"\x10" + varint(hash_key)) + b"\x1a\x01x"
+    return b"\x1a" + varint(len(record)) + record
+
+
+@pytest.mark.parametrize("filler", [b"", b"\x32" + varint(200_000) + bytes(200_000)], ids=["small", "large"])
+@pytest.mark.parametrize("hash_range", [None, HashRange(0, MAX_HASH - 1)])
+@pytest.mark.parametrize(
+    ("bad", "why"), [(plain(7), "not there"), (plain(0, 9), "not there"), (plain(0, 0), "no number")]
+)
+def test_what_comes_before_a_user_record_without_sense_is_delivered(
+    bad: bytes, why: str, hash_range: HashRange | None, filler: bytes
+) -> None:
+    if hash_range is None and why == "no number":
+        pytest.skip("nobody asks for its hash")
+    told: list[tuple[str, int, int, str]] = []
+    data = sealed(b"\x0a\x01k\x12\x01x" + plain(0) + plain(0) + bad + plain(0) + filler)
+
+    def cut(why: str, lost: int, total: int, number: str) -> None:
+        told.append((why, lost, total, number))
+
+    split = Deaggregator(hash_range, silent, on_cut=cut)
+
+    found = [each for piece, _ in split(outer(data, "7")) for each in piece]
+
+    assert [each.position for each in found] == [
+        ExtendedSequenceNumber("7", 0),
+        ExtendedSequenceNumber("7", 1),
+    ]
+    ((reason, lost, total, number),) = told
+    assert why in reason
+    assert (lost, total, number) == (2, 4, "7")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -9,7 +11,7 @@ from aws_kinesis_agg import messages_pb2
 from hypothesis import given
 from hypothesis import strategies as some
 
-from kcl_daemon.retrieval.aggregate_message import MalformedAggregate, parse
+from kcl_daemon.retrieval.aggregate_message import MalformedAggregate, Message, parse, parse_slowly
 
 # No stubs: the module is made of descriptors at run time.
 AggregatedRecord: Any = cast("Any", messages_pb2).AggregatedRecord
@@ -82,8 +84,6 @@ def test_a_good_message_with_a_few_bytes_altered_is_read_or_refused(data: some.D
         (b"\x1a\x03\x08\x00\x1a\x01", "a record is cut off"),
         (b"\x0a\x01k\x1a\x02\x1a\x00", "lacks"),
         (b"\x0a\x01k\x1a\x02\x08\x00", "lacks"),
-        (b"\x0a\x01k\x1a\x04\x08\x01\x1a\x00", "not there"),
-        (b"\x0a\x01k\x1a\x06\x08\x00\x10\x00\x1a\x00", "not there"),
         (b"\x0b\x0c", "wire type 3"),
         (b"\x02\x00", "without a number"),
         (b"\x20" + b"\xff" * 10 + b"\x01", "too long"),
@@ -92,6 +92,39 @@ def test_a_good_message_with_a_few_bytes_altered_is_read_or_refused(data: some.D
 def test_what_is_refused_is_told(message: bytes, why: str) -> None:
     with pytest.raises(MalformedAggregate, match=why):
         parse(message)
+
+
+@pytest.mark.parametrize("bad", [b"\x1a\x04\x08\x01\x1a\x00", b"\x1a\x06\x08\x00\x10\x00\x1a\x00"])
+def test_where_a_key_is_not_in_its_table_is_told(bad: bytes) -> None:
+    message = b"\x1a\x04\x08\x00\x1a\x00" + bad + b"\x0a\x01k"
+    assert (parse(message).usable, parse(message).count) == (1, 2)
+    assert (slowly(message).usable, slowly(message).count) == (1, 2)
+
+
+@given(some.binary(max_size=200), some.integers(0, 5000))
+def test_slowly_is_the_same(rest: bytes, records: int) -> None:
+    message = b"\x0a\x01k" + b"\x1a\x15\x08\x00\x1a\x11" + bytes(17)
+    message += b"\x1a\x15\x08\x00\x1a\x11" + bytes(17)
+    message += message[3:26] * records + rest
+    try:
+        whole = parse(message)
+    except MalformedAggregate as error:
+        with pytest.raises(MalformedAggregate, match=re.escape(str(error))):
+            slowly(message)
+        return
+    found = slowly(message)
+    assert list(found.records) == whole.records
+    assert replace(found, records=()) == replace(whole, records=())
+
+
+def slowly(message: bytes) -> Message:
+    parsing = parse_slowly(message)
+    while True:
+        try:
+            next(parsing)
+        except StopIteration as end:
+            found: Message = end.value
+            return found
 
 
 def test_fields_of_a_later_version_are_read_over() -> None:

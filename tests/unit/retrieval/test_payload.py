@@ -6,6 +6,7 @@ import base64
 import gc
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from kcl_daemon.errors import Unavailable
-from kcl_daemon.retrieval.payload import EMPTY, Payload, RawRecord
+from kcl_daemon.retrieval.payload import EMPTY, Payload, Piece, RawRecord, line_bytes
 from kcl_daemon.transport import answers
 from kcl_protocol import decode_daemon_line, encode
 from kcl_protocol.messages import ProcessRecords, Record, RecordSchema
@@ -151,22 +152,24 @@ def test_only_what_looks_like_an_aggregate_is_given_to_be_taken_apart() -> None:
     )
     asked: list[str] = []
 
-    def split(record: RawRecord) -> list[RawRecord]:
+    def split(record: RawRecord) -> Iterator[Piece]:
         asked.append(record.sequence_number)
-        return [
-            RawRecord(Raw(b'"eA=="'), record.partition_key, record.sequence_number, None, sub)
-            for sub in range(3)
-        ]
+        yield (
+            [
+                RawRecord(Raw(b'"eA=="'), record.partition_key, record.sequence_number, None, sub)
+                for sub in range(3)
+            ],
+            1000,
+        )
 
-    expanded = payload.expanded(split)
+    (expanded,) = payload.expanded(split)
     assert asked == ["2"]
     assert [(each.sequence_number, each.sub_sequence_number) for each in expanded.records] == [
         ("0", 0), ("1", 0), ("2", 0), ("2", 1), ("2", 2), ("3", 0),
     ]  # fmt: skip
     assert all(earlier.position < later.position for earlier, later in pairwise(expanded.records))
-    assert payload.expanded(split) is not payload
     plain = Payload.of([Record("eA==xxxx", "k", "1")])
-    assert plain.expanded(split) is plain
+    assert list(plain.expanded(split)) == [plain]
 
 
 def test_only_aggregates_are_cut_into_slices() -> None:
@@ -238,3 +241,9 @@ def test_lines_leave_nothing_behind_in_memory() -> None:
         payload.line(0)
     gc.collect()
     assert sys.getallocatedblocks() - before < 200
+
+
+def test_a_record_takes_no_more_of_a_line_than_is_reckoned() -> None:
+    longest = RawRecord(Raw(b'"eA=="'), Raw(b'"k"'), "9" * 129, 2**63, 2**31)
+    assert len(Payload([longest], 0).line(2**63)) < line_bytes(longest) + 100
+    assert len(Payload([longest] * 100, 0).line(None)) < 100 * line_bytes(longest)

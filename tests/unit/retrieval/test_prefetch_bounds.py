@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import anyio
 
 from kcl_daemon.config.settings import RetrievalSettings
 from kcl_daemon.ports import IteratorKind
+from kcl_daemon.retrieval.aggregate import Deaggregator
 from kcl_daemon.retrieval.batch import Batch, EndOfShard
 from kcl_daemon.retrieval.gate import BodyGate
+from kcl_daemon.retrieval.payload import LINE_BYTES
 from tests.unit.fakes import LoopClock
+from tests.unit.retrieval.aggregates import silent
 from tests.unit.retrieval.stage import Stage, Start, play, texts
 
 
@@ -116,5 +121,40 @@ def test_shards_share_the_room_and_all_get_on() -> None:
         for _ in range(12):
             for prefetch in prefetches:
                 assert await texts(prefetch, 1) == ["x" * 20_000]
+
+    play(scene)
+
+
+def test_an_aggregate_is_taken_apart_no_faster_than_the_child_takes_it() -> None:
+    """One of 60 kB that becomes 200 MB: what is in hand stays within the buffer's bound and one line."""
+    key = b"k" * 40_000
+    message = b"\x0a" + b"\xc0\xb8\x02" + key + b"\x1a\x05\x08\x00\x1a\x01x" * 5_000
+    data = b"\xf3\x89\x9a\xc2" + message + hashlib.md5(message).digest()
+
+    async def scene(stage: Stage, start: Start) -> None:
+        stage.put_bytes(data)
+        gate = BodyGate(LoopClock())
+        prefetch = stage.prefetch(
+            gate=gate,
+            settings=RetrievalSettings(prefetch_bytes=8 * 2**20),
+            split=Deaggregator(None, silent),
+            tells_empty=False,
+        )
+        start(prefetch)
+        count = lines = 0
+        while count < 5_000:
+            await anyio.sleep(1.0)
+            assert gate.held_bytes < 20 * 2**20
+            batch = await prefetch.next()
+            assert isinstance(batch, Batch)
+            assert batch.size_bytes <= LINE_BYTES + len(key) + 1_000
+            count, lines = count + batch.count, lines + 1
+            assert batch.last is not None
+            assert batch.last.sub_sequence_number == count - 1
+            batch.take_line()
+            batch.release()
+        assert lines > 20
+        await anyio.sleep(10.0)
+        assert gate.held_bytes == 0
 
     play(scene)
