@@ -70,6 +70,23 @@ def test_windows_over_a_reshard_are_those_of_a_batch_computation(tmp_path: Path)
         assert found == dict(expected)
 
 
+def test_rows_that_spark_drops_as_late_are_counted_and_said_once(tmp_path: Path) -> None:
+    """A shard that comes when all others are done, with records of long ago."""
+    with prepared(tmp_path, Shard("shardId-000000000000", 9_000)) as daemon:
+        engine = daemon.start_engine(pipeline="jobs:impatient")
+        daemon.start_relays()
+        wait_for(daemon.is_done, WITHIN_S)
+        latecomer = Shard("shardId-000000000001", 1_000)
+        daemon.shards.append(latecomer)
+        daemon.relays.append(Relay(daemon, latecomer))
+        wait_for(daemon.is_done, WITHIN_S)
+        wait_for(lambda: (newest_figures(engine)["queries"]["impatient"]["late_rows"] or 0) > 0, WITHIN_S)
+        daemon.drain()
+        assert engine.stop() == 0
+        assert engine.event("spark_rows_late")["query"] == "impatient"
+        assert sum(each["event"] == "spark_rows_late" for each in engine.events) == 1
+
+
 def test_a_replay_is_told_and_a_scheduled_job_ends_and_foreign_state_is_refused(tmp_path: Path) -> None:
     shard = Shard("shardId-000000000000", 2_000)
     with prepared(tmp_path, shard) as daemon:

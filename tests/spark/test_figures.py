@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kcl_daemon.observe.spark_view import SparkQueryView, SparkShardView, SparkView
 from kcl_daemon.spark.figures import FORGOTTEN_S, EngineFigures
 from kcl_spark.conversation import ShardState
-from kcl_spark.figures import FIGURES_S, Figures, QueryFigures, query_figures
+from kcl_spark.figures import FIGURES_S, Figures, LateRows, QueryFigures, query_figures
 from kcl_spark.positions import START
 from kcl_spark.progress import Progress
 from kcl_spark.querylog import QueryLog
@@ -167,6 +167,25 @@ def test_a_query_is_as_spark_told_of_it_last(told: Mapping[str, Any] | None, fig
     assert query_figures(told, BEFORE, 2) == figures
 
 
+def report(batch: int, *dropped: int, run: str = "a") -> dict[str, Any]:
+    return {
+        "runId": run,
+        "batchId": batch,
+        "timestamp": f"2026-01-01T00:00:{batch:02}Z",
+        "stateOperators": [{"numRowsDroppedByWatermark": each} for each in dropped],
+    }
+
+
+def test_rows_that_spark_drops_as_late_are_added_up_once_over_all_reports_and_starts() -> None:
+    late = LateRows()
+    assert (late.take([]), late.count) == (0, None)
+    assert (late.take([report(0)]), late.count) == (0, None)  # it keeps no state
+    assert (late.take([report(2, 0, 3), report(1, 4), report(0)]), late.count) == (7, 7)
+    assert (late.take([report(2, 0, 3), report(1, 4)]), late.count) == (0, 7)
+    assert (late.take([report(3, 0), report(2, 0, 3)]), late.count) == (0, 7)
+    assert (late.take([report(3, 5, run="b")]), late.count) == (5, 12)  # the query was started again
+
+
 def test_the_time_since_a_commit_begins_anew_with_each(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     progress = Progress(spool_at(tmp_path / "spool"), {"counts": QueryLog(folder)})
@@ -205,7 +224,7 @@ def engine_at(folder: Path, pipe: Pipe, *states: ShardState) -> Figures:
     plan(folder / "counts", 0, positions({SHARD: 9}), committed=True)
     progress.look()
     queries = {
-        "counts": QueryFigures(True, 0, 1.0, 2.0, 0.5, 9),
+        "counts": QueryFigures(True, 0, 1.0, 2.0, 0.5, 9, 2),
         "raw": QueryFigures(running=False, failures=3),
     }
     return Figures(lambda: states, spool.figures, progress, lambda: queries, pipe)
@@ -226,8 +245,8 @@ def test_the_daemon_understands_what_the_engine_tells(tmp_path: Path) -> None:
     assert view is not None
     assert view.ui == "http://127.0.0.1:4040"
     counts, raw = view.queries
-    assert counts == SparkQueryView("counts", True, 0, 0, counts.since_commit_s, 1.0, 2.0, 0.5, 9)
-    assert raw == SparkQueryView("raw", False, 3, None, raw.since_commit_s, None, None, None, None)
+    assert counts == SparkQueryView("counts", True, 0, 0, counts.since_commit_s, 1.0, 2.0, 0.5, 9, 2)
+    assert raw == SparkQueryView("raw", False, 3, None, raw.since_commit_s, None, None, None, None, None)
     (shard,) = view.shards  # one that has ended is told no more
     size = shard.data_bytes
     assert size == shard.spooled_bytes > 0

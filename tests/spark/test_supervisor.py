@@ -135,7 +135,7 @@ async def test_what_the_engine_tells_and_prints_is_logged() -> None:
 async def test_figures_are_there_while_the_engine_runs_and_go_with_it() -> None:
     log = MemoryLog()
     query = {
-        **dict.fromkeys(("input_rows_per_s", "processed_rows_per_s", "batch_s", "state_rows")),
+        **dict.fromkeys(("input_rows_per_s", "processed_rows_per_s", "batch_s", "state_rows", "late_rows")),
         "running": True,
         "failures": 0,
         "batch": 4,

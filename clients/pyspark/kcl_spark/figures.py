@@ -5,7 +5,7 @@ Owns the event `spark_figures` and its pace. A shard is in it while a relay serv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any, Final
@@ -30,6 +30,7 @@ class QueryFigures:
         processed_rows_per_s: that it worked through.
         batch_s: how long its last batch with records took.
         state_rows: rows in the state of its windows and joins; None: it keeps none.
+        late_rows: that Spark has dropped as later than the watermark, since the engine's start; None: it keeps no state.
     """
 
     running: bool
@@ -38,18 +39,22 @@ class QueryFigures:
     processed_rows_per_s: float | None = None
     batch_s: float | None = None
     state_rows: int | None = None
+    late_rows: int | None = None
 
 
-def query_figures(told: Mapping[str, Any] | None, before: QueryFigures, failures: int) -> QueryFigures:
+def query_figures(
+    told: Mapping[str, Any] | None, before: QueryFigures, failures: int, late_rows: int | None = None
+) -> QueryFigures:
     """The figures of a query that runs.
 
     Args:
         told: Spark's progress of it; None: it has none yet.
         before: its figures the last time: looks without records tell no duration.
         failures: since the engine's start.
+        late_rows: dropped since then.
     """
     if told is None:
-        return QueryFigures(running=True, failures=failures)
+        return QueryFigures(running=True, failures=failures, late_rows=late_rows)
     took_ms: Mapping[str, int] = told["durationMs"]
     states = [int(each["numRowsTotal"]) for each in told["stateOperators"]]
     return QueryFigures(
@@ -59,6 +64,7 @@ def query_figures(told: Mapping[str, Any] | None, before: QueryFigures, failures
         processed_rows_per_s=_rate(told["processedRowsPerSecond"]),
         batch_s=took_ms["triggerExecution"] / 1000 if "addBatch" in took_ms else before.batch_s,
         state_rows=sum(states) if states else None,
+        late_rows=late_rows,
     )
 
 
@@ -66,6 +72,29 @@ def _rate(told: float | str | None) -> float:
     """Spark divides by the time between two batches, which there may not be: then it tells no number."""
     rate = 0.0 if told is None else float(told)
     return rate if isfinite(rate) else 0.0
+
+
+class LateRows:
+    """Adds up what Spark tells of the rows that it dropped, batch by batch; each of its reports counts once."""
+
+    def __init__(self) -> None:
+        self._newest: tuple[object, ...] = ()
+        self.count: int | None = None
+
+    def take(self, newest_first: Iterable[Mapping[str, Any]]) -> int:
+        """Spark's last reports of a query; those that are known are not asked for. How many more rows were dropped."""
+        more, newest = 0, self._newest
+        for number, each in enumerate(newest_first):
+            key = (each["runId"], each["timestamp"], each["batchId"])
+            if key == self._newest:
+                break
+            newest = newest if number else key
+            if each["stateOperators"]:
+                self.count = self.count or 0
+                more += sum(int(state["numRowsDroppedByWatermark"]) for state in each["stateOperators"])
+        self._newest = newest
+        self.count = self.count if self.count is None else self.count + more
+        return more
 
 
 class Figures:

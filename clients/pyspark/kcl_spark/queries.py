@@ -6,8 +6,10 @@ gives up and says which records were in hand. Nothing is ever skipped. Knows not
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -18,7 +20,7 @@ from kcl_spark.batches import QueryContext, is_connect, register
 from kcl_spark.clock import monotonic_s, pause
 from kcl_spark.connect import bind
 from kcl_spark.control import Tell
-from kcl_spark.figures import QueryFigures, query_figures
+from kcl_spark.figures import LateRows, QueryFigures, query_figures
 from kcl_spark.guards import claim_path
 from kcl_spark.options import EngineOptions
 from kcl_spark.positions import to_text
@@ -47,6 +49,8 @@ class _Query:
     all_failures: int = 0
     failed_at_batch: int | None = None
     start_at_s: float = 0.0
+    late: LateRows = field(default_factory=LateRows)
+    is_late_told: bool = False
     figures: QueryFigures = field(default_factory=lambda: QueryFigures(running=False))
 
 
@@ -124,11 +128,16 @@ class Queries:
 
     def figures(self) -> dict[str, QueryFigures]:
         """What Spark tells of each; asks it, so for the thread of `check`."""
-        for query in self._queries.values():
+        for name, query in self._queries.items():
             if query.running is None:
-                query.figures = QueryFigures(running=False, failures=query.all_failures)
+                query.figures = QueryFigures(
+                    running=False, failures=query.all_failures, late_rows=query.late.count
+                )
             else:
-                query.figures = query_figures(query.running.lastProgress, query.figures, query.all_failures)
+                self._count_late(name, query, query.running)
+                query.figures = query_figures(
+                    query.running.lastProgress, query.figures, query.all_failures, query.late.count
+                )
         return {name: query.figures for name, query in self._queries.items()}
 
     def stop(self, patience_s: float) -> None:
@@ -144,6 +153,12 @@ class Queries:
             ):
                 pause(0.02)
             query.running.stop()
+
+    def _count_late(self, name: str, query: _Query, running: StreamingQuery) -> None:
+        """Count what Spark dropped as late, and say so the first time: it says nothing itself."""
+        if query.late.take(_newest_first(running)) and not query.is_late_told:
+            query.is_late_told = True
+            self._tell("warning", "spark_rows_late", query=name, rows=query.late.count)
 
     def _start(self, query: _Query) -> None:
         writer = bind(query.writer, query.context) if is_connect(query.writer) else query.writer
@@ -184,3 +199,14 @@ class Queries:
             restart_in_s=pause_s,
             error=said,
         )
+
+
+def _newest_first(running: StreamingQuery) -> Iterator[Mapping[str, Any]]:
+    """Spark's last reports of a query, one at a time: to turn all hundred into objects of Python takes long."""
+    if is_connect(running):
+        yield from reversed(running.recentProgress)
+        return
+    inner: Any = running
+    reports = inner._jsq.recentProgress()  # noqa: SLF001 - only it gives JSON
+    for number in range(len(reports) - 1, -1, -1):
+        yield json.loads(reports[number].json())

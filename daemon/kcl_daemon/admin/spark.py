@@ -21,6 +21,7 @@ QUERY_HEADINGS: Final = (
     "Rows done",
     "Batch took",
     "Rows in state",
+    "Dropped as late",
 )
 SHARD_HEADINGS: Final = ("Shard", "Rows", "Committed", "Waiting", "Oldest waits")
 _NAMES: Final = frozenset({0})
@@ -65,6 +66,7 @@ def query_cells(query: SparkQueryView) -> tuple[str, ...]:
         _rate(query.processed_rows_per_s),
         NONE if query.batch_s is None else f"{query.batch_s:.2f} s",
         NONE if query.state_rows is None else str(query.state_rows),
+        NONE if query.late_rows is None else str(query.late_rows),
     )
 
 

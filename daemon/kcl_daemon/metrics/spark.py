@@ -58,6 +58,11 @@ QUERY_DURATION: Final = _gauge(
 QUERY_STATE: Final = _gauge(
     "spark_query_state_rows", "Rows in the state of a Spark query's windows and joins.", _QUERY
 )
+QUERY_LATE: Final = _counter(
+    "spark_query_late_rows",
+    "Rows that Spark has dropped as later than the watermark of a query, as it counts them: after grouping.",
+    _QUERY,
+)
 SHARD_ROWS: Final = _counter(
     "spark_shard_rows", "Rows of a shard that were handed over to Spark since its engine's start.", _SHARD
 )
@@ -97,6 +102,7 @@ FAMILIES: Final = (
     QUERY_PROCESSED,
     QUERY_DURATION,
     QUERY_STATE,
+    QUERY_LATE,
     SHARD_ROWS,
     SHARD_BYTES,
     SHARD_COMMITTED,

@@ -28,6 +28,7 @@ _OF_QUERIES: Final[tuple[tuple[Family, Callable[[SparkQueryView], float | None]]
     (spark.QUERY_PROCESSED, lambda query: query.processed_rows_per_s),
     (spark.QUERY_DURATION, lambda query: query.batch_s),
     (spark.QUERY_STATE, lambda query: query.state_rows),
+    (spark.QUERY_LATE, lambda query: query.late_rows),
 )
 _OF_SHARDS: Final[tuple[tuple[Family, Callable[[SparkShardView], float]], ...]] = (
     (spark.SHARD_ROWS, lambda shard: shard.rows),

@@ -25,6 +25,7 @@ class SparkQueryView:
         processed_rows_per_s: that it worked through, likewise.
         batch_s: how long its last batch with records took, likewise.
         state_rows: rows in the state of its windows and joins; None: it keeps none.
+        late_rows: that Spark has dropped as later than the watermark, counted; None: it keeps no state.
     """
 
     name: str
@@ -36,6 +37,7 @@ class SparkQueryView:
     processed_rows_per_s: float | None
     batch_s: float | None
     state_rows: int | None
+    late_rows: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class _Query(msgspec.Struct, frozen=True):
     processed_rows_per_s: float | None
     batch_s: float | None
     state_rows: int | None
+    late_rows: int | None
 
 
 class _Shard(msgspec.Struct, frozen=True):
@@ -106,6 +107,7 @@ def _query(name: str, told: _Query, age_s: float) -> SparkQueryView:
         processed_rows_per_s=told.processed_rows_per_s,
         batch_s=told.batch_s,
         state_rows=told.state_rows,
+        late_rows=told.late_rows,
     )
 
 

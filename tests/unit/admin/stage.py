@@ -100,8 +100,8 @@ SPARKING = replace(
     spark=SparkView(
         ui="http://127.0.0.1:4040",
         queries=(
-            SparkQueryView("counts", True, 0, 12, 0.5, 99.6, 200.4, 1.25, 30),
-            SparkQueryView("raw", False, 3, None, 40.0, None, None, None, None),
+            SparkQueryView("counts", True, 0, 12, 0.5, 99.6, 200.4, 1.25, 30, 4),
+            SparkQueryView("raw", False, 3, None, 40.0, None, None, None, None, None),
         ),
         shards=(
             SparkShardView("shardId-000000000001", 0, 1000, 64_000, 1000, 0, 0, 0.0, 0),
@@ -212,6 +212,7 @@ _engines = st.builds(
             processed_rows_per_s=st.none() | _seconds,
             batch_s=st.none() | _seconds,
             state_rows=st.none() | st.integers(0, 2**40),
+            late_rows=st.none() | st.integers(0, 2**40),
         ),
         max_size=2,
     ).map(tuple),

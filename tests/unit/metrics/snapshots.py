@@ -8,8 +8,8 @@ from kcl_daemon.observe.spark_view import SparkQueryView, SparkShardView, SparkV
 ENGINE = SparkView(
     ui=None,
     queries=(
-        SparkQueryView("counts", True, 1, 12, 0.5, 100.0, 200.0, 1.25, 30),
-        SparkQueryView("raw", False, 6, None, 40.0, None, None, None, None),
+        SparkQueryView("counts", True, 1, 12, 0.5, 100.0, 200.0, 1.25, 30, 4),
+        SparkQueryView("raw", False, 6, None, 40.0, None, None, None, None, None),
     ),
     shards=(SparkShardView("shardId-000000000001", 0, 1000, 64_000, 900, 3, 100, 2.5, 6_400),),
 )

@@ -155,6 +155,7 @@ def test_an_engine_tells_of_its_queries_and_shards_while_it_is_there() -> None:
         "query_processed_rate": [("counts", 200.0)],
         "query_batch_duration_seconds": [("counts", 1.25)],
         "query_state_rows": [("counts", 30.0)],
+        "query_late_rows": [("counts", 4.0)],
         "shard_rows": [(SHARD, 1000.0)],
         "shard_bytes": [(SHARD, 64_000.0)],
         "shard_committed_rows": [(SHARD, 900.0)],
