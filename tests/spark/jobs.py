@@ -54,6 +54,18 @@ def windows(records: DataFrame) -> DataStreamWriter:
 
 
 @pipeline
+def impatient(records: DataFrame) -> DataStreamWriter:
+    """Records by second of arrival, of which none may be a second late."""
+    arrived = "approximate_arrival_timestamp"
+    counted = records.withWatermark(arrived, "1 second").groupBy(F.window(arrived, "1 second")).count()
+    return (
+        counted.writeStream.queryName("impatient")
+        .outputMode("update")
+        .foreachBatch(sinks.overwrite_batch("out/impatient"))
+    )
+
+
+@pipeline
 def everything(records: DataFrame) -> Iterator[DataStreamWriter]:
     """The file sink, the helper that replaces a batch, and windows; absolute paths, as the driver may be elsewhere."""
     out = Path("out").absolute()
@@ -136,3 +148,20 @@ def noted(frame: DataFrame, batch: Batch) -> None:
 def failing(frame: DataFrame, batch: Batch) -> None:
     """Cannot take what it is given."""
     raise ValueError(f"cannot digest batch {batch.id}")
+
+
+@pipeline
+def minutes(records: DataFrame) -> DataStreamWriter:
+    """Records by minute of their own time and key; what comes a minute late is dropped by Spark."""
+    text = F.split(records.data.cast("string"), "[|]")
+    counted = (
+        records.select(F.timestamp_millis(text[0].cast("long")).alias("ts"), "partition_key")
+        .withWatermark("ts", "1 minute")
+        .groupBy(F.window("ts", "1 minute"), "partition_key")
+        .count()
+    )
+    return (
+        counted.writeStream.queryName("minutes")
+        .outputMode("update")
+        .foreachBatch(sinks.overwrite_batch("out/minutes"))
+    )

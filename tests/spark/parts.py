@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,11 @@ def taken(record: Mapping[str, Any]) -> Record:
 
 
 def rows(first: int, last: int, shard_id: str = SHARD) -> RecordBatch:
-    return to_arrow(
-        [taken(record(number)) for number in range(first, last + 1)], stream="words", shard_id=shard_id
-    )
+    return rows_of([record(number) for number in range(first, last + 1)], shard_id)
+
+
+def rows_of(records: Sequence[Mapping[str, Any]], shard_id: str = SHARD) -> RecordBatch:
+    return to_arrow([taken(each) for each in records], stream="words", shard_id=shard_id)
 
 
 def fill(spool: Spool, first: int, last: int, shard_id: str = SHARD) -> None:

@@ -51,6 +51,8 @@ class ShardState:
         trimmed: redelivered records that were done already.
         ended: whether the shard is finished.
         checkpoint: the newest that the daemon has stored.
+        asked_s: since when the daemon has been free to say more; None: it waits for us.
+        is_last: whether no more records will come: the shard is at its end.
     """
 
     shard_id: str = ""
@@ -59,6 +61,8 @@ class ShardState:
     trimmed: int = 0
     ended: bool = False
     checkpoint: Position = START
+    asked_s: float | None = None
+    is_last: bool = False
 
 
 class Conversation:
@@ -119,9 +123,11 @@ class Conversation:
 
     def _perform(self) -> bool:
         """Perform the next action; False where there is none. No name outlives the batch that it stands for."""
+        self.state.asked_s = monotonic_s()
         line = next(self._lines, None)
         if line is None:
             return False
+        self.state.asked_s = None
         message = read_line(line)
         del line
         match message.action:
@@ -216,6 +222,7 @@ class Conversation:
         """The shards that follow start after this: everything of this one must be committed before."""
         shard_id = self.state.shard_id
         self._spool.flush(shard_id)
+        self.state.is_last = True
         mark = self._spool.mark(shard_id)
         asked_s = reported_s = monotonic_s()
         while self._done() < mark:
@@ -246,11 +253,12 @@ class Conversation:
         shard_id = self.state.shard_id
         self._spool.flush(shard_id)
         mark = self._spool.mark(shard_id)
+        may_take = self._spool.within_horizon(shard_id)  # the rest waits for slower shards, which may be gone
         before = self._progress.batches()
         deadline_s = monotonic_s() + self._pace.drain_s
 
         def enough() -> bool:
-            if self._done() >= mark:
+            if self._done() >= min(mark, may_take):
                 return True
             # Two batches: the one under way, and one that was planned after we were asked.
             now = self._progress.batches()

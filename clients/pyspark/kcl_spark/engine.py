@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kcl_spark.alignment import Alignment, Limits
 from kcl_spark.api import NotAPipeline, load, writers_of
 from kcl_spark.clock import monotonic_s
 from kcl_spark.control import ControlPipe, Tell, take_over_stdout
@@ -30,6 +31,7 @@ from kcl_spark.positions import START, Position
 from kcl_spark.progress import Progress
 from kcl_spark.queries import PipelineFailed, Queries
 from kcl_spark.refused import Refused
+from kcl_spark.segments import CLOSED_MS
 from kcl_spark.session import build_session, jvm_pid, prepare_environment, stream_of, web_address
 from kcl_spark.spool import Spool
 from kcl_spark.state import StateFolder, StateInUse
@@ -81,6 +83,7 @@ def run(options: EngineOptions, tell: Tell, stop: _Stop) -> None:
             queries.claim_outputs()
             progress = Progress(spool, queries.logs())
             progress.look()
+            spool.set_horizon(CLOSED_MS)
             queries.start()
             try:
                 _serve(options, tell=tell, stop=stop, spool=spool, progress=progress, queries=queries)
@@ -120,10 +123,14 @@ def _serve(
     gate = open_gate(options, listener.serve, tell)
     tell("info", "engine_ready", queries=sorted(queries.logs()), state=str(options.state))
     caught_up = CaughtUp(listener.states, progress.committed, spool.mark)
+    alignment = Alignment(
+        Limits(options.max_skew_ms, options.max_skew_wait_ms / 1000, is_shared=bool(options.listen)), tell
+    )
     figures = Figures(listener.states, spool.figures, progress, queries.figures, tell)
     try:
         while not stop.asked.wait(_TICK_S):
             spool.flush_aged()
+            alignment.set_horizon(listener.states(), spool, monotonic_s())
             progress.look()
             queries.check()
             figures.tell_when_due(monotonic_s())

@@ -40,6 +40,8 @@ class EngineOptions:
         driver_memory: heap of the driver, as Spark writes sizes.
         trigger: time between two batches, as Spark writes intervals, or `availableNow`.
         max_bytes_per_trigger: of one batch.
+        max_skew_ms: so much later than the records of the shard furthest behind those of others in a batch may be.
+        max_skew_wait_ms: how long a shard that delivers nothing holds the others; 0: nobody waits for anybody.
         checkpoint_interval_ms: least time between two checkpoints of a shard.
         drain_timeout_ms: how long the batches under way may take when the daemon stops.
         on_lost_range: `fail` or `skip`.
@@ -67,6 +69,8 @@ class EngineOptions:
     driver_memory: str = "1g"
     trigger: str = "0.2 seconds"
     max_bytes_per_trigger: int = 64 * 1024**2
+    max_skew_ms: int = 0
+    max_skew_wait_ms: int = 60_000
     checkpoint_interval_ms: int = 5_000
     drain_timeout_ms: int = 60_000
     on_lost_range: str = "fail"

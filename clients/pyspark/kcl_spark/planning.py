@@ -1,4 +1,4 @@
-"""What one micro-batch reads: ends that are fair to all shards, the segments of a range, tasks of similar size.
+"""What one micro-batch reads: ends at one time in all shards, the segments of a range, tasks of similar size.
 
 Pure. A range is planned at most once by end: what `ends` gave goes into Spark's write-ahead log, and whatever happens
 later, the batch of that range is made of the same records.
@@ -6,11 +6,12 @@ later, the batch of that range is made of the same records.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from kcl_spark.positions import START, Position, Positions, to_text
-from kcl_spark.segments import Segment
+from kcl_spark.segments import CLOSED_MS, OPEN_MS, Arrivals, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +39,48 @@ class Hole(Exception):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Records of one shard that are taken together or not at all, as they arrived together.
+
+    Args:
+        arrived_ms: when; never before the step in front of it.
+        last: the position of the last of them.
+        size_bytes: of them.
+        after: they begin behind this position or later.
+    """
+
+    arrived_ms: int
+    last: Position
+    size_bytes: int
+    after: Position
+
+
+Times = Callable[[Segment], Sequence[Arrivals]]
+
+
 def ends(
     start: Positions,
     spooled: Mapping[str, Sequence[Segment]],
     granted: Positions,
     max_bytes: int | None,
+    *,
+    horizon_ms: int = OPEN_MS,
+    times: Times | None = None,
 ) -> dict[str, Position]:
     """How far the next batch goes, shard by shard; what has nothing new stays where it is.
 
-    Shards take turns, a segment each, so that a shard with a long backlog does not keep the others waiting. At least
-    one segment is taken where there is one.
+    It ends at one arrival time in all shards: the latest by which the records fit, as Spark's watermark follows the
+    newest of them. Only where the records of one millisecond do not fit, shards take turns within it. At least one step
+    is taken where there is one.
 
     Args:
         start: where the batch before ended.
         spooled: the segments of each shard, in order.
         granted: the checkpoint with which each shard's lease came here: up to there others may have done the work.
-        max_bytes: no further segment once the batch has this much; None: everything.
+        max_bytes: no further step once the batch has this much; None: everything.
+        horizon_ms: nothing that arrived after this.
+        times: looks into a segment; None: each is taken as a whole, as if all of it arrived with its first record.
 
     Raises:
         Hole: records are missing in between.
@@ -62,20 +89,79 @@ def ends(
         shard: [each for each in segments if each.last > start.get(shard, START)]
         for shard, segments in sorted(spooled.items())
     }
-    reached = dict(start)
-    taken = 0
-    turn = 0
-    while any(len(queue) > turn for queue in queues.values()):
-        for shard, queue in queues.items():
-            if len(queue) <= turn:
-                continue
-            if max_bytes is not None and taken and taken + queue[turn].size_bytes > max_bytes:
+    whole_ms = _whole_up_to(queues, max_bytes, horizon_ms)
+    heads: list[tuple[int, int, str, Step, Iterator[Step]]] = []
+
+    def push(turn: int, shard: str, steps: Iterator[Step]) -> None:
+        step = next(steps, None)
+        if step is not None and step.arrived_ms <= horizon_ms:
+            heappush(heads, (step.arrived_ms, turn, shard, step, steps))
+
+    for shard, queue in queues.items():
+        push(0, shard, _steps(queue, start.get(shard, START), whole_ms, times))
+    reached, taken = dict(start), 0
+    while heads:
+        now_ms = heads[0][0]
+        together: list[tuple[str, Step]] = []
+        while heads and heads[0][0] == now_ms:
+            _, turn, shard, step, steps = heappop(heads)
+            together.append((shard, step))
+            push(turn + 1, shard, steps)
+        size = sum(step.size_bytes for _, step in together)
+        fits = max_bytes is None or taken + size <= max_bytes
+        if not fits and taken:
+            return reached
+        for shard, step in together:
+            if not fits and max_bytes is not None and taken and taken + step.size_bytes > max_bytes:
                 return reached
-            taken += queue[turn].size_bytes
-            _refuse_hole(shard, reached.get(shard, START), granted.get(shard, START), queue[turn].after)
-            reached[shard] = queue[turn].last
-        turn += 1
+            _refuse_hole(shard, reached.get(shard, START), granted.get(shard, START), step.after)
+            reached[shard] = step.last
+            taken += step.size_bytes
     return reached
+
+
+def end_within(
+    segments: Sequence[Segment], start: Position, horizon_ms: int, times: Times | None = None
+) -> Position:
+    """How far batches may take the records of one shard, whatever their size; START: no further than they have."""
+    queue = [each for each in segments if each.last > start]
+    last = START
+    for step in _steps(queue, start, horizon_ms, times):
+        if step.arrived_ms > horizon_ms:
+            break
+        last = step.last
+    return last
+
+
+def _whole_up_to(queues: Mapping[str, Sequence[Segment]], max_bytes: int | None, horizon_ms: int) -> int:
+    """A time at which a batch does not end earlier for sure: what arrived by then need not be looked into."""
+    segments = [each for queue in queues.values() for each in queue if each.first_ms <= horizon_ms]
+    if max_bytes is None or sum(each.size_bytes for each in segments) <= max_bytes:
+        return horizon_ms
+    segments.sort(key=lambda each: each.first_ms)
+    best, size, number = CLOSED_MS, 0, 0
+    for until_ms in sorted({each.last_ms for each in segments}):
+        while number < len(segments) and segments[number].first_ms <= until_ms:
+            size += segments[number].size_bytes
+            number += 1
+        if size > max_bytes:
+            break
+        best = until_ms
+    return min(best, horizon_ms)
+
+
+def _steps(queue: Sequence[Segment], start: Position, whole_ms: int, times: Times | None) -> Iterator[Step]:
+    """The steps of one shard behind a position, in order."""
+    for each in queue:
+        if times is None or each.last_ms <= whole_ms or each.first_ms == each.last_ms:
+            yield Step(each.first_ms, each.last, each.size_bytes, each.after)
+            continue
+        after = each.after
+        for arrivals in times(each):
+            if arrivals.last > start:
+                arrived_ms = max(arrivals.arrived_ms, each.first_ms)
+                yield Step(arrived_ms, arrivals.last, each.size_bytes * arrivals.rows // each.rows, after)
+            after = arrivals.last
 
 
 def _refuse_hole(shard_id: str, reached: Position, granted: Position, after: Position) -> None:

@@ -1,8 +1,8 @@
 """Segments: the files of the spool. One holds records of one shard, in order, without a gap, as Arrow's file format.
 
 Owns their names, which tell what is inside, their columns, and reading a range out of them. A name is
-`AFTER~LAST~ROWS~BYTES.arrow` in the shard's folder: AFTER is the position behind which the segment begins, so that two
-segments join without a gap where one's LAST is the other's AFTER. Knows nothing of quotas, queries or the protocol.
+`AFTER~LAST~ROWS~BYTES~FROM~UNTIL.arrow` in the shard's folder: AFTER is the position behind which the segment begins, so
+that two segments join without a gap where one's LAST is the other's AFTER; FROM and UNTIL are arrival times. Knows nothing of quotas, queries or the protocol.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute
 from pyarrow import fs
 
 from kcl_spark.positions import START, Position, from_mark, to_mark
@@ -33,7 +34,30 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """The columns of a segment, and of the DataFrame."""
+_COMPUTE: Any = pyarrow.compute
+_MICROSECONDS: Final = 1000
 _MAGIC: Final = b"ARROW1"
+_ARRIVED: Final = SCHEMA.get_field_index("approximate_arrival_timestamp")
+_PLACES: Final = [SCHEMA.get_field_index(name) for name in ("sequence_number", "sub_sequence_number")]
+OPEN_MS: Final = 2**63 - 1
+"""An arrival time after all records."""
+CLOSED_MS: Final = -1
+"""And one before all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Records of a segment, one after the other, that arrived together.
+
+    Args:
+        arrived_ms: when; where times go back, that of the latest before.
+        last: the position of the last of them.
+        rows: how many.
+    """
+
+    arrived_ms: int
+    last: Position
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +70,8 @@ class Segment:
         last: the position of the last of them.
         rows: how many.
         size_bytes: of the file.
+        first_ms: when the first of them arrived; 0: not told. Never before the end of the segment in front of it.
+        last_ms: when the latest of them arrived.
     """
 
     shard_id: str
@@ -53,11 +79,14 @@ class Segment:
     last: Position
     rows: int
     size_bytes: int
+    first_ms: int = 0
+    last_ms: int = 0
 
     @property
     def name(self) -> str:
         """Of its file."""
-        return f"{to_mark(self.after)}~{to_mark(self.last)}~{self.rows}~{self.size_bytes}{SUFFIX}"
+        times = f"{self.first_ms}~{self.last_ms}"
+        return f"{to_mark(self.after)}~{to_mark(self.last)}~{self.rows}~{self.size_bytes}~{times}{SUFFIX}"
 
     def path(self, spool: Path) -> Path:
         """Where its file is."""
@@ -67,10 +96,10 @@ class Segment:
 def parse_name(shard_id: str, name: str) -> Segment | None:
     """What a file's name tells; None where it is no segment (a temporary file, a note)."""
     parts = name.removesuffix(SUFFIX).split("~")
-    if not name.endswith(SUFFIX) or len(parts) != 4:
+    if not name.endswith(SUFFIX) or len(parts) != 6:
         return None
-    after, last, rows, size = parts
-    return Segment(shard_id, from_mark(after), from_mark(last), int(rows), int(size))
+    after, last, *numbers = parts
+    return Segment(shard_id, from_mark(after), from_mark(last), *map(int, numbers))
 
 
 def list_segments(spool: Path) -> dict[str, list[Segment]]:
@@ -104,6 +133,37 @@ def read_range(location: str, after: Position, last: Position) -> Iterator[Recor
             low, high = rows_up_to(batch, after), rows_up_to(batch, last)
             if high > low:
                 yield batch if high - low == batch.num_rows else batch.slice(low, high - low)
+
+
+def span_ms(table: Any, not_before_ms: int) -> tuple[int, int]:
+    """When the first and when the latest row of a table arrived; where that is not told, as the rows before."""
+    arrived = table.column("approximate_arrival_timestamp").cast(pa.int64())
+    first, latest = arrived[0].as_py(), _COMPUTE.max(arrived).as_py()
+    first_ms = not_before_ms if first is None else max(first // _MICROSECONDS, not_before_ms)
+    return first_ms, first_ms if latest is None else max(latest // _MICROSECONDS, first_ms)
+
+
+def read_arrivals(location: str) -> list[Arrivals]:
+    """When the records of a segment arrived, in order; only three of its columns are read."""
+    files, path = (
+        (fs.LocalFileSystem(), location) if "://" not in location else fs.FileSystem.from_uri(location)
+    )
+    options = pa.ipc.IpcReadOptions(included_fields=[*_PLACES, _ARRIVED])
+    with files.open_input_file(path) as file, pa.ipc.open_file(file, options=options) as reader:
+        table = reader.read_all().combine_chunks()
+    arrived = table.column("approximate_arrival_timestamp").cast(pa.int64()).combine_chunks()
+    known = _COMPUTE.fill_null_forward(_COMPUTE.cumulative_max(arrived, skip_nulls=True))
+    runs = _COMPUTE.run_end_encode(_COMPUTE.divide(_COMPUTE.fill_null(known, 0), _MICROSECONDS))
+    ends = runs.run_ends.to_pylist()
+    last_rows = pa.array([end - 1 for end in ends])
+    sequences = table.column("sequence_number").take(last_rows).to_pylist()
+    subs = table.column("sub_sequence_number").take(last_rows).to_pylist()
+    return [
+        Arrivals(arrived_ms, (int(sequence), sub), end - begin)
+        for arrived_ms, sequence, sub, end, begin in zip(
+            runs.values.to_pylist(), sequences, subs, ends, [0, *ends[:-1]], strict=True
+        )
+    ]
 
 
 def packed(batches: Iterable[RecordBatch]) -> bytes:

@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 
 from kcl_spark.clock import monotonic_s, pause
 from kcl_spark.planning import Piece, ends, is_covered, pieces, tasks
-from kcl_spark.positions import START, Position, from_offset, to_offset
-from kcl_spark.segments import RecordBatch, packed, read_range, unpacked
+from kcl_spark.positions import START, Position, Positions, from_offset, to_offset
+from kcl_spark.segments import Arrivals, RecordBatch, Segment, packed, read_arrivals, read_range, unpacked
 from kcl_spark.stores import Shelf, open_store
 
 FORMAT: Final = "kcl"
@@ -33,6 +33,7 @@ COLUMNS: Final = {
 INLINE_MOST_BYTES: Final = 16 * 1024 * 1024
 """Of a batch whose records travel in its tasks: Spark's driver holds them several times over."""
 _POLL_S: Final = 0.02
+_ARRIVALS_KEPT: Final = 256
 _DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -96,6 +97,7 @@ class KclStreamReader(DataSourceStreamReader):
         self._skip_lost = options.get("onLostRange", "fail") == "skip"
         self._lost_s = int(options.get("lostRangeMillis", 60_000)) / 1000
         self._names = list(names)
+        self._arrivals: dict[tuple[str, str], list[Arrivals]] = {}
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         """Before everything: the KCL decides where reading begins."""
@@ -111,9 +113,7 @@ class KclStreamReader(DataSourceStreamReader):
         before = _positions(start)
         deadline_s = monotonic_s() + self._poll_s
         while True:
-            held = {shard: shelf for shard, shelf in self._store.look().items() if shelf.grant.held}
-            spooled = {shard: shelf.segments for shard, shelf in held.items()}
-            reached = ends(before, spooled, {shard: shelf.grant.after for shard, shelf in held.items()}, most)
+            reached = self._ends(before, most)
             if reached != before or monotonic_s() >= deadline_s:
                 return to_offset(reached)
             pause(_POLL_S)
@@ -139,6 +139,24 @@ class KclStreamReader(DataSourceStreamReader):
         batches = _read(partition.ranges) if partition.inline is None else unpacked(partition.inline)
         for batch in batches:
             yield batch.rename_columns(self._names)
+
+    def _ends(self, before: Positions, most: int | None) -> dict[str, Position]:
+        horizon_ms = self._store.horizon_ms()  # before the look: what it lets through is there by now
+        held = {shard: shelf for shard, shelf in self._store.look().items() if shelf.grant.held}
+        spooled = {shard: shelf.segments for shard, shelf in held.items()}
+        granted = {shard: shelf.grant.after for shard, shelf in held.items()}
+        try:
+            return ends(before, spooled, granted, most, horizon_ms=horizon_ms, times=self._times)
+        except FileNotFoundError:  # a lease went meanwhile, and its files with it
+            return dict(before)
+
+    def _times(self, segment: Segment) -> list[Arrivals]:
+        key = (segment.shard_id, segment.name)
+        if key not in self._arrivals:
+            while len(self._arrivals) >= _ARRIVALS_KEPT:
+                del self._arrivals[next(iter(self._arrivals))]
+            self._arrivals[key] = read_arrivals(self._store.location(segment))
+        return self._arrivals[key]
 
     def _task(self, its_pieces: Sequence[Piece]) -> Task:
         ranges = [(self._store.location(each.segment), each.after, each.last) for each in its_pieces]

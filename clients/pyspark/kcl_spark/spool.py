@@ -16,13 +16,15 @@ import pyarrow as pa
 
 from kcl_spark.clock import monotonic_s
 from kcl_spark.grants import Grant
+from kcl_spark.planning import end_within
 from kcl_spark.positions import START, Position, Positions
-from kcl_spark.segments import SCHEMA, RecordBatch, Segment
+from kcl_spark.segments import OPEN_MS, SCHEMA, RecordBatch, Segment, read_arrivals
 from kcl_spark.stores import Store
 from kcl_spark.tally import ShardFigures, Tally
 
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
 LINGER_S: Final = 0.05
+_HORIZON_S: Final = 0.1
 _REVOKED_KEPT_S: Final = 30.0
 
 
@@ -41,6 +43,7 @@ class ShardSpool:
         since_s: when the first of the buffer arrived.
         revoked_s: when the lease went; None while it is held.
         holder: who serves it now.
+        reached_ms: when the latest of what is or was on disk arrived; None: nothing was since the lease came.
         tally: its figures.
     """
 
@@ -53,12 +56,35 @@ class ShardSpool:
     since_s: float = 0.0
     revoked_s: float | None = None
     holder: object = None
+    reached_ms: int | None = None
     tally: Tally = field(default_factory=Tally)
 
     @property
     def size_bytes(self) -> int:
         """All of it."""
         return self.buffered_bytes + sum(each.size_bytes for each in self.segments)
+
+    def taken_ms(self, done: Position) -> int | None:
+        """By which arrival time all is at or before this position; None: nobody knows."""
+        for each in self.segments:
+            if each.last > done:
+                return each.first_ms - 1
+        return self.reached_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """How far the records of a shard are on disk.
+
+    Args:
+        reached_ms: when the latest of them arrived; None: there were none since the lease came.
+        all_on_disk: whether nothing waits in memory.
+        is_full: whether no more is taken before some of it is committed.
+    """
+
+    reached_ms: int | None
+    all_on_disk: bool
+    is_full: bool = False
 
 
 class Spool:
@@ -77,6 +103,8 @@ class Spool:
         self._shards: dict[str, ShardSpool] = {}
         self._committed: Positions = {}
         self._planned: Positions = {}
+        self._horizon_ms: int | None = None
+        self._horizon_set_s = 0.0
         self._recover()
 
     def _recover(self) -> None:
@@ -111,6 +139,7 @@ class Spool:
                     self.store.drop(each)
             shard.segments, shard.revoked_s, shard.holder = kept, None, holder
             shard.mark = shard.flushed = reached
+            shard.reached_ms = kept[-1].last_ms if kept else None
             done = max(checkpoint, self._committed.get(shard_id, START))
             shard.tally.kept([each for each in kept if each.last > done], monotonic_s())
             self.store.note(shard_id, Grant(held=True, after=checkpoint))
@@ -200,6 +229,44 @@ class Spool:
                 self._drop_unplanned(shard)
             self.changed.notify_all()
 
+    def arrived(self, shard_id: str) -> Arrived:
+        """How far in time what is on disk goes."""
+        with self._lock:
+            shard = self._shards.get(shard_id)
+            if shard is None:
+                return Arrived(None, all_on_disk=False)
+            return Arrived(shard.reached_ms, all_on_disk=not shard.buffer, is_full=self.is_full_for(shard_id))
+
+    def taken_ms(self) -> dict[str, int | None]:
+        """Of each shard whose lease went: by which arrival time all queries have committed its records."""
+        with self._lock:
+            return {
+                name: shard.taken_ms(self._committed.get(name, START))
+                for name, shard in self._shards.items()
+                if shard.holder is None
+            }
+
+    def set_horizon(self, arrived_ms: int) -> None:
+        """No new batch takes what arrived after this; rises are taken on some times a second, to be repeated."""
+        with self._lock:
+            now_s = monotonic_s()
+            rises = self._horizon_ms is not None and arrived_ms > self._horizon_ms
+            if arrived_ms == self._horizon_ms or (rises and now_s - self._horizon_set_s < _HORIZON_S):
+                return
+            self._horizon_ms, self._horizon_set_s = arrived_ms, now_s
+            self.store.set_horizon(arrived_ms)
+
+    def within_horizon(self, shard_id: str) -> Position:
+        """How far new batches may take a shard now; the last record that arrived where nothing holds it."""
+        with self._lock:
+            shard = self._shards[shard_id]
+            if self._horizon_ms is None or self._horizon_ms == OPEN_MS:
+                return shard.mark
+            done = self._committed.get(shard_id, START)
+            return end_within(
+                shard.segments, done, self._horizon_ms, lambda each: read_arrivals(self.store.location(each))
+            )
+
     def figures(self) -> dict[str, ShardFigures]:
         """How much came and is committed, by shard."""
         with self._lock:
@@ -220,13 +287,18 @@ class Spool:
             return
         planned = self._planned.get(shard.shard_id, START)
         while shard.segments and shard.segments[-1].after >= planned:
+            shard.reached_ms = shard.segments[-1].first_ms - 1
             self.store.drop(shard.segments.pop())
 
     def _flush(self, shard: ShardSpool) -> None:
         if not shard.buffer:
             return
         table = pa.Table.from_batches(shard.buffer, SCHEMA).combine_chunks()
-        segment = self.store.put(shard.shard_id, shard.flushed, shard.mark, table)
+        not_before_ms = shard.reached_ms or 0
+        segment = self.store.put(
+            shard.shard_id, shard.flushed, shard.mark, table, not_before_ms=not_before_ms
+        )
+        shard.reached_ms = segment.last_ms
         shard.segments.append(segment)
         shard.tally.written(segment)
         shard.flushed = shard.mark

@@ -19,11 +19,21 @@ from pyarrow import fs
 from kcl_spark.grants import NOT_HELD, Grant, read_grant, write_grant
 from kcl_spark.positions import Position, from_mark, to_mark
 from kcl_spark.private import make_folder, write_text
-from kcl_spark.segments import SCHEMA, Segment, is_whole, list_segments, parse_name
+from kcl_spark.segments import (
+    OPEN_MS,
+    SCHEMA,
+    SUFFIX,
+    Segment,
+    is_whole,
+    list_segments,
+    parse_name,
+    span_ms,
+)
 
 _ROWS_OF_A_BATCH: Final = 10_000
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _LEASE: Final = ".lease"
+_HORIZON: Final = "horizon"
 Table: TypeAlias = Any
 """A `pyarrow.Table`."""
 
@@ -52,8 +62,18 @@ class Store(Protocol):
         """At the start of the engine that owns it: remove what an engine before left unfinished."""
         ...
 
-    def put(self, shard_id: str, after: Position, last: Position, table: Table) -> Segment:
-        """Write a segment; it is there for others when this returns."""
+    def put(
+        self, shard_id: str, after: Position, last: Position, table: Table, *, not_before_ms: int = 0
+    ) -> Segment:
+        """Write a segment; it is there for others when this returns.
+
+        Args:
+            shard_id: whose records these are.
+            after: they begin behind this position.
+            last: the position of the last of them.
+            table: the records, one or more.
+            not_before_ms: when the latest of those in front of them arrived.
+        """
         ...
 
     def drop(self, segment: Segment) -> None:
@@ -62,6 +82,14 @@ class Store(Protocol):
 
     def note(self, shard_id: str, grant: Grant) -> None:
         """Replace the note about a shard's lease."""
+        ...
+
+    def set_horizon(self, arrived_ms: int) -> None:
+        """From now on no new batch takes what arrived after this. All that may be taken must have been put before."""
+        ...
+
+    def horizon_ms(self) -> int:
+        """What was set last; everything where nothing was. To be asked before `look`."""
         ...
 
     def location(self, segment: Segment) -> str:
@@ -102,16 +130,20 @@ class FolderStore:
                     self.drop(each)
         for path in self.folder.iterdir():
             if path.is_dir():
+                _remove_unknown(path)
                 self.note(path.name, NOT_HELD)
 
-    def put(self, shard_id: str, after: Position, last: Position, table: Table) -> Segment:
+    def put(
+        self, shard_id: str, after: Position, last: Position, table: Table, *, not_before_ms: int = 0
+    ) -> Segment:
         """See Store."""
         folder = self.folder / shard_id
         make_folder(folder)
         temporary = folder / ".next"
         with pa.OSFile(str(temporary), "wb") as file:
             _write(file, table)
-        segment = Segment(shard_id, after, last, table.num_rows, temporary.stat().st_size)
+        size_bytes, times = temporary.stat().st_size, span_ms(table, not_before_ms)
+        segment = Segment(shard_id, after, last, table.num_rows, size_bytes, *times)
         os.replace(temporary, segment.path(self.folder))  # noqa: PTH105 - atomic replacement is the point
         return segment
 
@@ -122,6 +154,19 @@ class FolderStore:
     def note(self, shard_id: str, grant: Grant) -> None:
         """See Store."""
         write_grant(self.folder, shard_id, grant)
+
+    def set_horizon(self, arrived_ms: int) -> None:
+        """See Store."""
+        temporary = self.folder / ".horizon"
+        write_text(temporary, str(arrived_ms))
+        os.replace(temporary, self.folder / _HORIZON)  # noqa: PTH105 - atomic replacement is the point
+
+    def horizon_ms(self) -> int:
+        """See Store."""
+        try:
+            return int((self.folder / _HORIZON).read_text())
+        except FileNotFoundError:
+            return OPEN_MS
 
     def location(self, segment: Segment) -> str:
         """See Store: the path."""
@@ -172,15 +217,20 @@ class SharedStore:
                 self._notes[shard_id] = (note[0], name)
             elif segment is not None and segment.size_bytes != size:
                 self.drop(segment)
+            elif segment is None and name.endswith(SUFFIX):  # of a version before; it is delivered again
+                self._remove(shard_id, name)
         for shard_id in list(self._notes):
             self.note(shard_id, NOT_HELD)
 
-    def put(self, shard_id: str, after: Position, last: Position, table: Table) -> Segment:
+    def put(
+        self, shard_id: str, after: Position, last: Position, table: Table, *, not_before_ms: int = 0
+    ) -> Segment:
         """See Store."""
         memory = pa.BufferOutputStream()
         _write(memory, table)
         content = memory.getvalue()
-        segment = Segment(shard_id, after, last, table.num_rows, content.size)
+        times = span_ms(table, not_before_ms)
+        segment = Segment(shard_id, after, last, table.num_rows, content.size, *times)
         self._create(shard_id, segment.name, content)
         return segment
 
@@ -196,6 +246,24 @@ class SharedStore:
         self._notes[shard_id] = (number + 1, name)
         if before:
             self._remove(shard_id, before)
+
+    def set_horizon(self, arrived_ms: int) -> None:
+        """See Store: first the new one, then the old ones go."""
+        before = self._horizons()
+        number = max((each for each, _ in before), default=0) + 1
+        self._create(_HORIZON, f"{number}~{arrived_ms}", b"")
+        for old in before:
+            self._remove(_HORIZON, "~".join(map(str, old)))
+
+    def horizon_ms(self) -> int:
+        """See Store."""
+        return max(self._horizons(), default=(0, OPEN_MS))[1]
+
+    def _horizons(self) -> list[tuple[int, int]]:
+        selector = fs.FileSelector(f"{self._base}/{_HORIZON}", allow_not_found=True)
+        names = [PurePosixPath(each.path).name for each in self._files.get_file_info(selector)]
+        parts = [name.partition("~") for name in names]
+        return [(int(number), int(arrived_ms)) for number, _, arrived_ms in parts]
 
     def location(self, segment: Segment) -> str:
         """See Store: the URI."""
@@ -222,6 +290,13 @@ class SharedStore:
 def open_store(where: str) -> Store:
     """The store that a path or a URI names."""
     return SharedStore(where) if "://" in where else FolderStore(Path(where))
+
+
+def _remove_unknown(folder: Path) -> None:
+    """Segments of a version before, whose names tell less. They are delivered again."""
+    for path in folder.glob(f"*{SUFFIX}"):
+        if parse_name(folder.name, path.name) is None:
+            path.unlink()
 
 
 def _write(file: object, table: Table) -> None:

@@ -195,7 +195,21 @@ SPARK_KEYS: Final[tuple[Key, ...]] = (
         "sparkMaxBytesPerTrigger",
         whole_number(1, LONG_MAX, "bytes"),
         "spark.max_bytes_per_trigger",
-        "Most of one micro-batch, shared fairly by the shards.",
+        "Most of one micro-batch, which ends at one arrival time in all shards.",
+        extension=True,
+    ),
+    Key(
+        "sparkMaxSkewMillis",
+        MILLISECONDS_OR_NONE,
+        "spark.max_skew_ms",
+        "How much later than the records of the shard furthest behind those of others in a micro-batch may have arrived.",
+        extension=True,
+    ),
+    Key(
+        "sparkMaxSkewWaitMillis",
+        MILLISECONDS_OR_NONE,
+        "spark.max_skew_wait_ms",
+        "How long a shard that is behind and delivers nothing holds the others back; 0: nobody waits for anybody.",
         extension=True,
     ),
     Key(

@@ -29,6 +29,8 @@ class SparkSettings:
         spool_max_bytes: shards wait while so much is on its way.
         trigger: time between two micro-batches, or `availableNow`.
         max_bytes_per_trigger: of one micro-batch.
+        max_skew_ms: how much later than the records of the shard furthest behind others' in a micro-batch may have arrived.
+        max_skew_wait_ms: how long a shard that delivers nothing holds the others; 0: they do not wait.
         checkpoint_interval_ms: least time between two checkpoints of a shard.
         drain_timeout_ms: how long the batches under way may take when the daemon stops.
         on_lost_range: what is done about a planned batch whose records are gone with their lease.
@@ -54,6 +56,8 @@ class SparkSettings:
     spool_max_bytes: int = 1024**3
     trigger: str = "0.2 seconds"
     max_bytes_per_trigger: int = 64 * 1024**2
+    max_skew_ms: int = 0
+    max_skew_wait_ms: int = 60_000
     checkpoint_interval_ms: int = 5_000
     drain_timeout_ms: int = 60_000
     on_lost_range: str = "fail"

@@ -47,6 +47,8 @@ def engine_options(settings: Settings, socket: Path) -> bytes:
         "driver_memory": spark.driver_memory,
         "trigger": spark.trigger,
         "max_bytes_per_trigger": spark.max_bytes_per_trigger,
+        "max_skew_ms": spark.max_skew_ms,
+        "max_skew_wait_ms": spark.max_skew_wait_ms,
         "checkpoint_interval_ms": spark.checkpoint_interval_ms,
         "drain_timeout_ms": spark.drain_timeout_ms,
         "on_lost_range": spark.on_lost_range,

@@ -1,0 +1,214 @@
+"""Up to which arrival time new batches may go, so that no shard runs ahead of another in time. Pure; times are given.
+
+Spark's watermark follows the newest record of all shards. A shard whose records are taken later than others' of the same
+time has them dropped as late. So the shard furthest behind sets the horizon: no batch takes a record of any shard that
+arrived after it. A shard that has been read to its tip holds nobody up. One that delivers nothing holds the others for a
+bounded time only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kcl_spark.control import Tell
+from kcl_spark.conversation import ShardState
+from kcl_spark.segments import CLOSED_MS, OPEN_MS
+from kcl_spark.spool import Spool
+
+SETTLE_S: Final = 2.0
+"""Shards come one after the other: at the engine's start, and after a split. No new one for so long: all are here."""
+_TOLD_AFTER_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pacer:
+    """What one shard's progress means for the others.
+
+    Args:
+        shard_id: the shard.
+        reached_ms: all its records that arrived up to here are in the spool; None: nothing is known yet.
+        at_tip: whether all is there that the stream has of it.
+        silent_s: for so long the daemon has had nothing to say of it; 0 while the daemon waits for us.
+        ended: whether it is finished: what follows it is in other shards.
+    """
+
+    shard_id: str
+    reached_ms: int | None
+    at_tip: bool = False
+    silent_s: float = 0.0
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How strict.
+
+    Args:
+        max_skew_ms: so much later than the records of the shard furthest behind others' may be.
+        wait_s: a shard that delivers nothing holds the others no longer than this; 0: nobody waits for anybody.
+        is_shared: whether several hosts feed this engine: then a shard that goes comes back by another host.
+    """
+
+    max_skew_ms: int = 0
+    wait_s: float = 60.0
+    is_shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where the horizon is, and why.
+
+    Args:
+        horizon_ms: the arrival time up to which batches may go.
+        held_by: the shard that sets it; None: nobody does.
+        left_behind: shards that are not waited for any longer.
+    """
+
+    horizon_ms: int
+    held_by: Pacer | None = None
+    left_behind: frozenset[str] = frozenset()
+
+
+def decide(pacers: Sequence[Pacer], limits: Limits) -> Decision:
+    """The horizon that these shards allow."""
+    behind = [each for each in pacers if not each.at_tip]
+    left = frozenset(each.shard_id for each in behind if each.silent_s >= limits.wait_s)
+    holding = [each for each in behind if each.silent_s < limits.wait_s]
+    if not holding:
+        return Decision(OPEN_MS, None, left)
+    slowest = min(holding, key=lambda each: CLOSED_MS if each.reached_ms is None else each.reached_ms)
+    if slowest.reached_ms is None:
+        return Decision(CLOSED_MS, slowest, left)
+    return Decision(min(OPEN_MS, slowest.reached_ms + limits.max_skew_ms), slowest, left)
+
+
+@dataclass(frozen=True, slots=True)
+class _Away:
+    """A shard that is not served any more: it ended, or its relay went."""
+
+    pacer: Pacer
+    since_s: float
+
+
+class Alignment:
+    """Remembers shards that went and children that have yet to come, and says where the horizon is.
+
+    Args:
+        limits: how strict.
+        tell: the log.
+    """
+
+    def __init__(self, limits: Limits, tell: Tell) -> None:
+        self._limits = limits
+        self._tell = tell
+        self._known: set[str] = set()
+        self._newest_s = 0.0
+        self._settled = False
+        self._served: dict[str, Pacer] = {}
+        self._finished: set[str] = set()
+        self._tips: set[str] = set()
+        self._away: dict[str, _Away] = {}
+        self._told: set[tuple[str, str]] = set()
+
+    def horizon_ms(self, served: Sequence[Pacer], reached_ms: Mapping[str, int | None], now_s: float) -> int:
+        """Where the horizon is now.
+
+        Args:
+            served: every shard that a relay serves, and those that ended.
+            reached_ms: of shards whose relay went: up to here batches have taken their records.
+            now_s: by a clock that never goes back.
+        """
+        self._see(served, now_s)
+        if self._limits.wait_s <= 0:
+            return OPEN_MS
+        if not self._settled and not self._known:
+            return CLOSED_MS
+        if not self._settled and now_s - self._newest_s < min(SETTLE_S, self._limits.wait_s):
+            return CLOSED_MS
+        self._settled = True
+        away = [
+            replace(
+                each.pacer,
+                at_tip=each.pacer.at_tip and not each.pacer.ended and not self._limits.is_shared,
+                silent_s=now_s - each.since_s,
+                reached_ms=each.pacer.reached_ms
+                if each.pacer.ended or each.pacer.at_tip
+                else reached_ms.get(name),
+            )
+            for name, each in self._away.items()
+        ]
+        decision = decide([*self._served.values(), *away], self._limits)
+        self._report(decision)
+        return decision.horizon_ms
+
+    def _see(self, served: Sequence[Pacer], now_s: float) -> None:
+        """Note who came, who went and who ended."""
+        here = {each.shard_id: each for each in served}
+        if here.keys() - self._known:
+            self._known |= here.keys()
+            self._newest_s = now_s
+        for name, before in self._served.items():
+            if name not in here:
+                self._away[name] = _Away(_as_it_went(before, served), now_s)
+        for name, each in here.items():
+            if each.ended and name not in self._finished:
+                self._finished.add(name)
+                self._away[name] = _Away(each, now_s)
+        self._served = {name: each for name, each in here.items() if not each.ended}
+        for name, away in list(self._away.items()):
+            came_back = name in here and not here[name].ended
+            # Whose children come is not told: whatever comes after the end is taken for them.
+            followed = (
+                away.pacer.ended and self._newest_s > away.since_s and now_s - self._newest_s >= SETTLE_S
+            )
+            if came_back or followed or now_s - away.since_s >= 2 * self._limits.wait_s:
+                del self._away[name]
+
+    def set_horizon(self, states: Sequence[ShardState], spool: Spool, now_s: float) -> None:
+        """Look at everything and tell the spool."""
+        now = [replace(state) for state in states]  # before the spool: what they have told is there by then
+        served = [self._pacer(state, spool, now_s) for state in now]
+        spool.set_horizon(self.horizon_ms(served, spool.taken_ms(), now_s))
+
+    def _pacer(self, state: ShardState, spool: Spool, now_s: float) -> Pacer:
+        name, arrived = state.shard_id, spool.arrived(state.shard_id)
+        if state.behind_ms != 0:
+            self._tips.discard(name)
+        elif arrived.all_on_disk:
+            self._tips.add(name)
+        # More of the same millisecond may come, unless nothing can.
+        is_whole = state.ended or state.is_last or arrived.is_full
+        reached_ms = arrived.reached_ms
+        if reached_ms is not None and not is_whole:
+            reached_ms -= 1
+        return Pacer(
+            name,
+            reached_ms,
+            at_tip=name in self._tips and not state.is_last,
+            silent_s=0.0 if state.asked_s is None else now_s - state.asked_s,
+            ended=state.ended,
+        )
+
+    def _report(self, decision: Decision) -> None:
+        """Each shard once for as long as it is silent."""
+        silent = set[tuple[str, str]]()
+        holder = decision.held_by
+        if holder is not None and holder.silent_s >= _TOLD_AFTER_S:
+            silent.add(("spark_waits_for_shard", holder.shard_id))
+        silent |= {("spark_waits_for_shard", name) for name in decision.left_behind}
+        silent |= {("spark_shard_left_behind", name) for name in decision.left_behind}
+        for event, name in sorted(silent - self._told):
+            if event == "spark_shard_left_behind":
+                self._tell("warning", "spark_shard_left_behind", shard_id=name, waited_s=self._limits.wait_s)
+            elif name not in decision.left_behind:
+                self._tell("info", "spark_waits_for_shard", shard_id=name, at_most_s=self._limits.wait_s)
+        self._told = silent
+
+
+def _as_it_went(before: Pacer, served: Sequence[Pacer]) -> Pacer:
+    """A shard at its tip had all that had arrived by then, which others' newest records tell."""
+    if not before.at_tip:
+        return before
+    return replace(before, reached_ms=max(each.reached_ms or 0 for each in (before, *served)))

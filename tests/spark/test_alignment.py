@@ -1,0 +1,256 @@
+"""No shard runs ahead of another in time: where batches end, who holds whom, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcl_spark.alignment import SETTLE_S, Alignment, Limits, Pacer, decide
+from kcl_spark.clock import pause
+from kcl_spark.conversation import ShardState
+from kcl_spark.planning import ends
+from kcl_spark.positions import START, Position
+from kcl_spark.segments import CLOSED_MS, OPEN_MS, Arrivals, Segment, read_arrivals
+from kcl_spark.spool import Spool
+from kcl_spark.stores import FolderStore, SharedStore
+from tests.spark.parts import ME, OTHER, SHARD, Told, at, no_tell, record, rows_of
+
+ROW_BYTES = 10
+
+
+@dataclass(frozen=True)
+class Spooled:
+    """What there is of one shard: the arrival time of each of its records, cut into segments."""
+
+    shard_id: str
+    arrived_ms: tuple[int, ...]
+    cuts: tuple[int, ...]
+
+    def segments(self) -> list[Segment]:
+        borders = [0, *self.cuts, len(self.arrived_ms)]
+        found: list[Segment] = []
+        latest = 0
+        for low, high in pairwise(borders):
+            if high > low:
+                first = max(latest, self.arrived_ms[low])
+                latest = max(latest, *self.arrived_ms[low:high])
+                found.append(
+                    Segment(
+                        self.shard_id,
+                        at(low - 1),
+                        at(high - 1),
+                        high - low,
+                        (high - low) * ROW_BYTES,
+                        first,
+                        latest,
+                    )
+                )
+        return found
+
+    def times(self, segment: Segment) -> list[Arrivals]:
+        latest, found = 0, list[Arrivals]()
+        for number in range(segment.after[0] + 1, segment.last[0] + 1):
+            latest = max(latest, self.arrived_ms[number])
+            found.append(Arrivals(latest, at(number), 1))
+        return found
+
+    def latest_ms(self, low: int, high: int) -> int:
+        """When the latest of all up to `high` arrived, as the shard's order is what counts."""
+        return max(self.arrived_ms[:high], default=0) if high > low else CLOSED_MS
+
+
+@st.composite
+def a_shard(draw: st.DrawFn, name: str) -> Spooled:
+    arrived = tuple(
+        draw(st.lists(st.integers(1, 60), max_size=30))
+    )  # not in order: the service promises none
+    cuts = sorted(draw(st.sets(st.integers(0, len(arrived)), max_size=4)))
+    return Spooled(name, tuple(sorted(arrived)) if draw(st.booleans()) else arrived, tuple(cuts))
+
+
+@st.composite
+def a_spool(draw: st.DrawFn) -> list[Spooled]:
+    return [draw(a_shard(f"shardId-{number}")) for number in range(draw(st.integers(1, 5)))]
+
+
+def plan(
+    shards: Sequence[Spooled], start: dict[str, Position], most: int | None, horizon_ms: int
+) -> dict[str, Position]:
+    by_name = {each.shard_id: each for each in shards}
+    return ends(
+        start,
+        {each.shard_id: each.segments() for each in shards},
+        {},
+        most,
+        horizon_ms=horizon_ms,
+        times=lambda segment: by_name[segment.shard_id].times(segment),
+    )
+
+
+@given(a_spool(), st.integers(1, 400), st.integers(0, 61))
+def test_batch_after_batch_takes_everything_within_the_horizon_in_the_order_of_time(
+    shards: list[Spooled], most: int, horizon_ms: int
+) -> None:
+    """The newest record of a batch is never newer than the oldest that was left, and bytes are kept to."""
+    reached: dict[str, Position] = {}
+    for _ in range(200):
+        before, reached = reached, plan(shards, reached, most, horizon_ms)
+        if reached == before:
+            break
+        taken = [
+            (each, before.get(each.shard_id, START)[0] + 1, reached.get(each.shard_id, START)[0] + 1)
+            for each in shards
+        ]
+        newest_ms = max(each.latest_ms(low, high) for each, low, high in taken)
+        left_ms = [max(each.arrived_ms[: high + 1]) for each, _, high in taken if high < len(each.arrived_ms)]
+        assert newest_ms <= min(left_ms, default=newest_ms)
+        count = sum(high - low for _, low, high in taken)
+        assert count * ROW_BYTES <= most or count == 1 or _one_step(taken)
+    for each in shards:
+        high = reached.get(each.shard_id, START)[0] + 1
+        assert each.latest_ms(0, high) <= horizon_ms
+        assert high == len(each.arrived_ms) or max(each.arrived_ms[: high + 1]) > horizon_ms
+
+
+def _one_step(taken: Sequence[tuple[Spooled, int, int]]) -> bool:
+    """More than the bytes allow is one step only: records of a segment that arrived together."""
+    return sum(high > low for _, low, high in taken) == 1
+
+
+def test_shards_end_at_one_time_although_their_bytes_differ() -> None:
+    """The heavy shard has ten records a millisecond, the light one a single one."""
+    heavy = Spooled(SHARD, tuple(number // 10 for number in range(1_000)), (500,))
+    light = Spooled(OTHER, tuple(range(100)), (50,))
+    reached = plan([heavy, light], {}, 200 * ROW_BYTES, OPEN_MS)
+    assert heavy.arrived_ms[reached[SHARD][0]] == light.arrived_ms[reached[OTHER][0]] == 17
+
+
+def test_what_fits_is_taken_without_a_look_inside() -> None:
+    shard = Spooled(SHARD, tuple(range(100)), (50,))
+
+    def never(_segment: Segment) -> list[Arrivals]:
+        raise AssertionError("looked inside")
+
+    assert ends({}, {SHARD: shard.segments()}, {}, 10**6, times=never) == {SHARD: at(99)}
+
+
+def test_the_shard_furthest_behind_sets_the_horizon_and_one_at_its_tip_does_not() -> None:
+    slow, fast, idle = Pacer("slow", 100), Pacer("fast", 5_000), Pacer("idle", 7, at_tip=True)
+    assert decide([slow, fast, idle], Limits()).horizon_ms == 100
+    assert decide([slow, fast, idle], Limits(max_skew_ms=50)).horizon_ms == 150
+    assert decide([fast, idle], Limits()).horizon_ms == 5_000
+    assert decide([idle], Limits()).horizon_ms == OPEN_MS
+    assert decide([fast, Pacer("new", None)], Limits()).horizon_ms == CLOSED_MS
+
+
+def test_a_shard_that_delivers_nothing_is_waited_for_so_long_and_said_once() -> None:
+    told = Told()
+    alignment = Alignment(Limits(wait_s=60), told)
+
+    def horizon(silent_s: float, now_s: float) -> int:
+        shards = [Pacer("stuck", 100, silent_s=silent_s), Pacer("fast", 5_000)]
+        return alignment.horizon_ms(shards, {}, now_s)
+
+    assert horizon(0, 0) == CLOSED_MS  # others may be on their way
+    assert horizon(0, SETTLE_S) == 100
+    assert horizon(59, 61) == 100
+    assert told.events == ["spark_waits_for_shard"]
+    assert horizon(60, 62) == horizon(61, 63) == 5_000
+    assert told.events == ["spark_waits_for_shard", "spark_shard_left_behind"]
+    assert horizon(0, 64) == 100  # it delivers again
+
+
+def test_others_wait_for_the_children_of_a_shard_that_ended() -> None:
+    alignment = Alignment(Limits(), no_tell)
+    parent, other = Pacer("parent", 300), Pacer("other", 9_000)
+    alignment.horizon_ms([parent, other], {}, 0)
+    ended = Pacer("parent", 300, ended=True, at_tip=True)
+    for now_s in (10, 20, 40):
+        assert alignment.horizon_ms([ended, other], {}, now_s) == 300
+    first = Pacer("child-1", 400)
+    assert alignment.horizon_ms([ended, other, first], {}, 41) == 300  # there may be a second one
+    assert alignment.horizon_ms([ended, other, first], {}, 41 + SETTLE_S) == 400
+
+
+def test_children_that_never_come_hold_nobody_for_ever() -> None:
+    alignment = Alignment(Limits(wait_s=60), no_tell)
+    alignment.horizon_ms([Pacer("parent", 300), Pacer("other", 9_000)], {}, 0)
+    ended, other = Pacer("parent", 300, ended=True), Pacer("other", 9_000)
+    assert alignment.horizon_ms([ended, other], {}, 10) == 300
+    assert alignment.horizon_ms([ended, other], {}, 70) == 9_000
+    assert alignment.horizon_ms([ended, other], {}, 1_000) == 9_000
+
+
+@pytest.mark.parametrize(
+    ("is_shared", "at_tip", "expected"), [(False, False, 200), (False, True, 9_500), (True, True, 9_000)]
+)
+def test_a_shard_whose_relay_goes_is_waited_for_where_batches_left_it(
+    is_shared: bool, at_tip: bool, expected: int
+) -> None:
+    alignment = Alignment(Limits(is_shared=is_shared), no_tell)
+    alignment.horizon_ms([Pacer("gone", 300, at_tip=at_tip), Pacer("other", 9_000)], {}, 0)
+    alignment.horizon_ms([Pacer("other", 9_000)], {"gone": 200}, 9)
+    assert alignment.horizon_ms([Pacer("other", 9_500)], {"gone": 200}, 10) == expected
+    assert alignment.horizon_ms([Pacer("gone", 250), Pacer("other", 9_000)], {}, 12) == 250
+
+
+def test_without_a_wait_nobody_is_held() -> None:
+    assert Alignment(Limits(wait_s=0), no_tell).horizon_ms([Pacer("new", None)], {}, 0) == OPEN_MS
+
+
+def arrive(spool: Spool, shard_id: str, first: int, arrived_ms: Sequence[int | None]) -> None:
+    records = [
+        {**record(number), "approximateArrivalTimestamp": each}
+        for number, each in enumerate(arrived_ms, first)
+    ]
+    spool.add(shard_id, rows_of(records, shard_id), at(first + len(records) - 1), ME)
+
+
+@pytest.mark.parametrize("kind", ["folder", "shared"])
+def test_arrival_times_are_in_the_name_and_found_inside(kind: str, tmp_path: Path) -> None:
+    store = FolderStore(tmp_path) if kind == "folder" else SharedStore(tmp_path.as_uri())
+    spool = Spool(store, max_bytes=10**9)
+    spool.grant(SHARD, START, ME)
+    arrive(spool, SHARD, 0, [None, 5, 5, 3, None, 9])
+    spool.flush(SHARD)
+    arrive(spool, SHARD, 6, [7, 12])
+    spool.flush(SHARD)
+    first, second = store.look()[SHARD].segments
+    assert (first.first_ms, first.last_ms, second.first_ms, second.last_ms) == (0, 9, 9, 12)
+    assert read_arrivals(store.location(first)) == [
+        Arrivals(0, at(0), 1),
+        Arrivals(5, at(4), 4),
+        Arrivals(9, at(5), 1),
+    ]
+    assert store.horizon_ms() == OPEN_MS
+    for horizon_ms in (CLOSED_MS, 7, OPEN_MS, 5):
+        store.set_horizon(horizon_ms)
+        assert store.horizon_ms() == horizon_ms
+    assert list(store.look()) == [SHARD]
+
+
+def test_a_tip_counts_when_what_was_read_on_the_way_is_on_disk(tmp_path: Path) -> None:
+    """A light shard may come whole in one answer that says that it is the last: its records are in memory first."""
+    spool = Spool(FolderStore(tmp_path), max_bytes=10**9)
+    for name in (SHARD, OTHER):
+        spool.grant(name, START, ME)
+    alignment = Alignment(Limits(), no_tell)
+    states = [ShardState(SHARD, behind_ms=1_000), ShardState(OTHER, behind_ms=0)]
+    arrive(spool, SHARD, 0, [100, 200])
+    spool.flush(SHARD)
+    arrive(spool, OTHER, 0, [1, 150])
+    for now_s, expected in ((0, CLOSED_MS), (SETTLE_S, CLOSED_MS)):
+        alignment.set_horizon(states, spool, now_s)
+        assert spool.store.horizon_ms() == expected
+    spool.flush(OTHER)
+    pause(0.11)  # rises are written ten times a second
+    alignment.set_horizon(states, spool, SETTLE_S + 1)
+    assert spool.store.horizon_ms() == 199  # more of the last millisecond may come
+    assert spool.within_horizon(OTHER) == at(1)
+    assert spool.within_horizon(SHARD) == at(0)
