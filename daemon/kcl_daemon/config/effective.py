@@ -78,6 +78,9 @@ def as_properties(loaded: Loaded) -> str:
     if loaded.settings.stream_arn is None and values.pop(STREAM_ARN.name, None) is not None:
         # What else is in it does not count, and where it would must not depend on where the file is read.
         values[STREAM_NAME.name] = loaded.settings.stream_name
+        if loaded.settings.endpoints.region_name is not None:
+            values[REGION_NAME.name] = loaded.settings.endpoints.region_name
+        values = {key.name: values[key.name] for key in KEYS if key.name in values}
     values.pop(EXPAND_ENVIRONMENT.name, None)  # what they stood for is written out
     values |= {f"{CONF_PREFIX}{name}": value for name, value in loaded.settings.spark.conf}
     return "".join(f"{javaproperties.join_key_value(name, value, ' = ')}\n" for name, value in values.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import pytest
@@ -126,6 +127,10 @@ def load(values: dict[str, str]) -> Loaded:
     return interpret(text.encode("ascii"), file="app.properties", default_worker_id=WORKER)
 
 
+def in_force(loaded: Loaded, *, but: AbstractSet[str]) -> list[str]:
+    return [each.value for each in effective(loaded) if each.key not in but]
+
+
 @pytest.mark.parametrize("key", FREE, ids=lambda key: key.name)
 def test_there_are_good_and_bad_values_of_every_key(key: Key) -> None:
     assert not good(key).is_empty
@@ -140,7 +145,9 @@ def test_a_file_that_is_read_written_out_and_read_again_means_the_same(values: d
     again = interpret(written.encode("iso-8859-1"), file="again", default_worker_id=WORKER)
     assert again.settings == first.settings
     assert as_properties(again) == written
-    assert [each.value for each in effective(again)] == [each.value for each in effective(first)]
+    # An ARN of which only the name is used is written out as that name.
+    by_name = {each.key for each in effective(first) if each.origin == "only its name is used"}
+    assert in_force(again, but=by_name) == in_force(first, but=by_name)
 
 
 @settings(max_examples=FILES, deadline=None)
