@@ -8,6 +8,7 @@ from functools import partial
 
 from kcl_daemon.app_common import Adapters, Common
 from kcl_daemon.app_migrations import migrator_of, versions_of
+from kcl_daemon.app_predecessors import lost_to_namesake, namesake_of, predecessors_of
 from kcl_daemon.app_progress import watchdog_of
 from kcl_daemon.app_reports import reporter_of
 from kcl_daemon.app_streams import streams_of, syncer_of
@@ -40,6 +41,7 @@ from kcl_daemon.coordination.timings import timings
 from kcl_daemon.coordination.upgrader import Upgrader
 from kcl_daemon.leases.client_version import ClientVersion, ClientVersionConfig
 from kcl_daemon.leases.lease import LeaseKey, WorkerId
+from kcl_daemon.leases.stats import Incarnation
 from kcl_daemon.ports import (
     Log,
 )
@@ -71,6 +73,7 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
     )
     common = Common(
         me=WorkerId(settings.worker_id),
+        incarnation=Incarnation(adapters.clock.wall_ms(), adapters.randomness.token()),
         settings=settings,
         adapters=adapters,
         tables=tables,
@@ -122,15 +125,7 @@ def _readers(settings: Settings, adapters: Adapters, log: Log) -> Readers:
 def _loops(common: Common) -> tuple[Loops, Callable[[], None]]:
     """All loops, and what to call when there are leases that nobody has."""
     tables, clock, log = common.adapters.tables, common.adapters.clock, common.log
-    keeper = LeaseKeeper(
-        table=tables.leases,
-        worker_id=common.me,
-        clock=clock,
-        timings=common.periods,
-        log=log,
-        randomness=common.adapters.randomness,
-        meters=common.adapters.meters,
-    )
+    keeper = _keeper(common)
     overview = _overview(common)
     bulletin = Bulletin(clock=clock, timings=common.periods)
     elector = _elector(common, keeper, overview, bulletin)
@@ -139,7 +134,10 @@ def _loops(common: Common) -> tuple[Loops, Callable[[], None]]:
     assigner = _assigner(common, overview, elector, discovery, watchdog.board)
     shuffle = ShuffleLeader(worker_id=common.me, clock=clock, log=log)
     taker = _taker(common, keeper, shuffle)
-    reporter, sampler = reporter_of(common, elector)
+    predecessors = predecessors_of(common, keeper, elector, discovery)
+    namesake = namesake_of(common, predecessors)
+    reporter, sampler = reporter_of(common, elector, namesake.is_seen)
+    keeper.on_namesake = partial(lost_to_namesake, namesake, reporter)
     upgrader = Upgrader(
         tables=tables,
         overview=overview,
@@ -184,11 +182,25 @@ def _loops(common: Common) -> tuple[Loops, Callable[[], None]]:
         versions=versions,
         farewell=_farewell(common, keeper, overview, elector),
         overview=overview,
+        predecessors=predecessors,
+        namesake=namesake,
         watchdog=watchdog,
         own_cleaner=_own_cleaner(common, discovery, watched),
         gauges=_gauges(common, watched),
     )
     return loops, nudge
+
+
+def _keeper(common: Common) -> LeaseKeeper:
+    return LeaseKeeper(
+        table=common.adapters.tables.leases,
+        worker_id=common.me,
+        clock=common.adapters.clock,
+        timings=common.periods,
+        log=common.log,
+        randomness=common.adapters.randomness,
+        meters=common.adapters.meters,
+    )
 
 
 def _own_cleaner(common: Common, discovery: Discovery, watched: Watched) -> OwnCleaner:

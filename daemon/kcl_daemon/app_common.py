@@ -11,11 +11,13 @@ from kcl_daemon.coordination.streams import OneStream
 from kcl_daemon.coordination.tables import ApplicationTables
 from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.stats import Incarnation
 from kcl_daemon.ports import Children, Clock, Cpu, Kinesis, Log, Randomness, Tables, Transactions
 from kcl_daemon.ports_failures import DeadLetters
 from kcl_daemon.ports_fan_out import FanOut
 from kcl_daemon.ports_metrics import NO_METERS, CloudWatch, Meters
 from kcl_daemon.ports_schemas import Schemas
+from kcl_daemon.ports_state import StateFolder
 from kcl_daemon.retrieval.readers import Readers
 from kcl_daemon.worker.worker import Worker
 
@@ -32,6 +34,7 @@ class Adapters:
         dead_letters: None where the settings name no place for them.
         meters: told of all that is counted and timed.
         cloudwatch: None where nothing is to be told to it.
+        state_folder: None where nothing is left for the next daemon of this host.
     """
 
     clock: Clock
@@ -48,6 +51,7 @@ class Adapters:
     dead_letters: DeadLetters | None = None
     meters: Meters = NO_METERS
     cloudwatch: CloudWatch | None = None
+    state_folder: StateFolder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class Common:
     """What most parts are made from."""
 
     me: WorkerId
+    incarnation: Incarnation
     settings: Settings
     adapters: Adapters
     tables: ApplicationTables

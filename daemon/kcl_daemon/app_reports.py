@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kcl_daemon.app_common import Common
 from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.reporter import Reporter
 from kcl_daemon.cpu.sampler import CpuSampler
+from kcl_daemon.leases.stats import Incarnation
 
 
-def reporter_of(common: Common, elector: Elector) -> tuple[Reporter, CpuSampler | None]:
+def reporter_of(
+    common: Common, elector: Elector, on_other: Callable[[Incarnation], bool]
+) -> tuple[Reporter, CpuSampler | None]:
     """The reporter, and the sampler where there are CPU figures to report."""
     sampler = sampler_of(common)
     reporter = Reporter(
@@ -21,6 +26,8 @@ def reporter_of(common: Common, elector: Elector) -> tuple[Reporter, CpuSampler 
         cpu_host=None if sampler is None else common.adapters.cpu_host,
         java_leader=lambda: elector.java_leader,
         meters=common.adapters.meters,
+        incarnation=common.incarnation,
+        on_other=on_other,
     )
     elector.on_java_leader(reporter.nudge)
     return reporter, sampler

@@ -90,6 +90,10 @@ class DeadLetterNotStored(KclError):
     """Raised when a dead letter could not be stored for a reason of this host; it may have been stored."""
 
 
+class WorkerIdTaken(KclError):
+    """Raised when another process that lives has our worker id, and began earlier."""
+
+
 class CpuUnreadable(KclError):
     """Raised when this machine does not tell how busy the worker's CPU is; the message says what was read."""
 

@@ -36,6 +36,7 @@ from kcl_daemon.cpu.select import choose
 from kcl_daemon.dead_letter_file import DeadLetterFile
 from kcl_daemon.ports import Log
 from kcl_daemon.ports_failures import DeadLetters
+from kcl_daemon.state_folder import HostFolder, default_folders
 from kcl_daemon.system import SystemClock, SystemRandomness
 from kcl_daemon.transport.kinesis import FastKinesis
 
@@ -58,7 +59,14 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
         open_updates(clients, clock) as updates,
         _dead_letters(settings) as dead_letters,
         open_cloudwatch(settings, clients, clock, log) as cloudwatch,
-        ProcessChildren(settings.child.command, log, clock, options_of(settings.child)) as children,
+        _state_folder(settings, log) as folder,
+        ProcessChildren(
+            settings.child.command,
+            log,
+            clock,
+            options_of(settings.child),
+            held_by_guard=lambda: folder.lock_file,
+        ) as children,
     ):
         choice = choose(root=Path("/"), environment=os.environ, get=MetadataClient().get, clock=clock)
         log.info(
@@ -78,6 +86,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             schemas=build_schemas(clients),
             dead_letters=dead_letters,
             cloudwatch=cloudwatch,
+            state_folder=folder,
         )
 
 
@@ -85,6 +94,28 @@ def _http2_log(settings: Settings, log: Log) -> Log | None:
     """Where it is told that HTTP/2 cannot be had; None: nobody asks for it."""
     pushes = settings.retrieval.mode is RetrievalMode.FANOUT
     return log if pushes and settings.fan_out.http_version is HttpVersion.HTTP_2 else None
+
+
+@asynccontextmanager
+async def _state_folder(settings: Settings, log: Log) -> AsyncGenerator[HostFolder, None]:
+    given = settings.state_folder
+    endpoints = settings.endpoints
+    folder = HostFolder(
+        default_folders(os.environ) if given is None else (Path(given),),
+        "\n".join(
+            (
+                settings.application_name,
+                settings.lease_table,
+                endpoints.of_dynamodb.region_name or endpoints.region_name or "",
+                endpoints.dynamodb or "",
+            )
+        ),
+        log,
+    )
+    try:
+        yield folder
+    finally:
+        folder.close()
 
 
 @asynccontextmanager

@@ -185,7 +185,13 @@ def run_daemon(directory: Path, *words: str, environment: Mapping[str, str]) -> 
     with subprocess.Popen(
         command,
         cwd=directory,
-        env={**kept, "PYTHONPATH": path, "AWS_EC2_METADATA_DISABLED": "true", **environment},
+        env={
+            **kept,
+            "PYTHONPATH": path,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "XDG_STATE_HOME": str(directory / "state"),
+            **environment,
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

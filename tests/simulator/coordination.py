@@ -9,7 +9,21 @@ from dataclasses import replace
 
 from tests.simulator.draws import Draw, cuts
 from tests.simulator.life import Service
-from tests.simulator.plan import DieInHandoff, Pause, Plan, Planned, Side, Start, Step, Stop, Who
+from tests.simulator.plan import (
+    DieInHandoff,
+    Kill,
+    Pause,
+    Plan,
+    Planned,
+    Side,
+    Start,
+    StartNamesake,
+    StartOnClone,
+    Step,
+    Stop,
+    Where,
+    Who,
+)
 
 
 def leader_paused(draw: Draw) -> Plan:
@@ -85,4 +99,57 @@ def index_missing(draw: Draw) -> Plan:
         plan,
         happenings=(*draw.arrivals(draw.workers(1, 3)), joins, *kills),
         index_ready_at_s=ready_at_s,
+    )
+
+
+def restart_in_place(draw: Draw) -> Plan:
+    """Killed workers are replaced in place after half a second, at once read on, and no other host's leases are touched.
+
+    Process ids come again; some hosts lose power, and some volumes are cloned while their workers live.
+    """
+    plan = draw.plan(faults_s=170.0, shards=(1, 8))
+    chance = draw.chance
+    kills = [
+        Planned(
+            20.0 + 12.0 * number + chance.uniform(0.0, 3.0),
+            Kill(
+                draw.target(),
+                chance.pick((0.5, 0.5, 0.1, 0.9)),
+                keeps_name=chance.happens(0.3),
+                where=chance.pick(
+                    (Where.IN_PLACE, Where.IN_PLACE, Where.IN_PLACE, Where.AFTER_REBOOT, Where.CLONE)
+                ),
+            ),
+        )
+        for number in range(chance.between(3, 10))
+    ]
+    clones = draw.some(lambda: StartOnClone(draw.target()), count=(0, 2), between_s=(15.0, 120.0))
+    return replace(
+        plan,
+        happenings=(*draw.arrivals(draw.workers(1, 3), within_s=5.0), *kills, *clones),
+        read_again_s=3.0,
+        led_again_s=4.0,
+    )
+
+
+def worker_id_twice(draw: Draw) -> Plan:
+    """A second process with the worker id of one that lives, on its host or another: one of them stands aside."""
+    plan = draw.plan(faults_s=200.0)
+    chance = draw.chance
+    seconds = draw.some(
+        lambda: StartNamesake(draw.target(), same_host=chance.happens(0.5)),
+        count=(1, 3),
+        between_s=(0.0, 120.0),
+    )
+    leaving = draw.some(
+        lambda: (
+            draw.kill(0.5, 5.0) if chance.happens(0.5) else Pause(draw.target(), chance.uniform(5.0, 60.0))
+        ),
+        count=(0, 2),
+        between_s=(30.0, 150.0),
+    )
+    return replace(
+        plan,
+        happenings=(*draw.arrivals(draw.workers(1, 3)), *seconds, *leaving),
+        names_stand_alone=True,
     )

@@ -15,9 +15,10 @@ import anyio
 
 from kcl_daemon.app import Adapters, build
 from kcl_daemon.app_metrics import Runnable, telemetry_of
+from kcl_daemon.cli.failures import leaves
 from kcl_daemon.config.settings import ChildSettings, Settings
 from kcl_daemon.config.stream_settings import ListedStream, StreamsSettings
-from kcl_daemon.errors import Throttled, Unavailable
+from kcl_daemon.errors import Throttled, Unavailable, WorkerIdTaken
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import Cpu, Kinesis, StreamRef, Table, Tables
 from kcl_daemon.ports_metrics import CloudWatch
@@ -38,6 +39,7 @@ from tests.simulator.java_rows import Dialect
 from tests.simulator.java_worker import JavaWorker
 from tests.simulator.life import Life
 from tests.simulator.loop import Promise, current_loop, now
+from tests.simulator.machine import Machine, SimStateFolder
 from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.network import Network
 from tests.simulator.plan import Kind, Plan, StartApart
@@ -77,7 +79,9 @@ class SimWorker:
         children: SimChildren,
         may_give_up: Callable[[], bool],
         start_again: Callable[[], object],
+        machine: Machine,
     ) -> None:
+        self.machine = machine
         self._may_give_up = may_give_up
         self._start_again = start_again
         self.life = life
@@ -139,7 +143,8 @@ class SimWorker:
         Whoever runs services starts it again then.
         """
         gave_up = isinstance(error, Unavailable | Throttled) and not self.children.started
-        if not (gave_up and self._may_give_up()):
+        gave_way = any(isinstance(each, WorkerIdTaken) for each in leaves(error))
+        if not (gave_up and self._may_give_up()) and not gave_way:
             report("worker_failed", f"{self.worker_id}: {_told(error)}")
         self.life.kill()
         current_loop().after(_RESTART_S, self._start_again)
@@ -193,10 +198,19 @@ class Fleet:
         return [worker for worker in self.workers if worker.is_living]
 
     def start(
-        self, name: str | None = None, apart: StartApart | None = None, *, kind: Kind = Kind.OURS
+        self,
+        name: str | None = None,
+        apart: StartApart | None = None,
+        *,
+        kind: Kind = Kind.OURS,
+        machine: Machine | None = None,
     ) -> SimWorker:
-        """A new worker, with a name of its own or with that of one that is dead; `apart`: one unlike the others."""
+        """A new worker, with a name of its own or with that of one that is dead; `apart`: one unlike the others.
+
+        It runs on the machine, or on one of its own.
+        """
         number = len(self.workers) + 1
+        machine = machine or Machine(f"boot-{number}")
         life = Life(name or f"{_NAMES[kind]}-{number}")
         chance = self._chance.fork(f"worker-{number}")
         children = SimChildren(
@@ -224,6 +238,7 @@ class Fleet:
                 life, chance=chance.fork("dead letters"), deliveries=self._deliveries
             ),
             cloudwatch=self.cloudwatch,
+            state_folder=SimStateFolder(machine, life, chance.fork("state folder")),
         )
         leases = replace(self._plan.leases, client_version_config=self.client_version_config)
         tables = replace(self._plan.tables, migrate_all=self.migrate_all and apart is None)
@@ -244,7 +259,8 @@ class Fleet:
             clock=clock,
             children=children,
             may_give_up=self._is_trouble_felt,
-            start_again=lambda: self.start(apart=apart, kind=kind),
+            start_again=lambda: self.start(name, apart, kind=kind, machine=machine),
+            machine=machine,
         )
         self.workers.append(worker)
         self._trace.note(life.worker_id, "process_started")

@@ -5,6 +5,7 @@ Owns what the row has shown. Knows nothing of elections.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from kcl_daemon.leases.table import Row
@@ -28,6 +29,7 @@ class LeaderRules:
         self._drift = drift
         self._moved_at_s = dict.fromkeys(tables, 0.0)
         self.owner: str | None = None
+        self.may_succeed: Callable[[str, str], bool] = lambda _writer, _former: False
         self.terms = 0
         self.owners: list[str] = []
 
@@ -64,7 +66,7 @@ class LeaderRules:
     def _check_taking(self, write: RowWrite, before: Row) -> None:
         """A row that its owner has touched lately belongs to its owner."""
         owner = before.get("ownerName")
-        if owner == write.worker_id:
+        if owner == write.worker_id or (isinstance(owner, str) and self.may_succeed(write.worker_id, owner)):
             return
         duration = before.get("leaseDuration")
         lease_s = int(duration) / 1000 if isinstance(duration, str) else 0.0

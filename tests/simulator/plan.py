@@ -49,13 +49,38 @@ class Start:
     kind: Kind = Kind.OURS
 
 
+class Where(Enum):
+    """Where a replacement starts."""
+
+    ELSEWHERE = auto()  # on a host of its own
+    IN_PLACE = auto()  # by the supervisor of the host, which goes on
+    AFTER_REBOOT = auto()  # on the same host and volume, which lost power
+    CLONE = auto()  # on another host with a copy of the volume
+
+
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """SIGKILL; a replacement starts after that long, None: never. It may have the old name, as one on the same host."""
+    """SIGKILL; a replacement starts after that long, None: never. It may have the old name."""
 
     target: Target
     replaced_after_s: float | None = None
     keeps_name: bool = False
+    where: Where = Where.ELSEWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class StartOnClone:
+    """A new worker joins on a host with a copy of the volume of a host whose worker lives."""
+
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class StartNamesake:
+    """A second process with the name of one that lives; on its host, or on another."""
+
+    target: Target
+    same_host: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +281,8 @@ class StartApart:
 
 Happening = (
     Start
+    | StartOnClone
+    | StartNamesake
     | Kill
     | Stop
     | Pause
@@ -329,6 +356,9 @@ class Plan:
         java_names_entities: Java workers write what 3.5 writes into separate tables, else what 3.4 writes.
         java_reports_cpu: Java workers report CPU figures.
         child_stuck_s: how long a child may work without a new checkpoint; None: for ever.
+        read_again_s: what a worker read that was killed and replaced in place is read again after so long; None: any time.
+        led_again_s: the same for a leader.
+        names_stand_alone: from a while after `calm_at_s` on, of processes with the same worker id only one works.
     """
 
     shards: int
@@ -369,3 +399,6 @@ class Plan:
     java_names_entities: bool = False
     java_reports_cpu: bool = False
     child_stuck_s: float | None = None
+    read_again_s: float | None = None
+    led_again_s: float | None = None
+    names_stand_alone: bool = False

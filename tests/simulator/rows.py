@@ -120,6 +120,7 @@ class LeaseTableRules:
         self._may_steal = may_steal
         self._moved_s: dict[str, float] = {}
         self.asked: Asked | None = None
+        self.may_succeed: Callable[[str, str], bool] = lambda _writer, _former: False
         self.rows: dict[str, Row] = {}
         self.views: dict[str, LeaseView] = {}
         self.deleted: set[str] = set()
@@ -299,7 +300,9 @@ class LeaseTableRules:
             return None  # the leader may cut a hand-off short
         if before.checkpoint.is_shard_end:
             return None  # nobody reads it any more; a Java leader moves it like that to even out its load
-        if self._may_steal and after.owner == write.worker_id:
+        if (self._may_steal and after.owner == write.worker_id) or self.may_succeed(
+            write.worker_id, before.owner
+        ):
             return None
         stood_still_s = write.at_s - self._moved_s.get(write.key, 0.0)
         if stood_still_s >= self._lease_s:

@@ -144,6 +144,8 @@ class _Course:
             while now() < self._plan.ends_at_s:
                 await anyio.sleep(LOOK_S)
                 world.liveness.look()
+                if self._plan.names_stand_alone and now() > self._plan.calm_at_s + self._plan.bound_s:
+                    world.succession.look_at_names()
             await self._arrive(world)
             if self._plan.moves_tables:
                 await self._arrive_in_one_table(world)

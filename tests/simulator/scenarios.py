@@ -20,7 +20,9 @@ from tests.simulator.coordination import (
     handoff_killed,
     index_missing,
     leader_paused,
+    restart_in_place,
     worker_cut_off,
+    worker_id_twice,
 )
 from tests.simulator.draws import Draw, Sizes, bad_children, cuts, mixed_trouble, reshards, short_iterators
 from tests.simulator.habits import Habits, Nursery, When
@@ -337,6 +339,8 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         worker_cut_off,
         handoff_killed,
         farewell_killed,
+        restart_in_place,
+        worker_id_twice,
         index_missing,
         upgrade_2x,
         rolled_back,

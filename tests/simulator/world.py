@@ -25,6 +25,7 @@ from tests.simulator.leader import LeaderRules
 from tests.simulator.life import Service
 from tests.simulator.liveness import Liveness
 from tests.simulator.loop import at_once, current_loop, now
+from tests.simulator.machine import Machine
 from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.simulator.memory.table import MemoryTable
@@ -47,18 +48,22 @@ from tests.simulator.plan import (
     Split,
     Start,
     StartApart,
+    StartNamesake,
+    StartOnClone,
     Steering,
     StepWallClock,
     Stop,
     StreamAppears,
     StreamDisappears,
     Target,
+    Where,
     Who,
 )
 from tests.simulator.rows import LeaseTableRules
 from tests.simulator.shard_ends import ShardEndDeaths
 from tests.simulator.stream import SimStream
 from tests.simulator.streams import SimStreams
+from tests.simulator.succession import Succession
 from tests.simulator.table_moves import TableMoveRules
 from tests.simulator.trace import Trace
 from tests.simulator.truth import Truth
@@ -141,6 +146,8 @@ class World:
             chance=chance.fork("fleet"),
             plan=plan,
         )
+        self.succession = Succession(plan, fleet=self.fleet, rules=self.rules, leader=self.leader)
+        self.rules.may_succeed = self.leader.may_succeed = self.succession.may_succeed
         self.liveness = Liveness(
             truth=self.truth,
             rules=self.rules,
@@ -219,6 +226,8 @@ class World:
         match what:
             case Start(kind):
                 self._start(None, kind)
+            case StartOnClone() | StartNamesake():
+                self._start_beside(what)
             case Kill() | Stop():
                 self._leave(what)
             case Pause() | CutOff() | StepWallClock():
@@ -267,8 +276,21 @@ class World:
         assert isinstance(target, int)
         return living[target % len(living)]
 
-    def _start(self, name: str | None = None, kind: Kind = Kind.OURS) -> None:
-        worker = self.fleet.start(name, kind=kind)
+    def _start_beside(self, what: StartOnClone | StartNamesake) -> None:
+        other = self._target(what.target)
+        if other is None:
+            return
+        self._trace.note(other.worker_id, "is_joined", repr(what))
+        match what:
+            case StartOnClone():
+                self._start(machine=other.machine.clone(f"clone-{len(self.fleet.workers)}"))
+            case StartNamesake(_, same_host):
+                self._start(other.worker_id, machine=other.machine if same_host else None)
+            case _:
+                assert_never(what)
+
+    def _start(self, name: str | None = None, kind: Kind = Kind.OURS, machine: Machine | None = None) -> None:
+        worker = self.fleet.start(name, kind=kind, machine=machine)
         if self._deaths:
             self.network.write_limits[worker.worker_id] = self._deaths.pop(0)
             worker.life.on_death(lambda: current_loop().after(self._chance.uniform(0.1, 3.0), self._start))
@@ -279,16 +301,34 @@ class World:
             return
         self._trace.note(worker.worker_id, "leaves", repr(what))
         name: str | None = None
+        machine: Machine | None = None
         match what:
             case Kill():
+                if what.where is Where.IN_PLACE:
+                    self.succession.killed(worker)
                 worker.life.kill()
                 name = worker.worker_id if what.keeps_name else None
+                machine = self._machine_after(what, worker)
             case Stop():
                 worker.stop()
             case _:
                 assert_never(what)
         if what.replaced_after_s is not None:
-            current_loop().after(what.replaced_after_s, self._start, name, worker.kind)
+            current_loop().after(what.replaced_after_s, self._start, name, worker.kind, machine)
+
+    def _machine_after(self, what: Kill, worker: SimWorker) -> Machine | None:
+        match what.where:
+            case Where.ELSEWHERE:
+                return None
+            case Where.IN_PLACE:
+                return worker.machine
+            case Where.AFTER_REBOOT:
+                worker.machine.reboot()
+                return worker.machine
+            case Where.CLONE:
+                return worker.machine.clone(f"clone-{len(self.fleet.workers)}")
+            case _:
+                assert_never(what.where)
 
     def _die_in_handoff(self, worker_id: str, death: DieInHandoff) -> None:
         # Also one that has been asked to stop: it is the one that announces.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from typing import Final
 
 from anyio import to_thread
@@ -45,9 +46,12 @@ class Guard:
 
     Args:
         log: the daemon's.
+        holds: an open file that it keeps open as well, None: none. What is locked by it stays so until the last child
+            of a killed daemon is gone.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, holds: Callable[[], int | None] = lambda: None) -> None:
+        self._holds = holds
         self._log = log
         self._groups: set[int] = set()
         self._process: subprocess.Popen[bytes] | None = None
@@ -81,7 +85,7 @@ class Guard:
 
     def _start(self) -> None:
         try:
-            self._process, self._pipe = _started()
+            self._process, self._pipe = _started(self._holds())
         except OSError as error:
             self._tell_of(error)
             return
@@ -120,7 +124,7 @@ class Guard:
         return process
 
 
-def _started() -> tuple[subprocess.Popen[bytes], int]:
+def _started(holds: int | None) -> tuple[subprocess.Popen[bytes], int]:
     """The shell, and the end of its pipe that is ours; OSError, with nothing left behind, where it cannot be started."""
     read_end, write_end = os.pipe()
     try:
@@ -132,6 +136,7 @@ def _started() -> tuple[subprocess.Popen[bytes], int]:
             cwd="/",
             env={"PATH": os.defpath},
             start_new_session=True,
+            pass_fds=() if holds is None else (holds,),
         )
     except OSError:
         os.close(write_end)

@@ -151,14 +151,21 @@ class ProcessChildren:
         log: every event about a child carries `shard_id` and `pid`.
         clock: for deadlines.
         options: as whom children run, and within which limits.
+        held_by_guard: an open file that the guard of a killed daemon keeps open until its children are gone.
     """
 
     def __init__(
-        self, command: tuple[str, ...], log: Log, clock: Clock, options: ChildOptions = AS_THE_DAEMON
+        self,
+        command: tuple[str, ...],
+        log: Log,
+        clock: Clock,
+        options: ChildOptions = AS_THE_DAEMON,
+        *,
+        held_by_guard: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._command = command
         self._options = options
-        self._guard = Guard(log)
+        self._guard = Guard(log, held_by_guard)
         self._log = log
         self._clock = clock
         self._tasks: TaskGroup | None = None

@@ -10,7 +10,7 @@ from typing import Final
 
 from kcl_daemon.config.credentials import CREDENTIALS_KEYS
 from kcl_daemon.config.key import MILLISECONDS, MILLISECONDS_OR_NONE, Key
-from kcl_daemon.config.keys_admin import ADMIN_KEYS
+from kcl_daemon.config.keys_admin import ADMIN_KEYS, file
 from kcl_daemon.config.keys_balance import BALANCE_KEYS, HANDOFF_KEYS
 from kcl_daemon.config.keys_children import CHILD_KEYS
 from kcl_daemon.config.keys_failures import FAILURE_KEYS
@@ -99,6 +99,16 @@ WORKER_ID: Final = Key(
     aliases=("workerIdentifier",),
     default="host name and 12 random hexadecimal digits",
 )
+STATE_FOLDER: Final = Key(
+    "stateFolder",
+    file(),
+    "state_folder",
+    "A folder of this host (in a container: a volume) in which a running daemon leaves word of itself, so that the next one "
+    "takes up at once what it held when it was killed. Shared by all daemons of the host.",
+    default="`$STATE_DIRECTORY` (systemd), else `kcl-daemon` in `$XDG_STATE_HOME`, `~/.local/state`, `/var/lib` or "
+    "`$XDG_RUNTIME_DIR`, else a folder in `/tmp`: the first that can be written",
+    extension=True,
+)
 INITIAL_POSITION: Final = Key(
     "initialPositionInStream",
     start_word(),
@@ -151,6 +161,7 @@ KEYS: Final[tuple[Key, ...]] = (
     STREAM_ARN,
     *STREAMS_KEYS,
     WORKER_ID,
+    STATE_FOLDER,
     REGION_NAME,
     *SERVICE_KEYS,
     *CREDENTIALS_KEYS,

@@ -208,7 +208,10 @@ class ChildSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything a daemon needs to know; `stream_name` is empty where it reads many `streams`."""
+    """Everything a daemon needs to know; `stream_name` is empty where it reads many `streams`.
+
+    `state_folder` is None where the daemon chooses one (`state_folder.default_folders`).
+    """
 
     application_name: str
     stream_name: str
@@ -230,6 +233,7 @@ class Settings:
     schemas: SchemaSettings = field(default_factory=SchemaSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
     expand_environment: bool = False
+    state_folder: str | None = None
 
     @property
     def reads_many(self) -> bool:

@@ -98,6 +98,7 @@ class Elector:
         self._java_leader: WorkerId | None = None
         self._on_java_leader: Callable[[], None] | None = None
         self._claims_from_s = clock.monotonic()
+        self._dead: LeaderLock | None = None
 
     @property
     def worker_id(self) -> WorkerId:
@@ -151,6 +152,15 @@ class Elector:
     def leader_is_missing(self) -> bool:
         """Whether the leader has been silent for longer than it promised."""
         return self.leaderless_s > self._lease_s
+
+    async def lock_now(self) -> LeaderLock | None:
+        """The lock as it is; AwsError where it could not be read."""
+        return lock_from_row(await self._get())
+
+    def succeed(self, lock: LeaderLock) -> None:
+        """The owner of this lock is proven dead: take it now, if nobody has written it since."""
+        self._dead = lock
+        self._nudge.nudge()
 
     def tell(self) -> None:
         """Leases were given away: say so in the lock row now, so that those who got them look."""
@@ -258,7 +268,8 @@ class Elector:
         if lock is not None and lock.owner and not lock.released:
             self._led_by(lock.owner if lock.news is None and lock.owner != self._me else None)
         now_s = self._clock.monotonic()
-        match decide(lock, self._sighting, me=self._me, now_s=now_s, key_attribute=key_attribute):
+        dead, self._dead = self._dead, None
+        match decide(lock, self._sighting, me=self._me, now_s=now_s, key_attribute=key_attribute, dead=dead):
             case Claim() as claim:
                 if now_s >= self._claims_from_s:
                     await self._claim(claim)

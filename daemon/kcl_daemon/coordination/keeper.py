@@ -119,6 +119,9 @@ class LeaseKeeper:
         self.gone: frozenset[WorkerId] = frozenset()
         """Workers to whom nothing is passed on any more, because they have left; set from outside (see `Farewell`)."""
 
+        self.on_namesake: Callable[[], None] = _nobody_minds
+        """Called when somebody has written a lease of ours under our worker id; set from outside (see `Namesake`)."""
+
     @property
     def held(self) -> dict[LeaseKey, HeldLease]:
         """What is held now, by lease key."""
@@ -330,6 +333,8 @@ class LeaseKeeper:
         verdict = judge(held.lease, row, me=self._me, uncertain=uncertain_since_s is not None)
         if isinstance(verdict, Gone):
             self._lose(held, verdict.reason)
+            if verdict.by_namesake:
+                self.on_namesake()
             raise LeaseLost(verdict.reason)
         if verdict.moved and uncertain_since_s is not None:
             # Others may have seen it move as early as that; our own time must not run longer than theirs.

@@ -17,8 +17,8 @@ from kcl_daemon.coordination.nudge import Nudge
 from kcl_daemon.coordination.timings import Timings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.stats import CPU, STANDING, report, worker_from_row
-from kcl_daemon.leases.table import RowUpdate
+from kcl_daemon.leases.stats import CPU, STANDING, Incarnation, incarnation_of, report, worker_from_row
+from kcl_daemon.leases.table import Conditions, Row, RowUpdate
 from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import Clock, Log, Table
 from kcl_daemon.ports_metrics import NO_METERS, Meters
@@ -29,6 +29,11 @@ _FIRST_CAPTURES: Final = 2
 
 def _no_java_leader() -> WorkerId | None:
     return None
+
+
+def _nobody_minds(_other: Incarnation) -> bool:
+    """The default of `on_other`."""
+    return False
 
 
 class Reporter:
@@ -46,6 +51,8 @@ class Reporter:
         cpu_host: str | None = None,
         java_leader: Callable[[], WorkerId | None] = _no_java_leader,
         meters: Meters = NO_METERS,
+        incarnation: Incarnation | None = None,
+        on_other: Callable[[Incarnation], bool] = _nobody_minds,
     ) -> None:
         """Over the table of worker rows.
 
@@ -59,7 +66,14 @@ class Reporter:
             cpu_host: the host whose CPU that is, where others on it report the same.
             java_leader: who leads, where that is a Java worker.
             meters: for the calls.
+            incarnation: which process we are; None: the row does not say.
+            on_other: called when another process with our worker id has reported again after a report of ours, so that
+                both live; whether the row is the other's from now on.
         """
+        self._incarnation = incarnation
+        self._on_other = on_other
+        self._has_reported = False
+        self._other: Incarnation | None = None
         self._meters = meters
         self._cpu_averages = cpu_averages
         self._cpu_host = cpu_host
@@ -73,15 +87,17 @@ class Reporter:
         self._timings = timings
         self._log = log
 
+    def nudge(self) -> None:
+        """Report now: another leader goes by other figures, or another process seems to have our worker id."""
+        self._nudge.nudge()
+
     async def run(self) -> None:
         """Report now, in each period and when nudged; a failed report is tried again ten times sooner. For ever."""
         while True:
             reported = await self.report()
             await self._nudge.wait(self._pause_s() if reported else self._timings.report_s / 10)
-
-    def nudge(self) -> None:
-        """Report now: another leader goes by other figures."""
-        self._nudge.nudge()
+            if self._other is not None:
+                await self._clock.sleep(min(self._timings.look_s, self._timings.report_s))
 
     def _pause_s(self) -> float:
         """Until the next report; soon where a Java leader takes a worker without the CPU figure it expects for idle."""
@@ -106,8 +122,10 @@ class Reporter:
         row = self._row()
         try:
             with self._clock.move_on_after(self._timings.call_s):
-                if not (await self._table.update(replace(row, require=STANDING))).applied:
+                standing = await self._table.update(replace(row, require=(*STANDING, *self._ours)))
+                if not standing.applied and not self._is_of_another(standing.row):
                     await self._table.update(row)
+                self._has_reported = True
                 return True
             self._log.warning("worker_report_failed", error=f"no answer within {self._timings.call_s:g} s")
         except AwsError as error:
@@ -144,13 +162,40 @@ class Reporter:
         if self._leader_has_cpu is False:
             averages = []
         return report(
-            self._me, now_s=self._clock.wall_ms() // 1000, metrics={CPU: averages}, host=self._cpu_host
+            self._me,
+            now_s=self._clock.wall_ms() // 1000,
+            metrics={CPU: averages},
+            host=self._cpu_host,
+            incarnation=self._incarnation,
         )
+
+    @property
+    def _ours(self) -> Conditions:
+        return () if self._incarnation is None else self._incarnation.is_that_of_the_row
+
+    def _is_of_another(self, row: Row | None) -> bool:
+        """Whether the row is left to another process with our worker id.
+
+        Before our first report it may be that of a predecessor, and the first report of one that has died may arrive
+        late. Whoever writes it once more lives.
+        """
+        before, self._other = self._other, None
+        other = None if row is None else incarnation_of(row)
+        if other is None or other == self._incarnation or not self._has_reported:
+            return False
+        self._other = other
+        if before != other:
+            self.nudge()
+            return False
+        return self._on_other(other)
 
     async def retire(self) -> None:
         """Take the row away. Never raises for AWS: a row left behind grows old."""
         try:
             with self._clock.move_on_after(self._timings.call_s):
-                await self._table.delete(self._me)
+                deleted = await self._table.delete(self._me, self._ours)
+                # A row that names no process was written anew by hand or by an older version.
+                if not deleted.applied and deleted.row is not None and incarnation_of(deleted.row) is None:
+                    await self._table.delete(self._me)
         except AwsError as error:
             self._log.warning("worker_report_failed", error=str(error), advice="the row grows old by itself")

@@ -28,9 +28,15 @@ class StillOurs:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """We do not hold it any more; `reason` says why, for people."""
+    """We do not hold it any more.
+
+    Args:
+        reason: why, for people.
+        by_namesake: somebody has written it under our worker id.
+    """
 
     reason: str
+    by_namesake: bool = False
 
 
 def judge(held: Lease, row: Row | None, *, me: WorkerId, uncertain: bool) -> StillOurs | Gone:
@@ -56,7 +62,8 @@ def judge(held: Lease, row: Row | None, *, me: WorkerId, uncertain: bool) -> Sti
         return StillOurs(lease, moved=ahead == 1)
     return Gone(
         f"its counter is {lease.lease_counter} where ours would be {held.lease_counter}: was it assigned to us anew, "
-        "or does another process use our worker id?"
+        "or does another process use our worker id?",
+        by_namesake=True,
     )
 
 

@@ -106,12 +106,26 @@ def lock_row(key_attribute: str, lock: LeaderLock) -> Row:
 
 
 def decide(
-    lock: LeaderLock | None, seen: Sighting | None, *, me: WorkerId, now_s: float, key_attribute: str
+    lock: LeaderLock | None,
+    seen: Sighting | None,
+    *,
+    me: WorkerId,
+    now_s: float,
+    key_attribute: str,
+    dead: LeaderLock | None = None,
 ) -> Claim | Watch:
     """Whether to try for the lock, from the row as read now and the sighting remembered from earlier looks.
 
     As in KCL's lock client the owner does not matter for that, only the version. A row without one is left alone: there
     is nothing in it by which a write could tell that it is still the row that was seen.
+
+    Args:
+        lock: as read now.
+        seen: from earlier looks.
+        me: our worker id.
+        now_s: monotonic seconds.
+        key_attribute: of the table.
+        dead: a lock whose owner is proven dead, as it was read before the proof.
     """
     if lock is None:
         return Claim((Absent(key_attribute),), "there is no leader")
@@ -120,6 +134,8 @@ def decide(
         return Claim((Present(key_attribute), Equals(_RELEASED, "1")), f"{lock.owner} gave it up")
     if lock.owner == me and lock.version:
         return Claim(there, "an earlier process of this worker held it")
+    if dead is not None and (lock.owner, lock.version) == (dead.owner, dead.version) and lock.version:
+        return Claim(there, f"{lock.owner} has died on this host")
     since = seen.since_s if seen is not None and seen.version == lock.version else now_s
     silent_s, duration_s = now_s - since, lock.duration_ms / 1000
     if silent_s > duration_s and lock.version:

@@ -48,6 +48,8 @@ _SUPPORT_UPDATE: Final = "slu"
 _HOST: Final = "daemonHost"
 _ENTITY: Final = "entityType"
 _ENTITY_VALUE: Final = "WORKER_METRIC_STATS"
+_INCARNATION: Final = "daemonIncarnation"  # not KCL's, which passes over it
+_STARTED: Final = "daemonStarted"  # likewise
 STANDING: Final = (Present(_LAST_UPDATE),)
 """Holds for a worker's row that is there."""
 
@@ -90,6 +92,30 @@ class WorkerRow:
         return any(averages[-1:] == (FAILED,) for averages in self.metrics.values())
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Incarnation:
+    """Which process a worker is; two with one worker id differ. The later of two is the larger.
+
+    Args:
+        started_ms: epoch milliseconds of its start, by its own clock.
+        nonce: drawn at its start.
+    """
+
+    started_ms: int
+    nonce: str
+
+    @property
+    def is_that_of_the_row(self) -> Conditions:
+        """That no other process has reported under this worker id since."""
+        return (Equals(_INCARNATION, self.nonce),)
+
+
+def incarnation_of(row: Row) -> Incarnation | None:
+    """Which process wrote a worker's row; None where it does not say so, as Java's."""
+    nonce, started_ms = row.get(_INCARNATION), _integer(row.get(_STARTED))
+    return Incarnation(started_ms or 0, nonce) if isinstance(nonce, str) and nonce else None
+
+
 def unchanged(worker: WorkerRow) -> Conditions:
     """That the worker has not reported since it was read; under it the row of one long gone is deleted."""
     return (Equals(_LAST_UPDATE, worker.last_update_s),)
@@ -102,6 +128,7 @@ def report(
     metrics: Mapping[MetricName, Sequence[float]] | None = None,
     operating_ranges: Mapping[MetricName, int] | None = None,
     host: str | None = None,
+    incarnation: Incarnation | None = None,
 ) -> RowUpdate:
     """The unconditional write by which a worker reports; it replaces all earlier figures.
 
@@ -111,6 +138,7 @@ def report(
         metrics: averages of each metric, oldest first. An empty list is left out, Java refuses such rows.
         operating_ranges: ceilings in percent, above 0 (Java takes a row with 0 for invalid); 100 where none is given.
         host: the host whose CPU is reported, if its figure is that of all its processes.
+        incarnation: which process reports.
     """
     ranges = operating_ranges or {}
     reported = {name: averages for name, averages in (metrics or {}).items() if averages}
@@ -133,6 +161,11 @@ def report(
             _SUPPORT: _SUPPORT_CODE,
             _SUPPORT_UPDATE: now_s,
             **({} if host is None else {_HOST: host}),
+            **(
+                {}
+                if incarnation is None
+                else {_INCARNATION: incarnation.nonce, _STARTED: incarnation.started_ms}
+            ),
         },
         remove=frozenset({_HOST}) if host is None else frozenset(),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import anyio
@@ -16,15 +17,25 @@ from kcl_daemon.coordination.elector import Elector
 from kcl_daemon.coordination.farewell import Farewell
 from kcl_daemon.coordination.gauges import Gauges
 from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
+from kcl_daemon.coordination.namesake import Namesake
 from kcl_daemon.coordination.overview import Overview
 from kcl_daemon.coordination.own_cleaner import OwnCleaner
+from kcl_daemon.coordination.predecessors import Predecessors
 from kcl_daemon.coordination.reporter import Reporter
 from kcl_daemon.coordination.streams import Streams
 from kcl_daemon.coordination.switchboard import Switchboard
 from kcl_daemon.coordination.tables import ApplicationTables
 from kcl_daemon.coordination.taker import Taker
 from kcl_daemon.coordination.versions import Versions
-from kcl_daemon.errors import ChildError, ConfigurationError, StreamNotFound, Throttled, Unavailable
+from kcl_daemon.errors import (
+    ChildError,
+    ConfigurationError,
+    KclError,
+    StreamNotFound,
+    Throttled,
+    Unavailable,
+    WorkerIdTaken,
+)
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.metrics.kcl import INITIALIZE
 from kcl_daemon.ports import Clock, Log
@@ -51,6 +62,8 @@ class Loops:
     versions: Versions
     farewell: Farewell
     overview: Overview
+    predecessors: Predecessors
+    namesake: Namesake
     watchdog: Watchdog
     gauges: Gauges
     own_cleaner: OwnCleaner
@@ -90,7 +103,7 @@ class Worker:
         self.started = anyio.Event()
         self._crashes = Crashes(clock)
         self._stop = anyio.Event()
-        self._fatal: ChildError | None = None
+        self._fatal: KclError | None = None
         self._consumers: dict[LeaseKey, _Running] = {}
         self._loops: Loops | None = None
         self._parts: ConsumerParts | None = None
@@ -115,7 +128,7 @@ class Worker:
         """Begin the graceful stop. Idempotent."""
         self._stop.set()
 
-    def fail(self, error: ChildError) -> None:
+    def fail(self, error: ChildError | WorkerIdTaken) -> None:
         """Begin the graceful stop, at the end of which `run` raises the first of these."""
         self._fatal = self._fatal or error
         self._stop.set()
@@ -128,12 +141,14 @@ class Worker:
         Raises:
             KclError: it could not start: no such stream, no access, tables that cannot be used, no answer for long.
             ChildError: a child failed that the daemon is to end for (`childFailurePolicy`).
+            WorkerIdTaken: another process with our worker id lives, and began earlier.
         """
         assert self._loops is not None, "equip() comes first"
         await self._prepare()
-        if self._stop.is_set():
-            return
         loops = self._loops
+        if self._stop.is_set():
+            await loops.predecessors.leave()
+            return
         if loops.switchboard.reports:
             await loops.reporter.report()  # so that the first assignment knows of us
         async with anyio.create_task_group() as work:
@@ -147,6 +162,7 @@ class Worker:
                 coordination.start_soon(loops.switchboard.run)
                 coordination.start_soon(loops.versions.run)
                 coordination.start_soon(loops.own_cleaner.run)
+                coordination.start_soon(loops.predecessors.run)
                 self._log.info("worker_started")
                 self.started.set()
                 await self._stop.wait()
@@ -154,19 +170,22 @@ class Worker:
                 coordination.cancel_scope.cancel()
             await self._drain(loops)
             work.cancel_scope.cancel()
+        await loops.predecessors.leave()
         self._log.info("worker_stopped")
         if self._fatal is not None:
             raise self._fatal
 
     async def _prepare(self) -> None:
-        """Tables, version and streams, in that order; what is only slow or busy is asked again."""
+        """Tables, version, streams and our own name, in that order; what is only slow or busy is asked again."""
         assert self._loops is not None, "equip() comes first"
+        await self._loops.predecessors.enter()
         steps = (
             self._see_streams_first,
             self._tables.open,
             self._look_at_leases,
             self._loops.versions.begin,
             self._streams.prepare,
+            partial(self._loops.namesake.settle, self._stop),
         )
         with self._meters.operation(INITIALIZE):
             for step in steps:
@@ -265,7 +284,8 @@ class Worker:
             # must not wait for that.
             with self._clock.move_on_after(_LEAVE_FIRST_S):
                 await gone.wait()
-            if gone.is_set() and loops.switchboard.assigns:
+            # What else bears our worker id is the namesake's, where there is one.
+            if gone.is_set() and loops.switchboard.assigns and not loops.namesake.stands_aside:
                 leaving.start_soon(loops.discovery.give_back)
                 await loops.farewell.announce()
             for running in list(self._consumers.values()):

@@ -1,0 +1,297 @@
+"""The state folder: one small file for each running daemon, locked for its life, from which the next one learns of its death.
+
+An adapter of the port `StateFolder`. Owns files, locks, boot id and process table of this host. What they prove is
+decided in `leases.predecessor`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from anyio import CapacityLimiter, to_thread
+
+from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.predecessor import Lock, ProcessRecord, Seen
+from kcl_daemon.ports import Log
+from kcl_daemon.ports_state import LeftBehind
+
+_NAME: Final = "kcl-daemon"
+_RECORDS_MOST: Final = 100
+_RECORD_BYTES_MOST: Final = 4096
+_FILE_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+# On these a lock is the kernel's own: nothing but the end of its holders frees it.
+_LOCAL: Final = frozenset({
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "jfs", "reiserfs", "tmpfs", "ramfs", "overlay",
+})  # fmt: skip
+_ENDED: Final = frozenset({"Z", "X", "x"})
+_START_FIELD: Final = 19  # of /proc/PID/stat, behind the name
+
+
+class HostFolder:
+    """The records of one application in a folder of this host.
+
+    Args:
+        folders: where it may be, the best first; a folder of the application's own is made in the first that allows it.
+        application: what the daemons have in common that may take each other's leases.
+        log: told once where no folder can be used; the daemon goes on without.
+        proc: where the kernel tells of itself.
+    """
+
+    def __init__(
+        self, folders: tuple[Path, ...], application: str, log: Log, *, proc: Path = Path("/proc")
+    ) -> None:
+        self._folders = folders
+        self._application = application
+        self._log = log
+        self._proc = proc
+        # Of its own: a file system that hangs takes no threads from others.
+        self._threads = CapacityLimiter(1)
+        self._folder: Path | None = None
+        self._own: Path | None = None
+        self._lock_file: int | None = None
+        self._held: dict[str, int] = {}
+
+    @property
+    def lock_file(self) -> int | None:
+        """The open file whose lock shows that this process lives; None: there is none."""
+        return self._lock_file
+
+    async def enter(self, worker_id: WorkerId, incarnation: str) -> None:
+        """As the port says."""
+        await self._quietly(lambda: self._enter(worker_id, incarnation))
+
+    async def look(self) -> tuple[LeftBehind, ...]:
+        """As the port says."""
+        found: list[LeftBehind] = []
+        await self._quietly(lambda: found.extend(self._look()))
+        return tuple(found)
+
+    async def forget(self, name: str) -> None:
+        """As the port says."""
+        await self._quietly(lambda: self._forget(name))
+
+    async def leave_alone(self, name: str) -> None:
+        """As the port says."""
+        await self._quietly(lambda: self._let_go(name))
+
+    async def leave(self) -> None:
+        """As the port says."""
+        await self._quietly(self._leave)
+
+    async def _quietly(self, act: Callable[[], object]) -> None:
+        try:
+            await to_thread.run_sync(act, abandon_on_cancel=True, limiter=self._threads)
+        except OSError as error:
+            self._unusable(str(error))
+
+    def _unusable(self, why: str) -> None:
+        advice = "set stateFolder to a folder that the daemon may write to; until then leases of a killed daemon expire"
+        self._log.warning("state_folder_unusable", error=why, advice=advice)
+
+    def _enter(self, worker_id: WorkerId, incarnation: str) -> None:
+        boot_id = self._boot_id()
+        if boot_id is None:
+            return  # not Linux: nothing could be proven
+        folder = self._usable_folder()
+        if folder is None:
+            self._unusable(f"none of {', '.join(map(str, self._folders))} can be used")
+            return
+        new = folder / f"{incarnation}.new"
+        file = os.open(new, _FILE_FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+        self._lock_file = file
+        _lock(file)
+        status = os.fstat(file)
+        record = ProcessRecord(
+            worker_id=worker_id,
+            incarnation=incarnation,
+            boot_id=boot_id,
+            pid=os.getpid(),
+            started=self._start_of(os.getpid()) or 0,
+            pid_namespace=self._pid_namespace() or 0,
+            device=status.st_dev,
+            inode=status.st_ino,
+        )
+        os.write(file, record.to_text().encode())
+        # Whoever sees it under this name finds it whole and locked.
+        self._own = folder / f"{incarnation}.json"
+        new.rename(self._own)
+        self._folder = folder
+
+    def _usable_folder(self) -> Path | None:
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", self._application.split("\n", 1)[0])[:60].lstrip(".")
+        digest = hashlib.sha256(self._application.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+        for parent in self._folders:
+            folder = parent / f"{name}-{digest}"
+            with suppress(OSError):
+                _make(parent)
+                _make(folder)
+                if _is_trusted(parent) and _is_ours(folder) and os.access(folder, os.W_OK | os.X_OK):
+                    return folder
+        return None
+
+    def _look(self) -> Iterator[LeftBehind]:
+        folder = self._folder
+        if folder is None:
+            return
+        names = sorted(path.name for path in folder.glob("*.json") if path != self._own)
+        boot_id = self._boot_id()
+        for name in names[:_RECORDS_MOST]:
+            with suppress(OSError):  # gone, a link, a folder
+                found = self._see(folder / name, boot_id)
+                if found is not None:
+                    yield found
+
+    def _see(self, path: Path, boot_id: str | None) -> LeftBehind | None:
+        file = self._held.get(path.name)
+        lock = Lock.FREE
+        if file is None:
+            file = os.open(path, _FILE_FLAGS)
+            lock = _lock(file)
+        status = os.fstat(file)
+        record = None
+        # Another newcomer may have removed it while we opened it.
+        if stat.S_ISREG(status.st_mode) and path.stat().st_ino == status.st_ino:
+            record = ProcessRecord.from_text(os.pread(file, _RECORD_BYTES_MOST, 0).decode("utf-8", "replace"))
+        if record is None or lock is not Lock.FREE:
+            os.close(file)
+            self._held.pop(path.name, None)
+        else:
+            self._held[path.name] = file
+        if record is None:
+            return None
+        is_local = self._is_local(status.st_dev)
+        running = self._running(record)
+        return LeftBehind(
+            path.name,
+            record,
+            Seen(boot_id, status.st_dev, status.st_ino, lock, is_local=is_local, running=running),
+        )
+
+    def _forget(self, name: str) -> None:
+        if self._folder is not None:
+            (self._folder / name).unlink(missing_ok=True)
+        self._let_go(name)
+
+    def _let_go(self, name: str) -> None:
+        file = self._held.pop(name, None)
+        if file is not None:
+            os.close(file)
+
+    def _leave(self) -> None:
+        if self._own is not None:
+            self._own.unlink(missing_ok=True)
+        for name in list(self._held):
+            self._let_go(name)
+
+    def close(self) -> None:
+        """Close what is open. The record of this process stays, unless `leave` has removed it."""
+        for name in list(self._held):
+            self._let_go(name)
+        file, self._lock_file = self._lock_file, None
+        if file is not None:
+            os.close(file)
+
+    def _boot_id(self) -> str | None:
+        return self._read("sys/kernel/random/boot_id").strip() or None
+
+    def _pid_namespace(self) -> int | None:
+        try:
+            return (self._proc / "self/ns/pid").stat().st_ino
+        except OSError:
+            return None
+
+    def _running(self, record: ProcessRecord) -> bool | None:
+        """Whether that very process is there; None: its number means nothing here, or is another user's."""
+        if not record.pid_namespace or record.pid_namespace != self._pid_namespace() or record.pid <= 0:
+            return None
+        started = self._start_of(record.pid)
+        if started is not None:
+            return started == record.started
+        try:
+            os.kill(record.pid, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:
+            return None
+        fields = self._stat_of(record.pid)
+        return False if fields and fields[0] in _ENDED else None  # whoever started it has not reaped it yet
+
+    def _start_of(self, pid: int) -> int | None:
+        """When a process began, in clock ticks since the boot; None: there is none, or it has ended and is not reaped."""
+        fields = self._stat_of(pid)
+        if len(fields) <= _START_FIELD or fields[0] in _ENDED:
+            return None
+        return int(fields[_START_FIELD])
+
+    def _stat_of(self, pid: int) -> list[str]:
+        return self._read(f"{pid}/stat").rpartition(")")[2].split()
+
+    def _is_local(self, device: int) -> bool:
+        wanted = f"{os.major(device)}:{os.minor(device)}"
+        for line in self._read("self/mountinfo").splitlines():
+            mount, _, source = line.partition(" - ")
+            if mount.split()[2:3] == [wanted]:
+                return source.split(" ", 1)[0] in _LOCAL
+        return False
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self._proc / name).read_text("utf-8", "replace")
+        except OSError:
+            return ""
+
+
+def _lock(file: int) -> Lock:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return Lock.HELD
+    except OSError:
+        return Lock.UNKNOWN
+    return Lock.FREE
+
+
+def _make(folder: Path) -> None:
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True)
+
+
+def _is_trusted(folder: Path) -> bool:
+    """Whether no other user has made it, who could put another folder in the place of ours."""
+    return folder.stat().st_uid in {os.geteuid(), 0}
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether it is a folder, not a link to one, into which nobody else can write."""
+    status = folder.lstat()
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & others
+
+
+def default_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Where the state may be when no property says so, the best first.
+
+    systemd's `StateDirectory=`, a user's state folder, `/var/lib`, a runtime folder, the folder for temporary files.
+    """
+    given = environment.get("STATE_DIRECTORY", "").split(":", 1)[0]
+    home = environment.get("HOME", "")
+    states = environment.get("XDG_STATE_HOME", "")
+    user = states or (f"{home}/.local/state" if home and home != "/" else "")
+    runtime = environment.get("XDG_RUNTIME_DIR", "")
+    folders = [
+        Path(given) if given else None,
+        Path(user) / _NAME if user else None,
+        Path("/var/lib") / _NAME,
+        Path(runtime) / _NAME if runtime else None,
+        Path(tempfile.gettempdir()) / f"{_NAME}-{os.geteuid()}",
+    ]
+    return tuple(folder for folder in folders if folder is not None and folder.is_absolute())

@@ -1,0 +1,69 @@
+"""The rules of what follows a killed worker: who may take what it held before its time, and how soon it is read again.
+
+Owns the facts: which processes live, and on which machine. The daemon's own proof is not asked.
+"""
+
+from __future__ import annotations
+
+from tests.simulator.fleet import Fleet, SimWorker
+from tests.simulator.leader import LeaderRules
+from tests.simulator.loop import current_loop
+from tests.simulator.plan import Plan
+from tests.simulator.rows import LeaseTableRules
+from tests.simulator.violation import report
+
+
+class Succession:
+    """Watches those that are replaced in place."""
+
+    def __init__(self, plan: Plan, *, fleet: Fleet, rules: LeaseTableRules, leader: LeaderRules) -> None:
+        self._fleet = fleet
+        self._rules = rules
+        self._leader = leader
+        self._read_again_s = plan.read_again_s
+        self._led_again_s = plan.led_again_s
+
+    def may_succeed(self, writer: str, former: str) -> bool:
+        """Whether the former worker is dead, and died on the machine of the writer."""
+        named = [worker for worker in self._fleet.workers if worker.worker_id == former]
+        if any(not worker.life.is_dead and not worker.ended.is_done for worker in named):
+            return False
+        machines = [worker.machine for worker in self._fleet.workers if worker.worker_id == writer]
+        return any(worker.machine is machine for worker in named for machine in machines)
+
+    def look_at_names(self) -> None:
+        """Of processes with the same worker id one works; the others have no children."""
+        at_work: dict[str, SimWorker] = {}
+        for worker in self._fleet.living:
+            if worker.children.running and not worker.life.is_paused:
+                other = at_work.setdefault(worker.worker_id, worker)
+                if other is not worker:
+                    report("worker_id_twice", f"two processes with the name {worker.worker_id} read shards")
+
+    def killed(self, worker: SimWorker) -> None:
+        """It dies now and is replaced in place."""
+        read = sorted(child.identity.shard_id for child in worker.children.running)
+        if self._read_again_s is not None:
+            current_loop().after(self._read_again_s, self._look_at_reading, read)
+        if self._led_again_s is not None and self._leader.owner == worker.worker_id:
+            current_loop().after(self._led_again_s, self._look_at_lead)
+
+    def _look_at_reading(self, read: list[str]) -> None:
+        now_read = {
+            child.identity.shard_id for worker in self._fleet.living for child in worker.children.running
+        }
+        for shard_id in read:
+            view = self._rules.views.get(shard_id)
+            if view is not None and not view.checkpoint.is_shard_end and shard_id not in now_read:
+                report(
+                    "read_again_late",
+                    f"{shard_id} is not read {self._read_again_s:g} s after its worker was killed",
+                )
+
+    def _look_at_lead(self) -> None:
+        owner = self._leader.owner
+        if owner not in {worker.worker_id for worker in self._fleet.living}:
+            report(
+                "led_again_late",
+                f"{owner} is dead and still leads {self._led_again_s:g} s after it was killed",
+            )
