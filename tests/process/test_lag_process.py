@@ -1,0 +1,104 @@
+"""The lag that a daemon tells is the age of the oldest record that is not done: slow children, hung ones, idle ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from threading import Event
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import pytest
+
+from kcl_local.demo.clock import monotonic_s
+from tests.process.daemon import PROCESSORS, Application, Daemon, application, wait_until
+from tests.process.local import Local
+
+SECONDS = 20
+EACH_SECOND = 40
+
+
+def told_s(port: int) -> tuple[float, float, float]:
+    """The lag by `/status.json`, the same by `/metrics`, and how far behind the last read was."""
+    with urlopen(f"http://127.0.0.1:{port}/status.json", timeout=5) as answer:
+        (shard,) = json.load(answer)["snapshot"]["shards"]
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    found = {
+        name: float(value)
+        for name, value in re.findall(r"^(kcl_shard_\w+_seconds)\{\S+ (\S+)$", text, re.MULTILINE)
+    }
+    read_s = found["kcl_shard_read_behind_seconds"]
+    return shard["lag_s"], found["kcl_shard_behind_latest_seconds"], read_s
+
+
+def is_idle(port: int) -> bool:
+    """Whether it has caught up, and everything is done."""
+    try:
+        return told_s(port)[:2] == (0.0, 0.0)
+    except (OSError, KeyError, ValueError, TypeError):
+        return False  # it starts, or has not heard of Kinesis yet
+
+
+def done_in(directory: Path) -> int:
+    """How many records are in batches that were answered."""
+    file = directory / "ledgers" / "worker" / "done"
+    return int(file.read_text("ascii")) if file.exists() else 0
+
+
+def port_of(daemon: Daemon) -> int:
+    """Where its status page is."""
+    return urlsplit(daemon.wait_for("status_page_served")["url"]).port or 0
+
+
+def put(app: Application, data: bytes, count: int) -> None:
+    """Write records."""
+    entry: Any = {"Data": data, "PartitionKey": "k"}
+    app.kinesis.put_records(StreamName=app.name, Records=[entry] * count)
+
+
+@pytest.mark.parametrize("mode", ["POLLING", "FANOUT"])
+def test_the_lag_of_a_slow_child_is_the_age_of_the_oldest_record_that_is_not_done(
+    local: Local, tmp_path: Path, mode: str
+) -> None:
+    """10 records a second are done, 40 are put."""
+    more = {"adminPort": 0, "retrievalMode": mode, "shutdownGraceMillis": 500}
+    put_s: list[float] = []
+    named = f"slow-{mode.lower()}"
+    with (
+        application(local, tmp_path, named, shards=1) as app,
+        app.daemon(f"{PROCESSORS}.slow", more) as daemon,
+    ):
+        port = port_of(daemon)
+        wait_until(lambda: is_idle(port), "it has caught up")
+        began_s = monotonic_s()
+        for second in range(1, SECONDS + 1):
+            put(app, b"a record", EACH_SECOND)
+            put_s += [monotonic_s()] * EACH_SECOND
+            Event().wait(max(0.0, began_s + second - monotonic_s()))
+            oldest_s = put_s[done_in(tmp_path)]
+            now_s, told = monotonic_s(), told_s(port)
+            for lag_s in told[:2]:
+                assert lag_s == pytest.approx(now_s - oldest_s, rel=0.2, abs=1.5)
+        assert told_s(port)[0] > SECONDS / 2
+
+
+def test_the_lag_of_a_child_that_hangs_grows_with_the_clock(local: Local, tmp_path: Path) -> None:
+    more = {"adminPort": 0, "shutdownGraceMillis": 500}
+    with (
+        application(local, tmp_path, "hung", shards=1) as app,
+        app.daemon(f"{PROCESSORS}.slow", more) as daemon,
+    ):
+        port = port_of(daemon)
+        wait_until(lambda: is_idle(port), "it has caught up")
+        put(app, b"hang", 1)
+        began_s = monotonic_s()
+        for _ in range(6):
+            Event().wait(1.0)
+            lag_s, metric_s, read_s = told_s(port)
+            since_s = monotonic_s() - began_s
+            assert lag_s == pytest.approx(since_s, abs=0.5)
+            assert metric_s == pytest.approx(since_s, abs=0.5)
+            assert read_s < 1.0, "the last read led to the tip"
