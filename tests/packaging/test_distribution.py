@@ -22,6 +22,7 @@ import pytest
 import kcl_daemon
 from tests.packaging.dockerfile import ROOT
 
+SHIPPED: Final = "kcl_daemon/shipped/"
 PACKAGES: Final = {"kcl_client", "kcl_daemon", "kcl_local", "kcl_protocol", "kcl_spark"}
 
 
@@ -85,7 +86,7 @@ def test_the_wheel_holds_every_module_and_no_test(built: Built) -> None:
     ours = {
         str(path.relative_to(ROOT / folder)) for folder in folders for path in (ROOT / folder).rglob("*.py")
     }
-    assert modules(names) == ours
+    assert {name for name in modules(names) if not name.startswith(SHIPPED)} == ours
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
 
 
@@ -99,6 +100,38 @@ def test_the_wheel_says_what_it_is(built: Built) -> None:
     assert about["License-Expression"] == "Apache-2.0"
     required = [each for each in about.get_all("Requires-Dist", []) if "extra ==" not in each]
     assert sorted(required) == sorted(re.sub(r"\s", "", each) for each in project["dependencies"])
+
+
+def test_the_wheel_holds_packaging_and_documents(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as wheel:
+        names = {name.removeprefix(SHIPPED) for name in wheel.namelist() if name.startswith(SHIPPED)}
+    wanted = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("packaging", "docs")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.name != "site_hooks.py"
+    }
+    assert names == wanted
+
+
+def test_the_long_description_leads_nowhere_that_is_not_there(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as wheel:
+        (name,) = [each for each in wheel.namelist() if each.endswith(".dist-info/METADATA")]
+        about = Parser().parsestr(wheel.read(name).decode("utf-8"))
+    text = str(about.get_payload())
+    assert about["Description-Content-Type"] == "text/markdown"
+    assert text.startswith("# kcl-daemon\n")
+    assert re.findall(r"\]\((?!https?:)[^)]*\)", text) == []
+    assert "kcl-daemon packaging docs --write ." in text
+    assert "[install](docs/install.md)" in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_an_installed_package_writes_its_files(fresh: Path, tmp_path: Path) -> None:
+    program = fresh.with_name("kcl-daemon")
+    unit = run(program, "packaging", "systemd", cwd=tmp_path, borrow=True)
+    assert unit == (ROOT / "packaging" / "systemd" / "kcl-daemon.service").read_text("utf-8")
+    run(program, "packaging", "docs", "--write", ".", cwd=tmp_path, borrow=True)
+    assert (tmp_path / "docs" / "start.md").read_bytes() == (ROOT / "docs" / "start.md").read_bytes()
 
 
 def test_the_sdist_holds_what_a_distributor_needs(built: Built) -> None:

@@ -153,7 +153,15 @@ def test_an_extra_is_installed_alone_from_the_registry(extra: str, tmp_path: Pat
     """As a user does it, with pip and whatever versions the registry has today."""
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{ROOT}[{extra}]"]
+    install = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        f"{ROOT}[{extra}]",
+    ]
     done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=1500)
     assert done.returncode == 0, done.stderr
     run(python, USES[extra], "")

@@ -198,6 +198,10 @@ main: Final = Root(
             "kcl_daemon.cli.migrate:migrate",
             "Show and steer the upgrade of an application from KCL 2.x.",
         ),
+        "packaging": LaterCommand(
+            "kcl_daemon.cli.packaging:packaging",
+            "Print or write the files for systemd, Kubernetes and others, and the documents.",
+        ),
         "replay": LaterCommand(
             "kcl_daemon.cli.replay:replay",
             "Replay a recorded conversation with a processor.",
