@@ -11,7 +11,18 @@ from typing import Final
 
 from tests.simulator.draws import Draw, mixed_trouble, reshards
 from tests.simulator.network import Trouble
-from tests.simulator.plan import Happening, Kill, Kind, Pause, Plan, Planned, Start, Stop
+from tests.simulator.plan import (
+    AddAttribute,
+    AddRows,
+    Happening,
+    Kill,
+    Kind,
+    Pause,
+    Plan,
+    Planned,
+    Start,
+    Stop,
+)
 
 # A leader's end, two runs of the next one, a lease found and its first records read.
 _BOUND_S: Final = 270.0
@@ -74,6 +85,26 @@ def mixed_fleet(draw: Draw) -> Plan:
             *reshards(draw, (0, 3), between_s=(_SETTLED_S, faults_s)),
         ),
     )
+
+
+def mixed_fleet_later(draw: Draw) -> Plan:
+    """Beside Java workers and ours a later version writes rows and attributes that nobody knows; all of them stay."""
+    faults_s = 300.0
+    plan = _plan(draw, faults_s=faults_s, bound_s=_RESHARD_BOUND_S)
+    later = draw.some(AddRows, count=(1, 2), between_s=(30.0, 120.0))
+    attributes = draw.some(AddAttribute, count=(0, 2), between_s=(_SETTLED_S, 250.0))
+    # Always under new names: who takes the lock writes it anew, also over its own.
+    leaving = draw.some(
+        lambda: (
+            Kill(draw.target(), draw.chance.pick((0.5, 10.0)))
+            if draw.chance.happens(0.6)
+            else Stop(draw.target(), 3.0)
+        ),
+        count=(1, 4),
+        between_s=(130.0, faults_s),
+    )
+    changes = reshards(draw, (0, 2), between_s=(_SETTLED_S, faults_s))
+    return replace(plan, happenings=(*_arrivals(draw), *later, *attributes, *leaving, *changes))
 
 
 def mixed_fleet_troubled(draw: Draw) -> Plan:

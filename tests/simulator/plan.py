@@ -239,6 +239,11 @@ class AddAttribute:
     """Somebody else's attribute appears on every lease row, as a later version may add one."""
 
 
+@dataclass(frozen=True, slots=True)
+class AddRows:
+    """A later version writes rows and attributes that nobody here knows, a second leader row among them (kcl#1736)."""
+
+
 class Steering(Enum):
     """What a person does to the client version, as `kcl-daemon migrate` does it."""
 
@@ -295,6 +300,7 @@ Happening = (
     | DieAtShardEnd
     | DeleteLease
     | AddAttribute
+    | AddRows
     | StreamAppears
     | StreamDisappears
     | Steering

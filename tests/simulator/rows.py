@@ -318,6 +318,32 @@ class LeaseTableRules:
         return None
 
 
+class ForeignRows:
+    """Rows of a version that nobody here knows, and its attribute on rows of leader and workers: all stays as it was."""
+
+    SECOND_LEADER: Final = "DeployingLeader"
+    ATTRIBUTE: Final = "versionHash"
+
+    def __init__(self) -> None:
+        self._keys: set[tuple[str, str]] = set()
+
+    def add(self, table: str, key: str) -> None:
+        """Somebody else has written this row."""
+        self._keys.add((table, key))
+
+    def row_written(self, write: RowWrite) -> None:
+        """Check a write."""
+        if (write.table, write.key) in self._keys:
+            report("foreign_row_touched", f"{write.worker_id} wrote {write.table} {write.key}: {write.after}")
+        before, after, name = write.before or {}, write.after, self.ATTRIBUTE
+        if after is None or name not in before or before.get("ownerName") != after.get("ownerName"):
+            return  # who stops takes its own rows away; the next leader writes the lock anew, as KCL's lock client does
+        if before[name] != after.get(name):
+            report(
+                "foreign_attribute", f"{write.worker_id} wrote {write.key}: {name} became {after.get(name)!r}"
+            )
+
+
 def _is_lease(write: RowWrite) -> bool:
     row = write.after if write.after is not None else write.before
     entity: Value = "LEASE" if row is None else row.get("entityType", "LEASE")

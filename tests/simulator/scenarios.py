@@ -28,7 +28,7 @@ from tests.simulator.draws import Draw, Sizes, bad_children, cuts, mixed_trouble
 from tests.simulator.habits import Habits, Nursery, When
 from tests.simulator.life import Service
 from tests.simulator.many import foreign_epochs, many_streams, streams_by_hundreds
-from tests.simulator.mixed import mixed_fleet, mixed_fleet_troubled
+from tests.simulator.mixed import mixed_fleet, mixed_fleet_later, mixed_fleet_troubled
 from tests.simulator.network import Trouble
 from tests.simulator.one_table import table_migration
 from tests.simulator.plan import (
@@ -355,6 +355,7 @@ SCENARIOS: Final[dict[str, Callable[[Draw], Plan]]] = {
         foreign_epochs,
         mixed_fleet,
         mixed_fleet_troubled,
+        mixed_fleet_later,
         stalled,
         everything,
     )

@@ -13,6 +13,7 @@ import pytest
 
 from kcl_daemon.app import Adapters, build
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.coordination.sweeper import Sweeper
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.table import Equals, RowUpdate, Written
 from kcl_daemon.ports import Cpu
@@ -24,10 +25,11 @@ from tests.simulator.chance import Chance
 from tests.simulator.java_auditor import without_lease
 from tests.simulator.java_decider import Decision, Snapshot
 from tests.simulator.network import Trouble
-from tests.simulator.plan import Happening, Kill, Kind, Pause, Plan, Planned, Split, Start, Stop, Who
+from tests.simulator.plan import AddRows, Happening, Kill, Kind, Pause, Plan, Planned, Split, Start, Stop, Who
 from tests.simulator.runner import Outcome, run_plan
 from tests.simulator.sabotage import TableWrapper
 from tests.simulator.scenarios import draw_plan
+from tests.simulator.world import Sabotage
 
 JAVA, OURS = Start(Kind.JAVA), Start(Kind.OURS)
 SEEDS: Final = range(1, 6)
@@ -224,3 +226,32 @@ def test_java_fills_the_first_layer_without_leases_as_its_source_says() -> None:
     shards = {each.shard_id: each for each in (*closed, *merged, *open_ones)}
     leased = frozenset(ShardId(str(number)) for number in (4, 5, 7))
     assert sorted(without_lease(shards, leased)) == ["0", "1"]
+
+
+class DropsWhatItDoesNotKnow(TableWrapper):
+    """Takes the attribute of a later version away with each write."""
+
+    async def update(self, update: RowUpdate) -> Written:
+        if "versionHash" in update.put:
+            return await super().update(update)
+        return await super().update(replace(update, remove=update.remove | {"versionHash"}))
+
+
+def test_rows_and_attributes_of_a_later_version_stay_and_what_touches_them_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    later = plan(Planned(0.0, OURS), Planned(20.0, JAVA), Planned(60.0, AddRows()))
+    assert outcome(later).violation is None
+    found = run_plan(
+        later, scenario="java", seed=1, sabotage=Sabotage(table=DropsWhatItDoesNotKnow)
+    ).violation
+    assert found is not None
+    assert found.name == "foreign_attribute"
+
+    async def sweep_all(sweeper: Sweeper, _workers: object) -> None:
+        await sweeper._table.delete("of a later version")
+
+    monkeypatch.setattr(Sweeper, "sweep", sweep_all)
+    found = outcome(later).violation
+    assert found is not None
+    assert found.name == "foreign_row_touched"

@@ -11,7 +11,7 @@ from typing import Final, assert_never
 
 from kcl_daemon.leases.client_version import CODEC, ClientVersion
 from kcl_daemon.leases.state_row import Refusal
-from kcl_daemon.leases.table import RowUpdate, Value
+from kcl_daemon.leases.table import Row, RowUpdate, Value
 from kcl_daemon.leases.upgrade import rollback, rollforward
 from kcl_daemon.ports import Kinesis, Table, Tables
 from kcl_local.kinesis.model import KinesisModel
@@ -32,6 +32,7 @@ from tests.simulator.memory.table import MemoryTable
 from tests.simulator.network import Network, WriteLimit
 from tests.simulator.plan import (
     AddAttribute,
+    AddRows,
     Configure,
     CutOff,
     DeleteLease,
@@ -59,7 +60,7 @@ from tests.simulator.plan import (
     Where,
     Who,
 )
-from tests.simulator.rows import LeaseTableRules
+from tests.simulator.rows import ForeignRows, LeaseTableRules
 from tests.simulator.shard_ends import ShardEndDeaths
 from tests.simulator.stream import SimStream
 from tests.simulator.streams import SimStreams
@@ -131,6 +132,7 @@ class World:
         self.rules.asked = self.deliveries
         self.deliveries.poison_every = plan.nursery.poison_every
         self.network = Network(chance.fork("network"), index_ready_at_s=plan.index_ready_at_s)
+        self.foreign = ForeignRows()
         self.handoffs = HandoffDeaths(settings.lease_table, self._die_in_handoff)
         self.shard_ends = ShardEndDeaths(settings.lease_table, self._die_at_shard_end)
         self.nursery = plan.nursery
@@ -204,6 +206,7 @@ class World:
         self.rules.row_written(write)
         self.leader.row_written(write)
         self.moves.row_written(write)
+        self.foreign.row_written(write)
         self.handoffs.row_written(write, leader=self.leader.owner)
         self.shard_ends.row_written(write)
 
@@ -242,8 +245,8 @@ class World:
                 self._delete_lease(rank)
             case Split() | Merge() | StreamAppears() | StreamDisappears():
                 self._reshape(what)
-            case AddAttribute():
-                self._add_attribute()
+            case AddAttribute() | AddRows():
+                (self._add_rows if isinstance(what, AddRows) else self._add_attribute)()
             case Steering() | Configure() | MigrateTables() | StartApart():
                 self._deploy(what)
             case _:
@@ -431,6 +434,38 @@ class World:
             written = at_once(self.tables.leases.update(update))
             assert written.row is not None
             self.rules.restore(key, written.row)
+
+    def _add_rows(self) -> None:
+        tables = self.tables
+        rows: list[tuple[Table, Row]] = [
+            (tables.coordinator, _second_leader(tables.coordinator, "LEADER")),
+            (
+                tables.worker_metrics,
+                {tables.worker_metrics.key_attribute: "of a later version", "entityType": "NEW"},
+            ),
+        ]
+        if self._plan.java_names_entities:  # KCL up to 3.4 cannot read a lease table with such rows
+            rows.append((tables.leases, _second_leader(tables.leases, "DEPLOYING_LEADER")))
+        for table, row in rows:
+            at_once(table.put(row))
+            self.foreign.add(table.name, str(row[table.key_attribute]))
+        for table in (tables.coordinator, tables.worker_metrics):
+            for row in at_once(table.scan()):
+                key = str(row[table.key_attribute])
+                if key in {"Leader", *(worker.worker_id for worker in self.fleet.living)}:
+                    at_once(table.update(RowUpdate(key, put={ForeignRows.ATTRIBUTE: "9f86d081"})))
+        self._trace.note("world", "adds_rows")
+
+
+def _second_leader(table: Table, entity: str) -> Row:
+    return {
+        table.key_attribute: ForeignRows.SECOND_LEADER,
+        "ownerName": "java-of-tomorrow",
+        "leaseDuration": "120000",
+        "recordVersionNumber": "00000000-0000-4000-8000-000000000000",
+        "entityType": entity,
+        ForeignRows.ATTRIBUTE: "9f86d081",
+    }
 
 
 def _shown(write: RowWrite) -> str:
