@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 import uuid
 import zlib
 from pathlib import Path
@@ -100,6 +101,21 @@ def test_headers_of_registries_are_cut_off(spark: SparkSession) -> None:
     assert decode.glue_schema_id(compressed) == str(schema)
     with pytest.raises(ValueError, match="no header"):
         decode.glue(b"\x01\x00" + schema.bytes)
+    with pytest.raises(ValueError, match="cut off"):
+        decode.glue(compressed[:-5])
+
+
+def test_a_few_bytes_of_zlib_do_not_take_all_of_the_memory() -> None:
+    bomb = b"\x03\x05" + bytes(16) + zlib.compress(bytes(256 * 2**20))
+    assert len(bomb) < 300_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="more than"):
+            decode.glue(bomb)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 80 * 2**20
 
 
 def test_glues_header_is_cut_off_a_column_and_what_has_none_is_null(spark: SparkSession) -> None:

@@ -25,6 +25,8 @@ KEPT: Final = ("partition_key", "shard_id", "sequence_number", "sub_sequence_num
 _GLUE_HEADER_BYTES: Final = 18
 _GLUE_VERSION: Final = 3
 _GLUE_ZLIB: Final = 5
+UNPACKED_BYTES_MOST: Final = 32 * 2**20
+"""No payload may become longer than this, as in the daemon: a few bytes of zlib can stand for all of the memory."""
 _CONFLUENT_HEADER_BYTES: Final = 5
 _ANY_LENGTH: Final = 2**31 - 1
 _WRAPPER: Final = "kcl_wrapper"
@@ -145,12 +147,23 @@ def glue(data: bytes) -> bytes:
     """What follows the header of Glue's registry, uncompressed; for a decoder in Python.
 
     Raises:
-        ValueError: there is no such header.
+        ValueError: there is no such header, or what follows is cut off or would be more than 32 MiB.
+        zlib.error: what follows cannot be uncompressed.
     """
     if len(data) < _GLUE_HEADER_BYTES or data[0] != _GLUE_VERSION or data[1] not in {0, _GLUE_ZLIB}:
         raise ValueError("no header of the Glue schema registry")
     payload = data[_GLUE_HEADER_BYTES:]
-    return zlib.decompress(payload) if data[1] == _GLUE_ZLIB else payload
+    return _unpacked(payload) if data[1] == _GLUE_ZLIB else payload
+
+
+def _unpacked(packed: bytes) -> bytes:
+    unpacking = zlib.decompressobj()
+    data = unpacking.decompress(packed, UNPACKED_BYTES_MOST + 1)
+    if len(data) > UNPACKED_BYTES_MOST:
+        raise ValueError(f"more than {UNPACKED_BYTES_MOST} bytes when uncompressed")
+    if not unpacking.eof:
+        raise ValueError("cut off")
+    return data
 
 
 def glue_payload(data: Column) -> Column:

@@ -401,6 +401,10 @@ class _Reader:
         return hash_range
 
 
+# A hash key has 39 digits. Python refuses to read thousands of them, by an error that nobody waits for.
+_HASH_DIGITS_MOST: Final = 100
+
+
 @lru_cache(maxsize=_SHARDS_REMEMBERED)
 def _parsed_stream(text: str) -> StreamIdentity:
     return StreamIdentity.parse(text)
@@ -409,6 +413,8 @@ def _parsed_stream(text: str) -> StreamIdentity:
 @lru_cache(maxsize=_SHARDS_REMEMBERED)
 def _parsed_hash_range(start: str, end: str) -> HashRange | None:
     """The range; None where it is none. It is the same in every write on a lease: worth remembering."""
-    if not (start.isdecimal() and end.isdecimal() and int(start) <= int(end)):
+    if max(len(start), len(end)) > _HASH_DIGITS_MOST or not (start.isdecimal() and end.isdecimal()):
+        return None
+    if int(start) > int(end):
         return None
     return HashRange(int(start), int(end))

@@ -13,6 +13,7 @@ from typing import Final
 HEAD_BYTES_MOST: Final = 16 * 1024
 # An answer of GetRecords has at most 10 MiB of data, a third more as base64, and keys.
 BODY_BYTES_MOST: Final = 64 * 2**20
+_LENGTH_DIGITS_MOST: Final = 20
 _NO_CONTENT: Final = 204
 _OK: Final = 200
 
@@ -99,6 +100,7 @@ def _framing(status: int, headers: Mapping[str, str]) -> tuple[Framing, int]:
     text = headers.get("content-length")
     if text is None:
         return Framing.CLOSE, 0
-    if not (text.isascii() and text.isdigit()) or int(text[:20]) > BODY_BYTES_MOST:
+    is_number = text.isascii() and text.isdigit() and len(text) <= _LENGTH_DIGITS_MOST
+    if not is_number or int(text) > BODY_BYTES_MOST:
         raise MalformedAnswer(f"a body of {text[:20]!r} bytes")
     return Framing.LENGTH, int(text)

@@ -281,3 +281,16 @@ def test_children_are_written_only_on_a_row_that_exists() -> None:
     assert written(update, stored()) == {**stored(), "childShardIds": frozenset({"c-1", "c-2"})}
     assert refused(update, None)
     assert Equals("leaseKey", KEY) in update.require
+
+
+@pytest.mark.parametrize("digits", ["9" * 5_000, "9" * 400_000, "0" * 5_000])
+def test_digits_that_are_no_hash_key_are_malformed_not_a_crash(digits: str) -> None:
+    for changes in ({"endingHashKey": digits}, {"startingHashKey": "0" * 5_000, "endingHashKey": digits}):
+        with pytest.raises(MalformedRowError, match="startingHashKey"):
+            lease_from_row(stored(**changes))
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "pendingCheckpoint"])
+def test_digits_without_end_are_no_position(name: str) -> None:
+    with pytest.raises(MalformedRowError, match=name):
+        lease_from_row(stored(**{name: "9" * 5_000}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -222,3 +223,31 @@ def test_no_value_in_any_field_raises(action: object, fields: dict[str, object])
 @given(st.integers(min_value=0))
 def test_a_number_and_its_text_mean_the_same(number: int) -> None:
     assert checkpoint(f'"sequenceNumber":{number}') == checkpoint(f'"sequenceNumber":"{number}"')
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"action":"checkpoint","subSequenceNumber":' + b"9" * 5_000 + b"}",
+        b'{"action":"checkpoint","subSequenceNumber":"' + b"9" * 1_000_000 + b'"}',
+        b'{"action":"checkpoint","subSequenceNumber":1e999999999}',
+        b'{"action":"checkpoint","sequenceNumber":' + b"[" * 500_000,
+        b'{"a":' * 200_000,
+        b'{"action":"' + b"x" * 1_000_000 + b'"}',
+        b"{" + b'"a":1,' * 150_000 + b"}",
+    ],
+    ids=["long number", "long text", "exponent", "arrays", "objects", "action", "keys"],
+)
+def test_a_hostile_line_is_stray_soon_and_small(line: bytes) -> None:
+    began = time.thread_time()
+    found = decode_child_line(line)
+    assert time.thread_time() - began < 1.0
+    assert isinstance(found, Stray)
+    assert len(found.text) < 2_100
+    assert len(found.reason) < 300
+
+
+def test_no_digit_of_a_long_sequence_number_is_read_as_a_number() -> None:
+    digits = "9" * 5_000
+    asked = decode_child_line(b'{"action":"checkpoint","sequenceNumber":' + digits.encode() + b"}")
+    assert asked == CheckpointRequest(digits, None)

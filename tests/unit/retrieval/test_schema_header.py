@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import tracemalloc
 import zlib
 
 import pytest
@@ -96,3 +97,15 @@ def test_packed_data_that_is_no_base64_says_so() -> None:
     assert header is not None
     with pytest.raises(UnreadablePayload, match="no base64"):
         schema_header.payload(Raw(b'"AwU*"'), header)
+
+
+def test_a_few_bytes_of_zlib_take_no_more_memory_than_one_record_may() -> None:
+    bomb = framed(b"", packed=True)[:18] + zlib.compress(bytes(512 * 2**20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnreadablePayload, match="more than"):
+            opened(outer(bomb).data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * UNPACKED_BYTES_MOST
