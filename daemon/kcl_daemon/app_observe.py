@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 from kcl_daemon.app import Adapters, build
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.coordination.streams import OneStream
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.observe.snapshots import Snapshots
 from kcl_daemon.observe.spark_view import SparkSource, no_spark
 from kcl_daemon.worker.worker import Worker
+
+_ARN_COLONS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,5 +35,19 @@ def assemble(settings: Settings, adapters: Adapters, spark: SparkSource = no_spa
         clock=adapters.clock,
         log=adapters.log.bind(worker_id=settings.worker_id),
         spark=spark,
+        place=partial(place_of, settings, worker),
     )
     return Assembled(worker, snapshots)
+
+
+def place_of(settings: Settings, worker: Worker) -> str:
+    """What is read and where, in words: `stream orders in eu-west-1, account 123456789012`."""
+    streams = worker.streams
+    arn = streams.arn if isinstance(streams, OneStream) else None
+    if arn is not None and arn.count(":") >= _ARN_COLONS:
+        _, _, _, region, account, name = arn.split(":", _ARN_COLONS)
+        return f"stream {name.removeprefix('stream/')} in {region}, account {account}"
+    names = ", ".join(settings.streams.texts) or settings.stream_arn or settings.stream_name
+    region = settings.endpoints.region_name
+    where = "" if region is None else f" in {region}"
+    return f"{'streams' if settings.streams.texts else 'stream'} {names}{where}"

@@ -104,7 +104,7 @@ def shows_work(looked: Looked) -> None:
     assert page.title() == "status-page: worker-1"
     eventually(looked, lambda: page.locator("#shards svg.spark").count() == 3, "three sparklines")
     eventually(
-        looked, lambda: "leads the fleet and holds 3 shards" in looked.text("#summary"), "that it holds them"
+        looked, lambda: "is the leader and holds 3 shards" in looked.text("#summary"), "that it holds them"
     )
     lines = f'#children tr[data-key="{KILLED}"] pre'
     summary = page.locator(f'#children tr[data-key="{KILLED}"] summary')
@@ -156,7 +156,7 @@ def shows_the_same_in_a_terminal(url: str) -> None:
     """The document of a daemon at work is what the command reads."""
     done = CliRunner().invoke(status, ["--url", url])
     assert done.exit_code == 0, done.output
-    assert "This worker is running, leads the fleet" in done.output
+    assert "running, worst lag " in done.output
     assert KILLED in done.output
 
 

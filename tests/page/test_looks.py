@@ -95,7 +95,7 @@ def test_what_changes_is_changed_in_place_and_updates_can_be_paused(
         )
         page.locator("#summary", has_text="holds 2 shards.").wait_for()
         assert page.locator(".trouble").count() == 0
-        assert next(iter(looked.rows("shards"))) == "shardId-000000000001"
+        assert list(looked.rows("shards"))[:2] == ["shardId-000000000004", "shardId-000000000001"]
         assert page.locator("#shards tr[data-mine]").count() == 0, "an attribute of nobody's goes"
         assert page.locator("#children details[open]").count() == 1, "what the reader opened stays"
         pause = page.get_by_role("button", name="Pause updates")
@@ -189,3 +189,31 @@ def work_ms(browser: Browser, url: str) -> float:
         metrics = session.send("Performance.getMetrics")["metrics"]
     seconds: float = next(each["value"] for each in metrics if each["name"] == "TaskDuration")
     return 1000 * seconds
+
+
+@pytest.mark.parametrize(("name", "width"), [("desktop", 1366), ("phone", 390)])
+def test_what_matters_most_is_on_the_screen_without_scrolling(
+    browser: Browser, name: str, width: int
+) -> None:
+    odd = tuple(
+        replace(shard, stalled=number == 40, waits_s=400.0 if number == 40 else 0.2, lag_s=float(number))
+        for number, shard in enumerate(many(64).shards)
+    )
+    snapshot = replace(many(64), shards=odd, moves=SNAPSHOT.moves * 64)
+    with serving(Standing(snapshot)) as made, looking(browser, made.url, width=width) as looked:
+        page = looked.page
+        page.wait_for_selector("#shards", state="visible")
+        first = page.locator("#shards tbody tr").first
+        for place, words in ((0, "40"), (1, "stalled"), (2, "40.0 s")):
+            cell = first.locator("th, td").nth(place)
+            assert cell.inner_text().strip().endswith(words)
+            box = cell.bounding_box()
+            assert box is not None
+            assert box["x"] + box["width"] <= width, f"{words} is off the screen"
+        assert ("shardId" in first.inner_text()) is (width > 640)
+        worst = page.locator(".headline").bounding_box()
+        assert worst is not None
+        assert worst["y"] < 450
+        assert page.locator("#moves tbody tr").count() == 8
+        looked.screenshot(f"headline-{name}")
+        looked.assert_quiet()

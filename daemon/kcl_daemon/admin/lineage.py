@@ -16,6 +16,8 @@ from kcl_daemon.observe.snapshot import LeaseView, ShardState, ShardView, Snapsh
 from kcl_daemon.progress.rules import state_of
 
 SHARD_END: Final = "SHARD_END"
+LATE_S: Final = 60.0
+"""A shard that is further behind stands above those that are not."""
 DEPTH_MOST: Final = 8
 """Deeper generations are drawn no further to the right."""
 
@@ -28,11 +30,11 @@ class State(Enum):
     READING = "reading"
     WAITING = "waiting"
     STARTING = "starting"
-    AT_TIP = "at the tip"
+    AT_TIP = "caught up"
     ELSEWHERE = "elsewhere"
     HANDING_OVER = "handing over"
-    UNSETTLED = "unsettled"
-    NOBODY = "nobody reads it"
+    UNSETTLED = "changing"
+    NOBODY = "unowned"
     FINISHED = "finished"
 
 
@@ -159,6 +161,31 @@ def _state(lease: LeaseView | None, held: ShardView | None, me: str) -> State:
     if lease.owner == me:
         return State.UNSETTLED  # the table was read a moment before we took it, lost it, or finished it
     return State.NOBODY if lease.owner is None else State.ELSEWHERE
+
+
+_TROUBLE: Final = {State.FAILING: 0, State.STALLED: 1, State.NOBODY: 2}
+
+
+def trouble_first(known: Sequence[Entry]) -> Iterator[Placed]:
+    """Each entry once: failing, stalled, unowned, then those that are a minute behind or more, the latest first; the rest by lineage."""
+    troubled = sorted((entry for entry in known if is_trouble(entry)), key=urgency)
+    yield from (Placed(entry, 0, "") for entry in troubled)
+    yield from lineage([entry for entry in known if not is_trouble(entry)])
+
+
+def is_trouble(entry: Entry) -> bool:
+    """Whether somebody should look at it."""
+    return entry.state in _TROUBLE or _lag_s(entry) >= LATE_S
+
+
+def urgency(entry: Entry) -> tuple[int, float, str]:
+    """What sorts entries by how much they need attention, finished ones last."""
+    last = 5 if entry.state is State.FINISHED else 4 if entry.held is None else 3
+    return _TROUBLE.get(entry.state, last), -_lag_s(entry), entry.key
+
+
+def _lag_s(entry: Entry) -> float:
+    return 0.0 if entry.held is None else entry.held.lag_s or 0.0
 
 
 def lineage(known: Sequence[Entry]) -> Iterator[Placed]:

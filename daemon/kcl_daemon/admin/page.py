@@ -6,7 +6,7 @@ Pure. The style sheet and the script are in the page, named by their hashes in i
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -14,21 +14,21 @@ from importlib.resources import files
 from typing import Final
 
 from kcl_daemon.admin.history import History
-from kcl_daemon.admin.lineage import entries
+from kcl_daemon.admin.lineage import Entry, entries
 from kcl_daemon.admin.markup import text
 from kcl_daemon.admin.sections import fleet_section, moves_section
 from kcl_daemon.admin.shards import children_section, shards_section
 from kcl_daemon.admin.spark import spark_section
-from kcl_daemon.admin.summary import counts, in_words, not_ready
+from kcl_daemon.admin.summary import counts, headline, in_words, not_ready, time_text
 from kcl_daemon.observe.snapshot import Snapshot
 from kcl_daemon.observe.words import duration
 
 _SECTIONS: Final = (
     ("fleet", "Fleet"),
     ("shards", "Shards"),
-    ("moves", "Last moves"),
     ("children", "Children"),
 )
+_MOVES: Final = ("moves", "Last moves")
 _SPARK: Final = ("spark", "Spark")
 _DOCUMENTS: Final = ("/status.json", "/metrics", "/readyz", "/livez")
 
@@ -83,7 +83,7 @@ def page(snapshot: Snapshot, history: History, *, now_s: float, every_s: float) 
     """
     given = assets()
     title = f"{snapshot.application}: {snapshot.worker_id}"
-    sections = _SECTIONS if snapshot.spark is None else (*_SECTIONS, _SPARK)
+    sections = (*_SECTIONS, *([] if snapshot.spark is None else [_SPARK]), _MOVES)
     links = "".join(f'<li><a href="#{name}">{words}</a></li>' for name, words in sections)
     yield (
         '<!DOCTYPE html><html lang="en" class="first"><head><meta charset="utf-8">'
@@ -107,20 +107,34 @@ def page(snapshot: Snapshot, history: History, *, now_s: float, every_s: float) 
 
 def live_part(snapshot: Snapshot, history: History, *, now_s: float, every_s: float) -> Iterator[str]:
     """What changes, in pieces; the arguments as of `page`."""
+    yield f'<div id="live" data-every="{every_s:.1f}"><p class="place">{text(_place(snapshot))}</p>'
     known = entries(snapshot)
+    yield ""  # whoever sends the pieces may pause between them
     counted = counts(known)
+    yield f'<dl class="headline">{_headline(snapshot, known)}</dl>'
+    yield f'<p id="summary" role="status">{text(in_words(snapshot, counted))}</p>'
     reasons = not_ready(snapshot)
-    yield (
-        f'<div id="live" data-every="{every_s:.1f}">'
-        f'<p id="summary" role="status">{text(in_words(snapshot, counted))}</p>'
-        f"<p>Up for {duration(snapshot.uptime_s)}.</p>"
-    )
     if reasons:
         items = "".join(f"<li>{text(reason)}</li>" for reason in reasons)
         yield f'<div id="trouble" class="trouble"><p>Not ready:</p><ul>{items}</ul></div>'
     yield from fleet_section(snapshot, counted)
     yield from shards_section(known, history, now_s)
-    yield from moves_section(snapshot)
     yield from children_section(snapshot)
     yield from spark_section(snapshot.spark)
+    yield from moves_section(snapshot)
     yield "</div>"
+
+
+def _place(snapshot: Snapshot) -> str:
+    """Stream, region, account, time and uptime."""
+    told = (snapshot.place, time_text(snapshot), f"uptime {duration(snapshot.uptime_s)}")
+    return ", ".join(each for each in told if each)
+
+
+def _headline(snapshot: Snapshot, known: Sequence[Entry]) -> str:
+    """The figures, coloured where they are bad."""
+    found: list[str] = []
+    for name, value in headline(snapshot, known):
+        is_bad = (name in {"Failing", "Stalled"} and value != "0") or value == "not ready"
+        found.append(f"<div><dt>{name}</dt><dd{' class=bad' if is_bad else ''}>{text(value)}</dd></div>")
+    return "".join(found)

@@ -15,11 +15,14 @@ from kcl_daemon.observe.words import NONE, about
 
 _WORKERS: Final = (
     Column("Worker"),
-    Column("Part"),
+    Column("Role"),
     Column("Leases", is_number=True),
     Column("CPU", is_number=True),
     Column("Last report", is_number=True),
 )
+MOVES_MOST: Final = 8
+"""A start moves every lease; more of them would fill the screen."""
+_MOVES_CAPTION: Final = f"The last {MOVES_MOST} decisions of this worker as leader; /status.json has more"
 _MOVES: Final = (Column("When", is_number=True), Column("Lease"), Column("Reason"))
 
 
@@ -30,7 +33,7 @@ def fleet_section(snapshot: Snapshot, counted: Counts) -> Iterator[str]:
         yield f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>"
     yield "</dl>"
     if snapshot.workers:
-        yield from table("fleet", "Workers, as the tables tell", _WORKERS, _worker_rows(snapshot))
+        yield from table("fleet", "Workers, from DynamoDB", _WORKERS, _worker_rows(snapshot))
     else:
         yield "<p>The tables have not been read yet, so the other workers are not known.</p>"
     yield "</section>"
@@ -39,9 +42,9 @@ def fleet_section(snapshot: Snapshot, counted: Counts) -> Iterator[str]:
 def _facts(snapshot: Snapshot, counted: Counts) -> Iterator[tuple[str, str]]:
     yield "Leader", leader_text(snapshot)
     yield "Leases", str(counted.leases)
-    yield "Held here", str(counted.held)
-    yield "Without a reader", str(counted.nobody)
-    yield "In hand-off", str(counted.handing_over)
+    yield "This worker", str(counted.held)
+    yield "Unowned", str(counted.nobody)
+    yield "Handing over", str(counted.handing_over)
     yield "Finished", str(counted.finished)
     if snapshot.renewed_s is not None:
         yield "Renewed", f"{about(snapshot.renewed_s)} ago"
@@ -58,13 +61,11 @@ def leader_text(snapshot: Snapshot) -> str:
     return snapshot.leader or "not known"
 
 
-def part_text(worker: WorkerView, snapshot: Snapshot) -> str:
+def role_text(worker: WorkerView, snapshot: Snapshot) -> str:
     """What a worker is to the fleet and to us."""
     leads = snapshot.leads if worker.worker_id == snapshot.worker_id else worker.worker_id == snapshot.leader
-    parts = (["leader"] if leads else []) + (
-        ["this worker"] if worker.worker_id == snapshot.worker_id else []
-    )
-    return ", ".join(parts)
+    role = "leader" if leads else "follower"
+    return f"{role}, this worker" if worker.worker_id == snapshot.worker_id else role
 
 
 def cpu_text(worker: WorkerView) -> str:
@@ -81,7 +82,7 @@ def _worker_rows(snapshot: Snapshot) -> Iterator[str]:
     for worker in sorted(snapshot.workers, key=lambda each: each.worker_id):
         yield (
             f'<tr data-key="{text(worker.worker_id)}"><th scope="row">{text(worker.worker_id)}</th>'
-            f"<td>{text(part_text(worker, snapshot))}</td><td class=num>{worker.leases}</td>"
+            f"<td>{text(role_text(worker, snapshot))}</td><td class=num>{worker.leases}</td>"
             f"<td class=num>{cpu_text(worker)}</td><td class=num>{reported_text(worker)}</td></tr>"
         )
 
@@ -90,9 +91,7 @@ def moves_section(snapshot: Snapshot) -> Iterator[str]:
     """What the leader has decided last, with its reasons."""
     yield '<section id="moves" aria-labelledby="moves-heading"><h2 id="moves-heading">Last moves</h2>'
     if snapshot.moves:
-        yield from table(
-            "moves", "Decisions of this worker as leader, the newest first", _MOVES, _move_rows(snapshot)
-        )
+        yield from table("moves", _MOVES_CAPTION, _MOVES, map(_move_row, snapshot.moves[:MOVES_MOST]))
     elif snapshot.leads:
         yield "<p>This worker has moved no lease since it leads.</p>"
     else:
@@ -100,13 +99,14 @@ def moves_section(snapshot: Snapshot) -> Iterator[str]:
     yield "</section>"
 
 
-def _move_rows(snapshot: Snapshot) -> Iterator[str]:
-    for move in snapshot.moves:
-        yield _move_row(move)
+def move_reason(move: MoveView) -> str:
+    """Why, without the name of the shard, which stands beside it."""
+    name, colon, reason = move.reason.partition(": ")
+    return reason if colon and "shardId-" in name and " " not in name else move.reason
 
 
 def _move_row(move: MoveView) -> str:
     return (
         f"<tr><td class=num>{about(move.ago_s)} ago</td>"
-        f'<th scope="row">{text(move.key)}</th><td>{text(move.reason)}</td></tr>'
+        f'<th scope="row">{text(move.key)}</th><td>{text(move_reason(move))}</td></tr>'
     )

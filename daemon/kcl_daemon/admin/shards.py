@@ -9,22 +9,22 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kcl_daemon.admin.history import History
-from kcl_daemon.admin.lineage import Entry, Placed, State, lineage
+from kcl_daemon.admin.lineage import Entry, Placed, State, trouble_first
 from kcl_daemon.admin.markup import Column, table, text
 from kcl_daemon.admin.sparklines import Sparklines
 from kcl_daemon.admin.summary import waits_for
 from kcl_daemon.observe.snapshot import ChildView, ShardView, Snapshot
-from kcl_daemon.observe.words import NONE, duration, rate, short_number, size
+from kcl_daemon.observe.words import NONE, duration, rate, short_number, short_shard, size
 
 ROWS_MOST: Final = 2000
 """Of a larger application only the leases that this worker holds are shown."""
 _SHARDS: Final = (
     Column("Shard"),
     Column("State"),
-    Column("Waits for"),
-    Column("Behind", is_number=True),
+    Column("Lag", is_number=True),
     Column("Throughput", is_number=True),
     Column("Records", is_number=True),
+    Column("Waits for"),
     Column("Checkpoint"),
     Column("Worker"),
 )
@@ -32,7 +32,7 @@ _CHILDREN: Final = (
     Column("Shard"),
     Column("Process", is_number=True),
     Column("Memory", is_number=True),
-    Column("Runs for", is_number=True),
+    Column("Uptime", is_number=True),
     Column("Restarts", is_number=True),
     Column("Last lines of its stderr"),
 )
@@ -66,9 +66,9 @@ def shards_section(known: Sequence[Entry], history: History, now_s: float) -> It
             '<a href="/status.json">status.json</a> has all.</p>'
         )
     if shown:
-        caption = "All shards that are known, each below the shards that it came out of"
+        caption = "Shards that need attention first, the others below the shards that they came out of"
         lines = Sparklines(history, now_s)
-        rows = (_shard_row(placed, lines) for placed in lineage(shown))
+        rows = (_shard_row(placed, lines) for placed in trouble_first(shown))
         yield from table("shards", caption, _SHARDS, rows)
     else:
         yield "<p>This worker holds no lease, and the lease table has not been read.</p>"
@@ -78,10 +78,12 @@ def shards_section(known: Sequence[Entry], history: History, now_s: float) -> It
 def _shard_row(placed: Placed, lines: Sparklines) -> str:
     entry = placed.entry
     lead = f'<span class="lead" aria-hidden="true">{placed.lead}</span>' if placed.lead else ""
-    came = f'<span class="vh">, came out of {text(" and ".join(entry.parents))}</span>' if placed.lead else ""
+    came = (
+        f'<span class="vh">, came out of {text(" and ".join(entry.parents))}</span>' if entry.parents else ""
+    )
     stream = f' <span class="stream">{text(entry.stream)}</span>' if entry.stream is not None else ""
     return (
-        f'<tr data-key="{text(entry.key)}"><th scope="row">{lead}{text(entry.shard_id)}{stream}{came}</th>'
+        f'<tr data-key="{text(entry.key)}"><th scope="row">{lead}{shard_name(entry.shard_id)}{stream}{came}</th>'
         f'<td><span class="state {_CLASSES[entry.state]}">{entry.state.value}</span></td>'
         f"{_progress_cells(entry.held, lines)}"
         f"<td><code>{text(short_number(entry.checkpoint))}</code></td><td class=name>{text(owner_text(entry))}</td></tr>"
@@ -90,13 +92,20 @@ def _shard_row(placed: Placed, lines: Sparklines) -> str:
 
 def _progress_cells(held: ShardView | None, lines: Sparklines) -> str:
     if held is None:
-        return "<td></td><td class=num></td><td class=num></td><td class=num></td>"
+        return "<td class=num></td><td class=num></td><td class=num></td><td></td>"
     return (
-        f'<td class="wide">{text(waits_for(held))}</td>'
         f"<td class=num>{behind_text(held)}</td>"
         f"<td class=num>{lines.of(held.key)} {rate(held.bytes_per_s)}</td>"
         f"<td class=num>{held.records}</td>"
+        f"<td>{text(waits_for(held))}</td>"
     )
+
+
+def shard_name(shard_id: str) -> str:
+    """A shard id, of which the style sheet leaves the number where there is little room."""
+    number = short_shard(shard_id)
+    most = "" if number == shard_id else f'<span class="most">{text(shard_id.removesuffix(number))}</span>'
+    return f"{most}{text(number)}"
 
 
 def behind_text(held: ShardView) -> str:

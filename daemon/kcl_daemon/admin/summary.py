@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
 
 from kcl_daemon.admin.lineage import Entry, State
 from kcl_daemon.observe.snapshot import ShardView, Snapshot
-from kcl_daemon.observe.words import about
+from kcl_daemon.observe.words import NONE, about, duration, rate, short_shard
 
 _NAMED_MOST = 5
+WAIT_SHOWN_S: Final = 5.0
+"""Shorter waits are those of a healthy shard, between one batch and the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,10 @@ def failure_of(shard: ShardView) -> str:
 
 
 def waits_for(shard: ShardView) -> str:
-    """What a shard waits for, and for how long where that is a second at least: `kinesis for 12 s (throttled)`."""
+    """What a shard waits for, and for how long: `kinesis for 12 s (throttled)`; empty while that is as short as usual."""
     what = shard.cause.value
+    if shard.waits_s < WAIT_SHOWN_S and not (shard.stalled or shard.is_failing):
+        return ""
     if shard.waits_s >= 1:
         what = f"{what} for {about(shard.waits_s)}"
     return f"{what} ({shard.detail})" if shard.detail else what
@@ -85,5 +91,44 @@ def in_words(snapshot: Snapshot, counted: Counts) -> str:
     shards = "1 shard" if counted.held == 1 else f"{counted.held} shards"
     failing = f", {counted.failing} failing" if counted.failing else ""
     stalled = f", {counted.stalled} stalled" if counted.stalled else ""
-    leader = "leads the fleet" if snapshot.leads else "follows"
+    leader = "is the leader" if snapshot.leads else "is a follower"
     return f"This worker is {state}, {leader} and holds {shards}{failing}{stalled}."
+
+
+def headline(snapshot: Snapshot, known: Sequence[Entry]) -> tuple[tuple[str, str], ...]:
+    """The figures that tell how it goes, as names and values, the most important first."""
+    states = [entry.state for entry in known]
+    late = max((shard for shard in snapshot.shards if shard.lag_s is not None), key=_lag_s, default=None)
+    lag = NONE
+    if late is not None:
+        lag = (
+            duration(_lag_s(late)) if _lag_s(late) == 0 else f"{duration(_lag_s(late))} (shard {_name(late)})"
+        )
+    return (
+        ("State", _state(snapshot)),
+        ("Worst lag", lag),
+        ("Throughput", rate(sum(shard.bytes_per_s for shard in snapshot.shards))),
+        ("Failing", str(states.count(State.FAILING))),
+        ("Stalled", str(states.count(State.STALLED))),
+    )
+
+
+def _state(snapshot: Snapshot) -> str:
+    word = "stopping" if snapshot.stopping else "running" if snapshot.started else "starting"
+    return "not ready" if word == "running" and not_ready(snapshot) else word
+
+
+def _lag_s(shard: ShardView) -> float:
+    return shard.lag_s or 0.0
+
+
+def _name(shard: ShardView) -> str:
+    number = short_shard(shard.shard_id)
+    return number if shard.stream is None else f"{number} of {shard.stream}"
+
+
+def time_text(snapshot: Snapshot) -> str:
+    """When this was, so that a picture of it can be dated: `2026-11-22 12:03:51 UTC`; empty where it is not known."""
+    if not snapshot.at_ms:
+        return ""
+    return f"{datetime.fromtimestamp(snapshot.at_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -31,8 +31,6 @@ Exit codes:
 _TOP_EPILOG: Final = """\b
 Ctrl-C ends it. Where there are more shards than lines, those that need attention come first.
 """
-# Around the rows of the tables: lines, titles, headings.
-_FRAME_ROWS: Final = 26
 
 
 @click.command("status", short_help="What a running daemon does.", epilog=_EPILOG)
@@ -69,7 +67,8 @@ def _print(shown: View) -> None:
 
     from kcl_daemon.cli.status_rich import renderable  # noqa: PLC0415 - the same
 
-    Console().print(renderable(shown))
+    console = Console()
+    console.print(renderable(shown, width=console.width))
 
 
 @click.command("top", short_help="The same, live.", epilog=_TOP_EPILOG)
@@ -113,8 +112,8 @@ async def _top(source: Source, every_s: float) -> None:
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         note = ""
         while True:
-            room = max(0, console.height - _FRAME_ROWS)
-            live.update(renderable(view(told, rows_most=room), note=note), refresh=True)
+            shown = view(told, lines_most=console.height - bool(note))
+            live.update(renderable(shown, width=console.width, note=note), refresh=True)
             await clock.sleep(every_s)
             try:
                 told, note = await _fetched(source), ""

@@ -5,7 +5,9 @@ Owns the looks. Knows nothing of what the words mean, but for the colour of a st
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from rich import box
@@ -30,30 +32,73 @@ _STYLES: Final = {
     State.ELSEWHERE: "dim",
     State.FINISHED: "dim",
 }
-# What is cut off first where a terminal is narrow.
-_MAY_BE_CUT: Final = frozenset({"waits for", "reason", "last line of stderr", "checkpoint", "worker", "part"})
+# What is cut off where a terminal is narrow, and which columns go then, one after the other.
+_MAY_BE_CUT: Final = frozenset({"waits for", "reason", "last line of stderr", "role"})
+_GIVE_UP: Final = ("worker", "checkpoint", "records", "throughput", "waits for")
+_CUT_WIDTH: Final = 12
+_GAP: Final = 3
+_SHORT_BELOW: Final = 110
+_SHARD_PREFIX: Final = re.compile(r"shardId-0{0,11}(?=\d)")
 
 
-def renderable(shown: View, *, note: str = "") -> RenderableType:
+def renderable(shown: View, *, width: int, note: str = "") -> RenderableType:
     """All of it, for a console.
 
     Args:
         shown: what to draw.
+        width: of the console, in cells.
         note: a line above everything; empty: none.
     """
-    return Group(*_parts(shown, note))
+    return Group(*_parts(shown, width, note))
 
 
-def _parts(shown: View, note: str) -> Iterator[RenderableType]:
+def _parts(shown: View, width: int, note: str) -> Iterator[RenderableType]:
     if note:
-        yield Text(note, style="bold red")
+        yield _line(note, "bold red")
     first, *others = shown.lines
-    yield Text(first, style="bold")
-    yield from map(Text, others)
+    yield _line(first, "bold")
+    yield from map(_line, others)
     for trouble in shown.troubles:
-        yield Text(f"not ready: {trouble}", style="bold red")
+        yield _line(f"not ready: {trouble}", "bold red")
     for block in shown.blocks:
-        yield _table(block) if block.rows else Text(f"\n{block.title}: {block.empty}", style="dim")
+        yield (
+            _table(_narrowed(block, width)) if block.rows else _line(f"\n{block.title}: {block.empty}", "dim")
+        )
+
+
+def _line(words: str, style: str = "") -> Text:
+    return Text(words, style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _narrowed(block: Block, width: int) -> Block:
+    """The same with short shard ids and fewer columns, as far as the width asks for it."""
+    if width < _SHORT_BELOW:
+        rows = tuple(tuple(_SHARD_PREFIX.sub("", cell) for cell in row) for row in block.rows)
+        block = replace(block, rows=rows)
+    for heading in _GIVE_UP:
+        if _least_width(block) <= width:
+            break
+        if heading in block.headings and heading != block.headings[0]:
+            block = _without(block, block.headings.index(heading))
+    return block
+
+
+def _least_width(block: Block) -> int:
+    """What the columns need, where those that may be cut are."""
+    widths = (
+        min(_width(block, number), _CUT_WIDTH) if heading in _MAY_BE_CUT else _width(block, number)
+        for number, heading in enumerate(block.headings)
+    )
+    return sum(widths) + _GAP * len(block.headings)
+
+
+def _without(block: Block, place: int) -> Block:
+    return replace(
+        block,
+        headings=block.headings[:place] + block.headings[place + 1 :],
+        rows=tuple(row[:place] + row[place + 1 :] for row in block.rows),
+        numbers=frozenset(number - (number > place) for number in block.numbers if number != place),
+    )
 
 
 def _table(block: Block) -> Table:
@@ -73,7 +118,7 @@ def _table(block: Block) -> Table:
             no_wrap=True,
             overflow="ellipsis",
             ratio=None,
-            min_width=None if heading in _MAY_BE_CUT else min(_width(block, number), 24),
+            min_width=None if heading in _MAY_BE_CUT else _width(block, number),
         )
     for number, row in enumerate(block.rows):
         cells = [Text(cell) for cell in row]

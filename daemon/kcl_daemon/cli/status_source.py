@@ -95,7 +95,10 @@ def source_of(
         raise click.UsageError(f"say which daemon: {command} --properties FILE, or --url URL")
     admin = settings_of(file, properties_file, command=command, environment=_environment()).admin
     if admin.port is None:
-        raise click.UsageError("this file sets no adminPort, so its daemon cannot be asked")
+        raise click.UsageError(
+            "this file sets no adminPort, so its daemon cannot be asked: add the line `adminPort = 8080` and start the "
+            "daemon again"
+        )
     if admin.port == 0:
         raise click.UsageError("adminPort is 0, so the log of the daemon has the address: use --url")
     if token is None and admin.token_file is not None:

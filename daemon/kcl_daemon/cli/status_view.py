@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kcl_daemon.admin.document import Status
-from kcl_daemon.admin.lineage import Entry, Placed, State, entries, lineage
-from kcl_daemon.admin.sections import cpu_text, leader_text, part_text, reported_text
+from kcl_daemon.admin.lineage import Entry, Placed, State, entries, trouble_first
+from kcl_daemon.admin.sections import MOVES_MOST, cpu_text, leader_text, move_reason, reported_text, role_text
 from kcl_daemon.admin.shards import behind_text, memory_text, owner_text, stderr_of
 from kcl_daemon.admin.spark import QUERY_HEADINGS, SHARD_HEADINGS, by_lag, query_cells, shard_cells
-from kcl_daemon.admin.summary import Counts, counts, in_words, not_ready, waits_for
+from kcl_daemon.admin.summary import Counts, counts, headline, not_ready, time_text, waits_for
 from kcl_daemon.cli.leases_view import aligned
 from kcl_daemon.observe.redact import on_one_line
 from kcl_daemon.observe.snapshot import MoveView, ShardView, Snapshot
@@ -23,15 +23,9 @@ from kcl_daemon.observe.words import about, duration, rate, short_number
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _SPARK_CELLS: Final = 15
-_URGENCY: Final = {
-    State.FAILING: 0,
-    State.STALLED: 0,
-    State.NOBODY: 1,
-    State.STARTING: 2,
-    State.HANDING_OVER: 3,
-    State.WAITING: 4,
-}
 _LEAST_ROWS: Final = 3
+_FRAME_LINES: Final = 6
+"""Of a table on a terminal: title, headings, rule, an empty line, and how many rows were left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +66,42 @@ class View:
     blocks: tuple[Block, ...] = field(default=())
 
 
-def view(status: Status, *, rows_most: int | None = None) -> View:
+def view(status: Status, *, lines_most: int | None = None) -> View:
     """What is shown.
 
     Args:
         status: of the daemon.
-        rows_most: how many rows there is room for over all tables; None: for all. Where that is not enough, the shards
-            that need attention come first.
+        lines_most: how many lines there is room for; None: for all. Where that is not enough, the shards that need
+            attention come first, and the last tables are left out.
     """
     snapshot = status.snapshot
     known = entries(snapshot)
     counted = counts(known)
-    workers, moves, children = _workers(snapshot), _moves(snapshot.moves), _children(snapshot)
-    engine = _engine(snapshot.spark)
-    if rows_most is not None:
-        workers = _cut(workers, max(_LEAST_ROWS, rows_most // 6))
-        moves = _cut(moves, max(_LEAST_ROWS, rows_most // 10))
-        children = _cut(children, max(_LEAST_ROWS, rows_most // 4))
-        engine = tuple(_cut(each, max(_LEAST_ROWS, rows_most // 8)) for each in engine)
-        rows_most -= sum(len(each.rows) for each in (workers, moves, children, *engine))
-    return View(
-        lines=tuple(map(on_one_line, _lines(snapshot, counted))),
-        troubles=tuple(map(on_one_line, not_ready(snapshot))),
-        blocks=(workers, _shards(status, known, rows_most), moves, children, *engine),
+    lines = tuple(map(on_one_line, _lines(snapshot, counted, known)))
+    troubles = tuple(map(on_one_line, not_ready(snapshot)))
+    blocks = (
+        _shards(status, known),
+        _workers(snapshot),
+        _children(snapshot),
+        *_engine(snapshot.spark),
+        _moves(snapshot.moves),
     )
+    if lines_most is not None:
+        blocks = tuple(_in(blocks, lines_most - len(lines) - len(troubles)))
+    return View(lines, troubles, blocks)
+
+
+def _in(blocks: Sequence[Block], lines: int) -> Iterator[Block]:
+    """As many of them, and of their rows, as there are lines for; the first has a right to two thirds."""
+    wanted = [len(each.rows) + _FRAME_LINES for each in blocks]
+    for number, block in enumerate(blocks):
+        kept = min(sum(wanted[1:]), lines // 3) if number == 0 and lines > 3 * _FRAME_LINES else 0
+        rows = lines - kept - _FRAME_LINES
+        if number and rows < min(len(block.rows), _LEAST_ROWS):
+            return
+        shown = _cut(block, max(rows, 1))
+        lines -= len(shown.rows) + _FRAME_LINES
+        yield shown
 
 
 def plain_lines(shown: View) -> Iterator[str]:
@@ -114,15 +120,21 @@ def _cut(block: Block, most: int) -> Block:
     return replace(block, rows=block.rows[:most], states=block.states[:most], left_out=left)
 
 
-def _lines(snapshot: Snapshot, counted: Counts) -> Iterator[str]:
-    yield (
-        f"{snapshot.application}, worker {snapshot.worker_id}, kcl-daemon {snapshot.version}, "
-        f"up for {duration(snapshot.uptime_s)}"
+def _lines(snapshot: Snapshot, counted: Counts, known: Sequence[Entry]) -> Iterator[str]:
+    (_, state), (_, lag), (_, throughput), (_, failing), (_, stalled) = headline(snapshot, known)
+    yield f"{state}, worst lag {lag}, {throughput}, {failing} failing, {stalled} stalled"
+    yield ", ".join(each for each in (snapshot.application, snapshot.place) if each)
+    told = (
+        time_text(snapshot),
+        f"worker {snapshot.worker_id}",
+        f"uptime {duration(snapshot.uptime_s)}",
+        f"leader {leader_text(snapshot)}",
+        f"kcl-daemon {snapshot.version}",
     )
-    yield f"{in_words(snapshot, counted)} Leader: {leader_text(snapshot)}."
+    yield ", ".join(each for each in told if each)
     yield (
-        f"{counted.leases} leases: {counted.held} held here, {counted.nobody} without a reader, "
-        f"{counted.handing_over} in hand-off, {counted.finished} finished"
+        f"{counted.leases} leases: {counted.held} of this worker, {counted.nobody} unowned, "
+        f"{counted.handing_over} handing over, {counted.finished} finished"
     )
 
 
@@ -130,7 +142,7 @@ def _workers(snapshot: Snapshot) -> Block:
     rows = (
         (
             worker.worker_id,
-            part_text(worker, snapshot),
+            role_text(worker, snapshot),
             str(worker.leases),
             cpu_text(worker),
             reported_text(worker),
@@ -139,34 +151,23 @@ def _workers(snapshot: Snapshot) -> Block:
     )
     return Block(
         title="Workers",
-        headings=("worker", "part", "leases", "cpu", "last report"),
+        headings=("worker", "role", "leases", "cpu", "last report"),
         rows=_fit(rows),
         numbers=frozenset({2, 3, 4}),
         empty="the tables have not been read",
     )
 
 
-def _shards(status: Status, known: Sequence[Entry], most: int | None) -> Block:
-    placed = list(lineage(known))
-    most = len(placed) if most is None else max(_LEAST_ROWS, most)
-    if len(placed) > most:
-        placed = [replace(each, lead="") for each in sorted(placed, key=_urgency)]
-    block = Block(
+def _shards(status: Status, known: Sequence[Entry]) -> Block:
+    placed = list(trouble_first(known))
+    return Block(
         title="Shards",
-        headings=("shard", "state", "waits for", "behind", "throughput", "records", "checkpoint", "worker"),
-        rows=_fit(_shard_cells(each, status) for each in placed[:most]),
-        numbers=frozenset({3, 4, 5}),
-        states=tuple(each.entry.state for each in placed[:most]),
+        headings=("shard", "state", "lag", "throughput", "records", "waits for", "checkpoint", "worker"),
+        rows=_fit(_shard_cells(each, status) for each in placed),
+        numbers=frozenset({2, 3, 4}),
+        states=tuple(each.entry.state for each in placed),
         empty="no lease is known",
     )
-    return replace(block, left_out=len(placed) - len(block.rows))
-
-
-def _urgency(placed: Placed) -> tuple[int, float]:
-    entry = placed.entry
-    last = 9 if entry.state is State.FINISHED else 8 if entry.held is None else 5
-    lag_s = 0.0 if entry.held is None else entry.held.lag_s or 0.0
-    return _URGENCY.get(entry.state, last), -lag_s
 
 
 def _shard_cells(placed: Placed, status: Status) -> tuple[str, ...]:
@@ -178,10 +179,10 @@ def _shard_cells(placed: Placed, status: Status) -> tuple[str, ...]:
     if held is not None:
         bars = spark(status.throughput.get(entry.key, []))
         progress = (
-            waits_for(held),
             behind_text(held),
             f"{bars} {rate(held.bytes_per_s)}".strip(),
             str(held.records),
+            waits_for(held),
         )
     return (name, entry.state.value, *progress, short_number(entry.checkpoint), owner_text(entry))
 
@@ -199,7 +200,7 @@ def _moves(moves: Sequence[MoveView]) -> Block:
     return Block(
         title="Last moves",
         headings=("when", "lease", "reason"),
-        rows=_fit((f"{about(move.ago_s)} ago", move.key, move.reason) for move in moves),
+        rows=_fit((f"{about(move.ago_s)} ago", move.key, move_reason(move)) for move in moves[:MOVES_MOST]),
         numbers=frozenset({0}),
         empty="none by this worker",
     )
@@ -213,7 +214,7 @@ def _children(snapshot: Snapshot) -> Block:
     )
     return Block(
         title="Children",
-        headings=("shard", "pid", "memory", "runs for", "restarts", "last line of stderr"),
+        headings=("shard", "pid", "memory", "uptime", "restarts", "last line of stderr"),
         rows=_fit(rows),
         numbers=frozenset({1, 2, 3, 4}),
         empty="no child runs",

@@ -60,10 +60,12 @@ class OneStream:
 
     Attributes:
         stream: that one.
+        arn: as its service told it; None: it has not been asked yet.
     """
 
     def __init__(self, stream: Stream, *, kinesis: Kinesis, log: Log) -> None:
         self.stream = stream
+        self.arn = stream.ref.arn
         self._kinesis = kinesis
         self._log = log
 
@@ -78,6 +80,7 @@ class OneStream:
     async def prepare(self) -> None:
         """As the protocol says; StreamNotFound where it is not there."""
         summary = await self._kinesis.describe_stream(self.stream.ref)
+        self.arn = summary.arn
         self._log.info("stream_found", stream=summary.name, arn=summary.arn, status=summary.status)
 
 

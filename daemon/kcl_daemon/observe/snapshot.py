@@ -186,6 +186,8 @@ class Snapshot:
         fleet_age_s: how old `fleet` and `workers` are; None: never read.
         loop_lag_s: by how much the event loop was late when that was last measured, every two seconds.
         spark: the engine of this host; None: there is none, or it is silent.
+        place: the stream, region and account that it works with, in words; empty: a daemon of before tells none.
+        at_ms: when this was, in epoch milliseconds by this worker's clock; 0: a daemon of before tells none.
     """
 
     application: str
@@ -205,6 +207,8 @@ class Snapshot:
     fleet_age_s: float | None = None
     loop_lag_s: float = 0.0
     spark: SparkView | None = None
+    place: str = ""
+    at_ms: int = 0
 
 
 class SnapshotSource(Protocol):

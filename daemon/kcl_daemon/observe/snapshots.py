@@ -5,6 +5,7 @@ Owns when a worker that does not lead reads the tables for somebody who looks. C
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -59,6 +60,7 @@ class Snapshots:
         clock: Clock,
         log: Log,
         spark: SparkSource = no_spark,
+        place: Callable[[], str] = str,
     ) -> None:
         self._worker = worker
         self._application = application
@@ -66,6 +68,7 @@ class Snapshots:
         self._clock = clock
         self._log = log
         self._spark = spark
+        self._place = place
         self._began_s = clock.monotonic()
         self._memory = ResidentMemory(clock)
         self._viewer = worker.loops.overview.another()
@@ -100,6 +103,8 @@ class Snapshots:
             fleet_age_s=None if overview is None else overview.age_s,
             loop_lag_s=loops.watchdog.loop_lag_s,
             spark=self._spark(),
+            place=self._place(),
+            at_ms=self._clock.wall_ms(),
         )
 
     async def asked(self) -> Snapshot:

@@ -124,6 +124,11 @@ class Worker:
         """Whether a stop was asked for."""
         return self._stop.is_set()
 
+    @property
+    def streams(self) -> Streams:
+        """What it reads."""
+        return self._streams
+
     def request_stop(self) -> None:
         """Begin the graceful stop. Idempotent."""
         self._stop.set()

@@ -94,6 +94,8 @@ SNAPSHOT = Snapshot(
     workers=(WorkerView("w-1", 2, 44.4, 3.0), WorkerView("w-2", 2, None, None)),
     moves=(MoveView(12.0, "shardId-000000000003", "shardId-3: w-2 -> w-1, cpu 81 % -> 44 %"),),
     fleet_age_s=2.0,
+    place="stream orders in eu-west-1, account 123456789012",
+    at_ms=1_795_176_231_000,
 )
 SPARKING = replace(
     SNAPSHOT,

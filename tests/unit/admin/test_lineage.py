@@ -153,7 +153,7 @@ def test_a_worker_with_a_crash_loop_is_not_ready_and_says_what_the_child_said_la
         ),
     )
     assert in_words(failing, counts(entries(replace(failing, fleet=())))) == (
-        "This worker is running, leads the fleet and holds 1 shard, 1 failing."
+        "This worker is running, is the leader and holds 1 shard, 1 failing."
     )
     assert not_ready(replace(READY, shards=(replace(FAILING, failures=1),))) == (), (
         "it may be a passing reason"
@@ -174,5 +174,5 @@ def test_the_sentence_that_is_read_out_changes_only_when_something_happens() -> 
         shards=tuple(replace(s, waits_s=9) for s in SNAPSHOT.shards),
     )
     said = in_words(SNAPSHOT, counts(entries(SNAPSHOT)))
-    assert said == "This worker is running, leads the fleet and holds 2 shards, 1 stalled."
+    assert said == "This worker is running, is the leader and holds 2 shards, 1 stalled."
     assert in_words(later, counts(entries(later))) == said

@@ -119,7 +119,7 @@ def test_text_from_outside_is_shown_as_it_is() -> None:
     shown = "</script><script>alert(1)</script>\"'&\\x00\\x1b[31m"
     (heading,) = tree.iter("h1")
     assert heading.text == f"{shown} "
-    assert table_of(tree, "shards")[0][0] == shown
+    assert table_of(tree, "shards")[0][0].startswith(f"{shown}, came out of ")
     (lines,) = tree.iter("pre")
     assert lines.text == f"{shown}\n2 < 3"
 
@@ -138,26 +138,26 @@ def test_it_shows_the_fleet_the_shards_the_moves_and_the_children() -> None:
     tree = parsed(rendered(SNAPSHOT))
     assert table_of(tree, "fleet") == [
         ["w-1", "leader, this worker", "2", "44 %", "3 s ago"],
-        ["w-2", "", "2", "-", "-"],
+        ["w-2", "follower", "2", "-", "-"],
     ]
     shards = {cells[0]: cells[1:] for cells in table_of(tree, "shards")}
-    assert shards["├─ shardId-000000000001, came out of shardId-000000000000"] == [
+    assert [name.partition(",")[0] for name in shards][:3] == [
+        f"shardId-{number:012}" for number in (2, 4, 1)
+    ], "what needs attention comes first"
+    assert shards["shardId-000000000001, came out of shardId-000000000000"] == [
         "reading",
-        "child",
         "90.0 s",
         "20 KiB/s",
         "12345",
+        "",
         "496599...000000123456",
         "w-1",
     ]
-    assert shards["└─ shardId-000000000002, came out of shardId-000000000000"][:2] == [
-        "stalled",
-        "kinesis for 5 min (Throttled: slow down)",
+    assert shards["shardId-000000000002, came out of shardId-000000000000"][:5] == [
+        *("stalled", "-", "20 KiB/s", "12345", "kinesis for 5 min (Throttled: slow down)"),
     ]
-    assert shards["shardId-000000000004"] == ["nobody reads it", "", "", "", "", "TRIM_HORIZON", "-"]
-    assert table_of(tree, "moves") == [
-        ["12 s ago", "shardId-000000000003", "shardId-3: w-2 -> w-1, cpu 81 % -> 44 %"]
-    ]
+    assert shards["shardId-000000000004"] == ["unowned", "", "", "", "", "TRIM_HORIZON", "-"]
+    assert table_of(tree, "moves") == [["12 s ago", "shardId-000000000003", "w-2 -> w-1, cpu 81 % -> 44 %"]]
     assert table_of(tree, "children") == [
         ["shardId-000000000001", "4242", "48 MiB", "62 min", "2", "2 lineswarming up\nready"]
     ]
@@ -173,11 +173,36 @@ def test_a_shard_between_two_children_keeps_its_row_with_what_the_dead_one_said_
     ]
 
 
+def test_the_headline_answers_whether_it_is_behind_and_a_picture_can_be_dated() -> None:
+    tree = parsed(rendered(SNAPSHOT))
+    (found,) = [each for each in tree.iter("dl") if each.get("class") == "headline"]
+    assert {div[0].text: div[1].text for div in found} == {
+        "State": "not ready",
+        "Worst lag": "90.0 s (shard 1)",
+        "Throughput": "40 KiB/s",
+        "Failing": "0",
+        "Stalled": "1",
+    }
+    (place,) = [each for each in tree.iter("p") if each.get("class") == "place"]
+    assert place.text == (
+        "stream orders in eu-west-1, account 123456789012, 2026-11-20 12:03:51 UTC, uptime 24 h"
+    )
+    headings = [each.text for each in tree.iter("h2")]
+    assert headings == ["Fleet", "Shards", "Children", "Last moves"]
+
+
+def test_lineage_is_drawn_where_nothing_needs_attention() -> None:
+    calm = replace(READING, lag_s=3.0)
+    tree = parsed(rendered(replace(SNAPSHOT, shards=(calm,))))
+    names = [cells[0].partition(",")[0] for cells in table_of(tree, "shards")]
+    assert names[1:3] == ["shardId-000000000000", "├─ shardId-000000000001"]
+
+
 def test_it_shows_the_spark_engine_where_there_is_one() -> None:
     tree = parsed(rendered(SPARKING))
     assert table_of(tree, "spark") == [
-        ["counts", "running", "12", "0 s ago", "100/s", "200/s", "1.25 s", "30"],
-        ["raw", "failed, starts again", "-", "40 s ago", "-", "-", "-", "-"],
+        ["counts", "running", "12", "0 s ago", "100/s", "200/s", "1.25 s", "30", "4"],
+        ["raw", "failed, starts again", "-", "40 s ago", "-", "-", "-", "-", "-"],
         ["shardId-000000000002", "1000", "900", "100", "2 min"],
         ["shardId-000000000001", "1000", "1000", "0", "-"],
     ]

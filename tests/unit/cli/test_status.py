@@ -40,7 +40,7 @@ def properties(folder: Path, more: str) -> str:
 def test_a_daemon_is_asked_by_its_address(made: Served) -> None:
     done = call("--url", made.url)
     assert done.exit_code == 0
-    assert done.output.startswith("billing, worker w-1, kcl-daemon 1.2.3")
+    assert done.output.startswith("running, worst lag 90.0 s (shard 1)")
     assert call("--url", made.url.rstrip("/"), "-q").output == ""
 
 

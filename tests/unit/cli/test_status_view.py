@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,46 +11,50 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from kcl_daemon.admin.document import FORMAT, Status
+from kcl_daemon.admin.summary import waits_for
 from kcl_daemon.cli.status_rich import renderable
 from kcl_daemon.cli.status_view import plain_lines, spark, view
 from kcl_daemon.observe.snapshot import Snapshot
 from tests.unit.admin.stage import FOLLOWER, READING, SNAPSHOT, SPARKING, calmly, many, snapshots
 
 SHOWN = """\
-billing, worker w-1, kcl-daemon 1.2.3, up for 24 h
-This worker is running, leads the fleet and holds 2 shards, 1 stalled. Leader: w-1 (this worker).
-6 leases: 2 held here, 1 without a reader, 1 in hand-off, 1 finished
+not ready, worst lag 90.0 s (shard 1), 40 KiB/s, 0 failing, 1 stalled
+billing, stream orders in eu-west-1, account 123456789012
+2026-11-20 12:03:51 UTC, worker w-1, uptime 24 h, leader w-1 (this worker), kcl-daemon 1.2.3
+6 leases: 2 of this worker, 1 unowned, 1 handing over, 1 finished
 not ready: shardId-000000000002 makes no progress: kinesis for 5 min (Throttled: slow down)
 
-Workers:
-worker  part                 leases   cpu  last report
-w-1     leader, this worker       2  44 %      3 s ago
-w-2                               2     -            -
-
 Shards:
-shard                       state            waits for                                 behind     throughput  records  checkpoint             worker
-shardId-000000000000        finished                                                                                   SHARD_END              -
-├─ shardId-000000000001     reading          child                                     90.0 s  ▅▁▂█ 20 KiB/s    12345  496599...000000123456  w-1
-│  └─ shardId-000000000003  handing over                                                                               TRIM_HORIZON           w-2, then w-1
-└─ shardId-000000000002     stalled          kinesis for 5 min (Throttled: slow down)       -       20 KiB/s    12345  496599...000000123456  w-1
-shardId-000000000004        nobody reads it                                                                            TRIM_HORIZON           -
-shardId-000000000005        elsewhere                                                                                  TRIM_HORIZON           w-2
+shard                 state            lag     throughput  records  waits for                                 checkpoint             worker
+shardId-000000000002  stalled            -       20 KiB/s    12345  kinesis for 5 min (Throttled: slow down)  496599...000000123456  w-1
+shardId-000000000004  unowned                                                                                 TRIM_HORIZON           -
+shardId-000000000001  reading       90.0 s  ▅▁▂█ 20 KiB/s    12345                                            496599...000000123456  w-1
+shardId-000000000000  finished                                                                                SHARD_END              -
+shardId-000000000003  handing over                                                                            TRIM_HORIZON           w-2, then w-1
+shardId-000000000005  elsewhere                                                                               TRIM_HORIZON           w-2
+
+Workers:
+worker  role                 leases   cpu  last report
+w-1     leader, this worker       2  44 %      3 s ago
+w-2     follower                  2     -            -
+
+Children:
+shard                  pid  memory  uptime  restarts  last line of stderr
+shardId-000000000001  4242  48 MiB  62 min         2  ready"""
+
+MOVED = """\
 
 Last moves:
     when  lease                 reason
-12 s ago  shardId-000000000003  shardId-3: w-2 -> w-1, cpu 81 % -> 44 %
-
-Children:
-shard                  pid  memory  runs for  restarts  last line of stderr
-shardId-000000000001  4242  48 MiB    62 min         2  ready"""
+12 s ago  shardId-000000000003  w-2 -> w-1, cpu 81 % -> 44 %"""
 
 
 SHOWN_OF_SPARK = """\
 
 Spark queries (http://127.0.0.1:4040):
-query   state                 batch  last commit  rows in  rows done  batch took  rows in state
-counts  running                  12      0 s ago    100/s      200/s      1.25 s             30
-raw     failed, starts again      -     40 s ago        -          -           -              -
+query   state                 batch  last commit  rows in  rows done  batch took  rows in state  dropped as late
+counts  running                  12      0 s ago    100/s      200/s      1.25 s             30                4
+raw     failed, starts again      -     40 s ago        -          -           -              -                -
 
 Shards in Spark:
 shard                 rows  committed  waiting  oldest waits
@@ -62,21 +67,19 @@ def status(snapshot: Snapshot) -> Status:
     return Status(FORMAT, snapshot, {READING.key: samples})
 
 
-def drawn(snapshot: Snapshot, *, width: int = 200, rows_most: int | None = None) -> str:
-    console = Console(
-        width=width, record=True, force_terminal=True, file=None, quiet=False, color_system=None
-    )
+def drawn(snapshot: Snapshot, *, width: int = 200, lines_most: int | None = None) -> str:
+    console = Console(width=width, force_terminal=True, color_system=None)
     with console.capture() as captured:
-        console.print(renderable(view(status(snapshot), rows_most=rows_most), note=""))
+        console.print(renderable(view(status(snapshot), lines_most=lines_most), width=width))
     return captured.get()
 
 
 def test_everything_of_the_page_is_shown_in_lines() -> None:
-    assert "\n".join(plain_lines(view(status(SNAPSHOT)))) == SHOWN
+    assert "\n".join(plain_lines(view(status(SNAPSHOT)))) == f"{SHOWN}\n{MOVED}"
 
 
 def test_the_spark_engine_stands_below() -> None:
-    assert "\n".join(plain_lines(view(status(SPARKING)))) == f"{SHOWN}\n{SHOWN_OF_SPARK}"
+    assert "\n".join(plain_lines(view(status(SPARKING)))) == f"{SHOWN}\n{SHOWN_OF_SPARK}\n{MOVED}"
     assert "failed, starts again" in drawn(SPARKING)
 
 
@@ -91,7 +94,7 @@ def test_a_terminal_shows_the_same_words() -> None:
     for words in (
         "not ready: shardId-000000000002",
         "leader, this worker",
-        "│  └─ shardId-000000000003",
+        "shardId-000000000003",
         "▅▁▂█",
     ):
         assert words in text
@@ -103,30 +106,85 @@ def test_a_terminal_of_any_width_is_kept_to(width: int) -> None:
     assert "stalled" in drawn(SNAPSHOT, width=80)
 
 
-def test_where_there_is_little_room_what_needs_attention_comes_first() -> None:
-    large = many(100)
-    odd = tuple(
-        replace(shard, stalled=number == 70, lag_s=float(number)) for number, shard in enumerate(large.shards)
+def large(count: int = 64) -> Snapshot:
+    """Many shards, the one numbered 40 stalled, each later than the one before it."""
+    found = many(count)
+    shards = tuple(
+        replace(each, stalled=number == 40, waits_s=400.0 if number == 40 else 4.9, lag_s=float(number))
+        for number, each in enumerate(found.shards)
     )
-    shown = view(status(replace(large, shards=odd)), rows_most=30)
-    workers, shards, moves, children = shown.blocks
-    assert [row[0] for row in shards.rows[:3]] == [f"shardId-{number:012}" for number in (70, 99, 98)]
-    assert sum(len(block.rows) for block in shown.blocks) <= 30
-    assert (shards.left_out, children.left_out) == (100 - len(shards.rows), 100 - len(children.rows))
-    assert f"{shards.left_out} more" in drawn(replace(large, shards=odd), rows_most=30)
-    assert (workers.left_out, moves.left_out) == (0, 0)
+    return replace(found, shards=shards)
+
+
+def headings_at(width: int, snapshot: Snapshot) -> list[str]:
+    """Of the table of shards."""
+    lines = drawn(snapshot, width=width, lines_most=50).splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith("Shards"))
+    return re.split(r"\s{2,}", lines[place + 2].strip())
+
+
+@pytest.mark.parametrize(
+    ("width", "headings"),
+    [
+        (40, ["shard", "state", "lag"]),
+        (60, ["shard", "state", "lag", "throughput", "waits for"]),
+        (80, ["shard", "state", "lag", "throughput", "records", "waits for"]),
+        (120, ["shard", "state", "lag", "throughput", "records", "waits for", "checkpoint"]),
+        (200, ["shard", "state", "lag", "throughput", "records", "waits for", "checkpoint", "worker"]),
+    ],
+)
+def test_columns_give_up_one_after_the_other_and_never_state_and_lag(width: int, headings: list[str]) -> None:
+    snapshot = large()
+    assert headings_at(width, replace(snapshot, worker_id="worker-of-some-length")) == headings
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (120, 40), (200, 50)])
+@pytest.mark.parametrize("snapshot", [SNAPSHOT, large()], ids=["few", "many"])
+def test_a_screen_of_a_usual_size_shows_trouble_first_and_is_kept_to(
+    width: int, height: int, snapshot: Snapshot
+) -> None:
+    lines = drawn(snapshot, width=width, lines_most=height).splitlines()
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith("not ready, worst lag ")
+    assert "1 stalled" in lines[0]
+    place = next(number for number, line in enumerate(lines) if line.startswith("Shards"))
+    first = lines[place + 4].split()
+    name = "shardId-000000000040" if snapshot is not SNAPSHOT else "shardId-000000000002"
+    assert first[:2] == [name if width >= 110 else name[-2:].lstrip("0"), "stalled"]
+
+
+def test_the_last_moves_stand_last_and_only_where_there_is_room() -> None:
+    assert "Last moves" not in drawn(SNAPSHOT, width=80, lines_most=24)
+    shown = drawn(SNAPSHOT, width=120, lines_most=40)
+    assert shown.index("Last moves") > shown.index("Children")
+    many_moves = replace(SNAPSHOT, moves=SNAPSHOT.moves * 64)
+    assert len(view(status(many_moves)).blocks[-1].rows) == 8
+
+
+def test_what_there_is_no_room_for_is_counted() -> None:
+    shards, workers, children = view(status(large(100)), lines_most=60).blocks[:3]
+    assert (shards.left_out, workers.left_out) == (100 - len(shards.rows), 0)
+    assert children.left_out == 100 - len(children.rows)
+    assert [row[0][-2:] for row in shards.rows[:3]] == ["40", "99", "98"]
+    assert f"{shards.left_out} more" in drawn(large(100), lines_most=60)
+
+
+@pytest.mark.parametrize(("waits_s", "shown"), [(4.9, ""), (5.0, "child for 5 s")])
+def test_a_short_wait_is_not_shown(waits_s: float, shown: str) -> None:
+    assert waits_for(replace(READING, waits_s=waits_s)) == shown
 
 
 @given(snapshots, st.none() | st.integers(0, 50))
 @calmly(max_examples=40)
 def test_whatever_is_told_nothing_reaches_the_terminal_but_printable_text(
-    snapshot: Snapshot, rows_most: int | None
+    snapshot: Snapshot, lines_most: int | None
 ) -> None:
-    shown = view(status(snapshot), rows_most=rows_most)
+    shown = view(status(snapshot), lines_most=lines_most)
     assert all(line.isprintable() for line in plain_lines(shown))
     console = Console(width=120, color_system=None)
     with console.capture() as captured:
-        console.print(renderable(shown, note="note"))
+        console.print(renderable(shown, width=120, note="note"))
     assert all(line.isprintable() for line in captured.get().split("\n"))
 
 
