@@ -17,10 +17,13 @@ import structlog
 from kcl_daemon.config.log_settings import LogLevel
 from kcl_daemon.observe.levels import Levels, logger_class
 from kcl_daemon.observe.redact import MASK, encodable, is_secret_name, masked, on_one_line
+from kcl_daemon.observe.words import short_shard
 from kcl_daemon.ports import Clock, Log
 
 LogForm = Literal["console", "json"]
 _DEPTH_MAX: Final = 6
+_START: Final = "daemon_starting"
+_CHILD_LINE: Final = "child_stderr"
 _INT64: Final = range(-(2**63), 2**64)  # what orjson writes as a number
 
 _EventDict = MutableMapping[str, Any]  # Any: structlog's own type of an event
@@ -38,7 +41,7 @@ def build_log(
 
     Args:
         level: the lowest that is written, of all or by component; calls below it cost next to nothing.
-        form: `console`: aligned text, coloured on a terminal; `json`: one object on each line.
+        form: `console`: text, on a terminal shorter and coloured; `json`: one object on each line.
         stream: where lines go; a broken one is put up with.
         clock: for the time of each event.
         more_streams: where the same lines go as well.
@@ -160,6 +163,38 @@ def _console(*, colours: bool) -> structlog.typing.Processor:
     one_line = _OneLine()
 
     def render(logger: Any, method: str, event: _EventDict) -> str:  # Any: structlog's own type of a logger
-        return renderer(logger, method, one_line(logger, method, event))
+        shown = one_line(logger, method, event)
+        if not colours:
+            return renderer(logger, method, shown)
+        return _said_by_child(shown) or renderer(logger, method, _for_terminal(shown))
 
     return render
+
+
+def _said_by_child(event: _EventDict) -> str | None:
+    """The line of a child as `12:03:51 shard 3 | order-3 a plum`; None: the event is another one."""
+    if event.get("event") != _CHILD_LINE or not isinstance(event.get("line"), str):
+        return None
+    shard_id = event.get("shard_id")
+    who = "child" if shard_id is None else f"shard {short_shard(str(shard_id))}"
+    stream = f" of {event['stream']}" if event.get("stream") else ""
+    return f"{_time_of_day(event)} {who}{stream} | {event['line']}"
+
+
+def _for_terminal(event: _EventDict) -> _EventDict:
+    """What a person at a terminal needs of an event: the time of day, and neither the worker's own id nor empty fields.
+
+    Raises:
+        structlog.DropEvent: another event of the same start says the same.
+    """
+    taken = event.get("event") == "lease_taken" and "reason" not in event
+    if taken or (event.get("event") == "lease_assigned" and event.get("to") == event.get("worker_id")):
+        raise structlog.DropEvent  # `child_started` follows
+    once = set() if event.get("event") == _START else {"worker_id"}
+    shown = {name: value for name, value in event.items() if value is not None and name not in once}
+    return {**shown, "timestamp": _time_of_day(event)}
+
+
+def _time_of_day(event: _EventDict) -> str:
+    """Hours, minutes and seconds, in UTC as everywhere in the log."""
+    return str(event.get("timestamp", ""))[11:19]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from typing import Any
 
 import anyio
@@ -153,6 +154,47 @@ def test_the_console_form_has_one_line_and_no_colours_away_from_a_terminal() -> 
     assert '{"a":[1]}' in text
     assert text.count("\n") == 1
     assert "\x1b" not in text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def on_terminal(event: str, **fields: object) -> str:
+    """What a person sees, without its colours."""
+    stream = Terminal()
+    log_to(stream, form="console").info(event, **fields)
+    return re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue())
+
+
+def test_on_a_terminal_a_childs_line_stands_alone() -> None:
+    shown = on_terminal(
+        "child_stderr", line="order-3 a plum", shard_id="shardId-000000000003", pid=7, worker_id="w-1"
+    )
+    assert shown == "00:00:00 shard 3 | order-3 a plum\n"
+    assert on_terminal("child_stderr", line="\x1b[2Jtwo\nlines") == "00:00:00 child | \\x1b[2Jtwo\\nlines\n"
+
+
+def test_on_a_terminal_each_lease_and_the_workers_id_are_told_once() -> None:
+    shown = on_terminal("child_started", worker_id="w-1", shard_id="shardId-000000000003", to=None)
+    assert shown.startswith("00:00:00 [info")
+    assert "child_started" in shown
+    assert "w-1" not in shown
+    assert "None" not in shown
+    assert "worker_id=w-1" in on_terminal("daemon_starting", worker_id="w-1")
+    assert on_terminal("lease_taken", worker_id="w-1") == ""
+    assert on_terminal("lease_assigned", worker_id="w-1", to="w-1") == ""
+    assert "w-2" in on_terminal("lease_assigned", worker_id="w-1", to="w-2"), "a move is not a start"
+
+
+def test_away_from_a_terminal_nothing_is_left_out() -> None:
+    for form in ("console", "json"):
+        stream = io.StringIO()
+        log_to(stream, form=form).info("lease_taken", worker_id="w-1", to=None)
+        assert "lease_taken" in stream.getvalue()
+        assert "w-1" in stream.getvalue()
+        assert "2025-01-01T00:00:00.250Z" in stream.getvalue()
 
 
 def test_the_console_form_keeps_the_lines_of_a_traceback() -> None:
