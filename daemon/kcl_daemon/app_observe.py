@@ -45,8 +45,8 @@ def place_of(settings: Settings, worker: Worker) -> str:
     streams = worker.streams
     arn = streams.arn if isinstance(streams, OneStream) else None
     if arn is not None and arn.count(":") >= _ARN_COLONS:
-        _, _, _, region, account, name = arn.split(":", _ARN_COLONS)
-        return f"stream {name.removeprefix('stream/')} in {region}, account {account}"
+        _, _, _, of_arn, account, name = arn.split(":", _ARN_COLONS)
+        return f"stream {name.removeprefix('stream/')} in {of_arn}, account {account}"
     names = ", ".join(settings.streams.texts) or settings.stream_arn or settings.stream_name
     region = settings.endpoints.region_name
     where = "" if region is None else f" in {region}"

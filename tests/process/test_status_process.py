@@ -46,10 +46,10 @@ def test_top_shows_what_changes_until_it_is_interrupted() -> None:
             reader = Thread(target=read)
             reader.start()
             try:
-                wait_until(lambda: b"holds 1 shard." in said, "the first look")
+                wait_until(lambda: b"0 failing, 0 stalled" in said, "the first look")
                 (shard,) = source.snapshot.shards
                 source.snapshot = replace(source.snapshot, shards=(replace(shard, stalled=True),))
-                wait_until(lambda: b"holds 1 shard, 1 stalled." in said, "what has changed")
+                wait_until(lambda: b"0 failing, 1 stalled" in said, "what has changed")
                 process.send_signal(signal.SIGINT)
                 assert process.wait(60) == 0
             finally:
