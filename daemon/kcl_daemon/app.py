@@ -114,7 +114,7 @@ def _readers(settings: Settings, adapters: Adapters, log: Log) -> Readers:
         settings,
         kinesis=adapters.kinesis,
         fan_out=adapters.fan_out,
-        clock=adapters.clock,
+        clock=adapters.kinesis_clock or adapters.clock,
         randomness=adapters.randomness,
         log=log,
         schemas=adapters.schemas,

@@ -28,6 +28,7 @@ class Adapters:
 
     Args:
         cpu: None where this system has no figure to go by.
+        kinesis_clock: the clock with the time of day as Kinesis has it; None: that of the machine is as good.
         cpu_host: the host whose CPU that is, where other workers on it report the same; None: nobody does.
         fan_out: None where shards can only be polled.
         schemas: None where no schema registry is asked.
@@ -46,6 +47,7 @@ class Adapters:
     log: Log
     cpu: Cpu | None = None
     cpu_host: str | None = None
+    kinesis_clock: Clock | None = None
     fan_out: FanOut | None = None
     schemas: Schemas | None = None
     dead_letters: DeadLetters | None = None

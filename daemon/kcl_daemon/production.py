@@ -37,7 +37,7 @@ from kcl_daemon.dead_letter_file import DeadLetterFile
 from kcl_daemon.ports import Log
 from kcl_daemon.ports_failures import DeadLetters
 from kcl_daemon.state_folder import HostFolder, default_folders
-from kcl_daemon.system import SystemClock, SystemRandomness
+from kcl_daemon.system import ServiceClock, SystemClock, SystemRandomness
 from kcl_daemon.transport.kinesis import FastKinesis
 
 
@@ -50,12 +50,14 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             is named, or what HTTP/2 needs is not installed; nothing has been touched.
         AccessDenied: there are no credentials.
     """
-    clock = SystemClock()
+    clock, service_clock = SystemClock(), ServiceClock()
     for name, nearest in await to_thread.run_sync(unknown_regions, settings.endpoints):
         log.warning("region_unknown", region=name, nearest=nearest)
     async with (
         open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients,
-        open_caller(clients, clock, http2_log=_http2_log(settings, log)) as caller,
+        open_caller(
+            clients, clock, http2_log=_http2_log(settings, log), on_date=service_clock.learn
+        ) as caller,
         open_updates(clients, clock) as updates,
         _dead_letters(settings) as dead_letters,
         open_cloudwatch(settings, clients, clock, log) as cloudwatch,
@@ -81,6 +83,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             children=children,
             log=log,
             cpu=choice.cpu,
+            kinesis_clock=service_clock,
             cpu_host=choice.host,
             fan_out=build_fan_out(clients, caller),
             schemas=build_schemas(clients),

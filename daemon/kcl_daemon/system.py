@@ -13,6 +13,7 @@ from typing import Final
 import anyio
 
 _MILLISECONDS: Final = 1_000_000  # nanoseconds in one
+_SKEW_LEAST_S: Final = 5.0
 
 
 class SystemClock:
@@ -33,6 +34,25 @@ class SystemClock:
     def move_on_after(self, seconds: float | None) -> anyio.CancelScope:
         """A scope with that deadline; None: without."""
         return anyio.move_on_after(seconds)
+
+
+class ServiceClock(SystemClock):
+    """The machine's clock with the service's time of day, as far as the service has told it.
+
+    A position by time is judged by the service's clock, and a machine's may be minutes off without any signature being refused.
+    """
+
+    def __init__(self) -> None:
+        self._skew_s = 0.0
+
+    def learn(self, service_s: float) -> None:
+        """The service's time now, epoch seconds; it is told in whole seconds, so small differences are none."""
+        skew_s = service_s - super().wall_ms() / 1000
+        self._skew_s = skew_s if abs(skew_s) > _SKEW_LEAST_S else 0.0
+
+    def wall_ms(self) -> int:
+        """Epoch milliseconds by the service's clock."""
+        return super().wall_ms() + round(self._skew_s * 1000)
 
 
 class SystemRandomness:

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from kcl_daemon.ports import Clock, Randomness
-from kcl_daemon.system import SystemClock, SystemRandomness
+from kcl_daemon.system import ServiceClock, SystemClock, SystemRandomness
 
 
 @pytest.mark.anyio
@@ -37,3 +37,13 @@ async def test_a_scope_ends_by_the_same_clock_and_none_is_without_end() -> None:
 @pytest.mark.anyio
 async def test_the_event_loop_counts_by_the_same_clock() -> None:
     assert abs(anyio.current_time() - SystemClock().monotonic()) < 60
+
+
+@pytest.mark.parametrize("off_s", [-250.0, 250.0])
+def test_the_services_clock_takes_the_time_of_day_that_it_is_told(off_s: float) -> None:
+    clock, machine = ServiceClock(), SystemClock()
+    assert abs(clock.wall_ms() - machine.wall_ms()) < 5_000
+    clock.learn(machine.wall_ms() / 1000 + off_s)
+    assert abs(clock.wall_ms() - machine.wall_ms() - off_s * 1000) < 5_000
+    clock.learn(machine.wall_ms() / 1000 - 1.0)
+    assert abs(clock.wall_ms() - machine.wall_ms()) < 500, "a second is what the header rounds off"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -26,7 +26,7 @@ from kcl_daemon.leases.row import KEY
 from kcl_daemon.ports import Clock, Kinesis, Log, Tables, Transactions
 from kcl_daemon.ports_fan_out import FanOut
 from kcl_daemon.ports_schemas import Schemas
-from kcl_daemon.transport.caller import Caller
+from kcl_daemon.transport.caller import Caller, nobody_asks
 from kcl_daemon.transport.kinesis import TARGET_PREFIX
 from kcl_daemon.transport.subscriptions import StreamedFanOut
 
@@ -88,7 +88,11 @@ def build_schemas(clients: Clients) -> Schemas | None:
 
 @asynccontextmanager
 async def open_caller(
-    clients: Clients, clock: Clock, *, http2_log: Log | None = None
+    clients: Clients,
+    clock: Clock,
+    *,
+    http2_log: Log | None = None,
+    on_date: Callable[[float], None] = nobody_asks,
 ) -> AsyncGenerator[Caller, None]:
     """Calls of Kinesis over the daemon's own transport, with the SDK's endpoints and credentials.
 
@@ -98,6 +102,7 @@ async def open_caller(
         clients: whose endpoints and credentials.
         clock: for signatures.
         http2_log: event streams are to come by HTTP/2, and where one does not it is told here; None: by HTTP/1.1.
+        on_date: told now and then what time it is for the service, epoch seconds.
 
     Raises:
         ConfigurationError: HTTP/2 is asked for, and what it needs is not installed.
@@ -111,6 +116,7 @@ async def open_caller(
         prefix=TARGET_PREFIX,
         user_agent=_USER_AGENT,
         not_found=StreamNotFound,
+        on_date=on_date,
     )
     async with _closing(caller):
         yield caller

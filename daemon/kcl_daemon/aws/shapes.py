@@ -209,6 +209,9 @@ def _hash_range(told: HashRangeShape) -> HashRange:
 
 
 def _child_shard(told: ChildShardShape) -> ChildShard:
+    """ValueError where it has no parents (KCL: DataRetrievalUtil): its lease would be read before they are finished."""
+    if not told["ParentShards"]:
+        raise ValueError(f"child shard {told['ShardId']} has no parents")
     return ChildShard(
         shard_id=ShardId(told["ShardId"]),
         parent_shard_ids=frozenset(map(ShardId, told["ParentShards"])),

@@ -25,11 +25,12 @@ from kcl_daemon.cli.leases_seen import Explained, Seen
 from kcl_daemon.cli.leases_steer import delete, release, reset, skip
 from kcl_daemon.cli.leases_tree import tree_lines
 from kcl_daemon.cli.leases_view import explain_lines, list_lines
-from kcl_daemon.cli.streams import is_of, leases_of, stream_option
+from kcl_daemon.cli.streams import is_named, is_of, leases_of, stream_option, stream_text
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.coordination.strategies import strategies
 from kcl_daemon.coordination.timings import timings
 from kcl_daemon.observe.logs import build_log
+from kcl_daemon.observe.redact import on_one_line
 from kcl_daemon.system import SystemClock
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
@@ -90,7 +91,7 @@ def list_leases(
 ) -> None:
     """Show every lease with its owner and checkpoint, the workers and the leader, as the tables tell now."""
     settings = settings_of(file, properties_file, command=_COMMAND)
-    seen = _only(_run(settings, Request(with_lag=with_lag, stream=stream)), settings, stream)
+    seen = of_stream(_run(settings, Request(with_lag=with_lag, stream=stream)), settings, stream)
     if as_json:
         click.echo(list_json(seen, with_finished=with_finished))
     else:
@@ -118,7 +119,7 @@ def explain_leases(
     explained = explain_seen(seen, settings)
     moves = tuple(move for move in explained.plan.moves if is_of(move.lease, stream, settings))
     explained = replace(
-        explained, seen=_only(seen, settings, stream), plan=replace(explained.plan, moves=moves)
+        explained, seen=of_stream(seen, settings, stream), plan=replace(explained.plan, moves=moves)
     )
     click.echo(explain_json(explained) if as_json else "\n".join(explain_lines(explained)))
 
@@ -131,7 +132,7 @@ def tree(*, file: Path | None, properties_file: Path | None, with_lag: bool, str
     """Draw which shards came out of which, as far as there are leases, with the state of each."""
     settings = settings_of(file, properties_file, command=_COMMAND)
     seen = _run(settings, Request(with_lag=with_lag, stream=stream))
-    click.echo("\n".join(tree_lines(_only(seen, settings, stream))))
+    click.echo("\n".join(tree_lines(of_stream(seen, settings, stream))))
 
 
 def explain_seen(seen: Seen, settings: Settings) -> Explained:
@@ -146,9 +147,15 @@ def explain_seen(seen: Seen, settings: Settings) -> Explained:
     )
 
 
-def _only(seen: Seen, settings: Settings, stream: str | None) -> Seen:
-    """What was seen, with the leases of one stream."""
-    return replace(seen, fleet=replace(seen.fleet, leases=list(leases_of(seen.leases, stream, settings))))
+def of_stream(seen: Seen, settings: Settings, stream: str | None) -> Seen:
+    """What was seen, with the leases of one stream; exit code 2 where the application has no such stream."""
+    chosen = leases_of(seen.leases, stream, settings)
+    if stream is not None and not chosen and not is_named(stream, settings):
+        raise click.BadParameter(
+            f"there is no stream {on_one_line(stream)} in this application, which reads {stream_text(settings)}",
+            param_hint="--stream",
+        )
+    return replace(seen, fleet=replace(seen.fleet, leases=list(chosen)))
 
 
 def _run(settings: Settings, request: Request) -> Seen:

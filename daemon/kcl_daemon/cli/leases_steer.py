@@ -44,6 +44,7 @@ from kcl_daemon.config.settings import Settings
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.observe.logs import build_log
 from kcl_daemon.observe.redact import on_one_line
+from kcl_daemon.observe.words import numbered
 from kcl_daemon.ports import Kinesis, StreamRef, Table
 from kcl_daemon.retrieval.payload import Payload
 from kcl_daemon.shards.reset import Change, Kind, reset_shards, reset_stream
@@ -99,7 +100,9 @@ def reset(
     settings = settings_of(file, properties_file, command=f"{_COMMAND} reset")
     changes = _run(partial(_plan_reset, settings, position, shards, stream))
     click.echo("\n".join(_change_lines(changes)))
-    if dry_run or not _is_wanted(f"reset {len(changes)} leases of {settings.application_name}?", yes=yes):
+    if dry_run or not _is_wanted(
+        f"reset {numbered(len(changes), 'lease')} of {settings.application_name}?", yes=yes
+    ):
         return
     _run(partial(_carry_out, settings, changes))
 
@@ -174,7 +177,7 @@ def release(
     if not chosen:
         click.echo("nothing to release: nobody owns these leases")
         return
-    if dry_run or not _is_wanted(f"release {len(chosen)} leases?", yes=yes):
+    if dry_run or not _is_wanted(f"release {numbered(len(chosen), 'lease')}?", yes=yes):
         return
     _run(partial(_release, settings, chosen))
 
@@ -204,7 +207,7 @@ def delete(
     settings = settings_of(file, properties_file, command=f"{_COMMAND} delete")
     changes = _run(partial(_plan_deletion, settings, shards, stream))
     click.echo("\n".join(_change_lines(changes)))
-    if dry_run or not _is_wanted(f"delete {len(changes)} leases with their checkpoints?", yes=yes):
+    if dry_run or not _is_wanted(f"delete {numbered(len(changes), 'lease')}, checkpoints too?", yes=yes):
         return
     _run(partial(_carry_out, settings, changes))
 
@@ -339,7 +342,7 @@ async def _release(settings: Settings, chosen: Sequence[Lease]) -> None:
 
 def _done(written: int, following: str) -> str:
     """How many leases have been written, and what comes of it."""
-    return f"done: {written} leases" + (f"; {following}" if written else "")
+    return f"done: {numbered(written, 'lease')}" + (f"; {following}" if written else "")
 
 
 def _run(act: Callable[[], Awaitable[_Result]]) -> _Result:

@@ -21,7 +21,7 @@ from kcl_daemon.cli.leases_seen import (
 )
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.observe.redact import on_one_line, shown
-from kcl_daemon.observe.words import about, duration
+from kcl_daemon.observe.words import about, duration, numbered
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 _NONE: Final = "-"
@@ -201,14 +201,14 @@ def _summary_line(seen: Seen, *, with_finished: bool) -> str:
     hidden = " (shown with --all)" if counts.finished and not with_finished else ""
     of_leases = ", ".join(
         (
-            f"{counts.leases} leases: {counts.owned} with an owner",
+            f"{numbered(counts.leases, 'lease')}: {counts.owned} with an owner",
             f"{counts.unowned} without",
             f"{counts.handing_off} in hand-off",
             f"{counts.finished} finished{hidden}",
         )
     )
     alive = sum(worker.alive for worker in workers)
-    return f"{of_leases}; {len(workers)} workers, {alive} alive; {_leader_text(seen.leader)}"
+    return f"{of_leases}; {numbered(len(workers), 'worker')}, {alive} alive; {_leader_text(seen.leader)}"
 
 
 def _timing_lines(explained: Explained) -> Iterator[str]:

@@ -12,6 +12,7 @@ from kcl_daemon.leases.client_version import CODEC, ClientVersion
 from kcl_daemon.leases.state_row import Refusal
 from kcl_daemon.leases.table_migration import TableStatus
 from kcl_daemon.observe.redact import on_one_line
+from kcl_daemon.observe.words import numbered
 
 _MEANING = {
     ClientVersion.UPGRADE_FROM_2X: "workers take leases as KCL 2.x does; when all is ready for ten minutes the fleet "
@@ -19,11 +20,11 @@ _MEANING = {
     ClientVersion.V3X_WITH_ROLLBACK: "the leader assigns leases; there is a way back (rollback) until a worker starts "
     "with CLIENT_VERSION_CONFIG_3X",
     ClientVersion.V2X: "rolled back: workers take leases as KCL 2.x does until the way forward is taken (rollforward)",
-    ClientVersion.V3X: "the leader assigns leases; the upgrade is complete",
+    ClientVersion.V3X: "the leader assigns leases; no upgrade is under way",
 }
 _MOVE_MEANING = {
-    TableStatus.INIT: "all workers know the single table; when they have for an hour a move may begin",
-    TableStatus.DEPLOYED: "a move into one table may begin: deploy all workers with migrateAllEntitiesToLeaseTable=true",
+    TableStatus.INIT: "no move into one is under way; one may begin when all workers have known the single table for an hour",
+    TableStatus.DEPLOYED: "no move into one is under way; to begin one deploy all workers with migrateAllEntitiesToLeaseTable=true",
     TableStatus.PENDING: "rows are in the lease table and the leader's lock still in the old one; the way back is a "
     "deploy with migrateAllEntitiesToLeaseTable=false",
     TableStatus.COMPLETE: "the move is complete; workers follow within a minute",
@@ -43,17 +44,21 @@ def status_lines(seen: Status) -> Iterator[str]:
         for past in row.history:
             yield f"  before: {on_one_line(past.state)}, {_date(past.at_ms)}, {on_one_line(past.by)}"
     yield f"index by owner: {seen.index.value}"
-    yield f"{seen.leases} leases, {len(seen.ready.unowned)} of them without an owner"
+    yield f"{numbered(seen.leases, 'lease')}, {len(seen.ready.unowned)} of them without an owner"
     for key in seen.ready.unowned:
         yield f"  {on_one_line(key)}: no owner"
-    silent = frozenset[str](seen.ready.silent)
+    upgrading = isinstance(row, Refusal) or row is None or row.state is not ClientVersion.V3X
+    silent = frozenset[str](seen.ready.silent if upgrading else ())
     known = {worker for worker, _ in seen.workers}
     for worker, age_s in seen.workers:
         lacks = "; owns leases, so an upgrade waits for it" if worker in silent else ""
         yield f"  {on_one_line(worker)}: reported {age_s:.0f} s ago{lacks}"
     for owner in sorted(silent - known):
         yield f"  {on_one_line(owner)}: owns leases and has never reported, so an upgrade waits for it"
-    yield "ready to go on to 3.x" if seen.ready.is_met else f"not ready: {on_one_line(seen.ready.missing)}"
+    if upgrading:
+        yield (
+            "ready to go on to 3.x" if seen.ready.is_met else f"not ready: {on_one_line(seen.ready.missing)}"
+        )
     yield from _move_lines(seen.tables)
 
 
@@ -62,7 +67,7 @@ def _move_lines(move: TableMove) -> Iterator[str]:
     if move.is_single:
         yield "tables: one, all rows are in the lease table"
     elif row is None:
-        yield "tables: separate; a move into one waits until all workers have known the single table for an hour"
+        yield "tables: separate; no move into one is under way"
     elif isinstance(row, Refusal):
         yield f"tables: separate; {on_one_line(row.problem)}; {row.advice}"
     else:

@@ -41,6 +41,11 @@ def is_of(lease: Lease, stream: str | None, settings: Settings) -> bool:
     return stream in (lease.stream.name, str(lease.stream))
 
 
+def is_named(stream: str, settings: Settings) -> bool:
+    """Whether the file names that stream, which may have no leases yet."""
+    return stream in (settings.stream_name, settings.stream_arn, *settings.streams.texts)
+
+
 def leases_of(leases: Iterable[Lease], stream: str | None, settings: Settings) -> tuple[Lease, ...]:
     """The leases of the stream that was asked for."""
     return tuple(lease for lease in leases if is_of(lease, stream, settings))

@@ -96,6 +96,7 @@ class TableMigrator:
         self._log = log
         self._nudge = Nudge(clock)
         self._failures = 0
+        self._is_moving = settings.migrate_all
         self._told: object = None
         self._may_drive: Callable[[], bool] = lambda: True
         routes.lock.on_taken(self._nudge.nudge)
@@ -160,6 +161,9 @@ class TableMigrator:
             seen = await self._survey(row)
             if seen is None:
                 return
+            # Until somebody asks for a move the steps are bookkeeping, which every application has.
+            pending = row is not None and row.state is TableStatus.PENDING
+            self._is_moving = self._settings.migrate_all or pending
             tell_phases(self._meters, seen, self._means.overview.leases)
             decided = step(
                 seen,
@@ -212,7 +216,8 @@ class TableMigrator:
                 with faults(self._meters, decided):
                     applied = await self._write(decided)
                 if applied:
-                    self._log.info("table_migration_step", reason=decided.reason, **_facts(decided))
+                    tell = self._log.info if self._is_moving else self._log.debug
+                    tell("table_migration_step", reason=decided.reason, **_facts(decided))
                 return applied
         return False
 
@@ -278,7 +283,7 @@ class TableMigrator:
     def _tell(self, reason: str) -> None:
         """What is waited for, once for each kind of reason: figures in it change with every look."""
         kind = "".join(each for each in reason if not each.isdigit())
-        tell = self._log.debug if kind == self._told else self._log.info
+        tell = self._log.info if self._is_moving and kind != self._told else self._log.debug
         tell("table_migration_waits", reason=reason)
         self._told = kind
 

@@ -69,7 +69,10 @@ def is_of_many(row: Row) -> bool:
 
 
 def lease_from_row(row: Row) -> Lease:
-    """The lease that a row holds. Unknown attributes do not matter; MalformedRowError where a needed one is missing."""
+    """The lease that a row holds. Unknown attributes do not matter; MalformedRowError where a needed one is missing.
+
+    Without switches of owners there were none, and an empty pending checkpoint is none, as for KCL.
+    """
     reader = _Reader(row)
     return Lease(
         lease_key=LeaseKey(reader.key),
@@ -77,8 +80,8 @@ def lease_from_row(row: Row) -> Lease:
         checkpoint=reader.position(_CHECKPOINT, _CHECKPOINT_SUB),
         lease_owner=reader.worker(OWNER),
         checkpoint_owner=reader.worker(_CHECKPOINT_OWNER),
-        owner_switches_since_checkpoint=reader.integer(_SWITCHES),
-        pending_checkpoint=reader.position(_PENDING, _PENDING_SUB) if _PENDING in row else None,
+        owner_switches_since_checkpoint=reader.integer(_SWITCHES, absent=0),
+        pending_checkpoint=reader.position(_PENDING, _PENDING_SUB) if row.get(_PENDING) else None,
         pending_checkpoint_state=reader.binary(_PENDING_STATE),
         parent_shard_ids=reader.shard_ids(_PARENTS),
         child_shard_ids=reader.shard_ids(_CHILDREN),
@@ -343,8 +346,8 @@ class _Reader:
     def worker(self, name: str) -> WorkerId | None:
         return WorkerId(text) if (text := self.text(name)) else None
 
-    def integer(self, name: str) -> int:
-        value = self._row.get(name)
+    def integer(self, name: str, *, absent: int | None = None) -> int:
+        value = self._row.get(name, absent)
         if not isinstance(value, int):
             raise self._wrong(name, "a whole number")
         return value

@@ -16,6 +16,11 @@ _SHARD_PREFIX: Final = "shardId-"
 _START, _END = 6, 12  # of a checkpoint's 56 digits: the end is what differs within a shard
 
 
+def numbered(count: int, what: str) -> str:
+    """So many of something: `1 lease`, `2 leases`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def duration(seconds: float) -> str:
     """A time for people: `850 ms`, `12.5 s`, `3 min`, `26 h`, `4 d`."""
     for unit_s, name in _TIMES:

@@ -237,7 +237,7 @@ class Prefetch:
             if self._last_sequence_number is None
             else ReadFrom(IteratorKind.AFTER_SEQUENCE_NUMBER, sequence_number=self._last_sequence_number)
         )
-        asked_ms = self._clock.wall_ms()
+        asked_s = self._clock.monotonic()
         with self._clock.move_on_after(_CALL_TIMEOUT_S):
             iterator = await self._kinesis.get_shard_iterator(
                 self._source.stream, self._source.shard_id, where
@@ -246,7 +246,9 @@ class Prefetch:
             if where.kind is IteratorKind.LATEST:
                 # Were nothing answered while it lives, LATEST again would skip what came meanwhile.
                 memory = self._source.memory
-                memory.idle_iterator, memory.idle_until_s = iterator, asked_ms / 1000
+                # The time of day afterwards: the answer may have told that the machine's is wrong.
+                took_s = self._iterator_at_s - asked_s
+                memory.idle_iterator, memory.idle_until_s = iterator, self._clock.wall_ms() / 1000 - took_s
             return iterator
         raise Unavailable(f"no answer within {_CALL_TIMEOUT_S:g} s", operation="GetShardIterator")
 

@@ -41,7 +41,7 @@ class Readers:
         settings: say which way.
         kinesis: for polling, and for what a consumer is registered with.
         fan_out: for fan-out; None: there is none here, and shards are polled whatever the settings say.
-        clock: for pauses.
+        clock: for pauses, and for positions by time.
         randomness: spreads retries.
         log: for what concerns all shards.
         schemas: the registry that records are opened with, where the settings say so; None: there is none here.

@@ -17,7 +17,7 @@ from kcl_daemon.errors import AwsError, Unavailable
 from kcl_daemon.ports import Clock
 from kcl_daemon.transport.connection import ConnectionBroken
 from kcl_daemon.transport.head import Head
-from kcl_daemon.transport.refusals import OK, Refusal, TimeRefused, refusal
+from kcl_daemon.transport.refusals import OK, Refusal, TimeRefused, date_of, refusal
 from kcl_daemon.transport.sign import CONTENT_TYPE, Signer
 from kcl_daemon.transport.values import Access, Parameters, Target
 from kcl_daemon.transport.wire import Streamed, Wire
@@ -27,7 +27,13 @@ T = TypeVar("T")
 # What is read of an answer that refuses a stream, to learn why.
 _REFUSAL_BYTES_MOST: Final = 64 * 1024
 _MS_PER_S: Final = 1000
+# The service's time is read from an answer now and then, not from each.
+_DATED_EVERY_S: Final = 10.0
 _PACKED: Final = "gzip"
+
+
+def nobody_asks(_server_s: float) -> None:
+    """The default of `on_date`."""
 
 
 def _as_it_is(_body: bytes) -> None:
@@ -63,6 +69,7 @@ class Caller:
         not_found: what a missing resource is called here, such as StreamNotFound.
         content_type: of requests.
         means: what a refusal of some operation means beyond the common codes; None: nothing more.
+        on_date: told now and then what time it is for the service, epoch seconds, as a good answer says.
         packs: makes the gzip of a body; it gives None where the body is to go as it is.
     """
 
@@ -78,6 +85,7 @@ class Caller:
         content_type: str = CONTENT_TYPE,
         means: Callable[[Refusal, str], AwsError | None] | None = None,
         packs: Callable[[bytes], bytes | None] = _as_it_is,
+        on_date: Callable[[float], None] = nobody_asks,
     ) -> None:
         self._access = access
         self._clock = clock
@@ -90,6 +98,8 @@ class Caller:
         self._packs = packs
         self._routes: dict[Target, tuple[Signer, Wire]] = {}
         self._skew_s = 0.0
+        self._on_date = on_date
+        self._dated_s = -_DATED_EVERY_S
 
     async def call(
         self, operation: str, parameters: Parameters, read: Callable[[bytearray], T], *, once: bool = False
@@ -160,6 +170,7 @@ class Caller:
         def answered(head: Head, answer: bytearray) -> T:
             if head.status != OK:
                 raise refusal(head, answer, signed_s=signed.epoch_s)
+            self._tell_date(head)
             return read(answer)
 
         return await signed.wire.exchange(signed.head, signed.body, answered, once=once)
@@ -177,6 +188,7 @@ class Caller:
                     if len(said) > _REFUSAL_BYTES_MOST:
                         break
                 raise refusal(stream.head, said, signed_s=signed.epoch_s)
+            self._tell_date(stream.head)
             yield stream
 
     async def _pieces(self, operation: str, stream: Streamed) -> AsyncGenerator[bytes, None]:
@@ -200,6 +212,15 @@ class Caller:
             target, prefix=self._prefix, user_agent=self._user_agent, content_type=self._content_type
         )
         return self._routes.setdefault(target, (signer, self._wire(target)))
+
+    def _tell_date(self, head: Head) -> None:
+        now_s = self._clock.monotonic()
+        if now_s - self._dated_s < _DATED_EVERY_S:
+            return
+        date_s = date_of(head)
+        if date_s is not None:
+            self._dated_s = now_s
+            self._on_date(date_s)
 
     def _set_time(self, wrong: TimeRefused) -> None:
         self._skew_s = wrong.server_s - self._clock.wall_ms() / _MS_PER_S

@@ -75,14 +75,15 @@ def refusal(head: Head, body: bytes | bytearray, *, signed_s: float) -> Refusal:
     code = told.type or told.code or head.headers.get("x-amzn-errortype", "")
     code = code.rpartition("#")[2].partition(":")[0] or str(head.status)
     refused = Refusal(code, told.message or told.Message or "", head.status, bytes(body))
-    server_s = _date(head)
+    server_s = date_of(head)
     if code in _TIME_CODES and server_s is not None and abs(server_s - signed_s) > _SKEW_S:
         return TimeRefused(refused, server_s)
     return refused
 
 
-def _date(head: Head) -> float | None:
+def date_of(head: Head) -> float | None:
+    """The service's time as an answer tells it, epoch seconds."""
     try:
         return parsedate_to_datetime(head.headers.get("date", "")).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

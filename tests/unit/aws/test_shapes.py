@@ -43,6 +43,9 @@ def test_an_arrival_is_exact_to_the_millisecond(arrival_ms: int) -> None:
     assert record.approximate_arrival_timestamp == arrival_ms
 
 
+RANGE = {"StartingHashKey": "0", "EndingHashKey": "9"}
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -53,6 +56,7 @@ def test_an_arrival_is_exact_to_the_millisecond(arrival_ms: int) -> None:
         {"Records": ["x"]},
         {"Records": [{**ENTRY, "ApproximateArrivalTimestamp": "yesterday"}]},
         {"Records": [], "ChildShards": [{"ShardId": "s"}]},
+        {"Records": [], "ChildShards": [{"ShardId": "s", "ParentShards": [], "HashKeyRange": RANGE}]},
         {"Records": [{**ENTRY, "SequenceNumber": 24}]},
         {"Records": [{**ENTRY, "SequenceNumber": "x"}]},
         {"Records": [ENTRY, {**ENTRY, "SequenceNumber": "48"}]},

@@ -6,9 +6,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import click
 import pytest
 
-from kcl_daemon.cli.leases import explain_seen
+from kcl_daemon.cli.leases import explain_seen, of_stream
 from kcl_daemon.cli.leases_json import explain_json, list_json
 from kcl_daemon.cli.leases_seen import Lag, Leader, Seen, UnreadableRow
 from kcl_daemon.cli.leases_view import aligned, explain_lines, list_lines, shortened
@@ -267,3 +268,17 @@ def test_durations_have_one_unit(seconds: float, shown: str) -> None:
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
     table = aligned(("name", "n"), [("a", "1"), ("longer", "100")], frozenset({1}))
     assert table == ["name      n", "a         1", "longer  100"]
+
+
+def test_a_stream_that_the_application_does_not_have_is_told() -> None:
+    assert len(of_stream(seen(), SETTINGS, "orders").leases) == len(KEYS)
+    assert of_stream(replace(seen(), fleet=replace(FLEET, leases=())), SETTINGS, "orders").leases == ()
+    with pytest.raises(click.BadParameter, match="no stream nope in this application, which reads orders"):
+        of_stream(seen(), SETTINGS, "nope")
+
+
+def test_one_lease_and_one_worker_are_one() -> None:
+    few = replace(FLEET, leases=[FLEET.leases[2]], stats={ONE: FLEET.stats[ONE]})
+    text = "\n".join(list_lines(seen(fleet=few), with_finished=False))
+    assert "1 lease: 1 with an owner" in text
+    assert "1 worker, 1 alive" in text

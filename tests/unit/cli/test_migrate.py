@@ -225,6 +225,22 @@ def test_the_status_names_everything_that_an_upgrade_waits_for() -> None:
     play(scene)
 
 
+def test_the_status_of_a_new_application_says_nothing_of_an_upgrade() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.coordinator.says(V.V3X)
+        await stage.leases.put(new_lease_row(Lease(LeaseKey("shardId-0"), 1, TRIM_HORIZON)))
+        await stage.leases.put(
+            new_lease_row(Lease(LeaseKey("shardId-1"), 1, TRIM_HORIZON, lease_owner=WorkerId("w-1")))
+        )
+        text = "\n".join(status_lines(await status(stage.tables, clock=stage.clock, report_s=30.0)))
+        assert "the leader assigns leases; no upgrade is under way" in text
+        assert "tables: separate; no move into one is under way" in text
+        for part in ("ready", "an upgrade waits", "complete"):
+            assert part not in text
+
+    play(scene)
+
+
 def test_the_status_of_an_application_without_a_row_or_with_a_strange_one_is_told() -> None:
     async def scene(stage: Stage) -> None:
         seen = await status(stage.tables, clock=stage.clock, report_s=30.0)
@@ -241,8 +257,8 @@ def test_the_status_of_an_application_without_a_row_or_with_a_strange_one_is_tol
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        (None, "tables: separate; a move into one waits until all workers have known the single table"),
-        (TableStatus.INIT, "tables: separate; TABLE_MIGRATION_STATUS_INIT: all workers know"),
+        (None, "tables: separate; no move into one is under way"),
+        (TableStatus.INIT, "tables: separate; TABLE_MIGRATION_STATUS_INIT: no move into one is under way"),
         (TableStatus.DEPLOYED, "deploy all workers with migrateAllEntitiesToLeaseTable=true"),
         (TableStatus.PENDING, "the way back is a deploy with migrateAllEntitiesToLeaseTable=false"),
     ],

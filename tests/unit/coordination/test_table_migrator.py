@@ -166,6 +166,7 @@ def test_a_fleet_that_knows_the_single_table_is_deployed_after_the_bake_time_and
     assert stage.row() is DEPLOYED
     assert stage.old_keys() == {"Leader", "Migration3.0", CODEC.row_key}
     assert stage.log.events("warning") == []
+    assert not [event for event in stage.log.events("info") if event.startswith("table_migration")]
 
 
 def test_a_lease_owner_that_does_not_know_it_takes_the_row_away_again() -> None:

@@ -84,7 +84,7 @@ def test_a_row_without_entity_type_is_a_lease_and_a_worker_row_is_not() -> None:
         ({"leaseCounter": None}, "leaseCounter"),
         ({"leaseCounter": "42"}, "leaseCounter"),
         ({"leaseCounter": Decimal("1.5")}, "leaseCounter"),
-        ({"ownerSwitchesSinceCheckpoint": None}, "ownerSwitchesSinceCheckpoint"),
+        ({"ownerSwitchesSinceCheckpoint": "2"}, "ownerSwitchesSinceCheckpoint"),
         ({"checkpoint": None}, "checkpoint"),
         ({"checkpoint": "soon"}, "checkpoint"),
         ({"checkpoint": 12}, "checkpoint"),
@@ -104,6 +104,11 @@ def test_a_row_that_cannot_be_a_lease_names_the_attribute(
     with pytest.raises(MalformedRowError, match=named) as caught:
         lease_from_row(stored(**changes))
     assert caught.value.key == KEY
+
+
+def test_a_row_by_hand_may_lack_what_java_does_without() -> None:
+    lease = lease_from_row(stored(ownerSwitchesSinceCheckpoint=None, pendingCheckpoint=""))
+    assert (lease.owner_switches_since_checkpoint, lease.pending_checkpoint) == (0, None)
 
 
 def test_a_row_without_a_usable_key_is_malformed_not_a_crash() -> None:

@@ -12,7 +12,7 @@ import anyio
 from kcl_daemon.config.settings import RetrievalSettings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import Fetched, ReadFrom, StreamRef
+from kcl_daemon.ports import Clock, Fetched, ReadFrom, StreamRef
 from kcl_daemon.retrieval.batch import Batch
 from kcl_daemon.retrieval.gate import BodyGate
 from kcl_daemon.retrieval.payload import Payload, Split
@@ -91,12 +91,13 @@ class Stage:
         tells_empty: bool = True,
         gate: BodyGate | None = None,
         split: Split | None = None,
+        clock: Clock | None = None,
     ) -> Prefetch:
         return Prefetch(
             Source(STREAM, SHARD, checkpoint, None, self.memory, split),
             kinesis=self.kinesis,
             settings=settings or RetrievalSettings(),
-            clock=LoopClock(),
+            clock=clock or LoopClock(),
             randomness=CalmChance(),
             log=self.log,
             tells_empty=tells_empty,

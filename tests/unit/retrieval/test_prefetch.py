@@ -12,6 +12,7 @@ from kcl_daemon.errors import AwsError, IteratorExpired, StreamNotFound, Throttl
 from kcl_daemon.ports import IteratorKind, ReadFrom
 from kcl_daemon.retrieval.batch import Batch, EndOfShard
 from kcl_protocol.sequence import LATEST, ExtendedSequenceNumber
+from tests.unit.fakes import LoopClock
 from tests.unit.retrieval.stage import Stage, Start, play, texts
 
 
@@ -240,6 +241,27 @@ def test_an_iterator_at_latest_that_expires_in_a_long_outage_does_not_jump_over_
         stage.put("in the outage")
         await anyio.sleep(300.0)
         assert await texts(prefetch, 1) == ["in the outage"]
+
+    play(scene)
+
+
+class _LearningClock(LoopClock):
+    """A machine's clock that is four minutes fast until the first answer has told the service's time."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + (0 if self._stage.kinesis.positions else 240_000)
+
+
+def test_the_time_until_which_nothing_had_come_is_the_services() -> None:
+    async def scene(stage: Stage, start: Start) -> None:
+        began_ms = LoopClock().wall_ms()
+        start(stage.prefetch(LATEST, clock=_LearningClock(stage)))
+        await anyio.sleep(0.001)
+        assert stage.memory.idle_until_s is not None
+        assert stage.memory.idle_until_s * 1000 - began_ms < 1_000
 
     play(scene)
 

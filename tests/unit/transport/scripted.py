@@ -13,7 +13,7 @@ from anyio.abc import ByteStream, SocketAttribute
 from anyio.streams.tls import TLSListener
 
 from kcl_daemon.errors import StreamNotFound
-from kcl_daemon.transport.caller import Caller
+from kcl_daemon.transport.caller import Caller, nobody_asks
 from kcl_daemon.transport.dial import Pool
 from kcl_daemon.transport.http2_wire import Http2Wire
 from kcl_daemon.transport.values import Keys, Parameters, Target
@@ -111,6 +111,7 @@ async def calling(
     tls: ssl.SSLContext | None = None,
     clock: LoopClock | None = None,
     instead: list[str] | None = None,
+    on_date: Callable[[float], None] = nobody_asks,
 ) -> AsyncGenerator[Caller, None]:
     """A caller of that endpoint; with `instead` by HTTP/2, and there stands why where it was not."""
     access, used = FixedAccess(url, tls), clock or LoopClock()
@@ -129,6 +130,7 @@ async def calling(
         prefix="Kinesis_20131202.",
         user_agent="tests",
         not_found=StreamNotFound,
+        on_date=on_date,
     )
     try:
         yield caller

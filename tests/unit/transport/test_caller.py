@@ -391,3 +391,22 @@ class SteppedClock(LoopClock):
 
     def wall_ms(self) -> int:
         return WALL_MS + self._wall_ahead_ms
+
+
+async def test_the_services_time_is_told_by_good_answers_now_and_then() -> None:
+    times: list[float] = []
+
+    async def script(exchange: Exchange) -> None:
+        now_s = WALL_MS / 1000 + len(server.requests)
+        if len(server.requests) == 1:
+            await exchange.answer(b"{}", "200 OK", "Date: last week\r\n")
+        else:
+            await exchange.answer(b"{}", "200 OK", f"Date: {formatdate(now_s, usegmt=True)}\r\n")
+
+    async with (
+        serving(script) as server,
+        calling(f"http://127.0.0.1:{server.port}", on_date=times.append) as caller,
+    ):
+        for _ in range(4):
+            await caller.call("GetRecords", {}, bytes)
+    assert times == [WALL_MS / 1000 + 2]
