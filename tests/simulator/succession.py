@@ -5,12 +5,16 @@ Owns the facts: which processes live, and on which machine. The daemon's own pro
 
 from __future__ import annotations
 
+from typing import Final
+
 from tests.simulator.fleet import Fleet, SimWorker
 from tests.simulator.leader import LeaderRules
-from tests.simulator.loop import current_loop
+from tests.simulator.loop import current_loop, now
 from tests.simulator.plan import Plan
 from tests.simulator.rows import LeaseTableRules
 from tests.simulator.violation import report
+
+_LOOK_S: Final = 0.05
 
 
 class Succession:
@@ -41,20 +45,33 @@ class Succession:
                     report("worker_id_twice", f"two processes with the name {worker.worker_id} read shards")
 
     def killed(self, worker: SimWorker) -> None:
-        """It dies now and is replaced in place."""
-        read = sorted(child.identity.shard_id for child in worker.children.running)
+        """It dies now and is replaced in place; what counts is what it read, and was not passing on to another."""
+        if worker.watchdog is None:
+            return  # it has not begun: its predecessor's death may not be proven
+        read = sorted(
+            child.identity.shard_id
+            for child in worker.children.running
+            if (view := self._rules.views.get(child.identity.shard_id)) is not None
+            and view.owner == worker.worker_id
+            and view.checkpoint_owner is None
+        )
         if self._read_again_s is not None:
-            current_loop().after(self._read_again_s, self._look_at_reading, read)
+            current_loop().after(_LOOK_S, self._look_at_reading, set(read), now() + self._read_again_s)
         if self._led_again_s is not None and self._leader.owner == worker.worker_id:
             current_loop().after(self._led_again_s, self._look_at_lead)
 
-    def _look_at_reading(self, read: list[str]) -> None:
+    def _look_at_reading(self, unread: set[str], ends_s: float) -> None:
+        """Which of them have a reader now; later the leader may move them again."""
         now_read = {
             child.identity.shard_id for worker in self._fleet.living for child in worker.children.running
         }
-        for shard_id in read:
+        unread -= now_read
+        if unread and now() < ends_s:
+            current_loop().after(_LOOK_S, self._look_at_reading, unread, ends_s)
+            return
+        for shard_id in sorted(unread):
             view = self._rules.views.get(shard_id)
-            if view is not None and not view.checkpoint.is_shard_end and shard_id not in now_read:
+            if view is not None and not view.checkpoint.is_shard_end:
                 report(
                     "read_again_late",
                     f"{shard_id} is not read {self._read_again_s:g} s after its worker was killed",
