@@ -34,11 +34,13 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "leases release": (f"kcl-daemon leases release {_FILE} --worker w-3 --dry-run",),
     "leases delete": (f"kcl-daemon leases delete {_FILE} --shard shardId-000000000003 --dry-run",),
+    "leases skip": (f"kcl-daemon leases skip {_FILE} --shard shardId-000000000003 --dry-run",),
     "local": ("kcl-daemon local --stream orders:4 --write local.env",),
     "migrate": (f"kcl-daemon migrate status {_FILE}",),
     "migrate status": (f"kcl-daemon migrate status {_FILE} --json",),
     "migrate rollback": (f"kcl-daemon migrate rollback {_FILE}",),
     "migrate rollforward": (f"kcl-daemon migrate rollforward {_FILE}",),
+    "packaging": ("kcl-daemon packaging systemd", "kcl-daemon packaging kubernetes --write deploy"),
     "replay": (f"kcl-daemon replay session.jsonl {_CHILD}",),
     "run-child": (
         f"kcl-daemon run-child --records records.jsonl {_CHILD}",
