@@ -1,4 +1,4 @@
-"""The rows of many streams as DynamoDB has them (reference: T7)."""
+"""The rows of many streams as DynamoDB has them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The Java leader at work: every 20 s it looks at leases and workers and writes assignments (LeaseAssignmentManager).
 
-Owns what a leader remembers from run to run and its writes (algorithms G-a to G-c, G-g, G-h). What is decided is
+Owns what a leader remembers from run to run and its writes. What is decided is
 `java_decider`'s. Stale worker rows are not deleted: no run lasts a day.
 """
 
@@ -43,7 +43,7 @@ class JavaAssigner:
         self._runs = 0
 
     async def run(self) -> None:
-        """A run, and 20 s from its end to the next (fixed delay); three that fail in a row cost the leadership (G25)."""
+        """A run, and 20 s from its end to the next (fixed delay); three that fail in a row cost the leadership."""
         while True:
             try:
                 await self._run_once()
@@ -75,7 +75,7 @@ class JavaAssigner:
                 await self._write(leases[key], to, is_loose=key in snapshot.loose)
 
     async def _load(self) -> tuple[dict[LeaseKey, Lease], list[WorkerRow]]:
-        """G5, G6: rows that cannot be read are left out."""
+        """Rows that cannot be read are left out."""
         tables = self._host.tables
         leases: dict[LeaseKey, Lease] = {}
         for row in await tables.leases.scan():
@@ -96,7 +96,7 @@ class JavaAssigner:
         return leases, active
 
     def _keep_time(self, leases: dict[LeaseKey, Lease]) -> None:
-        """G8, G10."""
+        """How long each lease has not moved; a lease that has vanished is forgotten."""
         now_s = self._host.now_s()
         self._clocks = {key: self._seen(lease, self._clocks.get(key), now_s) for key, lease in leases.items()}
 
@@ -133,7 +133,7 @@ class JavaAssigner:
         return in_handoff and key not in snapshot.loose and self._host.now_s() < self._clocks[key].deadline_s
 
     async def _write(self, lease: Lease, to: WorkerId, *, is_loose: bool) -> None:
-        """G22, G23: a refusal changes nothing, the next run plans anew."""
+        """A refusal changes nothing, the next run plans anew."""
         graceful = not (is_loose or lease.is_finished or lease.checkpoint_owner is not None)
         update = java_rows.handoff(lease, to) if graceful else java_rows.assignment(lease, to)
         written = await self._host.tables.leases.update(update)

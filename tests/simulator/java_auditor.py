@@ -1,6 +1,6 @@
 """The Java leader's search for holes in the leases, and what it then creates (PeriodicShardSyncManager).
 
-Owns one worker's memory of the hole it has seen (algorithms M5, M6). Rows without hash range and the initial positions
+Owns one worker's memory of the hole it has seen. Rows without hash range and the initial positions
 LATEST and AT_TIMESTAMP are left out: the plans have none.
 """
 

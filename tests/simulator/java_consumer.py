@@ -1,6 +1,6 @@
 """A shard as a Java worker consumes it: parents first, polling, a checkpoint for every batch, the shard's end.
 
-Owns one consumer (algorithms M-c, O, P-a in their simplest form: no prefetching, one record processor that never
+Owns one consumer in its simplest form (no prefetching, one record processor that never
 fails). What the processor is given goes to the `Deliveries` ledger, like what our children are given.
 """
 
@@ -49,11 +49,11 @@ class JavaConsumer:
         self.is_over = False
 
     def request_shutdown(self) -> None:
-        """Finish what is being processed, let the processor checkpoint, pass the lease on where it is leaving (H3)."""
+        """Finish what is being processed, let the processor checkpoint, pass the lease on where it is leaving."""
         self._requested.set()
 
     async def run(self) -> None:
-        """Until the shard has ended, the lease is lost, or it was asked to stop; a lease that is left is dropped (O8)."""
+        """Until the shard has ended, the lease is lost, or it was asked to stop; a lease that is left is dropped."""
         with self.scope, suppress(_LeaseLost):
             await self._consume()
         self.is_over = True
@@ -62,9 +62,9 @@ class JavaConsumer:
 
     async def _consume(self) -> None:
         if self.held.lease.is_finished:
-            return  # M10
+            return
         if not await self._parents_are_finished():
-            await self._leave()  # H9
+            await self._leave()
             return
         checkpoint = await self._initialize()
         if checkpoint.is_shard_end:
@@ -149,7 +149,7 @@ class JavaConsumer:
         return None
 
     def _from(self, child: Incarnation, start: ExtendedSequenceNumber) -> ReadFrom:
-        """P4, P5: AT the checkpoint at first, AFTER what was received later."""
+        """AT the checkpoint at first, AFTER what was received later."""
         if child.largest is not None:
             return ReadFrom(IteratorKind.AFTER_SEQUENCE_NUMBER, child.largest.sequence_number)
         if start.is_sentinel:
@@ -165,7 +165,7 @@ class JavaConsumer:
     async def _checkpoint(self, child: Incarnation, position: ExtendedSequenceNumber) -> bool:
         """As the processor asks for it; what fails for reasons that may pass is left to the next one."""
         if position == self.held.lease.checkpoint:
-            return True  # R3
+            return True
         deliveries = self._host.deliveries
         deliveries.asked(child, position)
         match await self._leases.checkpoint(self.held, position):

@@ -1,8 +1,8 @@
 """What a Java leader decides: its variance rule on plain values, queue and all.
 
-Owns the decision (algorithms G-d, G-e), worked out from the reference and not from the daemon's own rules. Host and
+Owns the decision, worked out from KCL's source and not from the daemon's own rules. Host and
 lease limits are left out, as they are unlimited by default. Where no throughput is known Java divides 0 by 0; the
-value is 0 here, which gives the same order: all workers are equal then, and two of them get everything (G13b).
+value is 0 here, which gives the same order: all workers are equal then, and two of them get everything.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Load:
 
 @dataclass(slots=True)
 class Queue:
-    """A binary heap as java.util.PriorityQueue sifts it, because its order among equals shows (G13b)."""
+    """A binary heap as java.util.PriorityQueue sifts it, because its order among equals shows."""
 
     averages: Mapping[str, float]
     items: list[Load] = field(default_factory=list[Load])
@@ -128,7 +128,7 @@ class Decision:
             self._queue.offer(best)
 
     def balance(self, chance: Chance) -> None:
-        """G17 - G20: by the metric by which most would be taken."""
+        """By the metric by which most would be taken."""
         plans = [plan for name in sorted(self._averages) if (plan := self._donors(name))]
         if not plans:
             return
@@ -172,7 +172,7 @@ class Decision:
         self.moves[key] = to.worker_id
 
     def _donors(self, name: str) -> dict[WorkerId, float]:
-        """G17, G18: how much throughput each too busy worker is to give; nothing where all are within the band."""
+        """How much throughput each too busy worker is to give; nothing where all are within the band."""
         average = self._averages[name]
         values = {load.worker_id: load.metrics[name] for load in self._loads.values() if name in load.metrics}
         upper, lower = average * (1 + _THRESHOLD), average * (1 - _THRESHOLD)

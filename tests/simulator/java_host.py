@@ -1,6 +1,6 @@
 """What all parts of one simulated Java worker have in hand, and its timers.
 
-Owns the periods of a Java worker on default settings (algorithms B). Knows nothing of what is done in them.
+Owns the periods of a Java worker on default settings. Knows nothing of what is done in them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The leases that a Java worker holds: renewal, local expiry, discovery, checkpoints, the end of a hand-off.
 
-Owns the held leases and their counters (algorithms C, D, H, J). Knows nothing of records; whoever consumes a shard is
+Owns the held leases and their counters. Knows nothing of records; whoever consumes a shard is
 told that its lease is to be passed on, and sees that it is gone.
 """
 
@@ -21,13 +21,13 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator import java_rows
 from tests.simulator.java_host import FAILOVER_S, HANDOFF_S, RENEW_S, Host
 
-# The pool of a default worker renews so many leases at once (C2), and the discovery reads as many.
+# The pool of a default worker renews so many leases at once, and the discovery reads as many.
 _AT_ONCE: Final = 5
 
 
 @dataclass(slots=True)
 class Throughput:
-    """What a lease was given to process of late, and its moving average (J2)."""
+    """What a lease was given to process of late, and its moving average."""
 
     samples: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     average_kbps: float | None = None
@@ -54,7 +54,7 @@ class Held:
     Args:
         lease: as it was last written or read.
         moved_s: when its counter last moved, by our clock.
-        turn: renewals and checkpoints take turns (C11).
+        turn: renewals and checkpoints take turns.
         throughput: of its records.
         pass_on_by_s: when a hand-off is cut short by us; None: there is none.
     """
@@ -90,11 +90,11 @@ class JavaLeases:
 
     @property
     def current(self) -> list[Held]:
-        """Held and not expired (C5)."""
+        """Held and not expired."""
         return [held for held in self._held.values() if not self._is_expired(held)]
 
     def holds(self, held: Held) -> bool:
-        """Whether this acquisition is still good (C5, C9)."""
+        """Whether this acquisition is still good."""
         return self._held.get(held.lease.lease_key) is held and not self._is_expired(held)
 
     def drop(self, held: Held) -> None:
@@ -160,7 +160,7 @@ class JavaLeases:
                 renewals.start_soon(renew_one, self._held[key])
 
     async def checkpoint(self, held: Held, position: ExtendedSequenceNumber) -> Stored:
-        """C9, C10, T5.3: fenced by the counter; a refusal costs the lease at once."""
+        """Fenced by the counter; a refusal costs the lease at once."""
         async with held.turn:
             if not self.holds(held):
                 return Stored.LOST

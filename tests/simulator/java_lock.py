@@ -1,7 +1,7 @@
-"""Leader election as the Java lock client does it (algorithms F-b).
+"""Leader election as the Java lock client does it.
 
 Owns one worker's lock, its heartbeats and what it remembers of another's. A lost conditional write fails at once, as in
-the later fix of the client (F4).
+the later fix of the client.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class JavaLock:
                 self._host.log.info("java_leadership_release_failed", error=str(error))
 
     async def run(self) -> None:
-        """Heartbeats (F5), for ever; a conditional failure drops the lock, other errors keep it until it is too old."""
+        """Heartbeats, for ever; a conditional failure drops the lock, other errors keep it until it is too old."""
         while True:
             began_s = self._host.now_s()
             await self._beat()

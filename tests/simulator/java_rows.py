@@ -45,7 +45,7 @@ def new_lease(
     hash_range: HashRange,
     position: ExtendedSequenceNumber,
 ) -> tuple[Row, Conditions]:
-    """Create (T5.1): whole row, counter 0, no owner, only where there is none."""
+    """Create: whole row, counter 0, no owner, only where there is none."""
     row: dict[str, Value] = {
         "leaseKey": shard_id,
         **dialect.entity("LEASE"),
@@ -62,7 +62,7 @@ def new_lease(
 
 
 def renewal(lease: Lease, throughput_kbps: float | None) -> RowUpdate:
-    """Renew (T5.2): by the counter, and only outside a hand-off unless it is known already."""
+    """Renew: by the counter, and only outside a hand-off unless it is known already."""
     put: dict[str, Value] = {"leaseCounter": lease.lease_counter + 1}
     if throughput_kbps is not None:
         put["throughputKBps"] = Decimal(str(round(throughput_kbps, 6)))
@@ -73,7 +73,7 @@ def renewal(lease: Lease, throughput_kbps: float | None) -> RowUpdate:
 
 
 def checkpoint(lease: Lease, position: ExtendedSequenceNumber) -> RowUpdate:
-    """Checkpoint (T5.3, T5.12): by the counter alone, whoever the row names as owner."""
+    """Checkpoint: by the counter alone, whoever the row names as owner."""
     put: dict[str, Value] = {
         "leaseCounter": lease.lease_counter + 1,
         "checkpoint": position.sequence_number,
@@ -96,7 +96,7 @@ def checkpoint(lease: Lease, position: ExtendedSequenceNumber) -> RowUpdate:
 
 
 def assignment(lease: Lease, to: WorkerId) -> RowUpdate:
-    """Assign (T5.5): by the owners as they were read, whatever the counter is; also the end of a hand-off."""
+    """Assign: by the owners as they were read, whatever the counter is; also the end of a hand-off."""
     switched = (lease.lease_owner is not None and lease.lease_owner != to) or lease.checkpoint_owner == to
     return RowUpdate(
         lease.lease_key,
@@ -112,7 +112,7 @@ def assignment(lease: Lease, to: WorkerId) -> RowUpdate:
 
 
 def handoff(lease: Lease, to: WorkerId) -> RowUpdate:
-    """Start a graceful hand-off (T5.6): the counter is left alone."""
+    """Start a graceful hand-off: the counter is left alone."""
     assert lease.lease_owner is not None
     return RowUpdate(
         lease.lease_key,
@@ -126,7 +126,7 @@ def handoff(lease: Lease, to: WorkerId) -> RowUpdate:
 
 
 def children(lease: Lease, shard_ids: frozenset[ShardId]) -> RowUpdate:
-    """Set the children (T5.8): the counter is left alone."""
+    """Set the children: the counter is left alone."""
     return RowUpdate(
         lease.lease_key,
         put={"childShardIds": frozenset[str](shard_ids)},
@@ -135,7 +135,7 @@ def children(lease: Lease, shard_ids: frozenset[ShardId]) -> RowUpdate:
 
 
 def report(dialect: Dialect, me: WorkerId, *, now_s: int, cpu: tuple[float, ...]) -> RowUpdate:
-    """The worker's row (T8): an upsert that replaces both maps; without figures they are empty."""
+    """The worker's row: an upsert that replaces both maps; without figures they are empty."""
     averages = tuple(Decimal(str(round(value, 6))) for value in cpu)
     stats: Mapping[str, Value] = {"C": averages} if averages else {}
     ranges: Mapping[str, Value] = {"C": (100,)} if averages else {}
@@ -149,7 +149,7 @@ def report(dialect: Dialect, me: WorkerId, *, now_s: int, cpu: tuple[float, ...]
 
 
 def version_row(dialect: Dialect, key_attribute: str, me: WorkerId, *, now_ms: int) -> Row:
-    """`Migration3.0` of a fresh application (T9.2.1): its history begins with INIT."""
+    """`Migration3.0` of a fresh application: its history begins with INIT."""
     return {
         key_attribute: VERSION_KEY,
         **dialect.entity("CLIENT_VERSION_MIGRATION"),
@@ -161,7 +161,7 @@ def version_row(dialect: Dialect, key_attribute: str, me: WorkerId, *, now_ms: i
 
 
 def lock_row(dialect: Dialect, key_attribute: str, me: WorkerId, version: str) -> Row:
-    """The lock as it is taken (T9.1): the whole row, so that what others put there is gone."""
+    """The lock as it is taken: the whole row, so that what others put there is gone."""
     return {
         key_attribute: LEADER_KEY,
         **dialect.entity("LEADER"),
@@ -172,7 +172,7 @@ def lock_row(dialect: Dialect, key_attribute: str, me: WorkerId, version: str) -
 
 
 def lock_heartbeat(me: WorkerId, version: str, new_version: str) -> RowUpdate:
-    """The leader lives (T9.1): duration and version are set, other attributes stay."""
+    """The leader lives: duration and version are set, other attributes stay."""
     return RowUpdate(
         LEADER_KEY,
         put={"leaseDuration": str(LOCK_MS), "recordVersionNumber": new_version},

@@ -1,11 +1,11 @@
-"""A whole Java KCL 3.x worker, in the timing of the reference: start-up, its loops, its dispatcher, its shutdown.
+"""A whole Java KCL 3.x worker, with the timing of KCL 3.x: start-up, its loops, its dispatcher, its shutdown.
 
 A small model of its own: it shares no loop and no rule with the daemon, only the codecs of rows, the ports and the
 ledger of deliveries. It is there so that our workers meet strangers with other habits: a leader that looks every 20 s and
 holds its lock for 120 s, leases found every 10 s, no lease released at shutdown.
 
-Java's known faults are kept out: a worker that loses the race for `Migration3.0` goes on with the row it finds
-(T9.2.5, T9.2.6), and whoever loses a conditional write on the lock does not sleep in the call (F4). Left out besides:
+Java's known faults are kept out: a worker that loses the race for `Migration3.0` continues with the row it finds,
+and whoever loses a conditional write on the lock does not sleep in the call. Left out besides:
 fan-out, prefetching, aggregates and migrations.
 """
 
@@ -79,7 +79,7 @@ class JavaWorker:
         await self._host.at_fixed_rate(period_s, run, first_s=first_s)
 
     async def _start(self, leading: anyio.abc.TaskGroup) -> None:
-        """A1, A2: up to 20 attempts; what has been done is not done again."""
+        """Up to 20 attempts; what has been done is not done again."""
         steps = [
             self._make_tables,
             self._state_version,
@@ -118,7 +118,7 @@ class JavaWorker:
             await table.put(row, java_rows.absent(table.key_attribute))
 
     async def _await_index(self) -> None:
-        """T2.6, T2.7: create it where it is missing; nothing else goes on until it is there."""
+        """Create it where it is missing; nothing else goes on until it is there."""
         table = self._host.tables.leases
         while True:
             state = await table.describe()
@@ -130,7 +130,7 @@ class JavaWorker:
             await self._host.clock.sleep(java_host.INDEX_LOOK_S)
 
     async def _first_sync(self) -> None:
-        """A2.4, A3, M4: a while after the start, by the leader, where there is no lease yet; then a minute's rest."""
+        """A while after the start, by the leader, where there is no lease yet; then a minute's rest."""
         host = self._host
         until_s = host.now_s() + host.chance.uniform(*java_host.START_WAIT_S)
         while not await self._has_leases():
@@ -191,7 +191,7 @@ class JavaWorker:
             self._host.log.info("java_lock_unreachable", error=str(error))
 
     def _hand_off(self, held: Held) -> bool:
-        """H3, H12: none while we stop; without a consumer the next renewal asks again."""
+        """None while we stop; without a consumer the next renewal asks again."""
         consumer = self._consumers.get(held)
         if consumer is None or consumer.is_over or self._stop.is_set():
             return False

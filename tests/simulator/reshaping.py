@@ -128,7 +128,7 @@ def shard_end_killed(draw: Draw) -> Plan:
 
 def leases_deleted(draw: Draw) -> Plan:
     """Somebody deletes leases of open shards by hand, some of which are split before the auditor brings them back."""
-    # Without clean-up: where a finished parent is forgotten, KCL's rule (M5.4) reads it anew, beside its other child.
+    # Without clean-up: where a finished parent is forgotten, KCL's rule reads it anew, beside its other child.
     plan = _plan(draw, faults_s=170.0)
     chance = draw.chance
     deleted: list[Happening] = [DeleteLease(chance.between(0, 100)) for _ in range(chance.between(1, 3))]

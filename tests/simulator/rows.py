@@ -95,7 +95,7 @@ class LeaseChange:
 
     @property
     def starts_handoff(self) -> bool:
-        """Whether it names a next owner while the old one goes on (T5.6)."""
+        """Whether it names a next owner while the old one goes on."""
         return (
             self.before.checkpoint_owner is None
             and self.after.checkpoint_owner is not None

@@ -29,7 +29,7 @@ class SimStream:
         record_bytes: size of a record's data; 0: a few bytes.
         skew: 0: to shards as chance will have it; else evenly spread values to this power are the hashes.
         name: its name.
-        one_of_many: its shards are known by their lease keys (T7.1).
+        one_of_many: its shards are known by their lease keys.
         epoch: what stands in these keys; None: when the stream was created.
     """
 

@@ -1,4 +1,4 @@
-"""The rules of the move into one table (reference: T9.3, L), checked at every write and at the end.
+"""The rules of the move into one table, checked at every write and at the end.
 
 Owns what the row `TableMigration3.5` has shown. Reads rows by their wire names on its own. Also the reports of a worker
 that does not know the single table.

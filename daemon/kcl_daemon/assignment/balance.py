@@ -1,4 +1,4 @@
-"""Which leases move from busy workers to others (KCL: VarianceBasedLeaseAssignmentDecider, G17-G20).
+"""Which leases move from busy workers to others (KCL: VarianceBasedLeaseAssignmentDecider).
 
 A worker further than the threshold above its fair share gives leases away; while one is further below, those clearly
 above the fair share help. The largest leases that fit go first, so there are few moves, and the same state always gives
@@ -247,7 +247,7 @@ def _matters(load: Load, sign: int, state: Survey) -> bool:
 
 
 def _too_much(load: Load) -> float:
-    """The weight that a worker would have to lose to come down to its fair share, by its own figures (G18)."""
+    """The weight that a worker would have to lose to come down to its fair share, by its own figures."""
     return max(0.0, 1 - 1 / load.relative) * load.weight
 
 

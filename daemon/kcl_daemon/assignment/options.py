@@ -36,7 +36,7 @@ class BalanceOptions:
         return self.rebalance_threshold_percentage / 100
 
     def has_room(self, load: Load, max_leases: int) -> bool:
-        """Whether a worker may be given a lease that nobody reads (G14)."""
+        """Whether a worker may be given a lease that nobody reads."""
         return load.leases < max_leases and load.throughput_kbps <= self.max_throughput_per_host_kbps
 
     def has_room_for(self, load: Load, max_leases: int, throughput_kbps: float) -> bool:

@@ -1,4 +1,4 @@
-"""The state of a fleet in loads (KCL: InMemoryStorageView, G11-G14): what each lease weighs, what each worker bears.
+"""The state of a fleet in loads (KCL: LeaseAssignmentManager.InMemoryStorageView): what each lease weighs, what each worker bears.
 
 What is done about it is decided elsewhere.
 """
@@ -83,7 +83,7 @@ class Survey:
 
 
 def smoothed(averages: Iterable[float], alpha: float) -> float | None:
-    """The value of a metric: moving average over what was reported, failed captures left out (G12); None: no figure."""
+    """The value of a metric: moving average over what was reported, failed captures left out; None: no figure."""
     value: float | None = None
     for average in averages:
         if average >= 0:
@@ -94,7 +94,7 @@ def smoothed(averages: Iterable[float], alpha: float) -> float | None:
 def survey(fleet: Fleet, *, alpha: float) -> Survey:
     """The loads of a fleet.
 
-    Workers whose latest capture failed are left out (G6), unless all fail: then somebody must read all the same.
+    Workers whose latest capture failed are left out, unless all fail: then somebody must read all the same.
     Differs from KCL: the average of the synthetic metric is taken over all workers, not only over those without
     figures, so that a worker without CPU figures among others is balanced too; and it has no ceiling.
 

@@ -49,7 +49,9 @@ class TakingOptions:
 
 @dataclass(frozen=True, slots=True)
 class Sightings:
-    """Since when (monotonic seconds) each lease has had its counter, as this worker has seen it (E1).
+    """Since when (monotonic seconds) each lease has had its counter, as this worker has seen it.
+
+    A scan that finds a new counter sets the time; a lease that is gone is forgotten. (KCL: DynamoDBLeaseTaker)
 
     Args:
         counters: counter and time by lease; minus infinity for a lease that nobody owned when it was first seen.
@@ -144,7 +146,7 @@ def plan_taking(
 
 
 def confirmed(take: Take, now: Lease | None, me: WorkerId) -> Take | None:
-    """A theft after its lease was read again (E9): with its present counter; None where its owner has changed."""
+    """A lease to steal, read again because the scan was slow: with its present counter; None if its owner has changed."""
     if now is None or now.lease_owner != take.stolen_from:
         return None
     return Take(now, taking(now, me), take.stolen_from, take.reason)

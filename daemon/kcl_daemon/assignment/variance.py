@@ -56,7 +56,7 @@ class _ByUtilization:
 
 
 def _place(state: Survey, fleet: Fleet, options: BalanceOptions) -> tuple[list[Move], list[LeaseKey]]:
-    """Give each waiting lease to the worker with most headroom (G15)."""
+    """Give each waiting lease to the worker with most headroom."""
     moves: list[Move] = []
     unplaced: list[LeaseKey] = []
     best = [(load.relative, load.leases, load.worker_id, load) for load in state.loads.values()]
@@ -102,6 +102,6 @@ def _urgency(lease: Lease, fleet: Fleet) -> tuple[bool, float, LeaseKey]:
 def _stays(lease: Lease, best: str) -> bool:
     """Whether a lease that stands still is left with its owner, which lives: its next renewal brings it back.
 
-    A hand-off is not left standing: nobody but the leader ends it then (G16).
+    A lease in handoff is never left with its owner: only the leader can end that handoff (as KCL does since 3.4.2).
     """
     return lease.lease_owner == best and lease.checkpoint_owner is None

@@ -1,4 +1,4 @@
-"""At the end of a shard: the leases of its child shards, before it may be called finished (KCL: ShutdownTask, M8).
+"""At the end of a shard: the leases of its child shards, before it may be called finished (KCL: ShutdownTask).
 
 The order keeps the lineage whole whenever the worker dies: the names of the child shards on the parent, which shows that
 its row is there still (KCL names them last), then their leases, then the record processor is told and checkpoints

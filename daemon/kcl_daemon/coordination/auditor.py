@@ -1,4 +1,4 @@
-"""Decides when the leases of a stream are compared with its shards (leader only; KCL: PeriodicShardSyncManager, M6).
+"""Decides when the leases of a stream are compared with its shards (leader only; KCL: PeriodicShardSyncManager).
 
 Owns what earlier audits saw. Judges leases that somebody else has read; asks Kinesis only for what rows do not tell.
 """
@@ -58,7 +58,7 @@ class Auditor:
         self._sees_hole = hole is not None
         self._watch = self._watch.seen(hole)
         if not leases:
-            return True  # no reshard looks like that: the table was emptied (M6.1)
+            return True  # no reshard looks like that: the table was emptied
         if self._audited_s is None:
             return hole is not None or self._settings.sync_strategy is ShardSyncStrategy.PERIODIC
         if hole is not None:

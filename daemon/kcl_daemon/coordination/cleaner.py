@@ -1,4 +1,4 @@
-"""Deletes the leases of finished shards when nothing needs them any more (leader only; KCL: LeaseCleanupManager, M11).
+"""Deletes the leases of finished shards when nothing needs them any more (leader only; KCL: LeaseCleanupManager).
 
 Owns when it was done last. What may go, and how it goes, is the remover's business.
 """

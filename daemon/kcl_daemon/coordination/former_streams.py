@@ -1,4 +1,4 @@
-"""Deletes the leases of streams that are read no more (leader only; KCL: FormerStreamsLeasesDeletionStrategy, N3).
+"""Deletes the leases of streams that are read no more (leader only; KCL: FormerStreamsLeasesDeletionStrategy).
 
 Owns since when a stream has been a former one. Whoever holds such a lease loses it at its next renewal.
 """
@@ -99,7 +99,7 @@ class FormerStreamsCleaner:
                 return identity in self._settings.former_given
 
     async def _delete(self, identity: StreamIdentity, leases: Sequence[Lease], reason: str) -> None:
-        """Row by row; the first error leaves the rest to the next look (N4)."""
+        """Row by row; the first error leaves the rest to the next run."""
         count = 0
         try:
             for lease in leases:

@@ -104,7 +104,7 @@ class ManyStreams:
         return tuple(self._current[each] for each in self._listed if each in self._current)
 
     def of(self, lease: Lease) -> Stream:
-        """As the protocol says. A worker may be given a lease of a stream that is only in the leader's list (N5)."""
+        """As the protocol says. A worker may be given a lease of a stream that is only in the leader's list."""
         identity = lease.stream
         assert identity is not None, "every lease is of a stream here: the start has seen to that"
         self._learn([lease])

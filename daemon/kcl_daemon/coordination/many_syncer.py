@@ -1,4 +1,4 @@
-"""Keeps the leases of many streams complete while this worker leads: each stream by itself (KCL: Scheduler, N1).
+"""Keeps the leases of many streams complete while this worker leads: each stream by itself (KCL: Scheduler).
 
 Owns one `Syncer` for each stream that is there. A stream in trouble does not hold up the others.
 """

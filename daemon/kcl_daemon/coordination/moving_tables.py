@@ -83,7 +83,7 @@ class TwoTables(TableOver):
 
 
 class LockTable(Routed):
-    """The table of the leader's lock, which nobody takes without having seen that the lock is still there (L7).
+    """The table of the leader's lock, which nobody takes without having seen that the lock is still there.
 
     Args:
         table: where it is at first.

@@ -1,4 +1,4 @@
-"""Deletes the finished leases that bear this worker's name, where whoever leads does not (KCL: LeaseCleanupManager, M11).
+"""Deletes the finished leases that bear this worker's name, where whoever leads does not (KCL: LeaseCleanupManager).
 
 A leader of ours deletes all finished leases and gives none away. A Java leader gives them to workers like others, and each
 worker is to delete its own.

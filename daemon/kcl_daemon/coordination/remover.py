@@ -1,4 +1,4 @@
-"""Deletes finished leases that nothing needs any more (KCL: LeaseCleanupManager, M11).
+"""Deletes finished leases that nothing needs any more (KCL: LeaseCleanupManager).
 
 `shards.cleanup` decides; every delete is conditional on the row being finished still. When to look is others' business.
 """

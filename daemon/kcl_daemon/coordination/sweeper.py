@@ -1,4 +1,4 @@
-"""Deletes the rows of workers that are long gone (leader only; KCL: MigrationAwareLAMDataManager, G7)."""
+"""Deletes the rows of workers that are long gone (leader only; KCL: MigrationAwareLAMDataManager)."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ class Syncer:
         self._told_finished = found
 
     async def _listed(self) -> Sequence[Shard]:
-        """All shards, in a list that was not made while the stream changed (M3)."""
+        """All shards, in a list that was not made while the stream changed."""
         unexpected = frozenset[str]()
         for attempt in range(_LIST_ATTEMPTS):
             if attempt:
@@ -225,7 +225,7 @@ class Syncer:
         )
 
     async def _complete_list(self) -> Sequence[Shard]:
-        """The shards at the initial position, covering every hash (M1). That some overlap does no harm."""
+        """The shards at the initial position, covering every hash. That some overlap does no harm."""
         hole: HashRange | None = None
         for attempt in range(_LIST_ATTEMPTS):
             if attempt:

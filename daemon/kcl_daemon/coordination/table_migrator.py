@@ -1,4 +1,4 @@
-"""Takes part in the move of an application into one table, and brings it forward while this worker leads (algorithms L).
+"""Takes part in the move of an application into one table, and brings it forward while this worker leads.
 
 (KCL: TableMigrationStateMachineImpl.) Owns the pace of the looks and the carrying out of steps; which step is next is
 decided in `leases.table_migration_steps`, where rows are is known by `table_routes`. In an application with one table
@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 _REST_S: Final = 300.0
 # While the leader moves rows, and where something failed.
 _BUSY_S: Final = 10.0
-# A leader that cannot read the row so many times had better not lead (L7).
+# A leader that fails to read the row this many times gives up the lock.
 _FAILURES_MOST: Final = 3
 # What is concluded from must not be older.
 _LOOK_MOST_S: Final = 30.0

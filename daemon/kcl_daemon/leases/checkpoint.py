@@ -1,4 +1,8 @@
-"""Which checkpoints a record processor may ask for (KCL: ShardRecordProcessorCheckpointer, rules R1 - R4)."""
+"""Which checkpoints a record processor may ask for (KCL: ShardRecordProcessorCheckpointer).
+
+Not before the stored checkpoint and not beyond the last position handed to the processor. Without a sequence number it is
+that last position; with a sequence number alone the sub-sequence number is 0.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far an application has come from KCL 2.x to 3.x, and what that makes each worker do (algorithms K).
+"""How far an application has come from KCL 2.x to 3.x, and what that makes each worker do.
 
 Owns the row `Migration3.0`, the version a worker starts in, the changes it follows while it runs, and the parts that
 run in each version. The parts are given as what should be there, not as what to start: a loop compares and makes up
@@ -46,7 +46,7 @@ CODEC: Final[StateCodec[ClientVersion]] = StateCodec(
 )
 
 POLL_EVERY_S: Final = 60.0
-"""Every worker reads the row so often, the first time after this and a random part of `POLL_JITTER_S` (K5)."""
+"""Every worker reads the row this often, the first time after this and a random part of `POLL_JITTER_S`."""
 POLL_JITTER_S: Final = 30.0
 
 
@@ -74,7 +74,7 @@ class IndexNeed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """What runs on a worker (K3).
+    """What runs on a worker (KCL: DynamicMigrationComponentsInitializer).
 
     Args:
         assignment: how it comes by leases.
@@ -119,7 +119,7 @@ class Switch:
 
     Args:
         version: the new one.
-        order: the parts to bring to `components(version)`, in this order (K6).
+        order: the parts to bring to `components(version)`, in this order.
         last: nothing follows; the row need not be read any more.
         reason: for people.
     """
@@ -201,7 +201,9 @@ def start(
     now_ms: int,
     key_attribute: str,
 ) -> Start:
-    """The version in which a worker starts (K1).
+    """The version in which a worker starts (KCL: MigrationClientVersionStateInitializer).
+
+    The stored row decides. The first worker writes it, from its own settings; one that asks for 3.x ends the rollback period.
 
     Args:
         config: what its settings ask for.
@@ -229,7 +231,7 @@ def _first(config: ClientVersionConfig, *, me: WorkerId, now_ms: int, key_attrib
 
 
 def follow(current: ClientVersion, stored: VersionRow | Refusal | None) -> Switch | Stay | Refusal:
-    """What a running worker makes of the row (K5, K7); after a Refusal it stays as it is and goes on reading."""
+    """What a running worker does about the row; after a Refusal it changes nothing and keeps reading. 3.x is final."""
     if current is ClientVersion.V3X or current is ClientVersion.INIT:
         return Stay(f"a worker in {current} changes only by a restart")
     if isinstance(stored, Refusal):

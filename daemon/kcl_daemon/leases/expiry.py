@@ -1,4 +1,4 @@
-"""What an observer knows of leases and workers over time, on its own monotonic clock (KCL: LeaseAssignmentManager, G8).
+"""What an observer knows of leases and workers over time, on its own monotonic clock (KCL: LeaseAssignmentManager).
 
 Nobody's time of day counts: a lease is abandoned when its counter has stood still for the fail-over time under the
 observer's eyes, a worker is alive while its row keeps changing.

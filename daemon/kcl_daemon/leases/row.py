@@ -133,7 +133,8 @@ def checkpoint(
     """Store a checkpoint; fenced by the counter alone, as in KCL, so it passes during a hand-off.
 
     KCL never writes the throughput here, because it renews every lease in every period whatever its checkpoints do.
-    A finished lease is renewed no more; what was read last would count for ever where a Java worker leads (G11).
+    A finished lease is renewed no more. A Java leader adds up the throughput of all leases of a worker, so an old value
+    would count forever.
     """
     if position.is_shard_end:
         throughput_kbps = 0.0

@@ -51,5 +51,5 @@ def verdict(me: WorkerId, leases: Iterable[Lease]) -> Verdict:
 
 
 def look_again_after_s(looks: int) -> float:
-    """For how long the verdict holds after so many looks (F11); the first is made when it is first asked for."""
+    """How long the verdict holds: a minute the first time, then five minutes."""
     return _SECOND_LOOK_AFTER_S if looks <= 1 else _LOOK_EVERY_S

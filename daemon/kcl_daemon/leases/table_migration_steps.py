@@ -1,4 +1,4 @@
-"""What the leader does next to move an application into one table (algorithms L; KCL: TableMigrationStateMachineImpl).
+"""What the leader does next to move an application into one table (KCL: TableMigrationStateMachineImpl).
 
 One function from what was read to the next write. It is asked again after each write and in each period, remembers
 nothing, and whatever was lost half way is found and finished by the next leader.
@@ -81,7 +81,7 @@ def step(
     now_ms: int,
     deploy_bake_s: int = DEPLOY_BAKE_S,
 ) -> Step:
-    """The next write of the leader (L2 - L6).
+    """The next write of the leader.
 
     Args:
         seen: what it has read.

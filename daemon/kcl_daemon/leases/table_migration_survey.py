@@ -1,4 +1,4 @@
-"""What a leader sees of an application that moves into one table, summed up for its next step (algorithms L2, L4).
+"""What a leader sees of an application that moves into one table, summed up for its next step (KCL: MigrationAwareLAMDataManager).
 
 The rules of who counts as active and who is known to understand the single table are here; what follows from them is in
 `table_migration_steps`.

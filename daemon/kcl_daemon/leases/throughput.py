@@ -1,4 +1,4 @@
-"""How many KiB per second a lease delivers, smoothed (KCL: LeaseStatsRecorder, J1-J4).
+"""How many KiB per second a lease delivers, smoothed (KCL: LeaseStatsRecorder).
 
 Bytes and times in, a figure out. It knows neither leases nor renewals; whoever holds a lease keeps one of these beside
 it and drops it with the lease.

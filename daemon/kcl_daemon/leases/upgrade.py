@@ -1,4 +1,6 @@
-"""When a fleet that comes from KCL 2.x may go on to 3.x, and how a person steers it (algorithms K4, K9).
+"""When a fleet that comes from KCL 2.x may go on to 3.x, and how a person steers it.
+
+Ready means: the index is active and every lease has an owner that reported recently, without a break for `READY_FOR_S`.
 
 Values in, decisions out: the index state, the leases and the worker rows are read by a loop on the leader, or by the
 command line.

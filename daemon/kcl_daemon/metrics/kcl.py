@@ -1,4 +1,4 @@
-"""KCL's metrics of what a worker does beside its shards (algorithms S): leases, leader, shard sync, migrations.
+"""KCL's metrics of what a worker does beside its shards: leases, leader, shard sync, migrations.
 
 Pure data; names, dimensions and levels are KCL's. What KCL has and cannot occur here is in `java_only`.
 """

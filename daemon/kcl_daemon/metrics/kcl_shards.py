@@ -1,4 +1,4 @@
-"""KCL's metrics of shards: what is read, processed, checkpointed, and how shards begin and end (algorithms S).
+"""KCL's metrics of shards: what is read, processed, checkpointed, and how shards begin and end.
 
 Pure data; names, dimensions and levels are KCL's.
 """

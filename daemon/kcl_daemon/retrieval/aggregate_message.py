@@ -1,4 +1,4 @@
-"""PURE: the message inside a KPL aggregate, read from its protobuf bytes (§Q of the KCL: Messages.AggregatedRecord).
+"""PURE: the message inside a KPL aggregate, read from its protobuf bytes (KCL: Messages.AggregatedRecord).
 
 Owns the wire format of that one message. Must not know records of Kinesis, base64 or hashes. Written by hand because it
 is sixty lines, and a protobuf library of another version in the same process is a known way to break applications.

@@ -12,7 +12,7 @@ from kcl_daemon.shards.shard import ChildShard
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 NOT_AN_END: Final = "the answer has neither a way on nor child shards, or both"
-"""An answer that says no end of a shard that can be (KCL: DataRetrievalUtil, M7): the same place is read again."""
+"""The answer must have a next iterator or child shards, never both or neither (KCL: DataRetrievalUtil). The read is retried."""
 
 
 class Batch:

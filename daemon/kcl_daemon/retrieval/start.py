@@ -37,7 +37,7 @@ class StartMemory:
 def read_from(checkpoint: ExtendedSequenceNumber, memory: StartMemory, timestamp_s: float | None) -> ReadFrom:
     """The iterator to ask for.
 
-    A checkpointed record is read again and dropped, because more of its aggregate may be to come (P5).
+    A checkpointed record is read again and dropped, because more of its aggregate may be to come. (KCL: IteratorBuilder)
 
     Args:
         checkpoint: of the lease; SHARD_END has nothing to read.

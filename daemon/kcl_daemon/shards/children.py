@@ -1,4 +1,4 @@
-"""What follows a shard: the leases of its child shards, and whose turn it is (KCL: ShutdownTask M8, BlockOnParentShardTask)."""
+"""What follows a shard: the leases of its child shards, and whose turn it is (KCL: ShutdownTask, BlockOnParentShardTask)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def child_leases(
 
 
 def unfinished_parents(lease: Lease, parents: Mapping[ShardId, Lease | None]) -> frozenset[ShardId]:
-    """The parents that must finish first; one without a lease does not block (O2).
+    """The parents that must finish first; one without a lease does not block.
 
     Args:
         lease: of the shard that wants to begin.
@@ -55,7 +55,7 @@ def awaited_parents(
     """The parents of a merged shard that have no lease yet, but will have one.
 
     While there is one, the child shard's lease must not be created: nothing would make it wait for that parent. KCL
-    guesses here (it gives up one time in thirty, M8.2). But a parent's lease is never cleaned up before its child
+    guesses here (it gives up one time in thirty). But a parent's lease is never cleaned up before its child
     shards have begun; so one that is missing is still to come, when an ancestor ends, or it was lost, and then the
     auditor brings it back. Only a parent that Kinesis has forgotten will not come.
 

@@ -1,4 +1,4 @@
-"""Which finished leases may be forgotten (KCL: LeaseCleanupManager, M11).
+"""Which finished leases may be forgotten (KCL: LeaseCleanupManager).
 
 Pure. A finished lease is what keeps a lineage together: while it is there, nobody takes its child shards for shards
 that come from nowhere. So it stays until they have begun.

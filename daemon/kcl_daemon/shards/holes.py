@@ -1,4 +1,4 @@
-"""Holes: hashes that nobody reads or will read, and when to believe in one (KCL: PeriodicShardSyncManager, M6).
+"""Holes: hashes that nobody reads or will read, and when to believe in one (KCL: PeriodicShardSyncManager).
 
 Pure. Knows nothing of how a hole is filled (`sync`).
 """
@@ -33,12 +33,12 @@ def lease_hole(leases: Iterable[Lease]) -> HashRange | None:
 
 
 def without_range(leases: Iterable[Lease]) -> list[Lease]:
-    """The unfinished leases whose hashes are not known: rows of old versions (M6.2)."""
+    """The unfinished leases whose hashes are not known: rows of old versions."""
     return [lease for lease in leases if lease.hash_range is None and not lease.is_finished]
 
 
 def found_ranges(leases: Iterable[Lease], shards: Iterable[Shard]) -> list[tuple[Lease, HashRange]]:
-    """What to write down for leases whose hashes are not known, as far as their shards are listed (M6.2)."""
+    """What to write down for leases whose hashes are not known, as far as their shards are listed."""
     ranges = {shard.shard_id: shard.hash_range for shard in shards}
     return [(lease, ranges[lease.shard_id]) for lease in without_range(leases) if lease.shard_id in ranges]
 
@@ -58,7 +58,7 @@ class HoleWatch:
     times: int = 0
 
     def seen(self, hole: HashRange | None) -> HoleWatch:
-        """After one more audit; another hole begins anew, none clears it (M6.4)."""
+        """After one more audit; another hole starts the count again, none clears it."""
         if hole is None:
             return HoleWatch()
         return HoleWatch(hole, self.times + 1 if hole == self.hole else 1)

@@ -12,7 +12,7 @@ from kcl_daemon.shards.shard import Shard
 
 
 def in_order(shards: Iterable[Shard]) -> list[Shard]:
-    """By starting sequence number, then by name (M5.6); a child shard's numbers lie above those of its parents."""
+    """By starting sequence number, then by name; a child shard's numbers lie above those of its parents."""
     return sorted(shards, key=lambda shard: (shard.starting_sequence_number, shard.shard_id))
 
 
@@ -26,7 +26,7 @@ def children_by_parent(shards: Iterable[Shard]) -> dict[ShardId, frozenset[Shard
 
 
 def unexpected_children(shards: Iterable[Shard]) -> frozenset[ShardId]:
-    """The shards that have a parent which is still open (M3): the list was made while the stream changed."""
+    """The shards that have a parent which is still open: the list was made while the stream changed."""
     by_id = {shard.shard_id: shard for shard in shards}
     return frozenset(
         shard.shard_id
@@ -87,7 +87,7 @@ def _find_depth(key: LeaseKey, unfinished: Mapping[LeaseKey, Lease], depths: dic
 def parents_first(leases: Iterable[Lease], depth_most: int) -> list[Lease]:
     """The leases in the order in which they should be given away, without those that would only wait.
 
-    (KCL: ParentsFirstShardPrioritization, O7.)
+    (KCL: ParentsFirstShardPrioritization.)
 
     Args:
         leases: all there are, of one stream or of many.

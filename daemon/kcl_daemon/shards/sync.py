@@ -1,4 +1,4 @@
-"""Which leases a stream's shards need (KCL: HierarchicalShardSyncer, M1 - M5).
+"""Which leases a stream's shards need (KCL: HierarchicalShardSyncer).
 
 Pure: shards, leases and position of one stream in, leases to create out. A lease that exists is never changed here.
 """
@@ -41,7 +41,7 @@ def new_lease(
 def leases_for_empty_table(
     shards: Iterable[Shard], position: InitialPosition, stream: StreamIdentity | None = None
 ) -> list[Lease]:
-    """One lease for each shard that is open at the initial position (M4); the rest follow as child shards."""
+    """One lease for each shard that is open at the initial position; the rest follow as child shards."""
     return [new_lease(shard, position.checkpoint, stream) for shard in in_order(shards)]
 
 
@@ -53,7 +53,7 @@ def missing_leases(
     layers: Layers = Layers.ONE,
     stream: StreamIdentity | None = None,
 ) -> list[Lease]:
-    """The leases to add to a table that has some already (M5), in the order in which to create them.
+    """The leases to add to a table that has some already, in the order in which to create them.
 
     Every open shard ends up reachable: it has a lease, or an ancestor with an unfinished one leads to it. Two things
     are not KCL's, where they would leave a hole for ever or jump over records:
@@ -63,7 +63,7 @@ def missing_leases(
     - A parent that Kinesis has forgotten still counts as long as it has a lease.
 
     Args:
-        shards: all that Kinesis lists, open and closed. Open ones whose parent is open too are not looked at (M3).
+        shards: all that Kinesis lists, open and closed. Open ones whose parent is open too are ignored.
         leases: all of the stream in the table, finished ones included.
         position: where a shard without known ancestors begins.
         layers: how much at once.

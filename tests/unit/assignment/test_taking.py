@@ -1,4 +1,4 @@
-"""Lease taking as KCL 2.x does it (reference: E)."""
+"""Lease taking as KCL 2.x does it."""
 
 from __future__ import annotations
 

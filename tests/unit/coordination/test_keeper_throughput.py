@@ -1,4 +1,4 @@
-"""What renewals and checkpoints say of a lease's throughput (J2, J3)."""
+"""What renewals and checkpoints say of a lease's throughput."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that may be in either of two tables, the lock that moves, and the routes of each state (reference: T1.3)."""
+"""Rows that may be in either of two tables, the lock that moves, and the routes of each state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that takes part in the move into one table and drives it as leader, over tables in memory (reference: L)."""
+"""A worker that takes part in the move into one table and drives it as leader, over tables in memory."""
 
 from __future__ import annotations
 

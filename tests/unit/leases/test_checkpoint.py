@@ -1,4 +1,4 @@
-"""Which checkpoints are allowed (reference: R1 - R4, protocol section 5)."""
+"""Which checkpoints are allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way from KCL 2.x to 3.x: row, start, live changes, readiness, the tool (reference: T9.2, K)."""
+"""The way from KCL 2.x to 3.x: row, start, live changes, readiness, the tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Java's random numbers, shuffle and string order (reference: F10)."""
+"""Java's random numbers, shuffle and string order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tables an application uses (reference: T0, T1)."""
+"""Which tables an application uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lock row and when it may be taken (reference: T9.1, F2)."""
+"""The lock row and when it may be taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lease row, attribute for attribute and condition for condition (reference: T3, T5)."""
+"""The lease row, attribute for attribute and condition for condition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who leads by the shuffle of the lease owners (reference: F9, F11)."""
+"""Who leads by the shuffle of the lease owners."""
 
 from __future__ import annotations
 

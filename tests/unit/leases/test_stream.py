@@ -1,4 +1,4 @@
-"""Streams in lease keys and rows, where there are many (reference: T7)."""
+"""Streams in lease keys and rows, where there are many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The move from three tables to one (reference: T1, T9.3, L)."""
+"""The move from three tables to one."""
 
 from __future__ import annotations
 

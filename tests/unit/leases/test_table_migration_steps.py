@@ -1,4 +1,4 @@
-"""What the leader does to move an application into one table, over tables in memory (reference: T9.3, L)."""
+"""What the leader does to move an application into one table, over tables in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking a lease as KCL 2.x does, attribute for attribute (reference: T5.4, T5.13)."""
+"""Taking a lease as KCL 2.x does, attribute for attribute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a fleet from KCL 2.x is ready for 3.x, and the tool that steers it (reference: K4, K9)."""
+"""When a fleet from KCL 2.x is ready for 3.x, and the tool that steers it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The rules of the shard sync read again, by plain recursion and without memory: slow, and shares nothing with the code.
 
-Every question begins anew from the shards and leases. The rules are named as in the reference (M3, M5); "ours" are the
+Every question begins anew from the shards and leases. The rules are those of KCL's HierarchicalShardSyncer; "ours" are the
 two that KCL does not have.
 """
 
@@ -58,7 +58,7 @@ class SlowOracle:
         return None
 
     def is_needed(self, shard_id: ShardId) -> bool:
-        """M5.1, M3: an open shard without a lease, none of whose parents is open, or one that leads to such a shard."""
+        """An open shard without a lease, none of whose parents is open, or one that leads to such a shard."""
         shard = self.shards[shard_id]
         if shard_id in self.leases:
             return False

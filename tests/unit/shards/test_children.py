@@ -1,4 +1,4 @@
-"""What follows a shard (reference: M8, O2)."""
+"""What follows a shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which finished leases may be forgotten, and leases of a former stream (reference: M11)."""
+"""Which finished leases may be forgotten, and leases of a former stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holes in what is read, and when to believe in one (reference: M6)."""
+"""Holes in what is read, and when to believe in one."""
 
 from __future__ import annotations
 

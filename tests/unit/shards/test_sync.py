@@ -1,4 +1,4 @@
-"""Which leases a stream needs (reference: M1 - M5)."""
+"""Which leases a stream needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CASES = 1000
 
 
 def documented_example() -> list[Shard]:
-    """0+1 -> 6, 2+3 -> 7, 6+7 -> 8, 5 -> 9+10, 4 open (reference: M5b)."""
+    """0+1 -> 6, 2+3 -> 7, 6+7 -> 8, 5 -> 9+10, 4 open."""
 
     def made(number: int, *parents: int, is_open: bool = False) -> Shard:
         ids = frozenset(ShardId(f"shardId-{parent}") for parent in parents)
