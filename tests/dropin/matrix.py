@@ -1,6 +1,6 @@
 """The matrix library x message x result: each message as the daemon writes it, given to each library.
 
-`python -m tests.dropin.matrix` prints it for the README; a test compares the two.
+`python -m tests.dropin.matrix` prints it for docs/from-java.md; a test compares the two.
 """
 
 from __future__ import annotations

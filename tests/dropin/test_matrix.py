@@ -1,4 +1,4 @@
-"""The matrix in the README is what the libraries do."""
+"""The matrix in docs/from-java.md is what the libraries do."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ END = "<!-- end of matrix -->"
 
 
 def committed() -> list[list[str]]:
-    """The rows of the README's table, the line below its head left out."""
-    text = (ROOT / "README.md").read_text("utf-8")
+    """The rows of the table in the document, without the line below its head."""
+    text = (ROOT / "docs" / "from-java.md").read_text("utf-8")
     table = text.partition(BEGIN)[2].partition(END)[0].strip()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     return [rows[0], *rows[2:]]
 
 
-def test_the_readme_has_every_library_and_every_message() -> None:
+def test_the_document_has_every_library_and_every_message() -> None:
     head, *rows = committed()
     assert head == ["message", *(library.name for library in LIBRARIES)]
     assert [row[0] for row in rows] == [case.title for case in CASES]
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
-def test_a_library_does_what_the_readme_says(library: Library) -> None:
+def test_a_library_does_what_the_document_says(library: Library) -> None:
     head, *rows = committed()
     place = head.index(library.name)
     assert column(library) == [row[place] for row in rows]
