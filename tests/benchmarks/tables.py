@@ -19,7 +19,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def requests_table(rows: Iterable[tuple[int, int, Mapping[str, float], Mapping[str, float]]]) -> str:
     """Requests per minute; each row is shards, workers, ours and the Java worker's by operation."""
-    head = ("shards", "workers", *COLUMNS, "in all", "Java, in all", "part of Java")
+    head = ("shards", "workers", *COLUMNS, "total", "Java, total", "ratio to Java")
     return table(head, [_requests_row(*row) for row in rows])
 
 
