@@ -27,10 +27,9 @@ _HEAD: Final = """\
 
 <!-- Written by `python -m kcl_daemon.observe.events`; change daemon/kcl_daemon/observe/events.toml instead. -->
 
-Every event that the log can hold. A line has `timestamp`, `level`, `event`, `worker_id`, for a shard also `shard_id` and `pid`,
-and the fields of the event. ERROR means that somebody must act. WARN means that the daemon handles it by itself, but that
-it should not go on. [Properties](properties.md#the-log) says how levels and targets are set; a component is the
-name to use there.
+All events of the log. Each line has `timestamp`, `level`, `event` and `worker_id`, the fields of the event, and for a shard also
+`shard_id` and `pid`. ERROR means that somebody must act. WARN means that the daemon handles it by itself, but it should
+not continue. [Properties](properties.md#the-log) says how to set levels and targets; use the component name there.
 
 """
 
