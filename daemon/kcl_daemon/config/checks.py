@@ -65,8 +65,8 @@ def _heartbeat(values: Mapping[str, object], lines: Mapping[str, int]) -> list[P
     if heartbeat * HEARTBEATS_IN_A_LEASE < lease:
         return []
     reason = (
-        f"the leader's heartbeat of {heartbeat} ms must be less than a third of its lease of {lease} ms; "
-        f"set both {LEADER_HEARTBEAT.name} and {LEADER_LEASE.name}"
+        f"the leader heartbeat of {heartbeat} ms must be less than a third of the leader lease of "
+        f"{lease} ms; set both {LEADER_HEARTBEAT.name} and {LEADER_LEASE.name}"
     )
     return [_problem(reason, (LEADER_HEARTBEAT, heartbeat), (LEADER_LEASE, lease), lines)]
 
@@ -77,8 +77,8 @@ def _backoff(values: Mapping[str, object], lines: Mapping[str, int]) -> list[Pro
     if first <= most:
         return []
     reason = (
-        f"the first wait of {first} ms before a restart must not be longer than the longest of {most} ms; "
-        f"set both {BACKOFF_FIRST.name} and {BACKOFF_MOST.name}"
+        f"the first pause of {first} ms before a restart must not exceed the longest of {most} ms; set "
+        f"both {BACKOFF_FIRST.name} and {BACKOFF_MOST.name}"
     )
     return [_problem(reason, (BACKOFF_FIRST, first), (BACKOFF_MOST, most), lines)]
 
@@ -101,7 +101,7 @@ def _unused(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator[
             continue
         for key in (sizing.read_capacity, sizing.write_capacity):
             if values.get(key.name):
-                why = f"the table is made on demand; {sizing.billing_mode.name} = PROVISIONED makes it count"
+                why = f"the table is created on demand; this needs {sizing.billing_mode.name} = PROVISIONED"
                 yield Notice("property_has_no_effect", key.name, lines[key.name], {"why": why})
 
 
@@ -111,7 +111,7 @@ def _schemas(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator
         return
     for name in lines:
         if name == SCHEMA_FAILURE.name or name.startswith("glueClient.") or name == GLUE_CREDENTIALS:
-            why = f"no schema registry is asked; {SCHEMA_REGISTRY.name} = DECODE makes it count"
+            why = f"no schema registry is used; this needs {SCHEMA_REGISTRY.name} = DECODE"
             yield Notice("property_has_no_effect", name, lines[name], {"why": why})
 
 
@@ -125,10 +125,10 @@ def _idle_time(values: dict[str, object], lines: Mapping[str, int]) -> list[Noti
     pause_ms = values.get(IDLE_TIME.name)
     if not isinstance(pause_ms, int) or pause_ms >= FASTEST_READS_MS:
         return []
-    used_ms, why = FASTEST_READS_MS, "Kinesis allows five reads a second of a shard"
+    used_ms, why = FASTEST_READS_MS, "Kinesis allows five reads per second and shard"
     if pause_ms == 0:
         # Java passes on no primitive 0. Taken at its word the same file would read seven times as often here.
-        used_ms, why = RetrievalSettings().idle_time_between_reads_ms, "0 is its default, as in Java"
+        used_ms, why = RetrievalSettings().idle_time_between_reads_ms, "0 means the default, as in Java"
     values[IDLE_TIME.name] = used_ms
     facts: dict[str, object] = {"given": pause_ms, "used": used_ms, "why": why}
     return [Notice("property_raised", IDLE_TIME.name, lines[IDLE_TIME.name], facts)]
@@ -141,7 +141,7 @@ def _bake_time(values: dict[str, object], lines: Mapping[str, int]) -> list[Noti
     why = "KCL allows an hour to seven days"
     if given_s == 0:
         # Java passes on no primitive 0. Taken at its word it would be an hour, before a step with no way back.
-        used_s, why = TablesSettings().complete_bake_s, "0 is its default, as in Java"
+        used_s, why = TablesSettings().complete_bake_s, "0 means the default, as in Java"
     elif (used_s := complete_bake_s(given_s)) == given_s:
         return []
     values[MIGRATION_BAKE_TIME.name] = used_s

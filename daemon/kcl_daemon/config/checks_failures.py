@@ -39,15 +39,18 @@ def _contradictions(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     if poison is not PoisonRecordPolicy.DEADLETTER and DEAD_LETTERS.name in values:
         yield (
             DEAD_LETTERS.name,
-            f"goes only with {POISON_POLICY.name} = {PoisonRecordPolicy.DEADLETTER.value}",
+            f"needs {POISON_POLICY.name} = {PoisonRecordPolicy.DEADLETTER.value}",
         )
     if poison is PoisonRecordPolicy.RETRY:
         return
     if values.get(FAILURE_POLICY.name) is ChildFailurePolicy.EXIT:
-        reason = f"with {FAILURE_POLICY.name} = {ChildFailurePolicy.EXIT.value} the daemon ends before anything is found out"
-        yield POISON_POLICY.name, f"{reason}; keep one of the two lines"
+        reason = (
+            f"with {FAILURE_POLICY.name} = {ChildFailurePolicy.EXIT.value} the daemon ends before it finds "
+        )
+        "the record"
+        yield POISON_POLICY.name, f"{reason}; keep one of the two"
     if SPARK_PIPELINE.name in values:
-        yield POISON_POLICY.name, f"the children of a {SPARK_PIPELINE.name} hand records on unread"
+        yield POISON_POLICY.name, f"children of a {SPARK_PIPELINE.name} do not process records themselves"
     yield from _too_few(values)
 
 

@@ -49,12 +49,12 @@ class _Named:
 # DynamoDB takes 3 to 255 characters, a folder has 255 at most; less what is put behind the name.
 _TABLES: Final = (
     _Named("the lease table", "tableName", 255, least=3),
-    _Named("the table of workers", "workerMetricsTableName", 255 - len("-WorkerMetricStats")),
+    _Named("the worker metrics table", "workerMetricsTableName", 255 - len("-WorkerMetricStats")),
     _Named("the coordinator table", "coordinatorStateTableName", 255 - len("-CoordinatorState")),
 )
-_CONSUMER: Final = _Named("the consumer of fan-out", "fanoutConfig.consumerName", 128)
-_NAMESPACE: Final = _Named("the namespace of metrics", "metricsNamespace", 255, marks="_.#:/-")
-_STATE: Final = _Named("the folder of Spark's state", SPARK_STATE_DIR.name, 255 - len("-spark"))
+_CONSUMER: Final = _Named("the fan-out consumer", "fanoutConfig.consumerName", 128)
+_NAMESPACE: Final = _Named("the CloudWatch namespace", "metricsNamespace", 255, marks="_.#:/-")
+_STATE: Final = _Named("the Spark state folder", SPARK_STATE_DIR.name, 255 - len("-spark"))
 
 
 def of_names(values: Mapping[str, object], entries: Mapping[str, Entry]) -> Iterator[Problem]:
@@ -93,13 +93,13 @@ def _named(values: Mapping[str, object], entries: Mapping[str, Entry]) -> Iterat
 def _reason(refusing: Sequence[_Named]) -> str:
     """Why the name is not taken, and the two ways out."""
     least, most = max(each.least for each in refusing), min(each.most for each in refusing)
-    marks = "dots, dashes and underlines"
+    marks = "dots, dashes and underscores"
     if list(refusing) == [_NAMESPACE]:
         marks = "_ . # : / -, not beginning with AWS/"
     whats, keys = _and(each.what for each in refusing), _and(each.key for each in refusing)
     return (
-        f"not such a name; allowed: {least} to {most} letters, digits, {marks}, as it names {whats}; "
-        f"any other may stay where {keys} {'is' if len(refusing) == 1 else 'are'} set"
+        f"not a valid name; allowed: {least} to {most} letters, digits, {marks}, because {whats} "
+        f"{'is' if len(refusing) == 1 else 'are'} named after it; to keep the name, set {keys}"
     )
 
 

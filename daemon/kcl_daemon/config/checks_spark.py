@@ -48,7 +48,7 @@ def _place(values: Mapping[str, object]) -> Iterator[_Complaint]:
         if SPARK_MASTER.name in values:
             yield (
                 SPARK_MASTER,
-                f"the server of {SPARK_REMOTE.name} has a master of its own; take this line out",
+                f"the server of {SPARK_REMOTE.name} has its own master; remove this line",
             )
         if transport is not None and transport != "shared":
             yield (
@@ -56,20 +56,20 @@ def _place(values: Mapping[str, object]) -> Iterator[_Complaint]:
                 f"{SPARK_REMOTE.name} needs sparkTransport=shared: the server plans the batches",
             )
         if missing := _missing(values, SPARK_SPOOL_DIR, SPARK_STATE_DIR):
-            yield SPARK_REMOTE, f"needs {missing}: folders that the server reaches, too"
+            yield SPARK_REMOTE, f"needs {missing}: folders that the server can also reach"
     elif elsewhere is not None and transport == "local":
         yield SPARK_TRANSPORT, "workers of a cluster cannot read this machine's files; use shared or inline"
     elif transport == "shared" and SPARK_SPOOL_DIR.name not in values:
         yield (
             SPARK_TRANSPORT,
-            f"needs {SPARK_SPOOL_DIR.name}: a folder or URI that all workers of Spark reach",
+            f"needs {SPARK_SPOOL_DIR.name}: a folder or URI that all Spark workers can reach",
         )
     if (
         "://" in str(values.get(SPARK_SPOOL_DIR.name, ""))
         and transport != "shared"
         and elsewhere is not SPARK_REMOTE
     ):
-        yield SPARK_SPOOL_DIR, f"a URI goes only with {SPARK_TRANSPORT.name}=shared"
+        yield SPARK_SPOOL_DIR, f"a URI needs {SPARK_TRANSPORT.name}=shared"
 
 
 def _engines(values: Mapping[str, object]) -> Iterator[_Complaint]:
@@ -78,7 +78,7 @@ def _engines(values: Mapping[str, object]) -> Iterator[_Complaint]:
         if SPARK_ENGINE_LISTEN.name in values:
             yield (
                 SPARK_ENGINE,
-                f"a host either feeds an engine or has one that listens ({SPARK_ENGINE_LISTEN.name})",
+                f"a host feeds another engine or has its own ({SPARK_ENGINE_LISTEN.name}), not both",
             )
         if missing := _missing(values, SPARK_ENGINE_TOKEN_FILE):
             yield SPARK_ENGINE, f"needs {missing}"
@@ -91,7 +91,7 @@ def _engines(values: Mapping[str, object]) -> Iterator[_Complaint]:
     ):
         yield (
             SPARK_TRIGGER,
-            "an engine that several hosts share has no end; give each host an engine of its own",
+            "a shared engine never ends; give each host its own engine",
         )
 
 

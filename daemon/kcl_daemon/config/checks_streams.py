@@ -39,12 +39,12 @@ def of_streams(values: Mapping[str, object], entries: Mapping[str, Entry]) -> It
 def _beside(values: Mapping[str, object], many: str) -> Iterator[tuple[str, str]]:
     """Properties that cannot be beside a list of streams."""
     for name, reason in (
-        (STREAM_NAME.name, f"one stream, and {many} names many; keep one of the two lines"),
-        (STREAM_ARN.name, f"one stream, and {many} names many; keep one of the two lines"),
+        (STREAM_NAME.name, f"names one stream, {many} names many; keep one"),
+        (STREAM_ARN.name, f"names one stream, {many} names many; keep one"),
         (SPARK_PIPELINE.name, f"a Spark pipeline reads one stream; {many} names many"),
         (
             _FAN_OUT_CONSUMER,
-            f"a consumer is of one stream, and {many} names many; fanoutConfig.consumerName is for all",
+            f"a consumer belongs to one stream; with {many} use fanoutConfig.consumerName",
         ),
     ):
         if name in values:
@@ -55,16 +55,16 @@ def _among(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """What the properties of many streams must agree on."""
     regions = regions_of(values)
     if len(regions) > 1:
-        yield STREAM_ARNS.name, f"streams of several regions ({', '.join(regions)}); one daemon reads one"
+        yield STREAM_ARNS.name, f"several regions ({', '.join(regions)}); a daemon reads one region"
     given = values.get(_STRATEGY) is FormerStreams.DELETE_GIVEN
     if given != (FORMER_GIVEN.name in values):
         wrong = _STRATEGY if given else FORMER_GIVEN.name
         other = FORMER_GIVEN.name if given else f"{_STRATEGY} = {FormerStreams.DELETE_GIVEN.value}"
-        yield wrong, f"goes only with {other}"
+        yield wrong, f"needs {other}"
     named = {each.name for each in _listed(values, STREAM_NAMES)}
     for each in _listed(values, STREAM_ARNS):
         if each.name in named:
-            reason = f"{each.name} is in {STREAM_NAMES.name} too; where both are meant, give both by ARN"
+            reason = f"{each.name} is in {STREAM_NAMES.name} too; if you mean both, give both by ARN"
             yield STREAM_ARNS.name, reason
 
 

@@ -31,10 +31,11 @@ SOURCES_OF_SDK_1: Final = {
 _ROLE_OF_KCL: Final = "KclStsAssumeRoleCredentialsProvider"
 _OF_THE_JVM: Final = frozenset({"SystemPropertyCredentialsProvider", "SystemPropertiesCredentialsProvider"})
 _REFUSED: Final = {
-    "AnonymousCredentialsProvider": "the services answer no request without a signature; for local endpoints set "
-    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to any text and write DefaultCredentialsProvider",
-    "StaticCredentialsProvider": "keys do not belong into this file; put them into a profile or the environment",
-    "ProcessCredentialsProvider": "put credential_process into a profile and write ProfileCredentialsProvider|NAME",
+    "AnonymousCredentialsProvider": "the services require signed requests; for local endpoints set AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY to any text and use DefaultCredentialsProvider",
+    "StaticCredentialsProvider": "keys do not belong in this file; put them in a profile or in environment variables",
+    "ProcessCredentialsProvider": "put credential_process into a profile and use "
+    "ProfileCredentialsProvider|NAME",
 }
 _ROLE_ARN: Final = re.compile(r"arn:aws[a-z0-9-]*:iam::[0-9]{12}:role/[!-~]{1,576}")
 _SESSION_NAME: Final = re.compile(r"[A-Za-z0-9_+=,.@-]{2,64}")
@@ -50,10 +51,10 @@ def providers() -> Kind:
     def read(text: str) -> tuple[Provider, ...]:
         entries = [trimmed(entry) for entry in text.split(",") if trimmed(entry)]
         if not entries:
-            raise Refused("empty; give a value or take the line out")
+            raise Refused("empty; give a value or remove the line")
         found = tuple(provider for entry in entries for provider in _providers(entry))
         if not found:
-            raise Refused("there are no Java system properties here; name another provider")
+            raise Refused("Java system properties do not exist here; use another provider")
         return found
 
     return Kind(read, _ALLOWED)
@@ -78,7 +79,8 @@ CREDENTIALS_KEYS: Final = (
         "",
         "kinesisCredentialsProvider",
         "kinesis",
-        "Whose credentials Kinesis is asked with; the first that has any counts. See [Credentials](#credentials).",
+        "Credentials providers for Kinesis; the first that has credentials is used. See "
+        "[Credentials](#credentials).",
         "DefaultCredentialsProvider",
     ),
     _key("DynamoDB", "dynamoDBCredentialsProvider", "dynamodb", "The same for DynamoDB.", f"`{_PREFIX}`"),
@@ -93,7 +95,7 @@ CREDENTIALS_KEYS: Final = (
         "Glue",
         "glueCredentialsProvider",
         "glue",
-        "The same for Glue, such as a role in the account of the schema registry.",
+        "The same for Glue, for example a role in the account of the schema registry.",
         f"`{_PREFIX}`",
         extension=True,
     ),
@@ -127,9 +129,9 @@ def notices(text: str, *, key: str, line: int) -> Iterator[Notice]:
     for name in names:
         if name in SOURCES_OF_SDK_1:
             today = " or ".join(source.value for source in SOURCES_OF_SDK_1[name])
-            advice = f"a name of SDK 1.x, refused by the Java daemon 3.x; write {today}"
+            advice = f"a name of SDK 1.x, refused by the Java daemon 3.x; use {today}"
         elif name in _OF_THE_JVM:
-            advice = "there are no Java system properties here; passed over"
+            advice = "Java system properties do not exist here; ignored"
         else:
             continue
         facts = {"provider": shown(name), "advice": advice}
@@ -153,12 +155,11 @@ def _providers(entry: str) -> Iterator[Provider]:
     if name in _OF_THE_JVM:
         return
     if name in _REFUSED:
-        raise Refused(f"{name} is not possible here: {_REFUSED[name]}")
+        raise Refused(f"{name} is not supported: {_REFUSED[name]}")
     sources = _sources(name)
     if not sources:
         raise Refused(
-            f"{shown(name)!r} is not known here; for the credentials that the AWS SDK finds by itself write "
-            "DefaultCredentialsProvider"
+            f"{shown(name)!r} is unknown; for the default chain of the AWS SDK use DefaultCredentialsProvider"
         )
     for source in sources:
         if source is Source.ROLE:
@@ -185,15 +186,15 @@ def _role(name: str, arguments: list[str]) -> Provider:
     if not _ROLE_ARN.fullmatch(role_arn):
         raise Refused(f"{shown(role_arn)!r} is not the ARN of a role")
     if not _SESSION_NAME.fullmatch(session_name):
-        raise Refused(f"{shown(session_name)!r} is no session name: 2 to 64 letters, digits or _+=,.@-")
+        raise Refused(f"{shown(session_name)!r} is not a session name: 2 to 64 letters, digits or _+=,.@-")
     given = dict(_nested(argument) for argument in nested)
     url, of_url = _sts(given.pop("endpoint")) if "endpoint" in given else (None, None)
     region_name = given.get("endpointRegion") or of_url
     if region_name is not None and not _REGION.fullmatch(region_name):
-        raise Refused(f"{shown(region_name)!r} is no region")
+        raise Refused(f"{shown(region_name)!r} is not a region")
     external_id = given.get("externalId")
     if external_id is not None and not _EXTERNAL_ID.fullmatch(external_id):
-        raise Refused("externalId has 2 to 1224 letters, digits or _+=,.@:/-")
+        raise Refused("externalId must have 2 to 1224 letters, digits or _+=,.@:/-")
     return Provider(
         Source.ROLE,
         role_arn=role_arn,
@@ -208,7 +209,7 @@ def _nested(argument: str) -> tuple[str, str]:
     name, equals, value = (trimmed(part) for part in argument.partition("="))
     if not equals or not value or name not in {"endpoint", "endpointRegion", "externalId"}:
         raise Refused(
-            f"{shown(argument)!r} is none of endpointRegion=REGION, endpoint=HOST^REGION and externalId=ID"
+            f"{shown(argument)!r} is not one of endpointRegion=REGION, endpoint=HOST^REGION and externalId=ID"
         )
     return name, value
 
@@ -222,5 +223,5 @@ def _sts(text: str) -> tuple[str, str]:
     except ValueError:
         good = False
     if not good or not region_name or " " in host:
-        raise Refused(f"{shown(text)!r} is not an address of STS with its region: endpoint=HOST^REGION")
+        raise Refused(f"{shown(text)!r} is not an STS endpoint with its region: endpoint=HOST^REGION")
     return url, region_name

@@ -49,7 +49,9 @@ def expanded(text: str, environment: Mapping[str, str]) -> str:
         # As a shell has it: an empty variable with a default is one that is not set.
         found = environment.get(name) or default if default is not None else environment.get(name)
         if found is None:
-            raise Refused(f"the variable {name} is not set; set it, or write ${{{name}:-DEFAULT}}")
+            raise Refused(
+                f"the environment variable {name} is not set; set it, or write ${{{name}:-DEFAULT}}"
+            )
         return found
 
     end = text.rfind("}") + 1  # none ends behind it, and each would be looked for up to the end of the text

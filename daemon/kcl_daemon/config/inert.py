@@ -37,28 +37,28 @@ _POLLING: Final = _because(
     "maxGetRecordsThreadPool",
 )
 _IN_JAVA_ONLY: Final = (
-    *_because("there is no thread pool to bound: no number can starve a shard", "maxActiveThreads"),
+    *_because("there is no thread pool to limit", "maxActiveThreads"),
     *_because("there are no renewal threads to bound", "maxLeaseRenewalThreads"),
     *_because(
-        "leases of child shards are made when their parents end; the leader looks for holes every "
+        "leases of child shards are created when their parents end; the leader looks for holes every "
         "leasesRecoveryAuditorExecutionFrequencyMillis",
         "shardSyncIntervalMillis",
     ),
     *_because(
-        "leases that exist are never compared with the shards at a start, only looked through for holes",
+        "at start, existing leases are never compared with the shards, only checked for holes",
         "skipShardSyncAtWorkerInitializationIfLeasesExist",
     ),
     *_because(
-        "a list of shards that fails is asked for again after a second, then ever more rarely, without end",
+        "a failed list of shards is retried after a second, then with growing pauses, without limit",
         "listShardsBackoffTimeInMillis",
         "maxListShardsRetryAttempts",
     ),
     *_because(
-        "workers ask the index by owner; a scan of the table goes page by page, so that nothing waits for it",
+        "workers query the index by owner; a scan of the table goes page by page and blocks nothing",
         "leaseTableScanTotalSegments",
     ),
     *_because(
-        "time-outs and retries are the daemon's own",
+        "the daemon has its own timeouts and retries",
         *(f"{client}.defaultsMode" for client in ("kinesisClient", "dynamoDbClient", "cloudWatchClient")),
     ),
     *_because(_JAVA_NEITHER, "validateSequenceNumberBeforeCheckpointing", "processingLanguage"),
@@ -75,11 +75,11 @@ _OLD: Final = (
         "kinesisClientConfig",
     ),
     *_because(
-        "of KCL 1.x; is now skipShardSyncAtWorkerInitializationIfLeasesExist",
+        "of KCL 1.x; now skipShardSyncAtWorkerInitializationIfLeasesExist",
         "skipShardSyncAtStartupIfLeasesExist",
     ),
     *_because(
-        "of KCL 1.x; is now initialPositionInStreamExtended, in epoch seconds",
+        "of KCL 1.x; now initialPositionInStreamExtended, in epoch seconds",
         "timestampAtInitialPositionInStream",
     ),
 )

@@ -38,12 +38,13 @@ from kcl_daemon.config.kinds import (
 # What it must be like for those that are named after it is in `checks_names`.
 _APPLICATION_NAME: Final = name(
     r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+",
-    "printable characters; where tables are named after it, 3 to 237 letters, digits, dots, dashes and underlines",
+    "printable characters; 3 to 237 letters, digits, dots, dashes and underscores if tables are named "
+    "after it",
 )
 # It is the key of a row, in the layout of KCL 3.5 beside leases and coordinator rows.
 _WORKER_ID: Final = name(
     r"(?!(?:Leader|Migration3\.0|TableMigration3\.5|shardId-[0-9]+)$)[!-~]([ -~]{0,254}[!-~])?",
-    "1 to 256 printable ASCII characters; not Leader, Migration3.0, TableMigration3.5 or a shard's id",
+    "1 to 256 printable ASCII characters; not Leader, Migration3.0, TableMigration3.5 or a shard id",
 )
 
 FASTEST_READS_MS: Final = (
@@ -55,14 +56,14 @@ EXECUTABLE_NAME: Final = Key(
     "executableName",
     command(),
     "child.command",
-    "Program and arguments that are run for each shard. Split at spaces only.",
+    "The program and its arguments; one process runs per shard. Split at spaces only.",
     required=True,
 )
 APPLICATION_NAME: Final = Key(
     "applicationName",
     _APPLICATION_NAME,
     "application_name",
-    "Name of the application; its workers share the tables that are named after it.",
+    "Name of the application. All workers of an application share its tables, which are named after it.",
     required=True,
 )
 STREAM_NAME: Final = Key(
@@ -70,7 +71,7 @@ STREAM_NAME: Final = Key(
     NAME_OF_STREAM,
     "stream_name",
     "The stream to read.",
-    default="required where there is none of `streamArn`, `streamArns`, `streamNames` and `streamFilter`",
+    default="required unless `streamArn`, `streamArns`, `streamNames` or `streamFilter` is set",
     required=True,
     blank_is_absent=True,
 )
@@ -78,9 +79,9 @@ STREAM_ARN: Final = Key(
     "streamArn",
     stream_arn(),
     "stream_arn",
-    "ARN of the stream. Its name replaces `streamName`, calls are made with the ARN, and its region is used where "
-    "`regionName` is absent. Of an ARN of another region than `regionName`, or of account 000000000000, only the name "
-    "is used.",
+    "ARN of the stream. Replaces `streamName`; API calls use the ARN, and its region applies if "
+    "`regionName` is not set. If the ARN has another region than `regionName`, or account 000000000000, "
+    "only the stream name is used.",
     default="none",
     blank_is_absent=True,
 )
@@ -88,14 +89,14 @@ REGION_NAME: Final = Key(
     "regionName",
     REGION,
     "endpoints.region_name",
-    "Region of all services.",
-    default="that of `streamArn`, else as the AWS SDK finds it",
+    "Region of all AWS services.",
+    default="region of `streamArn`, else from the AWS SDK",
 )
 WORKER_ID: Final = Key(
     "workerId",
     _WORKER_ID,
     "worker_id",
-    "Name of this worker in the tables. Must differ between running workers.",
+    "Name of this worker in the tables. Must be unique among running workers.",
     aliases=("workerIdentifier",),
     default="host name and 12 random hexadecimal digits",
 )
@@ -103,54 +104,54 @@ STATE_FOLDER: Final = Key(
     "stateFolder",
     file(),
     "state_folder",
-    "A folder of this host (in a container: a volume) in which a running daemon leaves word of itself, so that the next one "
-    "takes up at once what it held when it was killed. Shared by all daemons of the host.",
-    default="`$STATE_DIRECTORY` (systemd), else `kcl-daemon` in `$XDG_STATE_HOME`, `~/.local/state`, `/var/lib` or "
-    "`$XDG_RUNTIME_DIR`, else a folder in `/tmp`: the first that can be written",
+    "A folder on this host (in a container: on a volume) where a running daemon records its identity. "
+    "After a kill, the next daemon takes over its leases at once. All daemons on a host share it.",
+    default="the first writable of `$STATE_DIRECTORY` (systemd), `kcl-daemon` in `$XDG_STATE_HOME`, "
+    "`~/.local/state`, `/var/lib` or `$XDG_RUNTIME_DIR`, and a folder in `/tmp`",
     extension=True,
 )
 INITIAL_POSITION: Final = Key(
     "initialPositionInStream",
     start_word(),
     "initial_position",
-    "Where reading starts in a shard that has no lease yet.",
+    "Where reading starts in a shard without a lease.",
 )
 INITIAL_POSITION_EXTENDED: Final = Key(
     "initialPositionInStreamExtended",
     start_timestamp(),
     "initial_position",
-    "The same as a time; wins over `initialPositionInStream`.",
+    "The same, as a time. Overrides `initialPositionInStream`.",
     default="none",
 )
 IDLE_TIME: Final = Key(
     "idleTimeBetweenReadsInMillis",
     MILLISECONDS_OR_NONE,
     "retrieval.idle_time_between_reads_ms",
-    f"Pause between two reads of a shard. Less than {FASTEST_READS_MS} is raised to that, and 0 is the default; both with a "
-    "warning.",
+    f"Pause between two reads of a shard. Values below {FASTEST_READS_MS} are raised to "
+    f"{FASTEST_READS_MS}, and 0 means the default; both log a warning.",
     aliases=("pollingConfig.idleTimeBetweenReadsInMillis",),
 )
 LEADER_LEASE: Final = Key(
     "leaderLeaseMillis",
     MILLISECONDS,
     "leases.leader_lease_ms",
-    "How long a silent leader is waited for before another worker takes over; up to two and a half times that, but no "
-    "more than 30 s, in a fleet with no more leases than workers. The same on all workers.",
+    "How long a leader may be silent before another worker takes over. In a fleet with no more leases "
+    "than workers, up to two and a half times that, but at most 30 s. Must be the same on all workers.",
     extension=True,
 )
 LEADER_HEARTBEAT: Final = Key(
     "leaderHeartbeatMillis",
     MILLISECONDS,
     "leases.leader_heartbeat_ms",
-    "How often the leader shows that it lives. Less than a third of `leaderLeaseMillis`.",
+    "How often the leader renews its lock. Must be less than a third of `leaderLeaseMillis`.",
     extension=True,
 )
 EXPAND_ENVIRONMENT: Final = Key(
     "expandEnvironment",
     truth(),
     "expand_environment",
-    "Whether `${NAME}` and `${NAME:-DEFAULT}` in values stand for variables of the environment. If not, they are text, as "
-    "in Java.",
+    "Whether `${NAME}` and `${NAME:-DEFAULT}` in values are replaced by environment variables. If not, "
+    "they are plain text, as in Java.",
     extension=True,
 )
 
@@ -171,39 +172,39 @@ KEYS: Final[tuple[Key, ...]] = (
         "failoverTimeMillis",
         MILLISECONDS,
         "leases.failover_time_ms",
-        "A lease that has not been renewed for this long is given to another worker.",
+        "A lease that is not renewed for this long goes to another worker.",
     ),
     Key(
         "maxLeasesForWorker",
         whole_number(1, INT_MAX, "leases"),
         "leases.max_leases_for_worker",
-        "Most leases, and so most children, that this worker holds.",
+        "Maximum number of leases, and so of children, of this worker.",
     ),
     Key(
         "parentShardPollIntervalMillis",
         MILLISECONDS,
         "leases.parent_shard_poll_interval_ms",
-        "How often a shard looks whether its parents are finished.",
+        "How often a shard checks whether its parents are finished.",
     ),
     Key(
         "workerMetricsReporterFreqInMillis",
         MILLISECONDS,
         "leases.worker_metrics_report_ms",
-        "How often a worker writes its row in the table of workers.",
+        "How often a worker writes its row in the worker metrics table.",
         aliases=("workerUtilizationAwareAssignmentConfigBean.workerMetricsReporterFreqInMillis",),
     ),
     Key(
         "schedulerInitializationBackoffTimeMillis",
         MILLISECONDS_OR_NONE,
         "leases.start_backoff_ms",
-        "Pause between two of the 20 attempts to start, where a service is busy or does not answer.",
+        "Pause between the 20 attempts to start while a service is busy or does not answer.",
     ),
     Key(
         "taskBackoffTimeMillis",
         MILLISECONDS_OR_NONE,
         "leases.task_backoff_ms",
-        "First pause before a failed step at the end of a shard is tried again; doubles up to 10 s. For failed children "
-        "see `childRestartBackoffMillis`.",
+        "First pause before a failed step at the end of a shard is retried; doubles up to 10 s. For "
+        "failed children see `childRestartBackoffMillis`.",
     ),
     LEADER_LEASE,
     LEADER_HEARTBEAT,
@@ -218,7 +219,7 @@ KEYS: Final[tuple[Key, ...]] = (
         "maxRecords",
         whole_number(1, 10_000, "records"),
         "retrieval.max_records",
-        "Most records in one read.",
+        "Maximum number of records in one read.",
         aliases=("pollingConfig.maxRecords",),
     ),
     IDLE_TIME,
@@ -226,21 +227,22 @@ KEYS: Final[tuple[Key, ...]] = (
         "millisBehindLatestThresholdForReducedTps",
         MILLISECONDS_OR_NONE,
         "retrieval.reduced_tps_within_ms",
-        "A shard less than this behind is read no more often than that. 0: no such rule.",
+        "Minimum time between two reads of a shard that is less than this behind. 0: no limit.",
         aliases=("pollingConfig.millisBehindLatestThresholdForReducedTps",),
     ),
     Key(
         "maxPendingProcessRecordsInput",
         whole_number(0, INT_MAX, "answers"),
         "retrieval.prefetch_batches",
-        "No further read of a shard while this many answers wait for its child. 0: none before the child waits for it.",
+        "Reading of a shard pauses while this many answers wait for its child. 0: the next read starts "
+        "only when the child is ready for it.",
         extension=True,
     ),
     Key(
         "prefetchMaxBytes",
         whole_number(1, LONG_MAX, "bytes"),
         "retrieval.prefetch_bytes",
-        "No further read of a shard while this much waits for its child.",
+        "Reading of a shard pauses while this much data waits for its child.",
         extension=True,
     ),
     *CHILD_KEYS,

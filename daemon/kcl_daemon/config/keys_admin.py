@@ -14,7 +14,7 @@ from kcl_daemon.config.notices import Problem
 
 _PORT_MAX: Final = 65_535
 _TOKEN: Final = re.compile(r"[!-~]{16,256}")
-FIT_FOR_A_HEADER: Final = "16 to 256 printable ASCII characters without blanks"
+FIT_FOR_A_HEADER: Final = "16 to 256 printable ASCII characters, no spaces"
 
 
 def is_token(text: str) -> bool:
@@ -62,30 +62,31 @@ ADMIN_PORT: Final = Key(
     "adminPort",
     whole_number(0, _PORT_MAX),
     "admin.port",
-    "Port of the status page, the probes and `/metrics` ([status page](status-page.md)); 0: a free one, which the log tells.",
-    default="none: nothing is served",
+    "Port of the status page, the probes and `/metrics` ([status page](status-page.md)). 0: a free "
+    "port, which the log shows.",
+    default="none: no status page",
     extension=True,
 )
 ADMIN_ADDRESS: Final = Key(
     "adminAddress",
     address(),
     "admin.address",
-    "Address that they are served on. Any but a loopback one needs a token.",
+    "Address of the status page. Any address except a loopback one needs a token.",
     extension=True,
 )
 ADMIN_TOKEN: Final = Key(
     "adminToken",
     token(),
     "admin.token",
-    "What callers of all but `/livez` and `/readyz` must show: as bearer token, or as password with any user name.",
-    default="none: nobody is asked",
+    "Token for all pages except `/livez` and `/readyz`: as bearer token, or as password with any user name.",
+    default="none: no token is needed",
     extension=True,
 )
 ADMIN_TOKEN_FILE: Final = Key(
     "adminTokenFile",
     file(),
     "admin.token_file",
-    "The file that holds the token, read at the start; blanks around the token do not count.",
+    "File with the token, read at start. Spaces around the token are ignored.",
     default="none",
     extension=True,
 )
@@ -101,10 +102,12 @@ def check_admin(values: Mapping[str, object], lines: Mapping[str, int]) -> Itera
     """
     given = [key for key in (ADMIN_TOKEN, ADMIN_TOKEN_FILE) if key.name in lines]
     if len(given) > 1:
-        reason = f"and {ADMIN_TOKEN.name} are two tokens, only one of them can be meant"
+        reason = f"and {ADMIN_TOKEN.name} are both set; keep one"
         yield Problem(reason, ADMIN_TOKEN_FILE.name, None, lines[ADMIN_TOKEN_FILE.name])
     where = values.get(ADMIN_ADDRESS.name, LOOPBACK)
     assert isinstance(where, str), "an address is text"
     if ADMIN_PORT.name in values and not given and not is_loopback(where):
-        reason = f"others can reach it, so it needs {ADMIN_TOKEN.name} or {ADMIN_TOKEN_FILE.name}"
+        reason = (
+            f"other hosts can reach this address, so it needs {ADMIN_TOKEN.name} or {ADMIN_TOKEN_FILE.name}"
+        )
         yield Problem(reason, ADMIN_ADDRESS.name, where, lines[ADMIN_ADDRESS.name])

@@ -37,14 +37,14 @@ BACKOFF_FIRST: Final = Key(
     "childRestartBackoffMillis",
     MILLISECONDS,
     "child.backoff_first_ms",
-    "Wait before a failed child is started again; doubles with each failure in a row.",
+    "Pause before a failed child is restarted; doubles with each failure in a row.",
     extension=True,
 )
 BACKOFF_MOST: Final = Key(
     "childRestartBackoffMaxMillis",
     MILLISECONDS,
     "child.backoff_most_ms",
-    "Longest wait before a failed child is started again.",
+    "Longest pause before a failed child is restarted.",
     extension=True,
 )
 
@@ -53,31 +53,31 @@ CHILD_KEYS: Final[tuple[Key, ...]] = (
         "timeoutInSeconds",
         whole_number(1, INT_MAX, "seconds"),
         "child.timeout_s",
-        "How long a child may take for one answer before it is replaced.",
-        default="none: for ever",
+        "How long a child may take for one answer. Then it is replaced.",
+        default="none: no limit",
     ),
     Key(
         "childStuckTimeoutMillis",
         MILLISECONDS,
         "child.stuck_timeout_ms",
-        "How long a child may work on one action without a new checkpoint before it is replaced, alone. Unlike "
-        "`timeoutInSeconds` not begun anew by a checkpoint that repeats an old position, and not counted while the lease "
-        "table refuses its checkpoints.",
-        default="none: for ever",
+        "How long a child may work on one action without a new checkpoint. Then this child alone is "
+        "replaced. Unlike `timeoutInSeconds`, a checkpoint that repeats an old position does not "
+        "restart the timer, and time in which the lease table refuses checkpoints does not count.",
+        default="none: no limit",
         extension=True,
     ),
     Key(
         "shutdownGraceMillis",
         MILLISECONDS_OR_NONE,
         "child.shutdown_grace_ms",
-        "How long the children may take to finish when the daemon stops. Java's default is 0, which loses the last "
-        "checkpoint.",
+        "How long the children may take to finish at shutdown. Java's default is 0, which loses the "
+        "last checkpoint.",
     ),
     Key(
         "callProcessRecordsEvenForEmptyRecordList",
         truth(),
         "child.call_for_empty",
-        "Whether children are given empty batches.",
+        "Whether children get empty batches.",
     ),
     BACKOFF_FIRST,
     BACKOFF_MOST,
@@ -85,30 +85,31 @@ CHILD_KEYS: Final[tuple[Key, ...]] = (
         "childExitGraceMillis",
         MILLISECONDS_OR_NONE,
         "child.exit_grace_ms",
-        "How long a child may take to end after its stdin was closed, and again after SIGTERM.",
+        "How long a child may take to exit after its stdin is closed, and again after SIGTERM.",
         extension=True,
     ),
     Key(
         "childProtocol",
         choice({generation.value: generation for generation in ChildProtocol}),
         "child.protocol",
-        "Which protocol children speak: `CURRENT` is that of KCL 2.x and 3.x. `KCL_1_8`, of client libraries of 1.x since "
-        "2017: `shutdown` for both ends. `KCL_1_0`, older ones: also the key `checkpoint`, and no `shutdownRequested`, so "
-        "that a stop repeats what was not checkpointed.",
+        "Protocol of the children. `CURRENT`: KCL 2.x and 3.x. `KCL_1_8`: client libraries 1.x since "
+        "2017, `shutdown` at lease loss and shard end. `KCL_1_0`: older ones, also the key "
+        "`checkpoint`, and no `shutdownRequested`, so records without a checkpoint are repeated after a "
+        "stop.",
         extension=True,
     ),
     Key(
         "logWarningForTaskAfterMillis",
         MILLISECONDS,
         "child.warn_after_ms",
-        "A warning in the log (`child_is_slow`) for an action that takes a child longer.",
+        "Logs a warning (`child_is_slow`) when a child needs longer for one action.",
         default="none: no warning",
     ),
     Key(
         "childUser",
         _user(),
         "child.user",
-        "User, and group, that children run as. Only where the daemon runs as root.",
+        "User, and optionally group, of the children. Only if the daemon runs as root.",
         default="the daemon's",
         extension=True,
     ),
@@ -116,7 +117,7 @@ CHILD_KEYS: Final[tuple[Key, ...]] = (
         "childMemoryLimitBytes",
         whole_number(1024**2, LONG_MAX, "bytes"),
         "child.memory_limit_bytes",
-        "Address space of each process of a child (RLIMIT_AS); more is refused to it. Node and Java reserve far more than "
+        "Maximum address space of each child process (RLIMIT_AS). Node and Java reserve far more than "
         "they use. Linux only.",
         default="the daemon's",
         extension=True,
@@ -125,7 +126,7 @@ CHILD_KEYS: Final[tuple[Key, ...]] = (
         "childOpenFilesLimit",
         whole_number(16, INT_MAX, "files"),
         "child.open_files_limit",
-        "Open files of each process of a child (RLIMIT_NOFILE). Linux only.",
+        "Maximum number of open files of each child process (RLIMIT_NOFILE). Linux only.",
         default="the daemon's",
         extension=True,
     ),
@@ -133,8 +134,8 @@ CHILD_KEYS: Final[tuple[Key, ...]] = (
         "childProcessesLimit",
         whole_number(1, INT_MAX, "processes"),
         "child.processes_limit",
-        "Children start no further process where their user has so many, all programs of that user counted "
-        "(RLIMIT_NPROC; root is not bound by it). Linux only.",
+        "Maximum number of processes of the children's user, including its other programs "
+        "(RLIMIT_NPROC; root is not limited). Linux only.",
         default="the daemon's",
         extension=True,
     ),
@@ -142,17 +143,18 @@ CHILD_KEYS: Final[tuple[Key, ...]] = (
         "childInheritCredentials",
         truth(),
         "child.inherit_credentials",
-        "Whether children find the daemon's AWS credentials. If not, variables `AWS_...` that are or lead to credentials "
-        "are left out of their environment, and so are the headers for the metrics' collector "
-        "(`OTEL_EXPORTER_OTLP_HEADERS`); their SDKs do not ask the instance for its role. Counts for a Spark "
-        "pipeline too; not for containers beside the daemon. See [Security](security.md#children-and-credentials).",
+        "Whether children get the daemon's AWS credentials. If not, their environment has no `AWS_...` "
+        "variables that are or lead to credentials and no headers for the metrics collector "
+        "(`OTEL_EXPORTER_OTLP_HEADERS`), and their SDKs do not ask the instance for its role. Applies "
+        "to Spark pipelines too, but not to sidecar containers. See "
+        "[Security](security.md#children-and-credentials).",
         extension=True,
     ),
     Key(
         "childStderrLevel",
         choice({"DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error"}),
         "child.stderr_level",
-        "Level of the log events (`child_stderr`) that a child's stderr becomes; the Java daemon has ERROR.",
+        "Level of the log events for a child's stderr (`child_stderr`). The Java daemon uses ERROR.",
         default="INFO",
         extension=True,
     ),
@@ -160,8 +162,8 @@ CHILD_KEYS: Final[tuple[Key, ...]] = (
         "childLogMessages",
         truth(),
         "child.log_messages",
-        "Whether [`log` messages](protocol.md#log-messages) of children go to the log (`child_log`). Else they are stray "
-        "output, as in Java.",
+        "Whether [`log` messages](protocol.md#log-messages) of children are logged (`child_log`). If "
+        "not, they are stray output, as in Java.",
         extension=True,
     ),
 )

@@ -42,7 +42,7 @@ def letter_box() -> Kind:
         scheme, colon, rest = trimmed(text).partition(":")
         boxes = {box.value: box for box in LetterBox}
         if not colon or scheme not in boxes or not rest:
-            raise Refused("not such a place")
+            raise Refused("not a valid destination")
         box = boxes[scheme]
         match box:
             case LetterBox.FILE:
@@ -57,7 +57,7 @@ def letter_box() -> Kind:
 
 def _path(text: str) -> str:
     if text.startswith("//") and not text.startswith("///"):
-        raise Refused("a file on another host; write file:PATH or file:///PATH")
+        raise Refused("a file on another host; use file:PATH or file:///PATH")
     path = text[2:] if text.startswith("///") else text
     if "\0" in path or path.endswith("/"):
         raise Refused("not the path of a file")
@@ -69,7 +69,7 @@ def _queue(text: str) -> Destination:
     assert isinstance(address, str), "endpoint gives the address"
     parts = urlsplit(address)
     if not _QUEUE_PATH.fullmatch(parts.path):
-        raise Refused("not the URL of a queue, which ends in /ACCOUNT/NAME with an account of 12 digits")
+        raise Refused("not a queue URL, which ends in /ACCOUNT/NAME with an account of 12 digits")
     found = _REGION.search(parts.hostname or "")
     region_name = (found["new"] or found["old"]) if found else None
     return Destination(LetterBox.SQS, address, region_name)
@@ -88,39 +88,40 @@ FAILURE_POLICY: Final = Key(
     "childFailurePolicy",
     choice({policy.value: policy for policy in ChildFailurePolicy}),
     "failures.policy",
-    "`RESTART`: a failed child is replaced, other shards do not notice. `EXIT`: the daemon stops in order and ends with "
-    "exit code 1, as the Java daemon does.",
+    "`RESTART`: a failed child is replaced; other shards are not affected. `EXIT`: the daemon shuts "
+    "down gracefully with exit code 1, as the Java daemon does.",
     extension=True,
 )
 FAILURES_MOST: Final = Key(
     "childMaxFailures",
     whole_number(0, INT_MAX, "failures"),
     "failures.failures_most",
-    "After so many failures in a row without progress the lease is released and marked degraded, so that another worker "
-    "may try ([failures](failures.md)). 0: it never is.",
+    "After this many failures in a row without progress, the lease is released and marked degraded so "
+    "that another worker can try ([failures](failures.md)). 0: never.",
     extension=True,
 )
 POISON_POLICY: Final = Key(
     "poisonRecordPolicy",
     choice({policy.value: policy for policy in PoisonRecordPolicy}),
     "failures.poison",
-    "What is done about a record at which every child fails. `RETRY`: children are restarted before it for ever. "
-    "`DEADLETTER`: it is found and put where `deadLetterDestination` says. `SKIP`: it is found and left out "
-    "([failures](failures.md)).",
+    "What happens to a record that no child can process. `RETRY`: the daemon keeps restarting children "
+    "before it. `DEADLETTER`: the daemon finds the record and stores it at `deadLetterDestination`. "
+    "`SKIP`: the daemon finds the record and skips it ([failures](failures.md)).",
     extension=True,
 )
 POISON_TRIES: Final = Key(
     "poisonRecordMaxFailures",
     whole_number(1, INT_MAX, "failures"),
     "failures.poison_tries",
-    "So many children in a row must fail at one record, given to them alone, before it is set aside.",
+    "A record is set aside after this many children in a row fail on it alone.",
     extension=True,
 )
 DEAD_LETTERS: Final = Key(
     "deadLetterDestination",
     letter_box(),
     "failures.dead_letters",
-    "Where records that were set aside go: a file (JSON lines, for its owner only), an SQS queue or a Kinesis stream.",
+    "Where dead letters go: a file (JSON lines, readable by its owner only), an SQS queue or a Kinesis "
+    "stream.",
     default="none",
     extension=True,
 )
@@ -132,8 +133,8 @@ FAILURE_KEYS: Final[tuple[Key, ...]] = (
         "childDegradedMillis",
         MILLISECONDS_OR_NONE,
         "failures.degraded_ms",
-        "For so long a worker does not begin again with a shard that it has released for its failures, should it be given "
-        "back.",
+        "After a worker released a shard because of failures, it waits this long before it starts on "
+        "that shard again.",
         extension=True,
     ),
     POISON_POLICY,

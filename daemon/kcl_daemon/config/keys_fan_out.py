@@ -44,15 +44,15 @@ FAN_OUT_KEYS: Final = (
             "the ARN of a consumer of the stream",
         ),
         "fan_out.consumer_arn",
-        "Consumer to read with; none is registered then.",
+        "Existing consumer to use; no consumer is registered.",
         default="none",
         blank_is_absent=True,
     ),
     Key(
         "fanoutConfig.consumerName",
-        name(r"[A-Za-z0-9_.-]{1,128}", "1 to 128 letters, digits, dots, dashes and underlines"),
+        name(r"[A-Za-z0-9_.-]{1,128}", "1 to 128 letters, digits, dots, dashes and underscores"),
         "fan_out.consumer_name",
-        "Name of the consumer that is used, and registered where there is none.",
+        "Name of the consumer; registered if it does not exist.",
         default="`applicationName`",
         blank_is_absent=True,
     ),
@@ -60,13 +60,13 @@ FAN_OUT_KEYS: Final = (
         "fanoutConfig.maxDescribeStreamSummaryRetries",
         _TRIES,
         "fan_out.describe_stream_tries",
-        "How often DescribeStreamSummary is tried before an attempt to find the consumer counts as failed.",
+        "Number of tries of DescribeStreamSummary before one attempt to find the consumer fails.",
     ),
     Key(
         "fanoutConfig.maxDescribeStreamConsumerRetries",
         _TRIES,
         "fan_out.describe_consumer_tries",
-        "The same for DescribeStreamConsumer, also while a new consumer becomes ACTIVE.",
+        "The same for DescribeStreamConsumer, also while waiting for a new consumer to become ACTIVE.",
     ),
     Key(
         "fanoutConfig.registerStreamConsumerRetries",
@@ -78,23 +78,23 @@ FAN_OUT_KEYS: Final = (
         "fanoutConfig.retryBackoffMillis",
         MILLISECONDS_OR_NONE,
         "fan_out.retry_backoff_ms",
-        "Pause between two of these tries.",
+        "Pause between these tries.",
     ),
     Key(
         "fanoutFallbackToPolling",
         truth(),
         "fan_out.fallback_to_polling",
-        "Whether shards are polled where fan-out cannot be had: the stream has all the consumers that it may have, "
-        "or the permissions are missing.",
+        "Whether shards are polled if fan-out is not available: the stream has its maximum number of "
+        "consumers, or permissions are missing.",
         extension=True,
     ),
     Key(
         "fanoutHttpVersion",
         choice({version.value: version for version in HttpVersion}),
         "fan_out.http_version",
-        "`1.1`: every subscription has a connection of its own. `2`: they share connections, many on each; needs "
-        "`pip install 'kcl-daemon[h2]'`. Through a proxy, or where the service does not offer HTTP/2, it is 1.1 all the "
-        "same, with a warning.",
+        "`1.1`: one connection per subscription. `2`: subscriptions share connections; needs `pip "
+        "install 'kcl-daemon[h2]'`. Through a proxy, or if the service does not offer HTTP/2, 1.1 is "
+        "used with a warning.",
         extension=True,
     ),
 )

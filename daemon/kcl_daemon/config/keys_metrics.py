@@ -23,11 +23,11 @@ def dimensions() -> Kind:
         names = tuple(word for word in _SEPARATOR.split(trimmed(text).strip("{}")) if word)
         for each in names:
             if not _DIMENSION.fullmatch(each):
-                raise Refused(f"{each!r:.80} is no dimension")
+                raise Refused(f"{each!r:.80} is not a dimension")
         return names
 
     return Kind(
-        read, "names such as Operation, ShardId, WorkerIdentifier, separated by commas; ALL; or nothing"
+        read, "names such as Operation, ShardId, WorkerIdentifier, separated by commas; ALL; or empty"
     )
 
 
@@ -38,7 +38,7 @@ def otlp_address() -> Kind:
         word = trimmed(text)
         match = _ADDRESS.fullmatch(word)
         if match is None:
-            raise Refused("no such address")
+            raise Refused("not a valid URL")
         check_port(match["port"])
         return word
 
@@ -52,25 +52,25 @@ METRICS_KEYS: Final[tuple[Key, ...]] = (
         "metricsLevel",
         choice({level.value: level for level in MetricsLevel}),
         "metrics.level",
-        "How much is told to CloudWatch ([metrics](metrics.md)); NONE: nothing.",
+        "How many metrics go to CloudWatch ([metrics](metrics.md)). NONE: no metrics.",
     ),
     Key(
         "metricsBufferTimeMillis",
         MILLISECONDS,
         "metrics.buffer_ms",
-        "How long figures are gathered before they are sent.",
+        "How long metrics are buffered before they are sent.",
     ),
     Key(
         "metricsMaxQueueSize",
         whole_number(1, INT_MAX, "figures"),
         "metrics.queue_most",
-        "How many figures wait at most; what comes when so many wait is dropped.",
+        "Maximum length of the queue; metrics that do not fit are dropped.",
     ),
     Key(
         "metricsEnabledDimensions",
         dimensions(),
         "metrics.dimensions",
-        "The names that figures are told apart by in CloudWatch.",
+        "CloudWatch dimensions to use.",
         default="ALL",
     ),
     Key(
@@ -80,7 +80,7 @@ METRICS_KEYS: Final[tuple[Key, ...]] = (
             "1 to 255 of letters, digits and . _ # : / -, not beginning with AWS/",
         ),
         "metrics.namespace",
-        "The namespace of the figures in CloudWatch.",
+        "CloudWatch namespace of the metrics.",
         default="`applicationName`",
         extension=True,
     ),
@@ -88,16 +88,16 @@ METRICS_KEYS: Final[tuple[Key, ...]] = (
         "metricsOtlpEndpoint",
         otlp_address(),
         "metrics.otlp_endpoint",
-        "Where [metrics](metrics.md) are posted to over OTLP/HTTP: a collector's address with the path. Needs "
-        "`pip install 'kcl-daemon[otlp]'`; headers come from `OTEL_EXPORTER_OTLP_HEADERS`.",
-        default="none: nowhere",
+        "URL of the collector, with path, that gets the [metrics](metrics.md) over OTLP/HTTP. Needs "
+        "`pip install 'kcl-daemon[otlp]'`. Headers come from `OTEL_EXPORTER_OTLP_HEADERS`.",
+        default="none: no export",
         extension=True,
     ),
     Key(
         "metricsOtlpPeriodMillis",
         MILLISECONDS,
         "metrics.otlp_period_ms",
-        "How often they are posted.",
+        "Time between two exports.",
         extension=True,
     ),
 )

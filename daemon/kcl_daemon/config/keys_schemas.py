@@ -12,17 +12,18 @@ SCHEMA_REGISTRY: Final = Key(
     "schemaRegistry",
     choice({each.value: each for each in SchemaRegistry}),
     "schemas.registry",
-    "`DECODE`: records that begin with the header of the AWS Glue Schema Registry get the fields `schemaName`, "
-    "`schemaVersionId`, `schemaDataFormat` and `schemaDefinition`, and their data comes without header, "
-    "uncompressed. See [Schemas](schema-registry.md).",
+    "`DECODE`: records with the header of the AWS Glue Schema Registry get the fields `schemaName`, "
+    "`schemaVersionId`, `schemaDataFormat` and `schemaDefinition`; their data comes uncompressed and "
+    "without the header. See [Schemas](schema-registry.md).",
     extension=True,
 )
 SCHEMA_FAILURE: Final = Key(
     "schemaRegistryFailure",
     choice({each.value: each for each in SchemaFailure}),
     "schemas.on_failure",
-    "What becomes of a record whose schema the registry does not know, or that cannot be unpacked. `RETRY`: its shard "
-    "waits and asks again, with warnings. `PASSTHROUGH`: it is delivered as it came, header and all.",
+    "What happens to a record whose schema is not in the registry, or that cannot be unpacked. `RETRY`: "
+    "the shard waits and the daemon tries again, with warnings. `PASSTHROUGH`: the record is delivered "
+    "unchanged, with its header.",
     extension=True,
 )
 SCHEMA_KEYS: Final[tuple[Key, ...]] = (SCHEMA_REGISTRY, SCHEMA_FAILURE)

@@ -25,7 +25,7 @@ def prioritization() -> Kind:
             return None
         match = _PARENTS_FIRST.fullmatch(word)
         if match is None:
-            raise Refused("not one of the words")
+            raise Refused("not an allowed value")
         return int(match[1] or 0)
 
     return Kind(read, "NONE or PARENTS_FIRST or PARENTS_FIRST:GENERATIONS")
@@ -36,36 +36,38 @@ SHARD_KEYS: Final[tuple[Key, ...]] = (
         "shardSyncStrategyType",
         choice({strategy.value: strategy for strategy in ShardSyncStrategy}),
         "shards.sync_strategy",
-        "SHARD_END: child shards get their leases when their parents end, and the leader looks for holes. PERIODIC: the "
-        "leader also compares all shards with all leases at each audit, and creates whole lineages at once.",
+        "SHARD_END: child shards get their leases when their parents end, and the leader looks for "
+        "holes. PERIODIC: at each audit the leader also compares all shards with all leases, and "
+        "creates the leases of a whole lineage at once.",
         extension=True,
     ),
     Key(
         "leasesRecoveryAuditorExecutionFrequencyMillis",
         MILLISECONDS,
         "shards.audit_ms",
-        "How often the leader looks for hashes that nobody reads.",
+        "How often the leader audits the leases for holes: parts of the hash range without a lease.",
         extension=True,
     ),
     Key(
         "leasesRecoveryAuditorInconsistencyConfidenceThreshold",
         whole_number(1, INT_MAX, "audits"),
         "shards.audit_confidence",
-        "In how many audits in a row the same hole must be there before it is filled.",
+        "A hole is filled after it was seen in this many audits in a row.",
         extension=True,
     ),
     Key(
         "ignoreUnexpectedChildShards",
         truth(),
         "shards.ignore_unexpected_children",
-        "Whether shards whose parent is still open are passed over. If not, no lease is created while there are any.",
+        "Whether shards whose parent is still open are ignored. If not, no lease is created while such "
+        "shards exist.",
     ),
     Key(
         "cleanupLeasesUponShardCompletion",
         truth(),
         "shards.cleanup_finished",
-        "Whether the leases of finished shards are deleted once their child shards are being read. Java takes `false` "
-        "for `true`.",
+        "Whether the leases of finished shards are deleted once their child shards are being read. Java "
+        "ignores `false`.",
     ),
     Key(
         "leaseCleanupIntervalMillis",
@@ -79,7 +81,7 @@ SHARD_KEYS: Final[tuple[Key, ...]] = (
         "completedLeaseCleanupIntervalMillis",
         MILLISECONDS,
         "shards.cleanup_completed_ms",
-        "Least time between two clean-ups of finished leases.",
+        "Minimum time between two cleanups of finished leases.",
         aliases=(f"{_CLEANUP_BEAN}.completedLeaseCleanupIntervalMillis",),
         extension=True,
     ),
@@ -87,7 +89,7 @@ SHARD_KEYS: Final[tuple[Key, ...]] = (
         "garbageLeaseCleanupIntervalMillis",
         MILLISECONDS,
         "shards.cleanup_garbage_ms",
-        "Least time between two looks for finished leases whose shards Kinesis has forgotten.",
+        "Minimum time between two checks for finished leases whose shards no longer exist in Kinesis.",
         aliases=(f"{_CLEANUP_BEAN}.garbageLeaseCleanupIntervalMillis",),
         extension=True,
     ),
@@ -95,8 +97,8 @@ SHARD_KEYS: Final[tuple[Key, ...]] = (
         "shardPrioritization",
         prioritization(),
         "shards.waiting_generations_most",
-        "PARENTS_FIRST: leases are given away parents first, and not at all while they wait for more generations of "
-        "unfinished parents than this (0). Java refuses any value.",
+        "PARENTS_FIRST: leases of parents are assigned first; a lease that waits for more generations "
+        "of unfinished parents than GENERATIONS (default 0) is not assigned. Java refuses any value.",
         default="NONE",
         extension=True,
     ),

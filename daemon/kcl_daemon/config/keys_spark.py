@@ -53,7 +53,7 @@ def _text(allowed: str) -> Kind:
     def read(text: str) -> str:
         word = trimmed(text)
         if not word:
-            raise Refused("empty; give a value or take the line out")
+            raise Refused("empty; give a value or remove the line")
         return word
 
     return Kind(read, allowed)
@@ -63,7 +63,7 @@ SPARK_PIPELINE: Final = Key(
     "sparkPipeline",
     _PIPELINE,
     "spark.pipeline",
-    "The function whose Spark queries consume the stream; replaces `executableName`. See [Spark](spark.md).",
+    "Function whose Spark queries process the stream. Replaces `executableName`. See [Spark](spark.md).",
     default="none",
     extension=True,
 )
@@ -71,14 +71,16 @@ SPARK_MASTER: Final = Key(
     "sparkMaster",
     _MASTER,
     "spark.master",
-    "Where Spark runs: in the engine, on so many threads, or on a cluster whose driver is the engine.",
+    "Where Spark runs: locally in the engine with this many threads, or on a cluster with the engine as "
+    "driver.",
     extension=True,
 )
 SPARK_REMOTE: Final = Key(
     "sparkRemote",
     _REMOTE,
     "spark.remote",
-    "A server of Spark Connect that runs the queries. Reaches `sparkStateDir` and `sparkSpoolDir` under the same names.",
+    "Spark Connect server that runs the queries. It must see `sparkStateDir` and `sparkSpoolDir` under "
+    "the same paths.",
     default="none",
     extension=True,
 )
@@ -86,7 +88,7 @@ SPARK_TRANSPORT: Final = Key(
     "sparkTransport",
     choice({"LOCAL": "local", "SHARED": "shared", "INLINE": "inline"}),
     "spark.transport",
-    "How records reach Spark's workers: by files of this machine, through `sparkSpoolDir` that all reach, or in the tasks.",
+    "How records reach the Spark workers: in local files, in a shared `sparkSpoolDir`, or inside the tasks.",
     default="`local` for `local[*]`, `shared` for `sparkRemote`, else `inline`",
     extension=True,
 )
@@ -94,7 +96,7 @@ SPARK_ENGINE: Final = Key(
     "sparkEngine",
     _address(),
     "spark.engine",
-    "The engine of another host that this host feeds, over TLS; then none is started here.",
+    "Engine on another host that this host feeds over TLS. No engine is started here.",
     default="none",
     extension=True,
 )
@@ -102,7 +104,7 @@ SPARK_ENGINE_LISTEN: Final = Key(
     "sparkEngineListen",
     _address(),
     "spark.engine_listen",
-    "Where the engine of this host takes in other hosts, over TLS.",
+    "Where the engine of this host accepts other hosts over TLS.",
     default="nowhere",
     extension=True,
 )
@@ -110,7 +112,7 @@ SPARK_ENGINE_TOKEN_FILE: Final = Key(
     "sparkEngineTokenFile",
     _text("a file"),
     "spark.engine_token_file",
-    "The secret that an engine and those who feed it have in common: 16 random characters or more.",
+    "File with the secret shared by an engine and the hosts that feed it: at least 16 random characters.",
     default="none",
     extension=True,
 )
@@ -118,7 +120,7 @@ SPARK_ENGINE_CERTIFICATE: Final = Key(
     "sparkEngineCertificate",
     _text("a PEM file"),
     "spark.engine_certificate",
-    "The certificate of an engine that listens, with its chain; it holds the host name that others use.",
+    "Certificate of a listening engine, with its chain. It must contain the host name that others use.",
     default="none",
     extension=True,
 )
@@ -126,7 +128,7 @@ SPARK_ENGINE_KEY: Final = Key(
     "sparkEngineKey",
     _text("a PEM file"),
     "spark.engine_key",
-    "The private key of `sparkEngineCertificate`.",
+    "Private key of `sparkEngineCertificate`.",
     default="in the same file",
     extension=True,
 )
@@ -134,15 +136,15 @@ SPARK_ENGINE_AUTHORITY: Final = Key(
     "sparkEngineAuthority",
     _text("a PEM file"),
     "spark.engine_authority",
-    "The certificates that vouch for the engine that `sparkEngine` names; its own where it is self-signed.",
-    default="those that the system trusts",
+    "CA certificates for the engine of `sparkEngine`; the engine's own certificate if it is self-signed.",
+    default="the system's CA certificates",
     extension=True,
 )
 SPARK_STATE_DIR: Final = Key(
     "sparkStateDir",
     _text("a folder"),
     "spark.state_dir",
-    "Spark's checkpoints. Must survive restarts; one for each application and host.",
+    "Folder of Spark's checkpoints. Must survive restarts; one per application and host.",
     default="`APPLICATION-spark` in the daemon's directory",
     extension=True,
 )
@@ -150,7 +152,8 @@ SPARK_SPOOL_DIR: Final = Key(
     "sparkSpoolDir",
     _text("a folder, or with sparkTransport=shared a URI"),
     "spark.spool_dir",
-    "Records on their way to Spark. Need not survive. A URI (s3, gs, hdfs, file) with `sparkTransport=shared`.",
+    "Folder of records on their way to Spark. Need not survive restarts. Can be a URI (s3, gs, hdfs, "
+    "file) with `sparkTransport=shared`.",
     default="`spool` in the state folder",
     extension=True,
 )
@@ -158,7 +161,8 @@ SPARK_TRIGGER: Final = Key(
     "sparkTrigger",
     _TRIGGER,
     "spark.trigger",
-    "Time between two micro-batches, or `availableNow`: read everything there is and stop with exit code 0.",
+    "Time between two micro-batches, or `availableNow`: process all available records and stop with "
+    "exit code 0.",
     extension=True,
 )
 SPARK_KEYS: Final[tuple[Key, ...]] = (
@@ -176,18 +180,18 @@ SPARK_KEYS: Final[tuple[Key, ...]] = (
         "sparkPackages",
         _text("GROUP:ARTIFACT:VERSION, separated by commas"),
         "spark.packages",
-        "Packages of Maven that Spark loads at its start. `sparkConf.NAME` gives any other setting of Spark.",
+        "Maven packages that Spark loads at start. `sparkConf.NAME` sets any other Spark setting.",
         default="none",
         extension=True,
     ),
-    Key("sparkDriverMemory", _SIZE, "spark.driver_memory", "Heap of Spark's driver.", extension=True),
+    Key("sparkDriverMemory", _SIZE, "spark.driver_memory", "Heap size of the Spark driver.", extension=True),
     SPARK_STATE_DIR,
     SPARK_SPOOL_DIR,
     Key(
         "sparkSpoolMaxBytes",
         whole_number(1024**2, LONG_MAX, "bytes"),
         "spark.spool_max_bytes",
-        "Shards that have had their share wait while so much is on its way.",
+        "While this much is on its way to Spark, shards that have used their share wait.",
         extension=True,
     ),
     SPARK_TRIGGER,
@@ -195,56 +199,58 @@ SPARK_KEYS: Final[tuple[Key, ...]] = (
         "sparkMaxBytesPerTrigger",
         whole_number(1, LONG_MAX, "bytes"),
         "spark.max_bytes_per_trigger",
-        "Most of one micro-batch, which ends at one arrival time in all shards.",
+        "Maximum size of one micro-batch, which ends at the same arrival time in all shards.",
         extension=True,
     ),
     Key(
         "sparkMaxSkewMillis",
         MILLISECONDS_OR_NONE,
         "spark.max_skew_ms",
-        "How much later than the records of the shard furthest behind those of others in a micro-batch may have arrived.",
+        "In one micro-batch, how much later records of other shards may have arrived than those of the "
+        "shard furthest behind.",
         extension=True,
     ),
     Key(
         "sparkMaxSkewWaitMillis",
         MILLISECONDS_OR_NONE,
         "spark.max_skew_wait_ms",
-        "How long a shard that is behind and delivers nothing holds the others back; 0: nobody waits for anybody.",
+        "How long a shard that is behind and delivers nothing holds back the others. 0: no waiting.",
         extension=True,
     ),
     Key(
         "sparkCheckpointIntervalMillis",
         MILLISECONDS_OR_NONE,
         "spark.checkpoint_interval_ms",
-        "Least time between two checkpoints of a shard; there is always one at its end and at a stop.",
+        "Minimum time between two checkpoints of a shard. There is always one at shard end and at shutdown.",
         extension=True,
     ),
     Key(
         "sparkDrainTimeoutMillis",
         MILLISECONDS,
         "spark.drain_timeout_ms",
-        "How long the micro-batches under way may take when the daemon stops. Raises `shutdownGraceMillis`.",
+        "How long running micro-batches may take at shutdown. Raises `shutdownGraceMillis`.",
         extension=True,
     ),
     Key(
         "sparkOnLostRange",
         choice({"FAIL": "fail", "SKIP": "skip"}),
         "spark.on_lost_range",
-        "When a planned micro-batch needs records that are gone and whose shard is leased elsewhere now.",
+        "What happens if a planned micro-batch needs records that are gone and whose shard is now "
+        "leased elsewhere.",
         extension=True,
     ),
     Key(
         "sparkStateReset",
         truth(),
         "spark.state_reset",
-        "Whether new state may begin although the shards have checkpoints.",
+        "Whether to allow new state although the shards have checkpoints.",
         extension=True,
     ),
     Key(
         "sparkColumns",
         choice({"KCL": "kcl", "AWS": "aws"}),
         "spark.columns",
-        "Names of the columns: ours, or those of the AWS connector.",
+        "Column names: those of this client, or those of the AWS connector.",
         extension=True,
     ),
 )

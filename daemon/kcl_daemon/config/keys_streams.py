@@ -26,9 +26,9 @@ from kcl_daemon.leases.stream import StreamIdentity
 from kcl_daemon.shards.shard import InitialPosition
 
 NAME_OF_STREAM: Final = name(
-    r"[A-Za-z0-9_.-]{1,128}", "1 to 128 letters, digits, dots, dashes and underlines"
+    r"[A-Za-z0-9_.-]{1,128}", "1 to 128 letters, digits, dots, dashes and underscores"
 )
-_AT: Final = "each with @TRIM_HORIZON, @LATEST or @EPOCH_SECONDS behind it where it begins elsewhere"
+_AT: Final = "each optionally followed by its own start position: @TRIM_HORIZON, @LATEST or @EPOCH_SECONDS"
 
 
 def listed_arns() -> Kind:
@@ -60,7 +60,7 @@ def identities() -> Kind:
         except ValueError as wrong:
             raise Refused(str(wrong)) from None
 
-    return Kind(read, "ACCOUNT:NAME:CREATION_EPOCH, as lease keys begin; several separated by commas")
+    return Kind(read, "ACCOUNT:NAME:CREATION_EPOCH, the prefix of lease keys; several separated by commas")
 
 
 def _list_of(read_one: Callable[[str], ListedStream], allowed: str) -> Kind:
@@ -86,7 +86,7 @@ def _list_of(read_one: Callable[[str], ListedStream], allowed: str) -> Kind:
             (each.arn or each.name for each in found if known.count((each.name, each.arn)) > 1), None
         )
         if twice is not None:
-            raise Refused(f"{twice} is there twice")
+            raise Refused(f"{twice} is listed twice")
         return found
 
     return Kind(read, allowed)
@@ -96,8 +96,9 @@ STREAM_ARNS: Final = Key(
     "streamArns",
     listed_arns(),
     "streams.arns",
-    "Streams that this application reads, in one daemon, by ARN; also those of other accounts. With `streamNames`, or "
-    "alone; never with `streamName` or `streamArn`. A lease table is one of many streams, or of one, for good.",
+    "ARNs of the streams to read in one daemon, also of other accounts. Can be combined with "
+    "`streamNames`, not with `streamName` or `streamArn`. A lease table is either single-stream or "
+    "multi-stream and cannot be changed later.",
     default="none",
     blank_is_absent=True,
     extension=True,
@@ -106,7 +107,7 @@ STREAM_NAMES: Final = Key(
     "streamNames",
     listed_names(),
     "streams.names",
-    "The same by name, of streams of the account itself.",
+    "Names of the streams to read; streams of the own account only.",
     default="none",
     blank_is_absent=True,
     extension=True,
@@ -115,7 +116,7 @@ STREAM_FILTER: Final = Key(
     "streamFilter",
     name(r"[A-Za-z0-9_.*?-]{1,128}", "a name with * for any characters and ? for one"),
     "streams.name_filter",
-    "The same for all streams of the account whose names are like this, also those that come later. Each begins at the "
+    "All streams of the account whose names match, including streams created later. Each starts at the "
     "initial position.",
     default="none",
     blank_is_absent=True,
@@ -125,7 +126,7 @@ FORMER_GIVEN: Final = Key(
     "streamIdentifiersForLeaseCleanup",
     identities(),
     "streams.former_given",
-    "Former streams whose leases are deleted, with PROVIDED_STREAMS_DEFERRED_DELETION.",
+    "Former streams whose leases are deleted with PROVIDED_STREAMS_DEFERRED_DELETION.",
     default="none",
     blank_is_absent=True,
     extension=True,
@@ -138,23 +139,24 @@ STREAMS_KEYS: Final[tuple[Key, ...]] = (
         "streamListRefreshMillis",
         MILLISECONDS,
         "streams.refresh_ms",
-        "How often the leader looks which of many streams there are, and whether one was created anew.",
+        "How often the leader checks which of the streams exist, and whether one was recreated.",
         extension=True,
     ),
     Key(
         "formerStreamsLeasesDeletionStrategy",
         choice({each.value: each for each in FormerStreams}),
         "streams.former",
-        "What becomes of the leases of streams that are not listed any more, and of those that a stream had before it was "
-        "created anew. Until they are deleted, streams that are not listed any more are read on.",
+        "What happens to leases of streams that are no longer listed, and to former leases of a "
+        "recreated stream. Until its leases are deleted, a stream that is no longer listed is still "
+        "read.",
         extension=True,
     ),
     Key(
         "waitPeriodToDeleteFormerStreams",
         duration(),
         "streams.former_wait_s",
-        "How long a stream must have been listed no more before its leases are deleted. One that Kinesis does not know "
-        "any more is not waited for.",
+        "How long a stream must be unlisted before its leases are deleted. A stream that no longer "
+        "exists in Kinesis has no waiting time.",
         default="PT1H",
         extension=True,
     ),

@@ -13,7 +13,7 @@ from kcl_daemon.config.kinds import INT_MAX, LONG_MAX, Kind, choice, name, tags,
 from kcl_daemon.config.table_settings import BillingMode
 from kcl_daemon.leases.layout import TableLayout
 
-_TABLE_NAME: Final = name(r"[A-Za-z0-9_.-]{3,255}", "3 to 255 letters, digits, dots, dashes and underlines")
+_TABLE_NAME: Final = name(r"[A-Za-z0-9_.-]{3,255}", "3 to 255 letters, digits, dots, dashes and underscores")
 _BILLING_MODE: Final = choice({mode.value: mode for mode in BillingMode})
 _LEASE_CAPACITY: Final = whole_number(1, INT_MAX, "units")
 _CAPACITY: Final = whole_number(0, LONG_MAX, "units")
@@ -43,27 +43,32 @@ def _metadata_table_keys(prefix: str, bean: str, target: str, *, what: str, suff
 
     return (
         key("TableName", _TABLE_NAME, "name", f"Name of {what}.", f"`applicationName` and `{suffix}`"),
-        key("BillingMode", _BILLING_MODE, "billing_mode", f"How {what} is paid for when it is made."),
-        key("ReadCapacity", _CAPACITY, "read_capacity", f"Read units of {what} when it is made PROVISIONED."),
+        key("BillingMode", _BILLING_MODE, "billing_mode", f"Billing mode of {what} when it is created."),
+        key(
+            "ReadCapacity",
+            _CAPACITY,
+            "read_capacity",
+            f"Read capacity of {what} if it is created as PROVISIONED.",
+        ),
         key(
             "WriteCapacity",
             _CAPACITY,
             "write_capacity",
-            f"Write units of {what} when it is made PROVISIONED.",
+            f"Write capacity of {what} if it is created as PROVISIONED.",
         ),
         key(
             "PointInTimeRecoveryEnabled",
             truth(),
             "point_in_time_recovery",
-            f"Whether point-in-time recovery of {what} is turned on, also where the table exists.",
+            f"Whether to turn on point-in-time recovery of {what}, also if the table exists.",
         ),
         key(
             "DeletionProtectionEnabled",
             truth(),
             "deletion_protection",
-            f"Whether {what} is protected against deletion when it is made.",
+            f"Whether {what} gets deletion protection when it is created.",
         ),
-        key("Tags", tags(), "tags", f"Tags of {what} when it is made.", "none"),
+        key("Tags", tags(), "tags", f"Tags of {what} when it is created.", "none"),
     )
 
 
@@ -71,8 +76,8 @@ LAYOUT: Final = Key(
     "metadataTableLayout",
     choice({layout.value.upper(): layout for layout in TableLayout}),
     "tables.layout",
-    "Where a new application keeps worker rows and the leader's lock: in tables of their own (KCL 3.0 - 3.4), or all in "
-    "the lease table (KCL 3.5). Tables that exist win.",
+    "Where a new application stores worker rows and the leader lock: in separate tables (KCL 3.0 - "
+    "3.4), or in the lease table (KCL 3.5). Existing tables take precedence.",
     extension=True,
 )
 
@@ -80,7 +85,7 @@ LEASE_BILLING_MODE: Final = Key(
     "leaseTableBillingMode",
     _BILLING_MODE,
     "tables.leases.billing_mode",
-    "How the lease table is paid for when it is made.",
+    "Billing mode of the lease table when it is created.",
     extension=True,
 )
 
@@ -98,31 +103,32 @@ _LEASE_TABLE_KEYS: Final[tuple[Key, ...]] = (
         "initialLeaseTableReadCapacity",
         _LEASE_CAPACITY,
         "tables.leases.read_capacity",
-        "Read units of the lease table, and of its index, when it is made PROVISIONED (`leaseTableBillingMode`).",
+        "Read capacity of the lease table and its index if it is created as PROVISIONED "
+        "(`leaseTableBillingMode`).",
     ),
     Key(
         "initialLeaseTableWriteCapacity",
         _LEASE_CAPACITY,
         "tables.leases.write_capacity",
-        "Write units of the lease table, and of its index, when it is made PROVISIONED.",
+        "Write capacity of the lease table and its index if it is created as PROVISIONED.",
     ),
     Key(
         "leaseTablePitrEnabled",
         truth(),
         "tables.leases.point_in_time_recovery",
-        "Whether point-in-time recovery of the lease table is turned on, also where the table exists.",
+        "Whether to turn on point-in-time recovery of the lease table, also if the table exists.",
     ),
     Key(
         "leaseTableDeletionProtectionEnabled",
         truth(),
         "tables.leases.deletion_protection",
-        "Whether the lease table is protected against deletion when it is made.",
+        "Whether the lease table gets deletion protection when it is created.",
     ),
     Key(
         "leaseTableTags",
         tags(),
         "tables.leases.tags",
-        "Tags of the lease table when it is made.",
+        "Tags of the lease table when it is created.",
         default="none",
         blank_is_absent=True,
         extension=True,
@@ -132,7 +138,7 @@ _WORKER_TABLE_KEYS: Final = _metadata_table_keys(
     "workerMetrics",
     "workerMetricStatsTableConfigBean",
     "worker_metrics",
-    what="the table of workers",
+    what="the worker metrics table",
     suffix="-WorkerMetricStats",
 )
 _COORDINATOR_TABLE_KEYS: Final = _metadata_table_keys(
@@ -147,8 +153,9 @@ MIGRATION_BAKE_TIME: Final = Key(
     "tableMigrationCompleteBakeTimeSeconds",
     whole_number(0, LONG_MAX, "seconds"),
     "tables.complete_bake_s",
-    "How long the lease table is used alone before the move into it is final; an hour to seven days, other values are "
-    "brought there, and 0 is the default. Until then `migrateAllEntitiesToLeaseTable=false` takes it back.",
+    "How long the lease table is used alone before the migration is final: an hour to seven days. "
+    "Values outside are adjusted, and 0 means the default. Until then "
+    "`migrateAllEntitiesToLeaseTable=false` rolls back.",
 )
 
 _MIGRATION_KEYS: Final[tuple[Key, ...]] = (
@@ -156,8 +163,8 @@ _MIGRATION_KEYS: Final[tuple[Key, ...]] = (
         "migrateAllEntitiesToLeaseTable",
         truth(),
         "tables.migrate_all",
-        "Whether an application with separate tables is moved into its lease table (KCL 3.4 -> 3.5). Only once "
-        "`kcl-daemon migrate status` says that it may.",
+        "Whether to migrate an application with separate tables to one lease table (KCL 3.4 -> 3.5). "
+        "Set it only when `kcl-daemon migrate status` says that it is safe.",
     ),
     MIGRATION_BAKE_TIME,
 )

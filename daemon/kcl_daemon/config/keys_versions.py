@@ -16,20 +16,21 @@ VERSION_KEYS: Final[tuple[Key, ...]] = (
         "clientVersionConfig",
         choice({config.value: config for config in ClientVersionConfig}),
         "leases.client_version_config",
-        "Whether the application comes from KCL 2.x: `..._COMPATIBLE_WITH_2X` until all workers are 3.x and the upgrade "
-        "has been watched for a while, then `..._3X`. See `kcl-daemon migrate`.",
+        "Whether the application migrates from KCL 2.x: `..._COMPATIBLE_WITH_2X` until all workers are "
+        "3.x and you have observed the upgrade for a while, then `..._3X`. See `kcl-daemon migrate`.",
     ),
     Key(
         "maxLeasesToStealAtOneTime",
         whole_number(1, INT_MAX, "leases"),
         "leases.max_leases_to_steal",
-        "Beside 2.x workers: most leases that this worker takes from living workers in one run.",
+        "In a fleet with 2.x workers: maximum number of leases that this worker takes from live workers "
+        "in one run.",
     ),
     Key(
         "enablePriorityLeaseAssignment",
         truth(),
         "leases.priority_assignment",
-        "Beside 2.x workers: whether leases that stood still for three fail-over times are taken without regard to a "
-        "fair share.",
+        "In a fleet with 2.x workers: whether leases that have not been renewed for three failover "
+        "times are taken regardless of a fair share.",
     ),
 )

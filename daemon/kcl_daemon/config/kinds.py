@@ -78,7 +78,7 @@ def trimmed(text: str) -> str:
 def _some(text: str) -> str:
     word = trimmed(text)
     if not word:
-        raise Refused("empty; give a value or take the line out")
+        raise Refused("empty; give a value or remove the line")
     return word
 
 
@@ -124,7 +124,7 @@ def duration() -> Kind:
             raise Refused("out of range")
         return seconds
 
-    allowed = "more than 0, as ISO 8601 writes days, hours, minutes and seconds: P1D, PT15M, PT0.5S"
+    allowed = "more than 0, in ISO 8601 form with days, hours, minutes and seconds: P1D, PT15M, PT0.5S"
     return Kind(read, allowed, _as_iso_8601)
 
 
@@ -168,7 +168,7 @@ def choice(values: Mapping[str, object], advice: Mapping[str, str] | None = None
     def read(text: str) -> object:
         word = _some(text).upper()
         if word not in values:
-            raise Refused((advice or {}).get(word, "not one of the words"))
+            raise Refused((advice or {}).get(word, "not an allowed value"))
         return values[word]
 
     return Kind(read, " or ".join(values))
@@ -191,7 +191,7 @@ def _tag(text: str) -> tuple[str, str]:
     if not equals or not 1 <= len(key) <= _TAG_KEY_CHARACTERS or len(value) > _TAG_VALUE_CHARACTERS:
         raise Refused(f"{trimmed(text)!r:.80} is not a tag")
     if key.lower().startswith("aws:"):
-        raise Refused("keys that begin with aws: are Amazon's own")
+        raise Refused("keys that begin with aws: are reserved by AWS")
     return key, value
 
 
@@ -199,7 +199,7 @@ def start_word() -> Kind:
     """`initialPositionInStream`; a timestamp has a key of its own."""
     return choice(
         {"LATEST": InitialPosition(StartAt.LATEST), "TRIM_HORIZON": InitialPosition(StartAt.TRIM_HORIZON)},
-        {"AT_TIMESTAMP": "for a time set initialPositionInStreamExtended to epoch seconds instead"},
+        {"AT_TIMESTAMP": "to start at a time, set initialPositionInStreamExtended to epoch seconds"},
     )
 
 
@@ -228,7 +228,7 @@ def name(pattern: str, allowed: str) -> Kind:
     def read(text: str) -> str:
         word = _some(text)
         if not compiled.fullmatch(word):
-            raise Refused("not such a name")
+            raise Refused("not a valid name")
         return word
 
     return Kind(read, allowed)
@@ -241,7 +241,7 @@ def check_port(digits: str | None) -> None:
         Refused: it is 0 or too large.
     """
     if digits is not None and not 1 <= int(digits) <= PORT_MAX:
-        raise Refused(f"{digits} is no port, ports are 1 to {PORT_MAX}")
+        raise Refused(f"{digits} is not a port; ports are 1 to {PORT_MAX}")
 
 
 def endpoint() -> Kind:
@@ -249,7 +249,7 @@ def endpoint() -> Kind:
     allowed = "http://HOST, http://HOST:PORT or the same with https"
 
     def refuse() -> NoReturn:
-        raise Refused("not an address of a service")
+        raise Refused("not a valid service endpoint")
 
     def read(text: str) -> str:
         word = _some(text)
@@ -263,9 +263,7 @@ def endpoint() -> Kind:
         if not good or parts.query or parts.fragment:
             refuse()
         if parts.username is not None or parts.password is not None:
-            raise Refused(
-                "an address with a user name; the requests are signed, nothing of that kind is needed"
-            )
+            raise Refused("it has a user name; requests are signed and need none")
         return word
 
     return Kind(read, allowed)
@@ -292,7 +290,7 @@ def command() -> Kind:
         if not words:
             raise Refused("empty; name the program that speaks the protocol")
         if any("\0" in word or not _has_bytes(word) for word in words):
-            raise Refused("a character that no command line can hold")
+            raise Refused("a character that cannot be used in a command line")
         return words
 
     return Kind(read, "a program and its arguments, separated by spaces; no quotes, no shell")

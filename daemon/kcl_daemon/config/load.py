@@ -109,7 +109,7 @@ def load(
         raise ConfigurationError(problem.rendered(file)) from None
     if len(data) > FILE_BYTES_MAX:
         raise ConfigurationError(
-            Problem(f"larger than {FILE_BYTES_MAX} bytes, no properties file").rendered(file)
+            Problem(f"larger than {FILE_BYTES_MAX} bytes; not a properties file").rendered(file)
         )
     token = randomness.token().replace("-", "")[:12]
     default_worker_id = f"{encodable(hostname) or 'worker'}-{token}"

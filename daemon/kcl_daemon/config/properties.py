@@ -69,7 +69,7 @@ def parse(data: bytes) -> Iterator[Entry]:
             return
         except javaproperties.InvalidUEscapeError as error:
             raise MalformedProperties(
-                line, rf"{error.escape} is no character: \u needs four hexadecimal digits"
+                line, f"{error.escape} is not a character: \\u needs four hexadecimal digits"
             ) from None
         if isinstance(element, javaproperties.KeyValue):
             yield Entry(element.key, element.value, line + _blank_lines_before(element.source))

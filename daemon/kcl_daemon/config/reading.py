@@ -33,7 +33,7 @@ _STRICT_PREFIXES: Final = (*(f"{name}." for name in CLIENT_PREFIXES), *credentia
 # overrideConfiguration. Of httpClientBuilder it takes nothing.
 _CLIENT_BUILDERS: Final = tuple(f"{name}." for name in CLIENT_PREFIXES)
 _REFUSED_BUILDER: Final = "httpClientBuilder"
-_NESTED: Final = "time-outs, retries and connections of the AWS calls are the daemon's own"
+_NESTED: Final = "the daemon has its own timeouts, retries and connections for AWS calls"
 # Of these only one can be given.
 _SAME_THING: Final = {ADMIN_TOKEN.name: ADMIN_TOKEN_FILE.name, ADMIN_TOKEN_FILE.name: ADMIN_TOKEN.name}
 _EXAMPLES: Final = {
@@ -164,7 +164,7 @@ class Reading:
         nearest = nearest_name(entry.key)
         if entry.key.startswith(_STRICT_PREFIXES):
             meant = "" if nearest is None else f"; {nearest} is"
-            reason = f"not a property that is known here, and the Java daemon refuses it{meant}"
+            reason = f"not a known property, and the Java daemon refuses it{meant}"
             self.problems.append(Problem(reason, entry.key, entry.value, entry.line, entry.variable))
             return
         if nearest is not None:

@@ -23,32 +23,30 @@ _HEAD: Final = """\
 
 <!-- Written by `python -m kcl_daemon.config.reference`; change the tables in `daemon/kcl_daemon/config` instead. -->
 
-`kcl-daemon --properties FILE` reads the properties file of the Java MultiLangDaemon (KCL 3.x). A file that starts the
-Java daemon starts this one, or is refused with one line for each value that cannot be meant.
+`kcl-daemon --properties FILE` reads the properties file of the Java MultiLangDaemon (KCL 3.x). A file that works with the
+Java daemon works here too. If a value cannot be valid, the daemon refuses the file, with one line for each such value.
 
 ## How a file is read
 
-- The syntax is that of `java.util.Properties`: `=`, `:` or a blank between key and value, `#` and `!` begin a comment
-  line, a backslash at the end of a line continues it, `\\uXXXX` is a character, bytes are ISO-8859-1. There are no
-  comments behind a value. At most 1 MiB.
-- Keys are case-sensitive, as in Java. A key that nobody knows is left alone and named once in the log
-  (`unknown_property`), with the known key that it most looks like.
-- Of a property that is given twice, also under its two names, the last one counts (`property_given_twice`).
-- Blanks around a value do not count. Java takes 0, a default or `false` for a value that it cannot read; here it is an
-  error with file, line, key and value. All errors of a file are shown at once, the exit code is 2, and nothing has
-  been touched.
-- An empty value is an error, but for {blank}, where it is the same as no line.
+- Syntax of `java.util.Properties`: `=`, `:` or a space between key and value; `#` or `!` starts a comment line; a backslash
+  at the end of a line continues it; `\\uXXXX` is a character; bytes are ISO-8859-1. No comments after a value. At most 1 MiB.
+- Keys are case-sensitive, as in Java. An unknown key is ignored and logged once (`unknown_property`), with the most similar
+  known key.
+- If a property is given twice, also under its two names, the last one is used (`property_given_twice`).
+- Spaces around a value are ignored. If Java cannot read a value, it uses 0, a default or `false`; here it is an error with
+  file, line, key and value. All errors of a file are shown at once, the exit code is 2, and nothing has been changed.
+- An empty value is an error, except for {blank}: there it means the same as no line.
 - Booleans, in any case: {truth}.
-- 0 and `false` are taken at their word, unless the table says that 0 is the default. Where Java cannot be told them and goes on with its default, a line of the log says
-  so (`property_honoured_unlike_java`).
-- A variable of the environment, `KCL_` and the name of a property, wins over the file: `{variable}=20000` for
-  `{example}`. Case does not count, nor do underlines; a dot is an underline or nothing. An empty variable is none, nor is one
-  that Kubernetes sets for a Service, such as `KCL_ADMIN_PORT=tcp://10.0.0.1:80`.
-- `${{NAME}}` in a value is text, as in Java. With `expandEnvironment=true` it is replaced by the variable, once;
-  `${{NAME:-DEFAULT}}` allows for a variable that is not set, which is an error otherwise.
-- `kcl-daemon check --properties FILE` reads the file and its environment as the daemon would, touches nothing, and prints
-  what is in force and where each value comes from; `--with-aws` also looks whether stream, tables and permissions are
-  there, and names what cannot be tried without an effect (`NOT TRIED`). `kcl-daemon iam-policy --properties FILE` prints the policy that the daemon needs.
+- 0 and `false` are honoured unless the table says that 0 means the default. If Java ignores such a value and uses its
+  default, the log says so (`property_honoured_unlike_java`).
+- An environment variable `KCL_` plus the property name overrides the file: `{variable}=20000` for `{example}`. Case and
+  underscores do not matter; a dot is an underscore or nothing. Empty variables are ignored, and so are those that
+  Kubernetes sets for a Service, such as `KCL_ADMIN_PORT=tcp://10.0.0.1:80`.
+- `${{NAME}}` in a value is text, as in Java. With `expandEnvironment=true` it is replaced by the environment variable, once.
+  A variable that is not set is an error unless you write `${{NAME:-DEFAULT}}`.
+- `kcl-daemon check --properties FILE` reads the file and its environment as the daemon does, changes nothing, and prints
+  each value and its source. `--with-aws` also checks that stream, tables and permissions exist, and names what it cannot
+  test without side effects (`NOT TRIED`). `kcl-daemon iam-policy --properties FILE` prints the required IAM policy.
 - Credentials are never shown: a value that looks like one appears as `***`.
 """
 
@@ -56,57 +54,62 @@ _CREDENTIALS: Final = """\
 ## Credentials
 
 `AwsCredentialsProvider`, `AwsCredentialsProviderDynamoDB`, `AwsCredentialsProviderCloudWatch` and
-`AwsCredentialsProviderGlue` (the part up to `Provider` in any case) take the class names of the Java daemon, separated by commas, with or without their package. The
-first that has credentials counts. `kinesisCredentialsProvider.class` and its like are the same.
+`AwsCredentialsProviderGlue` (the part up to `Provider` in any case) take the class names of the Java daemon, separated by
+commas, with or without package. The first that has credentials is used. `kinesisCredentialsProvider.class` and the
+corresponding names of the other services are aliases.
 
 | Value | Where the credentials come from |
 |---|---|
 | `DefaultCredentialsProvider` | botocore's own chain: environment, profile (`AWS_PROFILE`), SSO, web identity, container, pod \
 identity, instance (`credentials_from_sdk_chain`) |
 | `EnvironmentVariableCredentialsProvider` | `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN` |
-| `ProfileCredentialsProvider`, `ProfileCredentialsProvider\\|NAME` | a profile, whatever is in it: keys, a role, SSO, a process |
+| `ProfileCredentialsProvider`, `ProfileCredentialsProvider\\|NAME` | a profile with keys, a role, SSO or a process |
 | `WebIdentityTokenFileCredentialsProvider` | `AWS_WEB_IDENTITY_TOKEN_FILE` and `AWS_ROLE_ARN` (IRSA) |
 | `ContainerCredentialsProvider` | the ECS task or EKS pod |
 | `InstanceProfileCredentialsProvider` | the EC2 instance |
 | `StsAssumeRoleCredentialsProvider\\|ROLE_ARN\\|SESSION_NAME`, then in any order `endpointRegion=REGION`, \
-`endpoint=HOST^REGION`, `externalId=ID` | the role, assumed with what the default chain finds, and renewed |
-| {old} | as their successors, with a warning: names of the SDK 1.x, which the Java daemon 3.x refuses |
-| `SystemPropertyCredentialsProvider` | passed over with a warning where others are named: there is no JVM here |
-| `AnonymousCredentialsProvider`, `StaticCredentialsProvider`, `ProcessCredentialsProvider` | refused, with what to do instead |
-| anything else | refused. Java drops it silently; here nobody runs under another identity than the one written down |
+`endpoint=HOST^REGION`, `externalId=ID` | the role, assumed with credentials of the default chain, and renewed |
+| {old} | same as their successors, with a warning. These are names of SDK 1.x; the Java daemon 3.x refuses them |
+| `SystemPropertyCredentialsProvider` | ignored with a warning if other providers are listed: there is no JVM here |
+| `AnonymousCredentialsProvider`, `StaticCredentialsProvider`, `ProcessCredentialsProvider` | refused, with an alternative |
+| anything else | refused, so that a typo never falls back to another identity. Java drops it silently |
 
-No line at all means botocore's chain; DynamoDB, CloudWatch and Glue are asked as Kinesis is where they have no line. The endpoints
-follow `AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_KINESIS`, `AWS_ENDPOINT_URL_DYNAMODB` and their like where the properties do not
-give them.
+Without any such line, the daemon uses botocore's chain. DynamoDB, CloudWatch and Glue use the provider of Kinesis unless
+they have their own. Endpoints that the properties do not set come from `AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_KINESIS`,
+`AWS_ENDPOINT_URL_DYNAMODB` and so on.
 """
 
 _LOG: Final = """\
 ## The log
 
-The log goes to stderr: aligned text on a terminal, else one JSON object a line (`--log-format console|json`). Each
+The log goes to stderr: aligned text on a terminal, otherwise one JSON object per line (`--log-format console|json`). Each
 event has `timestamp` (UTC, milliseconds), `level`, `event` and its fields. The Java daemon logs to stdout; here stdout
-stays empty while the daemon runs. [Events](events.md) lists them all, with what to do.
+stays empty while the daemon runs. [Events](events.md) lists all events, with what to do.
 
-**Levels.** `--log-level debug|info|warning|error|off` sets the lowest that is written, of all components or also of single ones:
+**Levels.** `--log-level debug|info|warning|error|off` sets the lowest level to log, for all components or for single ones:
 
 ```text
 --log-level INFO,kcl_daemon.retrieval=DEBUG,kcl_daemon.coordination.elector=WARNING
 ```
 
-A component is a package or a module of the daemon; `kcl_daemon.` may be left out, and the deepest one that is named counts.
-What children write to stderr has the level of `childStderrLevel`.
+A component is a package or a module of the daemon. You can omit `kcl_daemon.`; the most specific component applies.
+Lines that children write to stderr have the level of `childStderrLevel`.
 
-**Logback files.** Of `-l FILE` these count, and `--log-level` wins over them: the level of the root logger; the levels of loggers
-named as KCL's packages, each for what does the same here; a `ConsoleAppender` of the root logger (stdout, or stderr with
-`<target>System.err</target>`); the file of a `FileAppender` or `RollingFileAppender` of the root logger, to which lines are
-appended (rotate it in place, such as with `copytruncate`). `${NAME}` is a property of the file or a variable of the environment.
-One event, `log_configuration_partly_read`, names everything else. A file that is not logback's is refused.
+**Logback files.** The daemon uses these parts of `-l FILE`; `--log-level` overrides them:
+
+- the level of the root logger, and of loggers named like KCL's packages (table below);
+- a `ConsoleAppender` of the root logger (stdout, or stderr with `<target>System.err</target>`);
+- the file of a `FileAppender` or `RollingFileAppender` of the root logger. Lines are appended; rotate it in place, for
+  example with `copytruncate`.
+
+`${NAME}` is a property of the file or an environment variable. The event `log_configuration_partly_read` names everything
+else. A file that is not a logback file is refused.
 
 | Logger in the file | Component |
 |---|---|
 {packages}
 
-Credentials are masked in every line, whatever its level.
+Credentials are masked in every line.
 """
 
 
@@ -120,16 +123,16 @@ def reference() -> str:
             example=example,
             variable=variable_for(example),
         ),
-        "## Properties of the Java daemon that are acted on\n",
+        "## Properties of the Java daemon\n",
         *_key_table(key for key in KEYS if not key.extension),
         "## Properties of this daemon\n",
-        "The Java daemon ignores them, so that a file can serve both; but it refuses `shardPrioritization`.\n",
+        "The Java daemon ignores them, so one file can serve both. Exception: it refuses `shardPrioritization`.\n",
         *_key_table(key for key in KEYS if key.extension),
         _CREDENTIALS.format(old=_listed(sorted(credentials.SOURCES_OF_SDK_1))),
         "## Accepted, without effect\n",
         (
-            "Each gives one warning (`property_has_no_effect`). So does what Java passes to builders inside those of the SDK's "
-            "clients, such as\n`dynamoDbClient.overrideConfiguration.apiCallTimeout`: time-outs, retries and connections are the daemon's own.\n"
+            "Each logs one warning (`property_has_no_effect`). So do nested properties of the SDK client builders, such "
+            "as\n`dynamoDbClient.overrideConfiguration.apiCallTimeout`: the daemon has its own timeouts, retries and connections.\n"
         ),
         *_inert_table(INERT.values()),
         _LOG.replace("{packages}", _packages()),

@@ -112,9 +112,7 @@ def test_a_token_that_cannot_be_read_is_told_with_what_to_do(command: Command, t
 
 @pytest.mark.parametrize("token", ["short", "0123456789\nabcdef", "0123456789abcdé", " "])
 def test_a_variable_that_is_no_token_is_told(token: str, tmp_path: Path) -> None:
-    words = (
-        "KCL_ADMIN_TOKEN of the environment is no token: 16 to 256 printable ASCII characters without blanks"
-    )
+    words = "KCL_ADMIN_TOKEN of the environment is no token: 16 to 256 printable ASCII characters, no spaces"
     for which in (["--url", "http://127.0.0.1:1"], [properties(tmp_path, "adminPort = 1\n")]):
         assert unusable(call(*which, KCL_ADMIN_TOKEN=token)) == words
 

@@ -105,7 +105,7 @@ def test_a_token_of_the_environment_wins_over_that_of_the_file(
 
 def test_two_tokens_of_the_environment_are_two() -> None:
     (line,) = refused_in({"KCL_ADMIN_TOKEN": "fedcba9876543210", "KCL_ADMIN_TOKEN_FILE": "/t"})
-    assert "adminTokenFile and adminToken are two tokens" in line
+    assert "adminTokenFile and adminToken are both set" in line
 
 
 def test_variables_alone_can_make_a_file() -> None:
@@ -131,7 +131,7 @@ def test_a_bad_variable_is_named_in_its_line() -> None:
 def test_variables_that_do_not_agree_are_named() -> None:
     (line,) = refused_in({"KCL_LEADER_HEARTBEAT_MILLIS": "20000"})
     assert line.startswith(
-        "environment, KCL_LEADER_HEARTBEAT_MILLIS: leaderHeartbeatMillis = 20000: the leader's"
+        "environment, KCL_LEADER_HEARTBEAT_MILLIS: leaderHeartbeatMillis = 20000: the leader heartbeat"
     )
 
 
@@ -218,5 +218,7 @@ def test_a_reference_is_replaced_once(text: str, value: str) -> None:
 def test_a_reference_to_nothing_is_an_error_that_shows_no_value() -> None:
     more = "expandEnvironment = true\nworkerId = ${SECRET}-${NONE}\n"
     (line,) = refused_in({"SECRET": "hunter2"}, more)
-    assert line.startswith("app.properties:5: workerId = ${SECRET}-${NONE}: the variable NONE is not set")
+    assert line.startswith(
+        "app.properties:5: workerId = ${SECRET}-${NONE}: the environment variable NONE is not set"
+    )
     assert "hunter2" not in line

@@ -27,7 +27,7 @@ def test_each_property_fills_its_field() -> None:
 def test_an_address_that_others_can_reach_needs_a_token(address: str) -> None:
     (line,) = refusals(f"adminPort = 8080\nadminAddress = {address}\n")
     assert line == (
-        f"app.properties:5: adminAddress = {address}: others can reach it, so it needs adminToken or adminTokenFile"
+        f"app.properties:5: adminAddress = {address}: other hosts can reach this address, so it needs adminToken or adminTokenFile"
     )
     assert read(f"adminAddress = {address}\n").settings.admin.port is None
 
@@ -56,9 +56,7 @@ def test_what_cannot_be_meant_is_refused_and_tokens_are_never_shown(line: str, w
 
 def test_one_token_is_enough() -> None:
     (refusal,) = refusals(f"adminToken = {TOKEN}\nadminTokenFile = token\n")
-    assert refusal == (
-        "app.properties:5: adminTokenFile and adminToken are two tokens, only one of them can be meant"
-    )
+    assert refusal == ("app.properties:5: adminTokenFile and adminToken are both set; keep one")
 
 
 def test_a_bad_token_is_one_problem() -> None:

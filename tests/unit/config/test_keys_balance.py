@@ -89,7 +89,7 @@ def test_the_interval_of_assignment_is_none_until_it_is_given() -> None:
         (
             "staleWorkerMetricsEntryCleanupDuration",
             "1 day",
-            "not a duration; allowed: more than 0, as ISO 8601",
+            "not a duration; allowed: more than 0, in ISO 8601 form",
         ),
         ("isGracefulLeaseHandoffEnabled", "", "empty"),
         ("gracefulLeaseHandoffTimeoutMillis", "-1", "out of range"),

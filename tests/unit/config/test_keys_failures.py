@@ -86,13 +86,13 @@ def test_anything_else_is_refused(text: str) -> None:
     ("lines", "key", "reason"),
     [
         ("poisonRecordPolicy = deadletter\n", "poisonRecordPolicy", "needs deadLetterDestination"),
-        ("deadLetterDestination = file:x\n", "deadLetterDestination", "goes only with poisonRecordPolicy"),
+        ("deadLetterDestination = file:x\n", "deadLetterDestination", "needs poisonRecordPolicy"),
         (
             "childFailurePolicy = exit\npoisonRecordPolicy = skip\n",
             "poisonRecordPolicy",
             "keep one of the two",
         ),
-        ("sparkPipeline = m:f\npoisonRecordPolicy = skip\n", "poisonRecordPolicy", "hand records on unread"),
+        ("sparkPipeline = m:f\npoisonRecordPolicy = skip\n", "poisonRecordPolicy", "do not process records"),
         ("childMaxFailures = 4\npoisonRecordPolicy = skip\n", "childMaxFailures", "must be above"),
         ("poisonRecordMaxFailures = 9\npoisonRecordPolicy = skip\n", "poisonRecordMaxFailures", "or 0"),
     ],

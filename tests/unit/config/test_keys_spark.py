@@ -32,7 +32,7 @@ def test_a_bad_pipeline_is_the_only_complaint() -> None:
     with pytest.raises(ConfigurationError) as raised:
         read("sparkPipeline = orders\n")
     assert str(raised.value).splitlines() == [
-        "app.properties:3: sparkPipeline = orders: not such a name; allowed: module:function"
+        "app.properties:3: sparkPipeline = orders: not a valid name; allowed: module:function"
     ]
 
 
@@ -63,7 +63,7 @@ def test_variables_in_settings_of_spark_are_replaced_where_that_is_asked_for() -
 
 def test_a_variable_that_is_missing_in_a_setting_of_spark_is_told_with_its_line() -> None:
     assert complaint("expandEnvironment = true\nsparkConf.spark.x = ${NONE}\n") == (
-        "app.properties:5: sparkConf.spark.x = ${NONE}: the variable NONE is not set; set it, or write ${NONE:-DEFAULT}"
+        "app.properties:5: sparkConf.spark.x = ${NONE}: the environment variable NONE is not set; set it, or write ${NONE:-DEFAULT}"
     )
 
 
@@ -100,15 +100,15 @@ def test_records_reach_the_workers_wherever_they_are() -> None:
         ("sparkMaster = spark://a:7077\nsparkTransport = local\n", "use shared or inline"),
         ("sparkMaster = mesos://a\n", r"spark://HOST:PORT"),
         ("sparkTransport = shared\n", "needs sparkSpoolDir"),
-        ("sparkSpoolDir = s3://bucket/x\n", "only with sparkTransport=shared"),
+        ("sparkSpoolDir = s3://bucket/x\n", "needs sparkTransport=shared"),
         ("sparkRemote = sc://a:15002\n", "needs sparkSpoolDir and sparkStateDir"),
-        ("sparkRemote = sc://a:15002\nsparkMaster = yarn\n", "take this line out"),
+        ("sparkRemote = sc://a:15002\nsparkMaster = yarn\n", "remove this line"),
         ("sparkRemote = sc://a:15002\nsparkTransport = inline\n", "needs sparkTransport=shared"),
         ("sparkEngine = a:1\n", "needs sparkEngineTokenFile"),
         ("sparkEngine = a\n", "HOST:PORT"),
         ("sparkEngineListen = a:1\n", "needs sparkEngineTokenFile and sparkEngineCertificate"),
-        ("sparkEngine = a:1\nsparkEngineListen = b:1\nsparkEngineTokenFile = t\n", "either feeds"),
-        ("sparkEngine = a:1\nsparkEngineTokenFile = t\nsparkTrigger = availableNow\n", "has no end"),
+        ("sparkEngine = a:1\nsparkEngineListen = b:1\nsparkEngineTokenFile = t\n", "not both"),
+        ("sparkEngine = a:1\nsparkEngineTokenFile = t\nsparkTrigger = availableNow\n", "never ends"),
     ],
 )
 def test_what_cannot_go_together_is_said_with_the_way_out(text: str, advice: str) -> None:

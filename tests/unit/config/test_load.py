@@ -188,7 +188,7 @@ def test_a_pause_that_is_too_short_is_raised_with_a_warning() -> None:
         "key": "idleTimeBetweenReadsInMillis",
         "given": 1,
         "used": 200,
-        "why": "Kinesis allows five reads a second of a shard",
+        "why": "Kinesis allows five reads per second and shard",
     }
 
 

@@ -33,9 +33,9 @@ def test_where_nothing_is_named_after_it_it_may_be_called_anything(more: str) ->
 def test_the_refusal_says_what_it_names_and_both_ways_out() -> None:
     (line,) = refusals(POLLING + SILENT, base=ODD)
     assert line == (
-        "app.properties:3: applicationName = Pay & Bill: not such a name; allowed: 3 to 237 letters, digits, dots, dashes "
-        "and underlines, as it names the lease table, the table of workers and the coordinator table; any other may stay "
-        "where tableName, workerMetricsTableName and coordinatorStateTableName are set"
+        "app.properties:3: applicationName = Pay & Bill: not a valid name; allowed: 3 to 237 letters, digits, dots, dashes "
+        "and underscores, because the lease table, the worker metrics table and the coordinator table are named after it; "
+        "to keep the name, set tableName, workerMetricsTableName and coordinatorStateTableName"
     )
 
 
@@ -43,11 +43,11 @@ def test_the_refusal_says_what_it_names_and_both_ways_out() -> None:
     ("left_out", "what"),
     [
         ("tableName", "the lease table"),
-        ("workerMetricsTableName", "the table of workers"),
+        ("workerMetricsTableName", "the worker metrics table"),
         ("coordinatorStateTableName", "the coordinator table"),
-        ("fanoutConfig.consumerName", "the consumer of fan-out"),
-        ("metricsNamespace", "the namespace of metrics"),
-        ("sparkStateDir", "the folder of Spark's state"),
+        ("fanoutConfig.consumerName", "the fan-out consumer"),
+        ("metricsNamespace", "the CloudWatch namespace"),
+        ("sparkStateDir", "the Spark state folder"),
     ],
 )
 def test_each_thing_that_is_named_after_it_is_looked_at(left_out: str, what: str) -> None:
@@ -55,8 +55,8 @@ def test_each_thing_that_is_named_after_it_is_looked_at(left_out: str, what: str
     lines = f"{ALL_NAMED}sparkStateDir = /m\n".splitlines(keepends=True)
     more = "".join(line for line in lines if not line.startswith(left_out))
     (line,) = refusals(more, base=spark)
-    assert line.startswith("app.properties:3: applicationName = Pay & Bill: not such a name")
-    assert f"as it names {what}; any other may stay where {left_out} is set" in line
+    assert line.startswith("app.properties:3: applicationName = Pay & Bill: not a valid name")
+    assert f"because {what} is named after it; to keep the name, set {left_out}" in line
     assert len(refusals(f"{more}{left_out} =\n", base=spark)) >= 1  # an empty name is none
 
 
@@ -81,7 +81,7 @@ def test_a_namespace_may_have_more_marks_than_a_table() -> None:
     named = ALL_NAMED.replace("metricsNamespace = pay/bill\n", "")
     assert read(named, base=called("team/a#b:c")).settings.metrics.namespace is None
     (line,) = refusals(named, base=called("AWS/Kinesis"))
-    assert "not beginning with AWS/, as it names the namespace of metrics" in line
+    assert "not beginning with AWS/, because the CloudWatch namespace is named after it" in line
 
 
 def test_an_engine_elsewhere_has_a_folder_of_its_own() -> None:

@@ -21,7 +21,7 @@ ADDRESSES = (
 def test_what_is_no_port_is_refused_with_file_key_and_value(key: str, host: str, port: str) -> None:
     path = "/x" if key.startswith("metrics") else ""
     (line,) = refusals(f"{key} = {host}{port}{path}\n", base=SPARK)
-    assert line.startswith(f"app.properties:6: {key} = {host}{port}{path}: {port} is no port")
+    assert line.startswith(f"app.properties:6: {key} = {host}{port}{path}: {port} is not a port")
     assert "ports are 1 to 65535; allowed: " in line
 
 
