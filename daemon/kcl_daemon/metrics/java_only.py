@@ -6,8 +6,8 @@ from typing import Final
 
 from kcl_daemon.metrics.metric import Level, Metric, Unit
 
-_NO_SEQUENCE: Final = "a lease that is made new never begins at a sequence number"
-_TRIM_ONLY: Final = "the leases of child shards begin at their oldest record, always"
+_NO_SEQUENCE: Final = "a new lease never starts at a sequence number"
+_TRIM_ONLY: Final = "leases of child shards always start at their oldest record"
 _NO_IDS: Final = "stream ids are a reserved feature that KCL has turned off"
 
 JAVA_ONLY: Final = (
@@ -15,7 +15,7 @@ JAVA_ONLY: Final = (
         "LeaseRenewerInitialize",
         "Fault",
         level=Level.DETAILED,
-        java_only="there is no scan for own leases at the start: they are found as all others are, by LeaseDiscovery",
+        java_only="the worker does not scan for its own leases at the start: LeaseDiscovery finds them as all others",
     ),
     Metric(
         "ShardSyncTask", "CreateLease_SEQUENCE_NUMBER.Success", level=Level.DETAILED, java_only=_NO_SEQUENCE

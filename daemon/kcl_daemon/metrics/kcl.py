@@ -13,16 +13,17 @@ _D: Final = Level.DETAILED
 
 # Families that several operations tell.
 _LEASES: Final = gauge(
-    "fleet_leases", "Leases of the application, as last read by who assigns or takes them."
+    "fleet_leases", "Leases of the application, as last read by the worker that assigns or takes them."
 )
 _WORKERS: Final = gauge(
-    "fleet_workers", "Workers of the application, as last seen by who assigns or takes leases."
+    "fleet_workers", "Workers of the application, as last seen by the worker that assigns or takes leases."
 )
 _EXPIRED: Final = gauge(
-    "fleet_expired_leases", "Leases that nobody renews, as last seen by who assigns or takes them."
+    "fleet_expired_leases",
+    "Leases that nobody renews, as last seen by the worker that assigns or takes them.",
 )
 _SPILL: Final = gauge(
-    "fleet_leases_without_worker", "Leases for which no worker has room (`maxLeasesForWorker`)."
+    "fleet_leases_without_worker", "Leases that no worker has room for (`maxLeasesForWorker`)."
 )
 
 # --- start
@@ -55,42 +56,39 @@ ASSIGNMENT_SPILL: Final = Metric(_ASSIGNMENT, "LeaseSpillover", family=_SPILL)
 ASSIGNMENT_MOVES: Final = Metric(
     _ASSIGNMENT,
     "NumOfLeasesReassignment",
-    family=counter("lease_assignments", "Leases that this worker, as leader, decided to give to a worker."),
+    family=counter("lease_assignments", "Leases that this worker, as leader, decided to assign to a worker."),
 )
 ASSIGNMENT_INVALID_WORKERS: Final = Metric(
     _ASSIGNMENT,
     "NumWorkersWithInvalidEntry",
-    family=gauge(
-        "fleet_workers_unreadable", "Rows of workers that cannot be read, as last seen by the leader."
-    ),
+    family=gauge("fleet_workers_unreadable", "Worker rows that cannot be read, as last seen by the leader."),
 )
 ASSIGNMENT_FAILING_WORKERS: Final = Metric(
     _ASSIGNMENT,
     "NumWorkersWithFailingWorkerMetric",
-    family=gauge("fleet_workers_failing", "Workers whose last CPU figure failed; they are given no leases."),
+    family=gauge("fleet_workers_failing", "Workers whose last CPU measurement failed; they get no leases."),
 )
 ASSIGNMENT_MALFORMED: Final = Metric(
     _ASSIGNMENT,
     "LeaseDeserializationFailureCount",
     family=gauge(
         "fleet_lease_rows_unreadable",
-        "Rows of the lease table that are no lease, as last seen by the leader.",
+        "Rows of the lease table that are not a valid lease, as last seen by the leader.",
     ),
 )
 ASSIGNMENT_RESIGNED: Final = Metric(
     _ASSIGNMENT,
     "ForceLeaderRelease",
     family=counter(
-        "leadership_resignations", "Leaderships given up because assigning failed several times in a row."
+        "leadership_resignations",
+        "Times that this worker gave up leadership because assignment failed several times in a row.",
     ),
 )
 ASSIGNMENT_FAILED: Final = Metric(
     _ASSIGNMENT,
     "FailedAssignmentCount",
     level=_D,
-    family=counter(
-        "lease_assignments_failed", "Leases that could not be written to the worker they were meant for."
-    ),
+    family=counter("lease_assignments_failed", "Lease assignments that could not be written."),
 )
 FLEET_SUPPORT: Final = Metric(
     "WorkerMetrics",
@@ -98,7 +96,7 @@ FLEET_SUPPORT: Final = Metric(
     Unit.NONE,
     family=gauge(
         "fleet_support_code",
-        "The least support code of all lease owners; 1: all know the single table.",
+        "The lowest support code of all lease owners; 1: all know the single table.",
         unit=Unit.NONE,
     ),
 )
@@ -109,7 +107,7 @@ REPORT: Final = operation("WorkerMetricStatsReporter", by_worker=True)
 CAPTURE_FAILED: Final = Metric(
     "WorkerMetricStatsReporter",
     "InMemoryMetricStatsReporterFailure",
-    family=counter("cpu_capture_failures", "CPU figures that could not be taken."),
+    family=counter("cpu_capture_failures", "CPU measurements that failed."),
 )
 
 # --- discovery
@@ -125,7 +123,7 @@ DISCOVERY_ERRORS: Final = Metric(
     "GetLease:Error",
     by_worker=True,
     family=counter(
-        "lease_discovery_errors", "Leases that were found for this worker and could not be taken."
+        "lease_discovery_errors", "Leases that were assigned to this worker but could not be claimed."
     ),
 )
 DISCOVERY_FOUND: Final = Metric(
@@ -133,14 +131,14 @@ DISCOVERY_FOUND: Final = Metric(
     "NewLeasesDiscovered",
     level=_D,
     by_worker=True,
-    family=counter("leases_discovered", "Leases found in the index by owner that were new to this worker."),
+    family=counter("leases_discovered", "New leases that this worker found in the index by owner."),
 )
 DISCOVERY_MISMATCH: Final = Metric(
     _DISCOVERY,
     "OwnerMismatch",
     level=_D,
     by_worker=True,
-    family=counter("lease_owner_mismatches", "Leases whose index entry was behind their row."),
+    family=counter("lease_owner_mismatches", "Leases whose index entry was older than their row."),
 )
 
 # --- renewal
@@ -152,7 +150,7 @@ RENEWAL_LOST: Final = Metric(
     _RENEWAL,
     "LostLeases",
     by_worker=True,
-    family=counter("leases_lost", "Leases that were lost: taken by another worker, or not renewed in time."),
+    family=counter("leases_lost", "Leases lost: taken by another worker, or not renewed in time."),
 )
 RENEWAL_HELD: Final = Metric(
     _RENEWAL, "CurrentLeases", by_worker=True, family=gauge("leases_held", "Leases that this worker holds.")
@@ -174,7 +172,9 @@ TAKING_MISSED: Final = Metric(
     _TAKING,
     "UntakenLeases",
     by_worker=True,
-    family=counter("leases_not_taken", "Leases that were to be taken by the rules of KCL 2.x and were not."),
+    family=counter(
+        "leases_not_taken", "Leases that should have been taken by the rules of KCL 2.x, but were not."
+    ),
 )
 TAKING_EXPIRED: Final = Metric(_TAKING, "ExpiredLeases", by_worker=True, family=_EXPIRED)
 TAKING_SPILL: Final = Metric(_TAKING, "LeaseSpillover", by_worker=True, family=_SPILL)
@@ -183,7 +183,7 @@ TAKING_VERY_OLD: Final = Metric(
     _TAKING,
     "VeryOldLeases",
     by_worker=True,
-    family=gauge("fleet_very_old_leases", "Free leases that have stood still for three fail-over times."),
+    family=gauge("fleet_very_old_leases", "Unowned leases that have not changed for three failover times."),
 )
 TAKING_WANTED: Final = Metric(_TAKING, "LeasesToTake", level=_D, by_worker=True)
 TAKING_NEEDED: Final = Metric(_TAKING, "NeededLeases", level=_D, by_worker=True)
@@ -207,16 +207,16 @@ AUDIT_HOLES: Final = Metric(
     _AUDIT,
     "NumStreamsWithPartialLeases",
     family=counter(
-        "streams_with_holes", "Audits that found leases which do not cover all hashes of their stream."
+        "streams_with_holes", "Audits that found leases that do not cover all hashes of their stream."
     ),
 )
 AUDIT_SYNCS: Final = Metric(
-    _AUDIT, "NumStreamsToSync", family=counter("shard_syncs", "Audits that asked for a shard sync.")
+    _AUDIT, "NumStreamsToSync", family=counter("shard_syncs", "Audits that requested a shard sync.")
 )
 AUDIT_SKIPPED: Final = Metric(
     _AUDIT,
     "NumSkippedShardSyncTask",
-    family=counter("shard_syncs_skipped", "Audits put off because the stream was not there."),
+    family=counter("shard_syncs_skipped", "Audits postponed because the stream did not exist."),
 )
 
 # --- many streams
@@ -225,18 +225,19 @@ _STREAMS: Final = "MultiStreamTracker"
 STREAMS_ACTIVE: Final = Metric(
     _STREAMS,
     "ActiveStreams.Count",
-    family=gauge("streams_active", "Streams that the leader has leases made for."),
+    family=gauge("streams_active", "Streams that the leader creates leases for."),
 )
 STREAMS_PENDING: Final = Metric(
     _STREAMS,
     "StreamsPendingDeletion.Count",
-    family=gauge("streams_former", "Streams that are listed no more and still have leases."),
+    family=gauge("streams_former", "Streams that are no longer listed but still have leases."),
 )
 STREAMS_NOT_FOUND: Final = Metric(
     _STREAMS,
     "NonExistingStreamDelete.Count",
     family=counter(
-        "streams_deleted_not_found", "Former streams whose leases went because Kinesis does not know them."
+        "streams_deleted_not_found",
+        "Former streams whose leases were deleted because Kinesis does not know them.",
     ),
 )
 STREAMS_DELETED: Final = Metric(
@@ -249,7 +250,7 @@ STREAMS_DELETED: Final = Metric(
 
 _MIGRATION: Final = "Migration"
 MIGRATION_FAULT: Final = Metric(
-    _MIGRATION, "Fault", family=counter("migration_faults", "Steps of the upgrade from KCL 2.x that failed.")
+    _MIGRATION, "Fault", family=counter("migration_faults", "Failed steps of the upgrade from KCL 2.x.")
 )
 MIGRATION_INDEX: Final = Metric(
     _MIGRATION,
@@ -271,7 +272,7 @@ TABLE_INITIALIZE_FAULT: Final = Metric(_TABLE_INITIALIZE, "ReadFault")
 _TABLE: Final = "TableMigration"
 _TABLE_FAULTS: Final = counter(
     "table_migration_faults",
-    "Steps of the move into one table that failed, by what failed.",
+    "Failed steps of the move to one table, by step.",
     labels=("step",),
 )
 TABLE: Final = operation(_TABLE, success=False)
@@ -281,13 +282,13 @@ TABLE_STATUS: Final = Metric(
     Unit.NONE,
     family=gauge(
         "table_migration_status",
-        "How far the move into one table is: 0 unknown, 1 to 4 complete.",
+        "State of the move to one table: 0 unknown, 1 to 4 (complete).",
         unit=Unit.NONE,
     ),
 )
 _TABLE_WORKERS: Final = gauge(
     "table_migration_workers",
-    "Lease owners by how far they are in the move into one table.",
+    "Lease owners, by phase of the move to one table.",
     labels=("phase",),
 )
 TABLE_BEFORE: Final = Metric(_TABLE, "PrePhase1Worker", family=_TABLE_WORKERS, fixed=(("phase", "before"),))

@@ -34,7 +34,7 @@ PROCESS_BYTES: Final = Metric(
 )
 SHARD_BEHIND: Final = gauge(
     "shard_behind_latest",
-    "The age of the oldest record of a shard that is not done: read or not, in the child's hands or waiting for it. 0: all are.",
+    "The age of the oldest record of a shard that is not done: not read yet, waiting for the child, or with the child. 0: all are done.",
     SHARD,
     Unit.SECONDS,
     from_snapshot=True,
@@ -45,7 +45,7 @@ PROCESS_BEHIND: Final = Metric(
 PROCESS_EXPIRED: Final = Metric(
     _PROCESS,
     "ExpiredIterator",
-    family=counter("expired_iterators", "Shard iterators that had expired when they were used."),
+    family=counter("expired_iterators", "Shard iterators that had expired when used."),
 )
 
 APPLICATION_BEHIND: Final = Metric("ApplicationTracker", "MillisBehindLatest", Unit.SECONDS)
@@ -58,14 +58,10 @@ SHUTDOWN_CHILDREN: Final = operation(_SHUTDOWN, "UpdateLease", level=_D, labels=
 SHUTDOWN_NO_PARENT: Final = Metric(
     _SHUTDOWN,
     "MissingMergeParent",
-    family=counter(
-        "merge_parents_missing", "Looks at a merge of which Kinesis does not list one of the parents."
-    ),
+    family=counter("merge_parents_missing", "Times that Kinesis did not list one of the parents of a merge."),
 )
 SHUTDOWN_NO_PARENT_LEASE: Final = Metric(
     _SHUTDOWN,
     "MissingMergeParentLease",
-    family=counter(
-        "merge_parent_leases_missing", "Looks at a merge of which one of the parents has no lease."
-    ),
+    family=counter("merge_parent_leases_missing", "Times that one of the parents of a merge had no lease."),
 )

@@ -26,37 +26,39 @@ def _counted(stem: str, text: str, labels: tuple[str, ...] = ()) -> Metric:
 LEASE_AGE: Final = _own(
     gauge(
         "lease_age",
-        "Since the oldest renewal of all held leases; a lease is lost at `failoverTimeMillis`.",
+        "Time since the oldest renewal of all held leases; a lease is lost at `failoverTimeMillis`.",
         unit=Unit.SECONDS,
     ),
     Unit.SECONDS,
 )
 LEADERLESS: Final = _own(
-    gauge("leaderless", "Since any leader gave a sign of life; 0 for the leader itself.", unit=Unit.SECONDS),
+    gauge(
+        "leaderless",
+        "Time since the last heartbeat of any leader; 0 on the leader itself.",
+        unit=Unit.SECONDS,
+    ),
     Unit.SECONDS,
 )
 IN_HAND: Final = _own(
-    gauge("retrieval_held", "Records that are read and not yet written to their child.", unit=Unit.BYTES),
+    gauge("retrieval_held", "Records that are read but not yet written to their child.", unit=Unit.BYTES),
     Unit.BYTES,
 )
 LOOP_LAG: Final = _own(
     Family(
         "loop_lag",
         Kind.HISTOGRAM,
-        "By how much a timer of the event loop was late; all that the daemon does waits for as long.",
+        "How late a timer of the event loop was; everything in the daemon waits that long.",
         unit=Unit.SECONDS,
         buckets=_DELAYS,
     ),
     Unit.SECONDS,
 )
-CALLS: Final = _counted(
-    "aws_calls", "Calls of AWS, by what came of them.", ("service", "operation", "outcome")
-)
+CALLS: Final = _counted("aws_calls", "AWS calls, by outcome.", ("service", "operation", "outcome"))
 
 LEFT_OUT: Final = _counted(
     "records_left_out",
-    "Records that were read and given to no child: `before_checkpoint` (finished before; normal at each start), "
-    "`other_shard` (in an aggregate, of a hash outside the shard), or `unreadable` (in an aggregate, behind a key that makes no sense).",
+    "Records that were read but not delivered: `before_checkpoint` (already done; normal at each start), "
+    "`other_shard` (in an aggregate, with a hash outside the shard), or `unreadable` (the end of an aggregate, from a user record with an invalid key).",
     (*SHARD, "reason"),
 )
 
@@ -66,26 +68,31 @@ EVENTS: Final = _counted(
     "log_events", "Warnings and errors in the log; docs/events.md says what to do.", ("level", "event")
 )
 STALLS: Final = _counted(
-    "shard_stalls", "Shards that made no progress for longer than the limit of their cause."
+    "shard_stalls", "Times that a shard made no progress for longer than the limit of its cause."
 )
-CHILDREN_STARTED: Final = _counted("children_started", "Child processes that were started.")
+CHILDREN_STARTED: Final = _counted("children_started", "Child processes started.")
 CHILDREN_FAILED: Final = _counted(
-    "children_failed", "Children that ended, timed out or broke the protocol; replaced."
+    "children_failed", "Children that ended, timed out or broke the protocol, and were replaced."
 )
-CRASHES: Final = _counted("consumer_crashes", "Faults of the daemon itself that cost a shard its consumer.")
-REFUSED: Final = _counted("checkpoints_refused", "Checkpoints that were asked for and not stored.")
+CRASHES: Final = _counted(
+    "consumer_crashes", "Crashes of a shard's consumer, caused by a fault of the daemon itself."
+)
+REFUSED: Final = _counted(
+    "checkpoints_refused", "Checkpoints that children asked for and that were not stored."
+)
 MALFORMED_ROWS: Final = _counted(
     "lease_rows_malformed", "Rows of the lease table that this worker could not read."
 )
-MALFORMED_AGGREGATES: Final = _counted(
-    "aggregates_malformed", "KPL aggregates that could not be taken apart."
-)
+MALFORMED_AGGREGATES: Final = _counted("aggregates_malformed", "KPL aggregates that could not be unpacked.")
 TRIMMED: Final = _counted("positions_trimmed", "Checkpoints older than the retention: records were lost.")
-SKIPPED: Final = _counted("records_skipped", "Records passed over because their processor kept failing.")
-DEAD_LETTERS: Final = _counted("dead_letters", "Records put aside because their processor kept failing.")
-STRAY_LINES: Final = _counted("child_stray_lines", "Lines on a child's stdout that are no message.")
+SKIPPED: Final = _counted("records_skipped", "Records skipped because their processor kept failing.")
+DEAD_LETTERS: Final = _counted(
+    "dead_letters", "Records stored as dead letters because their processor kept failing."
+)
+STRAY_LINES: Final = _counted("child_stray_lines", "Lines on a child's stdout that are not a message.")
 TOLD_LOST: Final = _counted(
-    "metrics_not_sent", "Statistics that CloudWatch was not told, for failures or for their number."
+    "metrics_not_sent",
+    "Statistics not sent to CloudWatch, because of failures or because there were too many.",
 )
 OTLP_LOST: Final = _counted("otlp_exports_failed", "Exports to the OTLP collector that failed.")
 
@@ -94,49 +101,51 @@ OTLP_LOST: Final = _counted("otlp_exports_failed", "Exports to the OTLP collecto
 INFO: Final = gauge(
     "worker", "This worker; always 1.", ("worker_id", "application", "version"), from_snapshot=True
 )
-UPTIME: Final = gauge("worker_uptime", "Since the worker was built.", unit=Unit.SECONDS, from_snapshot=True)
+UPTIME: Final = gauge(
+    "worker_uptime", "Time since the worker was created.", unit=Unit.SECONDS, from_snapshot=True
+)
 WORKING: Final = gauge(
-    "worker_started", "Whether the worker has tables and stream, and works: 1 or 0.", from_snapshot=True
+    "worker_started", "Whether the worker has its tables and stream, and runs: 1 or 0.", from_snapshot=True
 )
 STOPPING: Final = gauge(
     "worker_stopping", "Whether the worker was asked to stop: 1 or 0.", from_snapshot=True
 )
 SHARD_IDLE: Final = gauge(
     "shard_idle",
-    "Since a shard's last progress: a batch done, a checkpoint, or an answer with nothing new.",
+    "Time since a shard's last progress: a finished batch, a checkpoint, or an answer with no new records.",
     SHARD,
     Unit.SECONDS,
     from_snapshot=True,
 )
 SHARD_WAITS: Final = gauge(
     "shard_waits",
-    "For how long a shard has waited for what it waits for.",
+    "How long a shard has waited for its current cause.",
     (*SHARD, "cause"),
     Unit.SECONDS,
     from_snapshot=True,
 )
 SHARD_STALLED: Final = gauge(
     "shard_stalled",
-    "Whether a shard makes no progress for longer than it may, whatever the cause: 1 or 0.",
+    "Whether a shard makes no progress for longer than allowed, whatever the cause: 1 or 0.",
     SHARD,
     from_snapshot=True,
 )
 SHARD_READ_BEHIND: Final = gauge(
     "shard_read_behind",
-    "How far the last answer of Kinesis for a shard was behind the tip, whatever has become of its records since.",
+    "How far the last answer of Kinesis for a shard was behind the tip, whether or not its records are done.",
     SHARD,
     Unit.SECONDS,
     from_snapshot=True,
 )
 SHARD_FAILURES: Final = gauge(
     "shard_failures",
-    "Children of a shard that failed in a row, without progress in between; from 2 on the shard is failing.",
+    "Children of a shard that failed in a row without progress; from 2 the shard is failing.",
     SHARD,
     from_snapshot=True,
 )
 SHARD_RESTARTS: Final = counter(
     "child_restarts",
-    "Children that a shard had before the present or the last one, since its lease was taken.",
+    "Restarts of a shard's child since its lease was taken.",
     SHARD,
     from_snapshot=True,
 )

@@ -19,72 +19,69 @@ _HEAD: Final = """\
 
 <!-- Written by `python -m kcl_daemon.metrics.reference`; change the lists in `daemon/kcl_daemon/metrics` instead. -->
 
-The same figures go three ways: to CloudWatch under KCL's names, to Prometheus as text, and over OTLP. All of them are in
-one list, from which this page is written. Where nobody is told, nothing is counted.
+The same metrics go to three places: CloudWatch under KCL's names, Prometheus as text, and OTLP. If no exporter is on, nothing
+is counted. What to alert on: see the [alert rules](../packaging/prometheus/alerts.yml) and the
+[dashboard](../packaging/grafana/dashboard.json) for Grafana.
 """
 
 _PROMETHEUS: Final = """\
 ## Prometheus and OTLP
 
-`/metrics` on the admin port (`adminPort`) gives the text format, or OpenMetrics to those who ask for it. Beside the families
-below there is `process_*`: memory, CPU and open files of the daemon.
+**Prometheus** reads `/metrics` on the admin port (`adminPort`): the text format, or OpenMetrics if the client asks for it. Besides
+the metrics below there is `process_*`: memory, CPU and open files of the daemon.
 
-Over OTLP (HTTP) the same is posted to `metricsOtlpEndpoint` each `metricsOtlpPeriodMillis`, and once at the end:
-`pip install 'kcl-daemon[otlp]'`. Names have dots there and no unit: `kcl.loop_lag` with the unit `s` is
-`kcl_loop_lag_seconds`; a collector that writes for Prometheus comes to the same names. Attributes of the resource:
-`service.name` (`kcl-daemon`), `service.instance.id` (the worker), `kcl.application`. KCL 3.5 has an OpenTelemetry backend
-with names of its own (`aws.kinesis.client.`); those are not used.
+**OTLP** (HTTP) posts the same metrics to `metricsOtlpEndpoint` every `metricsOtlpPeriodMillis`, and once at the end. Install it
+with `pip install 'kcl-daemon[otlp]'`. Names have dots and no unit: `kcl.loop_lag` with the unit `s` is `kcl_loop_lag_seconds`;
+collectors that write for Prometheus produce the same names. Resource attributes: `service.name` (`kcl-daemon`),
+`service.instance.id` (the worker), `kcl.application`. The names of KCL 3.5's own OpenTelemetry backend (`aws.kinesis.client.`) are
+not used.
 
-- `shard_id` and `stream` tell shards apart; `stream` is there only where an application reads many, and says which one it
-  is as KCL does: `account:name:creationEpoch`, on CloudWatch too (`StreamId`).
-- `kcl_fleet_*` is what the leader sees (where workers take leases as in 2.x: what each sees). A worker that leads no
-  more stops telling it after three minutes.
-- Counts of the whole worker, without labels, are there from its start, at 0: the first event is an increase. What comes
-  before the first scrape is not, and counts with labels come with their first event; the alert rules and the dashboard ask
-  for these, too. `kcl_aws_calls_total` has all outcomes of an operation once it is called.
-- Series of a shard that is not held any more go after a quarter of an hour.
-- `kcl_spark_*` is told by the host that has the Spark engine, each two seconds, for its queries and for all shards that it
-  is fed, also by other hosts (`sparkEngine`): those tell nothing of it, so that sums over hosts count nothing twice. Series
-  go with the query, with the shard's connection and with the engine; of an engine that is silent for 30 seconds all go.
-  What is counted begins anew with each engine process.
-- Some come from the log, as the events are written: {events}.
-- A [dashboard](../packaging/grafana/dashboard.json) for Grafana and [alert rules](../packaging/prometheus/alerts.yml) are
-  in `packaging/`.
+- `shard_id` and `stream` identify a shard. `stream` exists only if an application reads many streams, in KCL's form:
+  `account:name:creationEpoch`, on CloudWatch too (`StreamId`). Series of a shard that the worker no longer holds disappear after
+  15 minutes.
+- `kcl_fleet_*` is what the leader sees (if workers take leases as in 2.x: what each worker sees). A worker that is no longer
+  leader stops reporting it after three minutes.
+- Worker counters without labels start at 0, so the first event is an increase. Events before the first scrape are not an increase,
+  and counters with labels appear with their first event; the alert rules and the dashboard handle both. `kcl_aws_calls_total` has
+  all outcomes of an operation from its first call.
+- `kcl_spark_*` comes from the host with the Spark engine, every two seconds, for its queries and for all shards that it reads, also
+  from other hosts (`sparkEngine`). Those hosts do not report it, so sums over hosts count nothing twice. Series end with the query,
+  with the shard's connection and with the engine; if the engine is silent for 30 seconds, all end. Counters start again with each
+  engine process.
+- Some metrics count log events: {events}.
 """
 
 _CLOUDWATCH: Final = """\
 ## CloudWatch
 
-KCL's names, dimensions and levels. `metricsLevel` is DETAILED unless set, as in KCL; CloudWatch asks for money for each
-metric, and DETAILED with a metric for each shard is many: `metricsLevel=SUMMARY`, `metricsEnabledDimensions=Operation` or
-`metricsLevel=NONE` make it cheaper. The namespace is `metricsNamespace`, else the application's name. The daemon needs
-`cloudwatch:PutMetricData`; without it there is one warning (`metrics_not_sent`), and the work goes on.
+Names, dimensions and levels are KCL's. `metricsLevel` is DETAILED by default, as in KCL. CloudWatch charges for each metric, and
+DETAILED has several for each shard: `metricsLevel=SUMMARY`, `metricsEnabledDimensions=Operation` or `metricsLevel=NONE` cost
+less. The namespace is `metricsNamespace`, or the application's name. The daemon needs `cloudwatch:PutMetricData`; without it
+there is one warning (`metrics_not_sent`), and the daemon continues.
 
-Figures come together in statistic sets, one for each metric with its dimensions, and are sent after
-`metricsBufferTimeMillis`, or when half of `metricsMaxQueueSize` sets wait, but not more often than each second; at the end
-of the daemon the rest is sent. KCL sends as soon as 200 sets have come together, which is once a second for some 50 shards
-at `DETAILED`; CloudWatch keeps figures by the minute, so that nothing is lost by waiting, and a call less is a call less to
-pay. A call has up to 500 sets (KCL: 20), packed by gzip unless the SDK's configuration says `disable_request_compression`,
-and five seconds; what fails is not sent again. At most `metricsMaxQueueSize` sets wait; what comes beyond is dropped, as by
-KCL, and counted (`kcl_metrics_not_sent_total`).
+Each metric with its dimensions becomes one statistic set. Sets are sent after `metricsBufferTimeMillis`, or when half of
+`metricsMaxQueueSize` sets wait, but at most once a second; the daemon sends the rest when it stops. KCL sends whenever it has 200
+sets: once a second for some 50 shards at `DETAILED`. CloudWatch stores metrics by the minute, so waiting loses nothing and saves
+paid calls. A call has up to 500 sets (KCL: 20), compressed with gzip unless the SDK's configuration says
+`disable_request_compression`, and a timeout of five seconds; a failed call is not sent again. More than `metricsMaxQueueSize`
+waiting sets are dropped, as in KCL, and counted (`kcl_metrics_not_sent_total`).
 
-`X.Success` is 1 or 0, `X.Time` is in milliseconds. Besides `Operation` a metric has the dimensions that the table names.
-Here a few things are measured a little differently than in Java:
+`X.Success` is 1 or 0, `X.Time` is in milliseconds. Besides `Operation` a metric has the dimensions in the table. Some
+measurements differ slightly from Java:
 
-- Leases are renewed one by one, not in ticks. RenewAllLeases is told once in each renewal period (0.4 of the fail-over
-  time): it succeeded if no renewal failed in it, and took as long as the slowest.
-- The leader looks more often than KCL's, and a shard is audited stream by stream: PeriodicShardSyncManager is told for
-  each stream.
-- MillisBehindLatest is the age of the oldest record that is not done, as `kcl_shard_behind_latest_seconds`; it is told in each
-  renewal period. KCL tells what Kinesis said with the batch that a child is about to be given, and falls silent while the
-  child hangs. What Kinesis said with its last answer is on Prometheus and OTLP alone (`kcl_shard_read_behind_seconds`).
+- Leases are renewed one by one, not in ticks. RenewAllLeases is reported once in each renewal period (0.4 of the failover
+  time): success if no renewal failed in it, and the time of the slowest.
+- The leader scans more often than KCL's, and audits stream by stream: PeriodicShardSyncManager is reported for each stream.
+- MillisBehindLatest is the age of the oldest record that is not done, as `kcl_shard_behind_latest_seconds`, reported in each
+  renewal period. KCL reports what Kinesis said with the batch that a child is about to get, and reports nothing while the
+  child hangs. The last answer of Kinesis is only on Prometheus and OTLP (`kcl_shard_read_behind_seconds`).
 - The phases of TableMigration count lease owners: those that do not know the single table, know it, and report to it.
 """
 
 _JAVA_ONLY: Final = """\
 ### In Java only
 
-What KCL tells CloudWatch and this daemon cannot.
+KCL reports these metrics to CloudWatch; this daemon cannot.
 """
 
 _OTLP_KINDS: Final = {Kind.COUNTER: "counter", Kind.GAUGE: "gauge", Kind.HISTOGRAM: "histogram"}
@@ -106,7 +103,7 @@ def reference() -> str:
 
 
 def _family_table(families: Iterable[Family]) -> Iterator[str]:
-    rows = ["| Name | Kind | Labels | What it says |", "|---|---|---|---|"]
+    rows = ["| Name | Kind | Labels | Meaning |", "|---|---|---|---|"]
     for family in sorted(families, key=lambda each: each.name):
         name = family.name if family.kind is Kind.HISTOGRAM else family.sample_names[0]
         labels = ", ".join(f"`{label}`" for label in family.labels)

@@ -24,34 +24,34 @@ def _counter(stem: str, text: str, labels: tuple[str, ...], unit: Unit = Unit.CO
 
 QUERY_RUNNING: Final = _gauge(
     "spark_query_running",
-    "Whether a Spark query runs: 1, or 0 while one that failed waits to be started again.",
+    "Whether a Spark query runs: 1, or 0 while a failed query waits to restart.",
     _QUERY,
 )
 QUERY_FAILURES: Final = _counter(
-    "spark_query_failures", "Failures of a Spark query since its engine's start.", _QUERY
+    "spark_query_failures", "Failures of a Spark query since its engine started.", _QUERY
 )
 QUERY_BATCH: Final = _gauge(
-    "spark_query_batch", "Number of the last batch that a Spark query has committed.", _QUERY
+    "spark_query_batch", "Number of the last batch that a Spark query committed.", _QUERY
 )
 QUERY_SINCE_COMMIT: Final = _gauge(
     "spark_query_since_commit",
-    "Since a Spark query's last commit, or its engine's start; grows while nothing comes.",
+    "Time since a Spark query's last commit, or its engine's start; grows while there are no records.",
     _QUERY,
     Unit.SECONDS,
 )
 QUERY_INPUT: Final = _gauge(
     "spark_query_input_rate",
-    "Rows a second that came to a Spark query, as Spark told of its last batch.",
+    "Input rows a second of a Spark query, from Spark's report of its last batch.",
     _QUERY,
 )
 QUERY_PROCESSED: Final = _gauge(
     "spark_query_processed_rate",
-    "Rows a second that a Spark query worked through, as Spark told of its last batch.",
+    "Rows a second that a Spark query processed, from Spark's report of its last batch.",
     _QUERY,
 )
 QUERY_DURATION: Final = _gauge(
     "spark_query_batch_duration",
-    "How long the last batch of a Spark query took, of those with rows.",
+    "How long the last batch with rows of a Spark query took.",
     _QUERY,
     Unit.SECONDS,
 )
@@ -60,15 +60,15 @@ QUERY_STATE: Final = _gauge(
 )
 QUERY_LATE: Final = _counter(
     "spark_query_late_rows",
-    "Rows that Spark has dropped as later than the watermark of a query, as it counts them: after grouping.",
+    "Rows that Spark dropped because they were later than a query's watermark; Spark counts them after grouping.",
     _QUERY,
 )
 SHARD_ROWS: Final = _counter(
-    "spark_shard_rows", "Rows of a shard that were handed over to Spark since its engine's start.", _SHARD
+    "spark_shard_rows", "Rows of a shard that were given to Spark since its engine started.", _SHARD
 )
 SHARD_BYTES: Final = _counter(
     "spark_shard",
-    "Bytes of a shard that were handed over to Spark, as they lie in the spool.",
+    "Bytes of a shard that were given to Spark, as stored in the spool.",
     _SHARD,
     Unit.BYTES,
 )
@@ -77,21 +77,21 @@ SHARD_COMMITTED: Final = _counter(
 )
 SHARD_REDELIVERED: Final = _counter(
     "spark_shard_redelivered_rows",
-    "Rows of a shard that came once more and were dropped, since its relay came.",
+    "Rows of a shard that arrived again and were dropped, since its relay connected.",
     _SHARD,
 )
 SHARD_WAITING: Final = _gauge(
     "spark_shard_waiting_rows",
-    "Rows of a shard that were handed over and that some Spark query has not committed.",
+    "Rows of a shard that were given to Spark and that some Spark query has not committed.",
     _SHARD,
 )
 SHARD_LAG: Final = _gauge(
     "spark_shard_lag",
-    "Since the oldest of the rows came that some Spark query has not committed; 0: there is none.",
+    "Age of the oldest row, by arrival, that some Spark query has not committed; 0: there is none.",
     _SHARD,
     Unit.SECONDS,
 )
-SHARD_SPOOLED: Final = _gauge("spark_shard_spooled", "What the spool holds of a shard.", _SHARD, Unit.BYTES)
+SHARD_SPOOLED: Final = _gauge("spark_shard_spooled", "Bytes of a shard in the spool.", _SHARD, Unit.BYTES)
 
 FAMILIES: Final = (
     QUERY_RUNNING,
