@@ -166,8 +166,18 @@ def test_the_protocols_page_knows_every_action_and_every_error() -> None:
 
 
 def test_the_designs_times_are_those_of_the_defaults() -> None:
-    told = {cells[0].strip("`"): float(cells[1]) for cells in rows(ROOT / "docs" / "design.md", "Timing")}
+    told = {
+        cells[0].strip("`"): float(cells[1]) for cells in rows(ROOT / "docs" / "design-leases.md", "Timing")
+    }
     actual = timings(LeaseSettings())
     assert told == {
         field.name: pytest.approx(getattr(actual, field.name), abs=5e-4) for field in fields(Timings)
     }
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/design*.md")), ids=lambda path: path.name)
+def test_the_files_that_the_design_names_exist(path: Path) -> None:
+    folders = [ROOT, ROOT / "daemon" / "kcl_daemon", ROOT / "clients" / "pyspark" / "kcl_spark"]
+    named = re.findall(r"`([a-z0-9_/]+\.(?:py|toml|md))`", path.read_text("utf-8"))
+    assert named
+    assert [name for name in named if not any((folder / name).is_file() for folder in folders)] == []
