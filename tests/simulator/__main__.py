@@ -5,6 +5,7 @@ Owns the command line. Exit status 0: no violation; 1: at least one; the last li
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -32,7 +33,13 @@ Task = tuple[str, int]
 @click.option("--seconds", type=click.FloatRange(1), help="Virtual seconds that producers write, at least.")
 @click.option("--workers", type=click.IntRange(1), help="Workers at the start, instead of chance.")
 @click.option("--shards", type=click.IntRange(1), help="Shards at the start, instead of chance.")
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Processes to use.")
+@click.option(
+    "--jobs",
+    default=lambda: len(os.sched_getaffinity(0)),
+    show_default="one for each core",
+    type=click.IntRange(1),
+    help="Processes to use.",
+)
 @click.option("--trace", is_flag=True, help="Print what happens, with virtual times.")
 @click.option("--list", "list_them", is_flag=True, help="Print the scenarios and end.")
 def main(
