@@ -94,6 +94,8 @@ class Farewell:
         self._began_s = self._clock.monotonic()
         await self._overview.look()
         await self._overview.refresh_workers()
+        # The leader may have begun a handoff that we have not seen yet, to a worker that stops as we do.
+        self._keeper.takers = self._there()
         fleet = self._overview.fleet()
         self._reading = Counter(lease.actual_owner for lease in fleet.unfinished)
         return fleet
@@ -145,8 +147,10 @@ class Farewell:
             return
         if self._telling_s() > 0.0:
             doubtful = frozenset()
-        there = {worker.worker_id for worker in self._overview.workers}
-        self._keeper.gone = doubtful | (following - there)
+        self._keeper.takers = self._there() - doubtful
+
+    def _there(self) -> frozenset[WorkerId]:
+        return frozenset(worker.worker_id for worker in self._overview.workers)
 
     def _telling_s(self) -> float:
         """For how much longer to wait until everybody that lives should have renewed something; 0 once that is over."""

@@ -116,8 +116,8 @@ class LeaseKeeper:
         self.renewals = Renewals(meters, clock)
         self.keeps_finished = False
         """Whether finished leases stay ours and are renewed; set from outside (see `Taker`)."""
-        self.gone: frozenset[WorkerId] = frozenset()
-        """Workers to whom nothing is passed on any more, because they have left; set from outside (see `Farewell`)."""
+        self.takers: frozenset[WorkerId] | None = None
+        """The workers that a lease may be passed on to while we stop; None: to anybody. Set from outside (see `Farewell`)."""
 
         self.on_namesake: Callable[[], None] = _nobody_minds
         """Called when somebody has written a lease of ours under our worker id; set from outside (see `Namesake`)."""
@@ -285,7 +285,7 @@ class LeaseKeeper:
 
     def _passing_on(self, lease: Lease, *, degraded: bool) -> RowUpdate:
         next_owner = lease.lease_owner if lease.checkpoint_owner is not None else None
-        if next_owner is not None and next_owner not in self.gone:
+        if next_owner is not None and (self.takers is None or next_owner in self.takers):
             return lease_row.assignment(lease, next_owner)
         return lease_row.release(lease, degraded_by=self._me if degraded else None)
 

@@ -248,6 +248,23 @@ def test_what_was_announced_to_a_worker_that_leaves_meanwhile_is_released() -> N
     play(scene)
 
 
+def test_a_handoff_that_the_leader_began_to_a_worker_that_has_left_is_a_release() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.begin(leases=2)
+        await stage.has_peers(A)
+        row = await TroubledTable.get(stage.leases, "mine-0")
+        assert row is not None
+        await TroubledTable.update(stage.leases, lease_row.handoff(lease_row.lease_from_row(row), B))
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(stage.live, A)
+            await stage.farewell.announce()
+            beside.cancel_scope.cancel()
+        await stage.gives_up()
+        assert await stage.mine() == {("a", None): 1, (None, None): 1}
+
+    play(scene)
+
+
 def test_what_was_announced_to_a_worker_that_shows_no_sign_of_life_is_released() -> None:
     async def scene(stage: Stage) -> None:
         await stage.begin()

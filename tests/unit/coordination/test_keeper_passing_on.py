@@ -170,7 +170,7 @@ def test_a_handoff_that_the_leader_began_first_stays_as_it_is() -> None:
 def test_nothing_is_passed_on_to_a_worker_that_has_left() -> None:
     async def scene(stage: Stage, held: HeldLease) -> None:
         await stage.keeper.announce(held, OTHER)
-        stage.keeper.gone = frozenset({OTHER})
+        stage.keeper.takers = frozenset({WorkerId("third")})
         counter = (await stage.stored()).lease_counter
         await stage.keeper.give_up(held)
         lease = await stage.stored()
