@@ -181,3 +181,19 @@ def test_the_files_that_the_design_names_exist(path: Path) -> None:
     named = re.findall(r"`([a-z0-9_/]+\.(?:py|toml|md))`", path.read_text("utf-8"))
     assert named
     assert [name for name in named if not any((folder / name).is_file() for folder in folders)] == []
+
+
+def test_the_names_in_code_that_the_glossary_gives_exist() -> None:
+    sources = "\n".join(
+        path.read_text("utf-8")
+        for top in ("daemon", "protocol", "clients")
+        for path in ROOT.glob(f"{top}/**/*.py")
+    )
+    names = {
+        name
+        for line in (ROOT / "docs" / "glossary.md").read_text("utf-8").splitlines()
+        if line.startswith("| ")
+        for name in re.findall(r"`(\w+)`", line.split("|")[3])
+    }
+    assert {"Lease", "lease_counter"} <= names
+    assert {name for name in names if not re.search(rf"\b{name}\b", sources)} == set()
