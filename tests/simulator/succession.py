@@ -57,6 +57,7 @@ class Succession:
         )
         if self._read_again_s is not None:
             current_loop().after(_LOOK_S, self._look_at_reading, set(read), now() + self._read_again_s)
+            current_loop().after(self._read_again_s, self._look_at_owners, read, worker)
         if self._led_again_s is not None and self._leader.owner == worker.worker_id:
             current_loop().after(self._led_again_s, self._look_at_lead)
 
@@ -75,6 +76,18 @@ class Succession:
                 report(
                     "read_again_late",
                     f"{shard_id} is not read {self._read_again_s:g} s after its worker was killed",
+                )
+
+    def _look_at_owners(self, read: list[str], victim: SimWorker) -> None:
+        """Nobody may have given them back to the dead one, whose row looks alive for a while."""
+        if victim.worker_id in {worker.worker_id for worker in self._fleet.living}:
+            return
+        for shard_id in read:
+            view = self._rules.views.get(shard_id)
+            if view is not None and not view.checkpoint.is_shard_end and view.owner == victim.worker_id:
+                report(
+                    "given_to_dead",
+                    f"{shard_id} belongs to {view.owner}, {self._read_again_s:g} s after it was killed",
                 )
 
     def _look_at_lead(self) -> None:

@@ -73,6 +73,7 @@ class Predecessors:
         self._dead: dict[str, ProcessRecord] = {}
         self._open: set[str] = set()
         self._told: set[str] = set()
+        self._confirmed: set[str] = set()
         self._room_left = 0
         self.may_change = False
         """Whether a process is gone of which something is still there, so that its death may be proven soon."""
@@ -151,23 +152,33 @@ class Predecessors:
         # In this order: whoever has taken that worker id since has written its row before anything else.
         rows = await self._tables.leases.scan()
         lock = await self._elector.lock_now()
-        found: Incarnation | None = None
-        if former != self._me:
-            row = await self._tables.worker_metrics.get(former)
-            found = None if row is None else incarnation_of(row)
-            if found is None or found.nonce != record.incarnation:
-                reason = "its row is gone" if row is None else "its row is another process's by now"
-                self._log.info("predecessor_has_nothing", former_worker_id=former, reason=reason)
+        if former != self._me and record.incarnation not in self._confirmed:
+            if not await self._row_is_of(record):
                 return
+            self._confirmed.add(record.incarnation)
         if lock is not None and lock.owner == former:
             self._elector.succeed(lock)
         leases = [lease for row in rows if (lease := _held(row)) is not None and lease.actual_owner == former]
         await self._take_all(leases, former)
         if former == self._me:
             self._on_same_id()
-        elif found is not None:
-            await self._tables.worker_metrics.delete(former, found.is_that_of_the_row)
         self._log.info("predecessor_succeeded", former_worker_id=former, leases=len(leases))
+
+    async def _row_is_of(self, record: ProcessRecord) -> bool:
+        """Whether no other process has taken the worker id since; if so, the row is gone.
+
+        Before anything else: it looks alive for a minute, and a leader would hand leases over to it.
+        """
+        table, former = self._tables.worker_metrics, record.worker_id
+        row = await table.get(former)
+        found = None if row is None else incarnation_of(row)
+        if found is not None and found.nonce == record.incarnation:
+            deleted = await table.delete(former, found.is_that_of_the_row)
+            if deleted.applied:
+                return True
+        reason = "its row is gone" if row is None else "its row is another process's by now"
+        self._log.info("predecessor_has_nothing", former_worker_id=former, reason=reason)
+        return False
 
     async def _take_all(self, leases: list[Lease], former: WorkerId) -> None:
         limiter, failures = anyio.CapacityLimiter(_WRITES_AT_ONCE), list[AwsError]()
