@@ -163,9 +163,9 @@ def test_the_panel_of_losses_shows_the_first(event: str | None) -> None:
     if event is not None:
         stage.target.log.info(event)
     stage.scrape_for(PERIOD_S)
-    assert stage.panel("Behind the tip, or lost for good") == (event is not None)
+    assert stage.panel("Records lost, skipped or unreadable") == (event is not None)
     stage.scrape_for(600.0)
-    assert stage.panel("Behind the tip, or lost for good") == 0.0
+    assert stage.panel("Records lost, skipped or unreadable") == 0.0
 
 
 def test_a_panel_shows_the_first_of_a_count_with_labels() -> None:
@@ -176,7 +176,7 @@ def test_a_panel_shows_the_first_of_a_count_with_labels() -> None:
     stage.scrape_for(PERIOD_S)
     assert sum(evaluate("increase(kcl_log_events_total[2m])", stage.scrapes, stage.now_s).values()) == 0.0
     assert stage.panel("Warnings and errors in the log") == 1.0
-    assert stage.panel("Behind the tip, or lost for good") == 3.0
+    assert stage.panel("Records lost, skipped or unreadable") == 3.0
     stage.target.log.error("lease_row_malformed")
     stage.scrape_for(PERIOD_S)
     assert stage.panel("Warnings and errors in the log") == 2.0
