@@ -1,7 +1,7 @@
 """What a Java KCL 3.x worker writes, row by row: its attributes, its conditions, its handling of the counter.
 
-Owns Java's writes as the reference describes them (tables T5, T8, T9), with wire names of its own, so that a mistake in
-the daemon's rules cannot repeat itself here. Rows are read with the daemon's codec. Knows no timing.
+Owns Java's writes of the lease table, the worker metrics table and the coordinator table, with wire names of its own, so
+that a mistake in the daemon's rules cannot repeat itself here. Rows are read with the daemon's codec. Knows no timing.
 """
 
 from __future__ import annotations
