@@ -45,8 +45,8 @@ def test_an_application_is_looked_at_before_and_after_its_first_start(local: Loc
         before = check(app, file)
         assert (before.returncode, before.stderr) == (0, "")
         missing = (
-            "not there; the daemon makes it where it needs it; CreateTable and calls on its rows: NOT TRIED, as a try would "
-            "leave a table there"
+            "does not exist; the daemon creates it if needed; CreateTable and calls on its rows: NOT TRIED, as it would "
+            "create a table"
         )
         assert findings(before, name) == [
             f"stream {name}: ACTIVE",
@@ -91,7 +91,7 @@ def test_of_enhanced_fan_out_the_consumer_is_asked_for_and_the_rest_named(
         file = app.write_properties("w", CAREFUL, {"retrievalMode": "FANOUT"})
         done = check(app, file)
         assert (done.returncode, done.stderr) == (0, "")
-        assert f"consumer {name}: not there; the daemon registers it" in done.stdout
+        assert f"consumer {name}: does not exist; the daemon registers it" in done.stdout
         assert "RegisterStreamConsumer: NOT TRIED" in done.stdout
         assert "SubscribeToShard: NOT TRIED" in done.stdout
         assert "GetRecords" not in done.stdout

@@ -75,7 +75,7 @@ def test_every_end_can_be_had(ledger: LedgerReader, end: str, kinds: list[str]) 
         (HASTY, ("-r", "-"), "status"),
         (SILENT, ("--timeout", "0.2"), "did not answer initialize within 0.2 s"),
         (CARELESS, (), "answered shardEnded without a checkpoint"),
-        ((*CARELESS, "x"), ("--end", "stopped"), "exit code 4"),
+        ((*CARELESS, "x"), ("--end", "stopped"), "exited with code 4"),
         (("/no/such/program",), (), "no such file"),
     ],
     ids=["exits", "wrong status", "silent", "no last checkpoint", "exit code", "not there"],

@@ -29,7 +29,7 @@ _Result = TypeVar("_Result")
 EPILOG: Final = """\b
 Exit codes:
   0  done
-  1  AWS did not answer, refused, or has no such tables
+  1  AWS did not answer, refused, or the tables do not exist
   2  wrong command line, properties file or environment
 """
 
@@ -44,7 +44,7 @@ def with_file(command: _Command) -> _Command:
             "properties_file",
             metavar="FILE",
             type=click.Path(path_type=Path),
-            help="The properties file of the application's workers; wins over [FILE].",
+            help="Properties file of the application's workers; overrides [FILE].",
         ),
         click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path)),
     ):
@@ -62,7 +62,7 @@ def chosen_file(file: Path | None, properties_file: Path | None, *, command: str
     if chosen is None:
         raise click.UsageError(f"no properties file given: {command} --properties FILE")
     if properties_file is not None and file is not None:
-        click.echo(f"{on_one_line(str(file))} is not read, --properties wins", err=True)
+        click.echo(f"{on_one_line(str(file))} is ignored; --properties is used", err=True)
     return chosen
 
 

@@ -26,30 +26,31 @@ from kcl_daemon.system import SystemRandomness
 
 _EPILOG: Final = """\b
 Exit codes:
-  0  a daemon would start, for all that was tried
+  0  the daemon would start, as far as checked
   1  with --with-aws: something in AWS is missing or not permitted
-  2  the file or the environment must be put right first; with --strict also for a warning
+  2  the file or the environment has errors; with --strict also for warnings
 """
 
 
-@click.command(
-    "check", short_help="Say what a properties file means, and what is wrong with it.", epilog=_EPILOG
-)
+@click.command("check", short_help="Show what a properties file means, and its errors.", epilog=_EPILOG)
 @with_file
 @click.option(
     "--with-aws",
     is_flag=True,
-    help="Also ask AWS for stream, tables and permissions. Writes nothing; what cannot be tried so is named NOT TRIED.",
+    help="Also check stream, tables and permissions in AWS. Writes nothing; what it cannot test without "
+    "writing is marked NOT TRIED.",
 )
-@click.option("--all", "everything", is_flag=True, help="Show every setting, also what is at its default.")
+@click.option("--all", "everything", is_flag=True, help="Show all settings, including defaults.")
 @click.option("--changed", is_flag=True, hidden=True)
-@click.option("--strict", is_flag=True, help="Exit with 2 for a warning, too.")
+@click.option("--strict", is_flag=True, help="Exit with 2 for warnings too.")
 @click.option(
     "--resolved",
     is_flag=True,
-    help="Print a properties file instead, with variables and overrides written out. Nothing in it is masked.",
+    help="Print a properties file instead, with variables and overrides resolved. Secrets are NOT masked.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document with every setting, for scripts.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document with all settings, for scripts."
+)
 def check(
     *,
     file: Path | None,
@@ -61,9 +62,9 @@ def check(
     resolved: bool,
     as_json: bool,
 ) -> None:
-    """Read a properties file and the KCL_... variables as the daemon would; print what is set and where it is from.
+    """Read a properties file and the KCL_... variables as the daemon does; print each setting and its source.
 
-    The last line says what it comes to. Touches no network without --with-aws.
+    The last line is the result. Uses the network only with --with-aws.
     """
     chosen = chosen_file(file, properties_file, command="kcl-daemon check")
     try:

@@ -67,8 +67,8 @@ async def _identity(settings: Settings, clients: Clients) -> list[Finding]:
     try:
         arn = await to_thread.run_sync(who_asks, settings.endpoints, abandon_on_cancel=True)
     except AwsError as error:
-        return [(True, f"asked {where}"), not_tried("as whom", f"STS did not tell: {describe(error)}")]
-    return [(True, f"asked as {arn} {where}")]
+        return [(True, f"checked {where}"), not_tried("identity", f"STS did not answer: {describe(error)}")]
+    return [(True, f"checked as {arn} {where}")]
 
 
 def _streams(settings: Settings) -> tuple[StreamRef, ...]:
@@ -86,9 +86,12 @@ async def table_findings(table: Table, *, indexed: bool) -> list[Finding]:
     findings: list[Finding] = []
     state = await tried(findings, f"table {table.name}", table.describe)
     if state is None:
-        missing = f"table {table.name}: not there; the daemon makes it where it needs it; CreateTable and calls on its rows"
-        return findings or [not_tried(missing, "a try would leave a table there")]
-    findings.append((True, f"table {table.name}: there"))
+        missing = (
+            f"table {table.name}: does not exist; the daemon creates it if needed; CreateTable and calls on "
+            "its rows"
+        )
+        return findings or [not_tried(missing, "it would create a table")]
+    findings.append((True, f"table {table.name}: exists"))
     row = {table.key_attribute: _NO_ROW}
     tries: list[tuple[str, Callable[[], Awaitable[object]]]] = [
         ("GetItem", lambda: table.get(_NO_ROW)),
@@ -127,7 +130,7 @@ def _dead_letters(settings: Settings) -> list[Finding]:
     if destination is None or destination.box is LetterBox.FILE:
         return []
     place = f"{destination.box.value} {destination.address}"
-    return [not_tried(f"dead letters: {place}", "a try would leave a letter there")]
+    return [not_tried(f"dead letters: {place}", "it would store a letter")]
 
 
 def _figures(settings: Settings) -> list[Finding]:
@@ -135,4 +138,4 @@ def _figures(settings: Settings) -> list[Finding]:
     if settings.metrics.level is MetricsLevel.NONE:
         return []
     namespace = settings.metrics.namespace or settings.application_name
-    return [not_tried(f"CloudWatch {namespace}: PutMetricData", "a try would leave a figure there")]
+    return [not_tried(f"CloudWatch {namespace}: PutMetricData", "it would write a metric")]

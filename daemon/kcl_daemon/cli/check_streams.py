@@ -27,14 +27,14 @@ from kcl_daemon.shards.shard import Shard
 from kcl_daemon.system import SystemClock
 
 _REGISTER: Final = "RegisterStreamConsumer"
-_A_CONSUMER: Final = "a try would leave a consumer there, which Amazon charges for"
+_A_CONSUMER: Final = "it would register a consumer, which costs money"
 _SUBSCRIBE: Final = "SubscribeToShard"
 _POSITIONS_MOST: Final = 5
 _ANOTHER: Final = (
-    "is applicationName that of an application that reads another stream? Then take a new one. If the stream was created "
-    "anew, begin anew with `kcl-daemon leases reset`"
+    "does applicationName belong to an application that reads another stream? Then use a new one. If "
+    "the stream was recreated, start over with `kcl-daemon leases reset`"
 )
-_A_SUBSCRIPTION: Final = "a try would take the shard from the worker that reads it"
+_A_SUBSCRIPTION: Final = "it would interrupt the worker that reads the shard"
 
 
 class Consumers(Protocol):
@@ -96,17 +96,19 @@ async def _compared(
     listed = {shard.shard_id for shard in shards}
     here = [lease for lease in unfinished if lease.shard_id in listed]
     if of_former_stream(leases, shards) or (unfinished and not here):
-        return [(False, f"leases: they are of another stream than {stream.name}; {_ANOTHER}")]
+        return [(False, f"leases: they belong to another stream than {stream.name}; {_ANOTHER}")]
     numbered = [lease for lease in here if not lease.checkpoint.is_sentinel][:_POSITIONS_MOST]
     refused = [each for lease in numbered if (each := await _refused(lease, stream, kinesis)) is not None]
     if refused:
         return refused[:1]
-    told = f"leases: {len(here)} unfinished ones of {len(shards)} listed shards, the checkpoints of {len(numbered)} tried"
+    told = (
+        f"leases: {len(here)} unfinished for {len(shards)} listed shards; {len(numbered)} checkpoints tried"
+    )
     if not (stuck := finished_but_open(leases, shards)):
         return [(True, told)]
     names = ", ".join(lease.shard_id for lease in stuck[:_POSITIONS_MOST])
-    nobody = f"leases: {len(stuck)} open shards are finished in the table, so nobody reads them: {names}"
-    return [(True, told), (False, f"{nobody}; `kcl-daemon leases reset --shard` has them read again")]
+    nobody = f"leases: {len(stuck)} open shards are finished in the table, so no worker reads them: {names}"
+    return [(True, told), (False, f"{nobody}; read them again with `kcl-daemon leases reset --shard`")]
 
 
 async def _refused(lease: Lease, stream: StreamRef, kinesis: Kinesis) -> Finding | None:
@@ -116,7 +118,7 @@ async def _refused(lease: Lease, stream: StreamRef, kinesis: Kinesis) -> Finding
         await kinesis.get_shard_iterator(stream, lease.shard_id, start)
     except AwsError as error:
         advice = _ANOTHER if isinstance(error, InvalidRequest) else advice_for(error)
-        told = f"leases: the checkpoint of {lease.shard_id} cannot be read from: {error}; {advice}"
+        told = f"leases: Kinesis refuses the checkpoint of {lease.shard_id}: {error}; {advice}"
         return False, masked(on_one_line(told))
     return None
 
@@ -148,11 +150,11 @@ async def _fan_out(settings: Settings, stream_arn: str, consumers: Consumers) ->
 
 def _consumer(found: Consumer | None, called: str, *, registers: bool) -> list[Finding]:
     is_there = found is not None and found.status is not ConsumerStatus.DELETING
-    told = "not there" if found is None else found.status.value
+    told = "does not exist" if found is None else found.status.value
     if is_there:
         return [(True, f"consumer {called}: {told}")]
     if not registers:
-        return [(False, f"consumer {called}: {told}; put fanoutConfig.consumerArn right, or take it out")]
+        return [(False, f"consumer {called}: {told}; correct or remove fanoutConfig.consumerArn")]
     return [
         (True, f"consumer {called}: {told}; the daemon registers it"),
         not_tried(_REGISTER, _A_CONSUMER),

@@ -102,7 +102,7 @@ async def drive(
             beside.cancel_scope.cancel()
         outcome.exit_code = await child.wait()
     if outcome.error is None and outcome.exit_code != 0:
-        outcome.error = f"it ended with exit code {outcome.exit_code}"
+        outcome.error = f"it exited with code {outcome.exit_code}"
     return outcome
 
 

@@ -77,16 +77,16 @@ def _fields(line: bytes) -> tuple[str, dict[str, Any]]:
     if not isinstance(fields, dict):
         raise BadRecord("not an object")
     if unknown := fields.keys() - _FIELDS:
-        raise BadRecord(f"unknown field {min(unknown)!r}; known are {', '.join(sorted(_FIELDS))}")
+        raise BadRecord(f"unknown field {min(unknown)!r}; known fields: {', '.join(sorted(_FIELDS))}")
     if ("data" in fields) is ("text" in fields):
-        raise BadRecord("either data, in base64, or text")
+        raise BadRecord("needs either data (base64) or text")
     if "text" in fields:
         return b64encode(_text(fields, "text", "").encode()).decode("ascii"), fields
     data = fields["data"]
     try:
         b64decode(data, validate=True)
     except (NotBase64, TypeError, ValueError):
-        raise BadRecord("data is not base64; for plain text write text") from None
+        raise BadRecord("data is not base64; use text for plain text") from None
     return str(data), fields
 
 

@@ -155,7 +155,7 @@ class CommandGroup(click.Group):
         with formatter.section("Options"):
             formatter.write_dl([record for record in records if record is not None])
         if self._later:
-            with formatter.section("Commands (COMMAND --help tells more)"):
+            with formatter.section("Commands (details: COMMAND --help)"):
                 formatter.write_dl([(name, each.summary) for name, each in sorted(self._later.items())])
 
 

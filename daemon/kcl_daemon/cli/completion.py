@@ -17,7 +17,7 @@ VARIABLE: Final = "_KCL_DAEMON_COMPLETE"
 def completion(*, shell: Literal["bash", "zsh", "fish"]) -> None:
     """Print the script that lets a shell complete commands, options and files.
 
-    Evaluate it in the start file of the shell: ~/.bashrc (bash 4.4 or newer), ~/.zshrc behind `compinit`.
+    Evaluate it in the start file of the shell: ~/.bashrc (bash 4.4 or newer), ~/.zshrc after `compinit`.
     """
     found = get_completion_class(shell)
     assert found is not None, f"click knows {shell}"

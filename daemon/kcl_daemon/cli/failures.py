@@ -30,28 +30,28 @@ EXIT_FAILURE: Final = 1
 EXIT_CONFIGURATION: Final = 2
 
 _ADVICE: Final[tuple[tuple[type[KclError], str], ...]] = (
-    (NoRegion, "set regionName or AWS_REGION; starting again alone does not help"),
+    (NoRegion, "set regionName or AWS_REGION; a restart alone does not help"),
     (
         NoCredentials,
-        "give this host or task a role, or set AWS_PROFILE; starting again alone does not help",
+        "give this host or task a role, or set AWS_PROFILE; a restart alone does not help",
     ),
     (
         AccessDenied,
-        "check the credentials of this host and what its role may do on the stream and the tables",
+        "check the credentials of this host and the permissions of its role on the stream and the tables",
     ),
     (StreamNotFound, "check streamName or streamArn, regionName and the account of the credentials"),
     (TableNotFound, "check applicationName, tableName and regionName; was the table deleted while in use?"),
-    (Throttled, "the service refuses for its rate; start again later or raise its limits"),
+    (Throttled, "the service throttles; start again later or raise its limits"),
     (Unavailable, "check the network, regionName and the endpoint properties"),
     (InvalidRequest, "check names and positions in the properties file; if they are right, report this"),
     (ChildStartFailed, "check executableName"),
     (
         ChildError,
-        "look at child_stderr and child_failed; childFailurePolicy = restart would replace such a child and go on",
+        "read child_stderr and child_failed; childFailurePolicy = restart would replace such a child",
     ),
     (
         ConfigurationError,
-        "put the properties file or the environment right; starting again alone does not help",
+        "fix the properties file or the environment; a restart alone does not help",
     ),
 )
 
@@ -61,7 +61,7 @@ def report_failure(error: BaseException, log: Log) -> int:
     errors = tuple(leaves(error))
     unexpected = [each for each in errors if not isinstance(each, KclError)]
     if unexpected:
-        advice = "a fault of the daemon; report it with this traceback"
+        advice = "a bug in the daemon; report it with this traceback"
         log.error("daemon_failed_unexpectedly", error=describe(unexpected[0]), advice=advice, exc_info=error)
         return EXIT_FAILURE
     first = errors[0]

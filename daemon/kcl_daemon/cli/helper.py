@@ -16,7 +16,9 @@ from typing import Final, NoReturn
 import click
 
 _PROGRAM: Final = "kcl-daemon"
-_NO_SAMPLE: Final = "there is no sample file in this package; `kcl-daemon demo` shows everything at work without an AWS account"
+_NO_SAMPLE: Final = (
+    "this package has no sample file; `kcl-daemon demo` shows everything without an AWS account"
+)
 
 
 @click.command("helper", short_help="Print the command that starts the daemon.")
@@ -25,16 +27,16 @@ _NO_SAMPLE: Final = "there is no sample file in this package; `kcl-daemon demo` 
     "--print-command",
     "print_command",
     is_flag=True,
-    help="Print the command; the default.",
+    help="Print the command (default).",
 )
 @click.option(
     "--print_classpath",
     "--print-classpath",
     "print_classpath",
     is_flag=True,
-    help="Print an empty line: there is no Java that needs a class path.",
+    help="Print an empty line: no Java, no class path.",
 )
-@click.option("-e", "--execute", is_flag=True, help="Become the daemon instead of printing how to start it.")
+@click.option("-e", "--execute", is_flag=True, help="Run the daemon instead of printing the command.")
 @click.option(
     "-p",
     "--properties",
@@ -45,9 +47,9 @@ _NO_SAMPLE: Final = "there is no sample file in this package; `kcl-daemon demo` 
     type=click.Path(path_type=Path),
     help="The properties file.",
 )
-@click.option("-l", "--log-configuration", metavar="FILE", help="Passed on.")
+@click.option("-l", "--log-configuration", metavar="FILE", help="Passed to the daemon.")
 @click.option("--sample", "--sample-props", "--use-sample-properties", "sample", is_flag=True, hidden=True)
-@click.option("-j", "--java", metavar="PATH", help="Accepted and not used.")
+@click.option("-j", "--java", metavar="PATH", help="Accepted and ignored.")
 @click.option(
     "-c",
     "--classpath",
@@ -57,7 +59,7 @@ _NO_SAMPLE: Final = "there is no sample file in this package; `kcl-daemon demo` 
     "class_path",
     metavar="PATH",
     multiple=True,
-    help="Accepted and not used.",
+    help="Accepted and ignored.",
 )
 def helper(
     *,
@@ -72,7 +74,7 @@ def helper(
 ) -> None:
     """Print the command that starts the daemon, quoted for a shell; with --execute, run it.
 
-    Takes the flags of the client libraries' helpers, so that it can be called in their place.
+    Accepts the flags of the client libraries' helpers, so it can replace them.
     """
     if sample:
         raise click.UsageError(_NO_SAMPLE)
@@ -85,7 +87,7 @@ def helper(
             "no properties file given: kcl-daemon helper --print_command --properties FILE"
         )
     if java is not None or class_path:
-        click.echo("java and class path are not needed and passed over", err=True)
+        click.echo("java and class path are not needed and are ignored", err=True)
     words = ["--properties", str(properties)]
     if log_configuration is not None:
         words += ["--log-configuration", log_configuration]

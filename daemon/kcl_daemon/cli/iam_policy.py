@@ -15,25 +15,26 @@ from kcl_daemon.config.access_settings import Source
 from kcl_daemon.config.settings import Settings
 
 
-@click.command("iam-policy", short_help="Print the permissions that the daemon needs.")
+@click.command("iam-policy", short_help="Print the IAM permissions that the daemon needs.")
 @with_file
 @click.option(
     "--service",
     type=click.Choice(["kinesis", "dynamodb", "glue", "cloudwatch"]),
-    help="Only for this service, where another role is used for the others.",
+    help="Only for this service, if the others use another role.",
 )
 @click.option(
     "--account",
     metavar="DIGITS",
-    help="The account that the daemon's credentials are of: that of its tables, and of streams given by name. Else any.",
+    help="Account of the daemon's credentials, and so of its tables and of streams given by name. Default: "
+    "any account.",
 )
 def iam_policy(
     *, file: Path | None, properties_file: Path | None, service: Service | None, account: str | None
 ) -> None:
-    """Print the least IAM policy with which a daemon of this properties file works, as JSON.
+    """Print the minimal IAM policy for a daemon with this properties file, as JSON.
 
-    It allows the daemon to make its tables. Where they exist and have their index, `CreateTable` and `UpdateTable` may
-    be taken out.
+    It allows the daemon to create its tables. If they exist and have their index, you can remove `CreateTable` and
+    `UpdateTable`.
     """
     if account is not None and (len(account) != 12 or not account.isdecimal()):
         raise click.UsageError("an account has 12 digits")
@@ -58,10 +59,10 @@ def notes(settings: Settings, document: Mapping[str, Any]) -> list[str]:
     ]
     told = [f"the host needs sts:AssumeRole for {role}" for role in dict.fromkeys(roles)]
     if settings.endpoints.region_name is None:
-        told.append("the file names no region: the policy is for every one; set regionName to narrow it")
+        told.append("the file sets no region, so the policy allows all regions; set regionName to narrow it")
     if is_for_every_account(document):
         told.append(
-            "no file names the account of tables, nor of streams without an ARN: the policy is for every one; give "
-            "--account to narrow it"
+            "the account of the tables, and of streams without an ARN, is unknown, so the policy allows "
+            "all accounts; use --account to narrow it"
         )
     return told

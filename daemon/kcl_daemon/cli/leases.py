@@ -57,11 +57,11 @@ class Request:
 def _common(command: _Command) -> _Command:
     """The options of every command that shows."""
     return with_file(
-        click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")(command)
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for scripts.")(command)
     )
 
 
-@click.group("leases", help="Show who reads which shard and why; move, reset and delete leases by hand.")
+@click.group("leases", help="Show which worker reads which shard and why; move, reset and delete leases.")
 def leases() -> None:
     """The group."""
 
@@ -70,14 +70,15 @@ for _steering in (reset, skip, release, delete):
     leases.add_command(_steering)
 
 
-@leases.command("list", short_help="Leases, workers and the leader.", epilog=EPILOG)
+@leases.command("list", short_help="Show leases, workers and the leader.", epilog=EPILOG)
 @_common
-@click.option("--all", "with_finished", is_flag=True, help="Show finished leases, too.")
+@click.option("--all", "with_finished", is_flag=True, help="Show finished leases too.")
 @click.option(
     "--lag",
     "with_lag",
     is_flag=True,
-    help="Ask Kinesis how far each checkpoint is behind: one read of each shard, of the five a second it allows.",
+    help="Also show the lag of each checkpoint. Costs one read per shard, of the five per second that "
+    "Kinesis allows.",
 )
 @stream_option
 def list_leases(
@@ -89,7 +90,7 @@ def list_leases(
     with_lag: bool,
     stream: str | None,
 ) -> None:
-    """Show every lease with its owner and checkpoint, the workers and the leader, as the tables tell now."""
+    """Show every lease with its owner and checkpoint, the workers and the leader, as stored in the tables now."""
     settings = settings_of(file, properties_file, command=_COMMAND)
     seen = of_stream(_run(settings, Request(with_lag=with_lag, stream=stream)), settings, stream)
     if as_json:
@@ -98,7 +99,7 @@ def list_leases(
         click.echo("\n".join(list_lines(seen, with_finished=with_finished)))
 
 
-@leases.command("explain", short_help="What the leader would do now, and why.", epilog=EPILOG)
+@leases.command("explain", short_help="Show what the leader would do now, and why.", epilog=EPILOG)
 @_common
 @click.option(
     "--watch",
@@ -106,13 +107,13 @@ def list_leases(
     metavar="SECONDS",
     type=click.FloatRange(0, _WATCH_MOST_S),
     default=0.0,
-    help="Watch for so long before judging; more than failoverTimeMillis shows which owners have gone silent.",
+    help="Watch this long before deciding. More than failoverTimeMillis shows which owners are silent.",
 )
 @stream_option
 def explain_leases(
     *, file: Path | None, properties_file: Path | None, as_json: bool, watch_s: float, stream: str | None
 ) -> None:
-    """Show what the leader would do now and why, by the settings of this file, without doing it."""
+    """Show what the leader would do now with the settings of this file, and why. Changes nothing."""
     settings = settings_of(file, properties_file, command=_COMMAND)
     seen = _run(settings, Request(watch_s=watch_s))
     # The leader looks at all leases, whatever is shown of what it would do.
@@ -124,12 +125,12 @@ def explain_leases(
     click.echo(explain_json(explained) if as_json else "\n".join(explain_lines(explained)))
 
 
-@leases.command("tree", short_help="The lineage of the shards, with state and lag.", epilog=EPILOG)
+@leases.command("tree", short_help="Show the lineage of the shards, with state and lag.", epilog=EPILOG)
 @with_file
-@click.option("--lag", "with_lag", is_flag=True, help="Ask Kinesis how far each checkpoint is behind.")
+@click.option("--lag", "with_lag", is_flag=True, help="Also show the lag of each checkpoint.")
 @stream_option
 def tree(*, file: Path | None, properties_file: Path | None, with_lag: bool, stream: str | None) -> None:
-    """Draw which shards came out of which, as far as there are leases, with the state of each."""
+    """Draw the parents and children of all shards that have leases, with the state of each."""
     settings = settings_of(file, properties_file, command=_COMMAND)
     seen = _run(settings, Request(with_lag=with_lag, stream=stream))
     click.echo("\n".join(tree_lines(of_stream(seen, settings, stream))))
@@ -152,7 +153,7 @@ def of_stream(seen: Seen, settings: Settings, stream: str | None) -> Seen:
     chosen = leases_of(seen.leases, stream, settings)
     if stream is not None and not chosen and not is_named(stream, settings):
         raise click.BadParameter(
-            f"there is no stream {on_one_line(stream)} in this application, which reads {stream_text(settings)}",
+            f"this application has no stream {on_one_line(stream)}; it reads {stream_text(settings)}",
             param_hint="--stream",
         )
     return replace(seen, fleet=replace(seen.fleet, leases=list(chosen)))

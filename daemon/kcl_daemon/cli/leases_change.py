@@ -38,8 +38,8 @@ class Done(Enum):
     """What came of one change."""
 
     WRITTEN = "done"
-    GONE = "nothing to do, there is no such lease any more"
-    THERE = "nothing to do, somebody has created it"
+    GONE = "nothing to do, the lease no longer exists"
+    THERE = "nothing to do, the lease already exists"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,12 @@ def chosen_leases(leases: Sequence[Lease], names: Iterable[str]) -> tuple[Lease,
         name for name in wanted if not any(name in (lease.lease_key, lease.shard_id) for lease in leases)
     ]
     if missing:
-        raise NotChanged(f"there is no lease {', '.join(missing)}; `kcl-daemon leases list --all` shows all")
+        raise NotChanged(
+            f"there is no lease {', '.join(missing)}; `kcl-daemon leases list --all` shows all leases"
+        )
     for name in wanted:
         if len([lease for lease in leases if lease.shard_id == name]) > 1:
-            raise NotChanged(f"several streams have a shard {name}; add --stream, or give its lease key")
+            raise NotChanged(f"several streams have a shard {name}; add --stream, or use the lease key")
     return tuple(lease for lease in leases if lease.lease_key in wanted or lease.shard_id in wanted)
 
 
@@ -135,7 +137,8 @@ async def move_past(table: Table, lease: Lease, position: ExtendedSequenceNumber
             return Outcome(change, Done.GONE)
         if now.checkpoint != lease.checkpoint:
             raise NotChanged(
-                f"the checkpoint of {lease.lease_key} has moved to {now.checkpoint} meanwhile; nothing was skipped, look again"
+                f"the checkpoint of {lease.lease_key} has just moved to {now.checkpoint}; nothing was "
+                "skipped, check again"
             )
         if await _write(table, replace(change, lease=now)):
             return Outcome(change, Done.WRITTEN)
@@ -149,7 +152,7 @@ async def let_go_all(table: Table, keys: Iterable[LeaseKey], tell: Callable[[str
         if await let_go(table, key):
             written += 1
         else:
-            tell(f"{key}: nobody owns it any more")
+            tell(f"{key}: it no longer has an owner")
     return written
 
 
@@ -163,7 +166,7 @@ async def let_go(table: Table, key: LeaseKey) -> bool:
     for _ in range(_RACES_MOST):
         lease = await _now(table, key)
         if lease is None:
-            raise NotChanged(f"there is no lease {key} any more")
+            raise NotChanged(f"the lease {key} no longer exists")
         if lease.lease_owner is None:
             return False
         if (await table.update(release(lease))).applied:

@@ -65,7 +65,7 @@ async def open_existing(separate: Tables, settings: Settings) -> Opened:
     leases, workers, coordinator = found.states
     if leases is None:
         raise TableNotFound(
-            f"there is no lease table {separate.leases.name}: no worker of this application has started here yet"
+            f"there is no lease table {separate.leases.name}: no worker of this application has started yet"
         )
     names = [separate.leases.name]
     match found.layout:
@@ -203,12 +203,10 @@ class Observer:
         for row in self._workers.rows:
             is_worker = self._workers is not self._leases or row.get(ENTITY) in WORKER_KINDS
             if is_worker and worker_from_row(row, key_attribute=key_attribute) is None:
-                yield UnreadableRow(
-                    self._workers.name, str(row.get(key_attribute)), "no valid report of a worker"
-                )
+                yield UnreadableRow(self._workers.name, str(row.get(key_attribute)), "not a valid worker row")
         lock = lock_from_row(self._lock_row)
         if lock is not None and not lock.owner:
-            yield UnreadableRow(self._coordinator.name, LEADER_KEY, "no valid lock of a leader")
+            yield UnreadableRow(self._coordinator.name, LEADER_KEY, "not a valid leader lock")
 
 
 async def lags(leases: Iterable[Lease], kinesis: Kinesis, streams: Streams) -> Mapping[LeaseKey, Lag]:
@@ -257,4 +255,4 @@ async def _lag(lease: Lease, kinesis: Kinesis, of: Stream) -> Lag:
     except AwsError as error:
         return Lag(None, str(error))
     behind = fetched.millis_behind_latest
-    return Lag(behind) if behind is not None else Lag(None, "not told")
+    return Lag(behind) if behind is not None else Lag(None, "no answer")

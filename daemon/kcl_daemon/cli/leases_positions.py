@@ -52,8 +52,8 @@ class PositionType(click.ParamType[InitialPosition]):
         at_s = _ago_s(text, SystemClock()) or _epoch_s(text)
         if at_s is None:
             self.fail(
-                f"{text!r} is no position: TRIM_HORIZON, LATEST, a time such as 2026-11-20T12:00:00Z, how long ago "
-                "such as 90s, 1h30m or 2d, or epoch seconds",
+                f"{text!r} is not a position: TRIM_HORIZON, LATEST, a time such as 2026-11-20T12:00:00Z, "
+                "how long ago such as 90s, 1h30m or 2d, or epoch seconds",
                 param,
                 ctx,
             )
@@ -93,7 +93,9 @@ class RecordType(click.ParamType[Wanted]):
             return value
         number, slash, sub_number = str(value).strip().partition("/")
         if not (number.isdecimal() and (sub_number or ("" if slash else "0")).isdecimal()):
-            self.fail(f"{value!r} is no sequence number, nor one with /SUB_SEQUENCE_NUMBER", param, ctx)
+            self.fail(
+                f"{value!r} is not a sequence number or SEQUENCE_NUMBER/SUB_SEQUENCE_NUMBER", param, ctx
+            )
         return Wanted(ExtendedSequenceNumber(number, int(sub_number or 0)), whole=not sub_number)
 
 
@@ -240,14 +242,14 @@ async def _last_skipped(pages: AsyncIterator[Fetched], lease: Lease, wanted: Wan
 
 def _refuse_to_skip(lease: Lease, wanted: Wanted | None) -> None:
     if lease.is_finished:
-        raise NotChanged(f"the lease {lease.lease_key} is finished, there is nothing to skip")
+        raise NotChanged(f"the lease {lease.lease_key} is finished; there is nothing to skip")
     if lease.checkpoint == LATEST:
         raise NotChanged(
-            f"the lease {lease.lease_key} has no checkpoint yet (LATEST), so its next record is not known; "
+            f"the lease {lease.lease_key} has no checkpoint yet (LATEST), so its next record is unknown; "
             "use `leases reset --to TIME`"
         )
     if wanted is not None and wanted.is_covered_by(lease.checkpoint):
-        raise NotChanged(f"the checkpoint {lease.checkpoint} is past the record {wanted.position} already")
+        raise NotChanged(f"the checkpoint {lease.checkpoint} is already past the record {wanted.position}")
 
 
 def _found(found: Skipped | None, wanted: Wanted | None) -> Skipped:

@@ -60,13 +60,11 @@ _SEARCHES_AT_ONCE: Final = 8
 # So much of a record is shown before it is skipped.
 _SHOWN_MOST: Final = 160
 
-_yes = click.option("--yes", is_flag=True, help="Do not ask.")
-_dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done, and write nothing.")
+_yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Show the changes, but write nothing.")
 
 
-@click.command(
-    "reset", short_help="Read the stream, or some shards, anew from another position.", epilog=EPILOG
-)
+@click.command("reset", short_help="Move checkpoints: replay or skip.", epilog=EPILOG)
 @with_file
 @click.option(
     "--to",
@@ -74,10 +72,10 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done
     metavar="TRIM_HORIZON|LATEST|TIME",
     type=PositionType(),
     required=True,
-    help="Where to begin: the oldest record, the tip, or a time: 2026-11-20T12:00:00Z, how long ago (90s, 1h30m, 2d), or "
-    "epoch seconds.",
+    help="New position: the oldest record (TRIM_HORIZON), the newest (LATEST), or a time: "
+    "2026-11-20T12:00:00Z, how long ago (90s, 1h30m, 2d), or epoch seconds.",
 )
-@click.option("--shard", "shards", metavar="ID", multiple=True, help="Only this shard; may be given again.")
+@click.option("--shard", "shards", metavar="ID", multiple=True, help="Only this shard; can be repeated.")
 @stream_option
 @_dry_run
 @_yes
@@ -91,11 +89,10 @@ def reset(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Have the stream read anew from another position; workers may run meanwhile.
+    """Move checkpoints to another position: replay or skip. Workers can keep running.
 
-    Their workers lose the leases, and the leader gives them away anew within seconds. Without --shard all leases of the stream
-    become what they would be in a new application that begins there. Records may be processed again, or never: that is
-    what is asked for.
+    Workers lose these leases, and the leader assigns them again within seconds. Without --shard, the leases become
+    those of a new application that starts at this position. Records are processed again or skipped, as you choose.
     """
     settings = settings_of(file, properties_file, command=f"{_COMMAND} reset")
     changes = _run(partial(_plan_reset, settings, position, shards, stream))
@@ -107,16 +104,17 @@ def reset(
     _run(partial(_carry_out, settings, changes))
 
 
-@click.command("skip", short_help="Go past the record that a shard cannot get over.", epilog=EPILOG)
+@click.command("skip", short_help="Skip a record that blocks its shard.", epilog=EPILOG)
 @with_file
-@click.option("--shard", "shard", metavar="ID", required=True, help="The shard.")
+@click.option("--shard", "shard", metavar="ID", required=True, help="Shard to change.")
 @click.option(
     "--record",
     "record",
     metavar="NUMBER[/SUB]",
     type=RecordType(),
-    help="The record to go past, by its sequence number, as the processor's log or the daemon's names it. Records between the "
-    "checkpoint and that one are skipped, too. Without it: the first record after the checkpoint.",
+    help="Skip up to and including this record; its sequence number is in the log of the processor or the "
+    "daemon. Records between the checkpoint and this one are skipped too. Default: the first record "
+    "after the checkpoint.",
 )
 @stream_option
 @_dry_run
@@ -131,24 +129,24 @@ def skip(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Move the checkpoint of a shard past a record that its processor fails at; workers may run meanwhile.
+    """Move the checkpoint of a shard past a record that its processor cannot process. Workers can keep running.
 
-    The record is shown first. Where the processor checkpoints rarely, the first record after the checkpoint may be one that it has
-    processed already: see in its log at which one it fails, and name that with --record.
+    Shows the record first. If the processor checkpoints rarely, it may already have processed the first record after the
+    checkpoint: find the failing record in its log, and name it with --record.
     """
     settings = settings_of(file, properties_file, command=f"{_COMMAND} skip")
     lease, skipped = _run(partial(_plan_skip, settings, shard, record, stream))
     click.echo("\n".join(_skip_lines(lease, skipped)))
     many = "this record" if skipped.count == 1 else f"these {skipped.count} records"
-    if dry_run or not _is_wanted(f"skip {many}? No child is given them again.", yes=yes):
+    if dry_run or not _is_wanted(f"skip {many}? No child will get them again.", yes=yes):
         return
     _run(partial(_skip, settings, lease, skipped))
 
 
-@click.command("release", short_help="Take leases from their owners.", epilog=EPILOG)
+@click.command("release", short_help="Take leases away from their owners.", epilog=EPILOG)
 @with_file
 @click.option(
-    "--shard", "shards", metavar="ID", multiple=True, help="The lease of this shard; may be given again."
+    "--shard", "shards", metavar="ID", multiple=True, help="The lease of this shard; can be repeated."
 )
 @click.option("--worker", metavar="ID", help="All leases of this worker.")
 @stream_option
@@ -164,18 +162,18 @@ def release(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Take leases from their owners, at once and without a last checkpoint; the leader gives them away anew.
+    """Take leases from their owners at once, without a last checkpoint. The leader assigns them again.
 
-    For a worker that hangs. One that works had better be stopped: it then finishes what it is at.
+    Use it for a worker that hangs. If a worker still works, stop it instead, so that it can finish.
     """
     if bool(shards) == (worker is not None):
-        raise click.UsageError("give either --shard (once or more) or --worker")
+        raise click.UsageError("use either --shard (once or more) or --worker")
     settings = settings_of(file, properties_file, command=f"{_COMMAND} release")
     chosen = _run(partial(_owned, settings, shards, worker, stream))
     for lease in chosen:
         click.echo(f"release {lease.lease_key} from {lease.actual_owner}")
     if not chosen:
-        click.echo("nothing to release: nobody owns these leases")
+        click.echo("nothing to release: these leases have no owner")
         return
     if dry_run or not _is_wanted(f"release {numbered(len(chosen), 'lease')}?", yes=yes):
         return
@@ -185,7 +183,12 @@ def release(
 @click.command("delete", short_help="Delete leases.", epilog=EPILOG)
 @with_file
 @click.option(
-    "--shard", "shards", metavar="ID", multiple=True, required=True, help="Of this shard; may be given again."
+    "--shard",
+    "shards",
+    metavar="ID",
+    multiple=True,
+    required=True,
+    help="The leases of this shard; can be repeated.",
 )
 @stream_option
 @_dry_run
@@ -201,13 +204,15 @@ def delete(
 ) -> None:
     """Delete the leases of shards, with their checkpoints.
 
-    Where the shard is open, the leader finds the hole and makes its lease anew, at the initial position of its file. To
-    begin elsewhere use `reset`.
+    If the shard is open, the leader creates its lease again, at the initial position of its properties file. To start
+    at another position, use `reset`.
     """
     settings = settings_of(file, properties_file, command=f"{_COMMAND} delete")
     changes = _run(partial(_plan_deletion, settings, shards, stream))
     click.echo("\n".join(_change_lines(changes)))
-    if dry_run or not _is_wanted(f"delete {numbered(len(changes), 'lease')}, checkpoints too?", yes=yes):
+    if dry_run or not _is_wanted(
+        f"delete {numbered(len(changes), 'lease')} with their checkpoints?", yes=yes
+    ):
         return
     _run(partial(_carry_out, settings, changes))
 
@@ -295,7 +300,7 @@ async def _skip(settings: Settings, lease: Lease, skipped: Skipped) -> None:
         outcome = await move_past(opened.tables.leases, lease, skipped.last.position)
     if outcome.done is not Done.WRITTEN:
         raise NotChanged(f"{lease.lease_key}: {outcome.done.value}")
-    click.echo("done: reading goes on after that record within seconds")
+    click.echo("done: reading continues after this record within seconds")
 
 
 async def _plan_deletion(settings: Settings, names: Sequence[str], stream: str | None) -> tuple[Change, ...]:
@@ -337,7 +342,7 @@ async def _release(settings: Settings, chosen: Sequence[Lease]) -> None:
         opened = await open_existing(build_tables(settings, clients, SystemClock()), settings)
         keys = [lease.lease_key for lease in chosen]
         written = await let_go_all(opened.tables.leases, keys, tell=click.echo)
-    click.echo(_done(written, "the leader gives them away at its next look"))
+    click.echo(_done(written, "the leader assigns them again shortly"))
 
 
 def _done(written: int, following: str) -> str:
@@ -361,7 +366,7 @@ def _skip_lines(lease: Lease, skipped: Skipped) -> Iterator[str]:
     record, owner = skipped.last, lease.actual_owner or "nobody"
     yield f"skip {lease.lease_key} -> {record.position} (at {lease.checkpoint}, owner {owner})"
     if skipped.count > 1:
-        yield f"  {skipped.count - 1} records before it have no checkpoint either and are skipped with it"
+        yield f"  {skipped.count - 1} records before it have no checkpoint and are skipped too"
     (decoded,) = Payload((record,), 0).decoded()
     data = base64.b64decode(decoded.data)
     arrival_ms = decoded.approximate_arrival_timestamp

@@ -93,12 +93,12 @@ class _Drawing:
             yield f"waits for {' and '.join(waits_for)}"
         yield f"at {shortened(lease.checkpoint)}"
         if lease.actual_owner is None:
-            yield "nobody reads it"
+            yield "no worker reads it"
         else:
             silent = " (silent)" if lease.lease_key in self._seen.fleet.abandoned else ""
             yield f"{lease.actual_owner}{silent}"
         if lease.checkpoint_owner is not None:
-            yield f"on its way to {lease.lease_owner}"
+            yield f"moving to {lease.lease_owner}"
         lag = None if self._seen.lags is None else self._seen.lags.get(lease.lease_key)
         if lag is not None:
             yield _behind(lag)

@@ -28,7 +28,7 @@ _NONE: Final = "-"
 _LEASE_HEADINGS: Final = (
     "shard",
     "owner",
-    "hand-off to",
+    "handoff to",
     "checkpoint",
     "counter",
     "switches",
@@ -76,16 +76,16 @@ def notes(seen: Seen) -> tuple[str, ...]:
 
 def _of_workers(seen: Seen) -> Iterator[str]:
     if seen.fleet.unfinished and not seen.fleet.workers:
-        yield "no worker is alive: until one starts, nobody leads and nothing is read"
+        yield "no worker is alive: there is no leader and nothing is read"
 
 
 def _of_watching(seen: Seen) -> Iterator[str]:
     if seen.could_tell_abandoned:
         return
-    looked = "one look" if seen.watched_s <= 0 else f"{seen.watched_s:.0f} s of watching"
+    looked = "a single check" if seen.watched_s <= 0 else f"{seen.watched_s:.0f} s of watching"
     limit = f"a lease is abandoned after {seen.failover_s:g} s without a change"
     advice = f"use --watch {ceil(1.4 * seen.failover_s)}"
-    yield f"{looked} cannot show which owners have gone silent: {limit}; {advice}"
+    yield f"{looked} cannot show which owners are silent: {limit}; {advice}"
 
 
 def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int]) -> list[str]:
@@ -153,7 +153,7 @@ def _lag_cell(lag: Lag | None) -> str:
 
 def _worker_lines(workers: Sequence[WorkerView]) -> list[str]:
     if not workers:
-        return ["no workers: nobody reports or owns a lease"]
+        return ["no workers: none reports or owns a lease"]
     return aligned(_WORKER_HEADINGS, map(_worker_cells, workers), _WORKER_NUMBERS)
 
 
@@ -180,12 +180,12 @@ def _origin_line(seen: Seen) -> str:
 
 def _leader_text(leader: Leader | None) -> str:
     if leader is None:
-        return "leader: nobody; whoever takes the lock next decides"
+        return "leader: none; the next worker to take the lock decides"
     name = on_one_line(leader.worker)
     if leader.released:
-        return f"leader: nobody, {name} gave it up; whoever takes the lock next decides"
+        return f"leader: none, {name} released the lock; the next worker to take it decides"
     if not leader.leads:
-        return f"leader: {name}, but its lock has not moved for {duration(leader.silent_s)}"
+        return f"leader: {name}, but its lock was not renewed for {duration(leader.silent_s)}"
     return f"leader: {name}"
 
 
@@ -193,7 +193,7 @@ def _unreadable_lines(seen: Seen) -> Iterator[str]:
     for row in seen.unreadable:
         yield f"unreadable row {on_one_line(row.key)} of table {row.table}: {shown(row.problem)}"
     if seen.unreadable:
-        yield "every worker leaves these rows alone: repair or delete them"
+        yield "workers ignore these rows: repair or delete them"
 
 
 def _summary_line(seen: Seen, *, with_finished: bool) -> str:
@@ -203,7 +203,7 @@ def _summary_line(seen: Seen, *, with_finished: bool) -> str:
         (
             f"{numbered(counts.leases, 'lease')}: {counts.owned} with an owner",
             f"{counts.unowned} without",
-            f"{counts.handing_off} in hand-off",
+            f"{counts.handing_off} in handoff",
             f"{counts.finished} finished{hidden}",
         )
     )
@@ -215,9 +215,9 @@ def _timing_lines(explained: Explained) -> Iterator[str]:
     moves = explained.plan.moves
     at_once = sum(map(explained.is_at_once, moves))
     if at_once:
-        yield f"at its next look: {at_once} of these moves"
+        yield f"at its next check: {at_once} of these moves"
     if at_once < len(moves):
         yield (
-            f"when it balances next: {len(moves) - at_once} of these moves; that is every {explained.balance_s:g} s "
-            "and at once when workers come or go"
+            f"at the next balancing: {len(moves) - at_once} of these moves; that is every "
+            f"{explained.balance_s:g} s and when workers come or go"
         )

@@ -34,20 +34,20 @@ Exit codes:
 """
 
 
-@click.group("migrate", help="Show and steer the upgrade of an application from KCL 2.x to 3.x.")
+@click.group("migrate", help="Show and control the migration of an application from KCL 2.x to 3.x.")
 def migrate() -> None:
     """The group."""
 
 
 @migrate.command(
-    "status", short_help="The state, its history, and what an upgrade waits for.", epilog=_EPILOG
+    "status", short_help="Show the state, its history, and what the upgrade waits for.", epilog=_EPILOG
 )
 @with_file
-@click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for scripts.")
 def show(*, file: Path | None, properties_file: Path | None, as_json: bool) -> None:
-    """Show the client version of the application, its history, and what an upgrade still waits for. Writes nothing.
+    """Show the client version of the application, its history, and what the upgrade waits for. Writes nothing.
 
-    Shows, too, how far the application is on its way from three tables into one.
+    Also shows the state of the migration from three tables to one.
     """
     settings = settings_of(file, properties_file, command=_COMMAND)
     report_s = settings.leases.worker_metrics_report_ms / 1000
@@ -55,16 +55,16 @@ def show(*, file: Path | None, properties_file: Path | None, as_json: bool) -> N
     click.echo(status_json(seen) if as_json else "\n".join(status_lines(seen)))
 
 
-@migrate.command("rollback", short_help="Send the fleet back to the ways of 2.x.", epilog=_EPILOG)
+@migrate.command("rollback", short_help="Roll the fleet back to KCL 2.x mode.", epilog=_EPILOG)
 @with_file
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
-    "--no-index-deletion", is_flag=True, help="Leave the index by owner, and do not wait for two minutes."
+    "--no-index-deletion", is_flag=True, help="Keep the index by owner, and do not wait two minutes."
 )
 def roll_back(*, file: Path | None, properties_file: Path | None, yes: bool, no_index_deletion: bool) -> None:
-    """Send the whole fleet back to the ways of KCL 2.x, wait until all have noticed, then delete the index by owner.
+    """Roll the whole fleet back to KCL 2.x mode, wait until all workers follow, then delete the index by owner.
 
-    Workers go on meanwhile. 2.x workers may be deployed when it is done.
+    Workers keep running. When it is done, you can deploy 2.x workers.
     """
     _steer(
         settings_of(file, properties_file, command=_COMMAND),
@@ -74,11 +74,11 @@ def roll_back(*, file: Path | None, properties_file: Path | None, yes: bool, no_
     )
 
 
-@migrate.command("rollforward", short_help="Take up an upgrade that was rolled back.", epilog=_EPILOG)
+@migrate.command("rollforward", short_help="Resume an upgrade that was rolled back.", epilog=_EPILOG)
 @with_file
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def roll_forward(*, file: Path | None, properties_file: Path | None, yes: bool) -> None:
-    """Take up an upgrade again that was rolled back; all workers must be 3.x again."""
+    """Resume an upgrade that was rolled back. All workers must be 3.x again."""
     _steer(
         settings_of(file, properties_file, command=_COMMAND), Direction.ROLLFORWARD, yes=yes, keep_index=True
     )

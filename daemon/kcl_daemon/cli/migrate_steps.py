@@ -157,7 +157,7 @@ async def steer(tables: Tables, direction: Direction, *, clock: Clock) -> Steeri
         decided = await decide(tables, direction, clock=clock)
         if (await tables.coordinator.update(decided.update)).applied:
             return decided
-    raise NotSteered("the row kept changing; look at `kcl-daemon migrate status` and try again")
+    raise NotSteered("the row kept changing; check `kcl-daemon migrate status` and try again")
 
 
 async def remove_index(tables: Tables, after_s: float, *, clock: Clock, say: Callable[[str], None]) -> None:
@@ -167,11 +167,11 @@ async def remove_index(tables: Tables, after_s: float, *, clock: Clock, say: Cal
         NotSteered: the application was rolled forward meanwhile.
         AwsError: the row could not be read, or the index not be deleted; everything else is done.
     """
-    say(f"waiting {after_s:.0f} s, until no worker uses the index {OWNER_INDEX} any more")
+    say(f"waiting {after_s:.0f} s until no worker uses the index {OWNER_INDEX}")
     await clock.sleep(after_s)
     stored = CODEC.read(await tables.coordinator.get(CODEC.row_key))
     if not (stored is not None and not isinstance(stored, Refusal) and stored.state is ClientVersion.V2X):
-        raise NotSteered("the application is not rolled back any more, so the index stays")
+        raise NotSteered("the application is no longer rolled back, so the index is kept")
     state = await tables.leases.describe()
     if state is None or state.owner_index is IndexState.ABSENT:
         say("there is no index to delete")
@@ -180,7 +180,7 @@ async def remove_index(tables: Tables, after_s: float, *, clock: Clock, say: Cal
         await tables.leases.remove_owner_index()
     except AwsError as error:
         raise type(error)(
-            f"{error}; the application is rolled back, delete the index of table {tables.leases.name} later"
+            f"{error}; the application is rolled back; delete the index of table {tables.leases.name} later"
         ) from error
     say(f"the index {OWNER_INDEX} is being deleted")
 

@@ -15,19 +15,20 @@ from kcl_daemon.observe.redact import on_one_line
 from kcl_daemon.observe.words import numbered
 
 _MEANING = {
-    ClientVersion.UPGRADE_FROM_2X: "workers take leases as KCL 2.x does; when all is ready for ten minutes the fleet "
-    "goes on to 3.x by itself",
-    ClientVersion.V3X_WITH_ROLLBACK: "the leader assigns leases; there is a way back (rollback) until a worker starts "
-    "with CLIENT_VERSION_CONFIG_3X",
-    ClientVersion.V2X: "rolled back: workers take leases as KCL 2.x does until the way forward is taken (rollforward)",
-    ClientVersion.V3X: "the leader assigns leases; no upgrade is under way",
+    ClientVersion.UPGRADE_FROM_2X: "workers take leases as in KCL 2.x; when everything is ready for ten minutes, the fleet switches to "
+    "3.x by itself",
+    ClientVersion.V3X_WITH_ROLLBACK: "the leader assigns leases; rollback is possible until a worker starts with CLIENT_VERSION_CONFIG_3X",
+    ClientVersion.V2X: "rolled back: workers take leases as in KCL 2.x until `rollforward`",
+    ClientVersion.V3X: "the leader assigns leases; no upgrade is in progress",
 }
 _MOVE_MEANING = {
-    TableStatus.INIT: "no move into one is under way; one may begin when all workers have known the single table for an hour",
-    TableStatus.DEPLOYED: "no move into one is under way; to begin one deploy all workers with migrateAllEntitiesToLeaseTable=true",
-    TableStatus.PENDING: "rows are in the lease table and the leader's lock still in the old one; the way back is a "
-    "deploy with migrateAllEntitiesToLeaseTable=false",
-    TableStatus.COMPLETE: "the move is complete; workers follow within a minute",
+    TableStatus.INIT: "no migration to one table is in progress; one can start when all workers have supported the single "
+    "table for an hour",
+    TableStatus.DEPLOYED: "no migration to one table is in progress; to start one, deploy all workers with "
+    "migrateAllEntitiesToLeaseTable=true",
+    TableStatus.PENDING: "rows are in the lease table, the leader lock is still in the old one; to roll back, deploy with "
+    "migrateAllEntitiesToLeaseTable=false",
+    TableStatus.COMPLETE: "the migration is complete; workers follow within a minute",
 }
 
 
@@ -35,7 +36,7 @@ def status_lines(seen: Status) -> Iterator[str]:
     """The state, where it came from, and what an upgrade waits for."""
     row = seen.row
     if row is None:
-        yield f"no row {CODEC.row_key}: no 3.x worker has begun, or all are in phase 1"
+        yield f"no row {CODEC.row_key}: no 3.x worker has started, or all are in phase 1"
     elif isinstance(row, Refusal):
         yield f"{on_one_line(row.problem)}; {row.advice}"
     else:
@@ -51,14 +52,12 @@ def status_lines(seen: Status) -> Iterator[str]:
     silent = frozenset[str](seen.ready.silent if upgrading else ())
     known = {worker for worker, _ in seen.workers}
     for worker, age_s in seen.workers:
-        lacks = "; owns leases, so an upgrade waits for it" if worker in silent else ""
+        lacks = "; owns leases, so the upgrade waits for it" if worker in silent else ""
         yield f"  {on_one_line(worker)}: reported {age_s:.0f} s ago{lacks}"
     for owner in sorted(silent - known):
-        yield f"  {on_one_line(owner)}: owns leases and has never reported, so an upgrade waits for it"
+        yield f"  {on_one_line(owner)}: owns leases but has never reported; the upgrade waits for it"
     if upgrading:
-        yield (
-            "ready to go on to 3.x" if seen.ready.is_met else f"not ready: {on_one_line(seen.ready.missing)}"
-        )
+        yield ("ready for 3.x" if seen.ready.is_met else f"not ready: {on_one_line(seen.ready.missing)}")
     yield from _move_lines(seen.tables)
 
 
@@ -67,7 +66,7 @@ def _move_lines(move: TableMove) -> Iterator[str]:
     if move.is_single:
         yield "tables: one, all rows are in the lease table"
     elif row is None:
-        yield "tables: separate; no move into one is under way"
+        yield "tables: separate; no migration to one table is in progress"
     elif isinstance(row, Refusal):
         yield f"tables: separate; {on_one_line(row.problem)}; {row.advice}"
     else:
@@ -78,9 +77,9 @@ def _move_lines(move: TableMove) -> Iterator[str]:
             yield f"  before: {on_one_line(past.state)}, {_date(past.at_ms)}, {on_one_line(past.by)}"
     if not move.is_single:
         for owner in move.unsupporting:
-            yield f"  {on_one_line(owner)}: owns leases and does not say that it knows the single table"
+            yield f"  {on_one_line(owner)}: owns leases but does not report support for the single table"
         for worker in move.in_legacy:
-            yield f"  {on_one_line(worker)}: reports to the old table"
+            yield f"  {on_one_line(worker)}: writes its row to the old table"
 
 
 def status_json(seen: Status) -> str:

@@ -15,14 +15,14 @@ from kcl_daemon.cli.failures import EXIT_CONFIGURATION, EXIT_FAILURE
 
 _ABOUT: Final = {
     "cloudformation": "tables and roles",
-    "docs": "the documents",
-    "ecs": "a task of Fargate",
+    "docs": "the documentation",
+    "ecs": "a Fargate task",
     "grafana": "a dashboard",
     "kubernetes": "deployment, sidecar and autoscaler",
     "prometheus": "alerts",
-    "sidecar": "a forwarder of records over HTTP, and its image",
+    "sidecar": "a record forwarder over HTTP, and its image",
     "systemd": "a unit",
-    "terraform": "a module of tables and roles",
+    "terraform": "a module with tables and roles",
 }
 _DOCS: Final = "docs"
 _PACKAGE: Final = Path(__file__).parents[1]
@@ -36,16 +36,16 @@ _NOT_A_DOCUMENT: Final = "site_hooks.py"
     "folder",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write the files to DIR/NAME; without NAME all of them. Nothing that is there is overwritten.",
+    help="Write the files to DIR/NAME; without NAME all of them. Existing files are never overwritten.",
 )
 def packaging(*, name: str | None, folder: Path | None) -> None:
-    """Show what there is for running the daemon in production, one file of it, or write it out.
+    """List the files for running the daemon in production, print one, or write them to a folder.
 
-    NAME is one of the listed names, such as systemd, or a file such as kubernetes/hpa.yaml.
+    NAME is a listed name, such as systemd, or a file, such as kubernetes/hpa.yaml.
     """
     found = files(name)
     if not found:
-        click.echo(f"kcl-daemon packaging: there is no {name}; there are {', '.join(_ABOUT)}", err=True)
+        click.echo(f"kcl-daemon packaging: unknown name {name}; known: {', '.join(_ABOUT)}", err=True)
         sys.exit(EXIT_CONFIGURATION)
     if folder is not None:
         _write(found, folder)
@@ -91,7 +91,7 @@ def _write(found: dict[str, Path], folder: Path) -> None:
     targets = {folder / each: path for each, path in found.items()}
     there = [target for target in targets if target.exists()]
     if there:
-        click.echo(f"kcl-daemon packaging: {there[0]} is there already; nothing was written", err=True)
+        click.echo(f"kcl-daemon packaging: {there[0]} already exists; nothing was written", err=True)
         sys.exit(EXIT_FAILURE)
     try:
         for target, path in targets.items():

@@ -74,15 +74,14 @@ def _message(line: bytes) -> ChildMessage | None:
     return None if isinstance(meant, Stray | Echo) else meant
 
 
-@click.command("replay", short_help="Replay a recorded conversation with a processor.", epilog=EPILOG)
+@click.command("replay", short_help="Replay a recorded session with a processor.", epilog=EPILOG)
 @click.argument("transcript", type=click.File("rb", lazy=False))
 @click.option("--timeout", metavar="SECONDS", type=click.FloatRange(0.1), default=60.0, show_default=True)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def replay(*, transcript: BinaryIO, timeout: float, command: tuple[str, ...]) -> None:
-    """Say the daemon's lines of TRANSCRIPT to COMMAND (write -- before it) and compare what it says with the recording.
+    """Send the daemon's lines of TRANSCRIPT to COMMAND and compare its answers with the recording. Put -- before COMMAND.
 
-    Messages are compared by their meaning; other lines of its stdout do not count. Transcripts are recorded by
-    `run-child --transcript`.
+    Messages are compared by meaning; other lines on stdout are ignored. Record transcripts with `run-child --transcript`.
     """
     try:
         lines = list(lines_of(transcript.read()))
@@ -118,7 +117,7 @@ async def _replay(
             await end_child(child, clock=clock, grace_s=EXIT_GRACE_S, ask=True, log=log)
             beside.cancel_scope.cancel()
         code = await child.wait()
-        return None if code == 0 else f"it ended with exit code {code}"
+        return None if code == 0 else f"it exited with code {code}"
 
 
 async def _one(child: Child, ear: _Ear, line: Line) -> str | None:
@@ -126,13 +125,13 @@ async def _one(child: Child, ear: _Ear, line: Line) -> str | None:
         try:
             await child.send(line.line + b"\n")
         except ChildExited:
-            return f"line {line.number}: it has ended with exit code {await child.wait()}"
+            return f"line {line.number}: it exited with code {await child.wait()}"
         return None
     said = await ear.message()
     if said is None:
-        return f"line {line.number}: it has ended instead of saying {line.expected}"
+        return f"line {line.number}: it exited instead of sending {line.expected}"
     return (
-        None if said == line.expected else f"line {line.number}: it said {said}, recorded is {line.expected}"
+        None if said == line.expected else f"line {line.number}: it sent {said}, recorded was {line.expected}"
     )
 
 

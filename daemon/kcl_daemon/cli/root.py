@@ -17,18 +17,18 @@ from kcl_daemon.cli.launcher import PASSED_OVER, as_daemon
 
 _EPILOG: Final = """\b
 Exit codes:
-  0      stopped as asked, every child has finished
-  1      could not start, or had to give up
-  2      wrong command line, properties file or environment; trying again does not help
-  128+n  a second signal (number n) ended it at once, or the first came before it had started: 130 is Ctrl-C
+  0      stopped gracefully, every child has finished
+  1      could not start, or stopped because of an error
+  2      wrong command line, properties file or environment; a restart does not help
+  128+n  ended at once by a second signal (number n), or by the first one before the start: 130 is Ctrl-C
 
 \b
 SIGTERM, SIGINT or SIGHUP stop it gracefully; a second one stops it at once.
-The log goes to stderr: text on a terminal, else one JSON object a line.
+The log goes to stderr: text on a terminal, otherwise one JSON object per line.
 """
 
 
-@click.command("run", short_help="Run the daemon; the default.")
+@click.command("run", short_help="Run the daemon (default).")
 @click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
 @click.option(
     "-p",
@@ -39,27 +39,28 @@ The log goes to stderr: text on a terminal, else one JSON object a line.
     "properties_file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="The properties file, in the form of the Java daemon; wins over [FILE].",
+    help="Properties file, same format as the Java daemon; overrides [FILE].",
 )
 @click.option(
     "-l",
     "--log-configuration",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A logback file: levels of KCL's packages, console and file appenders count; --log-level wins.",
+    help="Logback file: levels of KCL's packages, console and file appenders are used; --log-level overrides "
+    "it.",
 )
 @click.option(
     "--log-level",
     metavar="LEVEL[,COMPONENT=LEVEL...]",
-    help="Lowest level to log: debug, info (the default), warning, error or off; components such as "
-    "kcl_daemon.retrieval may have their own.",
+    help="Lowest level to log: debug, info (default), warning, error or off; components such as "
+    "kcl_daemon.retrieval can have their own level.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(["console", "json", "auto"], case_sensitive=False),
     default="auto",
     show_default=True,
-    help="Text, JSON lines, or text on a terminal and JSON elsewhere.",
+    help="Text, JSON lines, or (auto) text on a terminal and JSON otherwise.",
 )
 @click.option(PASSED_OVER, "passed_over", multiple=True, hidden=True)
 @click.option("-j", "--java", "java", multiple=True, hidden=True)
@@ -86,7 +87,7 @@ def run(
     class_path: tuple[str, ...],
     execute: bool,  # noqa: ARG001 - what a launcher does by this is what is done anyway
 ) -> None:
-    """Run the daemon on a properties file until it is told to stop."""
+    """Run the daemon with a properties file until a signal stops it."""
     chosen = properties_file or file
     if chosen is None:
         raise click.UsageError("no properties file given: kcl-daemon --properties FILE")
@@ -157,66 +158,66 @@ def _show_version(context: click.Context, _parameter: click.Parameter, wanted: b
 
 main: Final = Root(
     name="kcl-daemon",
-    help="Consume an Amazon Kinesis data stream with a program in any language.\n\n"
-    "Runs the program of executableName once for each shard and speaks the MultiLangDaemon protocol with it.",
+    help="Process an Amazon Kinesis data stream with a program in any language.\n\nRuns the program of "
+    "executableName once per shard and talks to it with the MultiLangDaemon protocol.",
     epilog=_EPILOG,
     default=run,
     later={
         "demo": LaterCommand(
             "kcl_local.demo.command:demo",
-            "Try everything out on this machine, without an AWS account.",
+            "Try everything on this machine, without an AWS account.",
             extra="local",
             modules=("aiohttp", "flask", "flask_cors", "moto", "rich"),
         ),
         "check": LaterCommand(
             "kcl_daemon.cli.check:check",
-            "Say what a properties file means, and what is wrong with it.",
+            "Show what a properties file means, and its errors.",
         ),
         "completion": LaterCommand(
             "kcl_daemon.cli.completion:completion",
-            "Print the script that lets a shell complete commands and options.",
+            "Print the completion script of a shell.",
         ),
         "helper": LaterCommand(
             "kcl_daemon.cli.helper:helper",
-            "Print the command that starts the daemon, as the client libraries' helpers do.",
+            "Print the command that starts the daemon, like the helpers of the client libraries.",
         ),
         "iam-policy": LaterCommand(
             "kcl_daemon.cli.iam_policy:iam_policy",
-            "Print the permissions that the daemon needs.",
+            "Print the IAM permissions that the daemon needs.",
         ),
         "leases": LaterCommand(
             "kcl_daemon.cli.leases:leases",
-            "Show who reads which shard and why; move, reset and delete leases.",
+            "Show which worker reads which shard and why; move, reset and delete leases.",
         ),
         "local": LaterCommand(
             "kcl_local.command:local",
-            "Serve Kinesis, DynamoDB, STS and CloudWatch on this machine.",
+            "Run local Kinesis, DynamoDB, STS and CloudWatch endpoints.",
             extra="local",
             modules=("aiohttp", "flask", "flask_cors", "moto"),
         ),
         "migrate": LaterCommand(
             "kcl_daemon.cli.migrate:migrate",
-            "Show and steer the upgrade of an application from KCL 2.x.",
+            "Show and control the migration from KCL 2.x.",
         ),
         "packaging": LaterCommand(
             "kcl_daemon.cli.packaging:packaging",
-            "Print or write the files for systemd, Kubernetes and others, and the documents.",
+            "Print or write files for systemd, Kubernetes and others, and the documentation.",
         ),
         "replay": LaterCommand(
             "kcl_daemon.cli.replay:replay",
-            "Replay a recorded conversation with a processor.",
+            "Replay a recorded session with a processor.",
         ),
         "run-child": LaterCommand(
             "kcl_daemon.cli.run_child:run_child",
-            "Drive a processor from a file of records, without a stream.",
+            "Test a processor with a file of records, without a stream.",
         ),
         "status": LaterCommand(
             "kcl_daemon.cli.status:status",
-            "Show what a running daemon does; its exit code says whether it is ready.",
+            "Show the state of a running daemon; the exit code says whether it is ready.",
         ),
         "top": LaterCommand(
             "kcl_daemon.cli.status:top",
-            "The same as a live view.",
+            "Show the same as a live view.",
             extra="terminal",
             modules=("rich",),
         ),

@@ -168,11 +168,12 @@ def _tell(loaded: Loaded, request: Request, opened: OpenLog) -> None:
     )
     if opened.passed_over:
         advice = (
-            "levels of KCL's packages, console and file appenders are understood; the form is --log-format"
+            "only levels of KCL's packages, console and file appenders are supported; --log-format sets "
+            "the format"
         )
         log.info("log_configuration_partly_read", passed_over=list(opened.passed_over), advice=advice)
     if request.passed_over:
-        advice = "there is no Java here: class path, JVM options and system properties have no effect"
+        advice = "there is no JVM: class path, JVM options and system properties have no effect"
         log.info("java_words_passed_over", words=[shown(word) for word in request.passed_over], advice=advice)
     if request.ignored_file is not None:
         log.warning("properties_file_ignored", file=str(request.ignored_file), used=loaded.file)

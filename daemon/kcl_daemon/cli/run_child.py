@@ -24,7 +24,7 @@ from kcl_protocol.messages import Record
 
 EPILOG: Final = """\b
 Exit codes:
-  0  it did all that a record processor must
+  0  the processor followed the protocol
   1  it did not; the last line says what it did
   2  wrong command line or records
 """
@@ -32,7 +32,7 @@ Exit codes:
 
 @click.command(
     "run-child",
-    short_help="Drive a processor from a file of records.",
+    short_help="Test a processor with a file of records.",
     epilog=EPILOG,
     context_settings={"ignore_unknown_options": False},
 )
@@ -41,24 +41,24 @@ Exit codes:
     "--records",
     metavar="FILE",
     type=click.File("rb", lazy=False),
-    help="The records; - is stdin. Without it there are none.",
+    help="File of records; - is stdin. Default: no records.",
 )
 @click.option(
     "--format",
     "form",
     type=click.Choice(["jsonl", "lines"]),
-    help="jsonl: an object with data (base64) or text on each line, and other fields of a record at will. lines: each "
-    "line is the data of a record. By default jsonl for files of that name.",
+    help="jsonl: one object per line with data (base64) or text, and optional other fields of a record. "
+    "lines: each line is the data of a record. Default: jsonl for *.jsonl files, otherwise lines.",
 )
 @click.option(
-    "--batch", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Records in a batch."
+    "--batch", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Records per batch."
 )
 @click.option(
     "--end",
     type=click.Choice(["shard-ended", "stopped", "lost"]),
     default="shard-ended",
     show_default=True,
-    help="How it ends after the last record.",
+    help="What happens after the last record.",
 )
 @click.option(
     "--shard", metavar="ID", default="shardId-000000000000", show_default=True, help="Name of the shard."
@@ -69,13 +69,13 @@ Exit codes:
     type=click.Choice([each.value for each in ChildProtocol], case_sensitive=False),
     default=ChildProtocol.CURRENT.value,
     show_default=True,
-    help="As the property childProtocol.",
+    help="Same as the property childProtocol.",
 )
 @click.option(
     "--transcript",
     metavar="FILE",
     type=click.File("wb", lazy=False),
-    help="Record the conversation, for replay.",
+    help="Record the session for `kcl-daemon replay`.",
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -92,9 +92,9 @@ def run_child(
     log_level: LogLevel,
     command: tuple[str, ...],
 ) -> None:
-    """Run COMMAND as the daemon would for one shard, with the records of a file; write -- before it.
+    """Run COMMAND as the daemon does for one shard, with the records of a file. Put -- before COMMAND.
 
-    Its checkpoints are held in memory, under the daemon's rules. Its stderr and what is odd go to stderr.
+    Checkpoints are kept in memory and follow the daemon's rules. Warnings and the stderr of COMMAND go to stderr.
     """
     clock = SystemClock()
     given = _records(records, form)

@@ -82,13 +82,13 @@ def _read(file: Path) -> LogConfiguration:
         with file.open("rb") as opened:
             text = opened.read(_FILE_BYTES_MOST + 1)
         if len(text) > _FILE_BYTES_MOST:
-            raise ConfigurationError(f"--log-configuration {file}: larger than 1 MiB; it is no logback file")
+            raise ConfigurationError(f"--log-configuration {file}: larger than 1 MiB; not a logback file")
         return read_logback(text.decode("utf-8"), os.environ)
     except OSError as error:
         raise ConfigurationError(f"--log-configuration {file}: {error.strerror or error}") from None
     except ValueError as error:
         raise ConfigurationError(
-            f"--log-configuration {file}: {error}; or leave it out, see --log-level"
+            f"--log-configuration {file}: {error}; or omit it and use --log-level"
         ) from None
 
 

@@ -24,19 +24,21 @@ EXIT_NOT_READY: Final = 3
 _EPILOG: Final = """\b
 Exit codes:
   0  the worker is ready
-  1  it does not answer
+  1  the daemon does not answer
   2  wrong command line, properties file or environment
-  3  it answers and is not ready: it starts, stops, or a shard makes no progress
+  3  the daemon answers but is not ready: it starts, stops, or a shard makes no progress
 """
 _TOP_EPILOG: Final = """\b
 Ctrl-C ends it. Where there are more shards than lines, those that need attention come first.
 """
 
 
-@click.command("status", short_help="What a running daemon does.", epilog=_EPILOG)
+@click.command("status", short_help="Show the state of a running daemon.", epilog=_EPILOG)
 @with_source
-@click.option("--json", "as_json", is_flag=True, help="The document as the daemon tells it, for scripts.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing; the exit code says whether it is ready.")
+@click.option("--json", "as_json", is_flag=True, help="Print the daemon's JSON document, for scripts.")
+@click.option(
+    "-q", "--quiet", is_flag=True, help="Print nothing; the exit code says whether the daemon is ready."
+)
 def status(
     *,
     file: Path | None,
@@ -71,7 +73,7 @@ def _print(shown: View) -> None:
     console.print(renderable(shown, width=console.width))
 
 
-@click.command("top", short_help="The same, live.", epilog=_TOP_EPILOG)
+@click.command("top", short_help="Show the same, live.", epilog=_TOP_EPILOG)
 @with_source
 @click.option(
     "--every",
@@ -80,7 +82,7 @@ def _print(shown: View) -> None:
     type=click.FloatRange(0.5, 3600),
     default=2.0,
     show_default=True,
-    help="How often it is asked.",
+    help="Refresh interval.",
 )
 def top(
     *,
@@ -118,7 +120,7 @@ async def _top(source: Source, every_s: float) -> None:
             try:
                 told, note = await _fetched(source), ""
             except NoAnswer as error:
-                note = f"{error.message}; what is shown is old"
+                note = f"{error.message}; the data shown is old"
 
 
 async def _fetched(source: Source) -> Status:

@@ -66,13 +66,14 @@ def with_source(command: _Command) -> _Command:
         click.option(
             "--url",
             metavar="URL",
-            help="Of the status page, such as http://127.0.0.1:8080; wins over a file.",
+            help="URL of the status page, such as http://127.0.0.1:8080; overrides the file.",
         ),
         click.option(
             "--token-file",
             metavar="FILE",
             type=click.Path(path_type=Path, dir_okay=False, exists=True),
-            help=f"Holds the token; else {_TOKEN_VARIABLE} of the environment, or what the properties file says.",
+            help=f"File with the token. Default: the environment variable {_TOKEN_VARIABLE}, then the "
+            "properties file.",
         ),
     ):
         command = option(command)
@@ -92,15 +93,16 @@ def source_of(
     if url is not None:
         return Source(_address(url), token)
     if file is None and properties_file is None:
-        raise click.UsageError(f"say which daemon: {command} --properties FILE, or --url URL")
+        raise click.UsageError(f"which daemon? Use {command} --properties FILE or --url URL")
     admin = settings_of(file, properties_file, command=command, environment=_environment()).admin
     if admin.port is None:
         raise click.UsageError(
-            "this file sets no adminPort, so its daemon cannot be asked: add the line `adminPort = 8080` and start the "
-            "daemon again"
+            "this file does not set adminPort, so the daemon has no status page: add `adminPort = 8080` "
+            "and restart the, so its daemon cannot be asked: add the line `adminPort = 8080` and start "
+            "the daemon again"
         )
     if admin.port == 0:
-        raise click.UsageError("adminPort is 0, so the log of the daemon has the address: use --url")
+        raise click.UsageError("adminPort is 0: find the address in the log of the daemon and use --url")
     if token is None and admin.token_file is not None:
         token = _token_in(Path(admin.token_file), ADMIN_TOKEN_FILE.name)
     return Source(url_of(admin.address, admin.port), token or admin.token)
@@ -123,7 +125,7 @@ def _token_given(token_file: Path | None) -> str | None:
         return _token_in(token_file, "--token-file")
     variable, value = given_for(ADMIN_TOKEN.name, os.environ) or ("", None)
     if value is not None and not is_token(value := value.strip()):
-        raise Unusable(f"{variable} of the environment is no token: {FIT_FOR_A_HEADER}")
+        raise Unusable(f"the environment variable {variable} is not a token: {FIT_FOR_A_HEADER}")
     return value
 
 
@@ -131,7 +133,7 @@ def _token_in(file: Path, name: str) -> str:
     try:
         return token_in(file, name)
     except ConfigurationError as error:
-        raise Unusable(f"{error}; put it right, or set {_TOKEN_VARIABLE} or use --token-file") from None
+        raise Unusable(f"{error}; correct it, set {_TOKEN_VARIABLE} or use --token-file") from None
 
 
 def _environment() -> Mapping[str, str]:
@@ -150,13 +152,13 @@ def fetch(source: Source) -> Status:
     """
     status, data = _got(source)
     if status == _UNAUTHORIZED:
-        raise NoAnswer(f"{source.url} asks for a token: set {_TOKEN_VARIABLE} or use --token-file")
+        raise NoAnswer(f"{source.url} needs a token: set {_TOKEN_VARIABLE} or use --token-file")
     if status != _OK:
         raise NoAnswer(f"{source.url} answered with status {status}: is it a kcl-daemon?")
     try:
         return status_from(data)
     except NoStatus as error:
-        raise NoAnswer(f"{source.url} answered, but not as this version does: {error}") from None
+        raise NoAnswer(f"{source.url} sent an answer that this version cannot read: {error}") from None
 
 
 def _got(source: Source) -> tuple[int, bytes]:
@@ -171,7 +173,7 @@ def _got(source: Source) -> tuple[int, bytes]:
     except (OSError, UnicodeError, HTTPException) as error:  # a name may be none that can be looked up
         words = str(error) or type(error).__name__
         raise NoAnswer(
-            f"{source.url} does not answer ({words}); does the daemon run, with adminPort set?"
+            f"{source.url} does not answer ({words}); is the daemon running, with adminPort set?"
         ) from None
     finally:
         connection.close()

@@ -154,7 +154,7 @@ def _workers(snapshot: Snapshot) -> Block:
         headings=("worker", "role", "leases", "cpu", "last report"),
         rows=_fit(rows),
         numbers=frozenset({2, 3, 4}),
-        empty="the tables have not been read",
+        empty="the tables were not read yet",
     )
 
 
@@ -217,7 +217,7 @@ def _children(snapshot: Snapshot) -> Block:
         headings=("shard", "pid", "memory", "uptime", "restarts", "last line of stderr"),
         rows=_fit(rows),
         numbers=frozenset({1, 2, 3, 4}),
-        empty="no child runs",
+        empty="no child is running",
     )
 
 

@@ -23,7 +23,7 @@ stream_option: Final = click.option(
     "--stream",
     "stream",
     metavar="NAME",
-    help="Only this one of many streams: its name, or ACCOUNT:NAME:CREATION_EPOCH.",
+    help="With many streams: only this one, by name or ACCOUNT:NAME:CREATION_EPOCH.",
 )
 
 
@@ -77,7 +77,9 @@ async def chosen_stream(
             raise NotChanged(f"this application reads {stream_text(settings)}, not {stream}")
         return Chosen(streams.stream.ref)
     if stream is None:
-        raise NotChanged(f"this application reads many streams; add --stream, of {stream_text(settings)}")
+        raise NotChanged(
+            f"this application reads many streams; add --stream with one of {stream_text(settings)}"
+        )
     await streams.prepare()
     found = [
         each.ref
@@ -86,7 +88,10 @@ async def chosen_stream(
     ]
     if len(found) != 1:
         how_many = "none" if not found else "several"
-        raise NotChanged(f"of the streams {stream_text(settings)} there is {how_many} called {stream}")
+        raise NotChanged(
+            f"--stream {stream}: {how_many} of {stream_text(settings)} "
+            f"{'has' if len(found) == 0 else 'have'} this name"
+        )
     return Chosen(found[0])
 
 

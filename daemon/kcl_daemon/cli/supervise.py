@@ -90,6 +90,6 @@ class _Stop:
                     self._worker.request_stop()
             elif self.forced_by is None:
                 self.forced_by = number
-                advice = "children are killed; what they had not checkpointed will be read again"
+                advice = "children are killed; records without a checkpoint will be read again"
                 self._log.warning("stopped_at_once", signal=number.name, advice=advice)
                 everything.cancel()

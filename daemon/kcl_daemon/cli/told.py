@@ -91,4 +91,6 @@ class Told:
         if not shards:
             return
         reason = f"up to {waiting.grace_s:g} s for {counted(len(shards), 'child', 'children')} ({short_shards(shards)})"
-        waiting.log.info("stop_waits", reason=reason, shards=shards, advice="Ctrl-C again ends it now")
+        waiting.log.info(
+            "stop_waits", reason=reason, shards=shards, advice="press Ctrl-C again to end it now"
+        )

@@ -18,15 +18,15 @@ from kcl_daemon.observe.redact import on_one_line, shown
 _SENTENCES: Final = {
     "unknown_property": "is not a known property and has no effect{meant}",
     "property_has_no_effect": "has no effect: {why}",
-    "property_given_twice": "stands here again and counts; line {ignored_line} ({ignored_key}) does not",
-    "property_overridden": "counts in place of {ignored_key} in line {ignored_line}",
+    "property_given_twice": "is given again and this one is used; line {ignored_line} ({ignored_key}) is not",
+    "property_overridden": "overrides {ignored_key} in line {ignored_line}",
     "property_raised": "= {given} is too low; {used} is used: {why}",
     "property_lowered": "= {given} is too high; {used} is used: {why}",
     "property_contradicts_stream_arn": "= {given} is not the name in streamArn, {arn}; {used} is used",
     "stream_arn_counts_by_name": "= {arn}: {why}",
     "property_honoured_unlike_java": "= {value} is honoured; the Java daemon uses {java_uses}",
     "credentials_provider_doubtful": "{provider}: {advice}",
-    "credentials_from_sdk_chain": "the credentials are those that the AWS SDK finds ({chain})",
+    "credentials_from_sdk_chain": "credentials come from the default chain of the AWS SDK ({chain})",
 }
 _SCRIPTS: Final = frozenset(
     {".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".sh", ".php", ".lua", ".r", ".jar", ".dll"}
@@ -62,7 +62,7 @@ class Verdict:
         if not self.errors:
             parts.insert(0, "OK: would start")
         if not self.asked_aws and not self.errors:
-            parts.append("AWS was not asked, --with-aws does")
+            parts.append("AWS was not checked (use --with-aws)")
         if self.not_tried:
             parts.append(f"{_counted(self.not_tried, 'thing')} not tried")
         return "; ".join(parts)
@@ -110,16 +110,14 @@ def missing_script(command: Sequence[str], exists: Callable[[str], bool]) -> str
 
 def about_script(script: str, folder: str) -> str:
     """The warning about it."""
-    where = (
-        "is not there" if script.startswith("/") else f"is not in this folder, {folder}, where children start"
-    )
+    where = "is not there" if script.startswith("/") else f"is not in {folder}, where children start"
     return on_one_line(f"executableName: warning: {shown(script)} {where}")
 
 
 def about_region(name: str, nearest: str | None) -> str:
     """The warning about a region that the AWS SDK does not know."""
     meant = "" if nearest is None else f"; did you mean {nearest}?"
-    return on_one_line(f"region: warning: the AWS SDK here knows no region {name}{meant}")
+    return on_one_line(f"region: warning: the installed AWS SDK does not know the region {name}{meant}")
 
 
 def _counted(number: int, noun: str) -> str:

@@ -46,8 +46,8 @@ def _contradictions(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     if values.get(FAILURE_POLICY.name) is ChildFailurePolicy.EXIT:
         reason = (
             f"with {FAILURE_POLICY.name} = {ChildFailurePolicy.EXIT.value} the daemon ends before it finds "
+            "the record"
         )
-        "the record"
         yield POISON_POLICY.name, f"{reason}; keep one of the two"
     if SPARK_PIPELINE.name in values:
         yield POISON_POLICY.name, f"children of a {SPARK_PIPELINE.name} do not process records themselves"

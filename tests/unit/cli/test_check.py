@@ -72,16 +72,16 @@ def test_notices_are_sentences(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "words", "line", "code"),
     [
-        ("", (), "OK: would start; AWS was not asked, --with-aws does", 0),
-        ("zz = 1\n", (), "OK: would start; 1 warning; AWS was not asked, --with-aws does", 0),
+        ("", (), "OK: would start; AWS was not checked (use --with-aws)", 0),
+        ("zz = 1\n", (), "OK: would start; 1 warning; AWS was not checked (use --with-aws)", 0),
         (
             "zz = 1\nzy = 1\n",
             ("--all",),
-            "OK: would start; 2 warnings; AWS was not asked, --with-aws does",
+            "OK: would start; 2 warnings; AWS was not checked (use --with-aws)",
             0,
         ),
-        ("zz = 1\n", ("--strict",), "OK: would start; 1 warning; AWS was not asked, --with-aws does", 2),
-        ("", ("--strict",), "OK: would start; AWS was not asked, --with-aws does", 0),
+        ("zz = 1\n", ("--strict",), "OK: would start; 1 warning; AWS was not checked (use --with-aws)", 2),
+        ("", ("--strict",), "OK: would start; AWS was not checked (use --with-aws)", 0),
     ],
 )
 def test_the_last_line_is_the_verdict(
@@ -130,7 +130,7 @@ def test_a_script_in_another_folder_is_a_warning(tmp_path: Path, monkeypatch: py
     text = GOOD.replace("true", "sh nothere.sh")
     result = check(tmp_path, text)
     assert result.exit_code == 0
-    assert f"nothere.sh is not in this folder, {tmp_path}" in result.stdout
+    assert f"nothere.sh is not in {tmp_path}" in result.stdout
     assert "1 warning" in result.stdout.splitlines()[-1]
     (tmp_path / "nothere.sh").touch()
     assert "nothere.sh is" not in check(tmp_path, text).stdout
@@ -200,7 +200,7 @@ def test_a_file_is_needed() -> None:
 def test_a_second_file_is_passed_over_with_a_word(tmp_path: Path) -> None:
     result = check(tmp_path, GOOD, "other.properties")
     assert result.exit_code == 0
-    assert result.stderr == "other.properties is not read, --properties wins\n"
+    assert result.stderr == "other.properties is ignored; --properties is used\n"
     assert check(tmp_path, GOOD).stderr == ""
 
 

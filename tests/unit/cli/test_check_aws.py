@@ -22,10 +22,10 @@ from tests.simulator.memory.table import MemoryTable
 from tests.unit.config.helpers import read
 
 STREAM = StreamRef("orders")
-SUBSCRIBE = (True, "SubscribeToShard: NOT TRIED, as a try would take the shard from the worker that reads it")
+SUBSCRIBE = (True, "SubscribeToShard: NOT TRIED, as it would interrupt the worker that reads the shard")
 REGISTER = (
     True,
-    "RegisterStreamConsumer: NOT TRIED, as a try would leave a consumer there, which Amazon charges for",
+    "RegisterStreamConsumer: NOT TRIED, as it would register a consumer, which costs money",
 )
 READABLE = [(True, "stream orders: ACTIVE"), (True, "ListShards: 2 shards")]
 
@@ -74,7 +74,7 @@ def test_a_consumer_that_is_there_is_told_and_not_subscribed_to(service: Service
 
 
 def test_that_a_consumer_can_be_registered_is_not_claimed(service: Service) -> None:
-    missing = (True, "consumer other: not there; the daemon registers it")
+    missing = (True, "consumer other: does not exist; the daemon registers it")
     assert service.looked_at("fanoutConfig.consumerName = other\n") == [
         *READABLE,
         missing,
@@ -89,7 +89,7 @@ def test_a_consumer_that_is_given_must_be_there(service: Service) -> None:
     assert (True, f"consumer {arn}: ACTIVE") in service.looked_at(f"{more}{arn}\n")
     gone = arn.replace("/billing:", "/nobody:")
     (bad,) = (each for each in service.looked_at(f"{more}{gone}\n") if not each[0])
-    assert bad[1] == f"consumer {gone}: not there; put fanoutConfig.consumerArn right, or take it out"
+    assert bad[1] == f"consumer {gone}: does not exist; correct or remove fanoutConfig.consumerArn"
 
 
 def test_a_role_that_may_not_ask_for_the_consumer_is_no_good(service: Service) -> None:
@@ -126,7 +126,7 @@ def tables_findings(table: MemoryTable, *, exists: bool = True) -> list[Finding]
 
 def test_rows_are_called_readable_only_where_they_can_be_scanned() -> None:
     good = tables_findings(MemoryTable("billing", "leaseKey", True))
-    assert good == [(True, "table billing: there"), (True, "table billing: rows can be read and written")]
+    assert good == [(True, "table billing: exists"), (True, "table billing: rows can be read and written")]
     there, bad = tables_findings(Unscannable("billing", "leaseKey", True))
     assert there == good[0]
     assert not bad[0]
@@ -137,8 +137,8 @@ def test_that_a_table_can_be_made_is_not_claimed() -> None:
     (finding,) = tables_findings(MemoryTable("billing", "leaseKey", True), exists=False)
     good, text = finding
     assert good
-    assert text.startswith("table billing: not there; the daemon makes it where it needs it; CreateTable and")
-    assert text.endswith("its rows: NOT TRIED, as a try would leave a table there")
+    assert text.startswith("table billing: does not exist; the daemon creates it if needed; CreateTable and")
+    assert text.endswith("its rows: NOT TRIED, as it would create a table")
 
 
 class Fleet:
@@ -170,9 +170,7 @@ def fleet(service: Service) -> Fleet:
 def test_leases_of_the_stream_are_compared_and_their_checkpoints_tried(fleet: Fleet) -> None:
     assert fleet.findings() == []
     anyio.run(fleet.has, "orders")
-    assert fleet.findings() == [
-        (True, "leases: 2 unfinished ones of 2 listed shards, the checkpoints of 2 tried")
-    ]
+    assert fleet.findings() == [(True, "leases: 2 unfinished for 2 listed shards; 2 checkpoints tried")]
 
 
 def test_leases_of_another_stream_under_this_application_name_are_no_good(

@@ -53,9 +53,9 @@ def test_a_record_may_have_a_schema_as_dead_letters_have() -> None:
     [
         (b"hello", "not JSON"),
         (b"[1]", "not an object"),
-        (b"{}", "either data, in base64, or text"),
+        (b"{}", "needs either data (base64) or text"),
         (b'{"data":"aGk=","text":"hi"}', "either data"),
-        (b'{"data":"hi!"}', "not base64; for plain text write text"),
+        (b'{"data":"hi!"}', "not base64; use text for plain text"),
         (b'{"data":7}', "not base64"),
         (b'{"text":"hi","key":"k"}', "unknown field 'key'"),
         (b'{"text":7}', "text is 7, not a string"),

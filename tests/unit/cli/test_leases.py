@@ -26,7 +26,7 @@ def test_the_group_is_a_command_of_the_program() -> None:
     [
         (["list", "--help"], "--lag"),
         (["explain", "--help"], "--watch"),
-        (["--help"], "by hand"),
+        (["--help"], "which worker"),
         (["reset", "--help"], "--dry-run"),
         (["release", "--help"], "--worker"),
         (["delete", "--help"], "--shard"),
@@ -47,7 +47,7 @@ def test_help_needs_no_file(words: list[str], said: str) -> None:
         (["explain", "a.properties", "--lag"], "No such option"),
         (["move"], "No such command"),
         (["reset", "a.properties"], "Missing option '--to'"),
-        (["reset", "a.properties", "--to", "noon"], "is no position"),
+        (["reset", "a.properties", "--to", "noon"], "is not a position"),
         (["release", "a.properties"], "either --shard"),
         (["release", "a.properties", "--shard", "s", "--worker", "w"], "either --shard"),
         (["delete", "a.properties"], "Missing option '--shard'"),
@@ -81,5 +81,5 @@ def test_a_service_that_does_not_answer_is_one_line_with_exit_code_1(here: Path,
 
 def test_a_second_file_is_told_not_to_be_read(here: Path) -> None:
     result = invoke("list", "other.properties", "--properties-file", "app.properties")
-    assert "other.properties is not read" in result.stderr
+    assert "other.properties is ignored" in result.stderr
     assert result.exit_code == 1

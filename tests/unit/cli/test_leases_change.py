@@ -108,7 +108,7 @@ def test_what_is_gone_or_there_already_is_told_and_left_alone() -> None:
         assert (await carry_out(table, delete)).done is Done.GONE
         assert (await carry_out(table, BACK)).done is Done.GONE
         assert (await carry_out(table, create)).done is Done.WRITTEN
-        with pytest.raises(NotChanged, match="no lease"):
+        with pytest.raises(NotChanged, match="no longer exists"):
             await let_go(table, LeaseKey("shardId-9"))
 
     on_table(scene)
@@ -132,7 +132,7 @@ def test_a_checkpoint_is_moved_ahead_only_from_where_it_was_seen() -> None:
         assert (await move_past(table, LEASE, past)).done is Done.WRITTEN
         now = await stored(table)
         assert (now.lease_owner, now.checkpoint) == (None, past)
-        with pytest.raises(NotChanged, match="has moved to 49/4"):
+        with pytest.raises(NotChanged, match="has just moved to 49/4"):
             await move_past(table, LEASE, past)
         await table.delete(KEY)
         assert (await move_past(table, LEASE, past)).done is Done.GONE
@@ -164,7 +164,7 @@ def test_only_leases_that_were_written_are_counted_and_the_others_are_told() -> 
     async def scene(table: Busy) -> None:
         said: list[str] = []
         assert await carry_out_all(table, (gone, BACK), said.append) == 1
-        assert said == ["shardId-000000000009: nothing to do, there is no such lease any more"]
+        assert said == ["shardId-000000000009: nothing to do, the lease no longer exists"]
 
     on_table(scene)
 
@@ -174,6 +174,6 @@ def test_only_leases_that_had_an_owner_are_counted_as_let_go() -> None:
         said: list[str] = []
         assert await let_go_all(table, (KEY,), said.append) == 1
         assert await let_go_all(table, (KEY,), said.append) == 0
-        assert said == [f"{KEY}: nobody owns it any more"]
+        assert said == [f"{KEY}: it no longer has an owner"]
 
     on_table(scene)

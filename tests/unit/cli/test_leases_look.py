@@ -307,7 +307,7 @@ def test_a_shard_that_does_not_tell_its_lag_is_no_failure_of_the_others() -> Non
             "gone": "no such shard",
             "slow": "throttled",
             "odd": "number of another stream",
-            "mute": "not told",
+            "mute": "no answer",
             "fine": 3,
             "new": "no checkpoint yet",
         }

@@ -88,7 +88,7 @@ def test_a_position_may_be_how_long_ago(text: str, ago_s: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "yesterday", "h", "1x", "1h30", "1.2.3", "-5", "2026-13-01"])
 def test_what_is_no_position_is_told(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no position"):
+    with pytest.raises(click.BadParameter, match="is not a position"):
         PositionType().convert(text, None, None)
 
 
@@ -166,7 +166,7 @@ def test_a_named_record_is_skipped_with_what_is_before_it() -> None:
             (first, "1"),
             (whole, f"{number}/0"),
         ):
-            with pytest.raises(NotChanged, match="past the record"):
+            with pytest.raises(NotChanged, match="already past the record"):
                 await stage.skipped(checkpoint, record)
         for record in (f"{number}/10", str(int(number) + 1), str(int(last.sequence_number) + 1)):
             with pytest.raises(NotChanged, match="has no record"):
@@ -187,5 +187,5 @@ def test_a_lease_without_a_place_in_the_shard_has_nothing_to_skip() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "12/", "12/x", "-1", "TRIM_HORIZON"])
 def test_what_is_no_record_is_told(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="no sequence number"):
+    with pytest.raises(click.BadParameter, match="not a sequence number"):
         RecordType().convert(text, None, None)

@@ -40,13 +40,13 @@ def test_a_split_and_a_merge_are_drawn_with_state_and_lag() -> None:
         "|  `- d  waits for b, at TRIM_HORIZON, w-1",
         "`- c  finished",
         "   `- d, see above",
-        "e  at TRIM_HORIZON, nobody reads it",
+        "e  at TRIM_HORIZON, no worker reads it",
     ]
 
 
 def test_a_hand_off_is_told() -> None:
     (line,) = drawn(replace(lease("a"), lease_owner=TWO, checkpoint_owner=ONE))
-    assert line == "a  at TRIM_HORIZON, w-1, on its way to w-2"
+    assert line == "a  at TRIM_HORIZON, w-1, moving to w-2"
 
 
 def test_a_lineage_of_thousands_of_generations_is_drawn() -> None:

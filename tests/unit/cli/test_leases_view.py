@@ -38,18 +38,18 @@ BY_COUNT = replace(SETTINGS, balance=BalanceSettings(strategy=AssignmentStrategy
 LISTED = """\
 application billing, stream orders; layout separate: billing, billing-WorkerMetricStats, billing-CoordinatorState
 
-shard                 owner  hand-off to  checkpoint               counter  switches  throughput
-shardId-000000000001  w-1    -            496599...000000123456/3      412         0  12.3 KiB/s
-shardId-000000000002  w-1    w-2          496599...000000123456          7         0           -
-shardId-000000000003  -      -            TRIM_HORIZON                   2         0           -
-shardId-000000000004  w-old  -            TRIM_HORIZON                   5         4           -
+shard                 owner  handoff to  checkpoint               counter  switches  throughput
+shardId-000000000001  w-1    -           496599...000000123456/3      412         0  12.3 KiB/s
+shardId-000000000002  w-1    w-2         496599...000000123456          7         0           -
+shardId-000000000003  -      -           TRIM_HORIZON                   2         0           -
+shardId-000000000004  w-old  -           TRIM_HORIZON                   5         4           -
 
 worker  state   last report     cpu  leases
 w-1     alive       4 s ago    12 %       2  leader
 w-2     silent    7 min ago  failed       0
 w-old   no row            -       -       1
 
-5 leases: 3 with an owner, 1 without, 1 in hand-off, 1 finished (shown with --all); 3 workers, 1 alive; leader: w-1"""
+5 leases: 3 with an owner, 1 without, 1 in handoff, 1 finished (shown with --all); 3 workers, 1 alive; leader: w-1"""
 
 
 def lines(state: Seen, *, with_finished: bool = False) -> str:
@@ -71,7 +71,7 @@ def test_the_list_is_an_aligned_table_of_leases_and_workers() -> None:
 
 def test_finished_leases_are_shown_when_asked_for() -> None:
     text = lines(seen(), with_finished=True)
-    assert f"{ENDED}  -      -            SHARD_END" in text
+    assert f"{ENDED}  -      -           SHARD_END" in text
     assert "1 finished;" in text
 
 
@@ -85,9 +85,9 @@ def test_lags_have_a_column_when_they_were_asked_for() -> None:
 @pytest.mark.parametrize(
     ("leader", "said"),
     [
-        (None, "leader: nobody; whoever"),
-        (Leader(TWO, 30.0, released=True, silent_s=0.0), "leader: nobody, w-2 gave it up"),
-        (Leader(TWO, 30.0, released=False, silent_s=31.0), "w-2, but its lock has not moved for 31.0 s"),
+        (None, "leader: none; the next worker"),
+        (Leader(TWO, 30.0, released=True, silent_s=0.0), "leader: none, w-2 released the lock"),
+        (Leader(TWO, 30.0, released=False, silent_s=31.0), "w-2, but its lock was not renewed for 31.0 s"),
     ],
 )
 def test_a_lock_out_of_force_makes_nobody_leader(leader: Leader | None, said: str) -> None:
@@ -192,8 +192,8 @@ def test_whether_a_lease_is_abandoned_is_known_only_after_enough_watching() -> N
 def test_explain_shows_each_move_with_its_reason_and_the_limits_of_one_look() -> None:
     text = "\n".join(explain_lines(explain_seen(seen(), SETTINGS)))
     assert f"take: {FREE}: nobody -> w-1, it had no owner" in text
-    assert "at its next look: 1 of these moves" in text
-    assert "note: one look cannot show which owners have gone silent" in text
+    assert "at its next check: 1 of these moves" in text
+    assert "note: a single check cannot show which owners are silent" in text
     assert "use --watch 14" in text
     assert "leader: w-1" in text
 
@@ -229,7 +229,7 @@ def test_explain_tells_balancing_from_what_happens_at_once() -> None:
     assert {(each["from"], each["to"], each["how"], each["when"]) for each in moves} == {
         ("w-1", "w-2", "hand off", "next balancing")
     }
-    assert f"when it balances next: {len(moves)} of these moves" in "\n".join(explain_lines(explained))
+    assert f"at the next balancing: {len(moves)} of these moves" in "\n".join(explain_lines(explained))
 
 
 def test_explain_follows_the_strategy_of_the_file() -> None:
@@ -241,7 +241,7 @@ def test_explain_of_a_fleet_at_rest_moves_nothing() -> None:
     at_rest = replace(FLEET, leases=[lease for lease in FLEET.leases if lease.lease_key == HELD])
     text = "\n".join(explain_lines(explain_seen(seen(fleet=at_rest), SETTINGS)))
     assert "nothing to move" in text
-    assert "at its next look" not in text
+    assert "at its next check" not in text
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
 def test_a_stream_that_the_application_does_not_have_is_told() -> None:
     assert len(of_stream(seen(), SETTINGS, "orders").leases) == len(KEYS)
     assert of_stream(replace(seen(), fleet=replace(FLEET, leases=())), SETTINGS, "orders").leases == ()
-    with pytest.raises(click.BadParameter, match="no stream nope in this application, which reads orders"):
+    with pytest.raises(click.BadParameter, match="this application has no stream nope; it reads orders"):
         of_stream(seen(), SETTINGS, "nope")
 
 

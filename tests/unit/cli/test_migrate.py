@@ -120,7 +120,7 @@ def test_a_rollforward_during_the_wait_saves_the_index() -> None:
         async with anyio.create_task_group() as beside:
 
             async def removed() -> None:
-                with pytest.raises(NotSteered, match="the index stays"):
+                with pytest.raises(NotSteered, match="the index is kept"):
                     await stage.remove(120)
 
             beside.start_soon(removed)
@@ -144,7 +144,7 @@ def test_an_index_that_is_gone_already_is_no_trouble() -> None:
 def test_an_index_that_may_not_be_deleted_is_told_with_what_is_left_to_do() -> None:
     async def scene(stage: Stage) -> None:
         await stage.coordinator.says(V.UPGRADE_FROM_2X)
-        with pytest.raises(AwsError, match=r"rolled back, delete the index of table billing later") as raised:
+        with pytest.raises(AwsError, match=r"rolled back; delete the index of table billing later") as raised:
             await stage.steer(Direction.ROLLBACK)
         assert isinstance(raised.value, AccessDenied)
         assert await stage.coordinator.state() is V.V2X
@@ -210,8 +210,8 @@ def test_the_status_names_everything_that_an_upgrade_waits_for() -> None:
             "4 leases, 1 of them without an owner",
             "shardId-3: no owner",
             "w-1: reported 4 s ago\n",
-            "w-2: reported 300 s ago; owns leases, so an upgrade waits for it",
-            "w-old: owns leases and has never reported",
+            "w-2: reported 300 s ago; owns leases, so the upgrade waits for it",
+            "w-old: owns leases but has never reported",
             "not ready: the index by owner is not active; 2 lease owners do not report",
         ):
             assert part in text
@@ -233,9 +233,9 @@ def test_the_status_of_a_new_application_says_nothing_of_an_upgrade() -> None:
             new_lease_row(Lease(LeaseKey("shardId-1"), 1, TRIM_HORIZON, lease_owner=WorkerId("w-1")))
         )
         text = "\n".join(status_lines(await status(stage.tables, clock=stage.clock, report_s=30.0)))
-        assert "the leader assigns leases; no upgrade is under way" in text
-        assert "tables: separate; no move into one is under way" in text
-        for part in ("ready", "an upgrade waits", "complete"):
+        assert "the leader assigns leases; no upgrade is in progress" in text
+        assert "tables: separate; no migration to one table is in progress" in text
+        for part in ("ready", "the upgrade waits", "complete"):
             assert part not in text
 
     play(scene)
@@ -257,10 +257,13 @@ def test_the_status_of_an_application_without_a_row_or_with_a_strange_one_is_tol
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        (None, "tables: separate; no move into one is under way"),
-        (TableStatus.INIT, "tables: separate; TABLE_MIGRATION_STATUS_INIT: no move into one is under way"),
+        (None, "tables: separate; no migration to one table is in progress"),
+        (
+            TableStatus.INIT,
+            "tables: separate; TABLE_MIGRATION_STATUS_INIT: no migration to one table is in progress",
+        ),
         (TableStatus.DEPLOYED, "deploy all workers with migrateAllEntitiesToLeaseTable=true"),
-        (TableStatus.PENDING, "the way back is a deploy with migrateAllEntitiesToLeaseTable=false"),
+        (TableStatus.PENDING, "to roll back, deploy with migrateAllEntitiesToLeaseTable=false"),
     ],
 )
 def test_the_status_tells_how_far_the_move_into_one_table_is(state: TableStatus | None, said: str) -> None:
@@ -279,8 +282,8 @@ def test_the_status_tells_how_far_the_move_into_one_table_is(state: TableStatus 
         text = "\n".join(status_lines(seen))
         for part in (
             said,
-            "w-2: owns leases and does not say",
-            "w-1: reports to the old table",
+            "w-2: owns leases but does not report",
+            "w-1: writes its row to the old table",
             "w-1: reported 4 s",
         ):
             assert part in text

@@ -43,7 +43,7 @@ def test_files_are_written_and_none_is_overwritten(tmp_path: Path) -> None:
     written.write_text("mine")
     again = CliRunner().invoke(main, ["packaging", "--write", str(tmp_path / "packaging")])
     assert again.exit_code == 1
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
     assert written.read_text() == "mine"
     assert not (tmp_path / "packaging" / "docs").exists()
 
@@ -51,4 +51,4 @@ def test_files_are_written_and_none_is_overwritten(tmp_path: Path) -> None:
 def test_a_name_that_means_nothing_is_told() -> None:
     result = CliRunner().invoke(main, ["packaging", "helm"])
     assert result.exit_code == 2
-    assert "there is no helm; there are cloudformation, docs" in result.stderr
+    assert "unknown name helm; known: cloudformation, docs" in result.stderr

@@ -153,7 +153,7 @@ def test_the_command_prints_json_and_notes_apart(tmp_path: Path) -> None:
     document = json.loads(result.stdout)
     assert all(action.startswith("dynamodb:") for each in document["Statement"] for action in each["Action"])
     assert f"sts:AssumeRole for {role}" in result.stderr
-    assert "names no region" in result.stderr
+    assert "sets no region" in result.stderr
 
 
 def test_the_account_that_is_given_is_that_of_tables_and_of_streams_by_name_alone() -> None:
@@ -182,7 +182,7 @@ def test_where_the_account_is_left_open_it_is_told(tmp_path: Path, words: list[s
     )
     result = invoke(tmp_path, text, *words)
     assert result.exit_code == 0
-    assert ("give --account to narrow it" in result.stderr) == is_told
+    assert ("use --account to narrow it" in result.stderr) == is_told
 
 
 @pytest.mark.parametrize("account", ["1", "abcdefghijkl"])

@@ -69,7 +69,7 @@ def test_the_token_comes_from_the_file_the_environment_or_the_properties(tmp_pat
     with serving(Standing(READY), AdminSettings(token=TOKEN)) as made:
         refused = call("--url", made.url)
         assert refused.exit_code == 1
-        assert "asks for a token: set KCL_ADMIN_TOKEN or use --token-file" in refused.output
+        assert "needs a token: set KCL_ADMIN_TOKEN or use --token-file" in refused.output
         assert call("--url", made.url, "--token-file", str(token)).exit_code == 0
         assert call("--url", made.url, KCL_ADMIN_TOKEN=TOKEN).exit_code == 0
         port = f"adminPort = {made.port}\n"
@@ -96,7 +96,7 @@ def unusable(done: Result) -> str:
 
 @pytest.mark.parametrize("command", [status, top])
 def test_a_token_that_cannot_be_read_is_told_with_what_to_do(command: Command, tmp_path: Path) -> None:
-    advice = "; put it right, or set KCL_ADMIN_TOKEN or use --token-file"
+    advice = "; correct it, set KCL_ADMIN_TOKEN or use --token-file"
     missing = properties(tmp_path, f"adminPort = 1\nadminTokenFile = {tmp_path}/none\n")
     line = unusable(CliRunner().invoke(command, [missing]))
     assert line == f"adminTokenFile {tmp_path}/none cannot be read: No such file or directory{advice}"
@@ -112,7 +112,7 @@ def test_a_token_that_cannot_be_read_is_told_with_what_to_do(command: Command, t
 
 @pytest.mark.parametrize("token", ["short", "0123456789\nabcdef", "0123456789abcdé", " "])
 def test_a_variable_that_is_no_token_is_told(token: str, tmp_path: Path) -> None:
-    words = "KCL_ADMIN_TOKEN of the environment is no token: 16 to 256 printable ASCII characters, no spaces"
+    words = "the environment variable KCL_ADMIN_TOKEN is not a token: 16 to 256 printable ASCII characters, no spaces"
     for which in (["--url", "http://127.0.0.1:1"], [properties(tmp_path, "adminPort = 1\n")]):
         assert unusable(call(*which, KCL_ADMIN_TOKEN=token)) == words
 
@@ -126,7 +126,7 @@ def test_a_name_that_cannot_be_looked_up_does_not_answer() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "say which daemon: kcl-daemon status --properties FILE, or --url URL"),
+        ([], "which daemon? Use kcl-daemon status --properties FILE or --url URL"),
         (["--url", "localhost:80"], "not an address such as http://127.0.0.1:8080"),
         (["--url", "file:///etc/passwd"], "not an address"),
         (["--url", "http://127.0.0.1:99999"], "not an address"),
@@ -143,7 +143,7 @@ def test_a_command_line_that_names_no_daemon_is_wrong(words: list[str], said: st
 
 
 @pytest.mark.parametrize(
-    ("more", "said"), [("", "sets no adminPort"), ("adminPort = 0\n", "use --url")], ids=["none", "any"]
+    ("more", "said"), [("", "does not set adminPort"), ("adminPort = 0\n", "use --url")], ids=["none", "any"]
 )
 def test_a_file_that_does_not_tell_the_port_is_no_use(tmp_path: Path, more: str, said: str) -> None:
     done = call(properties(tmp_path, more))
@@ -158,7 +158,7 @@ def test_a_daemon_that_does_not_run_is_named_with_what_to_look_at() -> None:
         done = CliRunner().invoke(command, ["--url", f"http://127.0.0.1:{port}"])
         assert done.exit_code == 1
         assert "does not answer (" in done.output
-        assert "does the daemon run, with adminPort set?" in done.output
+        assert "is the daemon running, with adminPort set?" in done.output
 
 
 def test_something_else_that_answers_is_no_daemon(made: Served) -> None:

@@ -85,7 +85,7 @@ def test_the_spark_engine_stands_below() -> None:
 
 def test_a_worker_that_knows_nothing_yet_says_so() -> None:
     text = "\n".join(plain_lines(view(status(replace(FOLLOWER, shards=(), started=False)))))
-    for words in ("it has not started yet", "have not been read", "no lease is known", "no child runs"):
+    for words in ("it has not started yet", "were not read yet", "no lease is known", "no child is running"):
         assert words in text
 
 

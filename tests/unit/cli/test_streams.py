@@ -86,9 +86,9 @@ def test_one_stream_needs_no_name() -> None:
 @pytest.mark.parametrize(
     ("settings", "name", "told"),
     [
-        (MANY, None, "add --stream, of clicks, orders, log-"),
-        (MANY, "orders", "there is none called orders"),
-        (MANY, str(FORMER), "there is none called"),
+        (MANY, None, "add --stream with one of clicks, orders, log-"),
+        (MANY, "orders", "--stream orders: none of clicks, orders, log-"),
+        (MANY, str(FORMER), "none of clicks"),
         (ONE, "orders", "this application reads clicks, not orders"),
     ],
 )

@@ -170,7 +170,7 @@ def test_a_stop_that_waits_says_for_whom() -> None:
     ):
         ((level, event, fields),) = stop_in(5, replace(READY, shards=shards)).lines
         assert (level, event, fields["reason"]) == ("info", "stop_waits", reason)
-        assert fields["advice"] == "Ctrl-C again ends it now"
+        assert fields["advice"] == "press Ctrl-C again to end it now"
 
 
 def test_a_quick_stop_and_one_without_children_say_nothing() -> None:
