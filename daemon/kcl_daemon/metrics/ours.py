@@ -57,8 +57,8 @@ CALLS: Final = _counted("aws_calls", "AWS calls, by outcome.", ("service", "oper
 
 LEFT_OUT: Final = _counted(
     "records_left_out",
-    "Records that were read but not delivered: `before_checkpoint` (already done; normal at each start), "
-    "`other_shard` (in an aggregate, with a hash outside the shard), or `unreadable` (the end of an aggregate, from a user record with an invalid key).",
+    "Records that were read but not delivered: `before_checkpoint` (already done; normal at each start), or "
+    "`other_shard` (in an aggregate, with a hash outside the shard).",
     (*SHARD, "reason"),
 )
 

@@ -36,8 +36,8 @@ Complaint = Callable[[str, str], None]
 Stray = Callable[[int, int, str], None]
 """Is told how many user records of an aggregate belong to other shards, of how many, and its sequence number."""
 
-Cut = Callable[[str, int, int, str], None]
-"""Is told why the last user records of an aggregate are left out, how many, of how many, and its sequence number."""
+BadKeys = Callable[[str, int, int, str], None]
+"""Is told what is wrong with keys of an aggregate, in how many user records, of how many, and its sequence number."""
 
 
 class Deaggregator:
@@ -47,7 +47,7 @@ class Deaggregator:
         hash_range: of the shard; None: it is not known, and nothing is filtered.
         on_malformed: told of each record that is delivered as it came although it began like an aggregate.
         on_stray: told of each aggregate that user records are left out of; None: nobody is.
-        on_cut: told of each aggregate of which only a beginning is delivered; None: nobody is.
+        on_bad_keys: told of each aggregate with user records whose keys are invalid; None: nobody is.
 
     Attributes:
         malformed: how many of those there were that `on_malformed` is told of.
@@ -58,20 +58,20 @@ class Deaggregator:
         hash_range: HashRange | None,
         on_malformed: Complaint,
         on_stray: Stray | None = None,
-        on_cut: Cut | None = None,
+        on_bad_keys: BadKeys | None = None,
     ) -> None:
         self._belongs = None if hash_range is None else _filter(hash_range)
         self._on_malformed = on_malformed
         self._on_stray = on_stray
-        self._on_cut = on_cut
+        self._on_bad_keys = on_bad_keys
         self.malformed = 0
 
     def __call__(self, record: RawRecord) -> Iterator[Piece]:
         """Its user records that belong to the shard, in order; itself where it is no good aggregate.
 
         A large aggregate is taken apart piece by piece, as they are asked for; a piece without records says that this
-        takes long. Where the keys of a user record make no sense, what comes before it is delivered and what comes behind
-        is not (KCL: AggregatorUtil). An aggregate that begins with such a one is delivered as it came.
+        takes long. A user record with an invalid key is delivered under the aggregate's own partition key; KCL's
+        AggregatorUtil loses it and all that follow. An aggregate that begins with such a record is delivered as it came.
         """
         try:
             body = _opened(record.data)
@@ -86,7 +86,6 @@ class Deaggregator:
             yield (record,), line_bytes(record)
 
     def _pieces(self, outer: RawRecord, message: Message) -> Iterator[Piece]:
-        """ValueError where the first user record is no good, and then nothing has been given."""
         if message.usable == message.count and message.size_bytes <= _SMALL_BYTES:
             keys = [_json_text(key) for key in message.partition_keys]
             most_bytes = message.count * (max(map(len, keys), default=0) + LINE_OVERHEAD_BYTES)
@@ -99,7 +98,7 @@ class Deaggregator:
         yield from self._filtered(outer, message)
 
     def _wanted(self, message: Message) -> Sequence[int] | None:
-        """Numbers of the user records that belong to the shard; None where one's keys make no sense."""
+        """Numbers of the user records that belong to the shard; None where a key is invalid."""
         if self._belongs is None:
             return range(message.count)
         by_key: dict[int, bool] = {}
@@ -122,23 +121,25 @@ class Deaggregator:
         return wanted
 
     def _filtered(self, outer: RawRecord, message: Message) -> Iterator[Piece]:
+        """ValueError where the first user record has an invalid key, and then nothing has been given."""
         texts, belongs = _KeyTexts(message.partition_keys), _Belonging(self._belongs, message)
         encoded = BASE64.encoded
         piece: list[RawRecord] = []
-        piece_bytes = strays = since = 0
+        piece_bytes = strays = since = bad = 0
+        reason = ""
         for number, (key, hash_key, data) in enumerate(message.records):
             since += 1
             try:
-                belonging = belongs(number, key, hash_key)
+                text, belonging = texts[key], belongs(key, hash_key)
             except ValueError as error:
                 if not number:
                     raise
-                self._cut(outer, str(error), number, message.count)
-                break
+                text, belonging = outer.partition_key, True
+                bad, reason = bad + 1, str(error)
             if belonging:
                 record = RawRecord(
                     encoded(data),
-                    texts[key],
+                    text,
                     outer.sequence_number,
                     outer.approximate_arrival_timestamp,
                     number,
@@ -158,10 +159,8 @@ class Deaggregator:
             yield piece, piece_bytes
         if self._on_stray is not None and strays:
             self._on_stray(strays, message.count, outer.sequence_number)
-
-    def _cut(self, outer: RawRecord, reason: str, delivered: int, count: int) -> None:
-        if self._on_cut is not None:
-            self._on_cut(reason, count - delivered, count, outer.sequence_number)
+        if self._on_bad_keys is not None and bad:
+            self._on_bad_keys(reason, bad, message.count, outer.sequence_number)
 
 
 class _Belonging:
@@ -178,10 +177,10 @@ class _Belonging:
         self._by_key: dict[int, bool] = {}
         self._by_hash_key: dict[int, bool] = {}
 
-    def __call__(self, number: int, key: int, hash_key: int | None) -> bool:
-        """The one of this number, with the indexes of its keys; ValueError where they make no sense."""
-        if number >= self._message.usable:
-            raise MalformedAggregate("a record refers to a key that is not there")
+    def __call__(self, key: int, hash_key: int | None) -> bool:
+        """The one with keys of these indexes; ValueError where its explicit hash key is invalid."""
+        if hash_key is not None and hash_key >= len(self._message.hash_keys):
+            raise MalformedAggregate("a record refers to a hash key that is not there")
         if self._belongs is None:
             return True
         known, index = (self._by_key, key) if hash_key is None else (self._by_hash_key, hash_key)
@@ -206,6 +205,8 @@ class _KeyTexts(dict[int, Raw]):
         self._keys = keys
 
     def __missing__(self, index: int) -> Raw:
+        if index >= len(self._keys):
+            raise MalformedAggregate("a record refers to a key that is not there")
         if len(self) >= _KEYS_KEPT:
             self.clear()
         text = self[index] = _json_text(self._keys[index])

@@ -21,8 +21,8 @@ _ADVICE: Final = (
 
 
 _LOOK_AT_PRODUCER: Final = (
-    "what comes before it in its aggregate is delivered, the rest is lost, as the Java KCL does; look at the producer, or at "
-    "what rewrites its records on the way"
+    "they are delivered under the partition key of their aggregate (the Java KCL loses them); check the producer, and "
+    "whatever rewrites its records on the way"
 )
 
 
@@ -30,7 +30,6 @@ class Why(StrEnum):
     """Why a record is left out; the value of the label `reason`."""
 
     BEFORE_CHECKPOINT = "before_checkpoint"  # at or before it (KCL: ProcessTask)
-    UNREADABLE = "unreadable"  # what is behind a user record whose keys make no sense (KCL: AggregatorUtil)
     OTHER_SHARD = "other_shard"  # a user record of an aggregate, of a hash that is not this shard's (KCL: AggregatorUtil)
 
 
@@ -48,7 +47,7 @@ class LeftOut:
         self._labels = dict(labels)
         self._log = log
         self._of_other_shards = 0
-        self._unreadable = 0
+        self._bad_keys = 0
 
     def before_checkpoint(self, count: int) -> None:
         """So many were read again that a child had finished with; nothing to look at."""
@@ -74,25 +73,24 @@ class LeftOut:
             advice=_ADVICE,
         )
 
-    def unreadable(self, reason: str, count: int, total: int, sequence_number: str) -> None:
-        """So many user records at the end of an aggregate are lost; loud once for each reader.
+    def bad_keys(self, reason: str, count: int, total: int, sequence_number: str) -> None:
+        """User records with invalid keys, which are delivered all the same; a warning once for each reader.
 
         Args:
-            reason: why the first of them cannot be delivered.
+            reason: what is wrong with the last of them.
             count: of them.
             total: of all in the aggregate.
             sequence_number: the aggregate's.
         """
-        tell = self._log.debug if self._unreadable else self._log.warning
-        self._unreadable += count
-        self._count(count, Why.UNREADABLE)
+        tell = self._log.debug if self._bad_keys else self._log.warning
+        self._bad_keys += count
         tell(
-            "aggregate_cut_short",
+            "aggregate_keys_invalid",
             reason=reason,
             sequence_number=sequence_number,
             records=count,
             of=total,
-            so_far=self._unreadable,
+            so_far=self._bad_keys,
             advice=_LOOK_AT_PRODUCER,
         )
 

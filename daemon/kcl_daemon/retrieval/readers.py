@@ -91,7 +91,7 @@ class Readers:
         left_out = LeftOut(self._meters, shard_labels(source.shard_id, source.stream), log)
         source = replace(
             source,
-            split=Deaggregator(hash_range, _complaint(log), left_out.other_shard, left_out.unreadable),
+            split=Deaggregator(hash_range, _complaint(log), left_out.other_shard, left_out.bad_keys),
             left_out=left_out,
             schemas=None if self._schemas is None else self._schemas.of_shard(log),
         )

@@ -239,25 +239,22 @@ def plain(key: int, hash_key: int | None = None) -> bytes:
 @pytest.mark.parametrize(
     ("bad", "why"), [(plain(7), "not there"), (plain(0, 9), "not there"), (plain(0, 0), "no number")]
 )
-def test_what_comes_before_a_user_record_without_sense_is_delivered(
+def test_a_user_record_with_an_invalid_key_is_delivered_under_the_key_of_its_aggregate(
     bad: bytes, why: str, hash_range: HashRange | None, filler: bytes
 ) -> None:
-    if hash_range is None and why == "no number":
-        pytest.skip("nobody asks for its hash")
     told: list[tuple[str, int, int, str]] = []
-    data = sealed(b"\x0a\x01k\x12\x01x" + plain(0) + plain(0) + bad + plain(0) + filler)
+    data = sealed(b"\x0a\x01k\x12\x01x" + plain(0) + bad + plain(0) + filler)
 
-    def cut(why: str, lost: int, total: int, number: str) -> None:
-        told.append((why, lost, total, number))
+    def bad_keys(why: str, count: int, total: int, number: str) -> None:
+        told.append((why, count, total, number))
 
-    split = Deaggregator(hash_range, silent, on_cut=cut)
+    split = Deaggregator(hash_range, silent, on_bad_keys=bad_keys)
 
     found = [each for piece, _ in split(outer(data, "7")) for each in piece]
 
-    assert [each.position for each in found] == [
-        ExtendedSequenceNumber("7", 0),
-        ExtendedSequenceNumber("7", 1),
-    ]
-    ((reason, lost, total, number),) = told
-    assert why in reason
-    assert (lost, total, number) == (2, 4, "7")
+    assert [each.position for each in found] == [ExtendedSequenceNumber("7", each) for each in range(3)]
+    is_asked = hash_range is not None or why != "no number"
+    of_the_aggregate = bytes(outer(data, "7").partition_key)
+    assert bytes(found[1].partition_key) == (of_the_aggregate if is_asked else b'"k"')
+    assert [(count, total, number) for _, count, total, number in told] == [(1, 3, "7")] * is_asked
+    assert all(why in reason for reason, *_ in told)
