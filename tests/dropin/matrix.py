@@ -55,8 +55,8 @@ class Case:
 
 
 CASES: Final = (
-    Case("`initialize` at a word", Initialize("shardId-000000000007", "TRIM_HORIZON", 0)),
-    Case("`initialize` at a position", Initialize("shardId-000000000007", NUMBER, 2)),
+    Case("`initialize` at `TRIM_HORIZON`", Initialize("shardId-000000000007", "TRIM_HORIZON", 0)),
+    Case("`initialize` at a sequence number", Initialize("shardId-000000000007", NUMBER, 2)),
     Case("`processRecords`", ProcessRecords([PLAIN], 840)),
     Case("`processRecords`, empty", ProcessRecords([], 0)),
     Case("`processRecords`, `millisBehindLatest` null", ProcessRecords([PLAIN], None)),
@@ -152,7 +152,7 @@ def result(command: str, case: Case) -> str:
             assert library.perform(Initialize("shardId-000000000007", NUMBER, 0)) == [ANSWERED]
         said = [] if case.action is None else library.perform(case.action, case.error)
         code, stderr = library.finish()
-    told = [f"told {line.removeprefix('told ')}" for line in stderr.splitlines() if line.startswith("told ")]
+    told = [f"sees {line.removeprefix('told ')}" for line in stderr.splitlines() if line.startswith("told ")]
     words = [*said[:-1], *told, *said[-1:]]
     if code != 0:
         words.append(f"exit {code}")
