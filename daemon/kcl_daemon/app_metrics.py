@@ -148,8 +148,8 @@ def _otlp(
         from kcl_daemon.metrics.otlp import OtlpExport  # noqa: PLC0415 - an extra, and slow to load
     except ImportError as error:
         raise ConfigurationError(
-            f"metricsOtlpEndpoint is set, and {error.name} is not installed: pip install 'kcl-daemon[otlp]', or take "
-            "the property out"
+            f"metricsOtlpEndpoint is set but {error.name} is not installed: pip install "
+            "'kcl-daemon[otlp]', or remove the property"
         ) from error
     return OtlpExport(
         endpoint,

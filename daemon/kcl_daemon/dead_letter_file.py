@@ -44,8 +44,8 @@ class DeadLetterFile:
             await to_thread.run_sync(self._create)
         except OSError as error:
             raise ConfigurationError(
-                f"deadLetterDestination: {self._path} cannot be written: {error.strerror or error}; name a file in a "
-                "folder that exists and that the daemon may write to"
+                f"deadLetterDestination: {self._path} cannot be written: {error.strerror or error}; use "
+                "a file in an existing folder that the daemon can write to"
             ) from error
 
     async def store(self, letter: DeadLetter) -> None:

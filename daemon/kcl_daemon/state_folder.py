@@ -94,7 +94,10 @@ class HostFolder:
             self._unusable(str(error))
 
     def _unusable(self, why: str) -> None:
-        advice = "set stateFolder to a folder that the daemon may write to; until then leases of a killed daemon expire"
+        advice = (
+            "set stateFolder to a folder that the daemon can write to; until then, leases of a killed "
+            "daemon must expire"
+        )
         self._log.warning("state_folder_unusable", error=why, advice=advice)
 
     def _enter(self, worker_id: WorkerId, incarnation: str) -> None:

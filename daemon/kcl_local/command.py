@@ -90,21 +90,21 @@ _PARAMETERS: Final[list[click.Parameter]] = [
         type=click.Choice(["shell", "env", "json"]),
         default="shell",
         show_default=True,
-        help="How to tell where they are: export lines, NAME=value lines, or one line of JSON.",
+        help="Format of the endpoints: export lines, NAME=value lines, or one line of JSON.",
     ),
     click.Option(
         ["--write", "file"],
         metavar="FILE",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="Write that into a file instead of printing it.",
+        help="Write them to a file instead of printing them.",
     ),
     click.Option(
-        ["--throttle"], is_flag=True, help="Refuse reads above 5 a second and 2 MiB a second of a shard."
+        ["--throttle"], is_flag=True, help="Throttle reads above 5 per second and 2 MiB per second and shard."
     ),
-    _seconds("--iterator-ttl-s", DEFAULTS.iterator_ttl_s, "Life of iterators."),
+    _seconds("--iterator-ttl-s", DEFAULTS.iterator_ttl_s, "Lifetime of iterators."),
     _seconds("--creating-s", 0.0, "How long a new stream is CREATING."),
     _seconds("--consumer-creating-s", 0.0, "How long a new fan-out consumer is CREATING."),
-    _seconds("--subscription-s", _FAN_OUT.lasts_s, "Life of subscriptions."),
+    _seconds("--subscription-s", _FAN_OUT.lasts_s, "Lifetime of subscriptions."),
     _seconds("--idle-event-s", _FAN_OUT.idle_s, "Time between events without records."),
     click.Option(["--until-eof"], is_flag=True, help="Also end when stdin, a pipe or terminal, is closed."),
 ]
@@ -151,10 +151,10 @@ local: Final = click.Command(
     "local",
     callback=_run,
     params=_PARAMETERS,
-    short_help="Serve Kinesis, DynamoDB, STS, Glue and CloudWatch on this machine.",
-    help="Serve Kinesis, DynamoDB, STS, Glue and CloudWatch on loopback, in memory, until SIGINT or SIGTERM.\n\n"
-    "What is printed comes when all of them answer: environment variables that lead any AWS SDK there, with "
-    "credentials that nobody checks.",
+    short_help="Run local Kinesis, DynamoDB, STS, Glue and CloudWatch endpoints.",
+    help="Run Kinesis, DynamoDB, STS, Glue and CloudWatch endpoints on loopback, in memory, until SIGINT or "
+    "SIGTERM.\n\nWhen all endpoints answer, prints environment variables that point any AWS SDK at them; "
+    "the credentials are not checked.",
 )
 
 
@@ -176,7 +176,7 @@ class _Told:
         if self.file is None:
             click.echo(text)
             _tell(
-                "serving; Ctrl-C ends it; in another terminal: paste the lines above, then start the daemon"
+                "serving; Ctrl-C ends it; paste the lines above into another terminal, then start the daemon"
             )
             return
         self.file.write_text(f"{text}\n", "utf-8")

@@ -110,7 +110,7 @@ def _check_names(controlled: Controlled, operation: str, fault: str) -> None:
     if operation not in controlled.operations:
         near = get_close_matches(operation, sorted(controlled.operations), n=1)
         meant = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"{operation} is no operation of this endpoint{meant}")
+        raise ValueError(f"{operation} is not an operation of this endpoint{meant}")
     kinds = ("error", "drop", *Kind)
     if fault not in kinds:
         raise ValueError(f"{fault} is none; there are {', '.join(kinds)}")

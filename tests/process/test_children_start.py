@@ -120,7 +120,7 @@ async def test_a_missing_name_tells_where_it_was_looked_for(monkeypatch: pytest.
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert await failure_of("consumer.py") == (
         "cannot start 'consumer.py' of executableName: no such file, looked in PATH (/usr/bin:/bin); "
-        "give executableName a path with a slash, or add its directory to PATH"
+        "use a path with a slash in executableName, or add its directory to PATH"
     )
 
 

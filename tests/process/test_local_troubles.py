@@ -222,8 +222,8 @@ class TestControl:
     @pytest.mark.parametrize(
         ("operation", "fault", "said"),
         [
-            ("UpdatItem", "drop", "UpdatItem is no operation of this endpoint; did you mean UpdateItem?"),
-            ("GetRecords", "corrupt", "GetRecords is no operation of this endpoint"),
+            ("UpdatItem", "drop", "UpdatItem is not an operation of this endpoint; did you mean UpdateItem?"),
+            ("GetRecords", "corrupt", "GetRecords is not an operation of this endpoint"),
             ("UpdateItem", "boom", "boom is none; there are error, drop, delay, cut, short, corrupt,"),
         ],
     )

@@ -105,7 +105,8 @@ def test_a_recorded_conversation_can_be_replayed_and_differences_are_found(tmp_p
     other = invoke("replay", str(tape), "--", *CARELESS)
     assert other.exit_code == 1
     assert (
-        "line 5: it said Status(response_for='processRecords'), recorded is CheckpointRequest" in other.stderr
+        "line 5: it sent Status(response_for='processRecords'), recorded was CheckpointRequest"
+        in other.stderr
     )
     lines = tape.read_text().splitlines()
     assert {json.loads(line)["from"] for line in lines[1:]} == {"daemon", "child"}
@@ -114,7 +115,7 @@ def test_a_recorded_conversation_can_be_replayed_and_differences_are_found(tmp_p
 @pytest.mark.parametrize(
     ("command", "timeout", "said"),
     [
-        (FAILING, "60", "ended"),  # in its own time: a shell has to start
+        (FAILING, "60", "exited"),  # in its own time: a shell has to start
         (SILENT, "0.3", "no answer within 0.3 s"),
         (("/no/such",), "0.3", "no such file"),
     ],

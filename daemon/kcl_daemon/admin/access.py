@@ -78,12 +78,12 @@ class Access:
     def refusal(self, request: Request) -> Answer | None:
         """Why a request is not answered; None: it is."""
         if request.method not in {"GET", "HEAD"}:
-            return plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are answered", Allow="GET, HEAD")
+            return plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed", Allow="GET, HEAD")
         if not self._is_our_name(request.host):
-            words = "this page answers to its own address only; ask for it by IP address or as localhost"
+            words = "this page can be opened only by IP address or as localhost"
             return plain(HTTPStatus.MISDIRECTED_REQUEST, words)
         if request.path not in OPEN_PATHS and not self.is_trusted(request):
-            words = "show the token: as bearer token, or as password with any user name"
+            words = "a token is required: as bearer token, or as password with any user name"
             challenge = 'Basic realm="kcl-daemon", charset="UTF-8"'
             return plain(HTTPStatus.UNAUTHORIZED, words, WWW_Authenticate=challenge)
         return None

@@ -35,7 +35,7 @@ def fleet_section(snapshot: Snapshot, counted: Counts) -> Iterator[str]:
     if snapshot.workers:
         yield from table("fleet", "Workers, from DynamoDB", _WORKERS, _worker_rows(snapshot))
     else:
-        yield "<p>The tables have not been read yet, so the other workers are not known.</p>"
+        yield "<p>The tables were not read yet, so the other workers are unknown.</p>"
     yield "</section>"
 
 
@@ -93,9 +93,9 @@ def moves_section(snapshot: Snapshot) -> Iterator[str]:
     if snapshot.moves:
         yield from table("moves", _MOVES_CAPTION, _MOVES, map(_move_row, snapshot.moves[:MOVES_MOST]))
     elif snapshot.leads:
-        yield "<p>This worker has moved no lease since it leads.</p>"
+        yield "<p>This worker has moved no lease since it became leader.</p>"
     else:
-        yield "<p>Moves are decided by the leader; its own page shows them.</p>"
+        yield "<p>The leader decides moves; its page shows them.</p>"
     yield "</section>"
 
 

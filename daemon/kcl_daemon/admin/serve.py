@@ -85,7 +85,7 @@ def token_in(file: Path, name: str) -> str:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise ConfigurationError(f"{name} {file} cannot be read: {reason}") from None
     if not is_token(token):
-        raise ConfigurationError(f"{name} {file} holds no token: {FIT_FOR_A_HEADER}")
+        raise ConfigurationError(f"{name} {file} contains no valid token: {FIT_FOR_A_HEADER}")
     return token
 
 
@@ -94,7 +94,7 @@ async def _sampled(site: Site, log: Log) -> None:
     try:
         await site.sample()
     except Exception:
-        advice = "a fault of the daemon, which works on without sparklines; report it with this traceback"
+        advice = "a bug in the daemon; it continues without sparklines; report it with this traceback"
         log.error("status_page_not_sampled", exc_info=True, advice=advice)  # noqa: G201 - the port has no such method
 
 
@@ -111,7 +111,10 @@ async def _listen(settings: AdminSettings, server: Server, clock: Clock, log: Lo
         error = str(failed[0]) if failed else "it ended"
         if error != told:
             told = error
-            advice = "the port is taken, there is no such address, or no more files can be opened; the worker goes on"
+            advice = (
+                "the port is in use, the address does not exist, or too many files are open; the worker "
+                "continues"
+            )
             address, port = settings.address, settings.port
             log.warning("status_page_not_served", address=address, port=port, error=error, advice=advice)
         await clock.sleep(RETRY_S)

@@ -26,7 +26,7 @@ HEAD_WITHIN_S: Final = 10.0
 SENT_WITHIN_S: Final = 10.0
 """For the whole of an answer: who reads slower than that is cut off."""
 _RECEIVE_BYTES: Final = 16 * 1024
-_ADVICE: Final = "a fault of the daemon, which works on; report it with this traceback"
+_ADVICE: Final = "a bug in the daemon; it continues; report it with this traceback"
 _LINGER_S: Final = 1.0
 _LINGER_READS: Final = 16
 _ALWAYS: Final = (
@@ -120,7 +120,9 @@ class Server:
             return await self._answer(request)
         except Exception:  # noqa: BLE001 - see above
             self._log.error("status_page_failed", path=request.path, exc_info=True, advice=_ADVICE)
-            return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "this could not be made; the log has the reason")
+            return plain(
+                HTTPStatus.INTERNAL_SERVER_ERROR, "this page could not be built; the log has the reason"
+            )
 
 
 class _Refused(Exception):
@@ -180,10 +182,10 @@ class _Conversation:
             self._wants_body = head.method != b"HEAD"
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
             if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
-                raise _Refused(HTTPStatus.BAD_REQUEST, "a request has no body here")
+                raise _Refused(HTTPStatus.BAD_REQUEST, "request bodies are not allowed")
             if head.method == b"CONNECT":  # a good answer to it would end HTTP on this connection
                 raise _Refused(
-                    HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are answered", Allow="GET, HEAD"
+                    HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed", Allow="GET, HEAD"
                 )
             await self._next_event()  # its end
             return Request(
@@ -194,7 +196,7 @@ class _Conversation:
                 accept=headers.get("accept", ""),
             )
         if self._wire.trailing_data[0]:
-            raise _Refused(HTTPStatus.REQUEST_TIMEOUT, "the request took too long to come")
+            raise _Refused(HTTPStatus.REQUEST_TIMEOUT, "the request took too long")
         return None
 
     async def _next_event(self) -> object:

@@ -71,7 +71,7 @@ def shards_section(known: Sequence[Entry], history: History, now_s: float) -> It
         rows = (_shard_row(placed, lines) for placed in trouble_first(shown))
         yield from table("shards", caption, _SHARDS, rows)
     else:
-        yield "<p>This worker holds no lease, and the lease table has not been read.</p>"
+        yield "<p>This worker holds no lease, and the lease table was not read yet.</p>"
     yield "</section>"
 
 
@@ -126,9 +126,9 @@ def children_section(snapshot: Snapshot) -> Iterator[str]:
     if shown:
         shown.sort(key=lambda shard: shard.key)
         rows = map(_child_row, shown)
-        yield from table("children", "Child processes of this worker, one for each shard", _CHILDREN, rows)
+        yield from table("children", "Child processes of this worker, one per shard", _CHILDREN, rows)
     else:
-        yield "<p>No child runs.</p>"
+        yield "<p>No child is running.</p>"
     yield "</section>"
 
 

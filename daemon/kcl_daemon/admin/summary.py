@@ -55,7 +55,7 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
     if snapshot.stopping:
         yield "it is stopping"
     elif not snapshot.started:
-        yield "it has not started yet: tables or streams are not there"
+        yield "it has not started yet: tables or streams do not exist"
     failing = [shard for shard in snapshot.shards if shard.is_failing]
     for shard in failing[:_NAMED_MOST]:
         yield f"{shard.key} is failing: {failure_of(shard)}"

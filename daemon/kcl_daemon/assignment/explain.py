@@ -81,7 +81,7 @@ def _headroom(load: Load) -> str:
 def _why_not(worker: WorkerId, fleet: Fleet) -> str:
     if worker not in fleet.workers:
         silent = {lease.actual_owner for lease in fleet.unfinished if lease.lease_key in fleet.abandoned}
-        return "has gone silent" if worker in silent and worker in fleet.stats else "does not report"
+        return "is silent" if worker in silent and worker in fleet.stats else "does not report"
     return "could not measure itself"
 
 

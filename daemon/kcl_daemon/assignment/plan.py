@@ -100,8 +100,8 @@ def taking(lease: Lease, to: WorkerId, fleet: Fleet) -> Move:
         return Move(lease, to, f"{lease.lease_key}: nobody -> {to}, it had no owner", How.TAKE)
     what = f"{lease.lease_key}: {lease.actual_owner} -> {to}"
     if fleet.is_free(lease):
-        return Move(lease, to, f"{what}, its owner has gone silent", How.TAKE)
-    return Move(lease, to, f"{what}, its hand-off took too long", How.FORCE)
+        return Move(lease, to, f"{what}, its owner is silent", How.TAKE)
+    return Move(lease, to, f"{what}, its handoff took too long", How.FORCE)
 
 
 @dataclass(frozen=True, slots=True)

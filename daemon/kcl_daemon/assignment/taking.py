@@ -180,7 +180,9 @@ def _takes(
     mine = len(held[me])
     if very_old:
         room = max(options.max_leases_for_worker - mine, 0)
-        return tuple(_take(me, lease, "has stood still for long") for lease in _some(very_old, room, pick))
+        return tuple(
+            _take(me, lease, "was not renewed for a long time") for lease in _some(very_old, room, pick)
+        )
     need = target - mine
     if need <= 0:
         return ()

@@ -164,8 +164,8 @@ async def open_cloudwatch(
     if _is_double(clients.kinesis.meta.endpoint_url) and not await _tells_double(access):
         log.info(
             "metrics_not_told",
-            why="Kinesis is a local double, CloudWatch is not",
-            advice="set AWS_ENDPOINT_URL_CLOUDWATCH to a double as well, or metricsLevel=NONE",
+            why="Kinesis is a local endpoint, CloudWatch is not",
+            advice="set AWS_ENDPOINT_URL_CLOUDWATCH to a local endpoint too, or metricsLevel=NONE",
         )
         yield None
         return

@@ -290,7 +290,7 @@ def _no_credentials(asked: tuple[Provider, ...]) -> str:
     if not asked or Provider() in asked:
         return _NO_CREDENTIALS
     names = ", ".join(each.source.value for each in asked)
-    return f"no AWS credentials: AwsCredentialsProvider names {names}, and there are none there"
+    return f"no AWS credentials: AwsCredentialsProvider names {names}, but they have none"
 
 
 def _region_name(session: botocore.session.Session) -> str:
@@ -317,7 +317,7 @@ def _region_of_instance(session: botocore.session.Session) -> str:
     if not found:
         if not _on_instance():
             raise NoRegion(_NO_REGION)
-        raise Unavailable(f"{_NO_REGION}; the instance's metadata service, which was asked, told none")
+        raise Unavailable(f"{_NO_REGION}; the metadata service of the instance returned none")
     return str(found)
 
 

@@ -152,7 +152,8 @@ class TableMaker:
             )
         if self._clock.monotonic() >= give_up_s:
             raise Unavailable(
-                f"table {self._spec.name} is still {status} after {self._ready_within_s:g} s; look at it in DynamoDB",
+                f"table {self._spec.name} is still {status} after {self._ready_within_s:g} s; check it "
+                "in DynamoDB",
                 operation="DescribeTable",
             )
 

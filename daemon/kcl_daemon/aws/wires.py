@@ -47,7 +47,8 @@ def http2_wires(plain: Callable[[Target], Wire], access: Access, log: Log) -> Ca
     """
     if find_spec("h2") is None:
         raise ConfigurationError(
-            "fanoutHttpVersion is 2, and h2 is not installed: pip install 'kcl-daemon[h2]', or take the property out"
+            "fanoutHttpVersion is 2 but h2 is not installed: pip install 'kcl-daemon[h2]', or remove "
+            "the property"
         )
     # Here, so that a daemon without it needs no library for it and starts as fast as before.
     from kcl_daemon.transport.http2_wire import Http2Wire  # noqa: PLC0415
@@ -75,7 +76,7 @@ def _why_not(target: Target) -> str | None:
     if proxies_for(target):
         return "a proxy is set for it (HTTPS_PROXY, HTTP_PROXY)"
     if not target.is_tls and not _is_loopback(target):
-        return "its address begins with http://, and it is not on this machine"
+        return "its address starts with http:// and is not on this machine"
     return None
 
 

@@ -98,8 +98,9 @@ class Guard:
         if not self._is_told:
             self._is_told = True
             advice = (
-                f"if the daemon is killed, children run on until they see the end of their stdin; is {_SHELL} there, and are "
-                "there open files to spare? It is tried again with the next child"
+                "if the daemon is killed, its children run until they see the end of their stdin; check "
+                f"that {_SHELL} exists and that more files can be opened. The daemon tries again with "
+                "the next child"
             )
             self._log.warning("children_not_guarded", error=str(error), advice=advice)
 

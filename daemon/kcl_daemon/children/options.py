@@ -74,7 +74,7 @@ def options_of(settings: ChildSettings) -> ChildOptions:
     )
     limits = tuple((kind, most) for kind, most in wanted if most is not None)
     if limits and sys.platform != "linux":
-        raise ChildStartFailed("children can be limited on Linux only; take the lines child...Limit out")
+        raise ChildStartFailed("children can be limited on Linux only; remove the lines child...Limit")
     account = None if settings.user is None else account_of(settings.user)
     return ChildOptions(
         account,

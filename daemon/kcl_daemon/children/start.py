@@ -52,7 +52,7 @@ def find_program(program: str) -> str:
         ChildStartFailed: there is none; says where it looked and what it found instead.
     """
     if not program:
-        raise ChildStartFailed("cannot start a child: executableName is empty, give it a program")
+        raise ChildStartFailed("cannot start a child: executableName is empty; set it to a program")
     if "/" in program:
         problem = _why_not(program)
         if problem is None:
@@ -149,7 +149,7 @@ def _find_in(directories: list[str], program: str) -> str:
         if problem != _ABSENT:
             found.append(f"{path}: {problem}")
     looked = f"looked in PATH ({os.pathsep.join(directories)})"
-    advice = "; ".join(found) or "give executableName a path with a slash, or add its directory to PATH"
+    advice = "; ".join(found) or "use a path with a slash in executableName, or add its directory to PATH"
     plain = "; ".join(found) or f"{_ABSENT} in any directory of PATH; give it a path with a slash"
     raise _cannot_start(program, f"{_ABSENT}, {looked}; {advice}", plain=plain)
 
@@ -180,12 +180,12 @@ def _why_not(path: str) -> str | None:
 def _reason(error: OSError | ValueError, program: str) -> str:
     """An error of the system in words that say what to do."""
     if not isinstance(error, OSError):
-        return f"its name or its arguments cannot be passed on, {error}"
+        return f"its name or arguments cannot be passed to it, {error}"
     match error.errno:
         case errno.ENOENT:
             return _missing_interpreter(program)
         case errno.EMFILE | errno.ENFILE:
-            return "too many open files, a child takes four (raise the limit: ulimit -n, LimitNOFILE=)"
+            return "too many open files; a child needs four (raise the limit: ulimit -n, LimitNOFILE=)"
         case errno.EAGAIN | errno.ENOMEM:
             return f"{error.strerror} (limits on processes or memory: ulimit -u, the container's pids and memory)"
         case errno.EPERM:

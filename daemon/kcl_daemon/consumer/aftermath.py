@@ -88,8 +88,8 @@ class Aftermath:
                 failures=count,
                 error=str(failed.error),
                 stderr=failed.stderr[-1] if failed.stderr else None,
-                advice="no child of this worker has answered `initialize` yet: see what it writes to stderr, and try the "
-                "program with `kcl-daemon run-child`. Other shards will not be better off",
+                advice="no child of this worker has answered `initialize` yet: read its stderr, and test the "
+                "program with `kcl-daemon run-child`. Other shards will have the same problem",
             )
 
     def _release(self) -> None:
@@ -100,8 +100,9 @@ class Aftermath:
             failures=self._failures,
             checkpoint=str(self._held.lease.checkpoint),
             rests_s=self._settings.degraded_ms / 1000,
-            advice="its children keep failing on this host, so the lease is released and others are asked first; look at "
-            "child_failed and child_stderr of this shard. If it fails everywhere, see poisonRecordPolicy",
+            advice="its children keep failing on this host, so the lease is released and other hosts are "
+            "preferred; read child_failed and child_stderr of this shard. If it fails everywhere, see "
+            "poisonRecordPolicy",
         )
 
     async def _back_off(self, failures: int) -> None:

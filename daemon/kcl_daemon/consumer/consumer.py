@@ -60,7 +60,7 @@ class Consumer:
             await self._work()
         keeper = self._parts.keeper
         stays = self._held.lease.is_finished and keeper.keeps_finished and not self._stopped
-        self._held.progress.waits(Cause.LEASE, "it is given up")
+        self._held.progress.waits(Cause.LEASE, "it is released")
         if self._held.lost is None and keeper.holds(self._held.key) and not stays:
             await keeper.give_up(self._held, degraded=self._aftermath.degraded)
 

@@ -31,7 +31,7 @@ async def end_child(child: Child, *, clock: Clock, grace_s: float, ask: bool, lo
     child.kill()
     if not await _ends_within(child, clock, grace_s):
         log.error(
-            "child_survives_sigkill", pid=child.pid, advice="it hangs in the kernel; its lease is passed on"
+            "child_survives_sigkill", pid=child.pid, advice="it hangs in the kernel; its lease is released"
         )
 
 

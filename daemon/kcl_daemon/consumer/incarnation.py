@@ -157,8 +157,8 @@ class Incarnation:
         elif conversation.cancelled_caught:
             self._log.warning(
                 "child_overran",
-                advice="it did not finish in shutdownGraceMillis, or gracefulLeaseHandoffTimeoutMillis at a hand-off; "
-                "it is ended now",
+                advice="it did not finish within shutdownGraceMillis, or gracefulLeaseHandoffTimeoutMillis at "
+                "a handoff; it is stopped now",
             )
         elif isinstance(outcome, Failed) and isinstance(
             outcome.error, (ChildBrokeProtocol, NoFinalCheckpoint)

@@ -169,16 +169,16 @@ class Scrutiny:
             self._log.error(
                 "record_skipped",
                 **facts,
-                advice="no child can process it, and poisonRecordPolicy says to leave it out; it stays in the stream until "
-                "its retention ends: read it there, and put the processor right",
+                advice="no child can process it, and poisonRecordPolicy=SKIP skips it; read it in the stream "
+                "before its retention ends, and fix the processor",
             )
         elif await self._is_stored(letter):
             self._log.error(
                 "record_set_aside",
                 **facts,
                 destination=str(self._settings.dead_letters),
-                advice="no child can process it; it is stored there with the child's last words. Put the processor right, "
-                "then process it from there",
+                advice="no child can process it; it is stored there with the last stderr lines of the child. "
+                "Fix the processor, then process it from there",
             )
         else:
             return
@@ -230,8 +230,9 @@ class Scrutiny:
             error=reason,
             destination=str(self._settings.dead_letters),
             sequence_number=letter.record.sequence_number,
-            advice="the shard waits at this record until it can be stored there: look at the place's permissions, room and "
-            "limits of size; deadLetterDestination = file:PATH takes records of any size",
+            advice="the shard waits at this record until it can be stored: check permissions, free space and "
+            "size limits of the destination; deadLetterDestination = file:PATH accepts records of any "
+            "size",
         )
         return False
 

@@ -82,7 +82,7 @@ class Farewell:
                 waiting_s = self._waiting_s(moves)
                 await self._begin(moves)
             except AwsError as error:
-                self._log.warning("farewell_failed", error=str(error), advice="leases are given up instead")
+                self._log.warning("farewell_failed", error=str(error), advice="leases are released instead")
         owners = [held.next_owner for held in self._keeper.held.values()]
         following = frozenset(owner for owner in owners if owner is not None)
         if following:

@@ -79,15 +79,15 @@ class FormerStreamsCleaner:
         successor = self._streams.successor(identity)
         if self._clock.monotonic() - since_s >= self._settings.former_wait_s:
             if successor is not None:
-                return f"the stream was created anew, it is {successor} now"
-            return "the stream is listed no more"
+                return f"the stream was recreated; it is {successor} now"
+            return "the stream is no longer listed"
         if successor is not None:
             return None
         gone = await self._streams.known(identity).watch.confirm() is StreamState.GONE
         if not gone:
             return None
         self._meters.add(kcl.STREAMS_NOT_FOUND)
-        return "the stream is listed no more, and Kinesis does not know it"
+        return "the stream is no longer listed, and Kinesis does not know it"
 
     def _is_to_go(self, identity: StreamIdentity) -> bool:
         match self._settings.former:

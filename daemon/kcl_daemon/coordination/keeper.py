@@ -308,7 +308,7 @@ class LeaseKeeper:
                 update = make(held.lease)
                 if update is None or await self._attempt(held, update):
                     return
-            raise Unavailable("the row kept changing under the write", operation="UpdateItem")
+            raise Unavailable("the row kept changing during the write", operation="UpdateItem")
 
     async def _attempt(self, held: HeldLease, update: RowUpdate) -> bool:
         """Whether the write took effect; False: the lease has changed, but is ours, and the write is to be made anew."""
@@ -342,7 +342,7 @@ class LeaseKeeper:
         elif verdict.lease.checkpoint_owner != held.lease.checkpoint_owner:
             self._handoff_began(held, verdict.lease)
         else:
-            raise Unavailable("the write was not answered and has not taken effect", operation="UpdateItem")
+            raise Unavailable("the write got no answer and had no effect", operation="UpdateItem")
         return False
 
     def _parsed(self, held: HeldLease, row: Row | None) -> Lease:
@@ -375,7 +375,7 @@ class LeaseKeeper:
         if held.lost is None and now_s - held.moved_s > self._timings.failover_s:
             self._expire(held, now_s)
         if held.lost is not None or self._held.get(held.key) is not held:
-            raise LeaseLost(held.lost or "it was given up")
+            raise LeaseLost(held.lost or "it was released")
 
     def _expire(self, held: HeldLease, now_s: float) -> None:
         self._lose(held, f"it could not be renewed for {now_s - held.moved_s:.1f} s")

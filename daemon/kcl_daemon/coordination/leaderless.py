@@ -46,5 +46,5 @@ class Leaderless:
         self._log.warning(
             "fleet_without_leader",
             silent_s=round(silent_s, 1),
-            advice="nobody assigns leases; see why no worker can write the leader's lock row",
+            advice="leases are not assigned; find out why no worker can write the row of the leader lock",
         )

@@ -33,8 +33,9 @@ _READABLE: Final = frozenset({"ACTIVE", "UPDATING"})
 # The creation time of a stream that is no more, where nobody knows it; no stream has this one.
 _LONG_GONE_S: Final = 0
 _ADVICE: Final = (
-    "Each shard would be read once for each of them. Stop all workers, see by `kcl-daemon leases list` which of them has "
-    "the later checkpoints, and delete the leases of the others with `kcl-daemon leases delete --stream IDENTITY --shard ID`"
+    "Each shard would be read once per identity. Stop all workers, use `kcl-daemon leases list` to see "
+    "which identity has the later checkpoints, and delete the leases of the others with `kcl-daemon "
+    "leases delete --stream IDENTITY --shard ID`"
 )
 
 LeasesByStream = Mapping[StreamIdentity, Sequence[Lease]]
@@ -186,7 +187,10 @@ class ManyStreams:
 
     def _told_of_doubles(self, listed: ListedStream) -> str:
         names = " and ".join(str(each) for each in self._doubles[listed])
-        return f"the lease table has leases of the stream {listed.name} under {names}, and nothing tells which to go by"
+        return (
+            f"the lease table has leases of the stream {listed.name} under {names}, and it is unknown which "
+            "are valid"
+        )
 
     def _learn(self, leases: Iterable[Lease]) -> None:
         """Take in what was noted in leases; of two times the later one counts."""
@@ -243,7 +247,8 @@ class ManyStreams:
                 "no_stream_fits_the_filter",
                 streamFilter=pattern,
                 listed=len(summaries),
-                advice="check streamFilter, regionName and the account of the credentials; streams that come later are read",
+                advice="check streamFilter, regionName and the account of the credentials; streams created "
+                "later are read",
             )
         found = {
             ListedStream(each.name, each.arn): each for each in fitting if not named & {each.name, each.arn}
@@ -338,8 +343,8 @@ class ManyStreams:
                 "stream_not_found",
                 stream=listed.arn or listed.name,
                 error=str(error),
-                advice="create it, or take it off the list; the other streams are read, and this one is looked for "
-                "again every streamListRefreshMillis",
+                advice="create it, or remove it from the list; the other streams are read, and the daemon "
+                "looks for this one every streamListRefreshMillis",
             )
             return
         self._log.warning("stream_not_described", stream=listed.arn or listed.name, error=str(error))

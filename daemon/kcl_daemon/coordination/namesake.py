@@ -33,11 +33,11 @@ _TELL_AGAIN_S: Final = 60.0
 _FORGOTTEN_S: Final = 600.0
 _APART_S: Final = 1.0
 _ADVICE: Final = (
-    "each running worker needs a workerId of its own: take workerId out of the properties file, so that one is made up, "
-    "or end the other process"
+    "each running worker needs its own workerId: remove workerId from the properties file so that one "
+    "is generated, or stop the other process"
 )
 
-_ALLOW: Final = "allow dynamodb:GetItem on the three tables; kcl-daemon iam-policy prints what is needed"
+_ALLOW: Final = "grant dynamodb:GetItem on the three tables; kcl-daemon iam-policy prints the policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,8 @@ class Namesake:
             if seen is None or traces != seen:
                 if seen is not None:
                     self._tell(
-                        f"it is at work: {_difference(seen, traces)}",
-                        does="this one waits until it has ended",
+                        f"it is active: {_difference(seen, traces)}",
+                        does="this one waits until the other has ended",
                     )
                 seen, since_s = traces, now_s
             elif now_s - since_s > self._timings.failover_s:
@@ -127,11 +127,12 @@ class Namesake:
         self.stands_aside = self.stands_aside or other < self._mine
         if not self.stands_aside:
             self._tell(
-                "it has written this worker's row", does="this one goes on: the other began later and stops"
+                "it has written this worker's row",
+                does="this one continues: the other started later and stops",
             )
             return False
-        self._tell("it has written this worker's row", does="this one began later and stops")
-        self._on_younger(WorkerIdTaken(f"workerId {self._me} is used by another process that lives"))
+        self._tell("it has written this worker's row", does="this one started later and stops")
+        self._on_younger(WorkerIdTaken(f"workerId {self._me} is used by another running process"))
         return True
 
     def lease_lost(self) -> None:
@@ -142,7 +143,7 @@ class Namesake:
         self._lost_s = now_s
         if before_s is not None and now_s - before_s < _FORGOTTEN_S:
             self._tell(
-                "it has written leases that this one holds", does="both go on taking each other's leases"
+                "it has written leases that this one holds", does="both keep taking each other's leases"
             )
 
     def _is_dead(self, incarnation: Incarnation | None) -> bool:

@@ -134,7 +134,7 @@ class Predecessors:
                 except AwsError as error:
                     failures += 1
                     self._log.warning(
-                        "succession_failed", error=str(error), advice="leases that are left expire"
+                        "succession_failed", error=str(error), advice="the remaining leases expire"
                     )
                     await self._clock.sleep(_RETRY_S)
                     continue
@@ -176,7 +176,7 @@ class Predecessors:
             deleted = await table.delete(former, found.is_that_of_the_row)
             if deleted.applied:
                 return True
-        reason = "its row is gone" if row is None else "its row is another process's by now"
+        reason = "its row is gone" if row is None else "its row now belongs to another process"
         self._log.info("predecessor_has_nothing", former_worker_id=former, reason=reason)
         return False
 

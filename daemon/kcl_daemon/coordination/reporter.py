@@ -198,4 +198,4 @@ class Reporter:
                 if not deleted.applied and deleted.row is not None and incarnation_of(deleted.row) is None:
                     await self._table.delete(self._me)
         except AwsError as error:
-            self._log.warning("worker_report_failed", error=str(error), advice="the row grows old by itself")
+            self._log.warning("worker_report_failed", error=str(error), advice="the row expires by itself")

@@ -157,16 +157,14 @@ class StreamWatch:
 def tell_of_gone(log: Log, stream: StreamRef) -> None:
     """Say that a stream was deleted, and what to do."""
     if stream.identity is not None:  # whether somebody must act, the leader tells by its list
-        advice = (
-            "its leases wait; they go by formerStreamsLeasesDeletionStrategy once it is not listed any more"
-        )
+        advice = "its leases wait; when it is no longer listed, formerStreamsLeasesDeletionStrategy applies"
         log.warning("stream_gone", stream=str(stream.identity), advice=advice)
         return
     log.error(
         "stream_gone",
         stream=stream.name,
         advice="the stream was deleted; stop this application, or create the stream again and reset its "
-        "leases. Looking again now and then; nothing is written meanwhile",
+        "leases. The daemon checks again from time to time and writes nothing until then",
     )
 
 
@@ -177,14 +175,15 @@ def tell_of_another(log: Log, stream: StreamRef, *, why: str) -> None:
             "stream_recreated",
             stream=str(stream.identity),
             why=why,
-            advice="the new stream has leases of its own, from its initial position; those of the former one are read no "
-            "more, and deleted as formerStreamsLeasesDeletionStrategy says",
+            advice="the new stream has its own leases, from its initial position; the former ones are no "
+            "longer read, and deleted according to formerStreamsLeasesDeletionStrategy",
         )
         return
     log.error(
         "stream_recreated",
         stream=stream.name,
         why=why,
-        advice="the leases are those of a former stream of this name: stop the application, delete its lease table or "
-        "begin anew with `kcl-daemon leases reset`, then start it again. Nothing is created or deleted until then",
+        advice="the leases belong to a former stream of this name: stop the application, delete its lease "
+        "table or start over with `kcl-daemon leases reset`, then start it again. Nothing is created or "
+        "deleted until then",
     )

@@ -19,8 +19,8 @@ from kcl_daemon.ports import Kinesis, Log, StreamRef, Table
 from kcl_daemon.shards.shard import InitialPosition
 
 _ADVICE: Final = (
-    "A lease table is one of one stream or of many, for good: where it begins in each shard is written under other keys. "
-    "Take a new applicationName (a new table), and set the initial positions so that nothing is left out"
+    "A lease table is either single-stream or multi-stream and cannot be changed later. Use a new "
+    "applicationName (a new table), and set the initial positions so that no records are missed"
 )
 
 

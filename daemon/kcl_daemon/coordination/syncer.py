@@ -186,7 +186,7 @@ class Syncer:
         former = of_former_stream(leases, shards)
         if former:
             self._watch.is_another(
-                f"the checkpoint {former[0].checkpoint} of {former[0].shard_id} cannot be one of this stream"
+                f"the checkpoint {former[0].checkpoint} of {former[0].shard_id} cannot belong to this stream"
             )
             return None
         self._watch.positions_fit()
@@ -202,9 +202,9 @@ class Syncer:
                 "open_shard_finished",
                 count=len(found),
                 lease_keys=sorted(found)[:_TOLD_MOST],
-                advice="these shards are open, but their leases say SHARD_END, so nobody reads them. A Java worker writes "
-                "that when its fan-out consumer was deleted, or the stream not found. Have them read again with "
-                "`kcl-daemon leases reset --shard`",
+                advice="these shards are open, but their leases say SHARD_END, so no worker reads them. A Java "
+                "worker writes SHARD_END when its fan-out consumer was deleted or the stream was not "
+                "found. Read them again with `kcl-daemon leases reset --shard`",
             )
         self._told_finished = found
 
@@ -219,8 +219,8 @@ class Syncer:
             if not unexpected or self._settings.ignore_unexpected_children:
                 return shards
         raise AwsError(
-            f"{self._stream.name} lists child shards of open shards, such as {min(unexpected)}; no lease is created "
-            "until that is over, or set ignoreUnexpectedChildShards = true",
+            f"{self._stream.name} lists child shards of open shards, such as {min(unexpected)}; no lease "
+            "is created until this ends, or set ignoreUnexpectedChildShards = true",
             operation="ListShards",
         )
 

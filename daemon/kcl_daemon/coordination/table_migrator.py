@@ -114,7 +114,8 @@ class TableMigrator:
             return
         await self._take_part()
         self._log.info(
-            "table_migration_complete", advice="when all workers say so the two old tables may be deleted"
+            "table_migration_complete",
+            advice="when all workers report this, the two old tables can be deleted",
         )
         await self._means.report()  # whoever reported to the old table is not seen there any more
 
@@ -247,7 +248,8 @@ class TableMigrator:
             self._log.warning(
                 "table_migration_step_refused",
                 parts=[f"{placed[number].table.name}: {parts[number].what}" for number in committed.refused],
-                advice="another leader was quicker, or both tables have a row of that key; it is tried again",
+                advice="another leader was faster, or both tables have a row with this key; the daemon tries "
+                "again",
             )
         return committed.applied
 

@@ -148,6 +148,7 @@ class WatchedTable(TableOver):
             table=self.name,
             calls=self._untold,
             error=str(error),
-            advice="raise the table's capacity, its index's too, or switch it to on-demand; calls are made again later",
+            advice="raise the capacity of the table and its index, or switch to on-demand; calls are retried "
+            "later",
         )
         self._warned_s, self._untold = now_s, 0

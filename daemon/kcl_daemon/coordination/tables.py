@@ -30,9 +30,10 @@ _FAILURES_MOST: Final = 24
 _INDEX: Final = "the index by owner"
 _RECOVERY: Final = "point-in-time recovery"
 _ADVICE: Final = {
-    _INDEX: "until then leases are found by scans, which cost more reads: allow dynamodb:UpdateTable and start again, or "
-    f"add the index {OWNER_INDEX} yourself: leaseOwner (S, HASH), leaseKey (S, RANGE), KEYS_ONLY",
-    _RECOVERY: "allow dynamodb:UpdateContinuousBackups and start again, turn it on yourself, or take the property out",
+    _INDEX: "until then leases are found by scans, which cost more reads: grant dynamodb:UpdateTable and "
+    f"restart, or add the index {OWNER_INDEX} yourself: leaseOwner (S, HASH), leaseKey (S, RANGE), "
+    "KEYS_ONLY",
+    _RECOVERY: "grant dynamodb:UpdateContinuousBackups and restart, turn it on yourself, or remove the property",
 }
 
 
@@ -134,7 +135,7 @@ class ApplicationTables:
                     "table_left_as_it_is",
                     table=table.name,
                     differences=list(state.differences),
-                    advice="change the table yourself if that is meant; these properties count for a new one",
+                    advice="if you want the change, make it yourself; these properties apply to new tables only",
                 )
         return found
 

@@ -13,7 +13,10 @@ from kcl_daemon.ports_metrics import NO_METERS, Meters
 
 _CAPTURE_S: Final = 1.0
 _CAPTURE_S_MAX: Final = 5.0
-_ADVICE: Final = "a worker with a failing CPU figure gets no new leases; set disableWorkerMetrics=true to balance it by throughput"
+_ADVICE: Final = (
+    "a worker whose CPU measurement fails gets no new leases; set disableWorkerMetrics=true to balance it "
+    "by throughput"
+)
 
 
 class CpuSampler:

@@ -50,7 +50,5 @@ class CheckpointWindow:
             raise CheckpointIllegalArgument(f"{asked} is before the stored checkpoint {self.last}")
         # KCL lets any number pass at the end of a shard; a stored position that no record has cannot be read from.
         if asked > (everything if asked.is_shard_end else self.largest):
-            raise CheckpointIllegalArgument(
-                f"{asked} is beyond {self.largest}, the last position that was handed over"
-            )
+            raise CheckpointIllegalArgument(f"{asked} is beyond {self.largest}, the last delivered position")
         return asked

@@ -68,8 +68,8 @@ class IndexNeed(Enum):
     """What a worker wants of the index by lease owner."""
 
     NONE = "not used, not created"
-    CREATE = "created where it is missing; nobody waits for it"
-    USE = "used where it is, never created: a roll-back may be about to remove it"
+    CREATE = "created if it is missing; no worker waits for it"
+    USE = "used if it exists, never created: a rollback may be about to remove it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def start(
     if config is ClientVersionConfig.V3X and stored.state is ClientVersion.V3X_WITH_ROLLBACK:
         after = stored.followed_by(ClientVersion.V3X, by=me, at_ms=now_ms)
         update = CODEC.update(stored, after, key_attribute=key_attribute)
-        return Start(after.state, update, f"{config} ends the time in which the upgrade can be rolled back")
+        return Start(after.state, update, f"{config} ends the time in which rollback is possible")
     return Start(stored.state, None, f"{stored.by} set {stored.state}")
 
 
@@ -239,7 +239,7 @@ def follow(current: ClientVersion, stored: VersionRow | Refusal | None) -> Switc
     if stored is None:
         return Refusal(
             f"row {CODEC.row_key} is gone while this worker runs in {current}",
-            "somebody deleted it; restart a worker to have it written again",
+            "it was deleted; restart a worker to write it again",
         )
     if stored.state is current:
         return Stay(f"{stored.by} set {stored.state}")

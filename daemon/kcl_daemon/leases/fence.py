@@ -61,17 +61,17 @@ def judge(held: Lease, row: Row | None, *, me: WorkerId, uncertain: bool) -> Sti
     if ahead == 0 or (ahead == 1 and uncertain):
         return StillOurs(lease, moved=ahead == 1)
     return Gone(
-        f"its counter is {lease.lease_counter} where ours would be {held.lease_counter}: was it assigned to us anew, "
-        "or does another process use our worker id?",
+        f"its counter is {lease.lease_counter}, not {held.lease_counter}: was it assigned to this worker "
+        "again, or does another process use this worker's id?",
         by_namesake=True,
     )
 
 
 def _taken_by_another(lease: Lease, me: WorkerId) -> str | None:
     if lease.actual_owner is None:
-        return "nobody owns it now"
+        return "it has no owner now"
     if lease.actual_owner != me:
         return f"{lease.actual_owner} owns it now"
     if lease.checkpoint_owner == lease.lease_owner:
-        return "its hand-off names us on both sides"
+        return "its handoff names this worker on both sides"
     return None

@@ -120,7 +120,10 @@ def _by_settings(found: Found, asked: TableLayout, *, migrate_all: bool) -> Layo
             else "migrateAllEntitiesToLeaseTable=true"
         )
         old = found.lease_table is LeaseTableHolds.PLAIN_LEASES
-        warning = "workers up to KCL 3.4 fail on rows that are no leases; start this one only when all of them are gone"
+        warning = (
+            "workers up to KCL 3.4 fail on rows that are not leases; start this one only after all of them "
+            "have stopped"
+        )
         return LayoutDecision(TableLayout.SINGLE, f"{where}; {setting}", warning if old else None)
     return LayoutDecision(TableLayout.SEPARATE, f"{where}; metadataTableLayout=separate")
 
@@ -129,12 +132,13 @@ def _warning(found: Found, layout: TableLayout, asked: TableLayout, *, migrate_a
     if layout is TableLayout.SEPARATE:
         if found.lease_table is LeaseTableHolds.OTHER_ROWS and not found.migration_row:
             return (
-                "the lease table holds rows of a fleet that uses it alone, yet there are separate tables: two leaders "
-                "are possible. Stop all workers, delete the tables that are not wanted, start them again"
+                "the lease table has rows of a fleet that uses only this table, but there are separate "
+                "tables too: two leaders are possible. Stop all workers, delete the tables that you do "
+                "not want, then start the workers again"
             )
         if asked is TableLayout.SINGLE and not migrate_all:
             return (
-                "metadataTableLayout=single does not move what exists; migrateAllEntitiesToLeaseTable=true does, once "
-                "every worker understands it"
+                "metadataTableLayout=single does not migrate existing tables; "
+                "migrateAllEntitiesToLeaseTable=true does, once every worker supports it"
             )
     return None

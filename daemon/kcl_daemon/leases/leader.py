@@ -131,7 +131,7 @@ def decide(
         return Claim((Absent(key_attribute),), "there is no leader")
     there: tuple[Condition, ...] = (Present(key_attribute), Equals(_VERSION, lock.version))
     if lock.released:
-        return Claim((Present(key_attribute), Equals(_RELEASED, "1")), f"{lock.owner} gave it up")
+        return Claim((Present(key_attribute), Equals(_RELEASED, "1")), f"{lock.owner} released it")
     if lock.owner == me and lock.version:
         return Claim(there, "an earlier process of this worker held it")
     if dead is not None and (lock.owner, lock.version) == (dead.owner, dead.version) and lock.version:

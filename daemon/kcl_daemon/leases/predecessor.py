@@ -118,7 +118,7 @@ def judge(record: ProcessRecord, seen: Seen) -> Dead | Unproven:
     """Whether the process of a record is proven dead. What is not certain is no proof."""
     if not seen.boot_id or seen.boot_id != record.boot_id:
         return Unproven(
-            "it ran on another host or before this host was started, which a copied disk looks like, too"
+            "it ran on another host, or before this host was started; a copied disk looks the same"
         )
     if (seen.device, seen.inode) != (record.device, record.inode):
         return Unproven("its record was copied or moved to another disk")
@@ -129,9 +129,9 @@ def judge(record: ProcessRecord, seen: Seen) -> Dead | Unproven:
 
 def _by_lock(record: ProcessRecord, seen: Seen) -> Dead | Unproven:
     if seen.lock is Lock.HELD:
-        return Unproven("its lock is held, by itself or by what minds its children", may_change=True)
+        return Unproven("its lock is held, by itself or by the guard of its children", may_change=True)
     if seen.lock is Lock.FREE and seen.is_local:
-        return Dead(f"process {record.pid} has let go of its lock, which only its end does")
+        return Dead(f"process {record.pid} released its lock, which happens only when it ends")
     if seen.running is False:
-        return Dead(f"there is no process {record.pid} any more")
+        return Dead(f"process {record.pid} no longer exists")
     return Unproven("neither its lock nor its process can be seen from here")

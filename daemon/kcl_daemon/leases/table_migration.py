@@ -118,11 +118,11 @@ def effective_status(
 
 
 def _too_early(row: MigrationRow | None) -> Refusal:
-    found = "is not there" if row is None else "says that not all workers have been ready for an hour"
+    found = "does not exist" if row is None else "says that not all workers have been ready for an hour"
     return Refusal(
         f"migrateAllEntitiesToLeaseTable=true, but row {CODEC.row_key} {found}",
-        "start all workers with it false first, on versions that know the single table; set it when the row says "
-        f"{TableStatus.DEPLOYED}",
+        "first start all workers with false, on versions that support the single table; set it when the "
+        f"first, on versions that know the single table; set it when the row says {TableStatus.DEPLOYED}",
     )
 
 

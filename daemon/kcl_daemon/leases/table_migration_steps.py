@@ -93,7 +93,7 @@ def step(
         deploy_bake_s: all must have known the single table for so long before the move may begin.
     """
     if status is TableStatus.COMPLETE:
-        return Nothing("all is in the lease table")
+        return Nothing("all rows are in the lease table")
     row = seen.row
     if row is None:
         return _begin(seen, migrate_all=migrate_all, me=me, now_ms=now_ms)
@@ -105,7 +105,7 @@ def step(
         case TableStatus.PENDING:
             return _while_pending(seen, row, migrate_all=migrate_all, bake_s=bake_s, me=me, now_ms=now_ms)
         case TableStatus.COMPLETE:
-            return SwitchOver(f"{row.by} completed the move to the lease table")
+            return SwitchOver(f"{row.by} completed the migration to the lease table")
         case _:
             assert_never(row.state)
 
@@ -116,7 +116,9 @@ def _begin(seen: Survey, *, migrate_all: bool, me: WorkerId, now_ms: int) -> Ste
     if seen.support_code < 1:
         return Nothing(_unsupported(seen))
     row = StateRow(TableStatus.INIT, me, now_ms)
-    return Create(CODEC.creation(row, key_attribute=LEGACY_KEY), "every lease owner knows the single table")
+    return Create(
+        CODEC.creation(row, key_attribute=LEGACY_KEY), "every lease owner supports the single table"
+    )
 
 
 def _while_init(
@@ -134,7 +136,9 @@ def _while_init(
 
 def _while_deployed(seen: Survey, row: MigrationRow, *, migrate_all: bool, me: WorkerId, now_ms: int) -> Step:
     if not migrate_all:
-        return Nothing("all workers know the single table; migrateAllEntitiesToLeaseTable=true moves to it")
+        return Nothing(
+            "all workers support the single table; migrateAllEntitiesToLeaseTable=true starts the migration"
+        )
     if seen.silent:
         return Nothing(f"{len(seen.silent)} lease owners do not report, such as {seen.silent[0]}")
     if seen.in_legacy:
@@ -167,7 +171,7 @@ def _while_pending(
         )
     baked_s = (now_ms - row.at_ms) / 1000
     if baked_s < bake_s:
-        return Nothing(f"the lease table has been used alone for {baked_s:.0f} s of {bake_s} s")
+        return Nothing(f"only the lease table was used for {baked_s:.0f} s of {bake_s} s")
     return complete(row, me, now_ms, f"the lease table has been used alone for {bake_s} s")
 
 

@@ -152,10 +152,10 @@ def consider(
         return NotYet(None, ready.missing)
     since_s = now_s if ready_since_s is None else ready_since_s
     if now_s - since_s < READY_FOR_S:
-        return NotYet(since_s, f"all has been ready for {now_s - since_s:.0f} s of {READY_FOR_S:.0f} s")
+        return NotYet(since_s, f"everything was ready for {now_s - since_s:.0f} s of {READY_FOR_S:.0f} s")
     after = stored.followed_by(ClientVersion.V3X_WITH_ROLLBACK, by=me, at_ms=now_ms)
     update = CODEC.update(stored, after, key_attribute=key_attribute)
-    return Upgrade(update, f"all has been ready for {now_s - since_s:.0f} s")
+    return Upgrade(update, f"everything was ready for {now_s - since_s:.0f} s")
 
 
 def rollback(stored: VersionRow | Refusal | None, *, now_ms: int, key_attribute: str) -> Steering | Refusal:
@@ -166,13 +166,14 @@ def rollback(stored: VersionRow | Refusal | None, *, now_ms: int, key_attribute:
         return _no_row()
     if stored.state is ClientVersion.V2X:
         return Refusal(
-            f"{stored.by} has rolled back already",
-            "nothing to do; if the index by owner is still there it may be deleted once two minutes have passed",
+            f"{stored.by} has already rolled back",
+            "nothing to do; if the index by owner still exists, it can be deleted after two minutes",
         )
     if stored.state is ClientVersion.V3X:
         return Refusal(
             "the upgrade is complete: a worker was started with clientVersionConfig=CLIENT_VERSION_CONFIG_3X",
-            "there is no way back to 2.x; a roll-back is possible until the first worker is started with that setting",
+            "rollback to 2.x is not possible; it is possible only until the first worker starts with "
+            "that setting",
         )
     after = stored.followed_by(ClientVersion.V2X, by=ROLLBACK_BY, at_ms=now_ms)
     update = CODEC.update(stored, after, key_attribute=key_attribute)

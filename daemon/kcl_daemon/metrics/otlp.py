@@ -41,7 +41,10 @@ _CALL_S: Final = 5.0
 _FAREWELL_S: Final = 6.0
 _NS: Final = 1_000_000
 _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
-_ADVICE: Final = "see whether the collector listens there for OTLP over HTTP, or take metricsOtlpEndpoint out; the work goes on"
+_ADVICE: Final = (
+    "check that the collector listens there for OTLP over HTTP, or remove metricsOtlpEndpoint; records are "
+    "still processed"
+)
 
 
 class OtlpExport:

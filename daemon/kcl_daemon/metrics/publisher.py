@@ -103,8 +103,8 @@ class Publisher:
             self._log.warning(
                 "metrics_dropped",
                 count=dropped,
-                advice="more figures came together than metricsMaxQueueSize; raise it, or tell fewer by metricsLevel "
-                "or metricsEnabledDimensions",
+                advice="more metrics than metricsMaxQueueSize; raise it, or send fewer with metricsLevel or "
+                "metricsEnabledDimensions",
             )
         left = self._statistics.waiting  # what comes together meanwhile is for the next flush
         while batch := self._statistics.take(min(BATCH_MOST, left)):
@@ -134,5 +134,6 @@ class Publisher:
             "metrics_not_sent",
             error=str(error),
             count=count,
-            advice="allow cloudwatch:PutMetricData, or set metricsLevel=NONE; the work goes on, these figures are lost",
+            advice="grant cloudwatch:PutMetricData, or set metricsLevel=NONE; these metrics are lost, records "
+            "are still processed",
         )

@@ -90,7 +90,7 @@ def read_logback(text: str, environment: Mapping[str, str]) -> LogConfiguration:
     """
     # The one way by which XML can be large or reach other files. The text is decoded, so there is one way to write it.
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise ValueError("it has a document type, which no logback file needs; take it out")
+        raise ValueError("it has a document type, which a logback file does not need; remove it")
     try:
         # Without a document type it is only text.
         top = ElementTree.fromstring(text.lstrip("\ufeff"))  # noqa: S314 # nosec B314

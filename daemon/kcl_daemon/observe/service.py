@@ -62,7 +62,7 @@ class ServiceManager:
 
     def stopping(self) -> None:
         """The stop has begun."""
-        self._tell("STOPPING=1\nSTATUS=stopping: children finish, leases are passed on")
+        self._tell("STOPPING=1\nSTATUS=stopping: children finish, leases are released")
 
     def alive(self) -> None:
         """The event loop turns. Before the start is done this asks for more time for it."""

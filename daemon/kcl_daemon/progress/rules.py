@@ -19,15 +19,18 @@ AGAIN_S: Final = 600.0
 """What is still stalled is told again after so long."""
 
 ADVICE: Final[Mapping[Cause, str]] = {
-    Cause.STARTING: "the child has not answered its first action: see its stderr, and try it with `kcl-daemon run-child`",
-    Cause.CHILD: "the record processor has not answered: see its stderr, and what it waits for itself; "
-    "childStuckTimeoutMillis has such a child replaced",
-    Cause.RESTART: "the child fails again and again at the same place: see `child_failed` and its stderr",
-    Cause.KINESIS: "Kinesis does not answer this shard's reads: see the permissions, the network and `read_failed`",
-    Cause.DYNAMODB: "the lease table does not take the writes of this shard: see its capacity, permissions and the network",
-    Cause.PARENT: "records come in order: look at the parents, which are read by whoever holds their leases",
-    Cause.STREAM: "the stream of this lease is not there: was it deleted? `kcl-daemon leases` shows and removes leases",
-    Cause.LEASE: "a lease does not get on its way: see what its former child does, and the lease table",
+    Cause.STARTING: "the child has not answered its first action: read its stderr, and test it with `kcl-daemon "
+    "run-child`",
+    Cause.CHILD: "the record processor has not answered: read its stderr, and find out what it waits for; "
+    "childStuckTimeoutMillis replaces such a child",
+    Cause.RESTART: "the child keeps failing at the same place: read `child_failed` and its stderr",
+    Cause.KINESIS: "Kinesis does not answer the reads of this shard: check permissions, network and `read_failed`",
+    Cause.DYNAMODB: "the lease table does not accept the writes of this shard: check its capacity, permissions and the "
+    "network",
+    Cause.PARENT: "records are read in order: check the parent shards, which other workers may read",
+    Cause.STREAM: "the stream of this lease does not exist: was it deleted? `kcl-daemon leases` shows and removes "
+    "leases",
+    Cause.LEASE: "a lease handoff makes no progress: check the former child and the lease table",
     Cause.NOTHING_NEW: "nothing to do",
 }
 

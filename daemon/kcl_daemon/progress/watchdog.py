@@ -122,7 +122,8 @@ class Watchdog:
                 "child_stuck",
                 action=watched.progress.doing,
                 worked_s=round(worked_s, 1),
-                advice="it is ended and replaced, as childStuckTimeoutMillis says; the next one begins at the checkpoint",
+                advice="it is stopped and replaced because of childStuckTimeoutMillis; the new child begins at "
+                "the checkpoint",
             )
             watched.progress.child_stuck(worked_s)
 
@@ -170,8 +171,8 @@ class Watchdog:
             self._log.warning(
                 "event_loop_late",
                 late_s=round(lag_s, 1),
-                advice="the daemon did not run for so long: was it paused, or is there too little CPU? Leases are lost "
-                "when they are not renewed in time",
+                advice="the daemon did not run for this long: was it paused, or is there too little CPU? "
+                "Leases that are not renewed in time are lost",
             )
 
     def _patience_s(self, now_s: float) -> float:
@@ -190,7 +191,7 @@ class Watchdog:
                 "leases_not_renewed",
                 count=len(late),
                 oldest_s=round(max(now_s - watched.moved_s for watched in late), 1),
-                advice="they are lost when that goes on: see the lease table's capacity and the way there",
+                advice="they are lost if this continues: check the capacity of the lease table and the network",
             )
         else:
             self._log.info("leases_renewed_again")

@@ -245,7 +245,7 @@ class FanOutReader:
         self._log.warning(
             "shard_not_found",
             error=str(gone),
-            advice="the stream has forgotten this shard; the lease ends here",
+            advice="the stream no longer has this shard; the lease ends here",
         )
         return True
 
@@ -261,7 +261,7 @@ class FanOutReader:
                 self._log.error(
                     "subscription_failed",
                     error=str(error),
-                    advice="allow kinesis:SubscribeToShard on the consumer",
+                    advice="grant kinesis:SubscribeToShard on the consumer",
                 )
             case SubscriptionTaken() | Throttled():
                 self._log.info("subscription_refused", error=str(error))

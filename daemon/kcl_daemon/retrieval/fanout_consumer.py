@@ -33,12 +33,13 @@ _SPREAD_S: Final = 0.1
 _REFUSED_S: Final = 60.0
 _FAILED_S: Final = 5.0
 _ADVICE_LIMIT: Final = (
-    "deregister a consumer of the stream or ask for a higher limit; or set fanoutConfig.consumerArn to one that is "
-    "free, retrievalMode=POLLING, or fanoutFallbackToPolling=true"
+    "deregister a consumer of the stream or request a higher limit; or set fanoutConfig.consumerArn to "
+    "an unused consumer, retrievalMode=POLLING, or fanoutFallbackToPolling=true"
 )
 _ADVICE_DENIED: Final = (
-    "allow kinesis:DescribeStreamSummary on the stream, DescribeStreamConsumer, RegisterStreamConsumer and "
-    "SubscribeToShard on stream and consumer; or set retrievalMode=POLLING, or fanoutFallbackToPolling=true"
+    "grant kinesis:DescribeStreamSummary on the stream, DescribeStreamConsumer, RegisterStreamConsumer "
+    "and SubscribeToShard on stream and consumer; or set retrievalMode=POLLING, or "
+    "fanoutFallbackToPolling=true"
 )
 
 IMPOSSIBLE: Final = (ConsumerLimitReached, AccessDenied, InvalidRequest)
@@ -195,6 +196,6 @@ class ConsumerRegistration:
             case AccessDenied() | InvalidRequest():
                 tell("fan_out_impossible", error=str(error), advice=_ADVICE_DENIED)
             case StreamNotFound():
-                self._log.warning("consumer_not_found", error=str(error), advice="is there such a stream?")
+                self._log.warning("consumer_not_found", error=str(error), advice="does the stream exist?")
             case _:
                 self._log.warning("consumer_not_found", error=str(error))

@@ -15,14 +15,14 @@ from kcl_daemon.ports import Log
 from kcl_daemon.ports_metrics import Meters
 
 _ADVICE: Final = (
-    "their hashes are outside this shard's range. After a reshard the KPL writes such records again by itself; any other "
-    "producer that aggregates must put records of one shard only into an aggregate, or they are lost"
+    "their hash keys are outside the range of this shard. After a reshard the KPL writes such records again by itself; any "
+    "other producer that aggregates must put only records of one shard into an aggregate, or they are lost"
 )
 
 
 _LOOK_AT_PRODUCER: Final = (
     "they are delivered under the partition key of their aggregate (the Java KCL loses them); check the producer, and "
-    "whatever rewrites its records on the way"
+    "anything that rewrites its records"
 )
 
 

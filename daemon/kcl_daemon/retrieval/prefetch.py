@@ -189,7 +189,7 @@ class Prefetch:
             self._log.warning(
                 "shard_not_found",
                 error=str(error),
-                advice="the stream has forgotten this shard; the lease ends here",
+                advice="the stream no longer has this shard; the lease ends here",
             )
         else:
             self._heard.trouble = str(error)
@@ -345,7 +345,7 @@ class Prefetch:
                 self._log.error(
                     "read_failed",
                     error=str(error),
-                    advice="allow kinesis:GetRecords and GetShardIterator on the stream",
+                    advice="grant kinesis:GetRecords and GetShardIterator on the stream",
                 )
             case Throttled():
                 self._log.debug("read_throttled", error=str(error))
@@ -366,10 +366,11 @@ class Prefetch:
                 "position_refused",
                 error=str(error),
                 checkpoint=str(self._source.checkpoint),
-                advice="Kinesis does not know this position. Does the file name another stream than before, or is "
-                "applicationName that of an application that reads another stream? Then stop it and take a new "
-                "applicationName. Was the stream deleted and created again? Then stop the application and begin anew "
-                "with `kcl-daemon leases reset`. Trying again now and then",
+                advice="Kinesis does not know this position. Does the file name another stream than before, or "
+                "does applicationName belong to an application that reads another stream? Then stop it "
+                "and use a new applicationName. Was the stream deleted and created again? Then stop the "
+                "application and start over with `kcl-daemon leases reset`. The daemon tries again from "
+                "time to time",
             )
 
     async def _pause(self, pace: Pace, answer: Answered | None, began_s: float) -> None:

@@ -238,7 +238,7 @@ def _complaint(log: Log) -> Complaint:
             reason=reason,
             sequence_number=sequence_number,
             count=count,
-            advice="it is delivered as it came; look at the producer, or at what rewrites its records on the way",
+            advice="it is delivered unchanged; check the producer, or anything that rewrites its records",
         )
 
     return complain

@@ -19,9 +19,9 @@ _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 _MOST_DOUBLINGS: Final = 10
 _OF_THE_RECORD: Final = (
-    "its shard waits. Was the schema deleted, or is it in another account or region (glueClient.region, "
-    "AwsCredentialsProviderGlue)? A record that only looks like one of the registry's goes on with "
-    "schemaRegistryFailure = PASSTHROUGH"
+    "the shard waits. Was the schema deleted, or is it in another account or region (glueClient.region, "
+    "AwsCredentialsProviderGlue)? With schemaRegistryFailure = PASSTHROUGH, a record that only looks "
+    "like one of the registry is delivered"
 )
 
 
@@ -80,7 +80,7 @@ class Patience:
         if isinstance(error, AccessDenied):
             await self._wait("schema_registry_refused", failure, "allow glue:GetSchemaVersion", is_grave=True)
         else:
-            await self._wait("schema_registry_failed", failure, "its shard waits until Glue answers")
+            await self._wait("schema_registry_failed", failure, "the shard waits until Glue answers")
 
     async def _wait(self, event: str, failure: Failure, advice: str, *, is_grave: bool = False) -> None:
         longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failure.attempt - 1, _MOST_DOUBLINGS))

@@ -105,6 +105,7 @@ class Source:
                 "position_trimmed",
                 checkpoint=str(self.checkpoint),
                 first_sequence_number=first_sequence_number,
-                advice="the checkpoint is older than the stream's retention; reading goes on at the oldest record, what "
-                "came before is lost. Raise the retention, or find out why this shard was not read for so long",
+                advice="the checkpoint is older than the retention of the stream; reading continues at the "
+                "oldest record, the records before it are lost. Raise the retention, or find out why "
+                "this shard was not read for so long",
             )

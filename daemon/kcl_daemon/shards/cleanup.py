@@ -20,7 +20,7 @@ class Verdict(Enum):
     """What becomes of a finished lease."""
 
     COMPLETED = "its child shards are being read"
-    GARBAGE = "Kinesis has forgotten the shard"
+    GARBAGE = "Kinesis no longer has the shard"
     WAITS = "it is still needed"
 
 
@@ -72,7 +72,7 @@ def _judge(
     children = lease.child_shard_ids | listed_children
     gone = listed is not None and lease.shard_id not in listed
     if not children and not gone:
-        return waits("its child shards are not known")
+        return waits("its child shards are unknown")
     without_lease = [
         child for child in children if child not in known and (listed is None or child in listed)
     ]

@@ -37,7 +37,7 @@ _STOP_WITHIN_S: Final = 40.0
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 _GOOD_AFTER_S: Final = 300.0
-_ONE_VERSION: Final = "the engine is of another version than the daemon: install both from one package"
+_ONE_VERSION: Final = "engine and daemon have different versions: install both from one package"
 
 
 class Runnable(Protocol):
@@ -267,7 +267,7 @@ def _relay() -> Path:
     missing = [name for name in ("kcl_spark", "pyspark", "pyarrow") if find_spec(name) is None]
     if missing:
         raise ConfigurationError(
-            f"sparkPipeline needs {' and '.join(missing)}, which is not installed: pip install 'kcl-daemon[spark]'"
+            f"sparkPipeline needs {' and '.join(missing)}: pip install 'kcl-daemon[spark]'"
         )
     spec = find_spec("kcl_spark")
     assert spec is not None

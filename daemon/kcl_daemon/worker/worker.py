@@ -204,8 +204,9 @@ class Worker:
             await self._streams.see()
         except StreamNotFound as missing:
             raise ConfigurationError(
-                f"{missing}. No worker of this application has run before, and nothing was made: put streamName or "
-                "streamArn, regionName and the credentials right, or create the stream first"
+                f"{missing}. No worker of this application has run before, and nothing was created: "
+                "correct streamName or streamArn, regionName and the credentials, or create the stream "
+                "first"
             ) from missing
 
     async def _with_patience(self, step: Callable[[], Awaitable[None]]) -> None:
@@ -266,7 +267,8 @@ class Worker:
             advice="please report this",
         )
         held.progress.waits(
-            Cause.LEASE, "its consumer crashed, a fault of the daemon; it is given up after a rest"
+            Cause.LEASE,
+            "its consumer crashed because of a bug in the daemon; its lease is released after a pause",
         )
         with self._clock.move_on_after(rest_s):
             await running.consumer.until_called()

@@ -29,7 +29,9 @@ EXIT_WRONG = 1
 _EXIT_SIGNAL = 128
 
 
-@click.command(short_help="Try everything out: local endpoints, real text, a real daemon, a full account.")
+@click.command(
+    short_help="Try everything: local endpoints, real text, a real daemon; checks that every record was delivered."
+)
 @click.option(
     "--input",
     "input_name",
@@ -117,7 +119,7 @@ def _directory(keep: Path | None) -> Generator[_Directory]:
     if keep is not None:
         keep.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(keep.iterdir()):
-            raise click.UsageError(f"--keep: {keep} is not empty, name a new or empty directory")
+            raise click.UsageError(f"--keep: {keep} is not empty; use a new or empty directory")
         yield _Directory(keep.resolve())
         return
     directory = _Directory(Path(tempfile.mkdtemp(prefix="kcl-demo-")).resolve())

@@ -118,9 +118,7 @@ def library_feed() -> FileFeed:
     """The standard library's licence and source files, many at a time, each under its name as key."""
     files = library_files()
     if not files:
-        raise DemoError(
-            "this Python has no source files of its standard library: give a text with --input FILE"
-        )
+        raise DemoError("this Python has no standard library sources: use --input FILE")
     return FileFeed("Python's standard library", interleave(file_by_file(files)))
 
 

@@ -70,7 +70,7 @@ async def perform(
             spark = None
             if plan.spark:
                 screen.say(
-                    "starting a second daemon: a windowed word count on Spark (a while until it shows up) ...\n"
+                    "starting a second daemon: a windowed word count on Spark (starting takes a while) ...\n"
                 )
                 spark = await stack.enter_async_context(spark_job(set_up))
             daemon = await stack.enter_async_context(set_up.daemon(properties))

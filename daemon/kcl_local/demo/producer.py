@@ -120,7 +120,7 @@ class Producer:
             give_up_s = monotonic_s() + REFUSED_FOR_S_MAX
             while waiting := await self._attempt(waiting):
                 if monotonic_s() > give_up_s:
-                    raise DemoError(f"the stream has refused records for {REFUSED_FOR_S_MAX:g} s")
+                    raise DemoError(f"the stream refused records for {REFUSED_FOR_S_MAX:g} s")
                 await anyio.sleep(backoff_s)
                 backoff_s = min(backoff_s * 2, BACKOFF_MOST_S)
 
@@ -137,7 +137,7 @@ class Producer:
                 return lines
             raise DemoError(f"PutRecords failed: {error}") from error
         except BotoCoreError as error:
-            raise DemoError(f"PutRecords failed, so nobody knows what was written: {error}") from error
+            raise DemoError(f"PutRecords failed, so it is unknown what was written: {error}") from error
         return self._account(lines, answer)
 
     def _account(self, lines: list[Line], answer: PutRecordsOutputTypeDef) -> list[Line]:

@@ -84,7 +84,7 @@ def report(outcome: Outcome) -> Iterator[str]:
     yield f"daemon          exit code {outcome.daemon_exit_code}, {outcome.daemon_stop_s:.1f} s after SIGTERM"
     yield f"checkpoints     {_checkpoints(outcome)}"
     if verdict.unknown:
-        yield f"never written   {verdict.unknown:,} of the delivered records: they are not the stream's"
+        yield f"never written   {verdict.unknown:,} of the delivered records: not from this stream"
     if outcome.spark is not None:
         yield from _spark(outcome.spark)
     yield f"repeated        {verdict.repeated:,}"

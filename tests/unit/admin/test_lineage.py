@@ -120,7 +120,7 @@ def test_leases_are_counted_by_where_they_are() -> None:
     [
         (READY, ()),
         (FOLLOWER, ()),
-        (replace(READY, started=False), ("it has not started yet: tables or streams are not there",)),
+        (replace(READY, started=False), ("it has not started yet: tables or streams do not exist",)),
         (replace(READY, stopping=True), ("it is stopping",)),
         (
             SNAPSHOT,

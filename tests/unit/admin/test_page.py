@@ -224,7 +224,7 @@ def test_of_very_many_shards_those_are_shown_that_wait_longest_for_spark() -> No
 def test_a_worker_that_knows_nothing_yet_says_so() -> None:
     text = rendered(replace(FOLLOWER, shards=(), started=False))
     parsed(text)
-    for words in ("is starting", "not been read yet", "holds no lease", "decided by the leader", "No child"):
+    for words in ("is starting", "not read yet", "holds no lease", "The leader decides moves", "No child"):
         assert words in text
 
 

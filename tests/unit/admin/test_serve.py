@@ -131,7 +131,7 @@ def test_a_port_that_is_taken_is_told_once_and_had_when_it_is_free() -> None:
     assert log.events() == ["status_page_not_served", "status_page_served"]
     _, _, fields = log.lines[0]
     assert fields["port"] == port
-    assert "the worker goes on" in str(fields["advice"])
+    assert "the worker continues" in str(fields["advice"])
 
 
 def test_a_process_that_can_open_no_more_files_goes_on_and_serves_when_it_can_again() -> None:
@@ -196,7 +196,7 @@ def test_a_token_is_asked_for_where_there_is_one(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (None, "cannot be read: No such file"),
-        (b"", "holds no token: 16 to 256"),
+        (b"", "contains no valid token: 16 to 256"),
         (b"\xff" * 20, "cannot be read"),
     ],
 )

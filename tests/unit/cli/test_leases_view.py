@@ -200,7 +200,7 @@ def test_explain_shows_each_move_with_its_reason_and_the_limits_of_one_look() ->
 
 def test_explain_after_enough_watching_takes_from_the_silent_and_has_no_note() -> None:
     text = "\n".join(explain_lines(explain_seen(seen(fleet=abandoned(ORPHAN), watched_s=14.0), SETTINGS)))
-    assert f"take: {ORPHAN}: w-old -> w-1, its owner has gone silent" in text
+    assert f"take: {ORPHAN}: w-old -> w-1, its owner is silent" in text
     assert "note:" not in text
 
 

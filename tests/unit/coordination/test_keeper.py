@@ -142,7 +142,7 @@ def test_a_lease_that_another_was_given_cannot_write_a_checkpoint() -> None:
 def test_another_process_with_our_worker_id_is_not_mistaken_for_a_lost_answer() -> None:
     async def scene(stage: Stage, held: HeldLease) -> None:
         await stage.table.update(lease_row.renewal(await stage.stored(), None))
-        with pytest.raises(LeaseLost, match="our worker id"):
+        with pytest.raises(LeaseLost, match="this worker's id"):
             await stage.keeper.checkpoint(held, at(5))
 
     play(scene)

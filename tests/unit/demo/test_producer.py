@@ -110,7 +110,7 @@ def test_any_other_failure_ends_the_demo() -> None:
 def test_an_endpoint_that_is_gone_ends_the_demo() -> None:
     with (
         closing(kinesis_client("http://127.0.0.1:1")) as client,
-        pytest.raises(DemoError, match="nobody knows"),
+        pytest.raises(DemoError, match="it is unknown"),
     ):
         anyio.run(Producer(Stream(client, "stream"), Checker()).put, LINES)
 

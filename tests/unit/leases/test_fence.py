@@ -39,7 +39,7 @@ def test_our_own_lost_answer_is_recognised() -> None:
         (row(8), False, "counter is 8"),
         (row(9), True, "counter is 9"),
         (row(8, OTHER), True, "other owns it"),
-        (row(8, None), True, "nobody owns it"),
+        (row(8, None), True, "it has no owner"),
         (row(7, OTHER, OTHER), True, "other owns it"),
         (row(7, ME, ME), True, "both sides"),
         ({"leaseKey": "s", "leaseOwner": "me"}, True, "leaseCounter"),

@@ -41,7 +41,7 @@ def test_only_this_boot_of_this_kernel_and_the_end_of_the_process_prove_it(seen:
 
 def test_a_held_lock_of_one_that_is_gone_is_worth_another_look() -> None:
     assert judge(RECORD, replace(GONE, lock=Lock.HELD)) == Unproven(
-        "its lock is held, by itself or by what minds its children", may_change=True
+        "its lock is held, by itself or by the guard of its children", may_change=True
     )
 
 
