@@ -164,6 +164,6 @@ def test_no_region_is_a_configuration_error(tmp_path: Path) -> None:
 
 def test_no_credentials_are_an_error_with_advice(tmp_path: Path) -> None:
     code, event = without_aws(tmp_path, more="regionName = eu-west-1\n")
-    assert (code, event["event"]) == (1, "daemon_failed")
-    assert "AccessDenied" in event["error"]
+    assert (code, event["event"]) == (2, "daemon_failed")
+    assert "credentials" in event["error"]
     assert event["advice"]

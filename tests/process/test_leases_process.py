@@ -70,7 +70,7 @@ def test_a_daemon_at_work_is_listed_and_explained(
             plan = leases(app, "explain", "worker.properties")
             assert (plan.returncode, plan.stderr) == (0, "")
             assert "nothing to move" in plan.stdout
-            assert "note: one look" in plan.stdout
+            assert "note: a single check" in plan.stdout
             daemon.stop()
 
 

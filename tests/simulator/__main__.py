@@ -57,7 +57,7 @@ def main(
     """Run fleets of the production daemon in virtual time and check every step."""
     if list_them:
         for name, draw in SCENARIOS.items():
-            _say(f"{name:<18} {draw.__doc__}")
+            _say(f"{name:<18} {(draw.__doc__ or '').partition(chr(10))[0]}")
         return
     if scenario != _ALL and scenario not in SCENARIOS:
         raise click.BadParameter(f"no scenario {scenario!r}; --list shows them", param_hint="--scenario")

@@ -232,8 +232,8 @@ TAILS: Final = ("", "!", "\x00", "@")
 SHORT_PUMPS: Final = ("a", "A", "0", "1:", "_PORT_1", "_SERVICE_PORT", ".", "-")
 FAMILIES: Final = (*product(("",), PUMPS, TAILS), *product(HEADS[1:], SHORT_PUMPS, TAILS[:2]))
 
-SMALLEST_CHARACTERS: Final = 512
 LARGEST_CHARACTERS: Final = 16 * 1024
+CHARACTERS: Final = (512, 2 * 1024, 8 * 1024, LARGEST_CHARACTERS)
 MOST_TIMES: Final = 2.5
 # Below this chance is as large as the work; whatever takes no longer harms nobody.
 WORTH_MEASURING_S: Final = 0.005
@@ -341,7 +341,9 @@ def seconds(apply: Callable[[str], object], text: str, runs: int) -> float:
 def grows_too_fast(apply: Callable[[str], object], family: tuple[str, str, str]) -> str | None:
     """What was measured where doubling the text costs more than it should; None where all is well."""
     characters = LARGEST_CHARACTERS
-    for characters in (SMALLEST_CHARACTERS, LARGEST_CHARACTERS):
+    for (
+        characters
+    ) in CHARACTERS:  # slowly up: what takes the cube of the time would take minutes at the largest
         if seconds(apply, text_of(family, characters), 1) > WORTH_MEASURING_S:
             break
     else:

@@ -96,14 +96,21 @@ class Placed:
 
 def entries(snapshot: Snapshot) -> list[Entry]:
     """Every lease that is known: of the table where it was read, and those that this worker holds."""
+    return told_apart(list(gathered(snapshot)))
+
+
+def gathered(snapshot: Snapshot) -> Iterator[Entry]:
+    """The entries one by one, so that the caller can pause between them; `told_apart` makes the list complete."""
     held = {shard.key: shard for shard in snapshot.shards}
-    known = [_of_lease(lease, held.get(lease.key), snapshot.worker_id) for lease in snapshot.fleet]
+    for lease in snapshot.fleet:
+        yield _of_lease(lease, held.get(lease.key), snapshot.worker_id)
     listed = {lease.key for lease in snapshot.fleet}
-    known += [_of_held(shard, snapshot.worker_id) for key, shard in held.items() if key not in listed]
-    return _told_apart(known)
+    for key, shard in held.items():
+        if key not in listed:
+            yield _of_held(shard, snapshot.worker_id)
 
 
-def _told_apart(known: list[Entry]) -> list[Entry]:
+def told_apart(known: list[Entry]) -> list[Entry]:
     """Streams of two accounts may have one name, and so may a stream and the one that was deleted before it."""
     names: dict[str, set[str | None]] = defaultdict(set)
     for entry in known:

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Final
 
 from kcl_daemon.admin.history import History
-from kcl_daemon.admin.lineage import Entry, entries
+from kcl_daemon.admin.lineage import Entry, gathered, told_apart
 from kcl_daemon.admin.markup import text
 from kcl_daemon.admin.sections import fleet_section, moves_section
 from kcl_daemon.admin.shards import children_section, shards_section
@@ -30,6 +30,8 @@ _SECTIONS: Final = (
 )
 _MOVES: Final = ("moves", "Last moves")
 _SPARK: Final = ("spark", "Spark")
+_PAUSE_AFTER: Final = 100
+"""Entries: some tenths of a millisecond."""
 _DOCUMENTS: Final = ("/status.json", "/metrics", "/readyz", "/livez")
 
 
@@ -108,8 +110,12 @@ def page(snapshot: Snapshot, history: History, *, now_s: float, every_s: float) 
 def live_part(snapshot: Snapshot, history: History, *, now_s: float, every_s: float) -> Iterator[str]:
     """What changes, in pieces; the arguments as of `page`."""
     yield f'<div id="live" data-every="{every_s:.1f}"><p class="place">{text(_place(snapshot))}</p>'
-    known = entries(snapshot)
-    yield ""  # whoever sends the pieces may pause between them
+    found: list[Entry] = []
+    for entry in gathered(snapshot):
+        found.append(entry)
+        if not len(found) % _PAUSE_AFTER:
+            yield ""  # whoever sends the pieces may pause between them
+    known = told_apart(found)
     counted = counts(known)
     yield f'<dl class="headline">{_headline(snapshot, known)}</dl>'
     yield f'<p id="summary" role="status">{text(in_words(snapshot, counted))}</p>'
