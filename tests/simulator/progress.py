@@ -72,6 +72,7 @@ class _Standing:
         since_s: virtual time since when.
         cause: what it last said.
         cause_since_s: since when it says so.
+        failures: of its children, when it last said so.
         parents_finished_s: since when it has no parents to wait for; None: it has.
     """
 
@@ -80,6 +81,7 @@ class _Standing:
     since_s: float
     cause: Cause
     cause_since_s: float
+    failures: int
     parents_finished_s: float | None = None
 
 
@@ -144,13 +146,15 @@ class ProgressRules:
                 # It is read anew from its checkpoint: that counts again.
                 self._deliveries.reached.pop((worker.worker_id, watched.key), None)
                 state = (None, stored, shard.is_closed, self._child_leases(shard))
-            standing = _Standing(watched, state, now(), seen.cause, now())
+            standing = _Standing(watched, state, now(), seen.cause, now(), watched.progress.failures)
         else:
             standing = before
             if standing.cause is Cause.PARENT is not seen.cause:
                 standing.since_s = now()  # it did not have to get on before
-            if standing.cause is not seen.cause:
-                standing.cause, standing.cause_since_s = seen.cause, now()
+            failures = watched.progress.failures
+            # A child that failed and was replaced between two looks began another wait.
+            if standing.cause is not seen.cause or standing.failures != failures:
+                standing.cause, standing.cause_since_s, standing.failures = seen.cause, now(), failures
         self._standing[worker.worker_id, watched.key] = standing
         self._judge(worker, watchdog, shard, standing, seen)
 
