@@ -29,7 +29,6 @@ from kcl_daemon.aws.session import open_clients, unknown_regions
 from kcl_daemon.children.options import options_of
 from kcl_daemon.children.process import ProcessChildren
 from kcl_daemon.config.failure_settings import LetterBox
-from kcl_daemon.config.fan_out_settings import HttpVersion, RetrievalMode
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.cpu.metadata import MetadataClient
 from kcl_daemon.cpu.select import choose
@@ -46,8 +45,8 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
     """The adapters while the context is open; at its end, by whatever way, no child runs any more.
 
     Raises:
-        ConfigurationError: region, endpoint or profile cannot be used, dead letters cannot be kept in the file that
-            is named, or what HTTP/2 needs is not installed; nothing has been touched.
+        ConfigurationError: region, endpoint or profile cannot be used, or dead letters cannot be kept in the file that
+            is named; nothing has been touched.
         AccessDenied: there are no credentials.
     """
     clock, service_clock = SystemClock(), ServiceClock()
@@ -55,9 +54,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
         log.warning("region_unknown", region=name, nearest=nearest)
     async with (
         open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients,
-        open_caller(
-            clients, clock, http2_log=_http2_log(settings, log), on_date=service_clock.learn
-        ) as caller,
+        open_caller(clients, clock, on_date=service_clock.learn) as caller,
         open_updates(clients, clock) as updates,
         _dead_letters(settings) as dead_letters,
         open_cloudwatch(settings, clients, clock, log) as cloudwatch,
@@ -91,12 +88,6 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             cloudwatch=cloudwatch,
             state_folder=folder,
         )
-
-
-def _http2_log(settings: Settings, log: Log) -> Log | None:
-    """Where it is told that HTTP/2 cannot be had; None: nobody asks for it."""
-    pushes = settings.retrieval.mode is RetrievalMode.FANOUT
-    return log if pushes and settings.fan_out.http_version is HttpVersion.HTTP_2 else None
 
 
 @asynccontextmanager

@@ -19,7 +19,6 @@ from hashlib import md5, shake_256
 from typing import cast
 
 from kcl_local.kinesis.frames import event_frame
-from tests.benchmarks.canned_http2 import PREFACE, Pusher
 
 SHAPES = {
     "empty": (0, 0),
@@ -78,26 +77,16 @@ class Canned(asyncio.Protocol):
 
     bodies: dict[str, bytes] = {}  # noqa: RUF012 - made once for all connections
     event = b""  # a frame of a subscription as one chunk, the same
-    frame = b""  # the same without the chunk
-    http2_frame_bytes = 16_384
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._received = b""
         self._pushes = self._is_paused = False
-        self._http2: Pusher | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._http2 is None and not self._received and data.startswith(PREFACE):
-            assert self._transport is not None
-            self._http2 = Pusher(self.frame, self.http2_frame_bytes, self._transport.write)
-        if self._http2 is not None:
-            self._http2.feed(data)
-            self._http2.push(self._must_wait)
-            return
         self._received += data
         while True:
             head, end, rest = self._received.partition(b"\r\n\r\n")
@@ -120,9 +109,7 @@ class Canned(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        if self._http2 is not None:
-            self._http2.push(self._must_wait)
-        elif self._pushes:
+        if self._pushes:
             self._push()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -184,7 +171,7 @@ def _drain(fd: int) -> None:
             asyncio.get_running_loop().remove_reader(fd)
 
 
-async def serve(shape: str, certificate: str, http2_frame_bytes: int, pipes: list[int]) -> None:
+async def serve(shape: str, certificate: str, pipes: list[int]) -> None:
     """Until stdin is closed."""
     loop = asyncio.get_running_loop()
     count, size = SHAPES[shape]
@@ -196,9 +183,8 @@ async def serve(shape: str, certificate: str, http2_frame_bytes: int, pipes: lis
         b'"%s"', f'"{shape}"'.encode()
     )
     data_bytes = size * AGGREGATED if shape == "aggregated" else size
-    Canned.http2_frame_bytes = http2_frame_bytes
-    Canned.frame = _event(body(_in_one_event(count, data_bytes), size, data, behind_ms=behind_ms))
-    Canned.event = b"%x\r\n%s\r\n" % (len(Canned.frame), Canned.frame)
+    frame = _event(body(_in_one_event(count, data_bytes), size, data, behind_ms=behind_ms))
+    Canned.event = b"%x\r\n%s\r\n" % (len(frame), frame)
     for fd in pipes:
         os.set_blocking(fd, False)
         loop.add_reader(fd, _drain, fd)
@@ -206,8 +192,6 @@ async def serve(shape: str, certificate: str, http2_frame_bytes: int, pipes: lis
     if certificate:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(certificate)
-        if http2_frame_bytes:
-            tls.set_alpn_protocols(["h2"])
     server = await loop.create_server(Canned, "127.0.0.1", 0, ssl=tls)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
@@ -217,4 +201,4 @@ async def serve(shape: str, certificate: str, http2_frame_bytes: int, pipes: lis
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], sys.argv[2], int(sys.argv[3]), [int(fd) for fd in sys.argv[4:]]))
+    asyncio.run(serve(sys.argv[1], sys.argv[2], [int(fd) for fd in sys.argv[3:]]))

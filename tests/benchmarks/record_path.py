@@ -67,7 +67,6 @@ class Case:
         tls: whether the connection is encrypted.
         idle_ms: pause at the tip.
         fan_out: by subscriptions instead of polling.
-        http2: over HTTP/2, in frames of so many bytes; 0: HTTP/1.1.
     """
 
     shape: str
@@ -75,7 +74,6 @@ class Case:
     tls: bool = False
     idle_ms: int = 1_500
     fan_out: bool = False
-    http2: int = 0
 
 
 CASES: Final = (
@@ -85,7 +83,6 @@ CASES: Final = (
         for tls in (False, True)
         for shape in ("100b", "1k", "10k", "aggregated")
     ),
-    *(Case("1k", 4, tls, fan_out=True, http2=most) for tls in (False, True) for most in (16_384, 262_144)),
     *(Case("1k", shards) for shards in (64, 256)),
     *(Case("1k", shards, fan_out=True) for shards in (64, 256)),
     Case("paced", 256, idle_ms=1_700),
@@ -106,8 +103,7 @@ async def measure(case: Case, url: str, certificate: Path, pipes: list[int], sec
     """One row of the table."""
     clock, lags, count, row = SystemClock(), list[float](), Count(), ""
     tls = ssl.create_default_context(cafile=str(certificate)) if case.tls else None
-    instead: list[str] | None = [] if case.http2 else None
-    async with calling(url, tls=tls, instead=instead) as caller, anyio.create_task_group() as group:
+    async with calling(url, tls=tls) as caller, anyio.create_task_group() as group:
         kinesis = FastKinesis(caller, MemoryKinesis(KinesisModel(time.time)))  # noqa: TID251 - never asked
         gate = BodyGate(clock)
         for number, fd in enumerate(pipes):
@@ -124,7 +120,6 @@ async def measure(case: Case, url: str, certificate: Path, pipes: list[int], sec
             lags.append((clock.monotonic() - before_s - _TICK_S) * 1000)
         row = _row(case, count, clock.monotonic() - began_s, time.process_time() - began_cpu_s, lags)
         group.cancel_scope.cancel()
-    assert not instead, instead
     return row
 
 
@@ -201,9 +196,8 @@ async def _deliver(prefetch: Reader, pipe: PipeWriter, count: Count) -> None:
 def _row(case: Case, count: Count, wall_s: float, cpu_s: float, lags: list[float]) -> str:
     data_bytes = count.records * SHAPES[case.shape][1]
     rss_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    way = f", HTTP/2 by {case.http2 // 1024} KiB" if case.http2 else ""
     cells = (
-        f"{case.shape}, fan-out{way}" if case.fan_out else case.shape,
+        f"{case.shape}, fan-out" if case.fan_out else case.shape,
         case.shards,
         "yes" if case.tls else "no",
         f"{cpu_s / data_bytes * GIB:.2f}" if data_bytes else "-",
@@ -229,7 +223,6 @@ def run(case: Case, seconds: float) -> str:
             "tests.benchmarks.canned",
             case.shape,
             str(certificate) if case.tls else "",
-            str(case.http2),
         ]
         reading = [reading for reading, _ in pipes]
         with subprocess.Popen(

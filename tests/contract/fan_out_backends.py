@@ -19,8 +19,6 @@ from kcl_local.serving import serve
 from tests.contract.aws_access import local_clients
 from tests.contract.kinesis_backends import Wall
 from tests.simulator.memory.fan_out import MemoryFanOut
-from tests.unit.fakes import MemoryLog
-from tests.unit.transport.gateway import gateway
 
 STREAM: Final = "orders"
 APP: Final = ConsumerName(stream_arn(STREAM), "app")
@@ -95,23 +93,7 @@ async def _over_transport(options: Options) -> AsyncGenerator[FanOutAccount, Non
                 yield _account(model, wall, build_fan_out(clients, caller))
 
 
-@asynccontextmanager
-async def _over_http2(options: Options) -> AsyncGenerator[FanOutAccount, None]:
-    """Through a gateway that speaks HTTP/2; a subscription that took another way would be in the log."""
-    wall, log = Wall(), MemoryLog()
-    model = KinesisModel(wall, options)
-    async with (
-        serve(application(model), 0) as url,
-        gateway(int(url.rpartition(":")[2])) as front,
-    ):
-        with local_clients(kinesis=front.url) as clients:
-            async with open_caller(clients, SystemClock(), http2_log=log) as caller:
-                yield _account(model, wall, build_fan_out(clients, caller))
-    assert log.lines == []
-
-
 STREAMED: list[FanOutBackend] = [
     FanOutBackend("http-1.1", _over_transport),
-    FanOutBackend("http-2", _over_http2),
 ]
 BACKENDS: list[FanOutBackend] = [FanOutBackend("memory", _in_memory), *STREAMED]

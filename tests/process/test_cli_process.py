@@ -125,27 +125,6 @@ def test_a_program_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     assert "executableName" in line
 
 
-def test_http_2_without_its_library_stops_the_start_and_says_what_to_install(tmp_path: Path) -> None:
-    name = write(tmp_path, f"{GOOD}fanoutHttpVersion = 2\n")
-    without = "import sys; sys.modules['h2'] = None; from kcl_daemon.cli import main; main()"
-    keys = {
-        "AWS_ACCESS_KEY_ID": "nobody",
-        "AWS_SECRET_ACCESS_KEY": "checks",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", without, "--properties", name],
-        cwd=tmp_path,
-        env={**os.environ, **keys},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 2
-    assert "pip install 'kcl-daemon[h2]'" in done.stderr
-
-
 def test_two_files_are_a_usage_error(tmp_path: Path) -> None:
     done = daemon("a.properties", "b.properties", directory=tmp_path)
     assert done.returncode == 2

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Generator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
-from anyio.from_thread import start_blocking_portal
-from h2.errors import ErrorCodes
 
 from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, application, wait_until
 from tests.process.local import Local, local_process
-from tests.unit.transport.gateway import gateway
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -70,31 +66,6 @@ def test_shards_are_subscribed_to_through_cuts_and_a_split(own_local: Local, tmp
             daemon.stop()
         app.assert_account(repeated=0)
     assert calls(own_local).get("GetRecords", 0) == before, "nothing was polled"
-
-
-def test_subscriptions_share_a_connection_of_http_2_through_a_goaway_and_a_split(
-    own_local: Local, tmp_path: Path
-) -> None:
-    port = int(own_local.kinesis_url.rpartition(":")[2])
-    with (
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(gateway(port)) as front,
-        application(replace(own_local, kinesis_url=front.url), tmp_path, "shared", shards=2) as app,
-    ):
-        app.put(5)
-        with app.daemon(CAREFUL, {**QUICK, "fanoutHttpVersion": 2}) as daemon:
-            put_and_wait(app, 1)
-            assert front.open_streams() == [2]
-            portal.call(front.conversations[0].go_away, ErrorCodes.ENHANCE_YOUR_CALM)
-            put_and_wait(app, 1)
-            app.kinesis.split_shard(StreamName="shared", ShardToSplit=FIRST, NewStartingHashKey="7")
-            wait_until(lambda: len(app.rows()) == 4, "the child shards have leases")
-            put_and_wait(app, 1, but=FIRST)
-            assert daemon.named("subscription_broken")
-            assert not daemon.named("fan_out_without_http2")
-            daemon.stop()
-        app.assert_account(repeated=0)
-        assert len(front.conversations) == 2
 
 
 def test_a_second_run_finds_the_consumer_of_the_first(own_local: Local, tmp_path: Path) -> None:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 # What makes one request go elsewhere than another: the account and the stream in it.
 _ADDRESSING: Final = ("StreamARN", "ConsumerARN")
-# Both, so that a server without the first answers in the second instead of not at all.
-_ALPN: Final = ("h2", "http/1.1")
 _HANDLER_ID: Final = "kcl-daemon-where"
 _asking: ContextVar[bool] = ContextVar("_asking", default=False)
 
@@ -60,7 +58,7 @@ class AwsAccess:
         self._keys: Keys | None = None
         self._frozen: ReadOnlyCredentials | None = None
         self._renewing = False
-        self._contexts: dict[bool, ssl.SSLContext] = {}
+        self._context: ssl.SSLContext | None = None
         self._client.meta.events.register(f"before-sign.{asked.service}", _found, unique_id=_HANDLER_ID)
 
     async def target(self, operation: str, parameters: Parameters) -> Target:
@@ -93,17 +91,14 @@ class AwsAccess:
         assert self._keys is not None
         return self._keys
 
-    def tls(self, *, http2: bool = False) -> ssl.SSLContext:
+    def tls(self) -> ssl.SSLContext:
         """As the port says: `AWS_CA_BUNDLE` or the profile's, else the system's, else the SDK's own certificates."""
-        context = self._contexts.get(http2)
-        if context is None:
+        if self._context is None:
             bundle = self._ca_bundle
             if bundle is None and not _system_trusts_any():
                 bundle = str(get_cert_path(True))
-            context = self._contexts[http2] = ssl.create_default_context(cafile=bundle)
-            if http2:
-                context.set_alpn_protocols(_ALPN)
-        return context
+            self._context = ssl.create_default_context(cafile=bundle)
+        return self._context
 
     def _ask(self, operation: str, parameters: Parameters) -> Target:
         """Begin the call with the SDK and stop it before it is signed; blocks."""

@@ -19,11 +19,11 @@ from kcl_daemon.aws.schemas import GlueSchemas
 from kcl_daemon.aws.session import Clients
 from kcl_daemon.aws.transactions import DynamoTransactions
 from kcl_daemon.aws.updates import FastUpdates, Updates, refused_condition
-from kcl_daemon.aws.wires import http2_wires, plain_wires
+from kcl_daemon.aws.wires import plain_wires
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import StreamNotFound, TableNotFound
 from kcl_daemon.leases.row import KEY
-from kcl_daemon.ports import Clock, Kinesis, Log, Tables, Transactions
+from kcl_daemon.ports import Clock, Kinesis, Tables, Transactions
 from kcl_daemon.ports_fan_out import FanOut
 from kcl_daemon.ports_schemas import Schemas
 from kcl_daemon.transport.caller import Caller, nobody_asks
@@ -91,7 +91,6 @@ async def open_caller(
     clients: Clients,
     clock: Clock,
     *,
-    http2_log: Log | None = None,
     on_date: Callable[[float], None] = nobody_asks,
 ) -> AsyncGenerator[Caller, None]:
     """Calls of Kinesis over the daemon's own transport, with the SDK's endpoints and credentials.
@@ -101,18 +100,13 @@ async def open_caller(
     Args:
         clients: whose endpoints and credentials.
         clock: for signatures.
-        http2_log: event streams are to come by HTTP/2, and where one does not it is told here; None: by HTTP/1.1.
         on_date: told now and then what time it is for the service, epoch seconds.
-
-    Raises:
-        ConfigurationError: HTTP/2 is asked for, and what it needs is not installed.
     """
     access = AwsAccess(clients.of_kinesis, Lanes().kinesis)
-    wires = plain_wires(access, ca_bundle=clients.ca_bundle, clock=clock)
     caller = Caller(
         access,
         clock=clock,
-        wire=wires if http2_log is None else http2_wires(wires, access, http2_log),
+        wire=plain_wires(access, ca_bundle=clients.ca_bundle, clock=clock),
         prefix=TARGET_PREFIX,
         user_agent=_USER_AGENT,
         not_found=StreamNotFound,

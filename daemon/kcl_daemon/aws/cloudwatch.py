@@ -115,10 +115,10 @@ class LateAccess:
         """As the port says."""
         return await (await self._made()).keys()
 
-    def tls(self, *, http2: bool = False) -> SSLContext:
+    def tls(self) -> SSLContext:
         """As the port says; a target has been asked for before."""
         assert self._access is not None
-        return self._access.tls(http2=http2)
+        return self._access.tls()
 
     def pack(self, body: bytes) -> bytes | None:
         """A large body as gzip; None where it is small, or the SDK's configuration says that none is to be packed."""

@@ -13,13 +13,6 @@ class RetrievalMode(Enum):
     POLLING = "POLLING"
 
 
-class HttpVersion(Enum):
-    """What subscriptions are spoken in; the values are those of the property."""
-
-    HTTP_1_1 = "1.1"
-    HTTP_2 = "2"
-
-
 @dataclass(frozen=True, slots=True)
 class FanOutSettings:
     """The consumer that subscriptions belong to.
@@ -32,7 +25,6 @@ class FanOutSettings:
         register_tries: how often it is tried to register one.
         retry_backoff_ms: pause between two of these tries.
         fallback_to_polling: poll where no consumer can be had.
-        http_version: what subscriptions are spoken in, where the way to the service allows it.
     """
 
     consumer_arn: str | None = None
@@ -42,4 +34,3 @@ class FanOutSettings:
     register_tries: int = 10
     retry_backoff_ms: int = 1_000
     fallback_to_polling: bool = False
-    http_version: HttpVersion = HttpVersion.HTTP_1_1

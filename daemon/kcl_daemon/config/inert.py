@@ -1,8 +1,8 @@
-"""Properties of the Java daemon that are accepted and change nothing here, each with the reason.
+"""Properties that are accepted and change nothing, each with the reason.
 
 Pure data. A file that moves over from Java must start; each of these gives one warning, so that nobody believes a
-setting is at work that is not. There are two kinds: what Java itself does not act on any more, and what sets a part of
-Java that has no counterpart here.
+setting is at work that is not. There are three kinds: what Java itself does not act on any more, what sets a part of
+Java that has no counterpart here, and what earlier versions of this daemon had.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Inert:
     """A known property without effect.
 
     Args:
-        name: as Java has it.
+        name: as files have it.
         why: why it has no effect, or what is done instead.
     """
 
@@ -83,6 +83,7 @@ _OLD: Final = (
         "timestampAtInitialPositionInStream",
     ),
 )
+_REMOVED: Final = (*_because("removed; subscriptions always use HTTP/1.1", "fanoutHttpVersion"),)
 
 INERT: Final[dict[str, Inert]] = {
     each.name: each
@@ -91,5 +92,6 @@ INERT: Final[dict[str, Inert]] = {
         *(Inert(f"pollingConfig.{each.name}", each.why) for each in _POLLING),
         *_IN_JAVA_ONLY,
         *_OLD,
+        *_REMOVED,
     )
 }

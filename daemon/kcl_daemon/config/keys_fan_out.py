@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from kcl_daemon.config.fan_out_settings import HttpVersion, RetrievalMode
+from kcl_daemon.config.fan_out_settings import RetrievalMode
 from kcl_daemon.config.key import MILLISECONDS_OR_NONE, Key
 from kcl_daemon.config.kinds import INT_MAX, choice, name, trimmed, truth, whole_number
 from kcl_daemon.config.properties import Entry
@@ -86,15 +86,6 @@ FAN_OUT_KEYS: Final = (
         "fan_out.fallback_to_polling",
         "Whether shards are polled if fan-out is not available: the stream has its maximum number of "
         "consumers, or permissions are missing.",
-        extension=True,
-    ),
-    Key(
-        "fanoutHttpVersion",
-        choice({version.value: version for version in HttpVersion}),
-        "fan_out.http_version",
-        "`1.1`: one connection per subscription. `2`: subscriptions share connections; needs `pip "
-        "install 'kcl-daemon[h2]'`. Through a proxy, or if the service does not offer HTTP/2, 1.1 is "
-        "used with a warning.",
         extension=True,
     ),
 )

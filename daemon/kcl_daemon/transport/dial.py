@@ -10,37 +10,30 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from ssl import SSLContext, SSLError
-from typing import Final, TypeVar
+from typing import Final
 
 from anyio import Semaphore, fail_after
 
 from kcl_daemon.transport.connection import Connection, ConnectionBroken
 from kcl_daemon.transport.values import Target
 
-P = TypeVar("P", bound=asyncio.BaseProtocol)
-
-CONNECT_S: Final = 5.0
+_CONNECT_S: Final = 5.0
 _IDLE_S: Final = 15.0  # services close theirs after some 20 s or more
 _MOST: Final = 32
 # How long one address of a name may keep us from trying the next.
 _NEXT_ADDRESS_S: Final = 0.25
 
 
-async def connect(target: Target, tls: SSLContext | None, make: Callable[[], P]) -> P:
-    """A new connection, spoken over by what `make` makes.
-
-    Raises:
-        ConnectionBroken: name, port, certificate or network did not allow it, or it took too long.
-    """
+async def _connect(target: Target, tls: SSLContext | None, silence_s: float) -> Connection:
     host, port = target.address
     try:
-        with fail_after(CONNECT_S):
+        with fail_after(_CONNECT_S):
             _, connection = await asyncio.get_running_loop().create_connection(
-                make, host, port, ssl=tls, happy_eyeballs_delay=_NEXT_ADDRESS_S
+                lambda: Connection(silence_s), host, port, ssl=tls, happy_eyeballs_delay=_NEXT_ADDRESS_S
             )
     except TimeoutError as error:
         raise ConnectionBroken(
-            f"no connection to {target.host} within {CONNECT_S:g} s", answered=False
+            f"no connection to {target.host} within {_CONNECT_S:g} s", answered=False
         ) from error
     except SSLError as error:
         raise ConnectionBroken(
@@ -82,7 +75,7 @@ class Pool:
         """A connection for one exchange: one that is open already, unless `fresh`.
 
         Left by an error it is kept if its answer has come whole, as a refusal has; cancelled, it is closed. Errors as
-        `connect`.
+        `dial`.
         """
         async with self._slots:
             connection = (None if fresh else self._kept()) or await self.dial(silence_s=self._silence_s)
@@ -97,9 +90,13 @@ class Pool:
             self._keep(connection)
 
     async def dial(self, *, silence_s: float) -> Connection:
-        """A new connection that belongs to the caller; errors as `connect`."""
+        """A new connection that belongs to the caller.
+
+        Raises:
+            ConnectionBroken: name, port, certificate or network did not allow it, or it took too long.
+        """
         tls = self._tls() if self._target.is_tls else None
-        return await connect(self._target, tls, lambda: Connection(silence_s))
+        return await _connect(self._target, tls, silence_s)
 
     def close(self) -> None:
         """Close what is idle, and later what is in use."""

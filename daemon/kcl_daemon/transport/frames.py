@@ -1,7 +1,6 @@
 """PURE: frames of `application/vnd.amazon.eventstream`, read while they come.
 
-Owns the format: lengths, checksums, headers, kinds of messages. Must not know what the events mean, nor over which
-protocol they come: HTTP/1.1 and HTTP/2 feed the same reader.
+Owns the format: lengths, checksums, headers, kinds of messages. Must not know what the events mean.
 """
 
 from __future__ import annotations

@@ -90,10 +90,6 @@ class Access(Protocol):
         """Credentials that are valid now; AccessDenied where there are none."""
         ...
 
-    def tls(self, *, http2: bool = False) -> SSLContext:
-        """What connections are verified against.
-
-        Args:
-            http2: whether it is offered to the server.
-        """
+    def tls(self) -> SSLContext:
+        """What connections are verified against."""
         ...

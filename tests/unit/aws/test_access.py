@@ -221,11 +221,10 @@ async def test_empty_credentials_are_denied() -> None:
 async def test_connections_are_verified() -> None:
     with opened() as clients:
         access = AwsAccess(clients.of_kinesis, Lanes().kinesis)
-        plain, offering = access.tls(), access.tls(http2=True)
-    for context in (plain, offering):
-        assert context.verify_mode is ssl.CERT_REQUIRED
-        assert context.check_hostname
-    assert plain is not offering, "calls must not be answered in HTTP/2"
+        context = access.tls()
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
+    assert access.tls() is context
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.config.fan_out_settings import FanOutSettings, HttpVersion, RetrievalMode
+from kcl_daemon.config.fan_out_settings import FanOutSettings, RetrievalMode
 from kcl_daemon.errors import ConfigurationError
 from tests.unit.config.helpers import read
 
@@ -51,15 +51,14 @@ def test_the_consumer_is_described() -> None:
     assert read("fanoutConfig.consumerName =\n").settings.fan_out == FanOutSettings()
 
 
-def test_http_2_is_taken_where_it_is_asked_for() -> None:
-    assert read("").settings.fan_out.http_version is HttpVersion.HTTP_1_1
-    assert read("fanoutHttpVersion = 2\n").settings.fan_out.http_version is HttpVersion.HTTP_2
+@pytest.mark.parametrize("value", ["", "1.1", "2", "3", "new"])
+def test_the_http_version_is_accepted_whatever_it_is_and_changes_nothing(value: str) -> None:
+    assert read(f"fanoutHttpVersion = {value}\n").settings == read("").settings
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "fanoutHttpVersion = 3",
         "retrievalMode = push",
         "retrievalMode =",
         "fanoutConfig.consumerArn = arn:aws:kinesis:eu-west-1:111122223333:stream/clicks",

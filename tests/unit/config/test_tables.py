@@ -47,7 +47,6 @@ SAMPLES = {
     "deadLetterDestination": "file:dead.jsonl\npoisonRecordPolicy = deadletter",
     "fanoutConfig.consumerArn": "arn:aws:kinesis:eu-west-1:111122223333:stream/clicks/consumer/app:1700000000",
     "fanoutFallbackToPolling": "yes",
-    "fanoutHttpVersion": "2",
     "callProcessRecordsEvenForEmptyRecordList": "on",
     "leaderHeartbeatMillis": "2000",
     "leaderLeaseMillis": "20000",

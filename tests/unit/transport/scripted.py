@@ -15,7 +15,6 @@ from anyio.streams.tls import TLSListener
 from kcl_daemon.errors import StreamNotFound
 from kcl_daemon.transport.caller import Caller, nobody_asks
 from kcl_daemon.transport.dial import Pool
-from kcl_daemon.transport.http2_wire import Http2Wire
 from kcl_daemon.transport.values import Keys, Parameters, Target
 from kcl_daemon.transport.wire import LARGE_AT_ONCE, DirectWire, Wire
 from tests.unit.fakes import LoopClock
@@ -96,11 +95,8 @@ class FixedAccess:
     async def keys(self) -> Keys:
         return Keys("AKID", "secret")
 
-    def tls(self, *, http2: bool = False) -> ssl.SSLContext:
-        context = self._tls or ssl.create_default_context()
-        if http2:
-            context.set_alpn_protocols(["h2", "http/1.1"])
-        return context
+    def tls(self) -> ssl.SSLContext:
+        return self._tls or ssl.create_default_context()
 
 
 @asynccontextmanager
@@ -110,18 +106,14 @@ async def calling(
     silence_s: float = 60.0,
     tls: ssl.SSLContext | None = None,
     clock: LoopClock | None = None,
-    instead: list[str] | None = None,
     on_date: Callable[[float], None] = nobody_asks,
 ) -> AsyncGenerator[Caller, None]:
-    """A caller of that endpoint; with `instead` by HTTP/2, and there stands why where it was not."""
+    """A caller of that endpoint."""
     access, used = FixedAccess(url, tls), clock or LoopClock()
     large = anyio.Semaphore(LARGE_AT_ONCE)
 
     def wire(target: Target) -> Wire:
-        direct = DirectWire(Pool(target, access.tls, silence_s=silence_s, now_s=used.monotonic), large)
-        if instead is None:
-            return direct
-        return Http2Wire(target, direct, tls=lambda: access.tls(http2=True), tell=instead.append)
+        return DirectWire(Pool(target, access.tls, silence_s=silence_s, now_s=used.monotonic), large)
 
     caller = Caller(
         access,
