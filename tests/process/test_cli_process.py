@@ -137,10 +137,3 @@ def test_a_level_that_cannot_be_meant_is_a_usage_error(tmp_path: Path) -> None:
     done = daemon(write(tmp_path, GOOD), "--log-level", "INFO,retreival=DEBUG", directory=tmp_path)
     assert done.returncode == 2
     assert "--log-level: 'retreival': no such component" in done.stderr
-
-
-def test_a_logback_file_that_is_none_stops_the_start(tmp_path: Path) -> None:
-    (tmp_path / "logback.xml").write_text("<log4j/>")
-    done = daemon(write(tmp_path, GOOD), "-l", "logback.xml", directory=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("--log-configuration logback.xml: it is not a logback file")

@@ -70,7 +70,6 @@ NAMED: Final = {
     "kcl_daemon.leases.stream:_ARN": "fullmatch",
     "kcl_daemon.leases.stream:_IDENTITY": "fullmatch",
     "kcl_daemon.observe.event_scan:_NAME": "fullmatch",
-    "kcl_daemon.observe.logback:_VARIABLE": "findall",
     "kcl_daemon.observe.redact:_ACCESS_KEY_ID": "findall",
     "kcl_daemon.observe.redact:_ASSIGNED": "findall",
     "kcl_daemon.observe.redact:_ASSIGNED_HINT": "search",

@@ -46,8 +46,7 @@ The log goes to stderr: text on a terminal, otherwise one JSON object per line.
     "--log-configuration",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Logback file: levels of KCL's packages, console and file appenders are used; --log-level overrides "
-    "it.",
+    help="Accepted and ignored, as the Java daemon's logback file has no effect here; use --log-level.",
 )
 @click.option(
     "--log-level",

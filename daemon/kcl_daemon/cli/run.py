@@ -24,7 +24,7 @@ from kcl_daemon.app_observe import assemble
 from kcl_daemon.children.options import options_of
 from kcl_daemon.children.start import find_program
 from kcl_daemon.cli.failures import EXIT_CONFIGURATION, report_failure
-from kcl_daemon.cli.run_log import LogRequest, OpenLog, open_log
+from kcl_daemon.cli.run_log import LogRequest, open_log
 from kcl_daemon.cli.streams import stream_text
 from kcl_daemon.cli.supervise import EXIT_SIGNAL, Runnable, supervise
 from kcl_daemon.cli.told import Told, Waiting
@@ -50,7 +50,7 @@ class Request:
     Args:
         file: the properties file.
         ignored_file: a second file that was named and is not read.
-        log: levels, form and targets of the log.
+        log: levels and form of the log.
         passed_over: words of the command line that mean something to Java only.
     """
 
@@ -71,16 +71,14 @@ def run_daemon(request: Request) -> NoReturn:
             request.file, randomness=SystemRandomness(), hostname=socket.gethostname(), environment=os.environ
         )
         check_program(loaded)
-        opened = open_log(request.log)
     except ConfigurationError as error:
         for line in str(error).splitlines():
             click.echo(line, err=True)
         sys.exit(EXIT_CONFIGURATION)
-    log = opened.log
-    _tell(loaded, request, opened)
+    log = open_log(request.log)
+    _tell(loaded, request, log)
     manager = ServiceManager.of(os.environ, log)
     code = _run(loaded.settings, signals, manager, log)
-    opened.close()
     if code > EXIT_SIGNAL:
         # At once: the interpreter would still wait for threads that are inside calls of the AWS SDK.
         sys.stdout.flush()
@@ -155,9 +153,9 @@ def _signals_to_heed() -> tuple[signal.Signals, ...]:
     return tuple(number for number in _STOPPING if not (ignored and number is signal.SIGHUP))
 
 
-def _tell(loaded: Loaded, request: Request, opened: OpenLog) -> None:
+def _tell(loaded: Loaded, request: Request, log: Log) -> None:
     """Log what was started, and every notice about it."""
-    settings, log = loaded.settings, opened.log
+    settings = loaded.settings
     log.info(
         "daemon_starting",
         version=__version__,
@@ -166,12 +164,9 @@ def _tell(loaded: Loaded, request: Request, opened: OpenLog) -> None:
         stream=stream_text(settings),
         worker_id=settings.worker_id,
     )
-    if opened.passed_over:
-        advice = (
-            "only levels of KCL's packages, console and file appenders are supported; --log-format sets "
-            "the format"
-        )
-        log.info("log_configuration_partly_read", passed_over=list(opened.passed_over), advice=advice)
+    if request.log.configuration is not None:
+        advice = "logback files have no effect; use --log-level, for example --log-level INFO,kcl_daemon.retrieval=DEBUG"
+        log.warning("log_configuration_ignored", file=shown(str(request.log.configuration)), advice=advice)
     if request.passed_over:
         advice = "there is no JVM: class path, JVM options and system properties have no effect"
         log.info("java_words_passed_over", words=[shown(word) for word in request.passed_over], advice=advice)

@@ -1,4 +1,4 @@
-"""Levels of the log, as settings, children and logback files name them.
+"""Levels of the log, as settings and children name them.
 
 Pure.
 """
@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-# What people, logback and Python's logging write, to what there is here.
+# What people and Python's logging write, to what there is here.
 _WORDS: Final[dict[str, LogLevel]] = {
     "all": "debug",
     "trace": "debug",

@@ -15,8 +15,6 @@ from kcl_daemon.config.environment import variable_for
 from kcl_daemon.config.inert import INERT, Inert
 from kcl_daemon.config.key import Key
 from kcl_daemon.config.keys import BY_NAME, KEYS
-from kcl_daemon.observe.levels import exists
-from kcl_daemon.observe.logback import PACKAGES
 
 _HEAD: Final = """\
 # Properties
@@ -95,19 +93,7 @@ stays empty while the daemon runs. [Events](events.md) lists all events, with wh
 A component is a package or a module of the daemon. You can omit `kcl_daemon.`; the most specific component applies.
 Lines that children write to stderr have the level of `childStderrLevel`.
 
-**Logback files.** The daemon uses these parts of `-l FILE`; `--log-level` overrides them:
-
-- the level of the root logger, and of loggers named like KCL's packages (table below);
-- a `ConsoleAppender` of the root logger (stdout, or stderr with `<target>System.err</target>`);
-- the file of a `FileAppender` or `RollingFileAppender` of the root logger. Lines are appended; rotate it in place, for
-  example with `copytruncate`.
-
-`${NAME}` is a property of the file or an environment variable. The event `log_configuration_partly_read` names everything
-else. A file that is not a logback file is refused.
-
-| Logger in the file | Component |
-|---|---|
-{packages}
+A logback file (`-l FILE`) has no effect: the event `log_configuration_ignored` says so. The log goes to stderr.
 
 Credentials are masked in every line.
 """
@@ -135,7 +121,7 @@ def reference() -> str:
             "as\n`dynamoDbClient.overrideConfiguration.apiCallTimeout`: the daemon has its own timeouts, retries and connections.\n"
         ),
         *_inert_table(INERT.values()),
-        _LOG.replace("{packages}", _packages()),
+        _LOG,
     ]
     return "\n".join(parts)
 
@@ -157,14 +143,6 @@ def _inert_table(properties: Iterable[Inert]) -> Iterator[str]:
             continue
         rows.append(f"| `{each.name}` | {each.why} |")
     yield "\n".join(rows) + "\n"
-
-
-def _packages() -> str:
-    """KCL's packages, and who does the same here."""
-    return "\n".join(
-        f"| `{package}` | {_listed(f'kcl_daemon.{inner}'.rstrip('.') for inner in filter(exists, components))} |"
-        for package, components in PACKAGES.items()
-    )
 
 
 def _listed(names: Iterable[str], separator: str = ", ") -> str:

@@ -1,13 +1,13 @@
 """The daemon's log: one line for each event, on stderr, for people (console) or for machines (JSON).
 
 Makes the one logger that is handed down as the Log port; nothing here is global. Both forms go to stderr, so that
-stdout stays free for what commands print, unless a logback file says otherwise. A log call never raises and never shows a credential, whatever its fields
-hold.
+stdout stays free for what commands print. A log call never raises and never shows a credential, whatever its fields hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TextIO
 
@@ -35,7 +35,6 @@ def build_log(
     form: LogForm,
     stream: TextIO,
     clock: Clock,
-    more_streams: Sequence[TextIO] = (),
 ) -> Log:
     """The logger of a process.
 
@@ -44,12 +43,11 @@ def build_log(
         form: `console`: text, on a terminal shorter and coloured; `json`: one object on each line.
         stream: where lines go; a broken one is put up with.
         clock: for the time of each event.
-        more_streams: where the same lines go as well.
     """
     levels = level if isinstance(level, Levels) else Levels(level)
     render = _console(colours=stream.isatty()) if form == "console" else _to_json
     log: Log = structlog.wrap_logger(
-        _Lines(stream, *more_streams),
+        _Lines(stream),
         processors=[
             structlog.processors.add_log_level,
             _Timestamp(clock),
@@ -67,17 +65,14 @@ def build_log(
 class _Lines:
     """Writes whole lines and flushes them; there is nobody to tell when stderr is gone."""
 
-    def __init__(self, *streams: TextIO) -> None:
-        self._streams = streams
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
 
     def msg(self, line: str) -> None:
-        for stream in self._streams:
-            try:
-                stream.write(line + "\n")
-                stream.flush()
-            except (OSError, ValueError):
-                # A closed or broken stderr must not stop the work; ValueError: closed file, unencodable text.
-                continue
+        # A closed or broken stderr must not stop the work; ValueError: closed file, unencodable text.
+        with suppress(OSError, ValueError):
+            self._stream.write(line + "\n")
+            self._stream.flush()
 
     debug = info = warning = error = msg
 
