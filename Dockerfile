@@ -28,6 +28,6 @@ WORKDIR /app
 USER 10001:10001
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=30s --timeout=5s --start-period=60s --retries=3 \
-    CMD ["python", "-m", "kcl_daemon.observe.probe"]
+    CMD ["python", "-m", "kcl_daemon.admin.probe"]
 ENTRYPOINT ["dumb-init", "--single-child", "--", "kcl-daemon"]
 CMD ["--help"]

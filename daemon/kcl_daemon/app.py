@@ -1,54 +1,338 @@
-"""The only constructor of the object graph: settings and adapters in, a worker out."""
+"""The only constructor of the object graph: settings and adapters in, a worker out.
+
+What `app` and its parts make the object graph from: the adapters, and what most parts are made with.
+
+The part of `app` that depends on whether there is one stream or many.
+
+The part of `app` that is about the two migrations: from KCL 2.x to 3.x, and into one table.
+
+The part of `app` that is about this worker's own row: what writes it, and what measures the CPU.
+
+The part of the object graph that watches progress: settings in, the watchdog out.
+
+The part of `app` that is about other processes of this worker: those that have died on this host, and one of its name.
+
+A worker together with what is told of it; `app` makes the worker.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
-from kcl_daemon.app_common import Adapters, Common
-from kcl_daemon.app_migrations import migrator_of, versions_of
-from kcl_daemon.app_predecessors import lost_to_namesake, namesake_of, predecessors_of
-from kcl_daemon.app_progress import watchdog_of
-from kcl_daemon.app_reports import reporter_of
-from kcl_daemon.app_streams import streams_of, syncer_of
-from kcl_daemon.assignment.taking import TakingOptions
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.consumer.degraded import Degraded
-from kcl_daemon.consumer.parts import ConsumerParts
-from kcl_daemon.coordination.assigner import Assigner
-from kcl_daemon.coordination.bulletin import Bulletin
-from kcl_daemon.coordination.discovery import Discovery
-from kcl_daemon.coordination.elector import Elector, Surroundings
-from kcl_daemon.coordination.farewell import Farewell
-from kcl_daemon.coordination.gate import Gate
-from kcl_daemon.coordination.gauges import Gauges, Watched
-from kcl_daemon.coordination.keeper import LeaseKeeper
-from kcl_daemon.coordination.malformed import MalformedRows
-from kcl_daemon.coordination.many_syncer import ManySyncer
-from kcl_daemon.coordination.nudge import Signal
-from kcl_daemon.coordination.overview import Overview
-from kcl_daemon.coordination.own_cleaner import OwnCleaner
-from kcl_daemon.coordination.shuffle import ShuffleLeader
-from kcl_daemon.coordination.strategies import strategies
-from kcl_daemon.coordination.streams import refuse_other_kind
-from kcl_daemon.coordination.sweeper import Sweeper
-from kcl_daemon.coordination.switchboard import Gates, Switchboard
-from kcl_daemon.coordination.syncer import Syncer
-from kcl_daemon.coordination.tables import ApplicationTables
-from kcl_daemon.coordination.taker import Taker
-from kcl_daemon.coordination.timings import timings
-from kcl_daemon.coordination.upgrader import Upgrader
-from kcl_daemon.leases.client_version import ClientVersion, ClientVersionConfig
-from kcl_daemon.leases.lease import LeaseKey, WorkerId
-from kcl_daemon.leases.stats import Incarnation
-from kcl_daemon.ports import (
-    Log,
+from kcl_daemon.consumer.context import ConsumerContext, ShardCooldowns
+from kcl_daemon.cpu.sampler import CpuSampler
+from kcl_daemon.fleet.assigner import Assigner, StaleWorkerReaper, assignment_strategies
+from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
+from kcl_daemon.fleet.elector import ElectionInputs, Elector
+from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, OwnLeaseCleanup
+from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
+from kcl_daemon.fleet.monitor import FleetMonitor
+from kcl_daemon.fleet.reporter import GaugeInputs, Gauges, Reporter
+from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
+from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
+from kcl_daemon.fleet.streams import (
+    MultiStreamTracker,
+    SingleStreamTracker,
+    StreamMonitor,
+    TrackedStream,
+    leases_of,
+    require_same_stream_mode,
 )
-from kcl_daemon.progress.board import Board
-from kcl_daemon.retrieval.readers import Readers
+from kcl_daemon.fleet.tables import ApplicationTables
+from kcl_daemon.fleet.timings import Broadcast, Timings, timings
+from kcl_daemon.fleet.worker_identity import DuplicateWorkerDetector, Predecessors
+from kcl_daemon.leases.lease import LeaseKey, WorkerId
+from kcl_daemon.leases.worker_row import Incarnation
+from kcl_daemon.migrations.kcl2_loops import (
+    ClientVersionMonitor,
+    ComponentSwitcher,
+    PausableTask,
+    ShuffleLeader,
+    SwitchedTasks,
+    Upgrader,
+)
+from kcl_daemon.migrations.kcl2_rules import ClientVersion, ClientVersionConfig
+from kcl_daemon.migrations.kcl2_taking import LeaseTaker, TakingOptions
+from kcl_daemon.migrations.one_table_loops import MigrationResources, TableMigrator
+from kcl_daemon.ports import (
+    NO_METERS,
+    Children,
+    Clock,
+    CloudWatch,
+    Cpu,
+    DeadLetters,
+    FanOut,
+    Kinesis,
+    Log,
+    Meters,
+    Randomness,
+    Schemas,
+    StateFolder,
+    StreamRef,
+    Table,
+    Tables,
+    Transactions,
+)
+from kcl_daemon.progress.progress import ActiveLeases
+from kcl_daemon.progress.watchdog import StallLimits, Watchdog
+from kcl_daemon.retrieval.readers import ReaderFactory
 from kcl_daemon.shards.lineage import parents_first
-from kcl_daemon.worker.worker import Loops, Worker
+from kcl_daemon.telemetry.snapshot import SparkSource, no_spark
+from kcl_daemon.telemetry.snapshots import Snapshots
+from kcl_daemon.worker import Worker, WorkerLoops
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """The world: real, or simulated.
+
+    Args:
+        cpu: None where this system has no figure to go by.
+        kinesis_clock: the clock with the time of day as Kinesis has it; None: that of the machine is as good.
+        cpu_host: the host whose CPU that is, where other workers on it report the same; None: nobody does.
+        fan_out: None where shards can only be polled.
+        schemas: None where no schema registry is asked.
+        dead_letters: None where the settings name no place for them.
+        meters: told of all that is counted and timed.
+        cloudwatch: None where nothing is to be told to it.
+        state_folder: None where nothing is left for the next daemon of this host.
+    """
+
+    clock: Clock
+    randomness: Randomness
+    kinesis: Kinesis
+    tables: Tables
+    transactions: Transactions
+    children: Children
+    log: Log
+    cpu: Cpu | None = None
+    cpu_host: str | None = None
+    kinesis_clock: Clock | None = None
+    fan_out: FanOut | None = None
+    schemas: Schemas | None = None
+    dead_letters: DeadLetters | None = None
+    meters: Meters = NO_METERS
+    cloudwatch: CloudWatch | None = None
+    state_folder: StateFolder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppContext:
+    """What most parts are made from."""
+
+    me: WorkerId
+    incarnation: Incarnation
+    settings: Settings
+    adapters: Adapters
+    tables: ApplicationTables
+    periods: Timings
+    log: Log
+    malformed: MalformedRowLog
+    worker: Worker
+    streams: SingleStreamTracker | MultiStreamTracker
+    readers: ReaderFactory
+
+
+def streams_of(
+    settings: Settings, kinesis: Kinesis, clock: Clock, log: Log, *, table: Table
+) -> SingleStreamTracker | MultiStreamTracker:
+    """The streams that the settings name. Touches nothing yet.
+
+    Where there are many, the lease table tells what they are called in their leases.
+    """
+    if settings.reads_many:
+        return MultiStreamTracker(
+            settings.streams,
+            position=settings.initial_position,
+            leases=partial(leases_of, table),
+            kinesis=kinesis,
+            clock=clock,
+            log=log,
+        )
+    ref = StreamRef(settings.stream_name, settings.stream_arn)
+    watch = StreamMonitor(kinesis=kinesis, stream=ref, clock=clock, log=log)
+    return SingleStreamTracker(TrackedStream(ref, settings.initial_position, watch), kinesis=kinesis, log=log)
+
+
+def shard_sync_of(
+    streams: SingleStreamTracker | MultiStreamTracker,
+    settings: Settings,
+    *,
+    table: Table,
+    kinesis: Kinesis,
+    clock: Clock,
+    log: Log,
+    meters: Meters = NO_METERS,
+) -> ShardSync | MultiStreamShardSync:
+    """What keeps the leases of all of them complete."""
+
+    def shard_sync(stream: TrackedStream) -> ShardSync:
+        """Of one."""
+        return ShardSync(
+            table=table,
+            kinesis=kinesis,
+            stream=stream.ref,
+            position=stream.position,
+            clock=clock,
+            log=log,
+            settings=settings.shards,
+            watch=stream.watch,
+            meters=meters,
+        )
+
+    if isinstance(streams, SingleStreamTracker):
+        return shard_sync(streams.stream)
+    former = FormerStreamCleanup(
+        table=table, streams=streams, settings=settings.streams, clock=clock, log=log, meters=meters
+    )
+    return MultiStreamShardSync(
+        table=table, streams=streams, shard_sync_of=shard_sync, former=former, log=log, meters=meters
+    )
+
+
+def versions_of(common: AppContext, switcher: ComponentSwitcher) -> ClientVersionMonitor:
+    """What follows the version of the application."""
+    return ClientVersionMonitor(
+        table=common.adapters.tables.coordinator,
+        config=common.settings.leases.client_version_config,
+        worker_id=common.me,
+        switcher=switcher,
+        clock=common.adapters.clock,
+        randomness=common.adapters.randomness,
+        call_s=common.periods.call_s,
+        log=common.log,
+        meters=common.adapters.meters,
+    )
+
+
+def migrator_of(
+    common: AppContext, monitor: FleetMonitor, elector: Elector, reporter: Reporter
+) -> TableMigrator:
+    """This worker's part in the move into one table."""
+    means = MigrationResources(
+        monitor=monitor, transactions=common.adapters.transactions, report=reporter.report
+    )
+    return TableMigrator(
+        routes=common.tables.routes,
+        settings=common.settings.tables,
+        elector=elector,
+        means=means,
+        worker_id=common.me,
+        clock=common.adapters.clock,
+        call_s=common.periods.call_s,
+        report_s=common.periods.report_s,
+        log=common.log,
+        meters=common.adapters.meters,
+    )
+
+
+def reporter_of(
+    common: AppContext, elector: Elector, on_other: Callable[[Incarnation], bool]
+) -> tuple[Reporter, CpuSampler | None]:
+    """The reporter, and the sampler where there are CPU figures to report."""
+    sampler = sampler_of(common)
+    reporter = Reporter(
+        table=common.tables.routes.reports,
+        worker_id=common.me,
+        clock=common.adapters.clock,
+        timings=common.periods,
+        log=common.log,
+        cpu_averages=None if sampler is None else sampler.averages,
+        cpu_host=None if sampler is None else common.adapters.cpu_host,
+        java_leader=lambda: elector.java_leader,
+        meters=common.adapters.meters,
+        incarnation=common.incarnation,
+        on_other=on_other,
+    )
+    elector.on_java_leader(reporter.wake)
+    return reporter, sampler
+
+
+def sampler_of(common: AppContext) -> CpuSampler | None:
+    """What measures the CPU; None where there is no figure, or none is wanted."""
+    adapters, balance = common.adapters, common.settings.balance
+    if adapters.cpu is None or balance.disable_worker_metrics:
+        return None
+    return CpuSampler(
+        cpu=adapters.cpu,
+        clock=adapters.clock,
+        randomness=adapters.randomness,
+        log=common.log,
+        capture_s=common.periods.capture_s,
+        max_averages=balance.persisted_averages,
+        meters=adapters.meters,
+    )
+
+
+def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
+    """The limits of progress, wider where the settings make something slower."""
+    house = StallLimits()
+    child, retrieval = settings.child, settings.retrieval
+    read_s = max(retrieval.idle_time_between_reads_ms, retrieval.reduced_tps_within_ms) / 1000
+    ending_s = (child.shutdown_grace_ms + 3 * child.exit_grace_ms) / 1000
+    return StallLimits(
+        restart_s=house.restart_s + child.backoff_most_ms / 1000,
+        kinesis_s=house.kinesis_s + 3 * read_s,
+        answer_s=house.answer_s + 3 * read_s,
+        lease_s=max(house.lease_s, ending_s + periods.handoff_s + periods.failover_s),
+        child_stuck_s=None if child.stuck_timeout_ms is None else child.stuck_timeout_ms / 1000,
+    )
+
+
+def watchdog_of(settings: Settings, periods: Timings, clock: Clock, log: Log) -> Watchdog:
+    """The watchdog of a worker, with its board."""
+    return Watchdog(
+        active_leases=ActiveLeases(),
+        limits=stall_limits_of(settings, periods),
+        failover_s=periods.failover_s,
+        clock=clock,
+        log=log,
+    )
+
+
+def predecessors_of(
+    common: AppContext, renewer: LeaseRenewer, elector: Elector, discovery: Discovery
+) -> Predecessors:
+    """What takes up what a killed daemon has left on this host."""
+    most = common.settings.leases.max_leases_for_worker
+    return Predecessors(
+        folder=common.adapters.state_folder,
+        tables=common.adapters.tables,
+        worker_id=common.me,
+        mine=common.incarnation,
+        elector=elector,
+        room=lambda: most - len(renewer.held),
+        on_taken=discovery.take_assigned,
+        on_same_id=discovery.wake,
+        clock=common.adapters.clock,
+        timings=common.periods,
+        log=common.log,
+    )
+
+
+def duplicate_detector_of(common: AppContext, predecessors: Predecessors) -> DuplicateWorkerDetector:
+    """What finds out about another process with our worker id."""
+    return DuplicateWorkerDetector(
+        tables=common.adapters.tables,
+        worker_id=common.me,
+        mine=common.incarnation,
+        predecessors=predecessors,
+        clock=common.adapters.clock,
+        timings=common.periods,
+        log=common.log,
+        on_newer_worker=common.worker.fail,
+    )
+
+
+def lost_to_duplicate(duplicate_detector: DuplicateWorkerDetector, reporter: Reporter) -> None:
+    """A lease was lost to our own worker id: count that, and look at our row, which tells more."""
+    duplicate_detector.lease_lost()
+    reporter.wake()
+
 
 __all__ = ["Adapters", "build"]
 
@@ -65,13 +349,13 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
     worker = Worker(
         tables=tables,
         streams=streams,
-        looks_at_leases=partial(refuse_other_kind, adapters.tables.leases, many=settings.reads_many),
+        polls_leases=partial(require_same_stream_mode, adapters.tables.leases, many=settings.reads_many),
         clock=adapters.clock,
         log=log,
         start_pause_s=settings.leases.start_backoff_ms / 1000,
         meters=meters,
     )
-    common = Common(
+    common = AppContext(
         me=WorkerId(settings.worker_id),
         incarnation=Incarnation(adapters.clock.wall_ms(), adapters.randomness.token()),
         settings=settings,
@@ -79,17 +363,17 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
         tables=tables,
         periods=timings(settings.leases, settings.balance),
         log=log,
-        malformed=MalformedRows(log),
+        malformed=MalformedRowLog(log),
         worker=worker,
         streams=streams,
         readers=_readers(settings, adapters, log),
     )
-    loops, nudge = _loops(common)
-    parts = ConsumerParts(
+    loops, wake = _loops(common)
+    parts = ConsumerContext(
         settings=settings,
         timings=common.periods,
         streams=streams,
-        keeper=loops.keeper,
+        renewer=loops.renewer,
         table=adapters.tables.leases,
         kinesis=adapters.kinesis,
         children=adapters.children,
@@ -98,19 +382,19 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
         log=log,
         readers=common.readers,
         meters=meters,
-        shard_finished=Signal(adapters.clock),
-        on_leases_created=nudge,
+        shard_finished=Broadcast(adapters.clock),
+        on_leases_created=wake,
         on_lease_written=loops.discovery.take_assigned,
-        degraded=Degraded(adapters.clock, settings.failures.degraded_ms / 1000),
+        degraded=ShardCooldowns(adapters.clock, settings.failures.degraded_ms / 1000),
         dead_letters=adapters.dead_letters,
         on_fatal=worker.fail,
     )
-    worker.equip(loops, parts)
+    worker.attach(loops, parts)
     return worker
 
 
-def _readers(settings: Settings, adapters: Adapters, log: Log) -> Readers:
-    return Readers(
+def _readers(settings: Settings, adapters: Adapters, log: Log) -> ReaderFactory:
+    return ReaderFactory(
         settings,
         kinesis=adapters.kinesis,
         fan_out=adapters.fan_out,
@@ -122,25 +406,25 @@ def _readers(settings: Settings, adapters: Adapters, log: Log) -> Readers:
     )
 
 
-def _loops(common: Common) -> tuple[Loops, Callable[[], None]]:
+def _loops(common: AppContext) -> tuple[WorkerLoops, Callable[[], None]]:
     """All loops, and what to call when there are leases that nobody has."""
     tables, clock, log = common.adapters.tables, common.adapters.clock, common.log
-    keeper = _keeper(common)
-    overview = _overview(common)
-    bulletin = Bulletin(clock=clock, timings=common.periods)
-    elector = _elector(common, keeper, overview, bulletin)
-    discovery = _discovery(common, keeper, elector, bulletin)
+    renewer = _renewer(common)
+    monitor = _monitor(common)
+    notifier = AssignmentNotifier(clock=clock, timings=common.periods)
+    elector = _elector(common, renewer, monitor, notifier)
+    discovery = _discovery(common, renewer, elector, notifier)
     watchdog = watchdog_of(common.settings, common.periods, clock, log)
-    assigner = _assigner(common, overview, elector, discovery, watchdog.board)
+    assigner = _assigner(common, monitor, elector, discovery, watchdog.active_leases)
     shuffle = ShuffleLeader(worker_id=common.me, clock=clock, log=log)
-    taker = _taker(common, keeper, shuffle)
-    predecessors = predecessors_of(common, keeper, elector, discovery)
-    namesake = namesake_of(common, predecessors)
-    reporter, sampler = reporter_of(common, elector, namesake.is_seen)
-    keeper.on_namesake = partial(lost_to_namesake, namesake, reporter)
+    taker = _taker(common, renewer, shuffle)
+    predecessors = predecessors_of(common, renewer, elector, discovery)
+    duplicate_detector = duplicate_detector_of(common, predecessors)
+    reporter, sampler = reporter_of(common, elector, duplicate_detector.is_seen)
+    renewer.on_namesake = partial(lost_to_duplicate, duplicate_detector, reporter)
     upgrader = Upgrader(
         tables=tables,
-        overview=overview,
+        monitor=monitor,
         leader=shuffle,
         worker_id=common.me,
         clock=clock,
@@ -148,51 +432,51 @@ def _loops(common: Common) -> tuple[Loops, Callable[[], None]]:
         log=log,
         meters=common.adapters.meters,
     )
-    migrator = migrator_of(common, overview, elector, reporter)
-    gates = Gates(
-        reporter=Gate(reporter.run),
-        sampler=None if sampler is None else Gate(sampler.run),
-        index=Gate(common.tables.complete_index),
-        discovery=Gate(discovery.run),
-        taker=Gate(taker.run),
-        elector=Gate(elector.run),
-        assigner=Gate(assigner.run),
-        upgrader=Gate(upgrader.run),
-        migrator=Gate(migrator.run),
+    migrator = migrator_of(common, monitor, elector, reporter)
+    tasks = SwitchedTasks(
+        reporter=PausableTask(reporter.run),
+        sampler=None if sampler is None else PausableTask(sampler.run),
+        index=PausableTask(common.tables.complete_index),
+        discovery=PausableTask(discovery.run),
+        taker=PausableTask(taker.run),
+        elector=PausableTask(elector.run),
+        assigner=PausableTask(assigner.run),
+        upgrader=PausableTask(upgrader.run),
+        migrator=PausableTask(migrator.run),
     )
-    switchboard = Switchboard(gates, keeper=keeper, elector=elector, shuffle=shuffle)
-    versions = versions_of(common, switchboard)
-    upgrader.on_upgraded(versions.nudge)
+    switcher = ComponentSwitcher(tasks, renewer=renewer, elector=elector, shuffle=shuffle)
+    versions = versions_of(common, switcher)
+    upgrader.on_upgraded(versions.wake)
     migrator.only_when(lambda: versions.version is ClientVersion.V3X)
 
-    def nudge() -> None:
+    def wake() -> None:
         """Whichever of them runs now does something about it."""
-        assigner.nudge()
-        taker.nudge()
-        discovery.nudge()
+        assigner.wake()
+        taker.wake()
+        discovery.wake()
 
-    watched = Watched(keeper, elector, shuffle, versions, watchdog)
-    loops = Loops(
-        keeper=keeper,
+    watched = GaugeInputs(renewer, elector, shuffle, versions, watchdog)
+    loops = WorkerLoops(
+        renewer=renewer,
         elector=elector,
         reporter=reporter,
         discovery=discovery,
         taker=taker,
-        switchboard=switchboard,
+        switcher=switcher,
         versions=versions,
-        farewell=_farewell(common, keeper, overview, elector),
-        overview=overview,
+        shutdown=_shutdown_handoff(common, renewer, monitor, elector),
+        monitor=monitor,
         predecessors=predecessors,
-        namesake=namesake,
+        duplicate_detector=duplicate_detector,
         watchdog=watchdog,
-        own_cleaner=_own_cleaner(common, discovery, watched),
+        own_cleanup=_own_cleanup(common, discovery, watched),
         gauges=_gauges(common, watched),
     )
-    return loops, nudge
+    return loops, wake
 
 
-def _keeper(common: Common) -> LeaseKeeper:
-    return LeaseKeeper(
+def _renewer(common: AppContext) -> LeaseRenewer:
+    return LeaseRenewer(
         table=common.adapters.tables.leases,
         worker_id=common.me,
         clock=common.adapters.clock,
@@ -203,13 +487,13 @@ def _keeper(common: Common) -> LeaseKeeper:
     )
 
 
-def _own_cleaner(common: Common, discovery: Discovery, watched: Watched) -> OwnCleaner:
+def _own_cleanup(common: AppContext, discovery: Discovery, watched: GaugeInputs) -> OwnLeaseCleanup:
     def finished() -> set[LeaseKey]:
         """What was given to us, and what we took where each worker helps itself."""
-        held = watched.keeper.held.values()
+        held = watched.renewer.held.values()
         return {*discovery.finished, *(each.key for each in held if each.lease.is_finished)}
 
-    return OwnCleaner(
+    return OwnLeaseCleanup(
         table=common.adapters.tables.leases,
         worker_id=common.me,
         finished=finished,
@@ -220,31 +504,33 @@ def _own_cleaner(common: Common, discovery: Discovery, watched: Watched) -> OwnC
     )
 
 
-def _gauges(common: Common, watched: Watched) -> Gauges:
+def _gauges(common: AppContext, watched: GaugeInputs) -> Gauges:
     return Gauges(
         watched,
         may_change=common.settings.leases.client_version_config is not ClientVersionConfig.V3X,
-        in_hand=lambda: common.readers.in_hand_bytes,
+        buffered=lambda: common.readers.reserved_bytes,
         period_s=common.periods.renew_s,
         meters=common.adapters.meters,
         clock=common.adapters.clock,
     )
 
 
-def _overview(common: Common) -> Overview:
-    depth_most = common.settings.shards.waiting_generations_most
-    return Overview(
+def _monitor(common: AppContext) -> FleetMonitor:
+    max_depth = common.settings.shards.waiting_generations_most
+    return FleetMonitor(
         worker_id=common.me,
         tables=common.adapters.tables,
         max_leases_for_worker=common.settings.leases.max_leases_for_worker,
         clock=common.adapters.clock,
         timings=common.periods,
         malformed=common.malformed,
-        prioritize=list if depth_most is None else partial(parents_first, depth_most=depth_most),
+        prioritize=list if max_depth is None else partial(parents_first, max_depth=max_depth),
     )
 
 
-def _elector(common: Common, keeper: LeaseKeeper, overview: Overview, bulletin: Bulletin) -> Elector:
+def _elector(
+    common: AppContext, renewer: LeaseRenewer, monitor: FleetMonitor, notifier: AssignmentNotifier
+) -> Elector:
     elector = Elector(
         table=common.tables.routes.lock,
         worker_id=common.me,
@@ -252,26 +538,28 @@ def _elector(common: Common, keeper: LeaseKeeper, overview: Overview, bulletin: 
         randomness=common.adapters.randomness,
         timings=common.periods,
         log=common.log,
-        bulletin=bulletin,
+        notifier=notifier,
     )
-    elector.surrounded_by(
-        Surroundings(
-            held=lambda: keeper.activity,
-            alone=lambda: overview.is_alone,
-            calm=lambda: overview.is_calm,
-            deputy=lambda: overview.deputy,
-            young=lambda: keeper.is_young,
+    elector.set_inputs(
+        ElectionInputs(
+            held=lambda: renewer.activity,
+            alone=lambda: monitor.is_alone,
+            calm=lambda: monitor.is_idle,
+            deputy=lambda: monitor.deputy,
+            young=lambda: renewer.is_young,
         )
     )
     return elector
 
 
-def _farewell(common: Common, keeper: LeaseKeeper, overview: Overview, elector: Elector) -> Farewell:
-    chosen = strategies(common.settings)
-    return Farewell(
+def _shutdown_handoff(
+    common: AppContext, renewer: LeaseRenewer, monitor: FleetMonitor, elector: Elector
+) -> ShutdownHandoff:
+    chosen = assignment_strategies(common.settings)
+    return ShutdownHandoff(
         worker_id=common.me,
-        keeper=keeper,
-        overview=overview,
+        renewer=renewer,
+        monitor=monitor,
         elector=elector,
         place=chosen.place if chosen.graceful else None,
         grace_s=common.settings.child.shutdown_grace_ms / 1000,
@@ -281,26 +569,28 @@ def _farewell(common: Common, keeper: LeaseKeeper, overview: Overview, elector: 
     )
 
 
-def _discovery(common: Common, keeper: LeaseKeeper, elector: Elector, bulletin: Bulletin) -> Discovery:
+def _discovery(
+    common: AppContext, renewer: LeaseRenewer, elector: Elector, notifier: AssignmentNotifier
+) -> Discovery:
     return Discovery(
         table=common.adapters.tables.leases,
         worker_id=common.me,
-        keeper=keeper,
+        renewer=renewer,
         clock=common.adapters.clock,
         timings=common.periods,
         log=common.log,
         malformed=common.malformed,
         leading=lambda: elector.is_leader,
-        on_found=common.worker.lease_found,
-        bulletin=bulletin,
+        on_found=common.worker.on_lease_found,
+        notifier=notifier,
         meters=common.adapters.meters,
     )
 
 
-def _syncer(common: Common) -> Syncer | ManySyncer:
+def _shard_sync(common: AppContext) -> ShardSync | MultiStreamShardSync:
     """One for each of the two ways to lead: they do not share what they remember."""
     adapters = common.adapters
-    return syncer_of(
+    return shard_sync_of(
         common.streams,
         common.settings,
         table=adapters.tables.leases,
@@ -312,29 +602,33 @@ def _syncer(common: Common) -> Syncer | ManySyncer:
 
 
 def _assigner(
-    common: Common, overview: Overview, elector: Elector, discovery: Discovery, board: Board
+    common: AppContext,
+    monitor: FleetMonitor,
+    elector: Elector,
+    discovery: Discovery,
+    active_leases: ActiveLeases,
 ) -> Assigner:
     tables, clock, log = common.adapters.tables, common.adapters.clock, common.log
     return Assigner(
         table=tables.leases,
-        overview=overview,
+        monitor=monitor,
         elector=elector,
-        syncer=_syncer(common),
-        sweeper=Sweeper(
+        shard_sync=_shard_sync(common),
+        reaper=StaleWorkerReaper(
             table=tables.worker_metrics, stale_s=common.settings.balance.stale_worker_s, clock=clock, log=log
         ),
-        strategies=strategies(common.settings),
+        strategies=assignment_strategies(common.settings),
         clock=clock,
         timings=common.periods,
         log=log,
         on_seen=discovery.offer,
         on_assigned=discovery.take_assigned,
-        on_decided=board.decided,
+        on_decided=active_leases.decided,
         meters=common.adapters.meters,
     )
 
 
-def _taker(common: Common, keeper: LeaseKeeper, shuffle: ShuffleLeader) -> Taker:
+def _taker(common: AppContext, renewer: LeaseRenewer, shuffle: ShuffleLeader) -> LeaseTaker:
     leases = common.settings.leases
     options = TakingOptions(
         failover_s=common.periods.failover_s,
@@ -342,18 +636,57 @@ def _taker(common: Common, keeper: LeaseKeeper, shuffle: ShuffleLeader) -> Taker
         max_leases_to_steal=leases.max_leases_to_steal,
         priority=leases.priority_assignment,
     )
-    return Taker(
+    return LeaseTaker(
         table=common.adapters.tables.leases,
         worker_id=common.me,
-        keeper=keeper,
+        renewer=renewer,
         leader=shuffle,
-        syncer=_syncer(common),
+        shard_sync=_shard_sync(common),
         options=options,
         clock=common.adapters.clock,
         randomness=common.adapters.randomness,
         timings=common.periods,
         log=common.log,
         malformed=common.malformed,
-        on_found=common.worker.lease_found,
+        on_found=common.worker.on_lease_found,
         meters=common.adapters.meters,
     )
+
+
+_ARN_COLONS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A worker that is ready to run, and who tells how it is."""
+
+    worker: Worker
+    snapshots: Snapshots
+
+
+def build_application(settings: Settings, adapters: Adapters, spark: SparkSource = no_spark) -> Application:
+    """`app.build`, with a source of snapshots, in which the Spark engine is where there is one. Touches nothing yet."""
+    worker = build(settings, adapters)
+    snapshots = Snapshots(
+        worker,
+        application=settings.application_name,
+        worker_id=WorkerId(settings.worker_id),
+        clock=adapters.clock,
+        log=adapters.log.bind(worker_id=settings.worker_id),
+        spark=spark,
+        place=partial(location_of, settings, worker),
+    )
+    return Application(worker, snapshots)
+
+
+def location_of(settings: Settings, worker: Worker) -> str:
+    """What is read and where, in words: `stream orders in eu-west-1, account 123456789012`."""
+    streams = worker.streams
+    arn = streams.arn if isinstance(streams, SingleStreamTracker) else None
+    if arn is not None and arn.count(":") >= _ARN_COLONS:
+        _, _, _, of_arn, account, name = arn.split(":", _ARN_COLONS)
+        return f"stream {name.removeprefix('stream/')} in {of_arn}, account {account}"
+    names = ", ".join(settings.streams.texts) or settings.stream_arn or settings.stream_name
+    region = settings.endpoints.region_name
+    where = "" if region is None else f" in {region}"
+    return f"{'streams' if settings.streams.texts else 'stream'} {names}{where}"

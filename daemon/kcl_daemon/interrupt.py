@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
 
 
-def leave_at_once(number: int, _frame: FrameType | None) -> NoReturn:
+def exit_now(number: int, _frame: FrameType | None) -> NoReturn:
     """A signal handler for the time in which there is nothing to put in order, such as that of imports.
 
     It does not raise: within an import, or in a callback of the interpreter, an exception may show a traceback or be lost.
@@ -28,10 +28,10 @@ def leave_at_once(number: int, _frame: FrameType | None) -> NoReturn:
 def begin() -> None:
     """From now on Ctrl-C ends the process at once; does nothing where SIGINT is ignored or others handle it."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, leave_at_once)
+        signal.signal(signal.SIGINT, exit_now)
 
 
 def end() -> None:
     """From now on Ctrl-C raises KeyboardInterrupt, if `begin` has changed that."""
-    if signal.getsignal(signal.SIGINT) is leave_at_once:
+    if signal.getsignal(signal.SIGINT) is exit_now:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,22 +3,38 @@
 Loops read and write through these only, so that the simulator can run the same object graph in virtual time. Adapters
 translate the world's errors into `kcl_daemon.errors`; every port call may be cancelled at any await, in which case a
 write may or may not have taken effect.
+
+The port of enhanced fan-out; apart from `ports` only for its size.
+
+The port for records that were set aside.
+
+The port of schema registries: what the daemon wants to know of a schema. Beside `ports`, as fan-out is.
+
+The port of figures: what loops count and time by it, and a silent one; apart from `ports` only for its size.
+
+A call is a look-up and an addition, so that it may stand in the record path, for each batch; never for each record.
+
+The port for what a daemon leaves behind on its host for the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from types import TracebackType
+from typing import Final, Protocol, Self
 
 from anyio import CancelScope
 
-from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.leases.stream import StreamIdentity
-from kcl_daemon.leases.table import Conditions, Row, RowPart, RowUpdate, Written
-from kcl_daemon.retrieval.payload import Payload
-from kcl_daemon.shards.shard import ChildShard, InitialPosition, Shard
+from kcl_daemon.leases.expiry import ProcessObservation, ProcessRecord
+from kcl_daemon.leases.lease import ShardId, StreamIdentity, WorkerId
+from kcl_daemon.leases.row import Conditions, Row, RowPart, RowUpdate, WriteResult
+from kcl_daemon.metrics.metric import Metric, Operation
+from kcl_daemon.records.dead_letter import DeadLetter
+from kcl_daemon.records.payload import Payload
+from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard
 from kcl_protocol.messages import Record
 
 
@@ -123,7 +139,7 @@ class ReadFrom:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedRecords:
     """One answer of GetRecords.
 
     Args:
@@ -166,7 +182,9 @@ class Kinesis(Protocol):
         """GetShardIterator."""
         ...
 
-    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:
+    async def get_records(
+        self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
+    ) -> FetchedRecords:
         """GetRecords; also raises IteratorExpired."""
         ...
 
@@ -244,15 +262,15 @@ class Table(Protocol):
         """Keys of the rows whose `leaseOwner` this is, from the index; a moment behind the table."""
         ...
 
-    async def put(self, row: Row, require: Conditions = ()) -> Written:
+    async def put(self, row: Row, require: Conditions = ()) -> WriteResult:
         """Write a whole row if all conditions hold for the row that is there."""
         ...
 
-    async def update(self, update: RowUpdate) -> Written:
+    async def update(self, update: RowUpdate) -> WriteResult:
         """Change a row if its conditions hold."""
         ...
 
-    async def delete(self, key: str, require: Conditions = ()) -> Written:
+    async def delete(self, key: str, require: Conditions = ()) -> WriteResult:
         """Remove a row if all conditions hold."""
         ...
 
@@ -276,7 +294,7 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True)
-class InTable:
+class TablePart:
     """One part of a transaction, and the table of its row."""
 
     table: Table
@@ -284,7 +302,7 @@ class InTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommitResult:
     """What came of a transaction.
 
     Args:
@@ -299,7 +317,7 @@ class Committed:
 class Transactions(Protocol):
     """Writes on several rows, also of several tables, of which all take effect or none."""
 
-    async def commit(self, parts: Sequence[InTable]) -> Committed:
+    async def commit(self, parts: Sequence[TablePart]) -> CommitResult:
         """Carry out up to a hundred parts on different rows at one moment.
 
         Errors as of a `Table`'s writes; InvalidRequest also for two parts on one row, for none and for too many.
@@ -375,4 +393,301 @@ class Cpu(Protocol):
 
         Raises CpuUnreadable where this machine did not tell.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerName:
+    """A consumer by its name; names are unique in a stream.
+
+    Args:
+        stream_arn: its stream.
+        name: of the consumer.
+    """
+
+    stream_arn: str
+    name: str
+
+
+class ConsumerStatus(Enum):
+    """ConsumerStatus."""
+
+    CREATING = "CREATING"
+    ACTIVE = "ACTIVE"
+    DELETING = "DELETING"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConsumer:
+    """What DescribeStreamConsumer and RegisterStreamConsumer tell."""
+
+    arn: str
+    status: ConsumerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class PushedRecords:
+    """One event of a subscription.
+
+    Args:
+        payload: the records, in order, undecoded.
+        continuation: a later subscription after this sequence number misses nothing; None at the end of a closed
+            shard.
+        millis_behind_latest: None where the service did not tell.
+        child_shards: only at the end of a closed shard.
+    """
+
+    payload: Payload
+    continuation: str | None
+    millis_behind_latest: int | None
+    child_shards: tuple[ChildShard, ...]
+
+
+class Subscription(Protocol):
+    """A running SubscribeToShard."""
+
+    async def next(self) -> PushedRecords | None:
+        """The next event; None: the subscription has ended as it should, after about five minutes.
+
+        Nothing more is read than what is asked for, so that who takes events slowly slows down the service, not more.
+        May be cancelled; the subscription is to be left then.
+
+        Raises:
+            SubscriptionTaken: a later one took over.
+            StreamNotFound: stream, shard or consumer were deleted.
+            AwsError: it broke off, or nothing came for too long; another one may go on.
+        """
+        ...
+
+
+class FanOut(Protocol):
+    """Consumers with enhanced fan-out, and their subscriptions.
+
+    Every call may raise Throttled, Unavailable, AccessDenied, InvalidRequest or StreamNotFound.
+    """
+
+    async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None:
+        """DescribeStreamConsumer, by name or by ARN; None where there is none, or no such stream."""
+        ...
+
+    async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer:
+        """RegisterStreamConsumer.
+
+        Also raises ConsumerLimitReached; Unavailable where there is one of that name already.
+        """
+        ...
+
+    def subscribe(
+        self, stream: StreamRef, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
+    ) -> AbstractAsyncContextManager[Subscription]:
+        """SubscribeToShard; the subscription lasts no longer than the context is open.
+
+        Also raises SubscriptionTaken, when the context is entered: the one before it is less than five seconds old.
+
+        Args:
+            stream: that of the consumer. The service knows it by the ARN; here it tells which of many is read.
+            consumer_arn: who subscribes.
+            shard_id: to what.
+            read_from: where it begins.
+        """
+        ...
+
+
+class DeadLetters(Protocol):
+    """A place that keeps records which no child could process."""
+
+    async def store(self, dead_letter: DeadLetter) -> None:
+        """Store one; it is safe when this returns: on disk, or taken by the service.
+
+        Cancelled, it may have been stored. A second one of the same record does no harm.
+
+        Raises:
+            AwsError: the service did not take it; InvalidRequest where it never will, such as a letter too large.
+            DeadLetterNotStored: this host could not write it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """One version of a schema; never altered once it is registered.
+
+    Args:
+        version_id: of the version, a UUID in lower case.
+        name: of the schema.
+        data_format: `AVRO`, `JSON` or `PROTOBUF`.
+        definition: its text.
+    """
+
+    version_id: str
+    name: str
+    data_format: str
+    definition: str
+
+
+class Schemas(Protocol):
+    """A schema registry."""
+
+    async def schema(self, version_id: str) -> Schema:
+        """A version, asked for anew each time. Cancelled: nothing has happened.
+
+        Raises:
+            SchemaNotFound: there is no such version.
+            AwsError: the registry did not tell.
+        """
+        ...
+
+
+class Span(Protocol):
+    """An operation under way, as a context. It succeeds unless an error comes out of it, or `failed` was called.
+
+    What is cancelled is not counted.
+    """
+
+    def __enter__(self) -> Self:
+        """It begins."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """It ends; the error goes on."""
+        ...
+
+    def failed(self) -> None:
+        """It has failed, though no error comes out of it."""
+        ...
+
+
+class Meters(Protocol):
+    """Takes figures; never raises, never waits."""
+
+    def add(self, metric: Metric, value: float = 1.0, /, **labels: str) -> None:
+        """A value: seconds for times, bytes, or a number; a gauge is set, all else is added up.
+
+        Args:
+            metric: of the list.
+            value: in the metric's unit.
+            labels: those that the metric has; one that does not apply is left out.
+        """
+        ...
+
+    def operation(self, operation: Operation, /, **labels: str) -> Span:
+        """Time an operation and count how it ends."""
+        ...
+
+    def done(self, operation: Operation, seconds: float, ok: bool = True, /, **labels: str) -> None:
+        """An operation that somebody else has timed."""
+        ...
+
+
+class _SilentSpan:
+    """A span that nobody hears of; one for all."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    def failed(self) -> None:
+        """Nobody hears of it."""
+
+
+_SILENCE: Final = _SilentSpan()
+
+
+class NoMeters:
+    """Meters that count nothing."""
+
+    def add(self, metric: Metric, value: float = 1.0, /, **labels: str) -> None:
+        """Nothing."""
+
+    def operation(self, operation: Operation, /, **labels: str) -> Span:  # noqa: ARG002 - of the port
+        """A span that nobody hears of."""
+        return _SILENCE
+
+    def done(self, operation: Operation, seconds: float, ok: bool = True, /, **labels: str) -> None:
+        """Nothing."""
+
+
+NO_METERS: Final[Meters] = NoMeters()
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """What came together of one metric since it was last told (CloudWatch: StatisticSet).
+
+    Args:
+        name: on CloudWatch.
+        unit: on CloudWatch.
+        dimensions: names and values.
+        count: of values.
+        total: their sum, in that unit.
+        least: the smallest.
+        most: the largest.
+    """
+
+    name: str
+    unit: str
+    dimensions: Mapping[str, str]
+    count: int
+    total: float
+    least: float
+    most: float
+
+
+class CloudWatch(Protocol):
+    """Where figures are told to."""
+
+    async def put(self, namespace: str, statistics: Sequence[Statistic]) -> None:
+        """PutMetricData, once; a call that fails may have taken effect.
+
+        Raises:
+            AwsError: it failed.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LeftoverRecord:
+    """A record of another process in the state folder.
+
+    Args:
+        name: of the record, in the folder.
+        record: what it says.
+        seen: what this host shows of that process, now.
+    """
+
+    name: str
+    record: ProcessRecord
+    seen: ProcessObservation
+
+
+class StateFolder(Protocol):
+    """The records of the daemons of one application that share a folder. No method raises: what fails is logged.
+
+    A method that is cancelled may have taken effect.
+    """
+
+    async def enter(self, worker_id: WorkerId, incarnation: str) -> None:
+        """Write the record of this process and hold its lock from now on."""
+        ...
+
+    async def poll(self) -> tuple[LeftoverRecord, ...]:
+        """The records of all others. A lock that is free is ours until `forget`, `leave_alone` or the end."""
+        ...
+
+    async def forget(self, name: str) -> None:
+        """Remove a record: nothing is left to be done for it."""
+        ...
+
+    async def leave_alone(self, name: str) -> None:
+        """Keep a record and let go of its lock."""
+        ...
+
+    async def leave(self) -> None:
+        """Remove the record of this process: it has given everything up."""
         ...

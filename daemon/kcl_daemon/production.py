@@ -2,15 +2,20 @@
 
 Owns what is opened for a run, and that it is closed again in the right order. Knows nothing of what the worker does
 with it.
+
+The part of `app` that is about figures: who gathers them, who is told, and what runs beside the worker for it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final, Protocol
 
+import anyio
 from anyio import to_thread
 
 from kcl_daemon.app import Adapters
@@ -20,23 +25,30 @@ from kcl_daemon.aws.build import (
     build_schemas,
     build_tables,
     build_transactions,
-    open_caller,
+    open_json_client,
     open_updates,
 )
 from kcl_daemon.aws.cloudwatch import open_cloudwatch
-from kcl_daemon.aws.dead_letters import open_remote_dead_letters
+from kcl_daemon.aws.other_services import open_remote_dead_letters
 from kcl_daemon.aws.session import open_clients, unknown_regions
-from kcl_daemon.children.options import options_of
 from kcl_daemon.children.process import ProcessChildren
-from kcl_daemon.config.failure_settings import LetterBox
+from kcl_daemon.children.start import options_of
+from kcl_daemon.config.children import DeadLetterStore
+from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.cpu.metadata import MetadataClient
-from kcl_daemon.cpu.select import choose
-from kcl_daemon.dead_letter_file import DeadLetterFile
-from kcl_daemon.ports import Log
-from kcl_daemon.ports_failures import DeadLetters
+from kcl_daemon.consumer.dead_letter_file import DeadLetterFile
+from kcl_daemon.cpu.sources import MetadataClient, choose_cpu
+from kcl_daemon.errors import ConfigurationError
+from kcl_daemon.metrics.catalog import KNOWN_COUNTS
+from kcl_daemon.metrics.metric import MetricLevel
+from kcl_daemon.ports import Clock, DeadLetters, Log
+from kcl_daemon.retrieval.readers import MeteredFanOut, MeteredKinesis
 from kcl_daemon.state_folder import HostFolder, default_folders
 from kcl_daemon.system import ServiceClock, SystemClock, SystemRandomness
+from kcl_daemon.telemetry.cloudwatch import CloudWatchExporter, CloudWatchOptions, StatisticSets
+from kcl_daemon.telemetry.prometheus import PrometheusExposition, Totals
+from kcl_daemon.telemetry.recorder import CountedLog, MetricsRecorder
+from kcl_daemon.telemetry.snapshot import Snapshot
 from kcl_daemon.transport.kinesis import FastKinesis
 
 
@@ -54,7 +66,7 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
         log.warning("region_unknown", region=name, nearest=nearest)
     async with (
         open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients,
-        open_caller(clients, clock, on_date=service_clock.learn) as caller,
+        open_json_client(clients, clock, on_date=service_clock.learn) as caller,
         open_updates(clients, clock) as updates,
         _dead_letters(settings) as dead_letters,
         open_cloudwatch(settings, clients, clock, log) as cloudwatch,
@@ -64,10 +76,10 @@ async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters
             log,
             clock,
             options_of(settings.child),
-            held_by_guard=lambda: folder.lock_file,
+            kept_open_by_guard=lambda: folder.lock_file,
         ) as children,
     ):
-        choice = choose(root=Path("/"), environment=os.environ, get=MetadataClient().get, clock=clock)
+        choice = choose_cpu(root=Path("/"), environment=os.environ, get=MetadataClient().get, clock=clock)
         log.info(
             "cpu_figure_chosen", source=None if choice.cpu is None else choice.cpu.name, reason=choice.why
         )
@@ -117,10 +129,192 @@ async def _dead_letters(settings: Settings) -> AsyncGenerator[DeadLetters | None
     destination = settings.failures.dead_letters
     if destination is None:
         yield None
-    elif destination.box is LetterBox.FILE:
+    elif destination.box is DeadLetterStore.FILE:
         file = DeadLetterFile(Path(destination.address))
         await file.prepare()
         yield file
     else:
         async with open_remote_dead_letters(destination, settings.endpoints) as letters:
             yield letters
+
+
+_LEVELS: Final = {
+    MetricsLevel.NONE: None,
+    MetricsLevel.SUMMARY: MetricLevel.SUMMARY,
+    MetricsLevel.DETAILED: MetricLevel.DETAILED,
+}
+_ALL: Final = "ALL"
+_SWEEP_S: Final = 60.0
+
+
+class MeteredWorker(Protocol):
+    """What is run: a worker."""
+
+    async def run(self) -> None:
+        """Work until the graceful stop that was asked for is done."""
+        ...
+
+    def request_stop(self) -> None:
+        """Ask for the graceful stop."""
+        ...
+
+
+class Exporter(Protocol):
+    """What tells figures to somebody, beside the worker."""
+
+    async def run(self) -> None:
+        """Until the farewell."""
+        ...
+
+    async def shutdown(self) -> None:
+        """The rest, at the end, while `run` is still under way; a few seconds at most."""
+        ...
+
+
+@dataclass(slots=True)
+class Telemetry:
+    """The figures of one worker.
+
+    Args:
+        totals: what is counted for Prometheus and OTLP.
+        snapshot: how the worker is now; to be set by whoever knows, before the first text is asked for.
+    """
+
+    totals: Totals
+    snapshot: Callable[[], Snapshot | None]
+    _adapters: Adapters
+    _recorder: MetricsRecorder | None
+    _exporters: Sequence[Exporter]
+
+    @property
+    def adapters(self) -> Adapters:
+        """The adapters, with everything that is asked of them counted."""
+        recorder, adapters = self._recorder, self._adapters
+        if recorder is None:
+            return adapters
+        fan_out = adapters.fan_out
+        return replace(
+            adapters,
+            meters=recorder,
+            log=CountedLog(adapters.log, recorder),
+            kinesis=MeteredKinesis(adapters.kinesis, recorder),
+            fan_out=None if fan_out is None else MeteredFanOut(fan_out, recorder),
+        )
+
+    def current(self) -> Snapshot | None:
+        """The worker now, as far as anybody can tell."""
+        return self.snapshot()
+
+    def exposition(self) -> PrometheusExposition:
+        """What writes `/metrics`; `telemetry_of` must have been told that it will be asked for."""
+        return PrometheusExposition(self.totals, self.current)
+
+    def background(self, worker: MeteredWorker) -> MeteredWorker:
+        """The worker to run: the same, with those beside it that tell its figures."""
+        recorder = self._recorder
+        if recorder is None:
+            return worker
+        return _WorkerWithExporters(worker, recorder, self._exporters, self._adapters.clock)
+
+
+def telemetry_of(settings: Settings, adapters: Adapters, *, serves_metrics: bool = False) -> Telemetry:
+    """What the settings ask for; nothing is counted where nobody is told.
+
+    Args:
+        settings: of the daemon.
+        adapters: as the world has them.
+        serves_metrics: whether somebody serves `Telemetry.exposition`.
+
+    Raises:
+        ConfigurationError: OTLP is asked for, and its packages are not there.
+    """
+    metrics = settings.metrics
+    level = _LEVELS[metrics.level] if adapters.cloudwatch is not None else None
+    totals = Totals()
+    if level is None and metrics.otlp_endpoint is None and not serves_metrics:
+        return Telemetry(totals, _no_snapshot, adapters, None, ())
+    shown = None if _ALL in metrics.dimensions else frozenset(metrics.dimensions)
+    statistics = StatisticSets(CloudWatchOptions(level, shown, settings.worker_id, metrics.queue_most))
+    totals.begin(KNOWN_COUNTS)
+    recorder = MetricsRecorder(adapters.clock.monotonic, statistics, totals)
+    exporters: list[Exporter] = []
+    telemetry = Telemetry(totals, _no_snapshot, adapters, recorder, exporters)
+    if level is not None and adapters.cloudwatch is not None:
+        publisher = CloudWatchExporter(
+            statistics,
+            cloudwatch=adapters.cloudwatch,
+            namespace=metrics.namespace or settings.application_name,
+            buffer_s=metrics.buffer_ms / 1000,
+            meters=recorder,
+            clock=adapters.clock,
+            log=adapters.log,
+        )
+        exporters.append(publisher)
+    if metrics.otlp_endpoint is not None:
+        exporters.append(_otlp(settings, metrics.otlp_endpoint, telemetry, recorder, adapters))
+    return telemetry
+
+
+def _otlp(
+    settings: Settings, endpoint: str, telemetry: Telemetry, recorder: MetricsRecorder, adapters: Adapters
+) -> Exporter:
+    try:
+        from kcl_daemon.telemetry.otlp import OtlpExporter  # noqa: PLC0415 - an extra, and slow to load
+    except ImportError as error:
+        raise ConfigurationError(
+            f"metricsOtlpEndpoint is set but {error.name} is not installed: pip install "
+            "'kcl-daemon[otlp]', or remove the property"
+        ) from error
+    return OtlpExporter(
+        endpoint,
+        who={"kcl.application": settings.application_name, "service.instance.id": settings.worker_id},
+        totals=telemetry.totals,
+        snapshot=telemetry.current,
+        period_s=settings.metrics.otlp_period_ms / 1000,
+        meters=recorder,
+        clock=adapters.clock,
+        log=adapters.log,
+    )
+
+
+class _WorkerWithExporters:
+    """A worker with tellers beside it."""
+
+    def __init__(
+        self, worker: MeteredWorker, recorder: MetricsRecorder, exporters: Sequence[Exporter], clock: Clock
+    ) -> None:
+        self._worker = worker
+        self._recorder = recorder
+        self._exporters = exporters
+        self._clock = clock
+
+    def request_stop(self) -> None:
+        self._worker.request_stop()
+
+    async def run(self) -> None:
+        failure: Exception | None = None
+        async with anyio.create_task_group() as background:
+            for exporter in self._exporters:
+                background.start_soon(exporter.run)
+            background.start_soon(self._sweep)
+            try:
+                await self._worker.run()
+            except Exception as error:  # noqa: BLE001 - raised again below, when its figures have been told
+                failure = error
+            # Before the end of `run`, which would cut off a call under way: nobody would know whether it arrived.
+            async with anyio.create_task_group() as farewells:
+                for exporter in self._exporters:
+                    farewells.start_soon(exporter.shutdown)
+            background.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _sweep(self) -> None:
+        while True:
+            await self._clock.sleep(_SWEEP_S)
+            self._recorder.sweep()
+
+
+def _no_snapshot() -> Snapshot | None:
+    """Nobody can tell yet."""
+    return None

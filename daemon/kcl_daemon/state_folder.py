@@ -19,10 +19,9 @@ from typing import Final
 
 from anyio import CapacityLimiter, to_thread
 
+from kcl_daemon.leases.expiry import FileLockState, ProcessObservation, ProcessRecord
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.predecessor import Lock, ProcessRecord, Seen
-from kcl_daemon.ports import Log
-from kcl_daemon.ports_state import LeftBehind
+from kcl_daemon.ports import LeftoverRecord, Log
 
 _NAME: Final = "kcl-daemon"
 _RECORDS_MOST: Final = 100
@@ -69,10 +68,10 @@ class HostFolder:
         """As the port says."""
         await self._quietly(lambda: self._enter(worker_id, incarnation))
 
-    async def look(self) -> tuple[LeftBehind, ...]:
+    async def poll(self) -> tuple[LeftoverRecord, ...]:
         """As the port says."""
-        found: list[LeftBehind] = []
-        await self._quietly(lambda: found.extend(self._look()))
+        found: list[LeftoverRecord] = []
+        await self._quietly(lambda: found.extend(self._poll()))
         return tuple(found)
 
     async def forget(self, name: str) -> None:
@@ -141,7 +140,7 @@ class HostFolder:
                     return folder
         return None
 
-    def _look(self) -> Iterator[LeftBehind]:
+    def _poll(self) -> Iterator[LeftoverRecord]:
         folder = self._folder
         if folder is None:
             return
@@ -153,9 +152,9 @@ class HostFolder:
                 if found is not None:
                     yield found
 
-    def _see(self, path: Path, boot_id: str | None) -> LeftBehind | None:
+    def _see(self, path: Path, boot_id: str | None) -> LeftoverRecord | None:
         file = self._held.get(path.name)
-        lock = Lock.FREE
+        lock = FileLockState.FREE
         if file is None:
             file = os.open(path, _FILE_FLAGS)
             lock = _lock(file)
@@ -164,7 +163,7 @@ class HostFolder:
         # Another newcomer may have removed it while we opened it.
         if stat.S_ISREG(status.st_mode) and path.stat().st_ino == status.st_ino:
             record = ProcessRecord.from_text(os.pread(file, _RECORD_BYTES_MOST, 0).decode("utf-8", "replace"))
-        if record is None or lock is not Lock.FREE:
+        if record is None or lock is not FileLockState.FREE:
             os.close(file)
             self._held.pop(path.name, None)
         else:
@@ -173,10 +172,12 @@ class HostFolder:
             return None
         is_local = self._is_local(status.st_dev)
         running = self._running(record)
-        return LeftBehind(
+        return LeftoverRecord(
             path.name,
             record,
-            Seen(boot_id, status.st_dev, status.st_ino, lock, is_local=is_local, running=running),
+            ProcessObservation(
+                boot_id, status.st_dev, status.st_ino, lock, is_local=is_local, running=running
+            ),
         )
 
     def _forget(self, name: str) -> None:
@@ -253,14 +254,14 @@ class HostFolder:
             return ""
 
 
-def _lock(file: int) -> Lock:
+def _lock(file: int) -> FileLockState:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return Lock.HELD
+        return FileLockState.HELD
     except OSError:
-        return Lock.UNKNOWN
-    return Lock.FREE
+        return FileLockState.UNKNOWN
+    return FileLockState.FREE
 
 
 def _make(folder: Path) -> None:

@@ -16,12 +16,11 @@ import anyio
 import click
 import orjson
 
-from kcl_local.kinesis.errors import ServiceError
+from kcl_local.kinesis.arguments import DEFAULTS, FanOutRules, KinesisOptions, ReadLimits, ServiceError
 from kcl_local.kinesis.model import KinesisModel
-from kcl_local.kinesis.options import DEFAULTS, FanOut, Limits, Options
 from kcl_local.server import Endpoints, LocalOptions, local_endpoints
 
-_FAN_OUT: Final = FanOut()
+_FAN_OUT: Final = FanOutRules()
 _SHARDS_MAX: Final = 10_000
 Form = Literal["shell", "env", "json"]
 
@@ -126,11 +125,11 @@ def _run(
     idle_event_s: float,
     until_eof: bool,
 ) -> None:
-    kinesis = Options(
-        limits=Limits() if throttle else None,
+    kinesis = KinesisOptions(
+        limits=ReadLimits() if throttle else None,
         iterator_ttl_s=iterator_ttl_s,
         creating_s=creating_s,
-        fan_out=FanOut(creating_s=consumer_creating_s, lasts_s=subscription_s, idle_s=idle_event_s),
+        fan_out=FanOutRules(creating_s=consumer_creating_s, lasts_s=subscription_s, idle_s=idle_event_s),
     )
     options = LocalOptions(
         kinesis=kinesis,
@@ -139,10 +138,10 @@ def _run(
         cloudwatch_port=cloudwatch_port,
     )
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _leave_at_once)  # until the loop listens: there is nothing to put in order
-    _tell("starting Kinesis, DynamoDB, STS, Glue and CloudWatch on 127.0.0.1")
+        signal.signal(number, _exit_at_once)  # until the loop listens: there is nothing to put in order
+    _report("starting Kinesis, DynamoDB, STS, Glue and CloudWatch on 127.0.0.1")
     try:
-        anyio.run(_serve, options, streams, _Told(form, file), until_eof)
+        anyio.run(_serve, options, streams, _EndpointReport(form, file), until_eof)
     except OSError as error:
         raise click.ClickException(f"cannot serve: {error}") from error
 
@@ -159,7 +158,7 @@ local: Final = click.Command(
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _EndpointReport:
     """How it is told where the endpoints are.
 
     Args:
@@ -170,12 +169,12 @@ class _Told:
     form: Form
     file: Path | None
 
-    def tell(self, endpoints: Endpoints) -> None:
+    def report(self, endpoints: Endpoints) -> None:
         """Print or write it, and say on a terminal what can be done now. OSError: the file cannot be written."""
-        text = told(endpoints, self.form)
+        text = endpoints_text(endpoints, self.form)
         if self.file is None:
             click.echo(text)
-            _tell(
+            _report(
                 "serving; Ctrl-C ends it; paste the lines above into another terminal, then start the daemon"
             )
             return
@@ -186,22 +185,22 @@ class _Told:
         click.echo(f"serving; Ctrl-C ends it; in another terminal: {source}", err=True)
 
 
-def _tell(text: str) -> None:
+def _report(text: str) -> None:
     """Say it to a person: only where there is one."""
     if sys.stderr.isatty():
         click.echo(text, err=True)
 
 
-def _leave_at_once(number: int, _frame: FrameType | None) -> NoReturn:
+def _exit_at_once(number: int, _frame: FrameType | None) -> NoReturn:
     os._exit(128 + number)
 
 
 async def _serve(
-    options: LocalOptions, streams: tuple[NewStream, ...], where: _Told, until_eof: bool
+    options: LocalOptions, streams: tuple[NewStream, ...], where: _EndpointReport, until_eof: bool
 ) -> None:
     async with local_endpoints(options, partial(_create, streams)) as endpoints:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            where.tell(endpoints)
+            where.report(endpoints)
             async with anyio.create_task_group() as tasks:
                 if until_eof:
                     tasks.start_soon(_end_with_stdin, tasks.cancel_scope)
@@ -210,7 +209,7 @@ async def _serve(
                 tasks.cancel_scope.cancel()
 
 
-def told(endpoints: Endpoints, form: Form) -> str:
+def endpoints_text(endpoints: Endpoints, form: Form) -> str:
     """Where the endpoints are.
 
     Args:

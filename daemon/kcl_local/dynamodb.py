@@ -1,20 +1,191 @@
 """DynamoDB, STS, Glue and CloudWatch on loopback, in a thread of their own: moto, one request at a time.
 
 Its own web server is not used: werkzeug's closes the connection after every answer.
+
+One endpoint of moto's WSGI applications over HTTP, with failures on demand. Knows no thread and no port.
+
+moto checks a condition and writes in two steps, so two threads can both win a conditional write. Here moto runs
+without an await: one request at a time, as long as all endpoints of a process share one event loop.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
+from io import BytesIO
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Final, Literal, Self
+from urllib.parse import parse_qs
 
+import botocore.session
+import orjson
+from aiohttp import web
 from anyio.from_thread import start_blocking_portal
 from moto.backends import get_backend
+from moto.moto_server.werkzeug_app import create_backend_app
+from werkzeug.test import run_wsgi_app
 
-from kcl_local.moto_endpoint import BESIDE_DYNAMODB, CLOUDWATCH, DYNAMODB, MotoEndpoint
-from kcl_local.serving import serve
+from kcl_local.faults import DROP, Fault, Faults, ResponseFaults, http_status
+from kcl_local.serving import BODY_BYTES_MAX, HOST, add_control, drop, send_troubled, serve
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication, WSGIEnvironment
+
+
+# aiohttp writes its own.
+_NOT_PASSED_ON: Final = frozenset({"content-length", "connection", "date", "server", "transfer-encoding"})
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One of moto's services.
+
+    Args:
+        backend: moto's name of it.
+        target: what X-Amz-Target begins with.
+        error_prefix: of the codes of errors.
+    """
+
+    backend: Literal["dynamodb", "cloudwatch"]
+    target: str
+    error_prefix: str = ""
+
+
+Other = Literal["sts", "glue"]
+
+DYNAMODB: Final = Service("dynamodb", "DynamoDB_20120810.", "com.amazonaws.dynamodb.v20120810#")
+CLOUDWATCH: Final = Service("cloudwatch", "GraniteServiceVersion20100801.")
+BESIDE_DYNAMODB: Final[Mapping[str, Other]] = {"AWSGlue.": "glue", "": "sts"}
+
+
+class MotoEndpoint:
+    """A service, and maybe others beside it.
+
+    Args:
+        service: whose calls are counted and can fail.
+        others: moto's names of services that get requests of other X-Amz-Targets, by what those begin with, the empty
+            text last. They are loaded when they are first asked for.
+
+    Attributes:
+        calls: how often each operation was called, failed calls included.
+        troubles: what happens to answers on their way.
+    """
+
+    def __init__(self, service: Service, others: Mapping[str, Other] | None = None) -> None:
+        self._service = service
+        self._application = create_backend_app(service.backend)
+        self._others: Mapping[str, Other] = others or {}
+        self._applications: dict[Other, WSGIApplication] = {}
+        self._faults = Faults()
+        self.calls: Counter[str] = Counter()
+        self.troubles = ResponseFaults()
+
+    def application(self) -> web.Application:
+        """What is to be served."""
+        served = web.Application(client_max_size=BODY_BYTES_MAX)
+        served.router.add_post("/", self._answer)
+        served.router.add_post("/service/{service}/operation/{operation}", self._answer)
+        add_control(served, self)
+        return served
+
+    @property
+    def operations(self) -> frozenset[str]:
+        """The names of all operations that can fail: those that the SDK knows."""
+        model = botocore.session.get_session().get_service_model(self._service.backend)
+        return frozenset(model.operation_names)
+
+    def fail_next(self, operation: str, code: str, times: int = 1, *, after: bool = False) -> None:
+        """Let the next calls of an operation fail; may be called from any thread.
+
+        Args:
+            operation: such as `UpdateItem`.
+            code: the service's error code, such as `ProvisionedThroughputExceededException` or `InternalServerError`,
+                or `kcl_local.faults.DROP`: the connection is cut without an answer.
+            times: how many calls.
+            after: the call takes effect and then fails, so that its caller cannot know.
+        """
+        self._faults.add(operation, Fault(code, after), times)
+
+    def clear_faults(self) -> None:
+        """Nothing is to fail any more."""
+        self._faults.clear()
+        self.troubles.clear()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        target = request.headers.get("X-Amz-Target", "")
+        if self._others and not target.startswith(self._service.target):
+            return _perform(self._other(target), request, body)
+        operation = self._operation(request, body)
+        self.calls[operation] += 1
+        fault = self._faults.take(operation)
+        if fault is None:
+            response = _perform(self._application, request, body)
+            trouble = self.troubles.take(operation)
+            return response if trouble is None else await send_troubled(request, response, trouble)
+        if fault.after:
+            _perform(self._application, request, body)
+        return drop(request) if fault.code == DROP else self._failure(operation, fault.code)
+
+    def _other(self, target: str) -> WSGIApplication:
+        prefix = next(prefix for prefix in self._others if target.startswith(prefix))
+        name = self._others[prefix]
+        if name not in self._applications:
+            self._applications[name] = create_backend_app(name)
+        return self._applications[name]
+
+    def _operation(self, request: web.Request, body: bytes) -> str:
+        """Its name: in a header, in the path or in a form, as the SDK's protocol wants."""
+        target = request.headers.get("X-Amz-Target", "")
+        if target.startswith(self._service.target):
+            return target.removeprefix(self._service.target)
+        named = request.match_info.get("operation")
+        return named or parse_qs(body.decode(errors="replace")).get("Action", ["?"])[0]
+
+    def _failure(self, operation: str, code: str) -> web.Response:
+        explained = {"__type": self._service.error_prefix + code, "message": f"{operation} was told to fail"}
+        return web.Response(
+            status=http_status(code), body=orjson.dumps(explained), content_type="application/x-amz-json-1.0"
+        )
+
+
+def _perform(application: WSGIApplication, request: web.Request, body: bytes) -> web.Response:
+    """Let moto answer. There is no await in here: that makes it one at a time."""
+    chunks, status, headers = run_wsgi_app(application, _environ(request, body), buffered=True)
+    response = web.Response(status=int(status.split(maxsplit=1)[0]), body=b"".join(chunks))
+    for name, value in headers:
+        if name.lower() not in _NOT_PASSED_ON:
+            response.headers[name] = value
+    return response
+
+
+def _environ(request: web.Request, body: bytes) -> WSGIEnvironment:
+    """The request as PEP 3333 wants it."""
+    environ: WSGIEnvironment = {
+        "REQUEST_METHOD": request.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": request.path,
+        "QUERY_STRING": request.query_string,
+        "SERVER_NAME": HOST,
+        "SERVER_PORT": str(request.url.port),
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "CONTENT_TYPE": request.headers.get("Content-Type", ""),
+        "CONTENT_LENGTH": str(len(body)),
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "http",
+        "wsgi.input": BytesIO(body),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": False,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+    for name, value in request.headers.items():
+        environ["HTTP_" + name.upper().replace("-", "_")] = value
+    environ.pop("HTTP_CONTENT_ENCODING", None)  # aiohttp has unpacked the body
+    return environ
 
 
 class DynamoDbServer:

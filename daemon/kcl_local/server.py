@@ -14,9 +14,9 @@ from typing import Final
 from anyio import CancelScope, to_thread
 
 from kcl_local.dynamodb import DynamoDbServer
+from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
 from kcl_local.kinesis.http import application
 from kcl_local.kinesis.model import KinesisModel
-from kcl_local.kinesis.options import DEFAULTS, Options
 from kcl_local.kinesis.stream import REGION
 from kcl_local.serving import serve
 
@@ -33,7 +33,7 @@ class LocalOptions:
         now: the clock of the Kinesis model in epoch seconds; tests may give their own.
     """
 
-    kinesis: Options = DEFAULTS
+    kinesis: KinesisOptions = DEFAULTS
     kinesis_port: int = 0
     dynamodb_port: int = 0
     cloudwatch_port: int = 0

@@ -1,18 +1,27 @@
 """What all endpoints share about HTTP: a loopback server that ends cleanly, and answers that go wrong on their way.
 
 Knows neither Kinesis nor DynamoDB.
+
+Faults and counts over HTTP, beside the service itself: for tests in another process. Knows no operation.
+
+`GET /_local/calls` tells how often each operation was called. `POST /_local/faults` orders faults: JSON with
+`operation`, `fault` (`error`, `drop` or a kind of trouble), and where they mean something `code`, `seconds`, `event`
+and `times`. `DELETE /_local/faults` takes all back that have not happened.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
-from typing import Final, cast
+from difflib import get_close_matches
+from typing import Final, Protocol, cast
 
+import orjson
 from aiohttp import web
 from anyio import CancelScope, sleep
 
-from kcl_local.troubles import Kind, Trouble, corrupted
+from kcl_local.faults import DROP, ResponseFault, ResponseFaultKind, ResponseFaults, corrupted
 
 HOST: Final = "127.0.0.1"
 # PutRecords may have 10 MiB, a third more as base64, and keys.
@@ -50,7 +59,9 @@ def drop(request: web.Request) -> web.Response:
     return web.Response(status=500)
 
 
-async def send_troubled(request: web.Request, response: web.Response, trouble: Trouble) -> web.StreamResponse:
+async def send_troubled(
+    request: web.Request, response: web.Response, trouble: ResponseFault
+) -> web.StreamResponse:
     """Send what a trouble makes of an answer; the result is what aiohttp wants to have returned.
 
     Args:
@@ -60,11 +71,11 @@ async def send_troubled(request: web.Request, response: web.Response, trouble: T
     """
     body = cast("bytes", response.body)
     match trouble.kind:
-        case Kind.CUT:
+        case ResponseFaultKind.CUT:
             return await _cut_midway(request, response, body)
-        case Kind.SHORT:
+        case ResponseFaultKind.SHORT:
             response.body = body[: len(body) // 2]
-        case Kind.CORRUPT:
+        case ResponseFaultKind.CORRUPT:
             response.body = corrupted(body)
         case _:
             await sleep(trouble.seconds)
@@ -86,3 +97,113 @@ async def _cut_midway(request: web.Request, response: web.Response, body: bytes)
     await cut.write(body[: len(body) // 2])
     close_after_sending(request)
     return cut
+
+
+CALLS: Final = "/_local/calls"
+FAULTS: Final = "/_local/faults"
+
+
+class Controlled(Protocol):
+    """What can be made to fail."""
+
+    @property
+    def calls(self) -> Counter[str]:
+        """How often each operation was called."""
+        ...
+
+    @property
+    def operations(self) -> Collection[str]:
+        """The names of all operations that can fail."""
+        ...
+
+    @property
+    def troubles(self) -> ResponseFaults:
+        """What happens to answers on their way."""
+        ...
+
+    def fail_next(self, operation: str, code: str, times: int = 1) -> None:
+        """Let the next calls fail; ValueError for an operation that does not exist."""
+        ...
+
+    def clear_faults(self) -> None:
+        """Nothing is to fail any more."""
+        ...
+
+
+def add_control(application: web.Application, controlled: Controlled) -> None:
+    """Answer those paths too."""
+    control = _Control(controlled)
+    application.router.add_get(CALLS, control.calls)
+    application.router.add_post(FAULTS, control.order)
+    application.router.add_delete(FAULTS, control.clear)
+
+
+class _Control:
+    def __init__(self, controlled: Controlled) -> None:
+        self._controlled = controlled
+
+    async def calls(self, _request: web.Request) -> web.Response:
+        body = orjson.dumps(dict(self._controlled.calls)) + b"\n"
+        return web.Response(body=body, content_type="application/json")
+
+    async def order(self, request: web.Request) -> web.Response:
+        try:
+            _order(self._controlled, await read_object(request))
+        except KeyError as error:
+            raise web.HTTPBadRequest(text=f"no such fault: {error} is missing\n") from error
+        except (TypeError, ValueError) as error:
+            raise web.HTTPBadRequest(text=f"no such fault: {error}\n") from error
+        return web.Response(status=204)
+
+    async def clear(self, _request: web.Request) -> web.Response:
+        self._controlled.clear_faults()
+        return web.Response(status=204)
+
+
+async def read_object(request: web.Request) -> dict[str, object]:
+    """The body, a JSON object; else ValueError or TypeError."""
+    reported = cast("object", orjson.loads(await request.read()))
+    if not isinstance(reported, dict):
+        raise TypeError("the body is not a JSON object")
+    return cast("dict[str, object]", reported)
+
+
+def _order(controlled: Controlled, reported: dict[str, object]) -> None:
+    operation, fault = str(reported["operation"]), str(reported["fault"])
+    _check_names(controlled, operation, fault)
+    times = _whole(reported.get("times", 1))
+    if fault == "error":
+        controlled.fail_next(operation, str(reported["code"]), times)
+    elif fault == "drop":
+        controlled.fail_next(operation, DROP, times)
+    else:
+        trouble = ResponseFault(
+            ResponseFaultKind(fault),
+            event=_whole(reported.get("event", 0)),
+            seconds=_number(reported.get("seconds", 0)),
+            code=str(reported.get("code", "InternalFailureException")),
+        )
+        controlled.troubles.add(operation, trouble, times)
+
+
+def _check_names(controlled: Controlled, operation: str, fault: str) -> None:
+    """ValueError for a name that means nothing, with the names that do."""
+    if operation not in controlled.operations:
+        near = get_close_matches(operation, sorted(controlled.operations), n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"{operation} is not an operation of this endpoint{meant}")
+    kinds = ("error", "drop", *ResponseFaultKind)
+    if fault not in kinds:
+        raise ValueError(f"{fault} is none; there are {', '.join(kinds)}")
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is not a number")
+    return value

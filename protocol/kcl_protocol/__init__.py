@@ -6,10 +6,17 @@ Everything public is here. A side of a conversation cuts bytes into lines (`Line
 
 from __future__ import annotations
 
-from kcl_protocol._diagram import state_diagram
-from kcl_protocol._log_lines import LogLine, decode_log_line, encode_log_line
-from kcl_protocol.codec import Echo, Stray, decode_child_line, decode_daemon_line, encode
-from kcl_protocol.conversation import Conversation, Role, State
+from kcl_protocol.codec import (
+    Echo,
+    LogLine,
+    Stray,
+    decode_child_line,
+    decode_daemon_line,
+    decode_log_line,
+    encode,
+    encode_log_line,
+)
+from kcl_protocol.conversation import Conversation, Role, State, state_diagram
 from kcl_protocol.errors import (
     CheckpointDependencyFailed,
     CheckpointError,

@@ -3,28 +3,343 @@
 Owns writing, for both sides, and gives the two readers, which differ on purpose: the daemon reads what any program
 may print (`_child_lines`), a client reads what a daemon says (`_daemon_lines`). Knows nothing of how lines are cut
 (`framing`) or of who may speak when (`conversation`).
+
+What a child's stdout line means to the daemon, read as tolerantly as KCL reads it.
+
+A child's stdout is shared with whatever its author prints, so nothing here is an error: a line that is no message is
+`Stray`. Where KCL's reader only leaves the child hanging or dies, this one is kinder: unknown extra fields, the
+pre-2017 key `checkpoint` and a bare `null` do no harm. Knows nothing of what may be said when (`conversation`).
+
+What a daemon's line means to a client, read strictly: between the two nothing but messages may pass.
+
+Fields that are unknown are ignored and optional ones may be missing, so that a client works with older and newer
+daemons. Knows nothing of what may be said when (`conversation`).
+
+The one message that is not KCL's: a line for the daemon's log, which a child may send where the daemon allows it.
+
+It is no part of a conversation: it may come at any time, is not answered, and changes nothing. A daemon that does not
+allow it, the Java daemon among them, takes it for stray output.
 """
 
 from __future__ import annotations
 
-from typing import assert_never
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from json import JSONDecoder
+from typing import ClassVar, Final, NoReturn, TypeGuard, assert_never
 
-from kcl_protocol._child_lines import Echo, Stray, decode_child_line
-from kcl_protocol._daemon_lines import decode_daemon_line
-from kcl_protocol._json import dump_line
+from kcl_protocol._json import dump_line, load
+from kcl_protocol.errors import RemoteProtocolError
 from kcl_protocol.messages import (
     CheckpointAnswer,
     CheckpointRequest,
+    ChildMessage,
+    DaemonMessage,
     Initialize,
     LeaseLost,
     Message,
     ProcessRecords,
     Record,
+    RecordSchema,
     ShardEnded,
     Shutdown,
     ShutdownRequested,
     Status,
 )
+
+# The most of a stray line that is kept: a log line, not a payload.
+_STRAY_CHARACTERS: Final = 2_000
+_REASON_CHARACTERS: Final = 80
+_JSON_SPACE: Final = b" \t\r\n"
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_LONG_LIMIT: Final = 2**63
+_DAEMON_ACTIONS: Final = frozenset(
+    kind.action for kind in (Initialize, ProcessRecords, LeaseLost, ShardEnded, ShutdownRequested, Shutdown)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """The child repeated a message of the daemon; without meaning, as in KCL."""
+
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A line that is no message: the program's own output, or a message too broken to be understood.
+
+    Args:
+        reason: why it is none, for the log.
+        text: the line, undecodable bytes replaced, at most 2,000 characters and then an ellipsis.
+        blank: whether it holds nothing but spaces; not worth a log line, many children send such lines as separators.
+    """
+
+    reason: str
+    text: str
+    blank: bool = False
+
+
+class _NumberText(str):
+    """A JSON number as it was written: no digit of a sequence number may be lost on the way."""
+
+    __slots__ = ()
+
+
+class _Unusable(Exception):
+    """Raised when a line is not a message; says why."""
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+# The standard library's decoder, not orjson: it gives a number's own digits and stops after the first value.
+_DECODER: Final = JSONDecoder(parse_int=_NumberText, parse_float=_NumberText, parse_constant=_refuse_constant)
+
+
+def decode_child_line(line: bytes) -> ChildMessage | Echo | Stray:
+    """What one line means, with or without its terminator. Never raises, whatever the bytes.
+
+    As in KCL only the first object on a line counts and undecodable bytes are replaced before the line is read.
+    Numbers and texts are taken for each other where the field is clear: a numeric `sequenceNumber` keeps its
+    digits, `subSequenceNumber` "3" is 3 and 4.7 is 4.
+    """
+    trimmed = line.strip(_JSON_SPACE)
+    if not trimmed:
+        return Stray("blank line", "", blank=True)
+    try:
+        return _message(_first_object(trimmed))
+    except _Unusable as error:
+        return Stray(str(error), _excerpt(trimmed))
+
+
+def _first_object(trimmed: bytes) -> dict[str, object]:
+    if not trimmed.startswith(b"{"):
+        raise _Unusable("not a JSON object")
+    try:
+        fields: dict[str, object]
+        fields, _end = _DECODER.raw_decode(trimmed.decode("utf-8", "replace"))
+    except (ValueError, RecursionError) as error:
+        raise _Unusable(f"not JSON: {error}") from error
+    return fields
+
+
+def _message(fields: dict[str, object]) -> ChildMessage | Echo:
+    action = fields.get("action")
+    if action == Status.action:
+        return Status(_text(fields, "responseFor"))
+    if action == CheckpointRequest.action:
+        # Until 2016 the position was called `checkpoint`, like the action.
+        key = "sequenceNumber" if "sequenceNumber" in fields else "checkpoint"
+        return CheckpointRequest(_text(fields, key), _integer(fields, "subSequenceNumber"))
+    if not isinstance(action, str):
+        raise _Unusable('no "action" with a text')
+    if action in _DAEMON_ACTIONS:
+        return Echo(action)
+    raise _Unusable(f"unknown action {action[:_REASON_CHARACTERS]!r}")
+
+
+def _text(fields: dict[str, object], key: str) -> str | None:
+    match fields.get(key):
+        case None:
+            return None
+        case bool(value):
+            return "true" if value else "false"
+        case str(value):
+            return str(value)
+        case _:
+            raise _Unusable(f'"{key}" is not a text')
+
+
+def _integer(fields: dict[str, object], key: str) -> int | None:
+    """An optional 64-bit integer; texts are trimmed, and empty or "null" is null (KCL: Jackson's coercions)."""
+    value = fields.get(key)
+    if value is None:
+        return None
+    number: float | None = None
+    if isinstance(value, str):
+        text = value.strip()
+        if text in ("", "null"):
+            return None
+        if _WHOLE_NUMBER.fullmatch(text):
+            number = int(text)
+        elif isinstance(value, _NumberText):
+            number = float(text)
+    if number is None or not -_LONG_LIMIT <= number < _LONG_LIMIT:
+        raise _Unusable(f'"{key}" is not a 64-bit integer')
+    return int(number)
+
+
+def _excerpt(trimmed: bytes) -> str:
+    # No character takes more than four bytes, so this prefix is enough and a long line costs nothing.
+    text = trimmed[: _STRAY_CHARACTERS * 4 + 4].decode("utf-8", "replace")
+    return text if len(text) <= _STRAY_CHARACTERS else f"{text[:_STRAY_CHARACTERS]}…"
+
+
+# The most of a foreign value or line that an error message repeats.
+_EXCERPT_CHARACTERS: Final = 80
+
+_Fields = Mapping[str, object]
+
+
+def decode_daemon_line(line: bytes) -> DaemonMessage:
+    """The message of one line, with or without its terminator.
+
+    Optional, None where missing: every sequence number but a record's, sub-sequence numbers (0 in a record),
+    timestamps, `millisBehindLatest`, `error`. The pre-2017 key `checkpoint` of a checkpoint answer is understood.
+
+    Raises:
+        RemoteProtocolError: the line is not exactly one JSON object, its action is not one of a daemon's, or a field
+            is missing or of the wrong type; says which.
+    """
+    fields = _object(line)
+    try:
+        return __daemon_lines_message(fields)
+    except _Malformed as error:
+        raise RemoteProtocolError(f"{error}, in the daemon's line {__daemon_lines_excerpt(line)}") from None
+
+
+class _Malformed(Exception):
+    """Raised when a field is not as it must be; says which."""
+
+
+def __daemon_lines_message(fields: _Fields) -> DaemonMessage:
+    action = fields.get("action")
+    read = _READERS.get(action) if isinstance(action, str) else None
+    if read is None:
+        raise _wrong("action", action, "one of a daemon's")
+    return read(fields)
+
+
+def _initialize(fields: _Fields) -> Initialize:
+    return Initialize(
+        shard_id=__daemon_lines_text(fields, "shardId"),
+        sequence_number=_text_or_none(fields, "sequenceNumber"),
+        sub_sequence_number=_integer_or_none(fields, "subSequenceNumber"),
+        stream_name=_text_or_none(fields, "streamName"),
+        stream_arn=_text_or_none(fields, "streamArn"),
+    )
+
+
+def _checkpoint_answer(fields: _Fields) -> CheckpointAnswer:
+    # Until 2016 the position was called `checkpoint`, like the action.
+    key = "sequenceNumber" if "sequenceNumber" in fields else "checkpoint"
+    return CheckpointAnswer(
+        sequence_number=_text_or_none(fields, key),
+        sub_sequence_number=_integer_or_none(fields, "subSequenceNumber"),
+        error=_text_or_none(fields, "error"),
+    )
+
+
+def _object(line: bytes) -> _Fields:
+    try:
+        value = load(line)
+    except (ValueError, RecursionError) as error:
+        raise RemoteProtocolError(
+            f"the daemon's line is not JSON ({error}): {__daemon_lines_excerpt(line)}"
+        ) from error
+    if not _is_object(value):
+        raise RemoteProtocolError(f"the daemon's line is not a JSON object: {__daemon_lines_excerpt(line)}")
+    return value
+
+
+def _process_records(fields: _Fields) -> ProcessRecords:
+    records = fields.get("records")
+    if not _is_array(records):
+        raise _wrong("records", records, "an array")
+    return ProcessRecords(
+        records=[_record(record, index) for index, record in enumerate(records)],
+        millis_behind_latest=_integer_or_none(fields, "millisBehindLatest"),
+    )
+
+
+def _record(value: object, index: int) -> Record:
+    if not _is_object(value):
+        raise _wrong(f"records[{index}]", value, "an object")
+    try:
+        return Record(
+            data=__daemon_lines_text(value, "data"),
+            partition_key=__daemon_lines_text(value, "partitionKey"),
+            sequence_number=__daemon_lines_text(value, "sequenceNumber"),
+            approximate_arrival_timestamp=_integer_or_none(value, "approximateArrivalTimestamp"),
+            sub_sequence_number=_integer_or_none(value, "subSequenceNumber") or 0,
+            schema=_schema(value) if "schemaVersionId" in value else None,
+        )
+    except _Malformed as error:
+        raise _Malformed(f"records[{index}]: {error}") from None
+
+
+def _schema(fields: _Fields) -> RecordSchema | None:
+    """All four fields, or none."""
+    if fields.get("schemaVersionId") is None:
+        return None
+    return RecordSchema(
+        name=__daemon_lines_text(fields, "schemaName"),
+        version_id=__daemon_lines_text(fields, "schemaVersionId"),
+        data_format=__daemon_lines_text(fields, "schemaDataFormat"),
+        definition=__daemon_lines_text(fields, "schemaDefinition"),
+    )
+
+
+def __daemon_lines_text(fields: _Fields, key: str) -> str:
+    value = fields.get(key)
+    if isinstance(value, str):
+        return value
+    raise _wrong(key, value, "a text")
+
+
+def _text_or_none(fields: _Fields, key: str) -> str | None:
+    value = fields.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    raise _wrong(key, value, "a text or null")
+
+
+def _integer_or_none(fields: _Fields, key: str) -> int | None:
+    value = fields.get(key)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise _wrong(key, value, "an integer of 64 bits or null")
+
+
+def _wrong(key: str, value: object, wanted: str) -> _Malformed:
+    return _Malformed(f'"{key}" must be {wanted}, but is {_found(value)}')
+
+
+def _found(value: object) -> str:
+    """What a value is, for an error message; large and nested ones by their kind only."""
+    if value is None:
+        return "null or missing"
+    if isinstance(value, str | int | float):
+        return f"{value!r:.{_EXCERPT_CHARACTERS}}"
+    return "an array" if isinstance(value, list) else "an object"
+
+
+def _is_object(value: object) -> TypeGuard[_Fields]:
+    return isinstance(value, dict)
+
+
+def _is_array(value: object) -> TypeGuard[list[object]]:
+    return isinstance(value, list)
+
+
+def __daemon_lines_excerpt(line: bytes) -> str:
+    return repr(line[:_EXCERPT_CHARACTERS].decode("utf-8", "replace"))
+
+
+_READERS: Final[Mapping[str, Callable[[_Fields], DaemonMessage]]] = {
+    ProcessRecords.action: _process_records,
+    CheckpointAnswer.action: _checkpoint_answer,
+    Initialize.action: _initialize,
+    LeaseLost.action: lambda _fields: LeaseLost(),
+    ShardEnded.action: lambda _fields: ShardEnded(),
+    ShutdownRequested.action: lambda _fields: ShutdownRequested(),
+    Shutdown.action: lambda fields: Shutdown(__daemon_lines_text(fields, "reason")),
+}
+
 
 __all__ = ["Echo", "Stray", "decode_child_line", "decode_daemon_line", "encode"]
 
@@ -89,3 +404,40 @@ def _record_fields(record: Record) -> dict[str, object]:
         fields["schemaDataFormat"] = record.schema.data_format
         fields["schemaDefinition"] = record.schema.definition
     return fields
+
+
+LEVEL_DEFAULT: Final = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """What a child wants to have in the log.
+
+    Args:
+        level: a word; what it means is the daemon's business.
+        message: the text.
+    """
+
+    action: ClassVar[str] = "log"
+    level: str
+    message: str
+
+
+def decode_log_line(line: bytes) -> LogLine | None:
+    """The message of a line, None where it is none. Never raises; the whole line must be one JSON object in UTF-8."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or fields.get("action") != LogLine.action:
+        return None
+    message, level = fields.get("message"), fields.get("level", LEVEL_DEFAULT)
+    if not isinstance(message, str) or not isinstance(level, str):
+        return None
+    return LogLine(level, message)
+
+
+def encode_log_line(line: LogLine) -> bytes:
+    """The message as one line of ASCII with one LF at its end."""
+    fields = {"action": line.action, "level": line.level, "message": line.message}
+    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"

@@ -26,6 +26,8 @@ is the reason for writing tables and not conditions: what cannot be found in the
 The conversation may break off in any state, because either side can die. That is not a message and so not here.
 A checkpoint being served is a state of its own for each action, not a flag beside the state, so that the answer leads
 back to where the child asked and no combination exists that the tables do not show.
+
+The picture of the conversation's tables, drawn from the tables so that it cannot lie.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ class State(StrEnum):
     OVER = "over"
 
 
-class Kind(StrEnum):
+class MessageKind(StrEnum):
     """What a message is to the tables; the value is how errors and diagrams call it."""
 
     INITIALIZE = "initialize"
@@ -93,49 +95,67 @@ class Kind(StrEnum):
     STATUS = "status"
 
 
-_KINDS: Final[Mapping[type[Message], Kind]] = {
-    Initialize: Kind.INITIALIZE,
-    ProcessRecords: Kind.PROCESS_RECORDS,
-    ShutdownRequested: Kind.SHUTDOWN_REQUESTED,
-    LeaseLost: Kind.LEASE_LOST,
-    ShardEnded: Kind.SHARD_ENDED,
-    CheckpointAnswer: Kind.CHECKPOINT_ANSWER,
-    CheckpointRequest: Kind.CHECKPOINT_REQUEST,
-    Status: Kind.STATUS,
+_KINDS: Final[Mapping[type[Message], MessageKind]] = {
+    Initialize: MessageKind.INITIALIZE,
+    ProcessRecords: MessageKind.PROCESS_RECORDS,
+    ShutdownRequested: MessageKind.SHUTDOWN_REQUESTED,
+    LeaseLost: MessageKind.LEASE_LOST,
+    ShardEnded: MessageKind.SHARD_ENDED,
+    CheckpointAnswer: MessageKind.CHECKPOINT_ANSWER,
+    CheckpointRequest: MessageKind.CHECKPOINT_REQUEST,
+    Status: MessageKind.STATUS,
 }
 
-Table = Mapping[State, Mapping[Kind, State]]
+TransitionTable = Mapping[State, Mapping[MessageKind, State]]
 
-DAEMON_SAYS: Final[Table] = {
-    State.START: {Kind.INITIALIZE: State.INITIALIZING},
+DAEMON_TRANSITIONS: Final[TransitionTable] = {
+    State.START: {MessageKind.INITIALIZE: State.INITIALIZING},
     State.IDLE: {
-        Kind.PROCESS_RECORDS: State.PROCESSING,
-        Kind.SHUTDOWN_REQUESTED: State.STOPPING,
-        Kind.LEASE_LOST: State.LOSING_LEASE,
-        Kind.SHARD_ENDED: State.ENDING_SHARD,
+        MessageKind.PROCESS_RECORDS: State.PROCESSING,
+        MessageKind.SHUTDOWN_REQUESTED: State.STOPPING,
+        MessageKind.LEASE_LOST: State.LOSING_LEASE,
+        MessageKind.SHARD_ENDED: State.ENDING_SHARD,
     },
     State.STOPPED: {
-        Kind.LEASE_LOST: State.LOSING_LEASE,
-        Kind.SHARD_ENDED: State.ENDING_SHARD,
+        MessageKind.LEASE_LOST: State.LOSING_LEASE,
+        MessageKind.SHARD_ENDED: State.ENDING_SHARD,
     },
-    State.INITIALIZING_CHECKPOINT: {Kind.CHECKPOINT_ANSWER: State.INITIALIZING},
-    State.PROCESSING_CHECKPOINT: {Kind.CHECKPOINT_ANSWER: State.PROCESSING},
-    State.STOPPING_CHECKPOINT: {Kind.CHECKPOINT_ANSWER: State.STOPPING},
-    State.LOSING_LEASE_CHECKPOINT: {Kind.CHECKPOINT_ANSWER: State.LOSING_LEASE},
-    State.ENDING_SHARD_CHECKPOINT: {Kind.CHECKPOINT_ANSWER: State.ENDING_SHARD},
+    State.INITIALIZING_CHECKPOINT: {MessageKind.CHECKPOINT_ANSWER: State.INITIALIZING},
+    State.PROCESSING_CHECKPOINT: {MessageKind.CHECKPOINT_ANSWER: State.PROCESSING},
+    State.STOPPING_CHECKPOINT: {MessageKind.CHECKPOINT_ANSWER: State.STOPPING},
+    State.LOSING_LEASE_CHECKPOINT: {MessageKind.CHECKPOINT_ANSWER: State.LOSING_LEASE},
+    State.ENDING_SHARD_CHECKPOINT: {MessageKind.CHECKPOINT_ANSWER: State.ENDING_SHARD},
     State.OVER: {},
 }
 
-CHILD_SAYS: Final[Table] = {
-    State.INITIALIZING: {Kind.CHECKPOINT_REQUEST: State.INITIALIZING_CHECKPOINT, Kind.STATUS: State.IDLE},
-    State.PROCESSING: {Kind.CHECKPOINT_REQUEST: State.PROCESSING_CHECKPOINT, Kind.STATUS: State.IDLE},
-    State.STOPPING: {Kind.CHECKPOINT_REQUEST: State.STOPPING_CHECKPOINT, Kind.STATUS: State.STOPPED},
-    State.LOSING_LEASE: {Kind.CHECKPOINT_REQUEST: State.LOSING_LEASE_CHECKPOINT, Kind.STATUS: State.OVER},
-    State.ENDING_SHARD: {Kind.CHECKPOINT_REQUEST: State.ENDING_SHARD_CHECKPOINT, Kind.STATUS: State.OVER},
+CHILD_TRANSITIONS: Final[TransitionTable] = {
+    State.INITIALIZING: {
+        MessageKind.CHECKPOINT_REQUEST: State.INITIALIZING_CHECKPOINT,
+        MessageKind.STATUS: State.IDLE,
+    },
+    State.PROCESSING: {
+        MessageKind.CHECKPOINT_REQUEST: State.PROCESSING_CHECKPOINT,
+        MessageKind.STATUS: State.IDLE,
+    },
+    State.STOPPING: {
+        MessageKind.CHECKPOINT_REQUEST: State.STOPPING_CHECKPOINT,
+        MessageKind.STATUS: State.STOPPED,
+    },
+    State.LOSING_LEASE: {
+        MessageKind.CHECKPOINT_REQUEST: State.LOSING_LEASE_CHECKPOINT,
+        MessageKind.STATUS: State.OVER,
+    },
+    State.ENDING_SHARD: {
+        MessageKind.CHECKPOINT_REQUEST: State.ENDING_SHARD_CHECKPOINT,
+        MessageKind.STATUS: State.OVER,
+    },
 }
 
-SAYS: Final[Mapping[Role, Table]] = {Role.DAEMON: DAEMON_SAYS, Role.CHILD: CHILD_SAYS}
-_NOTHING: Final[Mapping[Kind, State]] = {}
+TRANSITIONS: Final[Mapping[Role, TransitionTable]] = {
+    Role.DAEMON: DAEMON_TRANSITIONS,
+    Role.CHILD: CHILD_TRANSITIONS,
+}
+_NOTHING: Final[Mapping[MessageKind, State]] = {}
 
 # Before its first batch a child has nothing to checkpoint, and after losing the lease it has no right to.
 _MAY_CHECKPOINT: Final = frozenset(
@@ -207,7 +227,7 @@ class Conversation:
 
     def _advance(self, speaker: Role, message: Message, error: type[ProtocolError]) -> None:
         kind = _kind_of(message)
-        following = SAYS[speaker].get(self._state, _NOTHING).get(kind)
+        following = TRANSITIONS[speaker].get(self._state, _NOTHING).get(kind)
         is_for_another = isinstance(message, Status) and message.response_for != self._awaiting
         if following is None or is_for_another:
             raise error(
@@ -221,21 +241,34 @@ class Conversation:
             self._awaiting = message.action
 
     def _expected(self, speaker: Role) -> str:
-        kinds = SAYS[speaker].get(self._state, _NOTHING)
+        kinds = TRANSITIONS[speaker].get(self._state, _NOTHING)
         if not kinds:
             return "nothing more" if self.is_over else f"nothing until the {speaker.other.value} has spoken"
         return " or ".join(
-            f"status for {self._awaiting!r}" if kind is Kind.STATUS else kind.value for kind in kinds
+            f"status for {self._awaiting!r}" if kind is MessageKind.STATUS else kind.value for kind in kinds
         )
 
 
-def _kind_of(message: Message) -> Kind:
+def _kind_of(message: Message) -> MessageKind:
     if isinstance(message, Shutdown):
-        return Kind.SHARD_ENDED if message.reason == "TERMINATE" else Kind.LEASE_LOST
+        return MessageKind.SHARD_ENDED if message.reason == "TERMINATE" else MessageKind.LEASE_LOST
     return _KINDS[type(message)]
 
 
-def _describe(message: Message, kind: Kind) -> str:
+def _describe(message: Message, kind: MessageKind) -> str:
     if isinstance(message, Status):
         return f"status for {message.response_for!r:.{_EXCERPT_CHARACTERS}}"
     return message.action if isinstance(message, Shutdown) else kind.value
+
+
+def state_diagram() -> str:
+    """Every state and transition as the text of a mermaid `stateDiagram-v2`, for the documentation."""
+    lines = ["stateDiagram-v2", f"    [*] --> {State.START.value}"]
+    for role, table in TRANSITIONS.items():
+        lines.extend(
+            f"    {state.value} --> {following.value} : {role.value} says {kind.value}"
+            for state, row in table.items()
+            for kind, following in row.items()
+        )
+    lines.append(f"    {State.OVER.value} --> [*]")
+    return "\n".join(lines) + "\n"

@@ -18,7 +18,7 @@ from contextlib import suppress
 from hashlib import md5, shake_256
 from typing import cast
 
-from kcl_local.kinesis.frames import event_frame
+from kcl_local.kinesis.http import event_frame
 
 SHAPES = {
     "empty": (0, 0),
@@ -106,9 +106,9 @@ class Canned(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._is_paused = False
         # Not at once: a write that fails in here is an error twice to asyncio (3.11), which then tells of it.
-        asyncio.get_running_loop().call_soon(self._go_on)
+        asyncio.get_running_loop().call_soon(self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self._pushes:
             self._push()
 

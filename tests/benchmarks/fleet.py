@@ -16,7 +16,8 @@ from typing import Final
 
 import anyio
 
-from kcl_daemon.config.settings import LeaseSettings, RetrievalSettings
+from kcl_daemon.config.balance import LeaseSettings
+from kcl_daemon.config.retrieval import RetrievalSettings
 from tests.benchmarks.stage import Assigned, NotInTime, Stage, plan_for, play
 from tests.simulator.fleet import SimWorker
 from tests.simulator.loop import now

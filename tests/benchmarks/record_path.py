@@ -23,22 +23,18 @@ from typing import Final
 import anyio
 
 from kcl_daemon.children.pipes import PipeWriter
-from kcl_daemon.config.fan_out_settings import FanOutSettings
-from kcl_daemon.config.settings import RetrievalSettings
+from kcl_daemon.config.retrieval import FanOutSettings, RetrievalSettings
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Kinesis, StreamRef
-from kcl_daemon.retrieval.aggregate import Deaggregator
-from kcl_daemon.retrieval.batch import Batch
-from kcl_daemon.retrieval.fanout import FanOutReader
-from kcl_daemon.retrieval.fanout_consumer import ConsumerRegistration
-from kcl_daemon.retrieval.gate import BodyGate
-from kcl_daemon.retrieval.prefetch import Prefetch, Source
-from kcl_daemon.retrieval.reader import Reader
-from kcl_daemon.retrieval.start import StartMemory
+from kcl_daemon.records.kpl import Deaggregator
+from kcl_daemon.retrieval.byte_budget import ByteBudget
+from kcl_daemon.retrieval.fan_out import ConsumerRegistration, FanOutReader
+from kcl_daemon.retrieval.polling import PollingReader
+from kcl_daemon.retrieval.source import DeliveryBatch, ShardReader, ShardSource, StartMemory
 from kcl_daemon.system import SystemClock, SystemRandomness
-from kcl_daemon.transport.caller import Caller
+from kcl_daemon.transport.caller import AwsJsonClient
+from kcl_daemon.transport.event_stream import HttpFanOut
 from kcl_daemon.transport.kinesis import FastKinesis
-from kcl_daemon.transport.subscriptions import StreamedFanOut
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.benchmarks.canned import SHAPES
@@ -105,9 +101,9 @@ async def measure(case: Case, url: str, certificate: Path, pipes: list[int], sec
     tls = ssl.create_default_context(cafile=str(certificate)) if case.tls else None
     async with calling(url, tls=tls) as caller, anyio.create_task_group() as group:
         kinesis = FastKinesis(caller, MemoryKinesis(KinesisModel(time.time)))  # noqa: TID251 - never asked
-        gate = BodyGate(clock)
+        budget = ByteBudget(clock)
         for number, fd in enumerate(pipes):
-            prefetch = _pushed(case, caller, gate) if case.fan_out else _polled(case, kinesis, gate)
+            prefetch = _pushed(case, caller, budget) if case.fan_out else _polled(case, kinesis, budget)
             delay_s = number / len(pipes) * case.idle_ms / 1000 if case.shape in {"empty", "paced"} else 0.0
             group.start_soon(_later, delay_s, prefetch)
             group.start_soon(_deliver, prefetch, PipeWriter(fd), count)
@@ -123,23 +119,23 @@ async def measure(case: Case, url: str, certificate: Path, pipes: list[int], sec
     return row
 
 
-def _polled(case: Case, kinesis: Kinesis, gate: BodyGate) -> Reader:
-    return Prefetch(
+def _polled(case: Case, kinesis: Kinesis, budget: ByteBudget) -> ShardReader:
+    return PollingReader(
         _source(case),
         kinesis=kinesis,
         settings=RetrievalSettings(idle_time_between_reads_ms=case.idle_ms),
         clock=SystemClock(),
         randomness=SystemRandomness(),
         log=MemoryLog(),
-        gate=gate,
+        budget=budget,
         limited=False,
     )
 
 
-def _pushed(case: Case, caller: Caller, gate: BodyGate) -> Reader:
+def _pushed(case: Case, caller: AwsJsonClient, budget: ByteBudget) -> ShardReader:
     model = MemoryKinesis(KinesisModel(time.time))  # noqa: TID251 - never asked
     consumers = MemoryFanOut(model.model)  # nor this one
-    fan_out = StreamedFanOut(caller, consumers)
+    fan_out = HttpFanOut(caller, consumers)
     return FanOutReader(
         _source(case),
         fan_out=fan_out,
@@ -158,13 +154,13 @@ def _pushed(case: Case, caller: Caller, gate: BodyGate) -> Reader:
         clock=SystemClock(),
         randomness=SystemRandomness(),
         log=MemoryLog(),
-        gate=gate,
-        tells_empty=True,
+        budget=budget,
+        reports_empty=True,
     )
 
 
-def _source(case: Case) -> Source:
-    return Source(
+def _source(case: Case) -> ShardSource:
+    return ShardSource(
         StreamRef("bench"),
         ShardId(case.shape),
         TRIM_HORIZON,
@@ -178,15 +174,15 @@ def _complain(why: str, sequence_number: str) -> None:
     raise AssertionError(f"record {sequence_number}: {why}")
 
 
-async def _later(delay_s: float, prefetch: Reader) -> None:
+async def _later(delay_s: float, prefetch: ShardReader) -> None:
     await anyio.sleep(delay_s)
     await prefetch.run()
 
 
-async def _deliver(prefetch: Reader, pipe: PipeWriter, count: Count) -> None:
+async def _deliver(prefetch: ShardReader, pipe: PipeWriter, count: Count) -> None:
     while True:
         batch = await prefetch.next()
-        assert isinstance(batch, Batch)
+        assert isinstance(batch, DeliveryBatch)
         await pipe.send(batch.take_line())
         batch.release()
         count.answers += 1
@@ -252,7 +248,7 @@ def main() -> None:
     sys.stdout.write("\n".join(_HEADER) + "\n")
     for case in CASES:
         if arguments.only in repr(case):
-            told = json.dumps(asdict(case))
+            reported = json.dumps(asdict(case))
             command = [
                 sys.executable,
                 "-m",
@@ -261,7 +257,7 @@ def main() -> None:
                 str(arguments.seconds),
             ]
             sys.stdout.flush()
-            subprocess.run([*command, "--case", told], check=True)
+            subprocess.run([*command, "--case", reported], check=True)
 
 
 if __name__ == "__main__":

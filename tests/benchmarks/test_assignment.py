@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from kcl_daemon.assignment.count import by_lease_count
-from kcl_daemon.assignment.plan import Fleet, Plan, Strategy
-from kcl_daemon.assignment.variance import BalanceOptions, by_utilization
+from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, Strategy
+from kcl_daemon.assignment.utilization import BalanceOptions, by_utilization
 from kcl_daemon.leases.lease import WorkerId
 from tests.unit.assignment.fleets import fleet, lease, reports
 
@@ -45,10 +45,10 @@ def lopsided(leases: int, workers: int) -> Fleet:
 
 def decided(
     strategy: Strategy, make: Callable[[int, int], Fleet], size: tuple[int, int]
-) -> tuple[float, Plan]:
+) -> tuple[float, AssignmentPlan]:
     """The best of three, in seconds of CPU."""
     state = make(*size)
-    best_s, plan = math.inf, Plan()
+    best_s, plan = math.inf, AssignmentPlan()
     for _ in range(3):
         began_s = time.process_time()
         plan = strategy(state)

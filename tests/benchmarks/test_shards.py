@@ -14,10 +14,8 @@ from typing import Final
 import anyio
 
 from kcl_daemon.leases.lease import Lease
-from kcl_daemon.shards.cleanup import judge_finished
-from kcl_daemon.shards.lineage import waiting_depths
-from kcl_daemon.shards.shard import InitialPosition, Shard, StartAt
-from kcl_daemon.shards.sync import Layers, missing_leases, new_lease
+from kcl_daemon.shards.lineage import InitialPosition, Shard, StartAt, waiting_depths
+from kcl_daemon.shards.sync import Layers, judge_finished, missing_leases, new_lease
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.benchmarks.stage import Stage, plan_for, play
 from tests.unit.shards.trees import shard

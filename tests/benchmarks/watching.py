@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from kcl_local.demo.clock import monotonic_s
+from kcl_local.demo.ledger import monotonic_s
 from tests.process.daemon import Application, Daemon, again_and_again, application, wait_until
 from tests.process.local import local_process
 
@@ -47,7 +47,7 @@ def get(url: str) -> str:
     return text
 
 
-def look(url: str) -> None:
+def poll(url: str) -> None:
     """As the page's script does: it asks again when the answer says."""
     (every_s,) = re.findall(r'data-every="([\d.]+)"', get(url + "/live"))
     Event().wait(float(every_s))
@@ -61,7 +61,7 @@ def looked_at(url: str) -> Generator[None]:
         again_and_again(lambda: get(url + "/metrics"), SCRAPE_S),
         again_and_again(lambda: get(url + "/livez"), PROBE_S),
         again_and_again(lambda: get(url + "/readyz"), PROBE_S),
-        again_and_again(lambda: look(url), 0.0),
+        again_and_again(lambda: poll(url), 0.0),
     ):
         yield
 
@@ -126,10 +126,10 @@ def measure(shards: int, seconds: float, turns: int, *, with_records: bool) -> s
         Event().wait(15.0)
         rows = percents((unwatched, watched), seconds, turns)
     costs = [second - first for first, second in rows]
-    told = ", ".join(f"{each:.2f}" for each in costs)
+    reported = ", ".join(f"{each:.2f}" for each in costs)
     return (
         f"| {shards} | {'1 a second and shard' if with_records else 'none'} | {median(first for first, _ in rows):.2f} "
-        f"| {median(second for _, second in rows):.2f} | {median(costs):.2f} ({told}) |"
+        f"| {median(second for _, second in rows):.2f} | {median(costs):.2f} ({reported}) |"
     )
 
 

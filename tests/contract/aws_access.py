@@ -10,7 +10,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from kcl_daemon.aws.session import Clients, make_clients
-from kcl_daemon.config.settings import Endpoints
+from kcl_daemon.config.services import Endpoints
 
 REGION = "us-east-1"
 

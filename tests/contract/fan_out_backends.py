@@ -8,12 +8,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, cast
 
-from kcl_daemon.aws.build import build_fan_out, open_caller
-from kcl_daemon.ports_fan_out import ConsumerName, FanOut
+from kcl_daemon.aws.build import build_fan_out, open_json_client
+from kcl_daemon.ports import ConsumerName, FanOut
 from kcl_daemon.system import SystemClock
+from kcl_local.kinesis.arguments import KinesisOptions
 from kcl_local.kinesis.http import application
 from kcl_local.kinesis.model import KinesisModel
-from kcl_local.kinesis.options import Options
 from kcl_local.kinesis.stream import stream_arn
 from kcl_local.serving import serve
 from tests.contract.aws_access import local_clients
@@ -68,7 +68,7 @@ class FanOutBackend:
     """
 
     name: str
-    open: Callable[[Options], AbstractAsyncContextManager[FanOutAccount]]
+    open: Callable[[KinesisOptions], AbstractAsyncContextManager[FanOutAccount]]
 
 
 def _account(model: KinesisModel, wall: Wall, fan_out: FanOut) -> FanOutAccount:
@@ -77,19 +77,19 @@ def _account(model: KinesisModel, wall: Wall, fan_out: FanOut) -> FanOutAccount:
 
 
 @asynccontextmanager
-async def _in_memory(options: Options) -> AsyncGenerator[FanOutAccount, None]:
+async def _in_memory(options: KinesisOptions) -> AsyncGenerator[FanOutAccount, None]:
     wall = Wall()
     model = KinesisModel(wall, options)
     yield _account(model, wall, MemoryFanOut(model))
 
 
 @asynccontextmanager
-async def _over_transport(options: Options) -> AsyncGenerator[FanOutAccount, None]:
+async def _over_transport(options: KinesisOptions) -> AsyncGenerator[FanOutAccount, None]:
     wall = Wall()
     model = KinesisModel(wall, options)
     async with serve(application(model), 0) as url:
         with local_clients(kinesis=url) as clients:
-            async with open_caller(clients, SystemClock()) as caller:
+            async with open_json_client(clients, SystemClock()) as caller:
                 yield _account(model, wall, build_fan_out(clients, caller))
 
 

@@ -8,14 +8,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
 
-from kcl_daemon.aws.build import build_kinesis, open_caller
+from kcl_daemon.aws.build import build_kinesis, open_json_client
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import Fetched, IteratorKind, Kinesis, ReadFrom, StreamRef
+from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom, StreamRef
 from kcl_daemon.system import SystemClock
 from kcl_daemon.transport.kinesis import FastKinesis
+from kcl_local.kinesis.arguments import KinesisOptions
 from kcl_local.kinesis.http import application
 from kcl_local.kinesis.model import KinesisModel
-from kcl_local.kinesis.options import Options
 from kcl_local.serving import serve
 from tests.contract.aws_access import local_clients
 from tests.simulator.memory.kinesis import MemoryKinesis
@@ -77,7 +77,7 @@ class Account:
     ) -> str:
         return await self.kinesis.get_shard_iterator(stream, ShardId(shard_id), ReadFrom(kind))
 
-    async def read(self, stream: StreamRef, shard_id: str, read_from: ReadFrom) -> Fetched:
+    async def read(self, stream: StreamRef, shard_id: str, read_from: ReadFrom) -> FetchedRecords:
         """The first answer from there."""
         iterator = await self.kinesis.get_shard_iterator(stream, ShardId(shard_id), read_from)
         return await self.kinesis.get_records(stream, ShardId(shard_id), iterator, 10_000)
@@ -93,18 +93,18 @@ class KinesisBackend:
     """
 
     name: str
-    open: Callable[[Options], AbstractAsyncContextManager[Account]]
+    open: Callable[[KinesisOptions], AbstractAsyncContextManager[Account]]
 
 
 @asynccontextmanager
-async def _in_memory(options: Options) -> AsyncGenerator[Account, None]:
+async def _in_memory(options: KinesisOptions) -> AsyncGenerator[Account, None]:
     wall = Wall()
     model = KinesisModel(wall, options)
     yield Account(wall, model, MemoryKinesis(model))
 
 
 @asynccontextmanager
-async def _over_http(options: Options) -> AsyncGenerator[Account, None]:
+async def _over_http(options: KinesisOptions) -> AsyncGenerator[Account, None]:
     wall = Wall()
     model = KinesisModel(wall, options)
     async with serve(application(model), 0) as url:
@@ -113,12 +113,12 @@ async def _over_http(options: Options) -> AsyncGenerator[Account, None]:
 
 
 @asynccontextmanager
-async def _over_transport(options: Options) -> AsyncGenerator[Account, None]:
+async def _over_transport(options: KinesisOptions) -> AsyncGenerator[Account, None]:
     wall = Wall()
     model = KinesisModel(wall, options)
     async with serve(application(model), 0) as url:
         with local_clients(kinesis=url) as clients:
-            async with open_caller(clients, SystemClock()) as caller:
+            async with open_json_client(clients, SystemClock()) as caller:
                 yield Account(wall, model, FastKinesis(caller, build_kinesis(clients)))
 
 

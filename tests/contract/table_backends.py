@@ -9,13 +9,10 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from kcl_daemon.aws.build import open_updates
-from kcl_daemon.aws.calls import Item
-from kcl_daemon.aws.definitions import TableSpec, creation_request
-from kcl_daemon.aws.dynamodb import DynamoTable
-from kcl_daemon.aws.lanes import Lanes
+from kcl_daemon.aws.calls import CallLimiters, Item
+from kcl_daemon.aws.dynamodb import DynamoTable, DynamoTransactions, TableUpdates
 from kcl_daemon.aws.session import Clients
-from kcl_daemon.aws.transactions import DynamoTransactions
-from kcl_daemon.aws.updates import Updates
+from kcl_daemon.aws.tables import TableSpec, creation_request
 from kcl_daemon.ports import Table, Transactions
 from kcl_local.dynamodb import DynamoDbServer
 from tests.contract.aws_access import QuickClock, local_clients
@@ -95,20 +92,20 @@ def _over_own_transport() -> AbstractContextManager[Store]:
 
 
 @contextmanager
-def _dynamodb(way: Callable[[Clients], Updates | None]) -> Generator[Store, None, None]:
+def _dynamodb(way: Callable[[Clients], TableUpdates | None]) -> Generator[Store, None, None]:
     with DynamoDbServer() as server, local_clients(dynamodb=server.url) as clients:
-        lanes, updates = Lanes(), way(clients)
+        limiters, updates = CallLimiters(), way(clients)
 
         def new_table(with_index: bool) -> Table:
             spec = TableSpec(_name(), "leaseKey", with_index)
-            return DynamoTable(spec, clients.dynamodb, lanes.leases, clock=QuickClock(), updates=updates)
+            return DynamoTable(spec, clients.dynamodb, limiters.leases, clock=QuickClock(), updates=updates)
 
         def old_table() -> Table:
             table = new_table(True)
             clients.dynamodb.create_table(**creation_request(TableSpec(table.name, "leaseKey")))
             return table
 
-        yield Store(new_table, old_table, DynamoTransactions(clients.dynamodb, lanes.other_writes))
+        yield Store(new_table, old_table, DynamoTransactions(clients.dynamodb, limiters.other_writes))
 
 
 def _name() -> str:

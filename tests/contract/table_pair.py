@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kcl_daemon.leases.table import Row, RowPart
-from kcl_daemon.ports import Committed, InTable, Table
+from kcl_daemon.leases.row import Row, RowPart
+from kcl_daemon.ports import CommitResult, Table, TablePart
 from tests.contract.table_backends import Store
 
 KEY = "leaseKey"
@@ -21,8 +21,8 @@ class Pair:
     one: Table
     other: Table
 
-    async def commit(self, *parts: tuple[Table, RowPart]) -> Committed:
-        return await self.store.transactions.commit([InTable(table, what) for table, what in parts])
+    async def commit(self, *parts: tuple[Table, RowPart]) -> CommitResult:
+        return await self.store.transactions.commit([TablePart(table, what) for table, what in parts])
 
     async def rows(self) -> tuple[list[Row], list[Row]]:
         scans = [await table.scan() for table in (self.one, self.other)]

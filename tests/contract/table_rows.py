@@ -9,11 +9,13 @@ from typing import Any, cast
 
 from kcl_daemon.aws.build import build_tables
 from kcl_daemon.aws.session import Clients
-from kcl_daemon.config.settings import ChildSettings, LeaseSettings, Settings
-from kcl_daemon.config.table_settings import TablesSettings
-from kcl_daemon.coordination.keeper import HeldLease, LeaseKeeper
-from kcl_daemon.coordination.tables import ApplicationTables
-from kcl_daemon.coordination.timings import timings
+from kcl_daemon.config.balance import LeaseSettings
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.config.tables import TablesSettings
+from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer
+from kcl_daemon.fleet.tables import ApplicationTables
+from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, ShardId, WorkerId
@@ -66,8 +68,8 @@ class Stage:
         """Write a raw item, as another program does."""
         self.clients.dynamodb.put_item(TableName=table.name, Item=item)
 
-    def keeper(self) -> LeaseKeeper:
-        return LeaseKeeper(
+    def renewer(self) -> LeaseRenewer:
+        return LeaseRenewer(
             table=self.tables.leases,
             worker_id=ME,
             clock=LoopClock(),
@@ -87,10 +89,10 @@ class Stage:
         assert (await self.tables.leases.put(*lease_row.creation(lease))).applied
         return lease
 
-    async def held(self, keeper: LeaseKeeper) -> HeldLease:
+    async def held(self, renewer: LeaseRenewer) -> HeldLease:
         """The lease, assigned to us and claimed."""
         await self.tables.leases.update(lease_row.assignment(await self.created(), ME))
-        held = await keeper.claim(await self.lease())
+        held = await renewer.claim(await self.lease())
         assert held is not None
         return held
 

@@ -14,11 +14,11 @@ import pytest
 from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.serving import make_server
 
-from kcl_daemon.aws.dead_letters import open_remote_dead_letters
-from kcl_daemon.config.failure_settings import Destination, LetterBox
-from kcl_daemon.config.settings import Endpoints
+from kcl_daemon.aws.other_services import open_remote_dead_letters
+from kcl_daemon.config.children import DeadLetterDestination, DeadLetterStore
+from kcl_daemon.config.services import Endpoints
 from kcl_daemon.errors import AwsError, ConfigurationError, InvalidRequest, Unavailable
-from kcl_daemon.ports_failures import DeadLetters
+from kcl_daemon.ports import DeadLetters
 from tests.contract.aws_access import REGION, credentials_that_nobody_checks
 from tests.process.local import in_process
 from tests.unit.failures.letters import LETTER
@@ -58,11 +58,11 @@ def client(service: str, url: str) -> Generator[Any, None, None]:
         made.close()
 
 
-def queue(url: str) -> Destination:
-    return Destination(LetterBox.SQS, url)
+def queue(url: str) -> DeadLetterDestination:
+    return DeadLetterDestination(DeadLetterStore.SQS, url)
 
 
-async def store(destination: Destination, *, kinesis: str | None = None, times: int = 1) -> None:
+async def store(destination: DeadLetterDestination, *, kinesis: str | None = None, times: int = 1) -> None:
     async with open_remote_dead_letters(destination, Endpoints(REGION, kinesis)) as letters:
         port: DeadLetters = letters
         for _ in range(times):
@@ -109,9 +109,9 @@ async def test_a_stream_gets_a_record_with_the_same_partition_key(by_arn: bool) 
         local.kinesis.create_stream(StreamName="dead", ShardCount=1)
         summary = local.kinesis.describe_stream_summary(StreamName="dead")["StreamDescriptionSummary"]
         destination = (
-            Destination(LetterBox.KINESIS, summary["StreamARN"], REGION)
+            DeadLetterDestination(DeadLetterStore.KINESIS, summary["StreamARN"], REGION)
             if by_arn
-            else Destination(LetterBox.KINESIS, "dead")
+            else DeadLetterDestination(DeadLetterStore.KINESIS, "dead")
         )
         await store(destination, kinesis=local.endpoints.kinesis_url)
         iterator = local.kinesis.get_shard_iterator(
@@ -124,9 +124,11 @@ async def test_a_stream_gets_a_record_with_the_same_partition_key(by_arn: bool) 
 
 async def test_a_stream_that_is_not_there_is_an_error() -> None:
     with in_process() as local, pytest.raises(AwsError):
-        await store(Destination(LetterBox.KINESIS, "dead"), kinesis=local.endpoints.kinesis_url)
+        await store(
+            DeadLetterDestination(DeadLetterStore.KINESIS, "dead"), kinesis=local.endpoints.kinesis_url
+        )
 
 
 async def test_an_address_that_the_sdk_cannot_use_is_known_at_the_start() -> None:
     with pytest.raises(ConfigurationError):
-        await store(Destination(LetterBox.KINESIS, "dead", "no region"))
+        await store(DeadLetterDestination(DeadLetterStore.KINESIS, "dead", "no region"))

@@ -16,12 +16,20 @@ from kcl_daemon.errors import (
     Unavailable,
 )
 from kcl_daemon.leases.lease import MAX_HASH, ShardId
-from kcl_daemon.ports import IteratorKind, ReadFrom, StreamRef
-from kcl_daemon.ports_fan_out import Consumer, ConsumerName, ConsumerStatus, Pushed, Subscription
-from kcl_local.kinesis.options import FanOut as FanOutOptions
-from kcl_local.kinesis.options import Options
+from kcl_daemon.ports import (
+    ConsumerName,
+    ConsumerStatus,
+    IteratorKind,
+    PushedRecords,
+    ReadFrom,
+    StreamConsumer,
+    StreamRef,
+    Subscription,
+)
+from kcl_local.faults import ResponseFault, ResponseFaultKind
+from kcl_local.kinesis.arguments import FanOutRules as FanOutOptions
+from kcl_local.kinesis.arguments import KinesisOptions
 from kcl_local.kinesis.stream import stream_arn
-from kcl_local.troubles import Kind, Trouble
 from tests.contract.fan_out_backends import APP, BACKENDS, STREAMED, FanOutAccount, FanOutBackend
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +47,7 @@ def _backend(request: pytest.FixtureRequest) -> FanOutBackend:
 
 @pytest.fixture(name="account")
 async def _account(backend: FanOutBackend) -> AsyncGenerator[FanOutAccount, None]:
-    async with backend.open(Options()) as account:
+    async with backend.open(KinesisOptions()) as account:
         yield account
 
 
@@ -48,14 +56,14 @@ async def registered(account: FanOutAccount) -> str:
     return (await account.fan_out.register_consumer(APP)).arn
 
 
-async def event(subscription: Subscription) -> Pushed:
+async def event(subscription: Subscription) -> PushedRecords:
     with anyio.fail_after(60):
         pushed = await subscription.next()
     assert pushed is not None, "the subscription has ended"
     return pushed
 
 
-def data(pushed: Pushed) -> list[str]:
+def data(pushed: PushedRecords) -> list[str]:
     return [record.data for record in pushed.payload.decoded()]
 
 
@@ -65,7 +73,7 @@ async def test_a_consumer_is_registered_and_found(account: FanOutAccount) -> Non
     made = await account.fan_out.register_consumer(APP)
 
     assert made.status is ConsumerStatus.CREATING
-    active = Consumer(made.arn, ConsumerStatus.ACTIVE)
+    active = StreamConsumer(made.arn, ConsumerStatus.ACTIVE)
     assert await account.fan_out.describe_consumer(APP) == active
     assert await account.fan_out.describe_consumer(made.arn) == active
     with pytest.raises(Unavailable, match="ResourceInUse"):
@@ -73,7 +81,7 @@ async def test_a_consumer_is_registered_and_found(account: FanOutAccount) -> Non
 
 
 async def test_the_limit_of_consumers_is_no_throttling(backend: FanOutBackend) -> None:
-    async with backend.open(Options(fan_out=FanOutOptions(consumers_max=1))) as account:
+    async with backend.open(KinesisOptions(fan_out=FanOutOptions(consumers_max=1))) as account:
         await account.fan_out.register_consumer(APP)
         with pytest.raises(ConsumerLimitReached):
             await account.fan_out.register_consumer(ConsumerName(APP.stream_arn, "other"))
@@ -182,15 +190,15 @@ async def test_refusals_are_told_apart(account: FanOutAccount) -> None:
 
 
 @pytest.mark.parametrize("streamed", STREAMED, ids=lambda backend: backend.name)
-@pytest.mark.parametrize("kind", [Kind.CUT, Kind.SHORT, Kind.CORRUPT])
+@pytest.mark.parametrize("kind", [ResponseFaultKind.CUT, ResponseFaultKind.SHORT, ResponseFaultKind.CORRUPT])
 async def test_a_stream_that_breaks_off_over_http_gives_what_came_before(
-    kind: Kind, streamed: FanOutBackend
+    kind: ResponseFaultKind, streamed: FanOutBackend
 ) -> None:
-    async with streamed.open(Options(fan_out=FanOutOptions(event_bytes_max=1))) as account:
+    async with streamed.open(KinesisOptions(fan_out=FanOutOptions(event_bytes_max=1))) as account:
         arn = await registered(account)
         account.put(b"a")
         account.put(b"b")
-        account.model.troubles.add("SubscribeToShard", Trouble(kind, event=1))
+        account.model.troubles.add("SubscribeToShard", ResponseFault(kind, event=1))
         async with account.fan_out.subscribe(STREAM, arn, FIRST, OLDEST) as subscription:
             assert data(await event(subscription)) == ["YQ=="]
             with pytest.raises(Unavailable), anyio.fail_after(60):
@@ -201,11 +209,12 @@ async def test_a_stream_that_breaks_off_over_http_gives_what_came_before(
 async def test_an_exception_inside_a_stream_is_told_as_the_refusal_that_it_is(
     streamed: FanOutBackend,
 ) -> None:
-    async with streamed.open(Options()) as account:
+    async with streamed.open(KinesisOptions()) as account:
         arn = await registered(account)
         account.put(b"a")
         account.model.troubles.add(
-            "SubscribeToShard", Trouble(Kind.EXCEPTION, event=0, code="KMSThrottlingException")
+            "SubscribeToShard",
+            ResponseFault(ResponseFaultKind.EXCEPTION, event=0, code="KMSThrottlingException"),
         )
         async with account.fan_out.subscribe(STREAM, arn, FIRST, OLDEST) as subscription:
             with pytest.raises(Throttled), anyio.fail_after(60):
@@ -214,7 +223,7 @@ async def test_an_exception_inside_a_stream_is_told_as_the_refusal_that_it_is(
 
 @pytest.mark.parametrize("streamed", STREAMED, ids=lambda backend: backend.name)
 async def test_who_takes_slowly_holds_up_nobody_else(streamed: FanOutBackend) -> None:
-    async with streamed.open(Options()) as account:
+    async with streamed.open(KinesisOptions()) as account:
         arn = await registered(account)
         account.split(FIRST, MAX_HASH // 2)
         for _ in range(8):

@@ -18,9 +18,9 @@ from kcl_daemon.errors import (
 )
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, ShardId
 from kcl_daemon.ports import IteratorKind, ReadFrom, StreamRef
-from kcl_daemon.shards.shard import ChildShard, InitialPosition, StartAt
+from kcl_daemon.shards.lineage import ChildShard, InitialPosition, StartAt
 from kcl_local.faults import DROP
-from kcl_local.kinesis.options import DEFAULTS, MIB, Limits, Options
+from kcl_local.kinesis.arguments import DEFAULTS, MIB, KinesisOptions, ReadLimits
 from tests.contract.kinesis_backends import BACKENDS, START_S, Account, KinesisBackend
 
 pytestmark = pytest.mark.anyio
@@ -161,7 +161,7 @@ async def test_the_start_chooses_the_shards_that_were_open_then(account: Account
 
 
 async def test_a_stream_that_is_being_created_is_unavailable(backend: KinesisBackend) -> None:
-    async with backend.open(Options(creating_s=10)) as account:
+    async with backend.open(KinesisOptions(creating_s=10)) as account:
         stream = account.create()
         assert (await account.kinesis.describe_stream(stream)).status == "CREATING"
         with pytest.raises(Unavailable):
@@ -311,7 +311,7 @@ async def test_a_limit_out_of_range_is_an_invalid_request(account: Account) -> N
 
 
 async def test_too_many_reads_are_throttled(backend: KinesisBackend) -> None:
-    async with backend.open(Options(limits=Limits())) as account:
+    async with backend.open(KinesisOptions(limits=ReadLimits())) as account:
         stream = account.create()
         iterator = await account.iterator(stream, FIRST)
         for _ in range(5):

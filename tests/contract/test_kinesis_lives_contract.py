@@ -9,8 +9,8 @@ import pytest
 from kcl_daemon.errors import InvalidRequest, StreamNotFound
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import IteratorKind, ReadFrom, StreamRef
-from kcl_daemon.shards.shard import InitialPosition, StartAt
-from kcl_local.kinesis.options import DEFAULTS, MIB
+from kcl_daemon.shards.lineage import InitialPosition, StartAt
+from kcl_local.kinesis.arguments import DEFAULTS, MIB
 from tests.contract.kinesis_backends import BACKENDS, START_S, Account, KinesisBackend
 
 pytestmark = pytest.mark.anyio
@@ -105,8 +105,8 @@ async def test_a_closed_shard_is_not_found_once_it_is_trimmed(account: Account) 
 async def test_scaling_leaves_as_many_open_shards_as_were_asked_for(account: Account) -> None:
     stream = account.create(shards=3)
     account.wall.now_s += 1
-    told = {"StreamName": "orders", "TargetShardCount": 5, "ScalingType": "UNIFORM_SCALING"}
-    account.model.handle("UpdateShardCount", told)
+    reported = {"StreamName": "orders", "TargetShardCount": 5, "ScalingType": "UNIFORM_SCALING"}
+    account.model.handle("UpdateShardCount", reported)
 
     latest = await account.kinesis.list_shards(stream, InitialPosition(StartAt.LATEST))
     assert len(latest) == 5
@@ -118,8 +118,11 @@ async def test_scaling_leaves_as_many_open_shards_as_were_asked_for(account: Acc
 
 async def test_a_record_may_have_ten_mebibytes_where_the_stream_allows_it(account: Account) -> None:
     stream = account.create()
-    told = {"StreamARN": (await account.kinesis.describe_stream(stream)).arn, "MaxRecordSizeInKiB": 10_240}
-    account.model.handle("UpdateMaxRecordSize", told)
+    reported = {
+        "StreamARN": (await account.kinesis.describe_stream(stream)).arn,
+        "MaxRecordSizeInKiB": 10_240,
+    }
+    account.model.handle("UpdateMaxRecordSize", reported)
     data = bytes(range(256)) * (10 * MIB // 256 - 1)
     account.put(data)
 

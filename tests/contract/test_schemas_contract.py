@@ -11,7 +11,7 @@ from botocore.stub import Stubber
 
 from kcl_daemon.aws.build import build_schemas
 from kcl_daemon.errors import AccessDenied, AwsError, SchemaNotFound, Throttled, Unavailable
-from kcl_daemon.ports_schemas import Schemas
+from kcl_daemon.ports import Schemas
 from kcl_local.dynamodb import DynamoDbServer
 from tests.contract.aws_access import local_clients
 from tests.unit.retrieval.registry import DEFINITION, MemorySchemas
@@ -55,10 +55,10 @@ def registered(request: pytest.FixtureRequest) -> Generator[tuple[Schemas, str, 
 
 async def test_a_version_is_told_whole(registered: tuple[Schemas, str, str | None]) -> None:
     schemas, version_id, name = registered
-    told = await schemas.schema(version_id)
-    assert (told.version_id, told.data_format) == (version_id, "AVRO")
-    assert told.name == (name or f"schema-{version_id[:4]}")
-    assert told.definition == (RECORD if name else DEFINITION)
+    reported = await schemas.schema(version_id)
+    assert (reported.version_id, reported.data_format) == (version_id, "AVRO")
+    assert reported.name == (name or f"schema-{version_id[:4]}")
+    assert reported.definition == (RECORD if name else DEFINITION)
 
 
 async def test_a_version_that_is_not_there_is_told_apart(registered: tuple[Schemas, str, str | None]) -> None:

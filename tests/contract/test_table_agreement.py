@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcl_daemon.leases.table import (
+from kcl_daemon.leases.row import (
     Absent,
     Condition,
     Conditions,
@@ -19,7 +19,7 @@ from kcl_daemon.leases.table import (
     Row,
     RowUpdate,
     Value,
-    Written,
+    WriteResult,
 )
 from kcl_daemon.ports import Table
 from tests.contract.table_backends import BACKENDS, Store
@@ -91,11 +91,11 @@ def stores(request: pytest.FixtureRequest) -> Generator[list[Store], None, None]
 def test_any_history_of_writes_has_the_same_answers_and_rows(
     stores: list[Store], history: list[Step]
 ) -> None:
-    told = [anyio.run(_told, store, history) for store in stores]
-    assert told[0] == told[1]
+    reported = [anyio.run(_reported, store, history) for store in stores]
+    assert reported[0] == reported[1]
 
 
-async def _told(store: Store, history: list[Step]) -> tuple[list[Written], list[Row], list[str]]:
+async def _reported(store: Store, history: list[Step]) -> tuple[list[WriteResult], list[Row], list[str]]:
     table = store.new_table(True)
     await table.ensure()
     written = [await _write(table, step) for step in history]
@@ -103,7 +103,7 @@ async def _told(store: Store, history: list[Step]) -> tuple[list[Written], list[
     return written, rows, sorted(await table.owned_keys("w-1"))
 
 
-async def _write(table: Table, step: Step) -> Written:
+async def _write(table: Table, step: Step) -> WriteResult:
     match step:
         case RowUpdate():
             return await table.update(step)

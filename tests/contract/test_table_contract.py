@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from kcl_daemon.errors import InvalidRequest, TableNotFound
-from kcl_daemon.leases.table import Absent, Conditions, Equals, Present, Row, RowUpdate, Value, Written
+from kcl_daemon.leases.row import Absent, Conditions, Equals, Present, Row, RowUpdate, Value, WriteResult
 from kcl_daemon.ports import IndexState, Table, TableState
 from tests.contract.table_backends import Store
 
@@ -161,7 +161,7 @@ async def test_a_missing_row_is_none(table: Table) -> None:
 async def test_a_value_comes_back_as_it_was_put(table: Table, kind: str) -> None:
     value = VALUES[kind]
     row: Row = {KEY: "k", "value": value}
-    assert await table.put(row) == Written(applied=True, row=row)
+    assert await table.put(row) == WriteResult(applied=True, row=row)
     found = await table.get("k")
     assert found is not None
     assert found == row
@@ -171,7 +171,7 @@ async def test_a_value_comes_back_as_it_was_put(table: Table, kind: str) -> None
 
 async def test_an_update_stores_every_kind_of_value(table: Table) -> None:
     expected: Row = {KEY: "k", **VALUES}
-    assert await table.update(RowUpdate("k", put=VALUES)) == Written(applied=True, row=expected)
+    assert await table.update(RowUpdate("k", put=VALUES)) == WriteResult(applied=True, row=expected)
     assert await table.get("k") == expected
 
 
@@ -231,30 +231,30 @@ async def test_what_was_put_may_be_changed_afterwards(table: Table) -> None:
 
 async def test_a_put_replaces_the_whole_row(table: Table) -> None:
     await table.put(LEASE)
-    assert await table.put({KEY: "k", "other": 1}) == Written(applied=True, row={KEY: "k", "other": 1})
+    assert await table.put({KEY: "k", "other": 1}) == WriteResult(applied=True, row={KEY: "k", "other": 1})
     assert await table.get("k") == {KEY: "k", "other": 1}
 
 
 async def test_a_put_is_applied_where_its_conditions_hold(table: Table, holding: Conditions) -> None:
     await table.put(LEASE)
     new: Row = {KEY: "k", "leaseCounter": 9}
-    assert await table.put(new, holding) == Written(applied=True, row=new)
+    assert await table.put(new, holding) == WriteResult(applied=True, row=new)
     assert await table.get("k") == new
 
 
 async def test_a_put_is_refused_with_the_row_that_refused_it(table: Table, failing: Conditions) -> None:
     await table.put(LEASE)
-    assert await table.put({KEY: "k", "leaseCounter": 9}, failing) == Written(applied=False, row=LEASE)
+    assert await table.put({KEY: "k", "leaseCounter": 9}, failing) == WriteResult(applied=False, row=LEASE)
     assert await table.get("k") == LEASE
 
 
 async def test_a_row_is_created_only_where_there_is_none(table: Table) -> None:
     assert (await table.put(LEASE, (Absent(KEY),))).applied
-    assert await table.put({KEY: "k"}, (Absent(KEY),)) == Written(applied=False, row=LEASE)
+    assert await table.put({KEY: "k"}, (Absent(KEY),)) == WriteResult(applied=False, row=LEASE)
 
 
 async def test_a_put_on_no_row_is_refused_with_no_row(table: Table) -> None:
-    assert await table.put(LEASE, (Present(KEY),)) == Written(applied=False, row=None)
+    assert await table.put(LEASE, (Present(KEY),)) == WriteResult(applied=False, row=None)
     assert await table.get("k") is None
 
 
@@ -262,32 +262,32 @@ async def test_an_update_is_applied_where_its_conditions_hold(table: Table, hold
     await table.put(LEASE)
     expected: Row = {**LEASE, "new": "x"}
     written = await table.update(RowUpdate("k", put={"new": "x"}, require=holding))
-    assert written == Written(applied=True, row=expected)
+    assert written == WriteResult(applied=True, row=expected)
     assert await table.get("k") == expected
 
 
 async def test_an_update_is_refused_with_the_row_that_refused_it(table: Table, failing: Conditions) -> None:
     await table.put(LEASE)
     written = await table.update(RowUpdate("k", put={"new": "x"}, add={"leaseCounter": 1}, require=failing))
-    assert written == Written(applied=False, row=LEASE)
+    assert written == WriteResult(applied=False, row=LEASE)
     assert await table.get("k") == LEASE
 
 
 async def test_an_update_of_no_row_is_refused_with_no_row(table: Table) -> None:
     update = RowUpdate("k", put={"a": 1}, require=(Equals("leaseCounter", 3),))
-    assert await table.update(update) == Written(applied=False, row=None)
+    assert await table.update(update) == WriteResult(applied=False, row=None)
     assert await table.get("k") is None
 
 
 async def test_an_update_without_conditions_creates_the_row(table: Table) -> None:
     update = RowUpdate("k", put={"a": 1}, add={"n": 2}, remove=frozenset({"gone"}))
-    assert await table.update(update) == Written(applied=True, row={KEY: "k", "a": 1, "n": 2})
+    assert await table.update(update) == WriteResult(applied=True, row={KEY: "k", "a": 1, "n": 2})
 
 
 async def test_an_update_that_demands_absence_creates_the_row(table: Table) -> None:
     update = RowUpdate("k", put={"a": 1}, require=(Absent("a"),))
     assert (await table.update(update)).row == {KEY: "k", "a": 1}
-    assert await table.update(update) == Written(applied=False, row={KEY: "k", "a": 1})
+    assert await table.update(update) == WriteResult(applied=False, row={KEY: "k", "a": 1})
 
 
 async def test_an_update_adds_to_what_is_there(table: Table) -> None:
@@ -353,19 +353,19 @@ async def test_contradicting_changes_are_an_invalid_request(table: Table, update
 
 async def test_a_delete_is_applied_where_its_conditions_hold(table: Table, holding: Conditions) -> None:
     await table.put(LEASE)
-    assert await table.delete("k", holding) == Written(applied=True, row=None)
+    assert await table.delete("k", holding) == WriteResult(applied=True, row=None)
     assert await table.get("k") is None
 
 
 async def test_a_delete_is_refused_with_the_row_that_refused_it(table: Table, failing: Conditions) -> None:
     await table.put(LEASE)
-    assert await table.delete("k", failing) == Written(applied=False, row=LEASE)
+    assert await table.delete("k", failing) == WriteResult(applied=False, row=LEASE)
     assert await table.get("k") == LEASE
 
 
 async def test_deleting_no_row_is_fine_but_for_conditions(table: Table) -> None:
-    assert await table.delete("k") == Written(applied=True, row=None)
-    assert await table.delete("k", (Present(KEY),)) == Written(applied=False, row=None)
+    assert await table.delete("k") == WriteResult(applied=True, row=None)
+    assert await table.delete("k", (Present(KEY),)) == WriteResult(applied=False, row=None)
 
 
 async def test_a_scan_gives_every_row_over_all_pages(table: Table) -> None:

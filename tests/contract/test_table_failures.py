@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kcl_daemon.aws.definitions import TableSpec
+from kcl_daemon.aws.calls import CallLimiters
 from kcl_daemon.aws.dynamodb import DynamoTable
-from kcl_daemon.aws.lanes import Lanes
 from kcl_daemon.aws.session import Clients
+from kcl_daemon.aws.tables import TableSpec
 from kcl_daemon.errors import (
     AccessDenied,
     AwsError,
@@ -22,8 +22,7 @@ from kcl_daemon.errors import (
     Throttled,
     Unavailable,
 )
-from kcl_daemon.leases.row import OWNER_INDEX
-from kcl_daemon.leases.table import Equals, Row, RowUpdate
+from kcl_daemon.leases.row import OWNER_INDEX, Equals, Row, RowUpdate
 from kcl_local.dynamodb import DynamoDbServer
 from kcl_local.faults import DROP
 from tests.contract.aws_access import QuickClock, local_clients
@@ -45,7 +44,7 @@ class Service:
 
     def table(self, name: str | None = None) -> DynamoTable:
         spec = TableSpec(name or f"table-{next(_numbers)}", KEY, has_owner_index=True)
-        return DynamoTable(spec, self.clients.dynamodb, Lanes().leases, clock=QuickClock())
+        return DynamoTable(spec, self.clients.dynamodb, CallLimiters().leases, clock=QuickClock())
 
     def create(self, **changed: Any) -> str:
         """A table as somebody else would create it; gives its name."""
@@ -167,7 +166,7 @@ async def test_a_long_scan_takes_several_calls(service: Service, table: DynamoTa
 async def test_nobody_there_is_unavailable() -> None:
     with local_clients() as clients:
         spec = TableSpec("table", KEY)
-        table = DynamoTable(spec, clients.dynamodb, Lanes().leases, clock=QuickClock())
+        table = DynamoTable(spec, clients.dynamodb, CallLimiters().leases, clock=QuickClock())
         with pytest.raises(Unavailable, match="GetItem: EndpointConnectionError"):
             await table.get("k")
 
@@ -203,9 +202,9 @@ async def test_a_table_with_another_key_is_refused_by_name(service: Service) -> 
             {"AttributeName": "at", "AttributeType": "N"},
         ],
     )
-    for look in (service.table(name).ensure, service.table(name).describe):
+    for poll in (service.table(name).ensure, service.table(name).describe):
         with pytest.raises(ConfigurationError) as raised:
-            await look()
+            await poll()
         assert str(raised.value).startswith(
             f"DynamoDB table {name} is no lease table: its key is id (S, HASH) + at (N, RANGE), "
             "not leaseKey (S, HASH); "

@@ -8,13 +8,15 @@ import pytest
 
 from kcl_daemon.aws.build import build_tables
 from kcl_daemon.aws.session import Clients
-from kcl_daemon.config.settings import ChildSettings, LeaseSettings, Settings
-from kcl_daemon.config.table_settings import TablesSettings
-from kcl_daemon.coordination.elector import Elector
-from kcl_daemon.coordination.tables import ApplicationTables
-from kcl_daemon.coordination.timings import timings
+from kcl_daemon.config.balance import LeaseSettings
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.config.tables import TablesSettings
+from kcl_daemon.fleet.elector import Elector
+from kcl_daemon.fleet.tables import ApplicationTables
+from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases.lease import MAX_HASH
-from kcl_daemon.leases.stats import worker_from_row
+from kcl_daemon.leases.worker_row import worker_from_row
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.contract.table_rows import ME, NUMBER, SHARD, Stage, all_tables
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
@@ -47,11 +49,11 @@ async def test_a_lease_of_a_java_worker_is_read_and_its_other_attributes_kept(
 ) -> None:
     written = {name: value for name, value in {**JAVA_LEASE, **FOREIGN}.items() if name not in missing}
     stage.store(stage.tables.leases, written)
-    keeper = stage.keeper()
-    held = await keeper.claim(await stage.lease())
+    renewer = stage.renewer()
+    held = await renewer.claim(await stage.lease())
     assert held is not None
-    await keeper.checkpoint(held, ExtendedSequenceNumber(NUMBER))
-    await keeper.give_up(held)
+    await renewer.checkpoint(held, ExtendedSequenceNumber(NUMBER))
+    await renewer.release_lease(held)
     expected = {**written, "leaseCounter": {"N": "45"}, "checkpoint": {"S": NUMBER}}
     del expected["leaseOwner"]
     assert stage.stored(stage.tables.leases, SHARD) == expected
@@ -96,7 +98,7 @@ async def test_a_leader_of_java_is_watched_not_overthrown(stage: Stage) -> None:
         timings=timings(LeaseSettings()),
         log=stage.log,
     )
-    await elector._look()
+    await elector._poll()
     assert not elector.is_leader
     assert stage.stored(table, "Leader") == lock
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kcl_daemon.leases import row as lease_row
-from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, ShardId, lease_key_of
-from kcl_daemon.leases.stream import StreamIdentity
+from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, ShardId, StreamIdentity, lease_key_of
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.contract.table_rows import ME, NUMBER, SHARD, Stage
 
@@ -31,7 +30,7 @@ CREATED = {
 
 
 async def test_a_lease_of_one_of_many_streams_from_its_creation_to_its_end(stage: Stage) -> None:
-    table, keeper = stage.tables.leases, stage.keeper()
+    table, renewer = stage.tables.leases, stage.renewer()
     lease = Lease(
         lease_key_of(CLICKS, SHARD),
         0,
@@ -46,10 +45,10 @@ async def test_a_lease_of_one_of_many_streams_from_its_creation_to_its_end(stage
     assert await table.owned_keys(ME) == [KEY]
     row = await table.get(KEY)
     assert row is not None
-    held = await keeper.claim(lease_row.lease_from_row(row))
+    held = await renewer.claim(lease_row.lease_from_row(row))
     assert held is not None
-    await keeper.write_children(held, frozenset({ShardId("shardId-000000000009")}))
-    await keeper.checkpoint(held, ExtendedSequenceNumber(NUMBER))
+    await renewer.write_children(held, frozenset({ShardId("shardId-000000000009")}))
+    await renewer.checkpoint(held, ExtendedSequenceNumber(NUMBER))
     expected = {
         **CREATED,
         "leaseOwner": {"S": ME},

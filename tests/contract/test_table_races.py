@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from anyio import create_task_group
 
-from kcl_daemon.leases.table import Absent, Equals, RowUpdate
+from kcl_daemon.leases.row import Absent, Equals, RowUpdate
 from kcl_daemon.ports import Table
 
 pytestmark = pytest.mark.anyio

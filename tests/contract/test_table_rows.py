@@ -11,10 +11,10 @@ from typing import Any
 import anyio
 import pytest
 
-from kcl_daemon.config.settings import LeaseSettings
-from kcl_daemon.coordination.elector import Elector
-from kcl_daemon.coordination.reporter import Reporter
-from kcl_daemon.coordination.timings import timings
+from kcl_daemon.config.balance import LeaseSettings
+from kcl_daemon.fleet.elector import Elector
+from kcl_daemon.fleet.reporter import Reporter
+from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.lease import MAX_HASH, ShardId
@@ -74,20 +74,20 @@ async def test_an_assignment(stage: Stage) -> None:
 
 
 async def test_a_renewal(stage: Stage) -> None:
-    await stage.held(stage.keeper())
+    await stage.held(stage.renewer())
     assert stage.stored(stage.tables.leases, SHARD) == OWNED
 
 
 async def test_a_renewal_with_a_throughput(stage: Stage) -> None:
-    await stage.held(stage.keeper())
+    await stage.held(stage.renewer())
     await stage.tables.leases.update(lease_row.renewal(await stage.lease(), 12.3456785))
     expected = {**OWNED, "leaseCounter": {"N": "3"}, "throughputKBps": {"N": "12.345679"}}
     assert stage.stored(stage.tables.leases, SHARD) == expected
 
 
 async def test_a_checkpoint(stage: Stage) -> None:
-    keeper = stage.keeper()
-    await keeper.checkpoint(await stage.held(keeper), ExtendedSequenceNumber(NUMBER, 3))
+    renewer = stage.renewer()
+    await renewer.checkpoint(await stage.held(renewer), ExtendedSequenceNumber(NUMBER, 3))
     assert stage.stored(stage.tables.leases, SHARD) == {
         **OWNED,
         "leaseCounter": {"N": "3"},
@@ -97,20 +97,20 @@ async def test_a_checkpoint(stage: Stage) -> None:
 
 
 async def test_the_child_shards(stage: Stage) -> None:
-    keeper = stage.keeper()
-    await keeper.write_children(await stage.held(keeper), frozenset({ShardId("shardId-000000000009")}))
+    renewer = stage.renewer()
+    await renewer.write_children(await stage.held(renewer), frozenset({ShardId("shardId-000000000009")}))
     children = {"SS": ["shardId-000000000009"]}
     assert stage.stored(stage.tables.leases, SHARD) == {**OWNED, "childShardIds": children}
 
 
 async def test_a_hand_off_from_its_beginning_to_its_end(stage: Stage) -> None:
-    keeper = stage.keeper()
-    held = await stage.held(keeper)
+    renewer = stage.renewer()
+    held = await stage.held(renewer)
     await stage.tables.leases.update(lease_row.handoff(await stage.lease(), OTHER))
     handed = {**OWNED, "leaseOwner": {"S": OTHER}}
     assert stage.stored(stage.tables.leases, SHARD) == {**handed, "checkpointOwner": {"S": ME}}
-    await keeper.checkpoint(held, ExtendedSequenceNumber(NUMBER))
-    await keeper.give_up(held)
+    await renewer.checkpoint(held, ExtendedSequenceNumber(NUMBER))
+    await renewer.release_lease(held)
     assert stage.stored(stage.tables.leases, SHARD) == {
         **handed,
         "leaseCounter": {"N": "4"},
@@ -119,7 +119,7 @@ async def test_a_hand_off_from_its_beginning_to_its_end(stage: Stage) -> None:
 
 
 async def test_a_lease_torn_from_its_owner_counts_a_switch(stage: Stage) -> None:
-    await stage.held(stage.keeper())
+    await stage.held(stage.renewer())
     await stage.tables.leases.update(lease_row.assignment(await stage.lease(), OTHER))
     assert stage.stored(stage.tables.leases, SHARD) == {
         **OWNED,
@@ -130,8 +130,8 @@ async def test_a_lease_torn_from_its_owner_counts_a_switch(stage: Stage) -> None
 
 
 async def test_a_release(stage: Stage) -> None:
-    keeper = stage.keeper()
-    await keeper.give_up(await stage.held(keeper))
+    renewer = stage.renewer()
+    await renewer.release_lease(await stage.held(renewer))
     assert stage.stored(stage.tables.leases, SHARD) == {**FRESH, "leaseCounter": {"N": "3"}}
     assert await stage.tables.leases.owned_keys(ME) == []
 
@@ -203,7 +203,7 @@ async def test_the_leaders_lock(stage: Stage) -> None:
     assert stage.stored(table, "Leader") == lock
     beaten = elector._lock
     assert beaten is not None
-    await elector._beat(beaten)
+    await elector._send_heartbeat(beaten)
     assert stage.stored(table, "Leader") == {**lock, "recordVersionNumber": {"S": "token-2"}}
     await elector.resign()
     assert await table.get("Leader") is None

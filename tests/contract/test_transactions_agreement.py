@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcl_daemon.leases.table import (
+from kcl_daemon.leases.row import (
     Absent,
     Condition,
     Conditions,
@@ -21,7 +21,7 @@ from kcl_daemon.leases.table import (
     RowPart,
     RowPut,
 )
-from kcl_daemon.ports import Committed
+from kcl_daemon.ports import CommitResult
 from tests.contract.table_backends import BACKENDS, Store
 from tests.contract.table_pair import KEY, a_pair
 
@@ -67,13 +67,13 @@ def stores() -> Generator[list[Store], None, None]:
 def test_any_history_of_transactions_has_the_same_answers_and_rows(
     stores: list[Store], history: list[list[tuple[int, RowPart]]]
 ) -> None:
-    told = [anyio.run(_told, store, history) for store in stores]
-    assert told[0] == told[1]
+    reported = [anyio.run(_reported, store, history) for store in stores]
+    assert reported[0] == reported[1]
 
 
-async def _told(
+async def _reported(
     store: Store, history: Sequence[Sequence[tuple[int, RowPart]]]
-) -> tuple[list[Committed], tuple[list[Row], list[Row]]]:
+) -> tuple[list[CommitResult], tuple[list[Row], list[Row]]]:
     pair = await a_pair(store)
     tables = (pair.one, pair.other)
     done = [await pair.commit(*((tables[number], what) for number, what in parts)) for parts in history]

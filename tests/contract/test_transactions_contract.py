@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from kcl_daemon.errors import InvalidRequest, TableNotFound
-from kcl_daemon.leases.table import (
+from kcl_daemon.leases.row import (
     Absent,
     Conditions,
     Equals,
@@ -17,7 +17,7 @@ from kcl_daemon.leases.table import (
     RowPart,
     RowPut,
 )
-from kcl_daemon.ports import Committed, Table
+from kcl_daemon.ports import CommitResult, Table
 from tests.contract.table_backends import Store
 from tests.contract.table_pair import KEY, LEADER, MOVED, Pair, a_pair
 
@@ -37,7 +37,7 @@ async def test_all_parts_take_effect_at_once(pair: Pair) -> None:
         (pair.other, RowPut(MOVED, (Absent(KEY),))),
         (pair.one, RowDelete("Migration3.0", (Equals("cv", "3X"), Equals("h", MOVED["h"])))),
     )
-    assert done == Committed(applied=True)
+    assert done == CommitResult(applied=True)
     assert await pair.rows() == ([LEADER], [MOVED])
 
 
@@ -54,7 +54,7 @@ async def test_nothing_takes_effect_where_one_condition_does_not_hold(pair: Pair
         (pair.one, RowDelete("Migration3.0", (Equals("cv", "2X"),))),
     ]
     parts[wrong] = refused[wrong]
-    assert await pair.commit(*parts) == Committed(applied=False, refused=(wrong,))
+    assert await pair.commit(*parts) == CommitResult(applied=False, refused=(wrong,))
     assert await pair.rows() == ([LEADER, MOVED], [])
 
 
@@ -64,7 +64,7 @@ async def test_every_refused_part_is_told(pair: Pair) -> None:
         (pair.one, RowCheck("Leader", LEADING)),
         (pair.one, RowDelete("Migration3.0", (Absent("cv"),))),
     )
-    assert done == Committed(applied=False, refused=(0, 2))
+    assert done == CommitResult(applied=False, refused=(0, 2))
 
 
 async def test_a_put_replaces_the_row(pair: Pair) -> None:
@@ -102,7 +102,7 @@ async def test_a_table_that_does_not_exist_is_told(pair: Pair) -> None:
 
 
 async def test_of_concurrent_moves_of_one_row_exactly_one_wins(pair: Pair) -> None:
-    done: list[Committed] = []
+    done: list[CommitResult] = []
 
     async def move() -> None:
         done.append(

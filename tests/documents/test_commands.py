@@ -98,7 +98,7 @@ def marked(marker: str, body: str, language: str = "bash") -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("```bash\nls\n```\n", "x.md:1: put above it <!-- test: run -->"),
         ("text\n\n```\nkcl-daemon check a\n```\n", "x.md:3: write ```bash"),
@@ -107,9 +107,9 @@ def marked(marker: str, body: str, language: str = "bash") -> str:
         ("1. Do:\n\n    ```bash\n    ls\n    ```\n", "x.md:3: put this block at the margin"),
     ],
 )
-def test_a_block_that_is_marked_wrongly_is_told(text: str, told: str) -> None:
+def test_a_block_that_is_marked_wrongly_is_told(text: str, reported: str) -> None:
     (problem,) = problems_of(text, "x.md")
-    assert told in problem
+    assert reported in problem
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_commands_are_taken_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "reported"),
     [
         ("kcl-daemon leases list --no-such-option", "--no-such-option"),
         ("kcl-daemon leases lits app.properties", "lits"),
@@ -145,6 +145,6 @@ def test_commands_are_taken_apart() -> None:
         ("kafka-topics --list", "not ours"),
     ],
 )
-def test_what_could_not_be_run_is_told(script: str, told: str) -> None:
-    with pytest.raises(NotACommand, match=re.escape(told)):
+def test_what_could_not_be_run_is_told(script: str, reported: str) -> None:
+    with pytest.raises(NotACommand, match=re.escape(reported)):
         check_script(script)

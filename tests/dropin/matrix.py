@@ -152,8 +152,10 @@ def result(command: str, case: Case) -> str:
             assert library.perform(Initialize("shardId-000000000007", NUMBER, 0)) == [ANSWERED]
         said = [] if case.action is None else library.perform(case.action, case.error)
         code, stderr = library.finish()
-    told = [f"sees {line.removeprefix('told ')}" for line in stderr.splitlines() if line.startswith("told ")]
-    words = [*said[:-1], *told, *said[-1:]]
+    reported = [
+        f"sees {line.removeprefix('told ')}" for line in stderr.splitlines() if line.startswith("told ")
+    ]
+    words = [*said[:-1], *reported, *said[-1:]]
     if code != 0:
         words.append(f"exit {code}")
     return ", ".join(words) or "exit 0"

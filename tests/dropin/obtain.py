@@ -28,8 +28,8 @@ _TRIES: Final = 3
 
 def cache() -> Path:
     """Where the downloads are kept."""
-    told = os.environ.get("KCL_TESTS_CACHE")
-    found = Path(told) if told else Path.home() / ".cache" / "kcl-daemon-tests"
+    reported = os.environ.get("KCL_TESTS_CACHE")
+    found = Path(reported) if reported else Path.home() / ".cache" / "kcl-daemon-tests"
     found.mkdir(parents=True, exist_ok=True)
     return found
 

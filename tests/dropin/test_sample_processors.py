@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from kcl_daemon.config.environment import variable_for
+from kcl_daemon.config.properties import variable_for
 from kcl_protocol.messages import Initialize, LeaseLost, ProcessRecords, Record, ShardEnded, ShutdownRequested
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.dropin.matrix import NUMBER, ODD_KEY, ROOT, talk
@@ -60,14 +60,14 @@ def started(sample: Path, local: Local) -> Callable[[Application], Any]:
     shutil.rmtree(sample / "out", ignore_errors=True)
 
     def start(app: Application) -> Any:
-        told = {**QUICK, "streamName": app.name, "applicationName": app.name, "retrievalMode": "POLLING"}
+        reported = {**QUICK, "streamName": app.name, "applicationName": app.name, "retrievalMode": "POLLING"}
         return run_daemon(
             sample,
             "--properties",
             "app.properties",
             environment={
                 **local.environment,
-                **{variable_for(name): str(value) for name, value in told.items()},
+                **{variable_for(name): str(value) for name, value in reported.items()},
             },
         )
 

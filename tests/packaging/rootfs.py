@@ -168,12 +168,12 @@ def main(work: Path, application: Path, environment: dict[str, str]) -> int:
         built[stage.name].build()
     image = list(built.values())[-1]
     user = image.stage.last("USER")
-    told = {
+    reported = {
         "sizes": _sizes(image.layer, work / "layer.tar.gz"),
         "health": _health(image, user),
         "version": _output(image, user, ["kcl-daemon", "--version"]),
     }
-    sys.stdout.write(f"{json.dumps(told)}\n")
+    sys.stdout.write(f"{json.dumps(reported)}\n")
     sys.stdout.flush()
     shutil.copytree(application, image.root / image.workdir.lstrip("/"), dirs_exist_ok=True)
     entry = json.loads(image.stage.last("ENTRYPOINT"))

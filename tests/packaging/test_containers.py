@@ -21,10 +21,10 @@ from botocore.validate import ParamValidator
 
 from kcl_client import RecordProcessor
 from kcl_client.testing import Report, drive
+from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.keys import KEYS
 from kcl_daemon.config.load import interpret
-from kcl_daemon.config.settings import ChildSettings
-from kcl_daemon.config.variables import normal
+from kcl_daemon.config.properties import normal
 from tests.documents.blocks import blocks_of
 from tests.packaging.dockerfile import ROOT, stages
 
@@ -36,7 +36,7 @@ VERSIONS: Final = ("1.29", kubernetes_validate.latest_version())
 LONGEST_STOP_S: Final = (
     ChildSettings(command=()).shutdown_grace_ms + 2 * ChildSettings(command=()).exit_grace_ms
 ) / 1000
-PROBE: Final = ["python", "-m", "kcl_daemon.observe.probe"]
+PROBE: Final = ["python", "-m", "kcl_daemon.admin.probe"]
 USER: Final = int(stages()[-1].last("USER").partition(":")[0])
 # Any: manifests are trees of whatever YAML and JSON have.
 Tree = dict[str, Any]

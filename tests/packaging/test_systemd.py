@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from kcl_daemon.config.settings import ChildSettings
+from kcl_daemon.config.children import ChildSettings
 from tests.packaging.dockerfile import ROOT
 
 SERVICE: Final = ROOT / "packaging" / "systemd" / "kcl-daemon.service"

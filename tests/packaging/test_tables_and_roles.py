@@ -13,8 +13,8 @@ from typing import Any, Final
 import pytest
 
 from kcl_daemon.aws import build
-from kcl_daemon.aws.definitions import TableSpec, creation_request
-from kcl_daemon.cli.policy import policy
+from kcl_daemon.aws.tables import TableSpec, creation_request
+from kcl_daemon.cli.iam_policy import build_policy
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.leases.row import KEY
 from tests.packaging import cloudformation, terraform
@@ -74,7 +74,7 @@ def grants(
 
 
 def needed(mode: str) -> Grants:
-    document = policy(settings(mode), ("kinesis", "dynamodb"), account=ACCOUNT)
+    document = build_policy(settings(mode), ("kinesis", "dynamodb"), account=ACCOUNT)
     return {(may, on) for may, on in grants(document["Statement"]) if may not in TO_MAKE_TABLES}
 
 
@@ -215,7 +215,7 @@ def test_the_modules_policy_is_chosen_by_the_way_of_reading() -> None:
 
 
 def test_schemas_may_be_read_where_they_are_resolved() -> None:
-    document = policy(read("schemaRegistry = decode\n").settings, ("glue",), account=ACCOUNT)
+    document = build_policy(read("schemaRegistry = decode\n").settings, ("glue",), account=ACCOUNT)
     assert grants(document["Statement"]) == {SCHEMAS}
     (found,) = Stack(schemas="DECODE").of_kind("AWS::IAM::ManagedPolicy")
     needed_now = needed("FANOUT") | {SCHEMAS}

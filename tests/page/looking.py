@@ -46,10 +46,10 @@ class Looked:
     def rows(self, section: str) -> dict[str, list[str]]:
         """The text of the cells of each row of a section, by its key; asked for at once, as asking takes time."""
         rows = self.page.locator(f"#{section} tr[data-key]")
-        told: list[tuple[str, list[str]]] = rows.evaluate_all(
+        reported: list[tuple[str, list[str]]] = rows.evaluate_all(
             "rows => rows.map(row => [row.dataset.key, [...row.cells].map(cell => cell.innerText.trim())])"
         )
-        return dict(told)
+        return dict(reported)
 
     def text(self, selector: str) -> str:
         """What stands there now, and nothing where it is not there."""
@@ -72,12 +72,12 @@ def looking(
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
     context.set_default_timeout(_TIMEOUT_MS)
     page = context.new_page()
-    looked = Looked(page, url)
-    page.on("console", looked.heard)
-    page.on("pageerror", lambda error: looked.troubles.append(str(error)))
-    page.on("request", looked.asked)
+    checked = Looked(page, url)
+    page.on("console", checked.heard)
+    page.on("pageerror", lambda error: checked.troubles.append(str(error)))
+    page.on("request", checked.asked)
     try:
         page.goto(url)
-        yield looked
+        yield checked
     finally:
         context.close()

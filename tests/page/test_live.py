@@ -49,14 +49,14 @@ def url_of(daemon: Daemon) -> str:
     return url
 
 
-def eventually(looked: Looked, holds: Callable[[], bool], what: str) -> None:
+def eventually(checked: Looked, holds: Callable[[], bool], what: str) -> None:
     """Wait until the page shows something; it is never loaded again."""
 
     def text() -> str:
-        return f"{what}\n{looked.text('#live')}"
+        return f"{what}\n{checked.text('#live')}"
 
     def shown() -> bool:
-        looked.page.wait_for_timeout(100)  # the browser goes on only while it is asked something
+        checked.page.wait_for_timeout(100)  # the browser goes on only while it is asked something
         return holds()
 
     wait_until(shown, text, WITHIN_S)
@@ -79,66 +79,66 @@ def test_a_reshard_a_killed_child_and_a_hand_off_are_seen_as_they_happen(
     with (
         feeding(app),
         app.daemon(TALKING, MORE, worker="worker-1") as first,
-        looking(browser, url_of(first)) as looked,
+        looking(browser, url_of(first)) as checked,
     ):
-        shows_work(looked)
-        shows_a_killed_child(looked)
-        shows_a_reshard(app, looked)
-        looked.screenshot("reshard")
+        shows_work(checked)
+        shows_a_killed_child(checked)
+        shows_a_reshard(app, checked)
+        checked.screenshot("reshard")
         shows_the_same_in_a_terminal(url_of(first))
         with app.daemon(TALKING, MORE, worker="worker-2") as second:
             second.wait_for("worker_started")  # else its own log tells why not
-            shows_a_hand_off(looked)
-            looked.screenshot("fleet")
+            shows_a_hand_off(checked)
+            checked.screenshot("fleet")
             shows_a_follower(browser, second)
-        looked.assert_quiet()
+        checked.assert_quiet()
         first.signal(signal.SIGKILL)
         first.end()
-        eventually(looked, lambda: "No answer" in looked.text("#connection"), "that nobody answers")
+        eventually(checked, lambda: "No answer" in checked.text("#connection"), "that nobody answers")
 
 
-def shows_work(looked: Looked) -> None:
+def shows_work(checked: Looked) -> None:
     """Three shards are read; throughput is drawn; what a child says on stderr is text."""
-    page = looked.page
-    eventually(looked, lambda: len(looked.rows("children")) == 3, "three children")
+    page = checked.page
+    eventually(checked, lambda: len(checked.rows("children")) == 3, "three children")
     assert page.title() == "status-page: worker-1"
-    eventually(looked, lambda: page.locator("#shards svg.spark").count() == 3, "three sparklines")
+    eventually(checked, lambda: page.locator("#shards svg.spark").count() == 3, "three sparklines")
     eventually(
-        looked, lambda: "is the leader and holds 3 shards" in looked.text("#summary"), "that it holds them"
+        checked, lambda: "is the leader and holds 3 shards" in checked.text("#summary"), "that it holds them"
     )
     lines = f'#children tr[data-key="{KILLED}"] pre'
     summary = page.locator(f'#children tr[data-key="{KILLED}"] summary')
     summary.click()
-    eventually(looked, lambda: "a batch of" in looked.text(lines), "lines of stderr")
+    eventually(checked, lambda: "a batch of" in checked.text(lines), "lines of stderr")
     # It stays open, and has the focus still, when the page has renewed itself.
     summary.focus()
-    before = looked.text(lines)
-    eventually(looked, lambda: looked.text(lines) not in {"", before}, "new lines of stderr")
+    before = checked.text(lines)
+    eventually(checked, lambda: checked.text(lines) not in {"", before}, "new lines of stderr")
     assert page.locator(f'#children tr[data-key="{KILLED}"] details[open]').count() == 1
     assert page.evaluate("document.activeElement.nodeName") == "SUMMARY"
 
 
-def shows_a_killed_child(looked: Looked) -> None:
+def shows_a_killed_child(checked: Looked) -> None:
     """It has a successor, with another process id."""
-    pid = int(looked.rows("children")[KILLED][1])
+    pid = int(checked.rows("children")[KILLED][1])
     os.kill(pid, signal.SIGKILL)
 
     def succeeded() -> bool:
-        cells = looked.rows("children").get(KILLED, [])
+        cells = checked.rows("children").get(KILLED, [])
         return len(cells) > 4 and cells[4] not in {"", "0"} and cells[1] != str(pid)
 
-    eventually(looked, succeeded, "the successor of the child")
+    eventually(checked, succeeded, "the successor of the child")
 
 
-def shows_a_reshard(app: Application, looked: Looked) -> None:
+def shows_a_reshard(app: Application, checked: Looked) -> None:
     """Two shards stand below the one that they came out of."""
     app.kinesis.split_shard(StreamName=app.name, ShardToSplit=SPLIT, NewStartingHashKey=str(2**128 // 6))
     wait_until(app._is_active, "the stream is ACTIVE again")
     names = [shard["ShardId"] for shard in app.shards() if shard.get("ParentShardId") == SPLIT]
     assert len(names) == 2
-    eventually(looked, lambda: set(names) <= set(looked.rows("children")), "children of the new shards")
+    eventually(checked, lambda: set(names) <= set(checked.rows("children")), "children of the new shards")
     # What is finished stays until its child shards are read, and is cleared away then.
-    eventually(looked, lambda: is_drawn(looked.rows("shards"), names), "the lineage")
+    eventually(checked, lambda: is_drawn(checked.rows("shards"), names), "the lineage")
 
 
 def is_drawn(rows: dict[str, list[str]], names: list[str]) -> bool:
@@ -160,22 +160,22 @@ def shows_the_same_in_a_terminal(url: str) -> None:
     assert KILLED in done.output
 
 
-def shows_a_hand_off(looked: Looked) -> None:
+def shows_a_hand_off(checked: Looked) -> None:
     """Another worker appears, gets leases, and the page says why."""
-    eventually(looked, lambda: list(looked.rows("fleet")) == ["worker-1", "worker-2"], "two workers")
+    eventually(checked, lambda: list(checked.rows("fleet")) == ["worker-1", "worker-2"], "two workers")
 
     def moved() -> bool:
-        return any(cells[-1].endswith("worker-2") for cells in looked.rows("shards").values())
+        return any(cells[-1].endswith("worker-2") for cells in checked.rows("shards").values())
 
-    eventually(looked, moved, "a lease of the other worker")
-    eventually(looked, lambda: "worker-2" in looked.text("#moves"), "the reason of a move")
-    eventually(looked, lambda: looked.rows("fleet")["worker-1"][1] == "leader, this worker", "who leads")
+    eventually(checked, moved, "a lease of the other worker")
+    eventually(checked, lambda: "worker-2" in checked.text("#moves"), "the reason of a move")
+    eventually(checked, lambda: checked.rows("fleet")["worker-1"][1] == "leader, this worker", "who leads")
 
 
 def shows_a_follower(browser: Browser, daemon: Daemon) -> None:
     """A worker that does not lead reads the tables for who looks at its page."""
-    with looking(browser, url_of(daemon), scheme="dark", width=420) as looked:
-        eventually(looked, lambda: list(looked.rows("fleet")) == ["worker-1", "worker-2"], "the fleet")
-        eventually(looked, lambda: "worker-1" in looked.text("#fleet dl"), "who leads")
-        looked.screenshot("follower-narrow")
-        looked.assert_quiet()
+    with looking(browser, url_of(daemon), scheme="dark", width=420) as checked:
+        eventually(checked, lambda: list(checked.rows("fleet")) == ["worker-1", "worker-2"], "the fleet")
+        eventually(checked, lambda: "worker-1" in checked.text("#fleet dl"), "who leads")
+        checked.screenshot("follower-narrow")
+        checked.assert_quiet()

@@ -35,8 +35,8 @@ def made(source: Standing) -> Generator[Served]:
 
 
 def test_landmarks_tables_and_news_have_names_for_screen_readers(made: Served, browser: Browser) -> None:
-    with looking(browser, made.url) as looked:
-        page = looked.page
+    with looking(browser, made.url) as checked:
+        page = checked.page
         for landmark in (
             page.get_by_role("banner"),
             page.get_by_role("navigation", name="Sections", exact=True),
@@ -56,15 +56,15 @@ def test_landmarks_tables_and_news_have_names_for_screen_readers(made: Served, b
         )
         assert row.get_by_role("rowheader").count() == 1
         assert page.get_by_role("status").filter(has_text="1 stalled").count() == 1
-        looked.screenshot("states")
-        looked.assert_quiet()
+        checked.screenshot("states")
+        checked.assert_quiet()
 
 
 def test_everything_can_be_reached_by_the_keyboard_and_where_one_is_can_be_seen(
     made: Served, browser: Browser
 ) -> None:
-    with looking(browser, made.url) as looked:
-        page = looked.page
+    with looking(browser, made.url) as checked:
+        page = checked.page
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
         assert page.locator(".skip").bounding_box()["x"] >= 0  # type: ignore[index] # it is there
@@ -86,8 +86,8 @@ def test_everything_can_be_reached_by_the_keyboard_and_where_one_is_can_be_seen(
 def test_what_changes_is_changed_in_place_and_updates_can_be_paused(
     made: Served, source: Standing, browser: Browser
 ) -> None:
-    with looking(browser, made.url) as looked:
-        page = looked.page
+    with looking(browser, made.url) as checked:
+        page = checked.page
         page.locator("#children summary").click()
         page.evaluate("document.querySelector('#shards tr[data-key$=\"2\"]').dataset.mine = 'kept'")
         first, second = source.snapshot.shards
@@ -96,7 +96,7 @@ def test_what_changes_is_changed_in_place_and_updates_can_be_paused(
         )
         page.locator("#summary", has_text="holds 2 shards.").wait_for()
         assert page.locator(".trouble").count() == 0
-        assert list(looked.rows("shards"))[:2] == ["shardId-000000000004", "shardId-000000000001"]
+        assert list(checked.rows("shards"))[:2] == ["shardId-000000000004", "shardId-000000000001"]
         assert page.locator("#shards tr[data-mine]").count() == 0, "an attribute of nobody's goes"
         assert page.locator("#children details[open]").count() == 1, "what the reader opened stays"
         pause = page.get_by_role("button", name="Pause updates")
@@ -107,28 +107,28 @@ def test_what_changes_is_changed_in_place_and_updates_can_be_paused(
         assert "stopping" not in page.inner_text("#summary")
         pause.click()
         page.locator("#summary", has_text="stopping").wait_for()
-        looked.assert_quiet()
+        checked.assert_quiet()
 
 
 def test_text_of_children_and_errors_runs_nothing(made: Served, browser: Browser) -> None:
-    with looking(browser, made.url) as looked:
+    with looking(browser, made.url) as checked:
         dialogs: list[str] = []
-        looked.page.on("dialog", lambda dialog: dialogs.append(dialog.message))
-        looked.page.locator("#children summary").click()
-        assert "</script><script>alert(1)</script>" in looked.page.locator("#children pre").inner_text()
-        looked.page.wait_for_timeout(500)
+        checked.page.on("dialog", lambda dialog: dialogs.append(dialog.message))
+        checked.page.locator("#children summary").click()
+        assert "</script><script>alert(1)</script>" in checked.page.locator("#children pre").inner_text()
+        checked.page.wait_for_timeout(500)
         assert dialogs == []
-        looked.assert_quiet()
+        checked.assert_quiet()
 
 
 def test_the_long_table_is_there_after_the_first_paint_and_a_link_into_it_leads_there(
     browser: Browser,
 ) -> None:
-    with serving(Standing(many(64))) as made, looking(browser, f"{made.url}#children") as looked:
-        looked.page.locator("#shards tr[data-key]").first.wait_for(state="visible")
-        looked.page.locator("#children").wait_for(state="visible")
-        assert looked.page.evaluate("window.scrollY") > 0
-        assert looked.troubles == []
+    with serving(Standing(many(64))) as made, looking(browser, f"{made.url}#children") as checked:
+        checked.page.locator("#shards tr[data-key]").first.wait_for(state="visible")
+        checked.page.locator("#children").wait_for(state="visible")
+        assert checked.page.evaluate("window.scrollY") > 0
+        assert checked.troubles == []
 
 
 def test_without_a_script_everything_is_shown_at_once(made: Served, browser: Browser) -> None:
@@ -144,8 +144,8 @@ def test_without_a_script_everything_is_shown_at_once(made: Served, browser: Bro
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_follows_the_colour_scheme(made: Served, browser: Browser, scheme: str) -> None:
-    with looking(browser, made.url, scheme="dark" if scheme == "dark" else "light") as looked:
-        ground = looked.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    with looking(browser, made.url, scheme="dark" if scheme == "dark" else "light") as checked:
+        ground = checked.page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert ground == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 30)"}[scheme]
 
 
@@ -174,19 +174,19 @@ def test_the_first_paint_of_256_shards_comes_within_a_fifth_of_a_second(
 def first_paint_ms(browser: Browser, url: str) -> float:
     """How long after the navigation began the page was seen for the first time, in milliseconds."""
     painted = "performance.getEntriesByName('first-contentful-paint')"
-    with looking(browser, url) as looked:
-        while not looked.page.evaluate(f"{painted}.length"):
-            looked.page.wait_for_timeout(20)
-        found: float = looked.page.evaluate(f"{painted}[0].startTime")
+    with looking(browser, url) as checked:
+        while not checked.page.evaluate(f"{painted}.length"):
+            checked.page.wait_for_timeout(20)
+        found: float = checked.page.evaluate(f"{painted}[0].startTime")
     return found
 
 
 def work_ms(browser: Browser, url: str) -> float:
     """How long the tab worked to load and show a page, in milliseconds."""
-    with looking(browser, "about:blank") as looked:
-        session = looked.page.context.new_cdp_session(looked.page)
+    with looking(browser, "about:blank") as checked:
+        session = checked.page.context.new_cdp_session(checked.page)
         session.send("Performance.enable", {"timeDomain": "threadTicks"})
-        looked.page.goto(url)
+        checked.page.goto(url)
         metrics = session.send("Performance.getMetrics")["metrics"]
     seconds: float = next(each["value"] for each in metrics if each["name"] == "TaskDuration")
     return 1000 * seconds
@@ -201,8 +201,8 @@ def test_what_matters_most_is_on_the_screen_without_scrolling(
         for number, shard in enumerate(many(64).shards)
     )
     snapshot = replace(many(64), shards=odd, moves=SNAPSHOT.moves * 64)
-    with serving(Standing(snapshot)) as made, looking(browser, made.url, width=width) as looked:
-        page = looked.page
+    with serving(Standing(snapshot)) as made, looking(browser, made.url, width=width) as checked:
+        page = checked.page
         page.wait_for_selector("#shards", state="visible")
         first = page.locator("#shards tbody tr").first
         for place, words in ((0, "40"), (1, "stalled"), (2, "40.0 s")):
@@ -216,5 +216,5 @@ def test_what_matters_most_is_on_the_screen_without_scrolling(
         assert worst is not None
         assert worst["y"] < 450
         assert page.locator("#moves tbody tr").count() == 8
-        looked.screenshot(f"headline-{name}")
-        looked.assert_quiet()
+        checked.screenshot(f"headline-{name}")
+        checked.assert_quiet()

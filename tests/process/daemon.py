@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from kcl_local.demo.check import Checker
-from kcl_local.demo.clock import monotonic_s
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE, Entry, LedgerReader
+from kcl_local.demo.ledger import DIRECTORY_VARIABLE, LedgerEntry, LedgerReader, monotonic_s
 from tests.process.local import Local, dynamodb_client, kinesis_client
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ class Daemon:
         self.started_s = started_s
         self.plain_lines: list[str] = []
         self._events: list[dict[str, Any]] = []
-        self._news = Condition()
+        self._assignment_epoch = Condition()
         self._is_closed = False
         self._may_end = False
         self._reader = Thread(target=self._read, daemon=True)
@@ -104,24 +103,24 @@ class Daemon:
     def _read(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            with self._news:
+            with self._assignment_epoch:
                 if line.startswith("{"):
                     self._events.append(json.loads(line))
                 else:
                     self.plain_lines.append(line.rstrip("\n"))
-                self._news.notify_all()
-        with self._news:
+                self._assignment_epoch.notify_all()
+        with self._assignment_epoch:
             self._is_closed = True
-            self._news.notify_all()
+            self._assignment_epoch.notify_all()
 
     def named(self, event: str, **fields: object) -> list[dict[str, Any]]:
         """All events so far with this name and these fields."""
-        with self._news:
+        with self._assignment_epoch:
             return self._named(event, fields)
 
     def loud(self) -> list[dict[str, Any]]:
         """Every warning and error so far."""
-        with self._news:
+        with self._assignment_epoch:
             return [each for each in self._events if each["level"] in {"warning", "error", "critical"}]
 
     def _named(self, event: str, fields: Mapping[str, object]) -> list[dict[str, Any]]:
@@ -131,8 +130,8 @@ class Daemon:
         self, event: str, *, times: int = 1, within_s: float = WITHIN_S, **fields: object
     ) -> dict[str, Any]:
         """Wait until so many of these events have come; the last of them."""
-        with self._news:
-            done = self._news.wait_for(
+        with self._assignment_epoch:
+            done = self._assignment_epoch.wait_for(
                 lambda: len(self._named(event, fields)) >= times or self._is_closed, within_s
             )
             found = self._named(event, fields)
@@ -219,7 +218,7 @@ class Application:
     kinesis: KinesisClient
     dynamodb: DynamoDBClient
     checker: Checker = field(default_factory=Checker)
-    ledgers: list[tuple[str, Entry]] = field(default_factory=list[tuple[str, Entry]])
+    ledgers: list[tuple[str, LedgerEntry]] = field(default_factory=list[tuple[str, LedgerEntry]])
     last_written: dict[str, str] = field(default_factory=dict[str, str])
     _daemons: list[Daemon] = field(default_factory=list[Daemon])
     _readers: dict[str, LedgerReader] = field(default_factory=dict[str, LedgerReader])
@@ -292,18 +291,18 @@ class Application:
             self._daemons.append(daemon)
             yield daemon
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Bring the account up to date; AssertionError where a daemon has ended meanwhile."""
         for daemon in self._daemons:
             daemon.assert_running()
         for worker, reader in self._readers.items():
             for entry in reader.new_entries():
                 self.ledgers.append((worker, entry))
-                self.checker.told(entry)
+                self.checker.reported(entry)
 
     def delivered(self, shard_ids: Iterable[str]) -> bool:
         """Whether these shards have nothing left to deliver."""
-        self.look()
+        self.poll()
         behind = {shard.shard_id: shard.behind for shard in self.checker.progress()}
         return all(behind.get(shard_id, 0) == 0 for shard_id in shard_ids)
 
@@ -340,12 +339,12 @@ class Application:
 
     def incarnations(self, shard_id: str) -> int:
         """How many children have begun with this shard."""
-        self.look()
+        self.poll()
         return sum(entry.kind == "start" and entry.shard_id == shard_id for _, entry in self.ledgers)
 
     def assert_account(self, *, repeated: int | None = None) -> None:
         """Nothing lost, unknown or out of order; and so many records delivered more than once, where that is told."""
-        self.look()
+        self.poll()
         verdict = self.checker.verdict()
         assert verdict.is_right, verdict
         assert repeated is None or verdict.repeated == repeated, verdict

@@ -14,7 +14,7 @@ import boto3
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from botocore.config import Config
 
-from kcl_local.kinesis.options import DEFAULTS, Options
+from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
 from kcl_local.server import Endpoints, LocalOptions, local_endpoints
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def local_process(*arguments: str) -> Generator[Local, None, None]:
 def _announced(stdout: IO[bytes]) -> Local:
     line = stdout.readline()
     assert line, "the endpoints ended before they were ready"
-    told = json.loads(line)
-    return Local(**told)
+    reported = json.loads(line)
+    return Local(**reported)
 
 
 class Clock:
@@ -109,7 +109,7 @@ class InProcess:
 
 
 @contextmanager
-def in_process(options: Options = DEFAULTS) -> Generator[InProcess, None, None]:
+def in_process(options: KinesisOptions = DEFAULTS) -> Generator[InProcess, None, None]:
     """Endpoints in a thread of this process, with clients."""
     clock = Clock()
     local_options = LocalOptions(kinesis=options, now=clock)

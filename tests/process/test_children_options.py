@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from kcl_daemon.children.options import ChildOptions, account_of, options_of
 from kcl_daemon.children.process import ProcessChildren
-from kcl_daemon.config.settings import ChildSettings
+from kcl_daemon.children.start import ChildOptions, account_of, options_of
+from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.errors import ChildStartFailed
 from kcl_daemon.system import SystemClock
 from tests.process.children.support import SHARD, RecordingLog, drained

@@ -230,7 +230,7 @@ async def test_a_child_of_one_of_many_streams_is_told_of_it_by_its_environment()
         "import os; print(*(os.environ.get(f'KCL_{n}') for n in ('STREAM_NAME', 'STREAM_ARN', 'SHARD_ID')))"
     )
     async with children_of((sys.executable, "-c", program)) as children:
-        told = await children.start(SHARD, StreamRef("clicks", arn))
-        assert await drained(told) == f"clicks {arn} {SHARD}\n".encode()
+        reported = await children.start(SHARD, StreamRef("clicks", arn))
+        assert await drained(reported) == f"clicks {arn} {SHARD}\n".encode()
         alone = await children.start(SHARD)
         assert await drained(alone) == b"None None None\n"

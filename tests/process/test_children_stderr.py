@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.children.stderr import LINE_BYTES_MOST, TAIL_LINES, LineCutter
+from kcl_daemon.children.pipes import MAX_LINE_BYTES, TAIL_LINES, LineCutter
 from kcl_daemon.ports import Child
 from tests.process.children.support import SHARD, RecordingLog, children_of, command, receive_line
 
@@ -55,13 +55,13 @@ async def test_the_last_lines_are_kept() -> None:
 
 
 async def test_a_long_line_comes_in_pieces() -> None:
-    log, _, _ = await stderr_of(b"y" * (LINE_BYTES_MOST * 2 + 5) + b"\n")
-    assert [len(str(line)) for line in log.recorded.lines()] == [LINE_BYTES_MOST, LINE_BYTES_MOST, 5]
+    log, _, _ = await stderr_of(b"y" * (MAX_LINE_BYTES * 2 + 5) + b"\n")
+    assert [len(str(line)) for line in log.recorded.lines()] == [MAX_LINE_BYTES, MAX_LINE_BYTES, 5]
 
 
 async def test_a_long_line_that_is_no_text_comes_in_pieces() -> None:
-    log, _, _ = await stderr_of(b"\x80" * (LINE_BYTES_MOST + 5))
-    assert [len(str(line)) for line in log.recorded.lines()] == [LINE_BYTES_MOST, 5]
+    log, _, _ = await stderr_of(b"\x80" * (MAX_LINE_BYTES + 5))
+    assert [len(str(line)) for line in log.recorded.lines()] == [MAX_LINE_BYTES, 5]
 
 
 async def test_a_flood_reaches_the_log_whole_and_takes_no_memory() -> None:
@@ -118,15 +118,15 @@ ASCII = st.text("abcdefgh\r\n", max_size=40).map(str.encode)
 
 
 @given(st.lists(st.one_of(st.binary(max_size=40), ASCII)), st.integers(4, 20))
-def test_cutting_keeps_to_the_bound_whatever_comes(pieces: list[bytes], most_bytes: int) -> None:
-    cutter = LineCutter(most_bytes)
+def test_cutting_keeps_to_the_bound_whatever_comes(pieces: list[bytes], max_bytes: int) -> None:
+    cutter = LineCutter(max_bytes)
     lines = [line for piece in pieces for line in cutter.feed(piece)] + cutter.finish()
-    assert all(len(line) <= most_bytes for line in lines)
+    assert all(len(line) <= max_bytes for line in lines)
 
 
 @given(st.lists(ASCII), st.integers(4, 20))
-def test_cutting_loses_nothing_but_the_ends_of_lines(pieces: list[bytes], most_bytes: int) -> None:
-    cutter = LineCutter(most_bytes)
+def test_cutting_loses_nothing_but_the_ends_of_lines(pieces: list[bytes], max_bytes: int) -> None:
+    cutter = LineCutter(max_bytes)
     lines = [line for piece in pieces for line in cutter.feed(piece)] + cutter.finish()
     text = b"".join(pieces).decode().replace("\r\n", "\n").replace("\n", "")
     assert "".join(lines) == text
@@ -135,13 +135,13 @@ def test_cutting_loses_nothing_but_the_ends_of_lines(pieces: list[bytes], most_b
 @given(
     st.text(st.characters(exclude_characters="\r\n", codec="utf-8")), st.integers(4, 20), st.integers(1, 7)
 )
-def test_no_character_is_cut(text: str, most_bytes: int, step: int) -> None:
-    cutter = LineCutter(most_bytes)
+def test_no_character_is_cut(text: str, max_bytes: int, step: int) -> None:
+    cutter = LineCutter(max_bytes)
     data = text.encode()
     pieces = [data[start : start + step] for start in range(0, len(data), step)]
     lines = [line for piece in pieces for line in cutter.feed(piece)] + cutter.finish()
     assert "".join(lines) == text
-    assert all(len(line.encode()) <= most_bytes for line in lines)
+    assert all(len(line.encode()) <= max_bytes for line in lines)
 
 
 @given(

@@ -17,11 +17,9 @@ import psutil
 import pytest
 
 from kcl_local.demo import tied
-from kcl_local.demo.errors import DemoError
-from kcl_local.demo.feed import library_feed
-from kcl_local.demo.processes import Processes, Running, log_tail
-from kcl_local.demo.producer import Pace
-from kcl_local.demo.stage import LOOK_EVERY_S, Stage, stage
+from kcl_local.demo.processes import Processes, RunningProcess, log_tail
+from kcl_local.demo.stage import POLL_EVERY_S, Stage, WriteRate, stage
+from kcl_local.demo.text import DemoError, library_feed
 from tests.process.daemon import processes_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
@@ -183,19 +181,21 @@ async def loaded_stage(
     ):
 
         async def write() -> None:
-            await set_up.producer().run(library_feed(), Pace(rate=600, seconds=seconds))
+            await set_up.producer().run(library_feed(), WriteRate(rate=600, seconds=seconds))
             all_written.set()
 
         tasks.start_soon(write)
         yield set_up, all_written
 
 
-async def assert_everything_delivered(set_up: Stage, all_written: anyio.Event, daemon: Running) -> None:
+async def assert_everything_delivered(
+    set_up: Stage, all_written: anyio.Event, daemon: RunningProcess
+) -> None:
     """Wait for the rest, stop the daemon, and settle the account."""
     await all_written.wait()
     assert await set_up.settled(within_s=90), log_tail(daemon.log)
     assert await daemon.stop() == 0, log_tail(daemon.log)
-    await set_up.look()
+    await set_up.poll()
     verdict = set_up.checker.verdict()
     assert verdict.lost == 0
     assert verdict.is_right
@@ -221,7 +221,7 @@ async def both_at_work(set_up: Stage, *workers: str) -> None:
             owners = {lease.owner for lease in (await set_up.leases()).values()}
             if owners == set(workers):
                 return
-            await anyio.sleep(LOOK_EVERY_S)
+            await anyio.sleep(POLL_EVERY_S)
 
 
 async def test_a_daemon_takes_over_from_one_that_was_killed(tmp_path: Path) -> None:
@@ -253,11 +253,11 @@ async def test_endpoints_that_do_not_start_say_why(tmp_path: Path, monkeypatch: 
 
 
 def test_a_tied_program_ends_with_its_parent(tmp_path: Path) -> None:
-    announce = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
+    begin_handoff = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"
     parent_code = (
         "import subprocess, sys, os\n"
         f"tied = [sys.executable, {tied.__file__!r}, str(os.getpid())]\n"
-        f"subprocess.Popen([*tied, sys.executable, '-c', {announce!r}])\n"
+        f"subprocess.Popen([*tied, sys.executable, '-c', {begin_handoff!r}])\n"
         "sys.stdin.read()\n"
     )
     read_end, write_end = os.pipe()  # stays open: only the tie can end the program

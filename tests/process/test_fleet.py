@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from kcl_local.demo.clock import monotonic_s
+from kcl_local.demo.ledger import monotonic_s
 from tests.process.daemon import (
     FAILOVER_MS,
     PROCESSORS,
@@ -56,11 +56,13 @@ def shares(app: Application) -> Counter[str | None]:
 
 def readers(app: Application, since_s: float) -> dict[str, str]:
     """By shard: which worker was the last to get a record since then."""
-    app.look()
-    news = [
+    app.poll()
+    assignment_epoch = [
         (worker, entry) for worker, entry in app.ledgers if entry.kind == "records" and entry.at_s > since_s
     ]
-    return {entry.shard_id: worker for worker, entry in sorted(news, key=lambda each: each[1].at_s)}
+    return {
+        entry.shard_id: worker for worker, entry in sorted(assignment_epoch, key=lambda each: each[1].at_s)
+    }
 
 
 def wait_shared(app: Application, *counts: int) -> float:
@@ -68,7 +70,7 @@ def wait_shared(app: Application, *counts: int) -> float:
     began_s = monotonic_s()
 
     def shared() -> bool:
-        app.look()
+        app.poll()
         now = shares(app)
         return None not in now and sorted(now.values()) == sorted(counts)
 
@@ -88,7 +90,7 @@ def taken_over_s(app: Application, by: str, since_s: float, within_s: float) -> 
     """Wait until one worker gets records of all shards; seconds to the last of their first ones."""
 
     def of_heir() -> dict[str, float]:
-        app.look()
+        app.poll()
         first: dict[str, float] = {}
         for worker, entry in app.ledgers:
             if worker == by and entry.kind == "records" and entry.at_s > since_s:
@@ -123,9 +125,9 @@ def test_leases_share_themselves_and_a_stop_repeats_nothing(
         assert shares(app) == {"beta": SHARDS}
         finish(app, beta)
         app.assert_account(repeated=0)
-    told = f"2/2 after {shared_s:.1f} s; SIGTERM: ended in {ended_s:.2f} s, all with the other in {taken_s:.2f} s"
-    record_property("fleet_stop", told)
-    print(told, f"; {app.checker.written} records, 0 repeated, 0 lost")  # noqa: T201
+    reported = f"2/2 after {shared_s:.1f} s; SIGTERM: ended in {ended_s:.2f} s, all with the other in {taken_s:.2f} s"
+    record_property("fleet_stop", reported)
+    print(reported, f"; {app.checker.written} records, 0 repeated, 0 lost")  # noqa: T201
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
@@ -139,7 +141,7 @@ def test_a_killed_daemon_is_replaced_and_loses_nothing(
     ):
         with load(app):
             wait_shared(app, 2, 2)
-            victim, heir, name = (
+            victim, first_owner, name = (
                 (alpha, beta, "beta")
                 if bool(alpha.named("leadership_taken")) is (role == "leader")
                 else (beta, alpha, "alpha")
@@ -148,12 +150,12 @@ def test_a_killed_daemon_is_replaced_and_loses_nothing(
             victim.signal(signal.SIGKILL)
             assert victim.end() == -signal.SIGKILL
             taken_s = taken_over_s(app, name, killed_s, KILLED_WITHIN_S)
-        finish(app, heir)
+        finish(app, first_owner)
         app.assert_account()
         verdict = app.checker.verdict()
-    told = f"SIGKILL of the {role}: all with the other in {taken_s:.2f} s"
-    record_property("fleet_kill", told)
-    print(told, f"; {verdict.written} records, {verdict.repeated} repeated, 0 lost")  # noqa: T201
+    reported = f"SIGKILL of the {role}: all with the other in {taken_s:.2f} s"
+    record_property("fleet_kill", reported)
+    print(reported, f"; {verdict.written} records, {verdict.repeated} repeated, 0 lost")  # noqa: T201
 
 
 def test_a_third_daemon_gets_its_share_and_nothing_is_repeated(
@@ -171,11 +173,11 @@ def test_a_third_daemon_gets_its_share_and_nothing_is_repeated(
                 assert shares(app)["gamma"] == 1
                 found = gamma.named("lease_taken")
                 assert len(found) == 1  # not to and fro
-                told = f"a third joins: 2/1/1 after {joined_s:.1f} s"
+                reported = f"a third joins: 2/1/1 after {joined_s:.1f} s"
                 gamma.stop()
                 wait_until(lambda: set(app.owners().values()) == {"alpha", "beta"}, "gamma's is taken over")
                 wait_reading(app)
         finish(app, alpha, beta)
         app.assert_account(repeated=0)
-    record_property("fleet_join", told)
-    print(told, f"; {app.checker.written} records, 0 repeated, 0 lost")  # noqa: T201
+    record_property("fleet_join", reported)
+    print(reported, f"; {app.checker.written} records, 0 repeated, 0 lost")  # noqa: T201

@@ -92,7 +92,7 @@ def test_ctrl_c_ends_a_daemon_that_is_not_up_with_130(tmp_path: Path, after_s: f
 
 def test_ctrl_c_at_a_prompt_is_130(tmp_path: Path) -> None:
     ask = (
-        "import click, kcl_daemon.cli.leases as leases, kcl_daemon.__main__ as program, sys\n"
+        "import click, kcl_daemon.cli.leases.command as leases, kcl_daemon.__main__ as program, sys\n"
         "leases.tree.callback = lambda **_: click.confirm('reset?', abort=True)\n"
         "sys.argv[1:] = ['leases', 'tree']\n"
         "program.main()\n"

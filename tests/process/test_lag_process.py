@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from kcl_local.demo.clock import monotonic_s
+from kcl_local.demo.ledger import monotonic_s
 from tests.process.daemon import PROCESSORS, Application, Daemon, application, wait_until
 from tests.process.local import Local
 
@@ -79,8 +79,8 @@ def test_the_lag_of_a_slow_child_is_the_age_of_the_oldest_record_that_is_not_don
             put_s += [monotonic_s()] * EACH_SECOND
             Event().wait(max(0.0, began_s + second - monotonic_s()))
             oldest_s = put_s[done_in(tmp_path)]
-            now_s, told = monotonic_s(), told_s(port)
-            for lag_s in told[:2]:
+            now_s, reported = monotonic_s(), told_s(port)
+            for lag_s in reported[:2]:
                 assert lag_s == pytest.approx(now_s - oldest_s, rel=0.2, abs=1.5)
         assert told_s(port)[0] > SECONDS / 2
 

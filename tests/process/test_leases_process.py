@@ -59,12 +59,12 @@ def test_a_daemon_at_work_is_listed_and_explained(
             assert f"{SHARDS} leases: {SHARDS} with an owner, 0 without" in text.stdout
             assert "leader: worker" in text.stdout
 
-            told = document(app, "list", "-p", "worker.properties", "--lag")
-            assert told["layout"] == more.get("metadataTableLayout", "separate")
-            assert [each["owner"] for each in told["leases"]] == ["worker"] * SHARDS
-            assert {each["lease"]: each["checkpoint"] for each in told["leases"]} == app.last_written
-            assert [each["lag_ms"] for each in told["leases"]] == [0] * SHARDS
-            (worker,) = told["workers"]
+            reported = document(app, "list", "-p", "worker.properties", "--lag")
+            assert reported["layout"] == more.get("metadataTableLayout", "separate")
+            assert [each["owner"] for each in reported["leases"]] == ["worker"] * SHARDS
+            assert {each["lease"]: each["checkpoint"] for each in reported["leases"]} == app.last_written
+            assert [each["lag_ms"] for each in reported["leases"]] == [0] * SHARDS
+            (worker,) = reported["workers"]
             assert (worker["alive"], worker["leader"], worker["leases"]) == (True, True, SHARDS)
 
             plan = leases(app, "explain", "worker.properties")
@@ -85,11 +85,11 @@ def test_a_dead_worker_shows_by_watching_and_looking_writes_nothing(local: Local
             TableName=app.name, Item={"leaseKey": {"S": "odd"}, "leaseCounter": {"S": "many"}}
         )
         before = app.rows()
-        told = document(app, "explain", "-p", "worker.properties", "--watch", "3")
-        assert told["summary"]["abandoned"] == SHARDS
-        assert told["unplaced"] == told["abandoned"]
-        assert not [note for note in told["notes"] if "--watch" in note]
-        assert [row["key"] for row in told["unreadable_rows"]] == ["odd"]
+        reported = document(app, "explain", "-p", "worker.properties", "--watch", "3")
+        assert reported["summary"]["abandoned"] == SHARDS
+        assert reported["unplaced"] == reported["abandoned"]
+        assert not [note for note in reported["notes"] if "--watch" in note]
+        assert [row["key"] for row in reported["unreadable_rows"]] == ["odd"]
         assert app.rows() == before
 
 
@@ -120,8 +120,8 @@ def test_a_live_application_is_reset_and_reads_everything_again(local: Local, tm
             assert dry.stdout.count("-> TRIM_HORIZON") == 2
             unsure = leases(app, "reset", "worker.properties", "--to", "TRIM_HORIZON")
             assert unsure.returncode == 1
-            told = document(app, "list", "-p", "worker.properties")
-            assert {each["lease"]: each["checkpoint"] for each in told["leases"]} == before
+            reported = document(app, "list", "-p", "worker.properties")
+            assert {each["lease"]: each["checkpoint"] for each in reported["leases"]} == before
 
             done = leases(app, "reset", "worker.properties", "--to", "TRIM_HORIZON", "--yes")
             assert (done.returncode, done.stderr) == (0, "")

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 
 from kcl_local.dynamodb import DynamoDbServer
 from kcl_local.faults import DROP
-from kcl_local.kinesis.options import MIB, Limits, Options
+from kcl_local.kinesis.arguments import MIB, KinesisOptions, ReadLimits
 from tests.process.local import InProcess, dynamodb_client, in_process
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ ROUNDS = 60
 @pytest.fixture(scope="module", name="world")
 def _world() -> Generator[InProcess, None, None]:
     """With throttling; every test makes its own stream and table."""
-    with in_process(Options(limits=Limits())) as running:
+    with in_process(KinesisOptions(limits=ReadLimits())) as running:
         yield running
 
 

@@ -15,9 +15,9 @@ from anyio.from_thread import start_blocking_portal
 from botocore.eventstream import EventStreamBuffer
 from botocore.exceptions import EventStreamError
 
+from kcl_local.kinesis.arguments import FanOutRules, KinesisOptions
 from kcl_local.kinesis.http import application
 from kcl_local.kinesis.model import KinesisModel
-from kcl_local.kinesis.options import FanOut, Options
 from kcl_local.kinesis.stream import stream_arn
 from kcl_local.serving import serve
 from tests.process.local import Clock, InProcess, in_process
@@ -155,7 +155,7 @@ def test_a_reader_who_goes_leaves_nothing_behind(world: InProcess) -> None:
 
 @pytest.mark.parametrize("initial_response", [True, False])
 def test_the_frames_begin_as_was_chosen(initial_response: bool) -> None:
-    model = KinesisModel(Clock(), Options(fan_out=FanOut(initial_response=initial_response)))
+    model = KinesisModel(Clock(), KinesisOptions(fan_out=FanOutRules(initial_response=initial_response)))
     model.handle("CreateStream", {"StreamName": "frames", "ShardCount": 1})
     model.handle("PutRecord", {"StreamName": "frames", "Data": "AA==", "PartitionKey": "k"})
     model.handle("SplitShard", {"StreamName": "frames", "ShardToSplit": FIRST, "NewStartingHashKey": "7"})
@@ -182,10 +182,10 @@ def test_the_frames_begin_as_was_chosen(initial_response: bool) -> None:
 
 def _raw(url: str, consumer_arn: str) -> tuple[dict[str, str], bytes]:
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
-    told = {"ConsumerARN": consumer_arn, "ShardId": FIRST, "StartingPosition": {"Type": "TRIM_HORIZON"}}
+    reported = {"ConsumerARN": consumer_arn, "ShardId": FIRST, "StartingPosition": {"Type": "TRIM_HORIZON"}}
     try:
         connection.request(
-            "POST", "/", json.dumps(told), {"X-Amz-Target": "Kinesis_20131202.SubscribeToShard"}
+            "POST", "/", json.dumps(reported), {"X-Amz-Target": "Kinesis_20131202.SubscribeToShard"}
         )
         answer = connection.getresponse()
         return dict(answer.getheaders()), answer.read()

@@ -24,9 +24,9 @@ from botocore.exceptions import (
 )
 from urllib3.exceptions import ProtocolError
 
-from kcl_local.control import CALLS, FAULTS
-from kcl_local.demo.clock import monotonic_s
+from kcl_local.demo.ledger import monotonic_s
 from kcl_local.kinesis.http import TRIM
+from kcl_local.serving import CALLS, FAULTS
 from tests.process.local import InProcess, in_process
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ def _world() -> Generator[InProcess, None, None]:
         yield running
 
 
-def _post(url: str, told: object) -> int:
-    with urlopen(Request(url, data=json.dumps(told).encode()), timeout=60) as answer:
+def _post(url: str, reported: object) -> int:
+    with urlopen(Request(url, data=json.dumps(reported).encode()), timeout=60) as answer:
         return int(answer.status)
 
 
 def _order(world: InProcess, operation: str, fault: str, **more: object) -> None:
-    told = {"operation": operation, "fault": fault, **more}
-    assert _post(world.endpoints.kinesis_url + FAULTS, told) == 204
+    reported = {"operation": operation, "fault": fault, **more}
+    assert _post(world.endpoints.kinesis_url + FAULTS, reported) == 204
 
 
 @contextmanager
@@ -73,8 +73,8 @@ def _list_shards(world: InProcess) -> tuple[int, bytes]:
     """What comes of the answer, to the byte, and how long it was said to be; boto3 lets too much pass."""
     connection = http.client.HTTPConnection(urlsplit(world.endpoints.kinesis_url).netloc, timeout=60)
     try:
-        told = json.dumps({"StreamName": STREAM})
-        connection.request("POST", "/", told, {"X-Amz-Target": "Kinesis_20131202.ListShards"})
+        reported = json.dumps({"StreamName": STREAM})
+        connection.request("POST", "/", reported, {"X-Amz-Target": "Kinesis_20131202.ListShards"})
         answer = connection.getresponse()
         announced = int(answer.headers["Content-Length"])
         try:
@@ -248,7 +248,7 @@ class TestControl:
         assert [record["Data"] for record in records] == [b"new"]
 
     @pytest.mark.parametrize(
-        ("path", "told"),
+        ("path", "reported"),
         [
             (FAULTS, {"operation": "ListShards"}),
             (FAULTS, {"operation": "ListShards", "fault": "other"}),
@@ -261,9 +261,9 @@ class TestControl:
             (TRIM, {"stream": STREAM}),
         ],
     )
-    def test_what_makes_no_sense_is_refused(self, world: InProcess, path: str, told: object) -> None:
+    def test_what_makes_no_sense_is_refused(self, world: InProcess, path: str, reported: object) -> None:
         with pytest.raises(HTTPError) as caught:
-            _post(world.endpoints.kinesis_url + path, told)
+            _post(world.endpoints.kinesis_url + path, reported)
         with caught.value as answer:
             assert answer.code == 400
             assert answer.read().endswith(b"\n")

@@ -71,9 +71,9 @@ def test_children_write_to_the_log_and_a_logback_file_that_is_not_there_has_no_e
         daemon.wait_for("child_stderr", line="ERROR: of a copy")
         assert daemon.named("child_started")
         assert not daemon.named("child_stray_output")
-        (told,) = daemon.named("log_configuration_ignored")
-        assert told["file"] == "logback.xml"
-        assert "--log-level" in str(told["advice"])
+        (reported,) = daemon.named("log_configuration_ignored")
+        assert reported["file"] == "logback.xml"
+        assert "--log-level" in str(reported["advice"])
         daemon.signal(signal.SIGTERM)
         assert daemon.end() == 0
 

@@ -76,10 +76,10 @@ def test_streams_are_read_side_by_side_and_one_that_is_missing_is_awaited(
         row = rows[f"{right}:{SHARD}"]
         assert (row["streamName"], row["shardId"]) == ({"S": right}, {"S": SHARD})
         assert row["checkpoint"].get("S", "").isdecimal()
-        (told,) = (each for each in noted(tmp_path, "many-left") if "data" not in each)
-        assert (told["KCL_STREAM_NAME"], told["KCL_SHARD_ID"]) == ("many-left", SHARD)
-        assert told["KCL_STREAM_ARN"] == told["streamArn"]
-        assert told["streamArn"].endswith(":stream/many-left")
+        (reported,) = (each for each in noted(tmp_path, "many-left") if "data" not in each)
+        assert (reported["KCL_STREAM_NAME"], reported["KCL_SHARD_ID"]) == ("many-left", SHARD)
+        assert reported["KCL_STREAM_ARN"] == reported["streamArn"]
+        assert reported["streamArn"].endswith(":stream/many-left")
         _refuses_one(app)
 
 

@@ -13,9 +13,9 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
-from kcl_daemon.metrics import kcl, kcl_shards, ours
-from kcl_daemon.metrics.otlp import OtlpExport
+from kcl_daemon.metrics import kcl, own
 from kcl_daemon.system import SystemClock
+from kcl_daemon.telemetry.otlp import OtlpExporter
 from tests.unit.fakes import MemoryLog
 from tests.unit.metrics.snapshots import ENGINE, shard, snapshot
 from tests.unit.metrics.stage import Gathered
@@ -55,9 +55,9 @@ def _collector() -> Generator[str, None, None]:
         thread.join()
 
 
-def export(url: str, gathered: Gathered, log: MemoryLog) -> OtlpExport:
+def export(url: str, gathered: Gathered, log: MemoryLog) -> OtlpExporter:
     seen = snapshot(shard(1), shard(2), spark=ENGINE)
-    return OtlpExport(
+    return OtlpExporter(
         url,
         who={"kcl.application": "app", "service.instance.id": "w-1"},
         totals=gathered.totals,
@@ -80,8 +80,8 @@ def some() -> Gathered:
     gathered = Gathered()
     for seconds in (0.001, 0.3, 70.0):
         gathered.meters.done(kcl.DISCOVERY, seconds)
-    gathered.meters.add(kcl_shards.PROCESS_BYTES, 1000, shard_id="shardId-000000000001")
-    gathered.meters.add(ours.IN_HAND, 5)
+    gathered.meters.add(kcl.PROCESS_BYTES, 1000, shard_id="shardId-000000000001")
+    gathered.meters.add(own.BUFFERED_BYTES, 5)
     return gathered
 
 
@@ -120,14 +120,14 @@ def test_a_collector_gets_sums_gauges_and_histograms_with_their_labels(url: str)
 def test_it_posts_in_each_period_and_once_more_at_the_end(url: str) -> None:
     async def main() -> int:
         loop = export(url, some(), MemoryLog())
-        async with anyio.create_task_group() as beside:
-            beside.start_soon(loop.run)
+        async with anyio.create_task_group() as background:
+            background.start_soon(loop.run)
             with anyio.fail_after(60):
                 while len(Collector.requests) < 3:  # noqa: ASYNC110 - another thread fills it
                     await anyio.sleep(0.01)
-            beside.cancel_scope.cancel()
+            background.cancel_scope.cancel()
         before = len(Collector.requests)
-        await loop.farewell()
+        await loop.shutdown()
         return before
 
     before = anyio.run(main)
@@ -152,7 +152,7 @@ def test_a_refusal_is_told_once_counted_and_ends_nothing(url: str, capfd: pytest
         ("info", "otlp_export_works_again"),
     ]
     assert "metricsOtlpEndpoint" in str(log.lines[0][2]["advice"])
-    assert gathered.value(ours.OTLP_LOST) == 2.0
+    assert gathered.value(own.OTLP_LOST) == 2.0
     assert capfd.readouterr().err == ""  # the exporter's own words do not stand between ours
 
 
@@ -162,16 +162,16 @@ def test_a_collector_that_is_not_there_holds_nobody_up() -> None:
     async def main() -> list[bool]:
         loop = export("http://127.0.0.1:9/v1/metrics", gathered, log)
         ended: list[bool] = []
-        async with anyio.create_task_group() as beside:
+        async with anyio.create_task_group() as background:
 
             async def post() -> None:
                 await loop.post()
                 ended.append(True)
 
-            beside.start_soon(post)
+            background.start_soon(post)
             for _ in range(5):  # others get on while it tries
                 await anyio.sleep(0.02)
-            beside.cancel_scope.cancel()
+            background.cancel_scope.cancel()
         # Its thread would go on trying for seconds, with random pauses: a property test that draws meanwhile objects.
         loop._exporter.shutdown()
         return ended

@@ -54,12 +54,15 @@ def test_a_daemon_tells_cloudwatch_what_it_does_and_the_rest_at_its_end(
             assert daemon.loud() == []
         app.assert_account(repeated=0)
 
-    told = metrics_in(cloudwatch, "team/told")
-    assert told["RenewAllLeases CurrentLeases"] == [{"WorkerIdentifier": "worker"}]
-    shards = {dimensions["ShardId"] for dimensions in told["ProcessTask RecordsProcessed"]}
+    reported = metrics_in(cloudwatch, "team/told")
+    assert reported["RenewAllLeases CurrentLeases"] == [{"WorkerIdentifier": "worker"}]
+    shards = {dimensions["ShardId"] for dimensions in reported["ProcessTask RecordsProcessed"]}
     assert len(shards) == SHARDS
-    assert {"LeaseAssignmentManager TotalLeases", "Scheduler:Initialize Initialize.Success"} <= told.keys()
-    assert "ShutdownTask RecordProcessor.shutdown.Time" in told  # came about at the end only
+    assert {
+        "LeaseAssignmentManager TotalLeases",
+        "Scheduler:Initialize Initialize.Success",
+    } <= reported.keys()
+    assert "ShutdownTask RecordProcessor.shutdown.Time" in reported  # came about at the end only
 
 
 def test_a_daemon_whose_figures_are_refused_works_on_and_says_so_once(local: Local, tmp_path: Path) -> None:

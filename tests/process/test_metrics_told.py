@@ -17,14 +17,16 @@ import pytest
 
 from kcl_daemon.aws.cloudwatch import open_cloudwatch
 from kcl_daemon.aws.session import make_clients
-from kcl_daemon.config.fan_out_settings import RetrievalMode
-from kcl_daemon.config.metrics_settings import MetricsLevel, MetricsSettings
-from kcl_daemon.config.settings import ChildSettings, Endpoints, Settings
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.metrics_and_page import MetricsLevel, MetricsSettings
+from kcl_daemon.config.retrieval import RetrievalMode
+from kcl_daemon.config.services import Endpoints
+from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, Unavailable
-from kcl_daemon.metrics.catalog import TOLD
-from kcl_daemon.metrics.publisher import BATCH_MOST
-from kcl_daemon.ports_metrics import Statistic
+from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS
+from kcl_daemon.ports import Statistic
 from kcl_daemon.system import SystemClock
+from kcl_daemon.telemetry.cloudwatch import MAX_BATCH
 from kcl_local.dynamodb import DynamoDbServer
 from tests.simulator.loop import run_virtual
 from tests.simulator.runner import run_plan
@@ -61,18 +63,18 @@ def settings(server: DynamoDbServer, *, kinesis: str | None = None, cloudwatch: 
 
 
 def told_by_scenarios() -> list[Statistic]:
-    told: list[Statistic] = []
+    reported: list[Statistic] = []
     for scenario in SCENARIOS:
         cloudwatch = MemoryCloudWatch()
         outcome = run_plan(draw_plan(scenario, SEED), scenario=scenario, seed=SEED, cloudwatch=cloudwatch)
         assert outcome.violation is None, outcome.violation
         assert {namespace for namespace, _ in cloudwatch.calls} == {"application"}
-        told += cloudwatch.told
-    return told
+        reported += cloudwatch.reported
+    return reported
 
 
 def told_by_scenes() -> list[Statistic]:
-    told: list[Statistic] = []
+    reported: list[Statistic] = []
     for scene in SCENES:
 
         async def play(scene: Any = scene) -> list[Statistic]:
@@ -80,31 +82,33 @@ def told_by_scenes() -> list[Statistic]:
             await scene(gathered.meters)
             return gathered.statistics.take(10_000)
 
-        told += run_virtual(play)
-    return told
+        reported += run_virtual(play)
+    return reported
 
 
-async def put(server: DynamoDbServer, namespace: str, told: Sequence[Statistic]) -> None:
+async def put(server: DynamoDbServer, namespace: str, reported: Sequence[Statistic]) -> None:
     """Tell the local endpoint, as the daemon does."""
     clients = make_clients(settings(server).endpoints)
     try:
         async with open_cloudwatch(settings(server), clients, SystemClock(), MemoryLog()) as cloudwatch:
             assert cloudwatch is not None
-            for start in range(0, len(told), BATCH_MOST):
-                await cloudwatch.put(namespace, told[start : start + BATCH_MOST])
+            for start in range(0, len(reported), MAX_BATCH):
+                await cloudwatch.put(namespace, reported[start : start + MAX_BATCH])
     finally:
         clients.close()
 
 
-def each_once(told: Sequence[Statistic]) -> list[Statistic]:
+def each_once(reported: Sequence[Statistic]) -> list[Statistic]:
     """One of all shards and workers that told the same."""
-    return list({(each.dimensions["Operation"], each.name, *each.dimensions): each for each in told}.values())
+    return list(
+        {(each.dimensions["Operation"], each.name, *each.dimensions): each for each in reported}.values()
+    )
 
 
 def test_cloudwatch_is_told_every_metric_of_kcl_that_can_occur_and_no_other(server: DynamoDbServer) -> None:
-    told = each_once([*told_by_scenarios(), *told_by_scenes()])
+    reported = each_once([*told_by_scenarios(), *told_by_scenes()])
 
-    anyio.run(put, server, "all", told)
+    anyio.run(put, server, "all", reported)
 
     client = boto3.client("cloudwatch", region_name="us-east-1", endpoint_url=server.cloudwatch_url)
     listed: Any = [
@@ -124,7 +128,7 @@ def test_cloudwatch_is_told_every_metric_of_kcl_that_can_occur_and_no_other(serv
     }
     wanted = {
         (metric.operation, metric.name, tuple(name for name in metric.dimensions if name != "StreamId"))
-        for metric in TOLD
+        for metric in CLOUDWATCH_METRICS
     }
     assert wanted - seen == set()
     assert seen - wanted == set()
@@ -139,7 +143,7 @@ def test_figures_of_shards_are_told_apart_by_stream_where_there_are_many(mode: R
     outcome = run_plan(plan, scenario=scenario, seed=SEED, cloudwatch=cloudwatch)
 
     assert outcome.violation is None, outcome.violation
-    of_shards = [each for each in cloudwatch.told if "ShardId" in each.dimensions]
+    of_shards = [each for each in cloudwatch.reported if "ShardId" in each.dimensions]
     assert {each.name for each in of_shards if "StreamId" not in each.dimensions} == set()
     behind = {each.dimensions["StreamId"] for each in of_shards if each.name == "MillisBehindLatest"}
     assert len(behind) > 5
@@ -195,7 +199,7 @@ def test_the_real_service_is_told_nothing_of_a_stream_on_this_machine(
 ) -> None:
     log = MemoryLog()
 
-    async def look() -> bool:
+    async def poll() -> bool:
         base = settings(server, kinesis=kinesis, cloudwatch=cloudwatch)
         chosen = Settings(
             base.application_name, base.stream_name, base.child, base.worker_id,
@@ -208,6 +212,6 @@ def test_the_real_service_is_told_nothing_of_a_stream_on_this_machine(
         finally:
             clients.close()
 
-    assert anyio.run(look) is is_told
+    assert anyio.run(poll) is is_told
     silenced = not is_told and level is not MetricsLevel.NONE
     assert log.events("info") == (["metrics_not_told"] if silenced else [])

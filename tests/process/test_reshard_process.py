@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from kcl_local.demo.clock import monotonic_s
+from kcl_local.demo.ledger import monotonic_s
 from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, Daemon, application, wait_until
 from tests.process.local import Local
 
@@ -66,8 +66,8 @@ def wait_active(app: Application) -> None:
     """Wait until the stream has taken a change in."""
 
     def is_active() -> bool:
-        told = app.kinesis.describe_stream_summary(StreamName=app.name)
-        return told["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE"
+        reported = app.kinesis.describe_stream_summary(StreamName=app.name)
+        return reported["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE"
 
     wait_until(is_active, "the stream is ACTIVE")
 
@@ -116,8 +116,8 @@ def test_two_daemons_follow_four_generations_and_repeat_nothing(local: Local, tm
         took_s = wait_through(app)
         finish(app, alpha, beta)
         app.assert_account(repeated=0)
-        told = alpha.named("lease_deleted") + beta.named("lease_deleted")
-        assert len(told) == len(app.shards()) - 3
+        reported = alpha.named("lease_deleted") + beta.named("lease_deleted")
+        assert len(reported) == len(app.shards()) - 3
     print(f"four generations are through {took_s:.1f} s after the last reshard")  # noqa: T201
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from kcl_daemon.system import SystemClock
-from kcl_local.demo.clock import monotonic_s
+from kcl_local.demo.ledger import monotonic_s
 from tests.process.daemon import PROCESSORS, Application, Daemon, again_and_again, application, wait_until
 from tests.process.local import Local
 
@@ -31,7 +31,7 @@ Record = Callable[[str, object], None]
 
 def first_records(app: Application, worker: str) -> dict[str, float]:
     """By shard: when a child of this daemon was first given records."""
-    app.look()
+    app.poll()
     first: dict[str, float] = {}
     for name, entry in app.ledgers:
         if name == worker and entry.kind == "records":
@@ -53,8 +53,8 @@ def kill_and_restart(
     Event().wait(RESTART_S)
     daemon = stack.enter_context(app.daemon(CAREFUL, SETTINGS, worker=name))
     wait_until(lambda: len(first_records(app, name)) == SHARDS, f"{name} reads every shard")
-    led = daemon.wait_for("leadership_taken")
-    return daemon, max(first_records(app, name).values()) - killed_s, wall_s(led) - killed_at
+    leader_seen = daemon.wait_for("leadership_taken")
+    return daemon, max(first_records(app, name).values()) - killed_s, wall_s(leader_seen) - killed_at
 
 
 def play(local: Local, tmp_path: Path, name: str, kills: int) -> list[tuple[float, float]]:
@@ -73,7 +73,7 @@ def play(local: Local, tmp_path: Path, name: str, kills: int) -> list[tuple[floa
     return figures
 
 
-def told(figures: list[tuple[float, float]]) -> str:
+def reported(figures: list[tuple[float, float]]) -> str:
     gaps, leads = (sorted(each) for each in zip(*figures, strict=True))
     return (
         f"kill -9, {len(figures)} times, {SHARDS} shards: longest gap of a shard {gaps[-1]:.2f} s "
@@ -86,8 +86,8 @@ def test_a_killed_daemon_that_is_started_again_reads_on_without_waiting_for_its_
     local: Local, tmp_path: Path, record_property: Record
 ) -> None:
     figures = play(local, tmp_path, "restart-short", 1)
-    record_property("restart_in_place", told(figures))
-    print(told(figures))  # noqa: T201
+    record_property("restart_in_place", reported(figures))
+    print(reported(figures))  # noqa: T201
 
 
 @pytest.mark.prove
@@ -96,7 +96,7 @@ def test_ten_kills_under_a_supervisor_leave_no_gap_of_more_than_three_seconds(
     local: Local, tmp_path: Path, record_property: Record
 ) -> None:
     figures = play(local, tmp_path, "restart-long", 10)
-    record_property("restart_in_place", told(figures))
-    print(told(figures))  # noqa: T201
+    record_property("restart_in_place", reported(figures))
+    print(reported(figures))  # noqa: T201
     assert max(gap_s for gap_s, _ in figures) <= READ_WITHIN_S
     assert max(led_s for _, led_s in figures) <= LED_WITHIN_S

@@ -88,8 +88,8 @@ def test_records_come_with_their_schema_and_are_decoded(local: Local, tmp_path: 
         ]
         settings = {**QUICK, "schemaRegistry": "decode", "glueClient.endpointOverride": local.dynamodb_url}
         with app.daemon(child, settings) as daemon:
-            told = daemon.wait_for("schema_unresolved")
-            assert told["schema_version_id"] == UNKNOWN
+            reported = daemon.wait_for("schema_unresolved")
+            assert reported["schema_version_id"] == UNKNOWN
             wait_until(lambda: lines(file) == expected, lambda: f"found {lines(file)}")
             daemon.stop()  # also while a shard waits
             assert not daemon.named("child_overran")

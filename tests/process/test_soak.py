@@ -18,8 +18,8 @@ from urllib.request import Request, urlopen
 import psutil
 import pytest
 
-from kcl_local.control import FAULTS
-from kcl_local.demo.clock import monotonic_s
+from kcl_local.demo.ledger import monotonic_s
+from kcl_local.serving import FAULTS
 from tests.process.daemon import PROCESSORS, Application, application
 from tests.process.local import Local
 
@@ -44,8 +44,8 @@ pytestmark = [pytest.mark.prove, pytest.mark.timeout(SOAK_S + 180)]
 
 def order(local: Local, operation: str, fault: Mapping[str, object]) -> None:
     """Let it happen to the next call."""
-    told = json.dumps({"operation": operation, **fault}).encode()
-    with urlopen(Request(local.kinesis_url + FAULTS, data=told), timeout=10) as answer:
+    reported = json.dumps({"operation": operation, **fault}).encode()
+    with urlopen(Request(local.kinesis_url + FAULTS, data=reported), timeout=10) as answer:
         assert answer.status == 204
 
 
@@ -56,7 +56,7 @@ def work_until(app: Application, ends_s: float, troubles: Iterator[tuple[str, Ma
         app.put(5)
         order(app.local, *next(troubles))
         faults += 1
-        app.look()
+        app.poll()
         pause.wait(1.0)  # not for a condition: the pace of the load
     return faults
 
@@ -76,11 +76,11 @@ def test_memory_of_a_daemon_stands_still(
             app.wait_done()
             daemon.stop()
         app.assert_account()
-        told = (
+        reported = (
             f"{sum(shard.written for shard in app.checker.progress()):,} records, {faults} faults in {SOAK_S:g} s: RSS "
             f"{warm_bytes / 1e6:.1f} MB after {SOAK_S * WARM_PART:g} s, {late_bytes / 1e6:.1f} MB at the end, "
             f"ratio {late_bytes / warm_bytes:.3f}"
         )
-    print(told)  # noqa: T201 - the figures, for the notes of a release
-    record_property("soak", told)
-    assert late_bytes < warm_bytes * RSS_RATIO_MOST, told
+    print(reported)  # noqa: T201 - the figures, for the notes of a release
+    record_property("soak", reported)
+    assert late_bytes < warm_bytes * RSS_RATIO_MOST, reported

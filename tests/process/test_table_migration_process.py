@@ -69,8 +69,8 @@ def shown(app: Application) -> dict[str, Any]:
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    told: dict[str, Any] = json.loads(done.stdout)["tables"]
-    return told
+    reported: dict[str, Any] = json.loads(done.stdout)["tables"]
+    return reported
 
 
 def test_a_fleet_moves_into_one_table_while_records_flow(local: Local, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def main(
     sizes = Sizes(workers=workers, shards=shards, seconds=seconds)
     tasks = [(name, seed) for seed in range(first, first + seeds) for name in names]
     outcomes = _outcomes(tasks, sizes, jobs=1 if trace else jobs, trace=trace)
-    failed = _report(_with_progress(outcomes, len(tasks)), sizes, seeds=seeds)
+    failed = _report_result(_with_progress(outcomes, len(tasks)), sizes, seeds=seeds)
     sys.exit(1 if failed else 0)
 
 
@@ -92,7 +92,7 @@ def _with_progress(outcomes: Iterable[Outcome], total: int) -> Iterator[Outcome]
             click.echo(f"{done} of {total} runs", err=True)
 
 
-def _report(outcomes: Iterable[Outcome], sizes: Sizes, *, seeds: int) -> int:
+def _report_result(outcomes: Iterable[Outcome], sizes: Sizes, *, seeds: int) -> int:
     """Print each violation as it comes and one line at the end; how many there were."""
     runs = failed = records = 0
     virtual_s = 0.0

@@ -151,13 +151,13 @@ class SimChild:
                 self._unread.append((decode_daemon_line(piece), len(line)))
             except ProtocolError as malformed:
                 report("daemon_broke_protocol", f"{self.identity}: {malformed}")
-        self._look()
+        self._poll()
 
     def _input_ended(self) -> None:
         self._input_is_over = True
-        self._look()
+        self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._is_reading:
             self._is_reading = False
             self._run(wants_message=True)

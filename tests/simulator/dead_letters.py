@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 
 from kcl_daemon.errors import Throttled, Unavailable
-from kcl_daemon.failures.letter import DeadLetter
+from kcl_daemon.records.dead_letter import DeadLetter
 from tests.simulator.chance import Chance
 from tests.simulator.deliveries import Deliveries
 from tests.simulator.life import Life

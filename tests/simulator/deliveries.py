@@ -40,7 +40,7 @@ class Incarnation:
         shard_id: its shard.
         worker_id: who started it.
         started_at_s: virtual time.
-        told: position given with `initialize`; None: not yet.
+        reported: position given with `initialize`; None: not yet.
         next_place: place in the shard of the record it must be given next; None where any may come first.
         largest: position of the last record it was given.
     """
@@ -49,7 +49,7 @@ class Incarnation:
     shard_id: str
     worker_id: str
     started_at_s: float
-    told: ExtendedSequenceNumber | None = None
+    reported: ExtendedSequenceNumber | None = None
     next_place: int | None = None
     largest: ExtendedSequenceNumber | None = None
     asked: list[ExtendedSequenceNumber] = field(default_factory=list[ExtendedSequenceNumber])
@@ -60,7 +60,7 @@ class Incarnation:
     @property
     def position(self) -> ExtendedSequenceNumber:
         """What a checkpoint without a sequence number means to it."""
-        return self.largest or self.told or TRIM_HORIZON
+        return self.largest or self.reported or TRIM_HORIZON
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Deliveries:
 
     def initialized(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
         """It was told where it starts: never behind a record that nobody has finished with."""
-        child.told = position
+        child.reported = position
         self._trace.note(child.worker_id, "child_initialized", f"{child.shard_id} at {position}")
         stored = self._rows.checkpoint_of(child.shard_id)
         shard = self._truth.shards[child.shard_id]

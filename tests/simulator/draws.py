@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kcl_daemon.config.settings import RetrievalSettings
-from kcl_local.kinesis.options import Limits, Options
+from kcl_daemon.config.retrieval import RetrievalSettings
+from kcl_local.kinesis.arguments import KinesisOptions, ReadLimits
 from tests.simulator.chance import Chance
 from tests.simulator.habits import EVERY_MISCHIEF, Mischief, Nursery
 from tests.simulator.life import Service
@@ -124,10 +124,10 @@ def mixed_trouble(chance: Chance, *, worst: float) -> Trouble:
     )
 
 
-def short_iterators(chance: Chance) -> Options:
+def short_iterators(chance: Chance) -> KinesisOptions:
     """A stream that refuses reads above its limits, with iterators that do not live long."""
-    return Options(
-        limits=chance.pick((None, Limits())), iterator_ttl_s=chance.pick((300.0, 300.0, 20.0, 4.0))
+    return KinesisOptions(
+        limits=chance.pick((None, ReadLimits())), iterator_ttl_s=chance.pick((300.0, 300.0, 20.0, 4.0))
     )
 
 

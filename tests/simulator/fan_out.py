@@ -10,8 +10,7 @@ import anyio
 
 from kcl_daemon.errors import Unavailable
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import ReadFrom, StreamRef
-from kcl_daemon.ports_fan_out import Consumer, ConsumerName, Pushed, Subscription
+from kcl_daemon.ports import ConsumerName, PushedRecords, ReadFrom, StreamConsumer, StreamRef, Subscription
 from tests.simulator.life import Life, Service
 from tests.simulator.loop import at_once
 from tests.simulator.memory.fan_out import MemoryFanOut, MemorySubscription
@@ -29,7 +28,7 @@ class FaultySubscription:
         self._life = life
         self._network = network
 
-    async def next(self) -> Pushed | None:
+    async def next(self) -> PushedRecords | None:
         """The next event, some time after it was sent, if it arrives at all."""
         self._life.ensure_alive()
         pushed = await self._subscription.next()
@@ -54,7 +53,7 @@ class FaultyFanOut:
         self._life = life
         self._network = network
 
-    async def describe_consumer(self, consumer: ConsumerName | str) -> Consumer | None:
+    async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None:
         """DescribeStreamConsumer."""
         return await self._network.call(
             self._life,
@@ -63,7 +62,7 @@ class FaultyFanOut:
             lambda: at_once(self._fan_out.describe_consumer(consumer)),
         )
 
-    async def register_consumer(self, consumer: ConsumerName) -> Consumer:
+    async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer:
         """RegisterStreamConsumer."""
         return await self._network.call(
             self._life,

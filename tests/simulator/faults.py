@@ -12,23 +12,23 @@ from typing import Any, Final, Protocol
 
 import anyio
 
-from kcl_daemon.aws.transactions import row_key
+from kcl_daemon.aws.dynamodb import row_key
 from kcl_daemon.errors import IteratorExpired, TableNotFound
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.leases.table import Conditions, Row, RowCheck, RowUpdate, Written
+from kcl_daemon.leases.row import Conditions, Row, RowCheck, RowUpdate, WriteResult
 from kcl_daemon.ports import (
-    Committed,
-    Fetched,
-    InTable,
+    CommitResult,
+    FetchedRecords,
     Kinesis,
     ReadFrom,
     StreamRef,
     StreamSummary,
     Table,
+    TablePart,
     Tables,
     TableState,
 )
-from kcl_daemon.shards.shard import InitialPosition, Shard
+from kcl_daemon.shards.lineage import InitialPosition, Shard
 from tests.simulator.life import Life, Service
 from tests.simulator.loop import at_once, now
 from tests.simulator.memory.transactions import MemoryTransactions
@@ -150,24 +150,24 @@ class FaultyTable:
 
         return await self._network.call(self._life, Service.DYNAMODB, "Query", effect)
 
-    async def put(self, row: Row, require: Conditions = ()) -> Written:
+    async def put(self, row: Row, require: Conditions = ()) -> WriteResult:
         """Write a whole row."""
         key = row[self.key_attribute]
         assert isinstance(key, str), f"the key of a row must be text, not {key!r}"
         return await self._write("PutItem", key, lambda: self._table.put(row, require))
 
-    async def update(self, update: RowUpdate) -> Written:
+    async def update(self, update: RowUpdate) -> WriteResult:
         """Change a row."""
         return await self._write("UpdateItem", update.key, lambda: self._table.update(update))
 
-    async def delete(self, key: str, require: Conditions = ()) -> Written:
+    async def delete(self, key: str, require: Conditions = ()) -> WriteResult:
         """Remove a row."""
         return await self._write("DeleteItem", key, lambda: self._table.delete(key, require))
 
     async def _write(
-        self, operation: str, key: str, write: Callable[[], Coroutine[Any, Any, Written]]
-    ) -> Written:
-        def effect() -> Written:
+        self, operation: str, key: str, write: Callable[[], Coroutine[Any, Any, WriteResult]]
+    ) -> WriteResult:
+        def effect() -> WriteResult:
             before = at_once(self._table.get(key))
             written = at_once(write())
             if written.applied:
@@ -192,13 +192,13 @@ class FaultyTransactions:
         self._network = network
         self._observer = observer
 
-    async def commit(self, parts: Sequence[InTable]) -> Committed:
+    async def commit(self, parts: Sequence[TablePart]) -> CommitResult:
         """Write several rows at one moment."""
         return await self._network.call(
             self._life, Service.DYNAMODB, "TransactWriteItems", lambda: self._effect(parts), writes=True
         )
 
-    def _effect(self, parts: Sequence[InTable]) -> Committed:
+    def _effect(self, parts: Sequence[TablePart]) -> CommitResult:
         before = self._rows(parts)
         committed = at_once(self._transactions.commit(parts))
         if committed.applied:
@@ -209,7 +209,7 @@ class FaultyTransactions:
                     )
         return committed
 
-    def _rows(self, parts: Sequence[InTable]) -> list[Row | None]:
+    def _rows(self, parts: Sequence[TablePart]) -> list[Row | None]:
         return [at_once(self._tables[part.table.name].get(row_key(part))) for part in parts]
 
 
@@ -254,10 +254,12 @@ class FaultyKinesis:
             lambda: at_once(self._kinesis.get_shard_iterator(stream, shard_id, read_from)),
         )
 
-    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:
+    async def get_records(
+        self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
+    ) -> FetchedRecords:
         """GetRecords; sometimes finds the iterator too old."""
 
-        def effect() -> Fetched:
+        def effect() -> FetchedRecords:
             if self._network.iterator_expires():
                 raise IteratorExpired("the iterator is too old", operation="GetRecords")
             return at_once(self._kinesis.get_records(stream, shard_id, iterator, limit))

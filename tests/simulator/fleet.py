@@ -14,18 +14,17 @@ from typing import Final
 import anyio
 
 from kcl_daemon.app import Adapters, build
-from kcl_daemon.app_metrics import Runnable, telemetry_of
-from kcl_daemon.cli.failures import leaves
-from kcl_daemon.config.settings import ChildSettings, Settings
-from kcl_daemon.config.stream_settings import ListedStream, StreamsSettings
+from kcl_daemon.cli.common import leaves
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.config.streams import ListedStream, StreamsSettings
 from kcl_daemon.errors import Throttled, Unavailable, WorkerIdTaken
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.ports import Cpu, Kinesis, StreamRef, Table, Tables
-from kcl_daemon.ports_metrics import CloudWatch
-from kcl_daemon.progress.rules import Limits
-from kcl_daemon.progress.watchdog import Watchdog
-from kcl_daemon.shards.shard import InitialPosition
-from kcl_daemon.worker.worker import Worker
+from kcl_daemon.ports import CloudWatch, Cpu, Kinesis, StreamRef, Table, Tables
+from kcl_daemon.production import MeteredWorker, telemetry_of
+from kcl_daemon.progress.watchdog import StallLimits, Watchdog
+from kcl_daemon.shards.lineage import InitialPosition
+from kcl_daemon.worker import Worker
 from tests.simulator.chance import Chance
 from tests.simulator.children import SimChildren
 from tests.simulator.clock import SimClock, drawn_clock
@@ -52,7 +51,7 @@ from tests.simulator.violation import report
 _ECHO_S: Final = 60.0
 # RestartSec of our systemd unit.
 _RESTART_S: Final = 5.0
-CLOSE_LIMITS: Final = Limits(
+CLOSE_LIMITS: Final = StallLimits(
     starting_s=10.0,
     child_s=20.0,
     restart_s=40.0,
@@ -72,7 +71,7 @@ class SimWorker:
     def __init__(
         self,
         life: Life,
-        make: Callable[[], Runnable],
+        make: Callable[[], MeteredWorker],
         *,
         kind: Kind,
         clock: SimClock,
@@ -92,7 +91,7 @@ class SimWorker:
         self.stop_asked_at_s: float | None = None
         self.ended: Promise[None] = Promise()
         self._make = make
-        self._worker: Runnable | None = None
+        self._worker: MeteredWorker | None = None
 
     @property
     def worker_id(self) -> str:
@@ -145,7 +144,7 @@ class SimWorker:
         gave_up = isinstance(error, Unavailable | Throttled) and not self.children.started
         gave_way = any(isinstance(each, WorkerIdTaken) for each in leaves(error))
         if not (gave_up and self._may_give_up()) and not gave_way:
-            report("worker_failed", f"{self.worker_id}: {_told(error)}")
+            report("worker_failed", f"{self.worker_id}: {_reported(error)}")
         self.life.kill()
         current_loop().after(_RESTART_S, self._start_again)
 
@@ -244,12 +243,12 @@ class Fleet:
         tables = replace(self._plan.tables, migrate_all=self.migrate_all and apart is None)
         settings = replace(worker_settings(life.worker_id, self._plan), leases=leases, tables=tables)
 
-        def make() -> Runnable:
+        def make() -> MeteredWorker:
             if kind is Kind.OURS:
                 telemetry = telemetry_of(settings, adapters)
                 ours = build(settings, telemetry.adapters)
                 _watch_closely(ours, self._plan)
-                return telemetry.beside(ours)
+                return telemetry.background(ours)
             return JavaWorker(self._java_host(settings, adapters, clock, chance.fork("java")))
 
         worker = SimWorker(
@@ -264,7 +263,7 @@ class Fleet:
         )
         self.workers.append(worker)
         self._trace.note(life.worker_id, "process_started")
-        current_loop().spawn(life.lane, worker.host)
+        current_loop().spawn(life.limiter, worker.host)
         return worker
 
     def _java_host(self, settings: Settings, adapters: Adapters, clock: SimClock, chance: Chance) -> Host:
@@ -330,7 +329,7 @@ def _streams(plan: Plan) -> StreamsSettings:
     return settings if settings.are_many else replace(settings, names=tuple(map(ListedStream, plan.streams)))
 
 
-def _told(error: BaseException) -> str:
+def _reported(error: BaseException) -> str:
     """An error with the place where it was raised; of a group of errors the first one."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

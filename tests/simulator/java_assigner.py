@@ -12,7 +12,7 @@ from typing import Final
 from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import MalformedRowError, is_lease_row, lease_from_row
-from kcl_daemon.leases.stats import FAILED, WorkerRow, worker_from_row
+from kcl_daemon.leases.worker_row import FAILED, WorkerRow, worker_from_row
 from tests.simulator import java_rows
 from tests.simulator.java_decider import Decision, Snapshot
 from tests.simulator.java_host import ACTIVE_S, ASSIGN_S, BALANCE_EVERY, FAILOVER_S, HANDOFF_S, Host

@@ -11,7 +11,7 @@ from typing import Final
 
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, ShardId
 from kcl_daemon.leases.row import is_lease_row, lease_from_row
-from kcl_daemon.shards.shard import Shard, StartAt
+from kcl_daemon.shards.lineage import Shard, StartAt
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator import java_rows
 from tests.simulator.java_host import Host
@@ -31,7 +31,7 @@ class JavaAuditor:
         self._hole: Hole | None = None
         self._seen = 0
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """M6: no lease at all is made good at once, a hole when it was seen three times in a row."""
         if not await self._lock.is_leader():
             return

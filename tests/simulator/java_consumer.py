@@ -15,7 +15,7 @@ from kcl_daemon.errors import AwsError, IteratorExpired
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.leases.row import lease_from_row
 from kcl_daemon.ports import IteratorKind, ReadFrom
-from kcl_daemon.shards.shard import ChildShard
+from kcl_daemon.shards.lineage import ChildShard
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 from tests.simulator import java_rows

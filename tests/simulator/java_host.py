@@ -12,7 +12,7 @@ from typing import Any, Final
 from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import Kinesis, StreamRef, Tables
-from kcl_daemon.shards.shard import InitialPosition
+from kcl_daemon.shards.lineage import InitialPosition
 from tests.simulator.chance import Chance
 from tests.simulator.clock import SimClock
 from tests.simulator.deliveries import Deliveries

@@ -15,8 +15,7 @@ import anyio
 
 from kcl_daemon.errors import AwsError, Throttled
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
-from kcl_daemon.leases.row import is_lease_row, lease_from_row
-from kcl_daemon.leases.table import Row, RowUpdate, Written
+from kcl_daemon.leases.row import Row, RowUpdate, WriteResult, is_lease_row, lease_from_row
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator import java_rows
 from tests.simulator.java_host import FAILOVER_S, HANDOFF_S, RENEW_S, Host
@@ -124,7 +123,7 @@ class JavaLeases:
         new = [LeaseKey(key) for key in keys if key not in self._held]
         limiter = anyio.CapacityLimiter(_AT_ONCE)
 
-        async def look(key: LeaseKey) -> None:
+        async def poll(key: LeaseKey) -> None:
             async with limiter:
                 try:
                     row = await self._table.get(key)
@@ -140,7 +139,7 @@ class JavaLeases:
 
         async with anyio.create_task_group() as reads:
             for key in new:
-                reads.start_soon(look, key)
+                reads.start_soon(poll, key)
 
     async def renew(self) -> None:
         """C1: all of them, in descending order of their keys."""
@@ -247,7 +246,7 @@ class JavaLeases:
         if _is_leaving(held.lease, self._host.me) and held.pass_on_by_s is None and self._on_handoff(held):
             held.pass_on_by_s = self._host.now_s() + HANDOFF_S
 
-    async def _twice(self, update: RowUpdate) -> Written:
+    async def _twice(self, update: RowUpdate) -> WriteResult:
         """C4: throttling is tried once more at once."""
         try:
             return await self._table.update(update)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import anyio
 
 from kcl_daemon.errors import AwsError
-from kcl_daemon.leases.table import Row
+from kcl_daemon.leases.row import Row
 from tests.simulator import java_rows
 from tests.simulator.java_host import HEARTBEAT_S, LOCK_S, LOOK_AGAIN_S, Host
 
@@ -54,13 +54,13 @@ class JavaLock:
         """Heartbeats, for ever; a conditional failure drops the lock, other errors keep it until it is too old."""
         while True:
             began_s = self._host.now_s()
-            await self._beat()
+            await self._send_heartbeat()
             await self._host.clock.sleep(HEARTBEAT_S - (self._host.now_s() - began_s))
 
     def _holds(self, now_s: float) -> bool:
         return self._version is not None and now_s - self._alive_s <= LOCK_S
 
-    async def _beat(self) -> None:
+    async def _send_heartbeat(self) -> None:
         version, me = self._version, self._host.me
         if version is None:
             return

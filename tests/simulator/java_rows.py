@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Final
 
 from kcl_daemon.leases.lease import HashRange, Lease, ShardId, WorkerId
-from kcl_daemon.leases.table import Absent, Condition, Conditions, Equals, Present, Row, RowUpdate, Value
+from kcl_daemon.leases.row import Absent, Condition, Conditions, Equals, Present, Row, RowUpdate, Value
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
 LEADER_KEY: Final = "Leader"

@@ -41,7 +41,7 @@ class JavaWorker:
         self._lock = JavaLock(host)
         self._leases = JavaLeases(host, self._hand_off)
         self._assigner = JavaAssigner(host, self._lock)
-        self._auditor = JavaAuditor(host, self._lock)
+        self._schedule = JavaAuditor(host, self._lock)
         self._consumers: dict[Held, JavaConsumer] = {}
         self._cpu: deque[float] = deque(maxlen=_AVERAGES_MOST)
         self._stop = anyio.Event()
@@ -66,7 +66,7 @@ class JavaWorker:
                     await self._start(leading)
                     leading.start_soon(self._every, java_host.DISCOVER_S, self._leases.discover)
                     leading.start_soon(
-                        self._every, java_host.AUDIT_S, self._auditor.look, java_host.AUDIT_FIRST_S
+                        self._every, java_host.AUDIT_S, self._schedule.poll, java_host.AUDIT_FIRST_S
                     )
                     keeping.start_soon(self._every, java_host.RENEW_S, self._leases.renew)
                     keeping.start_soon(self._every, java_host.HANDOFF_LOOK_S, self._leases.watch_handoffs)
@@ -101,7 +101,9 @@ class JavaWorker:
             if steps.pop(0) == self._await_index:
                 leading.start_soon(self._lock.run)
                 leading.start_soon(self._assigner.run)
-                leading.start_soon(self._every, java_host.REPORT_S, self._report, java_host.REPORT_FIRST_S)
+                leading.start_soon(
+                    self._every, java_host.REPORT_S, self._report_result, java_host.REPORT_FIRST_S
+                )
 
     async def _make_tables(self) -> None:
         """All three, as 3.4 does; 3.5 uses them where they are there."""
@@ -158,7 +160,7 @@ class JavaWorker:
             )
             await host.tables.leases.put(row, condition)
 
-    async def _report(self) -> None:
+    async def _report_result(self) -> None:
         """I5: with figures of the CPU where there are any."""
         host = self._host
         if host.cpu is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kcl_daemon.leases.table import Row
+from kcl_daemon.leases.row import Row
 from tests.simulator.faults import RowWrite
 from tests.simulator.violation import report
 

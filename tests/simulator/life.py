@@ -31,7 +31,7 @@ class Life:
 
     def __init__(self, worker_id: str) -> None:
         self.worker_id = worker_id
-        self.lane = Lane(worker_id)
+        self.limiter = Lane(worker_id)
         self.is_dead = False
         self._cut_off: list[Service] = []
         self._on_death: list[Callable[[], object]] = []
@@ -39,7 +39,7 @@ class Life:
     @property
     def is_paused(self) -> bool:
         """Whether it is stopped and may go on later."""
-        return self.lane.held
+        return self.limiter.held
 
     def ensure_alive(self) -> None:
         """WorkerKilled in the remains of a dead process; every port call asks this."""
@@ -53,12 +53,12 @@ class Life:
     def pause(self) -> None:
         """SIGSTOP. Requests that are on their way still arrive; their answers wait."""
         if not self.is_dead:
-            self.lane.hold()
+            self.limiter.hold()
 
     def resume(self) -> None:
         """SIGCONT."""
-        if self.lane.held:
-            self.lane.release()
+        if self.limiter.held:
+            self.limiter.release()
 
     def kill(self) -> None:
         """SIGKILL. Requests that are on their way still arrive."""

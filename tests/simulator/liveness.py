@@ -42,7 +42,7 @@ class Liveness:
         self._since: dict[tuple[str, str], float] = {}
         self._seen: list[tuple[str, str]] = []
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Report what has been out of order for too long."""
         self._seen = []
         living = self._living()

@@ -111,11 +111,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Call something later that belongs to no process: the network, a producer, the plan of a scenario."""
         return self.call_at(self.now_s + seconds, callback, *arguments, context=self._outside)
 
-    def spawn(self, lane: Lane, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def spawn(self, limiter: Lane, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start a task as a process of its own; all that it starts belongs to the same lane."""
         context = copy_context()
-        context.run(_LANE.set, lane)
-        task = self.create_task(run(), name=lane.name, context=context)
+        context.run(_LANE.set, limiter)
+        task = self.create_task(run(), name=limiter.name, context=context)
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard, context=self._outside)
 
@@ -196,10 +196,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _is_held_back(self, handle: Any) -> bool:
         """Whether it belongs to a held lane, which keeps it then."""
         context: Context = handle._context
-        lane = context.get(_LANE)
-        if lane is None or not lane.held:
+        limiter = context.get(_LANE)
+        if limiter is None or not limiter.held:
             return False
-        lane.hold_back(handle)
+        limiter.hold_back(handle)
         return True
 
     def _run_handle(self, handle: Any) -> None:

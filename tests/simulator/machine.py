@@ -1,6 +1,6 @@
 """The port StateFolder on simulated hosts: boot ids, process tables, locks, and volumes that can be cloned.
 
-Owns what the kernels would tell. Knows nothing of what it proves (`kcl_daemon.leases.predecessor`).
+Owns what the kernels would tell. Knows nothing of what it proves (`kcl_daemon.leases.expiry`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Final
 
 import anyio
 
+from kcl_daemon.leases.expiry import FileLockState, ProcessObservation, ProcessRecord
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.predecessor import Lock, ProcessRecord, Seen
-from kcl_daemon.ports_state import LeftBehind
+from kcl_daemon.ports import LeftoverRecord
 from tests.simulator.chance import Chance
 from tests.simulator.life import Life
 from tests.simulator.loop import current_loop, now
@@ -99,7 +99,7 @@ class SimStateFolder:
         if self._machine.locked.get(own) == own.removesuffix(".json"):
             del self._machine.locked[own]
 
-    async def look(self) -> tuple[LeftBehind, ...]:
+    async def poll(self) -> tuple[LeftoverRecord, ...]:
         """All other records."""
         await self._pause()
         return tuple(
@@ -108,14 +108,16 @@ class SimStateFolder:
             if name != self._own
         )
 
-    def _see(self, name: str, record: ProcessRecord) -> LeftBehind:
+    def _see(self, name: str, record: ProcessRecord) -> LeftoverRecord:
         assert self._own is not None
         machine, me = self._machine, self._own.removesuffix(".json")
         is_free = machine.locked.setdefault(name, me) == me
         running = machine.processes.get(record.pid) == record.started
-        lock = Lock.FREE if is_free else Lock.HELD
-        return LeftBehind(
-            name, record, Seen(machine.boot_id, _DEVICE, record.inode, lock, is_local=True, running=running)
+        lock = FileLockState.FREE if is_free else FileLockState.HELD
+        return LeftoverRecord(
+            name,
+            record,
+            ProcessObservation(machine.boot_id, _DEVICE, record.inode, lock, is_local=True, running=running),
         )
 
     async def forget(self, name: str) -> None:

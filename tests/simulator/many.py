@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kcl_daemon.config.stream_settings import FormerStreams, StreamsSettings
-from kcl_daemon.shards.shard import StartAt
+from kcl_daemon.config.streams import FormerStreams, StreamsSettings
+from kcl_daemon.shards.lineage import StartAt
 from tests.simulator.draws import Draw, mixed_trouble, reshards
 from tests.simulator.plan import Epoch, Happening, Plan, Stop, StreamAppears, StreamDisappears
 

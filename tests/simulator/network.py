@@ -174,7 +174,7 @@ class Network:
                     chance.uniform(*trouble.slow_s) / 2,
                 )
                 after(on_the_way, request.carry_out)
-                after(on_the_way + on_the_way_back, request.tell)
+                after(on_the_way + on_the_way_back, request.report)
             case Fate.THROTTLED:
                 after(soon, request.fail, Throttled("rate exceeded", operation=operation))
             case Fate.LOST:
@@ -207,7 +207,7 @@ class _Request(Generic[T]):
         except AwsError as error:
             self._refused = error
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """What came of the effect reaches the caller."""
         self._error = self._refused
         self.wake.wake()
@@ -215,7 +215,7 @@ class _Request(Generic[T]):
     def carry_out_and_answer(self) -> None:
         """Both at once."""
         self.carry_out()
-        self.tell()
+        self.report()
 
     def fail(self, error: AwsError) -> None:
         """The caller is told this, whatever comes of the effect."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kcl_daemon.config.table_settings import TablesSettings
+from kcl_daemon.config.tables import TablesSettings
 from tests.simulator.draws import Draw, cuts, mixed_trouble
 from tests.simulator.life import Service
 from tests.simulator.plan import (

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
-from kcl_daemon.config.failure_settings import FailureSettings
-from kcl_daemon.config.settings import LeaseSettings, RetrievalSettings
-from kcl_daemon.config.shard_settings import ShardSettings
-from kcl_daemon.config.stream_settings import StreamsSettings
-from kcl_daemon.config.table_settings import TablesSettings
-from kcl_daemon.leases.client_version import ClientVersion, ClientVersionConfig
-from kcl_daemon.shards.shard import StartAt
-from kcl_local.kinesis.options import DEFAULTS, Options
+from kcl_daemon.config.balance import LeaseSettings, ShardSettings
+from kcl_daemon.config.children import FailureSettings
+from kcl_daemon.config.retrieval import RetrievalSettings
+from kcl_daemon.config.streams import StreamsSettings
+from kcl_daemon.config.tables import TablesSettings
+from kcl_daemon.migrations.kcl2_rules import ClientVersion, ClientVersionConfig
+from kcl_daemon.shards.lineage import StartAt
+from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
 from tests.simulator.habits import Nursery
 from tests.simulator.life import Service
 from tests.simulator.network import CALM, Trouble
@@ -380,7 +380,7 @@ class Plan:
     index_lag_s: tuple[float, float] = (0.005, 0.1)
     index_ready_at_s: float = 0.0
     kinesis: Trouble = CALM
-    stream: Options = DEFAULTS
+    stream: KinesisOptions = DEFAULTS
     leases: LeaseSettings = field(default_factory=LeaseSettings)
     retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
     shard_settings: ShardSettings = field(default_factory=ShardSettings)

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kcl_daemon.config.failure_settings import Destination, FailureSettings, LetterBox, PoisonRecordPolicy
+from kcl_daemon.config.children import (
+    DeadLetterDestination,
+    DeadLetterStore,
+    FailureSettings,
+    PoisonRecordPolicy,
+)
 from tests.simulator.draws import Draw, mixed_trouble, reshards
 from tests.simulator.habits import Nursery
 from tests.simulator.plan import Plan, Stop
@@ -13,7 +18,8 @@ from tests.simulator.plan import Plan, Stop
 # Each of them takes a dozen children, one after the other.
 _BOUND_S: Final = 240.0
 _DEAD_LETTERS: Final = FailureSettings(
-    poison=PoisonRecordPolicy.DEADLETTER, dead_letters=Destination(LetterBox.SQS, "https://queue")
+    poison=PoisonRecordPolicy.DEADLETTER,
+    dead_letters=DeadLetterDestination(DeadLetterStore.SQS, "https://queue"),
 )
 
 

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kcl_daemon.leases.lease import LeaseKey
-from kcl_daemon.progress.board import Watched
-from kcl_daemon.progress.cause import Cause
-from kcl_daemon.progress.rules import Seen, see
-from kcl_daemon.progress.watchdog import Watchdog
+from kcl_daemon.progress.progress import ActiveLease, WaitReason
+from kcl_daemon.progress.watchdog import StallStatus, Watchdog, stall_status
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.clock import SimClock
 from tests.simulator.deliveries import Deliveries
@@ -76,10 +74,10 @@ class _Standing:
         parents_finished_s: since when it has no parents to wait for; None: it has.
     """
 
-    watched: Watched
+    watched: ActiveLease
     state: tuple[object, ...]
     since_s: float
-    cause: Cause
+    cause: WaitReason
     cause_since_s: float
     failures: int
     parents_finished_s: float | None = None
@@ -108,14 +106,14 @@ class ProgressRules:
         self._workers = workers
         self._standing: dict[tuple[str, str], _Standing] = {}
         self._excused_until_s: dict[str, float] = {}
-        self._looked_s = 0.0
+        self._polled_s = 0.0
 
     def begin(self) -> None:
         """Look from now on, to the end of the run."""
-        self.look()
+        self.poll()
         current_loop().after(LOOK_S, self.begin)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Report whatever stands still silently, or with a cause that cannot be."""
         self._judge_words()
         before, self._standing = self._standing, {}
@@ -125,12 +123,12 @@ class ProgressRules:
             watchdog = worker.watchdog
             if watchdog is None or now() < self._excused_until_s.get(worker.worker_id, 0.0):
                 continue
-            for watched in watchdog.board.shards:
+            for watched in watchdog.active_leases.shards:
                 if watched.lost is None:
-                    self._look_at(worker, watchdog, watched, before.get((worker.worker_id, watched.key)))
+                    self._poll_row(worker, watchdog, watched, before.get((worker.worker_id, watched.key)))
 
-    def _look_at(
-        self, worker: Looked, watchdog: Watchdog, watched: Watched, before: _Standing | None
+    def _poll_row(
+        self, worker: Looked, watchdog: Watchdog, watched: ActiveLease, before: _Standing | None
     ) -> None:
         shard = self._truth.shards.get(watched.key)
         stored = self._rules.checkpoint_of(watched.key)
@@ -138,7 +136,7 @@ class ProgressRules:
             return
         if self._rules.was_forgotten(watched.key):
             return  # somebody deleted the row; the worker is about to find out
-        seen = see(watched.progress, watchdog.limits, worker.clock.monotonic())
+        seen = stall_status(watched.progress, watchdog.limits, worker.clock.monotonic())
         reached = self._deliveries.reached.get((worker.worker_id, watched.key))
         state = (reached, stored, shard.is_closed, self._child_leases(shard))
         if before is None or before.watched is not watched or before.state != state:
@@ -149,7 +147,7 @@ class ProgressRules:
             standing = _Standing(watched, state, now(), seen.cause, now(), watched.progress.failures)
         else:
             standing = before
-            if standing.cause is Cause.PARENT is not seen.cause:
+            if standing.cause is WaitReason.PARENT is not seen.cause:
                 standing.since_s = now()  # it did not have to get on before
             failures = watched.progress.failures
             # A child that failed and was replaced between two looks began another wait.
@@ -172,12 +170,12 @@ class ProgressRules:
         """Whether those that were said to stand still did."""
         for (worker_id, key), told_s in self._trace.stalls.items():
             reached = self._deliveries.reached.get((worker_id, key))
-            if told_s > self._looked_s and reached is not None and told_s - LEAST_S < reached.at_s <= told_s:
+            if told_s > self._polled_s and reached is not None and told_s - LEAST_S < reached.at_s <= told_s:
                 report(
                     "false_alarm",
                     f"{worker_id} says that {key} stands still, it got on at {reached.at_s:.3f}",
                 )
-        self._looked_s = now()
+        self._polled_s = now()
 
     def _has_work(self, shard: ShardTruth, stored: ExtendedSequenceNumber | None) -> bool:
         """Whether there is something to do in a shard, and everybody might know by now."""
@@ -189,28 +187,28 @@ class ProgressRules:
         return shard.is_closed
 
     def _judge(
-        self, worker: Looked, watchdog: Watchdog, shard: ShardTruth, standing: _Standing, seen: Seen
+        self, worker: Looked, watchdog: Watchdog, shard: ShardTruth, standing: _Standing, seen: StallStatus
     ) -> None:
         for_s, says_s = now() - standing.since_s, now() - standing.cause_since_s
         what = f"{worker.worker_id} says of {shard.shard_id} that it waits for {seen.cause.value}"
-        if seen.cause is Cause.NOTHING_NEW:
+        if seen.cause is WaitReason.NOTHING_NEW:
             if says_s > watchdog.limits.answer_s + _SLACK_S and not shard.all_delivered:
                 number = shard.numbers[shard.first_missing]
                 written_s = shard.written_at_s[shard.first_missing]
                 if now() - written_s > watchdog.limits.answer_s + _SLACK_S:
                     report("false_nothing_new", f"{what}, but {number} comes next")
-        elif seen.cause is Cause.PARENT:
+        elif seen.cause is WaitReason.PARENT:
             if self._waits_for_parent(shard):
                 standing.parents_finished_s = None
             elif standing.parents_finished_s is None:
                 standing.parents_finished_s = now()
             elif now() - standing.parents_finished_s > _UNNOTICED_S:
                 report("false_parent", f"{what}, but its parents are finished")
-        elif seen.cause is Cause.STREAM and says_s > _UNNOTICED_S:
+        elif seen.cause is WaitReason.STREAM and says_s > _UNNOTICED_S:
             report("false_stream", f"{what}, but the stream is there")
         limit_s = watchdog.limits.of(seen.cause)
         is_one_wait = limit_s is not None and says_s > limit_s + _SLACK_S
-        if not is_one_wait and (for_s <= _ALL_IN_TURN_S or seen.cause is Cause.PARENT):
+        if not is_one_wait and (for_s <= _ALL_IN_TURN_S or seen.cause is WaitReason.PARENT):
             return
         told_s = self._trace.stalls.get((worker.worker_id, LeaseKey(shard.shard_id)))
         if told_s is None or not watchdog.is_stalled(standing.watched):

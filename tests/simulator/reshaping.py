@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kcl_daemon.config.shard_settings import ShardSettings, ShardSyncStrategy
+from kcl_daemon.config.balance import ShardSettings, ShardSyncStrategy
 from tests.simulator.chance import Chance
 from tests.simulator.draws import Draw, mixed_trouble
 from tests.simulator.plan import (

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from kcl_daemon.leases.table import Row, Value
+from kcl_daemon.leases.row import Row, Value
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.faults import RowWrite
 from tests.simulator.truth import Truth

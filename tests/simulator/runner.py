@@ -12,7 +12,7 @@ from typing import Final
 
 import anyio
 
-from kcl_daemon.ports_metrics import CloudWatch
+from kcl_daemon.ports import CloudWatch
 from tests.simulator.chance import Chance
 from tests.simulator.liveness import LOOK_S
 from tests.simulator.loop import current_loop, now, run_virtual
@@ -129,7 +129,7 @@ class _Course:
         loop = current_loop()
         self.world = world = World(self._plan, self._chance, self._trace, self._sabotage)
         world.fleet.cloudwatch = self.cloudwatch
-        told = ProgressRules(
+        reported = ProgressRules(
             truth=world.truth,
             rules=world.rules,
             deliveries=world.deliveries,
@@ -138,12 +138,12 @@ class _Course:
         )
         try:
             world.begin()
-            told.begin()
+            reported.begin()
             await anyio.sleep(self._plan.calm_at_s)
             world.calm_down()
             while now() < self._plan.ends_at_s:
                 await anyio.sleep(LOOK_S)
-                world.liveness.look()
+                world.liveness.poll()
                 if self._plan.names_stand_alone and now() > self._plan.calm_at_s + self._plan.bound_s:
                     world.succession.look_at_names()
             await self._arrive(world)
@@ -162,19 +162,19 @@ class _Course:
         wanted = self._plan.ends_in
         while wanted and world.client_version not in wanted and now() <= deadline:
             await anyio.sleep(LOOK_S)
-            world.liveness.look()
+            world.liveness.poll()
 
     async def _arrive_in_one_table(self, world: World) -> None:
         """Wait until all is in the lease table; then somebody joins who has known nothing else."""
         deadline = now() + _TABLES_BOUND_S
         while world.moves.state != "COMPLETE" and now() <= deadline:
             await anyio.sleep(LOOK_S)
-            world.liveness.look()
+            world.liveness.poll()
         world.fleet.start()
         joined_s = now()
         while now() < joined_s + self._plan.bound_s:
             await anyio.sleep(LOOK_S)
-            world.liveness.look()
+            world.liveness.poll()
         world.moves.judge([worker.worker_id for worker in world.fleet.living])
 
     async def _finish(self, world: World) -> None:
@@ -186,7 +186,7 @@ class _Course:
                 what = f"{world.truth.undelivered} records were never given to a child"
                 raise Violation("not_finished", f"{what}; unfinished shards: {world.unfinished}")
             await anyio.sleep(LOOK_S / 4)
-            world.liveness.look()
+            world.liveness.poll()
 
     async def _stop_all(self, world: World) -> None:
         stopping = [worker for worker in world.fleet.workers if not worker.life.is_dead]

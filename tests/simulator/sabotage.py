@@ -9,11 +9,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, ShardId
-from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Value, Written
-from kcl_daemon.ports import Fetched, Kinesis, Log, ReadFrom, StreamRef, StreamSummary, Table, TableState
-from kcl_daemon.ports_fan_out import Pushed
-from kcl_daemon.retrieval.payload import Payload
-from kcl_daemon.shards.shard import ChildShard, InitialPosition, Shard
+from kcl_daemon.leases.row import Conditions, Row, RowUpdate, Value, WriteResult
+from kcl_daemon.ports import (
+    FetchedRecords,
+    Kinesis,
+    Log,
+    PushedRecords,
+    ReadFrom,
+    StreamRef,
+    StreamSummary,
+    Table,
+    TableState,
+)
+from kcl_daemon.records.payload import Payload
+from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard
 from kcl_protocol.messages import Record
 from tests.simulator.memory.fan_out import MemoryFanOut, MemorySubscription
 
@@ -66,15 +75,15 @@ class TableWrapper:
         """As the port says."""
         return await self._table.owned_keys(owner)
 
-    async def put(self, row: Row, require: Conditions = ()) -> Written:
+    async def put(self, row: Row, require: Conditions = ()) -> WriteResult:
         """As the port says."""
         return await self._table.put(row, require)
 
-    async def update(self, update: RowUpdate) -> Written:
+    async def update(self, update: RowUpdate) -> WriteResult:
         """As the port says."""
         return await self._table.update(update)
 
-    async def delete(self, key: str, require: Conditions = ()) -> Written:
+    async def delete(self, key: str, require: Conditions = ()) -> WriteResult:
         """As the port says."""
         return await self._table.delete(key, require)
 
@@ -82,11 +91,11 @@ class TableWrapper:
 class NoConditions(TableWrapper):
     """Writes whatever it is told, whoever holds the row."""
 
-    async def put(self, row: Row, require: Conditions = ()) -> Written:
+    async def put(self, row: Row, require: Conditions = ()) -> WriteResult:
         """Without its conditions."""
         return await self._table.put(row)
 
-    async def update(self, update: RowUpdate) -> Written:
+    async def update(self, update: RowUpdate) -> WriteResult:
         """Without its conditions."""
         return await self._table.update(replace(update, require=()))
 
@@ -94,7 +103,7 @@ class NoConditions(TableWrapper):
 class ForgetsCheckpoints(TableWrapper):
     """Says that a checkpoint is stored, but stores only the counter."""
 
-    async def update(self, update: RowUpdate) -> Written:
+    async def update(self, update: RowUpdate) -> WriteResult:
         """Without the checkpoint."""
         kept = {name: value for name, value in update.put.items() if name != "checkpoint"}
         return await self._table.update(replace(update, put=kept))
@@ -103,7 +112,7 @@ class ForgetsCheckpoints(TableWrapper):
 class CheckpointsTooFar(TableWrapper):
     """Stores a checkpoint that is one higher than it was told."""
 
-    async def update(self, update: RowUpdate) -> Written:
+    async def update(self, update: RowUpdate) -> WriteResult:
         """With another checkpoint."""
         checkpoint = update.put.get("checkpoint")
         if isinstance(checkpoint, str) and checkpoint.isdigit():
@@ -114,7 +123,7 @@ class CheckpointsTooFar(TableWrapper):
 class ReplacesRows(TableWrapper):
     """Takes away what it does not know."""
 
-    async def update(self, update: RowUpdate) -> Written:
+    async def update(self, update: RowUpdate) -> WriteResult:
         """With the attribute of a later version removed."""
         if "attributeOfALaterVersion" in update.put:
             return await self._table.update(update)
@@ -124,7 +133,7 @@ class ReplacesRows(TableWrapper):
 class KeepsOwners(TableWrapper):
     """Does not take an owner away."""
 
-    async def update(self, update: RowUpdate) -> Written:
+    async def update(self, update: RowUpdate) -> WriteResult:
         """Without removing the owner."""
         return await self._table.update(replace(update, remove=update.remove - {"leaseOwner"}))
 
@@ -132,7 +141,7 @@ class KeepsOwners(TableWrapper):
 class ForgetsCounters(TableWrapper):
     """Does not raise counters."""
 
-    async def update(self, update: RowUpdate) -> Written:
+    async def update(self, update: RowUpdate) -> WriteResult:
         """Without the counter."""
         kept: dict[str, Value] = {name: value for name, value in update.put.items() if name != "leaseCounter"}
         added = {name: amount for name, amount in update.add.items() if name != "leaseCounter"}
@@ -188,7 +197,7 @@ class KeepsSilent:
 class KinesisWrapper:
     """A Kinesis that changes its answers to GetRecords."""
 
-    def __init__(self, kinesis: Kinesis, alter: Callable[[Fetched], Fetched]) -> None:
+    def __init__(self, kinesis: Kinesis, alter: Callable[[FetchedRecords], FetchedRecords]) -> None:
         self._kinesis = kinesis
         self._alter = alter
 
@@ -208,7 +217,9 @@ class KinesisWrapper:
         """As the port says."""
         return await self._kinesis.get_shard_iterator(stream, shard_id, read_from)
 
-    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:
+    async def get_records(
+        self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
+    ) -> FetchedRecords:
         """Altered."""
         return self._alter(await self._kinesis.get_records(stream, shard_id, iterator, limit))
 
@@ -226,7 +237,7 @@ class _Lossy(MemorySubscription):
         self._whole = subscription
         self._events = 0
 
-    async def next(self) -> Pushed | None:
+    async def next(self) -> PushedRecords | None:
         self._events += 1
         if self._events == 3:
             await self._whole.next()
@@ -236,34 +247,34 @@ class _Lossy(MemorySubscription):
         self._whole.close()
 
 
-def drops_a_record(fetched: Fetched) -> Fetched:
+def drops_a_record(fetched: FetchedRecords) -> FetchedRecords:
     """Leaves out one record of each longer answer."""
     records = list(fetched.records)
     return _with(fetched, records[:1] + records[2:]) if len(records) > 2 else fetched
 
 
-def changes_order(fetched: Fetched) -> Fetched:
+def changes_order(fetched: FetchedRecords) -> FetchedRecords:
     """Gives the last record of an answer first, then the others."""
     records = list(fetched.records)
     return _with(fetched, [*records[1:], records[0]]) if len(records) > 1 else fetched
 
 
-def alters_data(fetched: Fetched) -> Fetched:
+def alters_data(fetched: FetchedRecords) -> FetchedRecords:
     """Gives each record other data."""
     return _with(fetched, [replace(record, data="b3RoZXI=") for record in fetched.records])
 
 
-def ends_early(fetched: Fetched) -> Fetched:
+def ends_early(fetched: FetchedRecords) -> FetchedRecords:
     """Says that the shard has ended as soon as there is nothing more to read, and that a shard which is there is its child."""
     first, last = ShardId("shardId-000000000000"), ShardId("shardId-000000000003")
     child = ChildShard(last, frozenset({first}), HashRange(0, MAX_HASH))
     return fetched if fetched.payload else replace(fetched, next_iterator=None, child_shards=(child,))
 
 
-def gives_nothing(fetched: Fetched) -> Fetched:
+def gives_nothing(fetched: FetchedRecords) -> FetchedRecords:
     """Never gives a record."""
     return _with(fetched, ())
 
 
-def _with(fetched: Fetched, records: Sequence[Record]) -> Fetched:
+def _with(fetched: FetchedRecords, records: Sequence[Record]) -> FetchedRecords:
     return replace(fetched, payload=Payload.of(records))

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from kcl_daemon.config.fan_out_settings import RetrievalMode
-from kcl_daemon.config.settings import RetrievalSettings
-from kcl_daemon.shards.shard import StartAt
-from kcl_local.kinesis.options import FanOut, Options
+from kcl_daemon.config.retrieval import RetrievalMode, RetrievalSettings
+from kcl_daemon.shards.lineage import StartAt
+from kcl_local.kinesis.arguments import FanOutRules, KinesisOptions
 from tests.simulator.chance import Chance
 from tests.simulator.coordination import (
     farewell_killed,
@@ -186,7 +185,7 @@ def fan_out(draw: Draw) -> Plan:
     """Shards are read by subscriptions that end early, are cut in the middle and are taken over by others; some split."""
     chance = draw.chance
     plan = draw.plan(faults_s=150.0, bound_s=_FAN_OUT_BOUND_S, shards=(1, 6))
-    options = FanOut(
+    options = FanOutRules(
         creating_s=chance.pick((0.0, 4.0)),
         idle_s=chance.pick((5.0, 1.0)),
         lasts_s=chance.pick((300.0, 40.0, 12.0)),
@@ -204,7 +203,7 @@ def fan_out(draw: Draw) -> Plan:
         plan,
         happenings=tuple(happenings),
         kinesis=replace(mixed_trouble(chance, worst=0.1), cut=chance.pick((0.0, 0.02, 0.2))),
-        stream=Options(fan_out=options),
+        stream=KinesisOptions(fan_out=options),
         retrieval=RetrievalSettings(mode=RetrievalMode.FANOUT),
         nursery=bad_children(chance, worst=0.01),
         child_timeout_s=_CHILD_TIMEOUT_S,

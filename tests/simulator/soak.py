@@ -23,10 +23,8 @@ from typing import Final
 
 import anyio
 
-from kcl_daemon.config.fan_out_settings import RetrievalMode
-from kcl_daemon.config.settings import RetrievalSettings
-from kcl_daemon.ports import Kinesis, Tables
-from kcl_daemon.ports_metrics import Statistic
+from kcl_daemon.config.retrieval import RetrievalMode, RetrievalSettings
+from kcl_daemon.ports import Kinesis, Statistic, Tables
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S
@@ -110,11 +108,11 @@ class CountingNetwork(Network):
 class CountingCloudWatch:
     """Counts what it is told."""
 
-    told: int = 0
+    reported: int = 0
 
     async def put(self, namespace: str, statistics: Sequence[Statistic]) -> None:
         """As the port says."""
-        self.told += len(statistics)
+        self.reported += len(statistics)
 
 
 class Soak:
@@ -156,8 +154,8 @@ class Soak:
         fleet.cloudwatch = cloudwatch = CountingCloudWatch()
         footprints: list[Footprint] = []
         worker = fleet.start()
-        async with anyio.create_task_group() as beside:
-            beside.start_soon(self._produce, model, account)
+        async with anyio.create_task_group() as background:
+            background.start_soon(self._produce, model, account)
             await anyio.sleep(_START_S)
             network.trouble = dict(TROUBLE)
             nursery.mischief = {Mischief.EXIT: _CHILD_DIES}
@@ -165,7 +163,7 @@ class Soak:
             footprints.append(await self._footprint(model, account, network))
             await anyio.sleep(max(0.0, self.load.minutes * 60.0 - now()))
             footprints.append(await self._footprint(model, account, network))
-            beside.cancel_scope.cancel()
+            background.cancel_scope.cancel()
         network.calm()
         nursery.behave()
         worker.stop()
@@ -179,7 +177,7 @@ class Soak:
             faults=network.faults,
             children=account.children,
             latency_most_s=account.latency_most_s,
-            told=cloudwatch.told,
+            reported=cloudwatch.reported,
             early=early,
             late=late,
         )
@@ -292,12 +290,12 @@ def main() -> None:
         ),
         at_rest=Tracer() if options.trace else lambda: None,
     )
-    told = {
+    reported = {
         "shown": figures.shown(),
         "rss_ratio": figures.rss_ratio,
         "grown_per_record": figures.grown_per_record,
     }
-    print(json.dumps(told) if options.json else figures.shown())  # noqa: T201 - a command line
+    print(json.dumps(reported) if options.json else figures.shown())  # noqa: T201 - a command line
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ class SoakAccount(Deliveries):
     def initialized(self, child: Incarnation, position: ExtendedSequenceNumber) -> None:
         """It was told where it starts: at a checkpoint that is stored, and with that at a record that was delivered."""
         shard = self.shards[child.shard_id]
-        child.told = position
+        child.reported = position
         if shard.stored is None or position > shard.stored:
             report("started_ahead", f"{child} starts at {position}, the lease row says {shard.stored}")
         if position == TRIM_HORIZON and not shard.done:

@@ -54,7 +54,7 @@ class Figures:
     faults: Counter[str]
     children: int
     latency_most_s: float
-    told: int
+    reported: int
     early: Footprint
     late: Footprint
 
@@ -86,7 +86,7 @@ class Figures:
         return (
             f"{self.records:,} records ({self.repeats:,} given twice, none later than {self.latency_most_s:.0f} s), "
             f"{self.calls:,} calls, {share:.1%} with faults ({faults}), {self.children:,} children, "
-            f"{self.told:,} figures told\n"
+            f"{self.reported:,} figures told\n"
             f"RSS after five minutes {self.early.rss_bytes / 1e6:.1f} MB, at the end {self.late.rss_bytes / 1e6:.1f} MB, "
             f"ratio {self.rss_ratio:.3f}; allocations {self.early.blocks:,} and {self.late.blocks:,} "
             f"({self.grown_blocks:+,}); {self.grown_objects}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any, Final, cast
 
-from kcl_daemon.leases.table import Row
+from kcl_daemon.leases.row import Row
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.chance import Chance
 from tests.simulator.loop import current_loop, now
@@ -63,7 +63,7 @@ class SimStream:
         self._call("CreateStream", StreamName=self._name, ShardCount=shards)
         if self._one_of_many:
             self._prefix = f"{self._account_and_epoch()}:"
-        self._look()
+        self._poll()
 
     def delete(self) -> None:
         """Delete it, with all that is in it."""
@@ -118,7 +118,7 @@ class SimStream:
             return
         middle = low + (high - low) // 2 + self._chance.between(0, 3)
         self._call("SplitShard", StreamName=self._name, ShardToSplit=shard_id, NewStartingHashKey=str(middle))
-        self._look()
+        self._poll()
 
     def merge(self, rank: int) -> None:
         """Merge an open shard with its right neighbour."""
@@ -132,7 +132,7 @@ class SimStream:
             ShardToMerge=shards[left][2],
             AdjacentShardToMerge=shards[left + 1][2],
         )
-        self._look()
+        self._poll()
 
     def _tick(self) -> None:
         if self._records_per_s <= 0:
@@ -174,7 +174,7 @@ class SimStream:
             if "EndingSequenceNumber" not in shard["SequenceNumberRange"]
         )  # fmt: skip
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Learn of new and closed shards."""
         for shard in self._shards():
             key = self._prefix + str(shard["ShardId"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, assert_never
 
-from kcl_daemon.leases.table import Row
+from kcl_daemon.leases.row import Row
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.chance import Chance
 from tests.simulator.clock import EPOCH_S
@@ -58,7 +58,7 @@ class SimStreams:
         self._truth = truth
         self._chance = chance
         self._names = names
-        self._there: dict[int, SimStream] = {}
+        self._live_workers: dict[int, SimStream] = {}
         self._gone_s: dict[int, float] = {}
         self._records_per_s = 0.0
         self._lives = 0
@@ -74,7 +74,7 @@ class SimStreams:
 
     def left_leases(self) -> list[Row]:
         """The lease rows of those that a Java program has read before."""
-        return [row for number in self._read_before for row in self._there[number].left_leases()]
+        return [row for number in self._read_before for row in self._live_workers[number].left_leases()]
 
     def change(self, what: StreamAppears | StreamDisappears) -> None:
         """A stream comes or goes."""
@@ -89,7 +89,7 @@ class SimStreams:
     def appear(self, number: int, shards: int, epoch: int | None = None) -> None:
         """Create one, unless it is there or has just gone: to delete a stream takes its time."""
         number %= len(self._names)
-        if number in self._there or now() - self._gone_s.get(number, -_DELETING_S) < _DELETING_S:
+        if number in self._live_workers or now() - self._gone_s.get(number, -_DELETING_S) < _DELETING_S:
             return
         self._lives += 1
         stream = SimStream(
@@ -100,7 +100,7 @@ class SimStreams:
             one_of_many=True,
             epoch=epoch,
         )
-        self._there[number] = stream
+        self._live_workers[number] = stream
         stream.create(shards)
         stream.put(self._chance.between(0, 20))
         stream.produce(self._records_per_s)
@@ -108,20 +108,20 @@ class SimStreams:
     def disappear(self, number: int) -> None:
         """Delete one."""
         number %= len(self._names)
-        stream = self._there.pop(number, None)
+        stream = self._live_workers.pop(number, None)
         if stream is not None:
             self._gone_s[number] = now()
             stream.delete()
 
     def put(self, count: int) -> None:
         """Write some records now, to all of them together."""
-        for stream in self._there.values():
-            stream.put(count // len(self._there))
+        for stream in self._live_workers.values():
+            stream.put(count // len(self._live_workers))
 
     def produce(self, records_per_s: float) -> None:
         """Write at this rate from now on, to all names together."""
         self._records_per_s = records_per_s / len(self._names)
-        for stream in self._there.values():
+        for stream in self._live_workers.values():
             stream.produce(self._records_per_s)
 
     def split(self, rank: int) -> None:
@@ -133,5 +133,5 @@ class SimStreams:
         self._some(rank).merge(rank)
 
     def _some(self, rank: int) -> SimStream:
-        numbers = sorted(self._there)
-        return self._there[numbers[rank % len(numbers)]]
+        numbers = sorted(self._live_workers)
+        return self._live_workers[numbers[rank % len(numbers)]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kcl_daemon.leases.table import Row, RowUpdate, Written
+from kcl_daemon.leases.row import Row, RowUpdate, WriteResult
 from kcl_daemon.ports import Tables
 from tests.simulator.clock import EPOCH_S
 from tests.simulator.faults import FaultyTable, RowWrite
@@ -35,7 +35,7 @@ _FRESH_S: Final = 75.0
 class OldReports(FaultyTable):
     """The table of worker rows as a worker up to KCL 3.4 writes it: nothing is said of the single table."""
 
-    async def update(self, update: RowUpdate) -> Written:
+    async def update(self, update: RowUpdate) -> WriteResult:
         """Without the support code."""
         kept = {name: value for name, value in update.put.items() if name not in {"sup", "slu"}}
         return await super().update(replace(update, put=kept))

@@ -13,12 +13,12 @@ import pytest
 
 from kcl_daemon.app import Adapters, build
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.coordination.sweeper import Sweeper
+from kcl_daemon.fleet.assigner import StaleWorkerReaper
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
-from kcl_daemon.leases.table import Equals, RowUpdate, Written
+from kcl_daemon.leases.row import Equals, RowUpdate, WriteResult
 from kcl_daemon.ports import Cpu
-from kcl_daemon.shards.shard import Shard
-from kcl_daemon.worker.worker import Worker
+from kcl_daemon.shards.lineage import Shard
+from kcl_daemon.worker import Worker
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator import fleet
 from tests.simulator.chance import Chance
@@ -68,7 +68,7 @@ def without_counter_conditions(settings: Settings, adapters: Adapters) -> Worker
     """A worker of ours that writes leases whoever has written them since."""
 
     class IgnoresCounters(TableWrapper):
-        async def update(self, update: RowUpdate) -> Written:
+        async def update(self, update: RowUpdate) -> WriteResult:
             kept = tuple(each for each in update.require if not _is_counter(each))
             return await self._table.update(replace(update, require=kept))
 
@@ -234,7 +234,7 @@ def test_java_fills_the_first_layer_without_leases_as_its_source_says() -> None:
 class DropsWhatItDoesNotKnow(TableWrapper):
     """Takes the attribute of a later version away with each write."""
 
-    async def update(self, update: RowUpdate) -> Written:
+    async def update(self, update: RowUpdate) -> WriteResult:
         if "versionHash" in update.put:
             return await super().update(update)
         return await super().update(replace(update, remove=update.remove | {"versionHash"}))
@@ -251,10 +251,10 @@ def test_rows_and_attributes_of_a_later_version_stay_and_what_touches_them_is_no
     assert found is not None
     assert found.name == "foreign_attribute"
 
-    async def sweep_all(sweeper: Sweeper, _workers: object) -> None:
-        await sweeper._table.delete("of a later version")
+    async def sweep_all(reaper: StaleWorkerReaper, _workers: object) -> None:
+        await reaper._table.delete("of a later version")
 
-    monkeypatch.setattr(Sweeper, "sweep", sweep_all)
+    monkeypatch.setattr(StaleWorkerReaper, "sweep", sweep_all)
     found = outcome(later).violation
     assert found is not None
     assert found.name == "foreign_row_touched"

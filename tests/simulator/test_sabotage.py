@@ -10,11 +10,11 @@ import anyio
 import pytest
 
 from kcl_daemon.app import Adapters
-from kcl_daemon.config.fan_out_settings import RetrievalMode
-from kcl_daemon.config.settings import RetrievalSettings, Settings
+from kcl_daemon.config.retrieval import RetrievalMode, RetrievalSettings
+from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError
-from kcl_daemon.leases.client_version import ClientVersion
 from kcl_daemon.leases.lease import ShardId
+from kcl_daemon.migrations.kcl2_rules import ClientVersion
 from kcl_daemon.ports import Table
 from tests.simulator import fleet
 from tests.simulator.habits import Habits, Nursery

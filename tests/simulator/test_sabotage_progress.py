@@ -10,8 +10,8 @@ import pytest
 
 from kcl_daemon.app import Adapters, build
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.progress.rules import Limits
-from kcl_daemon.worker.worker import Worker
+from kcl_daemon.progress.watchdog import StallLimits
+from kcl_daemon.worker import Worker
 from tests.simulator import fleet
 from tests.simulator.habits import Habits, Mischief, Nursery
 from tests.simulator.life import Service
@@ -86,7 +86,7 @@ def test_a_parent_that_is_finished_is_no_cause(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_word_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    hasty = Limits(child_s=0.1)
+    hasty = StallLimits(child_s=0.1)
     slow = plan(Nursery(habits=Habits(process_s=(2.5, 3.5))))
     monkeypatch.setattr(fleet, "CLOSE_LIMITS", hasty)
     assert violation(slow) == "false_alarm"

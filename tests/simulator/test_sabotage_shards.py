@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from kcl_daemon.config.shard_settings import ShardSettings
-from kcl_daemon.consumer import shard_end
-from kcl_daemon.coordination import remover, syncer
+from kcl_daemon.config.balance import ShardSettings
+from kcl_daemon.consumer import child_session
+from kcl_daemon.fleet import lease_cleanup, shard_sync
 from kcl_daemon.leases import row
 from kcl_daemon.leases.lease import Lease
-from kcl_daemon.leases.table import Conditions
-from kcl_daemon.shards.cleanup import Judged, Verdict
-from kcl_daemon.shards.shard import Shard
+from kcl_daemon.leases.row import Conditions
+from kcl_daemon.shards.lineage import Shard
+from kcl_daemon.shards.sync import CleanupVerdict, JudgedLease
 from tests.simulator.plan import DeleteLease, DieAtShardEnd, Plan, Planned, ShardEndStep, Split, Start
 from tests.simulator.runner import run_plan
 
@@ -53,10 +53,10 @@ def test_nothing_is_wrong_with_what_is_broken_below() -> None:
 
 
 def test_deleting_every_finished_lease_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def all_may_go(leases: Iterable[Lease], _shards: Iterable[Shard] | None = None) -> list[Judged]:
-        return [Judged(lease, Verdict.COMPLETED, "") for lease in leases if lease.is_finished]
+    def all_may_go(leases: Iterable[Lease], _shards: Iterable[Shard] | None = None) -> list[JudgedLease]:
+        return [JudgedLease(lease, CleanupVerdict.COMPLETED, "") for lease in leases if lease.is_finished]
 
-    monkeypatch.setattr(remover, "judge_finished", all_may_go)
+    monkeypatch.setattr(lease_cleanup, "judge_finished", all_may_go)
     settings = replace(QUICK, cleanup_ms=1)
     splits = (Planned(30.0, Split(0)), Planned(30.1, Split(0)), Planned(30.2, Split(0)))
     death = Planned(0.0, DieAtShardEnd(ShardEndStep.FINISHED, nth=1, replaced_after_s=60.0))
@@ -64,21 +64,21 @@ def test_deleting_every_finished_lease_is_noticed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_deleting_what_is_read_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def anything_may_go(leases: Iterable[Lease], _shards: Iterable[Shard] | None = None) -> list[Judged]:
-        return [Judged(lease, Verdict.COMPLETED, "") for lease in leases if not lease.is_finished]
+    def anything_may_go(leases: Iterable[Lease], _shards: Iterable[Shard] | None = None) -> list[JudgedLease]:
+        return [JudgedLease(lease, CleanupVerdict.COMPLETED, "") for lease in leases if not lease.is_finished]
 
-    monkeypatch.setattr(remover, "judge_finished", anything_may_go)
+    monkeypatch.setattr(lease_cleanup, "judge_finished", anything_may_go)
     monkeypatch.setattr(row, "still_finished", no_condition)
     assert violation(*SPLITS) == "deleted_unfinished"
 
 
 def test_a_hole_that_nobody_mends_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syncer, "missing_leases", no_leases)
+    monkeypatch.setattr(shard_sync, "missing_leases", no_leases)
     assert violation(HOLE) == "lease_missing"
 
 
 def test_child_shards_without_leases_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_end, "child_leases", no_leases)
+    monkeypatch.setattr(child_session, "child_leases", no_leases)
     assert violation(*SPLITS, settings=replace(QUICK, audit_ms=1_000_000)) in {
         "lease_missing",
         "shard_stalled",

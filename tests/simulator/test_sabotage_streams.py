@@ -6,16 +6,14 @@ from typing import Any
 
 import pytest
 
-from kcl_daemon.config.stream_settings import StreamsSettings
-from kcl_daemon.consumer.consumer import Consumer
-from kcl_daemon.coordination import syncer
-from kcl_daemon.coordination.former_streams import FormerStreamsCleaner
-from kcl_daemon.coordination.many_streams import ManyStreams
-from kcl_daemon.coordination.stream_watch import StreamState, StreamWatch
+from kcl_daemon.config.streams import StreamsSettings
+from kcl_daemon.consumer.consumer import ShardConsumer
+from kcl_daemon.fleet import shard_sync
+from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup
+from kcl_daemon.fleet.streams import MultiStreamTracker, StreamMonitor, StreamState
 from kcl_daemon.leases import row as lease_row
-from kcl_daemon.leases.lease import Lease
-from kcl_daemon.leases.stream import StreamIdentity
-from kcl_daemon.leases.table import Row
+from kcl_daemon.leases.lease import Lease, StreamIdentity
+from kcl_daemon.leases.row import Row
 from kcl_daemon.ports import StreamRef, StreamSummary
 from kcl_daemon.shards import sync
 from tests.simulator.plan import Epoch, Kill, Plan, Planned, Split, Start, StreamAppears, StreamDisappears
@@ -43,31 +41,31 @@ def violation(
     return None if found is None else found.name
 
 
-def no_successor(_streams: ManyStreams, _identity: StreamIdentity) -> None:
+def no_successor(_streams: MultiStreamTracker, _identity: StreamIdentity) -> None:
     return None
 
 
 APPEARS = Planned(30.0, StreamAppears(1, 3))
-AGAIN = (Planned(30.0, StreamDisappears(2)), Planned(42.0, StreamAppears(2, 2)))
+RETRY = (Planned(30.0, StreamDisappears(2)), Planned(42.0, StreamAppears(2, 2)))
 
 
 def test_nothing_is_wrong_with_what_is_broken_below() -> None:
-    assert violation(APPEARS, *AGAIN, Planned(50.0, Split(1))) is None
+    assert violation(APPEARS, *RETRY, Planned(50.0, Split(1))) is None
 
 
 def test_a_stream_that_is_never_looked_for_again_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(_streams: ManyStreams, _leases: object) -> None:
+    async def never(_streams: MultiStreamTracker, _leases: object) -> None:
         return
 
-    monkeypatch.setattr(ManyStreams, "refresh", never)
+    monkeypatch.setattr(MultiStreamTracker, "refresh", never)
     assert violation(APPEARS) == "lease_missing"
 
 
 def test_waiting_for_a_stream_that_is_there_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def gone(_watch: StreamWatch, _within_s: float = 0.0) -> StreamState:
+    async def gone(_watch: StreamMonitor, _within_s: float = 0.0) -> StreamState:
         return StreamState.GONE
 
-    monkeypatch.setattr(StreamWatch, "confirm", gone)
+    monkeypatch.setattr(StreamMonitor, "confirm", gone)
     assert violation() == "false_stream"
 
 
@@ -77,20 +75,20 @@ def test_leases_that_do_not_name_their_stream_are_noticed(monkeypatch: pytest.Mo
     def of_one(shards: object, position: object, _stream: object = None) -> list[Lease]:
         return right(shards, position)  # type: ignore[arg-type]  # passed on as they came
 
-    monkeypatch.setattr(syncer, "leases_for_empty_table", of_one)
+    monkeypatch.setattr(shard_sync, "leases_for_empty_table", of_one)
     assert violation() == "unknown_shard"
 
 
 def test_reading_a_new_stream_for_the_old_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def at_once(_consumer: Consumer) -> bool:
+    async def at_once(_consumer: ShardConsumer) -> bool:
         return True
 
-    monkeypatch.setattr(ManyStreams, "successor", no_successor)
+    monkeypatch.setattr(MultiStreamTracker, "successor", no_successor)
     # Most leases of the former stream have no checkpoint; new workers would begin with them.
     again = (Planned(30.0, StreamDisappears(2)), Planned(42.0, StreamAppears(2, 8)))
     deaths = (Planned(60.0, Kill(0, 1.0)), Planned(60.0, Kill(0, 1.0)))
     assert violation(*again, *deaths, shards=8, records_per_s=0.0) is None
-    monkeypatch.setattr(Consumer, "_stream_found", at_once)
+    monkeypatch.setattr(ShardConsumer, "_stream_found", at_once)
     assert violation(*again, *deaths, shards=8, records_per_s=0.0) == "unknown_record"
 
 
@@ -105,32 +103,32 @@ def test_leases_under_the_creation_time_beside_those_of_a_java_program_are_notic
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def kinesis_tells(
-        _streams: ManyStreams, _listed: object, summary: StreamSummary, _leases: object
+        _streams: MultiStreamTracker, _listed: object, summary: StreamSummary, _leases: object
     ) -> StreamIdentity:
         return StreamIdentity.of_arn(summary.arn, summary.creation_time_s)
 
-    monkeypatch.setattr(ManyStreams, "_identity", kinesis_tells)
+    monkeypatch.setattr(MultiStreamTracker, "_identity", kinesis_tells)
     assert violation(epochs=FOREIGN) == "unknown_shard"
 
 
 def test_deleting_leases_because_their_epoch_is_older_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def at_once(_cleaner: FormerStreamsCleaner, identity: StreamIdentity) -> str | None:
+    async def at_once(_cleanup: FormerStreamCleanup, identity: StreamIdentity) -> str | None:
         return "old" if identity.creation_epoch == 12345 else None
 
-    monkeypatch.setattr(FormerStreamsCleaner, "_reason", at_once)
+    monkeypatch.setattr(FormerStreamCleanup, "_reason", at_once)
     assert violation(epochs=FOREIGN) == "deleted_unfinished"
 
 
 def test_holding_leases_without_reading_them_because_of_their_epoch_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    right = StreamWatch.__init__
+    right = StreamMonitor.__init__
 
-    def by_epoch(watch: StreamWatch, *, stream: StreamRef, **others: Any) -> None:
+    def by_epoch(watch: StreamMonitor, *, stream: StreamRef, **others: Any) -> None:
         others["created_s"] = stream.identity.creation_epoch if stream.identity else None
         right(watch, stream=stream, **others)
 
-    monkeypatch.setattr(StreamWatch, "__init__", by_epoch)
+    monkeypatch.setattr(StreamMonitor, "__init__", by_epoch)
     assert violation(epochs=FOREIGN) in {"shard_stalled", "false_stream"}
 
 

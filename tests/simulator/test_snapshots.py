@@ -8,13 +8,12 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from kcl_daemon.app import Adapters
-from kcl_daemon.app_observe import Assembled, assemble
+from kcl_daemon.app import Adapters, Application, build_application
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.leases.stream import StreamIdentity
-from kcl_daemon.observe.snapshot import LeaseView, ShardView, Snapshot
-from kcl_daemon.progress.cause import Cause
-from kcl_daemon.worker.worker import Worker
+from kcl_daemon.leases.lease import StreamIdentity
+from kcl_daemon.progress.progress import WaitReason
+from kcl_daemon.telemetry.snapshot import LeaseView, ShardView, Snapshot
+from kcl_daemon.worker import Worker
 from tests.simulator import fleet
 from tests.simulator.chance import Chance
 from tests.simulator.habits import Habits, Mischief, Nursery
@@ -39,36 +38,36 @@ class Run:
 
     def __init__(self, plan: Plan) -> None:
         self.world = World(plan, Chance("snapshots"), Trace(), Sabotage())
-        self.assembled: list[Assembled] = []
+        self.assembled: list[Application] = []
 
     def build(self, settings: Settings, adapters: Adapters) -> Worker:
         # A lease that is released for its failing children begins anew.
         settings = replace(settings, failures=replace(settings.failures, failures_most=0))
-        self.assembled.append(assemble(settings, adapters))
+        self.assembled.append(build_application(settings, adapters))
         return self.assembled[-1].worker
 
     @property
     def now(self) -> list[Snapshot]:
         return [assembled.snapshots.now() for assembled in self.assembled]
 
-    def sorted_by_role(self) -> tuple[Assembled, Assembled]:
+    def sorted_by_role(self) -> tuple[Application, Application]:
         """The leader and the other one."""
         first, second = self.assembled
         return (first, second) if first.snapshots.now().leads else (second, first)
 
 
-def during(plan: Plan, monkeypatch: pytest.MonkeyPatch, look: Callable[[Run], Awaitable[None]]) -> None:
+def during(plan: Plan, monkeypatch: pytest.MonkeyPatch, poll: Callable[[Run], Awaitable[None]]) -> None:
     async def course() -> None:
         run = Run(plan)
         monkeypatch.setattr(fleet, "build", run.build)
         run.world.begin()
-        await look(run)
+        await poll(run)
 
     run_virtual(course)
 
 
 def test_two_workers_tell_who_leads_and_what_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(run: Run) -> None:
+    async def poll(run: Run) -> None:
         await anyio.sleep(90)
         leader, other = run.sorted_by_role()
         leads, follows = leader.snapshots.now(), other.snapshots.now()
@@ -99,13 +98,13 @@ def test_two_workers_tell_who_leads_and_what_they_read(monkeypatch: pytest.Monke
         assert {move.key for move in leads.moves} == {lease.key for lease in leads.fleet}
         assert [move.ago_s for move in leads.moves] == sorted(move.ago_s for move in leads.moves)
 
-    during(QUIET, monkeypatch, look)
+    during(QUIET, monkeypatch, poll)
 
 
 def test_one_who_does_not_lead_reads_the_tables_when_asked_and_not_too_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def look(run: Run) -> None:
+    async def poll(run: Run) -> None:
         await anyio.sleep(90)
         _, other = run.sorted_by_role()
         assert other.snapshots.now().fleet_age_s is None
@@ -124,11 +123,11 @@ def test_one_who_does_not_lead_reads_the_tables_when_asked_and_not_too_often(
         assert later.fleet_age_s is not None
         assert later.fleet_age_s < 1
 
-    during(QUIET, monkeypatch, look)
+    during(QUIET, monkeypatch, poll)
 
 
 def test_who_cannot_read_the_tables_says_how_old_its_news_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(run: Run) -> None:
+    async def poll(run: Run) -> None:
         await anyio.sleep(90)
         leader, other = run.sorted_by_role()
         await other.snapshots.asked()
@@ -143,7 +142,7 @@ def test_who_cannot_read_the_tables_says_how_old_its_news_is(monkeypatch: pytest
         assert (await other.snapshots.asked()).leaderless_s is not None
         assert leader.snapshots.now().leaderless_s is None
 
-    during(QUIET, monkeypatch, look)
+    during(QUIET, monkeypatch, poll)
 
 
 def test_shards_whose_children_fail_tell_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +156,7 @@ def test_shards_whose_children_fail_tell_of_it(monkeypatch: pytest.MonkeyPatch) 
         nursery=nursery,
     )
 
-    async def look(run: Run) -> None:
+    async def poll(run: Run) -> None:
         assert run.world.fleet.workers == []
         await anyio.sleep(0.5)
         assert not run.now[0].started
@@ -168,24 +167,24 @@ def test_shards_whose_children_fail_tell_of_it(monkeypatch: pytest.MonkeyPatch) 
         for shard in snapshot.shards:
             assert shard.stalled
             assert shard.failures > 3
-            assert shard.cause in {Cause.RESTART, Cause.STARTING, Cause.CHILD}
+            assert shard.cause in {WaitReason.RESTART, WaitReason.STARTING, WaitReason.CHILD}
             assert "ended" in shard.detail
             assert shard.records == 0
         run.world.fleet.workers[0].stop()
         assert run.now[0].stopping
 
-    during(plan, monkeypatch, look)
+    during(plan, monkeypatch, poll)
 
 
 def test_shards_of_many_streams_tell_name_and_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(run: Run) -> None:
+    async def poll(run: Run) -> None:
         await anyio.sleep(90)
         (snapshot,) = run.now
-        told: list[ShardView | LeaseView] = [*snapshot.shards, *snapshot.fleet]
-        assert {shard.stream for shard in told} == {"clicks", "orders"}
-        for shard in told:
+        reported: list[ShardView | LeaseView] = [*snapshot.shards, *snapshot.fleet]
+        assert {shard.stream for shard in reported} == {"clicks", "orders"}
+        for shard in reported:
             assert shard.key == f"{shard.stream_id}:{shard.shard_id}"
             assert shard.stream == StreamIdentity.parse(str(shard.stream_id)).name
 
     alone = (QUIET.happenings[0], Planned(0.0, StreamAppears(1, 2)))
-    during(replace(QUIET, streams=("clicks", "orders"), happenings=alone), monkeypatch, look)
+    during(replace(QUIET, streams=("clicks", "orders"), happenings=alone), monkeypatch, poll)

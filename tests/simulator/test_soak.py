@@ -12,10 +12,10 @@ from typing import Final
 import anyio
 import pytest
 
-from kcl_daemon.config.fan_out_settings import RetrievalMode
+from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.leases.table import Row
-from kcl_daemon.ports import Fetched, Kinesis, StreamRef
+from kcl_daemon.leases.row import Row
+from kcl_daemon.ports import FetchedRecords, Kinesis, StreamRef
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.deliveries import Incarnation
@@ -42,9 +42,11 @@ class HoardingKinesis(MemoryKinesis):
 
     def __init__(self, kinesis: MemoryKinesis) -> None:
         super().__init__(kinesis.model)
-        self._answers: list[Fetched] = []
+        self._answers: list[FetchedRecords] = []
 
-    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:
+    async def get_records(
+        self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
+    ) -> FetchedRecords:
         fetched = await super().get_records(stream, shard_id, iterator, limit)
         self._answers.append(fetched)
         return fetched
@@ -105,33 +107,33 @@ class Told:
         self.account.answered(child, position, None)
 
 
-def in_order(told: Told) -> None:
-    first = told.begins()
-    told.gives(first, 1, 2)
-    told.checkpoints(first, "2", "2")
-    told.gives(first, 3)
-    second = told.begins("2")
-    told.gives(second, 3)
-    told.checkpoints(second, "3", "3")
-    assert told.account.all_done
-    assert (told.account.written, told.account.repeats) == (3, 1)
+def in_order(reported: Told) -> None:
+    first = reported.begins()
+    reported.gives(first, 1, 2)
+    reported.checkpoints(first, "2", "2")
+    reported.gives(first, 3)
+    second = reported.begins("2")
+    reported.gives(second, 3)
+    reported.checkpoints(second, "3", "3")
+    assert reported.account.all_done
+    assert (reported.account.written, reported.account.repeats) == (3, 1)
 
 
-def back(told: Told) -> None:
-    told.stores("2")
-    told.stores("1")
+def back(reported: Told) -> None:
+    reported.stores("2")
+    reported.stores("1")
 
 
-def where_nobody_asked(told: Told) -> None:
-    told.stores("2")
-    told.begins("2")
+def where_nobody_asked(reported: Told) -> None:
+    reported.stores("2")
+    reported.begins("2")
 
 
-def at_the_beginning_again(told: Told) -> None:
-    child = told.begins()
-    told.gives(child, 1)
-    told.checkpoints(child, "1", "1")
-    told.begins()
+def at_the_beginning_again(reported: Told) -> None:
+    child = reported.begins()
+    reported.gives(child, 1)
+    reported.checkpoints(child, "1", "1")
+    reported.begins()
 
 
 COURSES: Final[list[tuple[Callable[[Told], object], str | None]]] = [
@@ -139,13 +141,13 @@ COURSES: Final[list[tuple[Callable[[Told], object], str | None]]] = [
     (back, "checkpoint_went_back"),
     (where_nobody_asked, "started_elsewhere"),
     (at_the_beginning_again, "started_elsewhere"),
-    (lambda told: told.begins("1"), "started_ahead"),
-    (lambda told: told.gives(told.begins(), 2), "wrong_record"),
-    (lambda told: told.gives(told.begins(), 1, 3), "wrong_record"),
-    (lambda told: told.gives(told.begins(), 1, 1), "wrong_record"),
-    (lambda told: told.checkpoints(told.begins(), "3", "2"), "checkpoint_not_stored"),
-    (lambda told: told.account.shard_ended(told.begins()), "ended_too_early"),
-    (lambda told: told.account.started("other", "a"), "unknown_shard"),
+    (lambda reported: reported.begins("1"), "started_ahead"),
+    (lambda reported: reported.gives(reported.begins(), 2), "wrong_record"),
+    (lambda reported: reported.gives(reported.begins(), 1, 3), "wrong_record"),
+    (lambda reported: reported.gives(reported.begins(), 1, 1), "wrong_record"),
+    (lambda reported: reported.checkpoints(reported.begins(), "3", "2"), "checkpoint_not_stored"),
+    (lambda reported: reported.account.shard_ended(reported.begins()), "ended_too_early"),
+    (lambda reported: reported.account.started("other", "a"), "unknown_shard"),
 ]
 
 
@@ -181,8 +183,10 @@ def test_an_hour_of_64_shards(way: tuple[str, ...], record_property: Callable[[s
         "--json",
         *way,
     ]
-    told = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
-    print(told["shown"])  # noqa: T201 - the figures, for the notes of a release
-    record_property("soak", told["shown"])
-    assert told["rss_ratio"] < RSS_RATIO_MOST, told["shown"]
-    assert told["grown_per_record"] < GROWN_IN_AN_HOUR_MOST, told["shown"]
+    reported = json.loads(
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    )
+    print(reported["shown"])  # noqa: T201 - the figures, for the notes of a release
+    record_property("soak", reported["shown"])
+    assert reported["rss_ratio"] < RSS_RATIO_MOST, reported["shown"]
+    assert reported["grown_per_record"] < GROWN_IN_AN_HOUR_MOST, reported["shown"]

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from kcl_daemon.leases.client_version import CODEC, ClientVersion
-from kcl_daemon.leases.state_row import Refusal
-from kcl_daemon.leases.table import Row, RowUpdate, Value
-from kcl_daemon.leases.upgrade import rollback, rollforward
+from kcl_daemon.leases.layout import StateRefusal
+from kcl_daemon.leases.row import Row, RowUpdate, Value
+from kcl_daemon.migrations.kcl2_rules import CLIENT_VERSION_CODEC, ClientVersion, rollback, rollforward
 from kcl_daemon.ports import Kinesis, Table, Tables
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.chance import Chance
@@ -377,16 +376,16 @@ class World:
     @property
     def client_version(self) -> ClientVersion | None:
         """What the row says."""
-        stored = CODEC.read(at_once(self.tables.coordinator.get(CODEC.row_key)))
-        return None if stored is None or isinstance(stored, Refusal) else stored.state
+        stored = CLIENT_VERSION_CODEC.read(at_once(self.tables.coordinator.get(CLIENT_VERSION_CODEC.row_key)))
+        return None if stored is None or isinstance(stored, StateRefusal) else stored.state
 
     def _steer(self, what: Steering) -> None:
         table = self.tables.coordinator
-        stored = CODEC.read(at_once(table.get(CODEC.row_key)))
+        stored = CLIENT_VERSION_CODEC.read(at_once(table.get(CLIENT_VERSION_CODEC.row_key)))
         rule = rollback if what is Steering.ROLL_BACK else rollforward
         decided = rule(stored, now_ms=int((EPOCH_S + now()) * 1000), key_attribute=table.key_attribute)
         self._trace.note("world", "steers", f"{what.name} {decided}")
-        if isinstance(decided, Refusal):
+        if isinstance(decided, StateRefusal):
             return
         assert at_once(table.update(decided.update)).applied
         if decided.remove_index_after_s is not None:

@@ -21,13 +21,10 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
-from kcl_spark.clock import monotonic_s, pause
-from kcl_spark.footprint import ARENAS, small_jvm
-from kcl_spark.home import lean_home
-from kcl_spark.ingest import read_line, to_arrow
-from kcl_spark.java import find_java
-from kcl_spark.positions import START
-from kcl_spark.querylog import QueryLog
+from kcl_spark.control import monotonic_s, pause
+from kcl_spark.conversation import read_line, to_arrow
+from kcl_spark.java import ARENAS, find_java, lean_home, small_jvm
+from kcl_spark.positions import START, QueryLog
 from kcl_spark.segments import RecordBatch, list_segments
 from kcl_spark.source import KclDataSource
 from kcl_spark.spool import Spool

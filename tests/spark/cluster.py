@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyspark
 
-from kcl_spark.clock import monotonic_s, pause
+from kcl_spark.control import monotonic_s, pause
 from kcl_spark.java import find_java
 from tests.ports import free_port
 

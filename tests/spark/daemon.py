@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from kcl_spark.clock import monotonic_s, pause
+from kcl_spark.control import monotonic_s, pause
 from kcl_spark.positions import START, Position
 
 ROOT = Path(__file__).parents[2]

@@ -96,8 +96,8 @@ def main(kind: str, version: str) -> None:
             .config("spark.jars.packages", f"org.apache.spark:spark-{kind}_2.13:{version}")
             .getOrCreate()
         )
-        told = avro_rows(spark) if kind == "avro" else protobuf_rows(spark)
-        sys.stdout.write(f"{json.dumps(told)}\n")
+        reported = avro_rows(spark) if kind == "avro" else protobuf_rows(spark)
+        sys.stdout.write(f"{json.dumps(reported)}\n")
         spark.stop()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from kcl_spark.ingest import Record, to_arrow
+from kcl_spark.conversation import Record, to_arrow
 from kcl_spark.positions import Position, Positions, to_offset
 from kcl_spark.segments import RecordBatch, Segment
 from kcl_spark.spool import Spool

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from kcl_spark.conversation import Conversation, ShardState
-from kcl_spark.listener import Listener
+from kcl_spark.conversation import RelayConversation, ShardState
+from kcl_spark.listener import RelayListener
 from kcl_spark.uplink import pump
 from tests.spark.daemon import wait_for
 from tests.spark.parts import Told
@@ -27,7 +27,7 @@ BEYOND_SELECT = 1_100
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kcl_spark.accepting._PAUSE_S", 0.01)
+    monkeypatch.setattr("kcl_spark.wire._PAUSE_S", 0.01)
 
 
 def fails_once(
@@ -70,20 +70,20 @@ def test_a_moment_without_descriptors_ends_neither_the_gate_nor_the_uplink(
     thread: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_descriptors(monkeypatch, thread)
-    told = Told()
-    with gate(tmp_path, echo, told) as engine, uplink(uplink_options(tmp_path, engine.port), told):
+    reported = Told()
+    with gate(tmp_path, echo, reported) as engine, uplink(uplink_options(tmp_path, engine.port), reported):
         assert speaks(tmp_path)
-    assert told.has("relay_not_accepted")
+    assert reported.has("relay_not_accepted")
 
 
 def test_a_moment_without_threads_costs_one_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_threads(monkeypatch)
-    told = Told()
-    with gate(tmp_path, echo, told) as engine, uplink(uplink_options(tmp_path, engine.port), told):
+    reported = Told()
+    with gate(tmp_path, echo, reported) as engine, uplink(uplink_options(tmp_path, engine.port), reported):
         with relay(tmp_path) as connected:
             assert connected.recv(10) == b""
         assert speaks(tmp_path)
-    assert told.events.count("relay_not_accepted") == 1
+    assert reported.events.count("relay_not_accepted") == 1
 
 
 @pytest.mark.parametrize("lacks", ["descriptors", "threads"])
@@ -94,7 +94,7 @@ def test_a_moment_without_either_does_not_end_the_listener(
         no_threads(monkeypatch)
     else:
         no_descriptors(monkeypatch, "kcl-accept")
-    told = Told()
+    reported = Told()
     served = threading.Event()
     failures: list[Exception] = []
 
@@ -106,17 +106,17 @@ def test_a_moment_without_either_does_not_end_the_listener(
         def run(self) -> None:
             served.set()
 
-    def converse(_lines: object, _send: object) -> Conversation:
-        return cast("Conversation", Talk())
+    def converse(_lines: object, _send: object) -> RelayConversation:
+        return cast("RelayConversation", Talk())
 
-    listener = Listener(tmp_path / "s", converse, told, failures.append)
+    listener = RelayListener(tmp_path / "s", converse, reported, failures.append)
     with relay(tmp_path):
         if lacks == "threads":
-            wait_for(lambda: told.has("relay_not_accepted"), WITHIN_S)
+            wait_for(lambda: reported.has("relay_not_accepted"), WITHIN_S)
             relay(tmp_path).close()
         assert served.wait(WITHIN_S)
     listener.close()
-    assert told.has("relay_not_accepted")
+    assert reported.has("relay_not_accepted")
     assert failures == []
 
 

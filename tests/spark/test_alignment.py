@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_spark.alignment import SETTLE_S, Alignment, Limits, Pacer, decide
-from kcl_spark.clock import pause
+from kcl_spark.alignment import SETTLE_S, Alignment, ShardPace, SkewLimits, decide
+from kcl_spark.control import pause
 from kcl_spark.conversation import ShardState
 from kcl_spark.planning import ends
 from kcl_spark.positions import START, Position
@@ -141,47 +141,47 @@ def test_what_fits_is_taken_without_a_look_inside() -> None:
 
 
 def test_the_shard_furthest_behind_sets_the_horizon_and_one_at_its_tip_does_not() -> None:
-    slow, fast, idle = Pacer("slow", 100), Pacer("fast", 5_000), Pacer("idle", 7, at_tip=True)
-    assert decide([slow, fast, idle], Limits()).horizon_ms == 100
-    assert decide([slow, fast, idle], Limits(max_skew_ms=50)).horizon_ms == 150
-    assert decide([fast, idle], Limits()).horizon_ms == 5_000
-    assert decide([idle], Limits()).horizon_ms == OPEN_MS
-    assert decide([fast, Pacer("new", None)], Limits()).horizon_ms == CLOSED_MS
+    slow, fast, idle = ShardPace("slow", 100), ShardPace("fast", 5_000), ShardPace("idle", 7, at_tip=True)
+    assert decide([slow, fast, idle], SkewLimits()).horizon_ms == 100
+    assert decide([slow, fast, idle], SkewLimits(max_skew_ms=50)).horizon_ms == 150
+    assert decide([fast, idle], SkewLimits()).horizon_ms == 5_000
+    assert decide([idle], SkewLimits()).horizon_ms == OPEN_MS
+    assert decide([fast, ShardPace("new", None)], SkewLimits()).horizon_ms == CLOSED_MS
 
 
 def test_a_shard_that_delivers_nothing_is_waited_for_so_long_and_said_once() -> None:
-    told = Told()
-    alignment = Alignment(Limits(wait_s=60), told)
+    reported = Told()
+    alignment = Alignment(SkewLimits(wait_s=60), reported)
 
     def horizon(silent_s: float, now_s: float) -> int:
-        shards = [Pacer("stuck", 100, silent_s=silent_s), Pacer("fast", 5_000)]
+        shards = [ShardPace("stuck", 100, silent_s=silent_s), ShardPace("fast", 5_000)]
         return alignment.horizon_ms(shards, {}, now_s)
 
     assert horizon(0, 0) == CLOSED_MS  # others may be on their way
     assert horizon(0, SETTLE_S) == 100
     assert horizon(59, 61) == 100
-    assert told.events == ["spark_waits_for_shard"]
+    assert reported.events == ["spark_waits_for_shard"]
     assert horizon(60, 62) == horizon(61, 63) == 5_000
-    assert told.events == ["spark_waits_for_shard", "spark_shard_left_behind"]
+    assert reported.events == ["spark_waits_for_shard", "spark_shard_left_behind"]
     assert horizon(0, 64) == 100  # it delivers again
 
 
 def test_others_wait_for_the_children_of_a_shard_that_ended() -> None:
-    alignment = Alignment(Limits(), no_tell)
-    parent, other = Pacer("parent", 300), Pacer("other", 9_000)
+    alignment = Alignment(SkewLimits(), no_tell)
+    parent, other = ShardPace("parent", 300), ShardPace("other", 9_000)
     alignment.horizon_ms([parent, other], {}, 0)
-    ended = Pacer("parent", 300, ended=True, at_tip=True)
+    ended = ShardPace("parent", 300, ended=True, at_tip=True)
     for now_s in (10, 20, 40):
         assert alignment.horizon_ms([ended, other], {}, now_s) == 300
-    first = Pacer("child-1", 400)
+    first = ShardPace("child-1", 400)
     assert alignment.horizon_ms([ended, other, first], {}, 41) == 300  # there may be a second one
     assert alignment.horizon_ms([ended, other, first], {}, 41 + SETTLE_S) == 400
 
 
 def test_children_that_never_come_hold_nobody_for_ever() -> None:
-    alignment = Alignment(Limits(wait_s=60), no_tell)
-    alignment.horizon_ms([Pacer("parent", 300), Pacer("other", 9_000)], {}, 0)
-    ended, other = Pacer("parent", 300, ended=True), Pacer("other", 9_000)
+    alignment = Alignment(SkewLimits(wait_s=60), no_tell)
+    alignment.horizon_ms([ShardPace("parent", 300), ShardPace("other", 9_000)], {}, 0)
+    ended, other = ShardPace("parent", 300, ended=True), ShardPace("other", 9_000)
     assert alignment.horizon_ms([ended, other], {}, 10) == 300
     assert alignment.horizon_ms([ended, other], {}, 70) == 9_000
     assert alignment.horizon_ms([ended, other], {}, 1_000) == 9_000
@@ -193,15 +193,15 @@ def test_children_that_never_come_hold_nobody_for_ever() -> None:
 def test_a_shard_whose_relay_goes_is_waited_for_where_batches_left_it(
     is_shared: bool, at_tip: bool, expected: int
 ) -> None:
-    alignment = Alignment(Limits(is_shared=is_shared), no_tell)
-    alignment.horizon_ms([Pacer("gone", 300, at_tip=at_tip), Pacer("other", 9_000)], {}, 0)
-    alignment.horizon_ms([Pacer("other", 9_000)], {"gone": 200}, 9)
-    assert alignment.horizon_ms([Pacer("other", 9_500)], {"gone": 200}, 10) == expected
-    assert alignment.horizon_ms([Pacer("gone", 250), Pacer("other", 9_000)], {}, 12) == 250
+    alignment = Alignment(SkewLimits(is_shared=is_shared), no_tell)
+    alignment.horizon_ms([ShardPace("gone", 300, at_tip=at_tip), ShardPace("other", 9_000)], {}, 0)
+    alignment.horizon_ms([ShardPace("other", 9_000)], {"gone": 200}, 9)
+    assert alignment.horizon_ms([ShardPace("other", 9_500)], {"gone": 200}, 10) == expected
+    assert alignment.horizon_ms([ShardPace("gone", 250), ShardPace("other", 9_000)], {}, 12) == 250
 
 
 def test_without_a_wait_nobody_is_held() -> None:
-    assert Alignment(Limits(wait_s=0), no_tell).horizon_ms([Pacer("new", None)], {}, 0) == OPEN_MS
+    assert Alignment(SkewLimits(wait_s=0), no_tell).horizon_ms([ShardPace("new", None)], {}, 0) == OPEN_MS
 
 
 def arrive(spool: Spool, shard_id: str, first: int, arrived_ms: Sequence[int | None]) -> None:
@@ -221,7 +221,7 @@ def test_arrival_times_are_in_the_name_and_found_inside(kind: str, tmp_path: Pat
     spool.flush(SHARD)
     arrive(spool, SHARD, 6, [7, 12])
     spool.flush(SHARD)
-    first, second = store.look()[SHARD].segments
+    first, second = store.poll()[SHARD].segments
     assert (first.first_ms, first.last_ms, second.first_ms, second.last_ms) == (0, 9, 9, 12)
     assert read_arrivals(store.location(first)) == [
         Arrivals(0, at(0), 1),
@@ -232,7 +232,7 @@ def test_arrival_times_are_in_the_name_and_found_inside(kind: str, tmp_path: Pat
     for horizon_ms in (CLOSED_MS, 7, OPEN_MS, 5):
         store.set_horizon(horizon_ms)
         assert store.horizon_ms() == horizon_ms
-    assert list(store.look()) == [SHARD]
+    assert list(store.poll()) == [SHARD]
 
 
 def test_a_tip_counts_when_what_was_read_on_the_way_is_on_disk(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_tip_counts_when_what_was_read_on_the_way_is_on_disk(tmp_path: Path) -
     spool = Spool(FolderStore(tmp_path), max_bytes=10**9)
     for name in (SHARD, OTHER):
         spool.grant(name, START, ME)
-    alignment = Alignment(Limits(), no_tell)
+    alignment = Alignment(SkewLimits(), no_tell)
     states = [ShardState(SHARD, behind_ms=1_000), ShardState(OTHER, behind_ms=0)]
     arrive(spool, SHARD, 0, [100, 200])
     spool.flush(SHARD)

@@ -9,11 +9,10 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.connect.proto import WriteStreamOperationStart
 
-from kcl_spark.api import NotAPipeline
-from kcl_spark.batches import Batch, QueryContext, is_connect, with_batch
-from kcl_spark.connect import bind, told_to_server
-from kcl_spark.querylog import QueryLog
-from kcl_spark.writers import declared
+from kcl_spark.api import Batch, NotAPipeline, QueryContext, is_connect, with_batch
+from kcl_spark.positions import QueryLog
+from kcl_spark.queries import declared
+from kcl_spark.session import bind, server_writer
 from tests.spark.parts import SHARD, at, plan, positions
 
 seen: list[Batch] = []
@@ -65,7 +64,7 @@ def test_a_handler_is_told_of_its_batch_where_it_runs(tmp_path: Path) -> None:
     plan(tmp_path, 1, positions({SHARD: 9}), committed=False)
     context = QueryContext("raw", QueryLog(tmp_path), "state", planned_before=1)
     declared_one = writer(query_name="raw").foreachBatch(with_batch(note))
-    assert told_to_server(declared_one).sink == ""
+    assert server_writer(declared_one).sink == ""
     bound: Any = bind(declared_one, context)
     on_the_server = cloudpickle.loads(bound._write_proto.foreach_batch.python_function.command)
     frame: Any = Writer()

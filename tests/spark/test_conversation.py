@@ -10,18 +10,16 @@ from typing import Any
 
 import pytest
 
-from kcl_spark.conversation import Conversation, Pace, ShardState
-from kcl_spark.positions import START, Position
-from kcl_spark.progress import Progress
-from kcl_spark.querylog import QueryLog
-from kcl_spark.refused import Refused
+from kcl_spark.control import Refused
+from kcl_spark.conversation import CheckpointTimings, CommitProgress, RelayConversation, ShardState
+from kcl_spark.figures import CaughtUp
+from kcl_spark.positions import START, Position, QueryLog
 from kcl_spark.spool import Spool
 from kcl_spark.stores import FolderStore
-from kcl_spark.watch import CaughtUp
 from kcl_spark.wire import RelayGone
 from tests.spark.parts import OTHER, SHARD, at, message, no_tell, plan, positions, record
 
-ANY_TIME = Pace(checkpoint_s=0, drain_s=5)
+ANY_TIME = CheckpointTimings(checkpoint_s=0, drain_s=5)
 
 
 class World:
@@ -30,8 +28,8 @@ class World:
     def __init__(self, folder: Path, *, queries: tuple[str, ...] = ("q",)) -> None:
         self.folder = folder
         self.spool = Spool(FolderStore(folder / "spool"), max_bytes=10**9)
-        self.progress = Progress(self.spool, {name: QueryLog(folder / name) for name in queries})
-        self.progress.look()
+        self.progress = CommitProgress(self.spool, {name: QueryLog(folder / name) for name in queries})
+        self.progress.poll()
         self.said: list[dict[str, Any]] = []
         self.answers: list[str | None] = []
         self.stopped = False
@@ -43,12 +41,12 @@ class World:
         """The query commits a batch that ends with this record."""
         batch = self.progress.batches()[query] + 1
         plan(self.folder / query, batch, positions({SHARD: number}), committed=True)
-        self.progress.look()
+        self.progress.poll()
 
     def plan(self, number: int, query: str = "q") -> None:
         batch = self.progress.batches()[query] + 1
         plan(self.folder / query, batch, positions({SHARD: number}), committed=False)
-        self.progress.look()
+        self.progress.poll()
 
     def give_to(self, holder: object, checkpoint: int) -> None:
         """Somebody else begins to serve the shard."""
@@ -57,10 +55,10 @@ class World:
     def converse(
         self,
         *script: bytes | Callable[[], None],
-        pace: Pace = ANY_TIME,
+        pace: CheckpointTimings = ANY_TIME,
         admit: Callable[[str, Position], None] = lambda _shard, _stored: None,
-    ) -> Conversation:
-        conversation = Conversation(
+    ) -> RelayConversation:
+        conversation = RelayConversation(
             lines=self._lines(script),
             send=self._send,
             stream="words",
@@ -69,7 +67,7 @@ class World:
             pace=pace,
             admit=admit,
             stopping=self._stops,
-            tell=no_tell,
+            log_event=no_tell,
         )
         conversation.run()
         return conversation
@@ -91,11 +89,11 @@ class World:
             yield self._pending.pop(0)
 
     def _send(self, data: bytes) -> None:
-        told = json.loads(data)
-        self.said.append(told)
-        if told["action"] == "checkpoint":
+        reported = json.loads(data)
+        self.said.append(reported)
+        if reported["action"] == "checkpoint":
             error = self.answers.pop(0) if self.answers else None
-            self._pending.append(json.dumps({**told, "error": error}).encode())
+            self._pending.append(json.dumps({**reported, "error": error}).encode())
 
     @property
     def checkpoints(self) -> list[str | None]:
@@ -117,7 +115,11 @@ EMPTY = message("processRecords", records=[], millisBehindLatest=0)
 def test_every_action_is_answered_with_one_status(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.converse(
-        initialize(), records(0, 9), message("shutdownRequested"), message("leaseLost"), pace=Pace(60, 0)
+        initialize(),
+        records(0, 9),
+        message("shutdownRequested"),
+        message("leaseLost"),
+        pace=CheckpointTimings(60, 0),
     )
     assert [each["responseFor"] for each in world.said] == [
         "initialize",
@@ -170,7 +172,11 @@ def test_redelivered_records_are_not_spooled_again(tmp_path: Path) -> None:
 def test_checkpoints_keep_their_distance(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.converse(
-        initialize(), records(0, 9), lambda: world.commit(9), EMPTY, pace=Pace(checkpoint_s=3600, drain_s=5)
+        initialize(),
+        records(0, 9),
+        lambda: world.commit(9),
+        EMPTY,
+        pace=CheckpointTimings(checkpoint_s=3600, drain_s=5),
     )
     assert world.checkpoints == []
 
@@ -178,7 +184,11 @@ def test_checkpoints_keep_their_distance(tmp_path: Path) -> None:
 def test_the_end_of_a_shard_is_checkpointed_when_all_of_it_is_committed(tmp_path: Path) -> None:
     world = World(tmp_path)
     conversation = world.converse(
-        initialize(), records(0, 9), lambda: world.commit(9), message("shardEnded"), pace=Pace(3600, 5)
+        initialize(),
+        records(0, 9),
+        lambda: world.commit(9),
+        message("shardEnded"),
+        pace=CheckpointTimings(3600, 5),
     )
     assert world.checkpoints == [None]
     assert conversation.state.ended
@@ -200,7 +210,7 @@ def test_a_quiet_shard_that_came_from_elsewhere_ends_where_its_checkpoint_is(tmp
     """Its books are empty here: another host has done what the checkpoint covers, and nothing came since."""
     world = World(tmp_path)
     plan(tmp_path / "q", 0, {OTHER: at(77)}, committed=True)
-    world.progress.look()
+    world.progress.poll()
     world.patience = 3
     conversation = world.converse(initialize("500"), EMPTY, message("shardEnded"))
     assert world.checkpoints == [None]
@@ -218,7 +228,7 @@ def test_a_shard_that_came_from_elsewhere_ends_when_what_came_here_is_committed(
 def test_a_quiet_shard_that_came_from_elsewhere_is_given_up_at_once(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.patience = 3
-    world.converse(initialize("500"), EMPTY, message("shutdownRequested"), pace=Pace(3600, 3600))
+    world.converse(initialize("500"), EMPTY, message("shutdownRequested"), pace=CheckpointTimings(3600, 3600))
     assert world.said[-1]["responseFor"] == "shutdownRequested"
 
 
@@ -251,14 +261,20 @@ def test_after_the_lease_is_gone_nothing_is_asked_for(tmp_path: Path) -> None:
 def test_a_drain_stores_what_is_done(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.converse(
-        initialize(), records(0, 9), lambda: world.commit(9), message("shutdownRequested"), pace=Pace(3600, 5)
+        initialize(),
+        records(0, 9),
+        lambda: world.commit(9),
+        message("shutdownRequested"),
+        pace=CheckpointTimings(3600, 5),
     )
     assert world.checkpoints == ["9"]
 
 
 def test_a_drain_ends_in_time(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.converse(initialize(), records(0, 9), message("shutdownRequested"), pace=Pace(3600, 0.01))
+    world.converse(
+        initialize(), records(0, 9), message("shutdownRequested"), pace=CheckpointTimings(3600, 0.01)
+    )
     assert world.checkpoints == []
     assert world.said[-1]["responseFor"] == "shutdownRequested"
 

@@ -14,11 +14,10 @@ import pyarrow.dataset as ds
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kcl_local.demo.feed import library_feed
 from kcl_local.demo.processes import Processes
-from kcl_local.demo.producer import Pace
-from kcl_local.demo.stage import stage
+from kcl_local.demo.stage import WriteRate, stage
 from kcl_local.demo.stream import in_thread
+from kcl_local.demo.text import library_feed
 from tests.ports import free_port
 from tests.spark.crashes import texts
 
@@ -69,7 +68,7 @@ async def test_a_scheduled_job_reads_a_split_stream_to_its_end_and_stops(tmp_pat
     scraped = Scraped(port := free_port())
     async with stage(tmp_path, Processes(), shards=2) as set_up:
         for _ in range(2):
-            await set_up.producer().run(library_feed(), Pace(rate=2_000, seconds=60, records=RECORDS))
+            await set_up.producer().run(library_feed(), WriteRate(rate=2_000, seconds=60, records=RECORDS))
             await set_up.stream.split()
         properties = set_up.write_properties(
             "worker",
@@ -89,10 +88,10 @@ async def test_a_scheduled_job_reads_a_split_stream_to_its_end_and_stops(tmp_pat
         async with set_up.daemon(properties) as daemon:
             code = None
             with anyio.fail_after(WITHIN_S):
-                async with anyio.create_task_group() as beside:
-                    beside.start_soon(scraped.go_on)
+                async with anyio.create_task_group() as background:
+                    background.start_soon(scraped.go_on)
                     code = await daemon.wait()
-                    beside.cancel_scope.cancel()
+                    background.cancel_scope.cancel()
         log = daemon.log.read_text()
         assert code == 0, log[-5_000:]
         assert re.search(r"spark_started.*\bui\W+http://127\.0\.0\.1:\d+", log)

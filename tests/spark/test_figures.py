@@ -12,16 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.observe.spark_view import SparkQueryView, SparkShardView, SparkView
-from kcl_daemon.spark.figures import FORGOTTEN_S, EngineFigures
-from kcl_spark.conversation import ShardState
-from kcl_spark.figures import FIGURES_S, Figures, LateRows, QueryFigures, query_figures
-from kcl_spark.positions import START
-from kcl_spark.progress import Progress
-from kcl_spark.querylog import QueryLog
-from kcl_spark.spool import Spool
+from kcl_daemon.spark.process import FORGOTTEN_S, EngineMetrics
+from kcl_daemon.telemetry.snapshot import SparkQueryView, SparkShardView, SparkView
+from kcl_spark.conversation import CommitProgress, ShardState
+from kcl_spark.figures import FIGURES_S, FigureReporter, LateRows, QueryFigures, query_figures
+from kcl_spark.positions import START, QueryLog
+from kcl_spark.spool import ShardFigures, Spool, SpoolCounters
 from kcl_spark.stores import FolderStore
-from kcl_spark.tally import ShardFigures, Tally
 from tests.simulator.loop import run_virtual
 from tests.spark.parts import ME, OTHER, SHARD, at, fill, plan, positions, rows, segment
 from tests.unit.fakes import LoopClock
@@ -52,9 +49,9 @@ def test_rows_wait_from_their_arrival_until_all_queries_have_committed_them(tmp_
     spool.flush(SHARD)
     assert counted(spool) == (10, 0, 10)
     fill(spool, 10, 14)
-    spool.told(positions({SHARD: 14}), positions({SHARD: 9}))
+    spool.reported(positions({SHARD: 14}), positions({SHARD: 9}))
     assert counted(spool) == (15, 10, 5)
-    spool.told(positions({SHARD: 14}), positions({SHARD: 14}))
+    spool.reported(positions({SHARD: 14}), positions({SHARD: 14}))
     assert counted(spool) == (15, 15, 0)
     assert spool.figures()[SHARD].lag_s == 0.0
     assert spool.figures()[SHARD].size_bytes > 15
@@ -78,7 +75,7 @@ def test_what_others_have_committed_meanwhile_is_not_counted_here(tmp_path: Path
     fill(spool, 0, 9)
     spool.revoke(SHARD, ME)
     spool.grant(SHARD, at(29), ME)  # another host was further
-    spool.told({}, positions({SHARD: 29}))
+    spool.reported({}, positions({SHARD: 29}))
     assert counted(spool) == (10, 0, 0)
 
 
@@ -88,16 +85,16 @@ def test_what_an_engine_before_left_counts_when_it_is_taken_over(tmp_path: Path)
     fill(before, 0, 9)
     fill(before, 10, 19)
     spool = spool_at(tmp_path)
-    spool.told(positions({SHARD: 19}), positions({SHARD: 9}))
+    spool.reported(positions({SHARD: 19}), positions({SHARD: 9}))
     assert counted(spool) == (0, 0, 0)
     spool.grant(SHARD, START, ME)
     assert counted(spool) == (10, 0, 10)
-    spool.told(positions({SHARD: 19}), positions({SHARD: 19}))
+    spool.reported(positions({SHARD: 19}), positions({SHARD: 19}))
     assert counted(spool) == (10, 10, 0)
 
 
 def test_the_lag_is_that_of_the_oldest_row_that_waits() -> None:
-    tally = Tally()
+    tally = SpoolCounters()
     tally.arrived(3, 10.0)
     tally.arrived(3, 11.0)
     assert tally.figures(12.0, 0).lag_s == 2.0
@@ -112,7 +109,7 @@ def test_the_lag_is_that_of_the_oldest_row_that_waits() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["arrive", "write", "commit"]), st.integers(1, 50)), max_size=60))
 def test_while_a_shard_is_held_nothing_is_counted_twice_or_lost(steps: list[tuple[str, int]]) -> None:
-    tally, arrived, written, done = Tally(), 0, 0, 0
+    tally, arrived, written, done = SpoolCounters(), 0, 0, 0
     for step, number in steps:
         if step == "arrive":
             tally.arrived(number, 0.0)
@@ -142,7 +139,7 @@ def told_by_spark(**change: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("told", "figures"),
+    ("reported", "figures"),
     [
         (None, QueryFigures(True, 2)),
         (told_by_spark(), QueryFigures(True, 2, 20.5, 30.5, 1.5)),
@@ -163,8 +160,10 @@ def told_by_spark(**change: Any) -> dict[str, Any]:
     ],
     ids=["nothing", "a batch", "a look", "no number", "state"],
 )
-def test_a_query_is_as_spark_told_of_it_last(told: Mapping[str, Any] | None, figures: QueryFigures) -> None:
-    assert query_figures(told, BEFORE, 2) == figures
+def test_a_query_is_as_spark_told_of_it_last(
+    reported: Mapping[str, Any] | None, figures: QueryFigures
+) -> None:
+    assert query_figures(reported, BEFORE, 2) == figures
 
 
 def report(batch: int, *dropped: int, run: str = "a") -> dict[str, Any]:
@@ -188,15 +187,15 @@ def test_rows_that_spark_drops_as_late_are_added_up_once_over_all_reports_and_st
 
 def test_the_time_since_a_commit_begins_anew_with_each(tmp_path: Path) -> None:
     folder = tmp_path / "state"
-    progress = Progress(spool_at(tmp_path / "spool"), {"counts": QueryLog(folder)})
+    progress = CommitProgress(spool_at(tmp_path / "spool"), {"counts": QueryLog(folder)})
     assert progress.ages_s() == {}
-    progress.look()
+    progress.poll()
     first_s = progress.ages_s()["counts"]
-    progress.look()
+    progress.poll()
     assert progress.ages_s()["counts"] >= first_s
     before_s = progress.ages_s()["counts"]
     plan(folder, 0, positions({SHARD: 9}), committed=True)
-    progress.look()
+    progress.poll()
     assert progress.ages_s()["counts"] < before_s
 
 
@@ -214,30 +213,30 @@ class Pipe:
         self.figures.append(json.loads(json.dumps(fields)))
 
 
-def engine_at(folder: Path, pipe: Pipe, *states: ShardState) -> Figures:
+def engine_at(folder: Path, pipe: Pipe, *states: ShardState) -> FigureReporter:
     """An engine with two queries, one of which has failed, and ten rows of which nothing is committed."""
     spool = spool_at(folder / "spool")
     for shard_id in (SHARD, OTHER):
         spool.grant(shard_id, START, ME)
     fill(spool, 0, 9)
-    progress = Progress(spool, {name: QueryLog(folder / name) for name in ("counts", "raw")})
+    progress = CommitProgress(spool, {name: QueryLog(folder / name) for name in ("counts", "raw")})
     plan(folder / "counts", 0, positions({SHARD: 9}), committed=True)
-    progress.look()
+    progress.poll()
     queries = {
         "counts": QueryFigures(True, 0, 1.0, 2.0, 0.5, 9, 2),
         "raw": QueryFigures(running=False, failures=3),
     }
-    return Figures(lambda: states, spool.figures, progress, lambda: queries, pipe)
+    return FigureReporter(lambda: states, spool.figures, progress, lambda: queries, pipe)
 
 
 def test_the_daemon_understands_what_the_engine_tells(tmp_path: Path) -> None:
     pipe = Pipe()
     state = ShardState(SHARD, behind_ms=40, trimmed=5)
-    engine_at(tmp_path, pipe, state, ShardState(OTHER, ended=True)).tell_when_due(100.0)
+    engine_at(tmp_path, pipe, state, ShardState(OTHER, ended=True)).report_when_due(100.0)
 
     async def heard() -> SparkView | None:
-        figures = EngineFigures(LoopClock())
-        figures.shown_at("http://127.0.0.1:4040")
+        figures = EngineMetrics(LoopClock())
+        figures.set_ui("http://127.0.0.1:4040")
         assert figures.take(pipe.figures[0]) is None
         return figures.now()
 
@@ -257,17 +256,17 @@ def test_figures_are_told_from_time_to_time(tmp_path: Path) -> None:
     pipe = Pipe()
     figures = engine_at(tmp_path, pipe)
     for now_s in (100.0, 100.1, 100.0 + FIGURES_S, 100.0 + 1.5 * FIGURES_S):
-        figures.tell_when_due(now_s)
+        figures.report_when_due(now_s)
     assert len(pipe.figures) == 2
     assert pipe.figures[0]["shards"] == {}  # nobody serves them
 
 
 def test_times_go_on_and_figures_are_forgotten_when_the_engine_falls_silent_or_ends(tmp_path: Path) -> None:
     pipe = Pipe()
-    engine_at(tmp_path, pipe, ShardState(SHARD)).tell_when_due(0.0)
+    engine_at(tmp_path, pipe, ShardState(SHARD)).report_when_due(0.0)
 
     async def play() -> None:
-        figures = EngineFigures(LoopClock())
+        figures = EngineMetrics(LoopClock())
         assert figures.now() is None
         figures.take(pipe.figures[0])
         first = figures.now()
@@ -290,7 +289,7 @@ def test_times_go_on_and_figures_are_forgotten_when_the_engine_falls_silent_or_e
 
 def test_figures_of_another_version_are_no_figures() -> None:
     async def play() -> None:
-        figures = EngineFigures(LoopClock())
+        figures = EngineMetrics(LoopClock())
         assert "queries" in str(figures.take({"shards": {}}))
         assert figures.now() is None
 

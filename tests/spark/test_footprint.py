@@ -7,8 +7,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from kcl_spark.footprint import small_jvm
-from kcl_spark.home import lean_home
+from kcl_spark.java import lean_home, small_jvm
 
 DEFAULT = "spark.driver.defaultJavaOptions"
 OWN = "spark.driver.extraJavaOptions"

@@ -15,13 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from kcl_spark.clock import pause
-from kcl_spark.gate import Gate, open_gate
-from kcl_spark.greeting import read_line, write_line
+from kcl_spark.control import Refused, pause
+from kcl_spark.listener import TlsListener, open_tls_listener
 from kcl_spark.options import EngineOptions
-from kcl_spark.refused import Refused
 from kcl_spark.uplink import Uplink, UplinkOptions
-from kcl_spark.wire import RelayGone, Wire
+from kcl_spark.wire import RelayConnection, RelayGone, read_line, write_line
 from tests.ports import free_port
 from tests.spark.daemon import wait_for
 from tests.spark.parts import Told, no_tell
@@ -49,8 +47,8 @@ def options(folder: Path, **more: str) -> EngineOptions:
 
 
 @contextmanager
-def gate(folder: Path, serve: Serve, told: Told | None = None) -> Generator[Gate]:
-    opened = open_gate(options(folder), serve, told or no_tell)
+def gate(folder: Path, serve: Serve, reported: Told | None = None) -> Generator[TlsListener]:
+    opened = open_tls_listener(options(folder), serve, reported or no_tell)
     assert opened is not None
     try:
         yield opened
@@ -70,8 +68,8 @@ def uplink_options(folder: Path, port: int) -> UplinkOptions:
 
 
 @contextmanager
-def uplink(given: UplinkOptions, told: Told | None = None) -> Generator[tuple[Uplink, threading.Thread]]:
-    made = Uplink(given, told or no_tell)
+def uplink(given: UplinkOptions, reported: Told | None = None) -> Generator[tuple[Uplink, threading.Thread]]:
+    made = Uplink(given, reported or no_tell)
     running = threading.Thread(target=_run_quietly, args=(made,))
     running.start()
     try:
@@ -98,7 +96,7 @@ def relay(folder: Path) -> socket.socket:
 
 def echo(connection: socket.socket) -> None:
     """Answer every line until there are no more."""
-    wire = Wire(connection)
+    wire = RelayConnection(connection)
     with connection:
         for line in wire.lines():
             wire.send(line.upper())
@@ -148,7 +146,7 @@ def test_a_relay_waits_for_an_engine_that_is_not_there_yet(tmp_path: Path) -> No
     ):
         connected.sendall(b"early\n")
         pause(0.3)
-        opened = open_gate(replace(made, listen=f"localhost:{port}"), echo, no_tell)
+        opened = open_tls_listener(replace(made, listen=f"localhost:{port}"), echo, no_tell)
         assert opened is not None
         assert lines.readline() == b"EARLY\n"
         opened.close()
@@ -177,8 +175,8 @@ def test_who_does_not_belong_is_refused_on_both_sides(
     (tmp_path / "wrong").write_text("another secret of good length")
     if "token_file" in change:
         change = {"token_file": str(tmp_path / "wrong")}
-    told = Told()
-    with gate(tmp_path, _never, told) as engine:
+    reported = Told()
+    with gate(tmp_path, _never, reported) as engine:
         if "engine" in change:  # the certificate holds another name
             change = {"engine": f"127.0.0.1:{engine.port}"}
         given = replace(uplink_options(tmp_path, engine.port), **change)
@@ -187,13 +185,13 @@ def test_who_does_not_belong_is_refused_on_both_sides(
             running.join(WITHIN_S)
             assert made.refusal is not None
             assert reason in str(made.refusal)
-        wait_for(lambda: told.has("relay_refused"), WITHIN_S)
+        wait_for(lambda: reported.has("relay_refused"), WITHIN_S)
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", b'"a"\n', b"x" * 5_000])
 def test_nothing_of_what_a_stranger_says_reaches_the_engine(said: bytes, tmp_path: Path) -> None:
-    told = Told()
-    with gate(tmp_path, _never, told) as engine:
+    reported = Told()
+    with gate(tmp_path, _never, reported) as engine:
         context = ssl.create_default_context(cafile=str(tmp_path / "localhost.pem"))
         with (
             socket.create_connection(("localhost", engine.port), timeout=WITHIN_S) as plain,
@@ -203,17 +201,17 @@ def test_nothing_of_what_a_stranger_says_reaches_the_engine(said: bytes, tmp_pat
                 stranger.sendall(said)
             else:
                 stranger.close()
-            wait_for(lambda: told.has("relay_refused"), WITHIN_S)
+            wait_for(lambda: reported.has("relay_refused"), WITHIN_S)
 
 
 def test_without_tls_nothing_is_heard_at_all(tmp_path: Path) -> None:
-    told = Told()
+    reported = Told()
     with (
-        gate(tmp_path, _never, told) as engine,
+        gate(tmp_path, _never, reported) as engine,
         socket.create_connection(("localhost", engine.port), timeout=WITHIN_S) as plain,
     ):
         plain.sendall(write_line({"token": TOKEN, "application": "app", "stream": "words"}))
-        wait_for(lambda: told.has("relay_refused"), WITHIN_S)
+        wait_for(lambda: reported.has("relay_refused"), WITHIN_S)
         with pytest.raises((OSError, ValueError)):
             read_line(plain)
 
@@ -232,20 +230,20 @@ def test_what_cannot_be_used_is_named(change: dict[str, str], reason: str, tmp_p
     if change.get("listen") is None:
         change = {name: str(tmp_path / value) for name, value in change.items()}
     with pytest.raises(Refused, match=reason):
-        open_gate(options(tmp_path, **change), _never, no_tell)
+        open_tls_listener(options(tmp_path, **change), _never, no_tell)
 
 
 def test_the_uplink_is_a_program_like_the_engine(tmp_path: Path) -> None:
     """The daemon starts either in the same way, and heeds the same events and exit codes."""
     with gate(tmp_path, _never) as engine:
         given = replace(uplink_options(tmp_path, engine.port), application="another")
-        told = asdict(given)
+        reported = asdict(given)
         running = subprocess.Popen(
             [sys.executable, "-m", "kcl_spark.uplink"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert running.stdin is not None
         assert running.stdout is not None
-        running.stdin.write(json.dumps(told).encode() + b"\n")
+        running.stdin.write(json.dumps(reported).encode() + b"\n")
         running.stdin.flush()
         assert json.loads(running.stdout.readline())["event"] == "engine_ready"
         with relay(tmp_path) as connected:
@@ -262,7 +260,7 @@ def test_half_a_line_of_a_relay_that_was_killed_is_nothing() -> None:
     with ours:
         theirs.sendall(b'{"action":"initialize"}\n{"action":"processRec')
         theirs.close()
-        wire = Wire(ours)
+        wire = RelayConnection(ours)
         assert list(wire.lines()) == [b'{"action":"initialize"}\n']
         with pytest.raises(RelayGone):
             for _ in range(100):

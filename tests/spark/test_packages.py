@@ -131,13 +131,13 @@ def decoded(kind: str) -> dict[str, list[list[Any]]]:
 
 
 def test_avro_is_decoded_and_what_is_none_is_kept() -> None:
-    told = decoded("avro")
+    reported = decoded("avro")
     large = len(LONG_SHOP)
     good, empty = [[1, 1, None], [2, large, None]], [None, None, None]
-    assert told["plain"] == [*good, empty, [None, None, "ffff"], [None, None, ""]]
-    assert told["glue"] == [[1, 1, None], [2, 2, None], [None, None, "78"]]
-    assert told["confluent"][0] == [1, 1, None]
-    assert told["confluent"][1][2] is not None
+    assert reported["plain"] == [*good, empty, [None, None, "ffff"], [None, None, ""]]
+    assert reported["glue"] == [[1, 1, None], [2, 2, None], [None, None, "78"]]
+    assert reported["confluent"][0] == [1, 1, None]
+    assert reported["confluent"][1][2] is not None
 
 
 def test_protocol_buffers_are_decoded_and_what_is_none_is_kept() -> None:

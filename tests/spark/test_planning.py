@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_spark.planning import Hole, ends, is_covered, pieces, tasks
+from kcl_spark.planning import MissingRange, ends, is_covered, pieces, tasks
 from kcl_spark.positions import START, from_offset, from_text, minimum, position, to_offset, to_text
 from kcl_spark.segments import Segment, parse_name
 from tests.spark.parts import OTHER, SHARD, at, positions, segment
@@ -53,7 +53,7 @@ def test_one_segment_is_taken_even_if_it_is_larger_than_a_batch() -> None:
 
 
 def test_an_end_never_jumps_over_records_that_are_missing() -> None:
-    with pytest.raises(Hole, match="lacks the records between 10/0 and 15/0"):
+    with pytest.raises(MissingRange, match="lacks the records between 10/0 and 15/0"):
         ends(positions({SHARD: 10}), {SHARD: [segment(15, 20)]}, {}, None)
 
 
@@ -66,7 +66,7 @@ def test_a_range_is_covered_only_without_a_gap() -> None:
     assert is_covered(SHARD, [segment(5, 10), segment(10, 20)], at(7), at(18))
     assert not is_covered(SHARD, [segment(5, 10)], at(7), at(18))
     assert not is_covered(SHARD, [], at(7), at(18))
-    with pytest.raises(Hole):
+    with pytest.raises(MissingRange):
         is_covered(SHARD, [segment(5, 10), segment(12, 20)], at(7), at(18))
 
 

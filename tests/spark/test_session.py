@@ -18,16 +18,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
 from kcl_spark import decode
-from kcl_spark.api import NotAPipeline, batch, load, pipeline, writers_of
-from kcl_spark.batches import Batch
-from kcl_spark.guards import MARK, claim_path
+from kcl_spark.api import Batch, NotAPipeline, batch, load, pipeline, writers_of
+from kcl_spark.control import Refused
+from kcl_spark.decode import WRAPPER, framed, with_wrapper
 from kcl_spark.positions import START
-from kcl_spark.protobuf import WRAPPER, framed, with_wrapper
-from kcl_spark.refused import Refused
+from kcl_spark.queries import declared
 from kcl_spark.sinks import delta, overwrite_batch
 from kcl_spark.spool import Spool
+from kcl_spark.state import MARK, claim_path
 from kcl_spark.stores import FolderStore
-from kcl_spark.writers import declared
 from tests.spark.packaged import descriptor, protobuf
 from tests.spark.parts import ME, SHARD, fill
 
@@ -192,7 +191,7 @@ def test_a_pipeline_may_yield_return_or_handle_batches(spark: SparkSession, tmp_
         return each.writeStream.queryName("one")
 
     @batch(name="orders")
-    def handled(each: DataFrame, told: Batch) -> None:
+    def handled(each: DataFrame, reported: Batch) -> None:
         """Never called here."""
 
     def started(each: DataFrame) -> list[DataFrame]:

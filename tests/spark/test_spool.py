@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kcl_spark.grants import Grant, read_grant
-from kcl_spark.ingest import behind, to_arrow
+from kcl_spark.conversation import behind, to_arrow
 from kcl_spark.positions import START
 from kcl_spark.segments import list_segments, read_range, rows_up_to
 from kcl_spark.spool import SEGMENT_BYTES, Spool
-from kcl_spark.stores import FolderStore
+from kcl_spark.stores import FolderStore, Grant, read_grant
 from tests.spark.parts import ME, OTHER, SHARD, at, files, fill, positions, record, rows, taken
 
 ANOTHER = object()
@@ -99,7 +98,7 @@ def test_what_all_queries_have_committed_is_dropped(tmp_path: Path) -> None:
     spool.grant(SHARD, START, ME)
     fill(spool, 0, 9)
     fill(spool, 10, 19)
-    spool.told(positions({SHARD: 19}), positions({SHARD: 12}))
+    spool.reported(positions({SHARD: 19}), positions({SHARD: 12}))
     assert numbers(tmp_path, -1, 99) == list(range(10, 20))
 
 
@@ -109,14 +108,14 @@ def test_after_a_crash_the_spool_goes_on_from_what_is_committed(tmp_path: Path) 
     fill(before, 0, 9)
     fill(before, 10, 19)
     after = Spool(FolderStore(tmp_path), max_bytes=ROOMY)
-    after.told(positions({SHARD: 9}), positions({SHARD: 9}))
+    after.reported(positions({SHARD: 9}), positions({SHARD: 9}))
     assert after.grant(SHARD, at(4), ME) == at(19)
     assert read_grant(tmp_path, SHARD) == Grant(held=True, after=at(4))
 
 
 def test_with_the_spool_gone_everything_after_the_commit_is_wanted_again(tmp_path: Path) -> None:
     spool = Spool(FolderStore(tmp_path), max_bytes=ROOMY)
-    spool.told(positions({SHARD: 30}), positions({SHARD: 9}))
+    spool.reported(positions({SHARD: 30}), positions({SHARD: 9}))
     assert spool.grant(SHARD, at(4), ME) == at(9)
 
 
@@ -169,7 +168,7 @@ def test_a_full_spool_holds_back_those_who_had_their_share(tmp_path: Path) -> No
     assert spool.is_full_for(SHARD)
     assert not spool.is_full_for(OTHER)
     spool.flush(SHARD)
-    spool.told({}, positions({SHARD: 99}))
+    spool.reported({}, positions({SHARD: 99}))
     assert not spool.is_full_for(SHARD)
 
 
@@ -178,7 +177,7 @@ def test_a_shard_that_a_planned_batch_waits_for_is_never_held_back(tmp_path: Pat
     spool.grant(SHARD, START, ME)
     spool.add(SHARD, rows(0, 99), at(99), ME)
     assert spool.is_full_for(SHARD)
-    spool.told(positions({SHARD: 100}), {})
+    spool.reported(positions({SHARD: 100}), {})
     assert not spool.is_full_for(SHARD)
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kcl_spark.batches import Batch
-from kcl_spark.jdbc import Upsert, staging_table, statement
+from kcl_spark.api import Batch
+from kcl_spark.control import Refused
 from kcl_spark.options import parse
-from kcl_spark.refused import Refused
+from kcl_spark.sinks import Upsert, staging_table, statement
 from kcl_spark.state import StateFolder, StateInUse
 
 

@@ -8,12 +8,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
-from kcl_spark.grants import Grant
 from kcl_spark.positions import START, to_offset
 from kcl_spark.segments import SCHEMA, read_range
 from kcl_spark.source import INLINE_MOST_BYTES, KclStreamReader, Task
 from kcl_spark.spool import Spool
-from kcl_spark.stores import FolderStore, SharedStore, Store, open_store
+from kcl_spark.stores import FolderStore, Grant, SharedStore, Store, open_store
 from tests.spark.parts import ME, OTHER, SHARD, at, fill, positions, rows
 
 KINDS = ("folder", "shared")
@@ -38,7 +37,7 @@ def test_another_process_sees_segments_in_order_and_the_newest_note(kind: str, t
     for number in range(12):  # past ten: names do not sort as numbers do
         store.note(SHARD, Grant(held=number % 2 == 1, after=at(number, 3)))
     store.note(OTHER, Grant(held=True))
-    seen = open_kind(kind, tmp_path).look()
+    seen = open_kind(kind, tmp_path).poll()
     assert seen[SHARD].segments == [first, second]
     assert seen[SHARD].grant == Grant(held=True, after=at(11, 3))
     if kind == "shared":
@@ -51,7 +50,7 @@ def test_another_process_sees_segments_in_order_and_the_newest_note(kind: str, t
     assert numbers == [21, 22]
     store.drop(first)
     store.drop(first)
-    assert [each.last for each in store.look()[SHARD].segments] == [at(100)]
+    assert [each.last for each in store.poll()[SHARD].segments] == [at(100)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,7 +66,7 @@ def test_what_an_engine_before_left_is_taken_over_but_no_half_file_and_no_lease(
         file.truncate(100)
     after = open_kind(kind, tmp_path)
     after.recover()
-    seen = after.look()[SHARD]
+    seen = after.poll()[SHARD]
     assert seen.segments == [whole]
     assert not seen.grant.held
     assert not half.path(tmp_path).exists()
@@ -79,9 +78,9 @@ def test_a_shared_file_counts_only_when_it_is_whole(tmp_path: Path) -> None:
     segment = store.put(SHARD, START, at(9), table(0, 9))
     content = segment.path(tmp_path).read_bytes()
     segment.path(tmp_path).write_bytes(content[:-1])
-    assert SHARD not in store.look()
+    assert SHARD not in store.poll()
     segment.path(tmp_path).write_bytes(content)
-    assert store.look()[SHARD].segments == [segment]
+    assert store.poll()[SHARD].segments == [segment]
 
 
 def test_tasks_can_carry_the_records_themselves(tmp_path: Path) -> None:
@@ -97,8 +96,8 @@ def test_tasks_can_carry_the_records_themselves(tmp_path: Path) -> None:
     assert isinstance(limit, ReadMaxBytes)
     assert limit.max_bytes == INLINE_MOST_BYTES  # Spark's driver holds them several times
     (task,) = reader.partitions(to_offset(positions({SHARD: 4})), to_offset(positions({SHARD: 14})))
-    for shelf in spool.store.look().values():
-        for segment in shelf.segments:
+    for stored_shard in spool.store.poll().values():
+        for segment in stored_shard.segments:
             spool.store.drop(segment)
     assert isinstance(task, Task)
     read = [number for batch in reader.read(task) for number in batch.column("sequence").to_pylist()]

@@ -14,18 +14,19 @@ import pytest
 from kcl_daemon.config.load import interpret
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError
-from kcl_daemon.metrics import ours
-from kcl_daemon.metrics.events import CountedLog
+from kcl_daemon.metrics import own
 from kcl_daemon.spark.supervisor import (
     EXIT_PIPELINE,
     EXIT_REFUSED,
-    Engine,
     NoEngine,
     PipelineFailed,
+    SparkEngine,
+    engine_options,
     spark_engine,
+    with_relays,
 )
-from kcl_daemon.spark.wiring import engine_options, with_relays
 from kcl_daemon.system import SystemClock
+from kcl_daemon.telemetry.recorder import CountedLog
 from kcl_spark.options import parse
 from tests.unit.fakes import MemoryLog
 from tests.unit.metrics.stage import Gathered
@@ -58,16 +59,16 @@ def settings(more: str = "") -> Settings:
     return interpret(FILE + more.encode(), file="app.properties", default_worker_id="w").settings
 
 
-def told(log: MemoryLog, event: str) -> list[dict[str, object]]:
+def reported(log: MemoryLog, event: str) -> list[dict[str, object]]:
     """The fields of all events of a name."""
     return [fields for _, name, fields in log.lines if name == event]
 
 
 def engine(
     code: str, log: MemoryLog, closed: Path = Path("/nowhere"), *, inherit_credentials: bool = True
-) -> Engine:
+) -> SparkEngine:
     """An engine that is a few lines of Python."""
-    return Engine(
+    return SparkEngine(
         b"{}\n",
         closed=closed,
         clock=SystemClock(),
@@ -83,10 +84,14 @@ def says(event: str, **fields: object) -> str:
 
 
 async def test_the_engine_understands_what_the_daemon_writes() -> None:
-    told = parse(engine_options(settings("sparkStateDir = /var/lib/state\n"), Path("/tmp/s")))
-    assert (told.pipeline, told.application, told.stream) == ("job:counts", "orders", "clicks")
-    assert told.conf == {"spark.ui.enabled": "false"}
-    assert (told.trigger, told.state_dir, told.socket) == ("2 seconds", "/var/lib/state", "/tmp/s")
+    reported = parse(engine_options(settings("sparkStateDir = /var/lib/state\n"), Path("/tmp/s")))
+    assert (reported.pipeline, reported.application, reported.stream) == ("job:counts", "orders", "clicks")
+    assert reported.conf == {"spark.ui.enabled": "false"}
+    assert (reported.trigger, reported.state_dir, reported.socket) == (
+        "2 seconds",
+        "/var/lib/state",
+        "/tmp/s",
+    )
 
 
 async def test_children_are_relays_that_are_given_empty_batches_and_time_to_drain() -> None:
@@ -113,22 +118,22 @@ async def test_a_pipeline_finds_the_daemons_credentials_only_where_it_may(
     log = MemoryLog()
     code = "import os, sys; print(os.environ.get('AWS_SECRET_ACCESS_KEY'), file=sys.stderr); sys.exit(78)"
     await engine(code, log, inherit_credentials=inherits).run()
-    assert [each["line"] for each in told(log, "spark_output")] == [seen]
+    assert [each["line"] for each in reported(log, "spark_output")] == [seen]
 
 
 async def test_what_the_engine_tells_and_prints_is_logged() -> None:
     log = MemoryLog()
     asked = anyio.Event()
     each = engine(says("caught_up", shards=3) + "; print('hello', file=sys.stderr); sys.stdin.read()", log)
-    each.beside(Worker(asked))
+    each.background(Worker(asked))
     async with anyio.create_task_group() as group:
         group.start_soon(each.run)
         await asked.wait()
-        while not told(log, "spark_output"):
+        while not reported(log, "spark_output"):
             await anyio.lowlevel.checkpoint()
         await each.stop()
-    assert told(log, "caught_up")[0]["shards"] == 3
-    assert [each["line"] for each in told(log, "spark_output")][:1] == ["hello"]
+    assert reported(log, "caught_up")[0]["shards"] == 3
+    assert [each["line"] for each in reported(log, "spark_output")][:1] == ["hello"]
     assert each.failure is None
 
 
@@ -153,7 +158,7 @@ async def test_figures_are_there_while_the_engine_runs_and_go_with_it() -> None:
     view = None
     async with anyio.create_task_group() as group:
         group.start_soon(each.run)
-        while not told(log, "engine_ready"):
+        while not reported(log, "engine_ready"):
             await anyio.lowlevel.checkpoint()
         view = each.figures()
         await each.stop()
@@ -178,18 +183,18 @@ sys.exit(78)
     each = engine(code, log)
     async with anyio.create_task_group() as group:
         group.start_soon(each.run)
-        while not told(log, "spark_output"):
+        while not reported(log, "spark_output"):
             await anyio.lowlevel.checkpoint()
-        each.tell_by(CountedLog(log, gathered.meters))
+        each.log_to(CountedLog(log, gathered.meters))
         go.touch()
-    assert gathered.value(ours.EVENTS, level="warning", event="query_failed") == 1.0
-    assert gathered.value(ours.EVENTS, level="warning", event="spark_event_not_read") == 1.0
+    assert gathered.value(own.EVENTS, level="warning", event="query_failed") == 1.0
+    assert gathered.value(own.EVENTS, level="warning", event="spark_event_not_read") == 1.0
 
 
 async def test_figures_that_cannot_be_read_are_a_warning_and_nothing_more() -> None:
     log = MemoryLog()
     await engine(says("spark_figures", shards=7) + "; sys.exit(78)", log).run()
-    (warned,) = told(log, "spark_figures_not_read")
+    (warned,) = reported(log, "spark_figures_not_read")
     assert "shards" in str(warned["error"])
 
 
@@ -205,7 +210,7 @@ async def test_an_engine_that_must_not_go_on_ends_the_worker(
 ) -> None:
     asked = anyio.Event()
     each = engine(says(event, error="give the query a path") + f"; sys.exit({code})", MemoryLog())
-    each.beside(Worker(asked))
+    each.background(Worker(asked))
     await each.run()
     assert asked.is_set()
     assert isinstance(each.failure, kind)
@@ -222,8 +227,8 @@ async def test_an_engine_that_dies_is_started_again(tmp_path: Path) -> None:
     )
     each = engine(dies_once, log)
     await each.run()
-    assert [each["code"] for each in told(log, "spark_engine_ended")] == [-9]
-    assert len(told(log, "spark_engine_started")) == 2
+    assert [each["code"] for each in reported(log, "spark_engine_ended")] == [-9]
+    assert len(reported(log, "spark_engine_started")) == 2
 
 
 @pytest.mark.parametrize("leaves", ["pass", "os.setsid()"])
@@ -247,11 +252,11 @@ os.kill(os.getpid(), signal.SIGKILL)
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(each.run)
-            while not told(log, "spark_engine_ended"):
+            while not reported(log, "spark_engine_ended"):
                 await anyio.lowlevel.checkpoint()
             await each.stop()
-    assert [ended["code"] for ended in told(log, "spark_engine_ended")] == [-9]
-    assert told(log, "last")
+    assert [ended["code"] for ended in reported(log, "spark_engine_ended")] == [-9]
+    assert reported(log, "last")
 
 
 async def test_a_stop_finds_an_engine_that_is_just_being_started() -> None:
@@ -262,8 +267,8 @@ async def test_a_stop_finds_an_engine_that_is_just_being_started() -> None:
             group.start_soon(each.run)
             await anyio.lowlevel.checkpoint()
             await each.stop()
-    assert len(told(log, "spark_engine_started")) <= 1
-    assert told(log, "spark_engine_ended") == []
+    assert len(reported(log, "spark_engine_started")) <= 1
+    assert reported(log, "spark_engine_ended") == []
 
 
 async def test_an_engine_is_ended_with_the_task_that_listens() -> None:
@@ -271,10 +276,10 @@ async def test_an_engine_is_ended_with_the_task_that_listens() -> None:
     each = engine("import os, sys; print(os.getpid(), file=sys.stderr); sys.stdin.read()", log)
     async with anyio.create_task_group() as group:
         group.start_soon(each.run)
-        while not told(log, "spark_output"):
+        while not reported(log, "spark_output"):
             await anyio.lowlevel.checkpoint()
         group.cancel_scope.cancel()
-    pid = int(str(told(log, "spark_output")[0]["line"]))
+    pid = int(str(reported(log, "spark_output")[0]["line"]))
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
@@ -286,19 +291,19 @@ async def test_a_line_that_is_no_event_stops_neither_the_engine_nor_the_daemon()
         f"print({json.dumps({'event': 'still_here'})!r}, flush=True); sys.exit(78)"
     )
     await engine(code, log).run()
-    assert [str(each["line"])[:5] for each in told(log, "spark_event_not_read")] == ['{"eve', "xxxxx"]
-    assert len(told(log, "still_here")) == 1
+    assert [str(each["line"])[:5] for each in reported(log, "spark_event_not_read")] == ['{"eve', "xxxxx"]
+    assert len(reported(log, "still_here")) == 1
 
 
 async def test_a_stop_before_the_engine_is_ready_waits_for_nothing(tmp_path: Path) -> None:
     log = MemoryLog()
     never_ready = "import sys, time; print('starting', file=sys.stderr); time.sleep(600)"
     each = engine(never_ready, log, tmp_path / "closed")
-    worker = each.beside(Worker(anyio.Event()))
+    worker = each.background(Worker(anyio.Event()))
     with anyio.fail_after(90):
         async with anyio.create_task_group() as group:
             group.start_soon(each.run)
-            while not told(log, "spark_output"):
+            while not reported(log, "spark_output"):
                 await anyio.lowlevel.checkpoint()
             worker.request_stop()
             await worker.run()

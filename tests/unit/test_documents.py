@@ -10,9 +10,9 @@ import pytest
 
 from kcl_client import RecordProcessor
 from kcl_client.testing import drive
+from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.config.load import interpret
-from kcl_daemon.config.settings import LeaseSettings
-from kcl_daemon.coordination.timings import Timings, timings
+from kcl_daemon.fleet.timings import Timings, timings
 from kcl_protocol import (
     CheckpointDependencyFailed,
     CheckpointIllegalArgument,
@@ -154,7 +154,7 @@ def test_the_protocols_page_knows_every_action_and_every_error() -> None:
     headings = anchors(PROTOCOL)
     assert {"initialize", "processrecords", "shutdownrequested", "leaselost", "shardended"} <= headings
     assert {"status", "checkpoint"} <= headings
-    told = {cells[0].strip("`") for cells in rows(PROTOCOL, "`error`")}
+    reported = {cells[0].strip("`") for cells in rows(PROTOCOL, "`error`")}
     kinds = (
         CheckpointThrottled,
         CheckpointDependencyFailed,
@@ -162,15 +162,15 @@ def test_the_protocols_page_knows_every_action_and_every_error() -> None:
         CheckpointInvalidState,
         CheckpointIllegalArgument,
     )
-    assert told == {kind.wire_name for kind in kinds}
+    assert reported == {kind.wire_name for kind in kinds}
 
 
 def test_the_designs_times_are_those_of_the_defaults() -> None:
-    told = {
+    reported = {
         cells[0].strip("`"): float(cells[1]) for cells in rows(ROOT / "docs" / "design-leases.md", "Timing")
     }
     actual = timings(LeaseSettings())
-    assert told == {
+    assert reported == {
         field.name: pytest.approx(getattr(actual, field.name), abs=5e-4) for field in fields(Timings)
     }
 

@@ -18,11 +18,10 @@ from typing import Final
 
 import pytest
 
-from kcl_daemon.children.stderr import LineCutter
-from kcl_daemon.config.environment import expanded
-from kcl_daemon.config.kinds import Refused
-from kcl_daemon.config.variables import is_service_link
-from kcl_daemon.observe.redact import encodable, is_secret_name, masked, on_one_line, shown
+from kcl_daemon.children.pipes import LineCutter
+from kcl_daemon.config.kinds import InvalidValue
+from kcl_daemon.config.properties import expanded, is_service_link
+from kcl_daemon.text import encodable, is_secret_name, masked, on_one_line, shown
 from kcl_protocol import decode_child_line, decode_log_line
 from kcl_protocol.framing import LineFramer
 
@@ -39,72 +38,71 @@ USES: Final = frozenset(
 
 # How each expression is applied to a text. A new one must be named here: a test compares.
 NAMED: Final = {
-    "kcl_daemon.cli.child_input:_SEQUENCE_NUMBER": "fullmatch",
-    "kcl_daemon.cli.leases_positions:_AGO": "fullmatch",
-    "kcl_daemon.cli.policy:_ARN": "match",
-    "kcl_daemon.cli.status_rich:_SHARD_PREFIX": "findall",
-    "kcl_daemon.cli.status_source:_FIT_FOR_A_REQUEST": "fullmatch",
-    "kcl_daemon.config.credentials:_EXTERNAL_ID": "fullmatch",
-    "kcl_daemon.config.credentials:_PROFILE_NAME": "fullmatch",
-    "kcl_daemon.config.credentials:_REGION": "fullmatch",
-    "kcl_daemon.config.credentials:_ROLE_ARN": "fullmatch",
-    "kcl_daemon.config.credentials:_SESSION_NAME": "fullmatch",
+    "kcl_daemon.cli.run_child:_SEQUENCE_NUMBER": "fullmatch",
+    "kcl_daemon.cli.leases.change:_AGO": "fullmatch",
+    "kcl_daemon.cli.iam_policy:_ARN": "match",
+    "kcl_daemon.cli.status_view:_SHARD_PREFIX": "findall",
+    "kcl_daemon.cli.status:_FIT_FOR_A_REQUEST": "fullmatch",
+    "kcl_daemon.config.services:_EXTERNAL_ID": "fullmatch",
+    "kcl_daemon.config.services:_PROFILE_NAME": "fullmatch",
+    "kcl_daemon.config.services:_REGION": "fullmatch",
+    "kcl_daemon.config.services:_ROLE_ARN": "fullmatch",
+    "kcl_daemon.config.services:_SESSION_NAME": "fullmatch",
     # `expanded` gives it no more than what ends in a brace, and is measured itself.
-    "kcl_daemon.config.environment:_REFERENCE": "measured by its function",
-    "kcl_daemon.config.keys_admin:_TOKEN": "fullmatch",
-    "kcl_daemon.config.keys_failures:_QUEUE_PATH": "fullmatch",
-    "kcl_daemon.config.keys_failures:_REGION": "search",
-    "kcl_daemon.config.keys_failures:_STREAM_NAME": "fullmatch",
-    "kcl_daemon.config.keys_metrics:_ADDRESS": "fullmatch",
-    "kcl_daemon.config.keys_metrics:_DIMENSION": "fullmatch",
-    "kcl_daemon.config.keys_metrics:_SEPARATOR": "split",
-    "kcl_daemon.config.keys_shards:_PARENTS_FIRST": "fullmatch",
+    "kcl_daemon.config.properties:_REFERENCE": "measured by its function",
+    "kcl_daemon.config.metrics_and_page:_TOKEN": "fullmatch",
+    "kcl_daemon.config.children:_QUEUE_PATH": "fullmatch",
+    "kcl_daemon.config.children:_REGION": "search",
+    "kcl_daemon.config.children:_STREAM_NAME": "fullmatch",
+    "kcl_daemon.config.metrics_and_page:_ADDRESS": "fullmatch",
+    "kcl_daemon.config.metrics_and_page:_DIMENSION": "fullmatch",
+    "kcl_daemon.config.metrics_and_page:_SEPARATOR": "split",
+    "kcl_daemon.config.balance:_PARENTS_FIRST": "fullmatch",
     "kcl_daemon.config.kinds:_ARN": "fullmatch",
     "kcl_daemon.config.kinds:_DURATION": "fullmatch",
     "kcl_daemon.config.kinds:_NUMBER": "fullmatch",
     "kcl_daemon.config.kinds:_WHOLE_NUMBER": "fullmatch",
     "kcl_daemon.config.properties:_LINE_END": "findall",
-    "kcl_daemon.config.variables:_ADDRESS": "fullmatch",
-    "kcl_daemon.config.variables:_LINK_BY_NAME": "fullmatch",
-    "kcl_daemon.config.variables:_LINK_WITH_ADDRESS": "fullmatch",
-    "kcl_daemon.leases.stream:_ARN": "fullmatch",
-    "kcl_daemon.leases.stream:_IDENTITY": "fullmatch",
-    "kcl_daemon.observe.event_scan:_NAME": "fullmatch",
-    "kcl_daemon.observe.redact:_ACCESS_KEY_ID": "findall",
-    "kcl_daemon.observe.redact:_ASSIGNED": "findall",
-    "kcl_daemon.observe.redact:_ASSIGNED_HINT": "search",
-    "kcl_daemon.observe.redact:_CUT_URL_USER": "findall",
-    "kcl_daemon.observe.redact:_PARAMETER": "findall",
-    "kcl_daemon.observe.redact:_SECRET_KEY": "fullmatch",
-    "kcl_daemon.observe.redact:_SECRET_NAME": "search",
-    "kcl_daemon.observe.redact:_SIGNATURE": "findall",
-    "kcl_daemon.observe.redact:_URL_USER": "findall",
+    "kcl_daemon.config.properties:_ADDRESS": "fullmatch",
+    "kcl_daemon.config.properties:_LINK_BY_NAME": "fullmatch",
+    "kcl_daemon.config.properties:_LINK_WITH_ADDRESS": "fullmatch",
+    "kcl_daemon.leases.lease:_ARN": "fullmatch",
+    "kcl_daemon.leases.lease:_IDENTITY": "fullmatch",
+    "kcl_daemon.text:_ACCESS_KEY_ID": "findall",
+    "kcl_daemon.text:_ASSIGNED": "findall",
+    "kcl_daemon.text:_ASSIGNED_HINT": "search",
+    "kcl_daemon.text:_CUT_URL_USER": "findall",
+    "kcl_daemon.text:_PARAMETER": "findall",
+    "kcl_daemon.text:_SECRET_KEY": "fullmatch",
+    "kcl_daemon.text:_SECRET_NAME": "search",
+    "kcl_daemon.text:_SIGNATURE": "findall",
+    "kcl_daemon.text:_URL_USER": "findall",
     "kcl_local.demo.text:_WORD": "findall",
     "kcl_local.kinesis.account:_STREAM_ARN": "fullmatch",
     "kcl_local.kinesis.managing:_NAME": "fullmatch",
-    "kcl_local.kinesis.registering:_NAME": "fullmatch",
-    "kcl_protocol._child_lines:_WHOLE_NUMBER": "fullmatch",
-    "kcl_spark.footprint:_COLLECTOR": "search",
+    "kcl_local.kinesis.managing:_REGISTERING_NAME": "fullmatch",
+    "kcl_protocol.codec:_WHOLE_NUMBER": "fullmatch",
+    "kcl_spark.java:_COLLECTOR": "search",
     "kcl_spark.java:_VERSION": "search",
 }
 # Written where they are used: the pattern, or the function's name where the pattern is put together there.
 IN_PLACE: Final = {
-    ("kcl_daemon.config.variables", r"[._-]"): "findall",
-    ("kcl_daemon.config.environment", r"([a-z0-9])([A-Z])"): "findall",
+    ("kcl_daemon.config.properties", r"[._-]"): "findall",
+    ("kcl_daemon.config.properties", r"([a-z0-9])([A-Z])"): "findall",
     # Sees only what `_AGO` has let through, in which a unit follows each number.
-    ("kcl_daemon.cli.leases_positions", r"([\d.]+)([smhd])"): "behind another",
+    ("kcl_daemon.cli.leases.change", r"([\d.]+)([smhd])"): "behind another",
     ("kcl_daemon.state_folder", r"[^A-Za-z0-9._-]"): "findall",
-    ("kcl_spark.jdbc", r"\W"): "findall",
-    ("kcl_spark.footprint", r"([0-9]+)([kmgt])b?"): "fullmatch",
+    ("kcl_spark.sinks", r"\W"): "findall",
+    ("kcl_spark.java", r"([0-9]+)([kmgt])b?"): "fullmatch",
 }
 # The parts that are not constants: what they come to.
 PUT_TOGETHER: Final = {
-    "kcl_daemon.config.checks_names": (r"(?!AWS/)[A-Za-z0-9_.-]{3,255}",),
+    "kcl_daemon.config.checks": (r"(?!AWS/)[A-Za-z0-9_.-]{3,255}",),
 }
 
 
 def _refused(text: str) -> None:
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(InvalidValue):
         expanded(text, {})
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from anyio import to_thread
 
+from kcl_daemon.leases.expiry import FileLockState, ProvenDead, Unproven, judge_process
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.predecessor import Dead, Lock, Unproven, judge
 from kcl_daemon.state_folder import HostFolder, default_folders
 from tests.unit.fakes import MemoryLog
 
@@ -71,10 +71,10 @@ async def newcomer(tmp_path: Path, name: str = "newcomer") -> tuple[HostFolder, 
 async def test_a_process_that_lives_is_seen_and_not_taken_for_dead(tmp_path: Path) -> None:
     other = started(tmp_path, "other")
     folder, _ = await newcomer(tmp_path)
-    (found,) = await folder.look()
+    (found,) = await folder.poll()
     assert found.record.worker_id == "other"
-    assert (found.seen.lock, found.seen.running) == (Lock.HELD, True)
-    assert judge(found.record, found.seen) == Unproven(f"process {other.pid} runs")
+    assert (found.seen.lock, found.seen.running) == (FileLockState.HELD, True)
+    assert judge_process(found.record, found.seen) == Unproven(f"process {other.pid} runs")
     ended(other)
     folder.close()
 
@@ -84,14 +84,14 @@ async def test_a_killed_process_is_proven_dead_even_before_it_is_reaped(tmp_path
     other.send_signal(signal.SIGKILL)
     await to_thread.run_sync(os.waitid, os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # a zombie from now on
     folder, _ = await newcomer(tmp_path)
-    (found,) = await folder.look()
-    assert isinstance(judge(found.record, found.seen), Dead)
+    (found,) = await folder.poll()
+    assert isinstance(judge_process(found.record, found.seen), ProvenDead)
     assert found.seen.running is False
     ended(other)
-    (again,) = await folder.look()
-    assert isinstance(judge(again.record, again.seen), Dead)
+    (again,) = await folder.poll()
+    assert isinstance(judge_process(again.record, again.seen), ProvenDead)
     await folder.forget(again.name)
-    assert await folder.look() == ()
+    assert await folder.poll() == ()
     folder.close()
 
 
@@ -100,13 +100,13 @@ async def test_the_lock_is_held_until_the_guard_of_a_killed_process_has_ended(tm
     other.send_signal(signal.SIGKILL)
     other.wait(60)
     folder, _ = await newcomer(tmp_path)
-    (found,) = await folder.look()
-    assert (found.seen.lock, found.seen.running) == (Lock.HELD, False)
+    (found,) = await folder.poll()
+    assert (found.seen.lock, found.seen.running) == (FileLockState.HELD, False)
     assert other.stdin is not None
     other.stdin.close()  # the guard reads its end
-    while found.seen.lock is Lock.HELD:
-        (found,) = await folder.look()
-    assert isinstance(judge(found.record, found.seen), Dead)
+    while found.seen.lock is FileLockState.HELD:
+        (found,) = await folder.poll()
+    assert isinstance(judge_process(found.record, found.seen), ProvenDead)
     ended(other)
     folder.close()
 
@@ -115,10 +115,12 @@ async def test_of_two_newcomers_one_takes_up_what_a_dead_one_left(tmp_path: Path
     ended(started(tmp_path, "other"))
     first, _ = await newcomer(tmp_path, "first")
     second, _ = await newcomer(tmp_path, "second")
-    of_first = {found.record.worker_id: found for found in await first.look()}
-    of_second = {found.record.worker_id: found for found in await second.look()}
-    assert isinstance(judge(of_first[WorkerId("other")].record, of_first[WorkerId("other")].seen), Dead)
-    assert of_second[WorkerId("other")].seen.lock is Lock.HELD
+    of_first = {found.record.worker_id: found for found in await first.poll()}
+    of_second = {found.record.worker_id: found for found in await second.poll()}
+    assert isinstance(
+        judge_process(of_first[WorkerId("other")].record, of_first[WorkerId("other")].seen), ProvenDead
+    )
+    assert of_second[WorkerId("other")].seen.lock is FileLockState.HELD
     first.close()
     second.close()
 
@@ -130,12 +132,12 @@ async def test_a_copy_of_the_folder_proves_nothing(tmp_path: Path) -> None:
     record = only(copied)
     (tmp_path / "b" / copied.name / record.name).write_bytes(record.read_bytes())
     folder, _ = await newcomer(tmp_path / "b")
-    (found,) = await folder.look()
-    assert found.seen.lock is Lock.FREE
-    assert isinstance(judge(found.record, found.seen), Unproven)
+    (found,) = await folder.poll()
+    assert found.seen.lock is FileLockState.FREE
+    assert isinstance(judge_process(found.record, found.seen), Unproven)
     ended(other)
-    (found,) = await folder.look()
-    assert isinstance(judge(found.record, found.seen), Unproven)
+    (found,) = await folder.poll()
+    assert isinstance(judge_process(found.record, found.seen), Unproven)
     folder.close()
 
 
@@ -144,7 +146,7 @@ async def test_whoever_leaves_by_itself_leaves_nothing_behind(tmp_path: Path) ->
     await folder.leave()
     folder.close()
     other, _ = await newcomer(tmp_path, "other")
-    assert await other.look() == ()
+    assert await other.poll() == ()
     assert log.lines == []
     other.close()
 
@@ -158,7 +160,7 @@ async def test_what_is_no_record_is_passed_over(tmp_path: Path) -> None:
     os.mkfifo(own / "pipe.json")
     (own / "folder.json").mkdir()
     (own / "link.json").symlink_to("/etc/passwd")
-    assert [found.record.worker_id for found in await folder.look()] == ["other"]
+    assert [found.record.worker_id for found in await folder.poll()] == ["other"]
     assert log.events() == []
     folder.close()
 
@@ -168,7 +170,7 @@ async def test_a_folder_that_cannot_be_used_is_told_of_and_stops_nothing(tmp_pat
     log = MemoryLog()
     folder = HostFolder((tmp_path / "file" / "below",), APPLICATION, log)
     await folder.enter(WorkerId("me"), "nonce")
-    assert await folder.look() == ()
+    assert await folder.poll() == ()
     await folder.leave()
     folder.close()
     assert log.events() == ["state_folder_unusable"]

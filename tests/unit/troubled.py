@@ -10,7 +10,7 @@ from typing import TypeVar
 import anyio
 
 from kcl_daemon.errors import Throttled, Unavailable
-from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Written
+from kcl_daemon.leases.row import Conditions, Row, RowUpdate, WriteResult
 from tests.simulator.memory.table import MemoryTable
 
 T = TypeVar("T")
@@ -45,13 +45,13 @@ class TroubledTable(MemoryTable):
     async def scan(self) -> list[Row]:
         return await self._go("scan", self.reads, lambda: MemoryTable.scan(self))
 
-    async def put(self, row: Row, require: Conditions = ()) -> Written:
+    async def put(self, row: Row, require: Conditions = ()) -> WriteResult:
         return await self._go("put", self.writes, lambda: MemoryTable.put(self, row, require))
 
-    async def update(self, update: RowUpdate) -> Written:
+    async def update(self, update: RowUpdate) -> WriteResult:
         return await self._go("update", self.writes, lambda: MemoryTable.update(self, update))
 
-    async def delete(self, key: str, require: Conditions = ()) -> Written:
+    async def delete(self, key: str, require: Conditions = ()) -> WriteResult:
         return await self._go("delete", self.writes, lambda: MemoryTable.delete(self, key, require))
 
     async def land(self) -> None:

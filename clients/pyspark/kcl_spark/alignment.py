@@ -12,18 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kcl_spark.control import Tell
+from kcl_spark.control import EmitEvent
 from kcl_spark.conversation import ShardState
 from kcl_spark.segments import CLOSED_MS, OPEN_MS
 from kcl_spark.spool import Spool
 
 SETTLE_S: Final = 2.0
 """Shards come one after the other: at the engine's start, and after a split. No new one for so long: all are here."""
-_TOLD_AFTER_S: Final = 10.0
+_REPORT_AFTER_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pacer:
+class ShardPace:
     """What one shard's progress means for the others.
 
     Args:
@@ -42,7 +42,7 @@ class Pacer:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SkewLimits:
     """How strict.
 
     Args:
@@ -57,7 +57,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class HorizonDecision:
     """Where the horizon is, and why.
 
     Args:
@@ -67,28 +67,28 @@ class Decision:
     """
 
     horizon_ms: int
-    held_by: Pacer | None = None
+    held_by: ShardPace | None = None
     left_behind: frozenset[str] = frozenset()
 
 
-def decide(pacers: Sequence[Pacer], limits: Limits) -> Decision:
+def decide(pacers: Sequence[ShardPace], limits: SkewLimits) -> HorizonDecision:
     """The horizon that these shards allow."""
     behind = [each for each in pacers if not each.at_tip]
     left = frozenset(each.shard_id for each in behind if each.silent_s >= limits.wait_s)
     holding = [each for each in behind if each.silent_s < limits.wait_s]
     if not holding:
-        return Decision(OPEN_MS, None, left)
+        return HorizonDecision(OPEN_MS, None, left)
     slowest = min(holding, key=lambda each: CLOSED_MS if each.reached_ms is None else each.reached_ms)
     if slowest.reached_ms is None:
-        return Decision(CLOSED_MS, slowest, left)
-    return Decision(min(OPEN_MS, slowest.reached_ms + limits.max_skew_ms), slowest, left)
+        return HorizonDecision(CLOSED_MS, slowest, left)
+    return HorizonDecision(min(OPEN_MS, slowest.reached_ms + limits.max_skew_ms), slowest, left)
 
 
 @dataclass(frozen=True, slots=True)
-class _Away:
+class _AbsentShard:
     """A shard that is not served any more: it ended, or its relay went."""
 
-    pacer: Pacer
+    pacer: ShardPace
     since_s: float
 
 
@@ -97,22 +97,24 @@ class Alignment:
 
     Args:
         limits: how strict.
-        tell: the log.
+        report: the log.
     """
 
-    def __init__(self, limits: Limits, tell: Tell) -> None:
+    def __init__(self, limits: SkewLimits, log_event: EmitEvent) -> None:
         self._limits = limits
-        self._tell = tell
+        self._log_event = log_event
         self._known: set[str] = set()
         self._newest_s = 0.0
         self._settled = False
-        self._served: dict[str, Pacer] = {}
+        self._served: dict[str, ShardPace] = {}
         self._finished: set[str] = set()
         self._tips: set[str] = set()
-        self._away: dict[str, _Away] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._away: dict[str, _AbsentShard] = {}
+        self._reported: set[tuple[str, str]] = set()
 
-    def horizon_ms(self, served: Sequence[Pacer], reached_ms: Mapping[str, int | None], now_s: float) -> int:
+    def horizon_ms(
+        self, served: Sequence[ShardPace], reached_ms: Mapping[str, int | None], now_s: float
+    ) -> int:
         """Where the horizon is now.
 
         Args:
@@ -140,10 +142,10 @@ class Alignment:
             for name, each in self._away.items()
         ]
         decision = decide([*self._served.values(), *away], self._limits)
-        self._report(decision)
+        self._report_result(decision)
         return decision.horizon_ms
 
-    def _see(self, served: Sequence[Pacer], now_s: float) -> None:
+    def _see(self, served: Sequence[ShardPace], now_s: float) -> None:
         """Note who came, who went and who ended."""
         here = {each.shard_id: each for each in served}
         if here.keys() - self._known:
@@ -151,11 +153,11 @@ class Alignment:
             self._newest_s = now_s
         for name, before in self._served.items():
             if name not in here:
-                self._away[name] = _Away(_as_it_went(before, served), now_s)
+                self._away[name] = _AbsentShard(_as_it_went(before, served), now_s)
         for name, each in here.items():
             if each.ended and name not in self._finished:
                 self._finished.add(name)
-                self._away[name] = _Away(each, now_s)
+                self._away[name] = _AbsentShard(each, now_s)
         self._served = {name: each for name, each in here.items() if not each.ended}
         for name, away in list(self._away.items()):
             came_back = name in here and not here[name].ended
@@ -172,7 +174,7 @@ class Alignment:
         served = [self._pacer(state, spool, now_s) for state in now]
         spool.set_horizon(self.horizon_ms(served, spool.taken_ms(), now_s))
 
-    def _pacer(self, state: ShardState, spool: Spool, now_s: float) -> Pacer:
+    def _pacer(self, state: ShardState, spool: Spool, now_s: float) -> ShardPace:
         name, arrived = state.shard_id, spool.arrived(state.shard_id)
         if state.behind_ms != 0:
             self._tips.discard(name)
@@ -183,7 +185,7 @@ class Alignment:
         reached_ms = arrived.reached_ms
         if reached_ms is not None and not is_whole:
             reached_ms -= 1
-        return Pacer(
+        return ShardPace(
             name,
             reached_ms,
             at_tip=name in self._tips and not state.is_last,
@@ -191,23 +193,25 @@ class Alignment:
             ended=state.ended,
         )
 
-    def _report(self, decision: Decision) -> None:
+    def _report_result(self, decision: HorizonDecision) -> None:
         """Each shard once for as long as it is silent."""
         silent = set[tuple[str, str]]()
         holder = decision.held_by
-        if holder is not None and holder.silent_s >= _TOLD_AFTER_S:
+        if holder is not None and holder.silent_s >= _REPORT_AFTER_S:
             silent.add(("spark_waits_for_shard", holder.shard_id))
         silent |= {("spark_waits_for_shard", name) for name in decision.left_behind}
         silent |= {("spark_shard_left_behind", name) for name in decision.left_behind}
-        for event, name in sorted(silent - self._told):
+        for event, name in sorted(silent - self._reported):
             if event == "spark_shard_left_behind":
-                self._tell("warning", "spark_shard_left_behind", shard_id=name, waited_s=self._limits.wait_s)
+                self._log_event(
+                    "warning", "spark_shard_left_behind", shard_id=name, waited_s=self._limits.wait_s
+                )
             elif name not in decision.left_behind:
-                self._tell("info", "spark_waits_for_shard", shard_id=name, at_most_s=self._limits.wait_s)
-        self._told = silent
+                self._log_event("info", "spark_waits_for_shard", shard_id=name, at_most_s=self._limits.wait_s)
+        self._reported = silent
 
 
-def _as_it_went(before: Pacer, served: Sequence[Pacer]) -> Pacer:
+def _as_it_went(before: ShardPace, served: Sequence[ShardPace]) -> ShardPace:
     """A shard at its tip had all that had arrived by then, which others' newest records tell."""
     if not before.at_tip:
         return before

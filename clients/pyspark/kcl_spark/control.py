@@ -2,6 +2,14 @@
 
 Owns that pipe. Descriptor 1 becomes stderr, so that nothing that Spark, Java or a pipeline prints can be taken for one of
 these lines. Each has `event` and `level`; the daemon logs them as they are.
+
+The one clock of the client; nothing else in the package asks the system for the time.
+
+The error for what a person must put right before anything can run.
+
+Files and folders that nobody but this user may read: what is in them came out of the stream, or tells of it.
+
+Owns the modes. A folder that was there before keeps its own: whoever made it may have wanted others to read it.
 """
 
 from __future__ import annotations
@@ -10,10 +18,12 @@ import json
 import os
 import sys
 import threading
+import time
+from pathlib import Path
 from typing import Protocol
 
 
-class Tell(Protocol):
+class EmitEvent(Protocol):
     """Tells one event."""
 
     def __call__(self, level: str, event: str, /, **fields: object) -> None:
@@ -34,9 +44,9 @@ class ControlPipe:
 
     def __call__(self, level: str, event: str, /, **fields: object) -> None:
         """One line; lost where the daemon is gone."""
-        told = json.dumps({"level": level, "event": event, **fields}, default=str, ensure_ascii=False)
+        reported = json.dumps({"level": level, "event": event, **fields}, default=str, ensure_ascii=False)
         # A path that is no UTF-8 has lone surrogates, which no parser but Python's takes.
-        line = told.encode(errors="replace") + b"\n"
+        line = reported.encode(errors="replace") + b"\n"
         with self._lock:
             try:
                 while line:
@@ -52,3 +62,53 @@ def take_over_stdout() -> ControlPipe:
     sys.stdout.flush()
     os.dup2(2, 1)
     return ControlPipe(private)
+
+
+def monotonic_s() -> float:
+    """Seconds that never go back, from an arbitrary start."""
+    return time.monotonic()  # noqa: TID251 - a program of its own beside Spark: there is no port
+
+
+def pause(seconds: float) -> None:
+    """Wait that long."""
+    threading.Event().wait(seconds)
+
+
+class Refused(Exception):
+    """Raised when the engine must not start or go on; the message says what to do."""
+
+
+_FOLDER = 0o700
+_FILE = 0o600
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, where it is missing, that is closed to others; what Spark and Arrow write below is then, too."""
+    path.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file that is closed to others from its first moment on."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE)
+    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor, not a path
+        file.write(text)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """The same for a file that is read after a crash: it has the new text or the one before, never a part.
+
+    Raises:
+        OSError: it could not be written; the file is as it was.
+    """
+    young = path.with_name(f".{path.name}.young")
+    young.unlink(missing_ok=True)  # of a crash; its mode would stay
+    descriptor = os.open(young, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor, not a path
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        young.replace(path)
+    except OSError:
+        young.unlink(missing_ok=True)
+        raise

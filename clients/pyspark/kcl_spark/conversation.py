@@ -2,33 +2,179 @@
 
 Owns when a status is given, when a checkpoint is asked for and what the end of a shard waits for. A checkpoint never goes
 beyond what all queries have committed. Runs in a thread of its own and blocks; knows nothing of sockets or of Spark.
+
+From the daemon's lines to Arrow: read, trimmed, put into columns. Pure.
+
+Knows the fields of the line protocol and the columns of a segment; knows nothing of files, sockets or leases.
+
+How far all queries of the engine are, put together: what may be checkpointed, what must be kept.
+
+Owns the minimum over the queries. Reads Spark's books (`querylog`), tells the spool; knows nothing of relays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+import pyarrow as pa
+
 from kcl_protocol.codec import encode
 from kcl_protocol.messages import CheckpointRequest, Status
-from kcl_spark.clock import monotonic_s, pause
-from kcl_spark.control import Tell
-from kcl_spark.ingest import Message, behind, read_line, to_arrow
-from kcl_spark.positions import START, Position, position, to_text
-from kcl_spark.progress import Progress
+from kcl_spark.control import EmitEvent, monotonic_s, pause
+from kcl_spark.positions import (
+    START,
+    Position,
+    Positions,
+    QueryLog,
+    QueryPositions,
+    minimum,
+    position,
+    to_text,
+)
+from kcl_spark.segments import SCHEMA, RecordBatch
 from kcl_spark.spool import NotHeld, Spool
 from kcl_spark.wire import RelayGone
+
+_MICROSECONDS: Final = 1000
+
+
+class Record(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """A record of `processRecords`; `data` is decoded while the line is read, which is what takes most of the time."""
+
+    data: bytes
+    sequence_number: str
+    partition_key: str | None = None
+    approximate_arrival_timestamp: int | None = None
+    sub_sequence_number: int | None = None
+
+    @property
+    def where(self) -> Position:
+        """Its position."""
+        return position(self.sequence_number, self.sub_sequence_number)
+
+
+class Message(msgspec.Struct, frozen=True, rename="camel"):
+    """Anything that the daemon says: the fields of all its messages."""
+
+    action: str
+    shard_id: str = ""
+    sequence_number: str | None = None
+    sub_sequence_number: int | None = None
+    records: list[Record] = []
+    millis_behind_latest: int | None = None
+    error: str | None = None
+
+
+read_line: Final = msgspec.json.Decoder(Message).decode
+"""The message of a line; `msgspec.DecodeError` where it is none, a fault of whoever wrote it."""
+
+
+def behind(records: Sequence[Record], mark: Position) -> Sequence[Record]:
+    """The records after a mark; they are in order. What is redelivered lies at or before it."""
+    if not records or records[0].where > mark:
+        return records
+    low, high = 0, len(records)
+    while low < high:
+        middle = (low + high) // 2
+        if records[middle].where <= mark:
+            low = middle + 1
+        else:
+            high = middle
+    return records[low:]
+
+
+def to_arrow(records: Sequence[Record], *, stream: str, shard_id: str) -> RecordBatch:
+    """The records as rows of a segment."""
+    count = len(records)
+    arrivals = [record.approximate_arrival_timestamp for record in records]
+    return pa.record_batch(
+        [
+            pa.array([record.data for record in records], pa.binary()),
+            pa.array([record.partition_key for record in records], pa.string()),
+            pa.repeat(pa.scalar(stream), count),
+            pa.repeat(pa.scalar(shard_id), count),
+            pa.array([record.sequence_number for record in records], pa.string()),
+            pa.array([record.sub_sequence_number or 0 for record in records], pa.int64()),
+            pa.array(
+                [None if each is None else each * _MICROSECONDS for each in arrivals],
+                pa.timestamp("us", tz="UTC"),
+            ),
+        ],
+        schema=SCHEMA,
+    )
+
+
+class CommitProgress:
+    """The queries' progress. `poll` is called by one thread, the rest by any.
+
+    Args:
+        spool: is told what may go.
+        logs: of every query, by name.
+    """
+
+    def __init__(self, spool: Spool, logs: Mapping[str, QueryLog]) -> None:
+        self._spool = spool
+        self._logs = dict(logs)
+        self._lock = threading.Lock()
+        self._committed: Positions = {}
+        self._books: dict[str, QueryPositions] = {}
+        self._changed_s: dict[str, float] = {}
+
+    def poll(self) -> None:
+        """Read the books again."""
+        books = {name: log.read() for name, log in self._logs.items()}
+        committed = minimum(each.committed for each in books.values() if each.is_ours)
+        planned: dict[str, Position] = {}
+        for each in books.values():
+            for shard, where in each.planned.items():
+                planned[shard] = max(where, planned.get(shard, START))
+        now_s = monotonic_s()
+        with self._lock:
+            for name, each in books.items():
+                before = self._books.get(name)
+                if before is None or before.committed_batch != each.committed_batch:
+                    self._changed_s[name] = now_s
+            self._books, self._committed = books, committed
+        self._spool.reported(planned, committed)
+
+    def committed(self, shard_id: str) -> Position:
+        """What every query has committed of a shard."""
+        with self._lock:
+            return self._committed.get(shard_id, START)
+
+    def batches(self) -> dict[str, int]:
+        """The newest batch that each query has committed; -1: none yet."""
+        with self._lock:
+            return {
+                name: -1 if books.committed_batch is None else books.committed_batch
+                for name, books in self._books.items()
+            }
+
+    def ages_s(self) -> dict[str, float]:
+        """Since each query's last commit, in seconds; since the first look where there was none after it."""
+        now_s = monotonic_s()
+        with self._lock:
+            return {name: now_s - since_s for name, since_s in self._changed_s.items()}
+
+    def is_new(self) -> bool:
+        """Whether no query has planned anything yet: the state is fresh."""
+        with self._lock:
+            return all(books.planned_batch is None for books in self._books.values())
+
 
 _RETRYABLE: Final = frozenset({"ThrottlingException", "KinesisClientLibDependencyException"})
 _LAST_ATTEMPTS: Final = 5
 _REPORT_S: Final = 30.0
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 _TAKE_OVER_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class CheckpointTimings:
     """How often and how long.
 
     Args:
@@ -65,7 +211,7 @@ class ShardState:
     is_last: bool = False
 
 
-class Conversation:
+class RelayConversation:
     """One relay from `initialize` to its end.
 
     Args:
@@ -77,7 +223,7 @@ class Conversation:
         pace: of checkpoints.
         admit: called with a shard and its stored checkpoint before anything is taken; raises to refuse.
         stopping: whether the engine stops: no wait goes on then.
-        tell: the log.
+        report: the log.
     """
 
     def __init__(
@@ -87,11 +233,11 @@ class Conversation:
         send: Callable[[bytes], None],
         stream: str,
         spool: Spool,
-        progress: Progress,
-        pace: Pace,
+        progress: CommitProgress,
+        pace: CheckpointTimings,
         admit: Callable[[str, Position], None],
         stopping: Callable[[], bool],
-        tell: Tell,
+        log_event: EmitEvent,
     ) -> None:
         self._lines = lines
         self._send = send
@@ -101,7 +247,7 @@ class Conversation:
         self._pace = pace
         self._admit = admit
         self._stopping = stopping
-        self._tell = tell
+        self._log_event = log_event
         self._delivered: Position = START
         self._stored_s = monotonic_s()
         self._lost = False
@@ -156,7 +302,7 @@ class Conversation:
         self._wait_for_the_one_before(shard_id)
         self.state.shard_id, self.state.checkpoint, self._delivered = shard_id, stored, stored
         mark = self._spool.grant(shard_id, stored, self)
-        self._tell(
+        self._log_event(
             "info", "shard_started", shard_id=shard_id, checkpoint=to_text(stored), known=to_text(mark)
         )
 
@@ -166,21 +312,21 @@ class Conversation:
         while not self._spool.is_free(shard_id) and monotonic_s() < deadline_s:
             if self._stopping():
                 raise RelayGone
-            self._spool.wait(lambda: self._spool.is_free(shard_id), _LOOK_S)
+            self._spool.wait(lambda: self._spool.is_free(shard_id), _POLL_S)
 
     def _process(self, message: Message) -> None:
         shard_id, records = self.state.shard_id, message.records
         if records:
-            news = behind(records, self._spool.mark(shard_id))
-            if news:
-                batch = to_arrow(news, stream=self._stream, shard_id=shard_id)
+            new_records = behind(records, self._spool.mark(shard_id))
+            if new_records:
+                batch = to_arrow(new_records, stream=self._stream, shard_id=shard_id)
                 try:
-                    self._spool.add(shard_id, batch, news[-1].where, self)
+                    self._spool.add(shard_id, batch, new_records[-1].where, self)
                 except NotHeld as error:
                     raise RelayGone from error
             self._delivered = max(self._delivered, records[-1].where)
-            self.state.records += len(news)
-            self.state.trimmed += len(records) - len(news)
+            self.state.records += len(new_records)
+            self.state.trimmed += len(records) - len(new_records)
         self.state.behind_ms = message.millis_behind_latest
 
     def _hold_back(self) -> None:
@@ -215,7 +361,7 @@ class Conversation:
         error = read_line(line).error
         if error is not None:
             self._lost = self._lost or error == "ShutdownException"
-            self._tell("warning", "checkpoint_not_stored", shard_id=self.state.shard_id, error=error)
+            self._log_event("warning", "checkpoint_not_stored", shard_id=self.state.shard_id, error=error)
         return error
 
     def _end_shard(self) -> None:
@@ -229,7 +375,7 @@ class Conversation:
             self._wait(lambda: self._done() >= mark)
             if monotonic_s() - reported_s >= _REPORT_S:
                 reported_s = monotonic_s()
-                self._tell(
+                self._log_event(
                     "warning",
                     "shard_end_waits",
                     shard_id=shard_id,
@@ -246,7 +392,7 @@ class Conversation:
             error = self._ask(CheckpointRequest())
         if error is None:
             self.state.ended = True
-            self._tell("info", "shard_finished", shard_id=shard_id, records=self.state.records)
+            self._log_event("info", "shard_finished", shard_id=shard_id, records=self.state.records)
 
     def _drain(self) -> None:
         """Let the batches under way end, and store what they did; the rest will be delivered to the next owner."""
@@ -270,7 +416,7 @@ class Conversation:
             if self._checkpoint() or self._lost:
                 break
             pause(0.1 * 2**attempt)
-        self._tell(
+        self._log_event(
             "info",
             "shard_drained",
             shard_id=shard_id,
@@ -294,4 +440,4 @@ class Conversation:
         if self._stopping():
             raise RelayGone
         self._still_mine()
-        self._spool.wait(until, _LOOK_S)
+        self._spool.wait(until, _POLL_S)

@@ -16,27 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kcl_spark.alignment import Alignment, Limits
+from kcl_spark.alignment import Alignment, SkewLimits
 from kcl_spark.api import NotAPipeline, load, writers_of
-from kcl_spark.clock import monotonic_s
-from kcl_spark.control import ControlPipe, Tell, take_over_stdout
-from kcl_spark.conversation import Conversation, Pace
-from kcl_spark.figures import Figures
-from kcl_spark.gate import open_gate
-from kcl_spark.guards import refuse_old_checkpoints
+from kcl_spark.control import ControlPipe, EmitEvent, Refused, monotonic_s, take_over_stdout
+from kcl_spark.conversation import CheckpointTimings, CommitProgress, RelayConversation
+from kcl_spark.figures import CaughtUp, FigureReporter
 from kcl_spark.java import NoJava
-from kcl_spark.listener import Listener
+from kcl_spark.listener import RelayListener, open_tls_listener
 from kcl_spark.options import EngineOptions, parse
 from kcl_spark.positions import START, Position
-from kcl_spark.progress import Progress
 from kcl_spark.queries import PipelineFailed, Queries
-from kcl_spark.refused import Refused
 from kcl_spark.segments import CLOSED_MS
 from kcl_spark.session import build_session, jvm_pid, prepare_environment, stream_of, web_address
 from kcl_spark.spool import Spool
-from kcl_spark.state import StateFolder, StateInUse
+from kcl_spark.state import StateFolder, StateInUse, refuse_old_checkpoints
 from kcl_spark.stores import open_store
-from kcl_spark.watch import CaughtUp
 
 EXIT_PIPELINE: Final = 65
 EXIT_REFUSED: Final = 78
@@ -63,33 +57,37 @@ class _Stop:
         self.asked.set()
 
 
-def run(options: EngineOptions, tell: Tell, stop: _Stop) -> None:
+def run(options: EngineOptions, log_event: EmitEvent, stop: _Stop) -> None:
     """Run until the stop is asked for.
 
     Raises:
         Exception: whatever ended it.
     """
     with StateFolder(options.state, options.application) as state:
-        prepare_environment(options, tell)
+        prepare_environment(options, log_event)
         spark = build_session(options)
         try:
             if (pid := jvm_pid(spark)) is not None:
                 state.remember_jvm(pid)
-            tell("info", "spark_started", master=options.remote or options.master, ui=web_address(spark))
+            log_event("info", "spark_started", master=options.remote or options.master, ui=web_address(spark))
             store = options.store(state.state_id)
             spool = Spool(open_store(store), max_bytes=options.spool_max_bytes)
             records = stream_of(spark, options, store)
-            queries = Queries(spark, writers_of(load(options.pipeline), records, spark), state, options, tell)
+            queries = Queries(
+                spark, writers_of(load(options.pipeline), records, spark), state, options, log_event
+            )
             queries.claim_outputs()
-            progress = Progress(spool, queries.logs())
-            progress.look()
+            progress = CommitProgress(spool, queries.logs())
+            progress.poll()
             spool.set_horizon(CLOSED_MS)
             queries.start()
             try:
-                _serve(options, tell=tell, stop=stop, spool=spool, progress=progress, queries=queries)
+                _serve(
+                    options, log_event=log_event, stop=stop, spool=spool, progress=progress, queries=queries
+                )
             finally:
                 queries.stop(_STOP_PATIENCE_S)
-                progress.look()
+                progress.poll()
         finally:
             spark.stop()
     if stop.error is not None:
@@ -97,17 +95,23 @@ def run(options: EngineOptions, tell: Tell, stop: _Stop) -> None:
 
 
 def _serve(
-    options: EngineOptions, *, tell: Tell, stop: _Stop, spool: Spool, progress: Progress, queries: Queries
+    options: EngineOptions,
+    *,
+    log_event: EmitEvent,
+    stop: _Stop,
+    spool: Spool,
+    progress: CommitProgress,
+    queries: Queries,
 ) -> None:
     """Take relays in and keep everything going."""
-    pace = Pace(options.checkpoint_interval_ms / 1000, options.drain_timeout_ms / 1000)
+    pace = CheckpointTimings(options.checkpoint_interval_ms / 1000, options.drain_timeout_ms / 1000)
 
     def admit(shard_id: str, stored: Position) -> None:
         if stored != START and progress.is_new() and not options.state_reset:
             raise refuse_old_checkpoints(shard_id, stored, state=str(options.state))
 
-    def converse(lines: Iterator[bytes], send: Callable[[bytes], None]) -> Conversation:
-        return Conversation(
+    def converse(lines: Iterator[bytes], send: Callable[[bytes], None]) -> RelayConversation:
+        return RelayConversation(
             lines=lines,
             send=send,
             stream=options.stream,
@@ -116,56 +120,57 @@ def _serve(
             pace=pace,
             admit=admit,
             stopping=stop.asked.is_set,
-            tell=tell,
+            log_event=log_event,
         )
 
-    listener = Listener(Path(options.socket), converse, tell, stop.because)
-    gate = open_gate(options, listener.serve, tell)
-    tell("info", "engine_ready", queries=sorted(queries.logs()), state=str(options.state))
+    listener = RelayListener(Path(options.socket), converse, log_event, stop.because)
+    tls_listener = open_tls_listener(options, listener.serve, log_event)
+    log_event("info", "engine_ready", queries=sorted(queries.logs()), state=str(options.state))
     caught_up = CaughtUp(listener.states, progress.committed, spool.mark)
     alignment = Alignment(
-        Limits(options.max_skew_ms, options.max_skew_wait_ms / 1000, is_shared=bool(options.listen)), tell
+        SkewLimits(options.max_skew_ms, options.max_skew_wait_ms / 1000, is_shared=bool(options.listen)),
+        log_event,
     )
-    figures = Figures(listener.states, spool.figures, progress, queries.figures, tell)
+    figures = FigureReporter(listener.states, spool.figures, progress, queries.figures, log_event)
     try:
         while not stop.asked.wait(_TICK_S):
             spool.flush_aged()
             alignment.set_horizon(listener.states(), spool, monotonic_s())
-            progress.look()
+            progress.poll()
             queries.check()
-            figures.tell_when_due(monotonic_s())
+            figures.report_when_due(monotonic_s())
             if options.is_available_now and caught_up.is_so(monotonic_s()):
-                caught_up.tell_once(tell)
+                caught_up.report_once(log_event)
     finally:
         stop.asked.set()
-        if gate is not None:
-            gate.close()
+        if tls_listener is not None:
+            tls_listener.close()
         listener.close()
 
 
 def main() -> int:
     """Serve as the daemon's engine; the exit code."""
-    tell = take_over_stdout()
+    log_event = take_over_stdout()
     stop = _Stop(threading.Event())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.asked.set())
     options = parse(sys.stdin.buffer.readline())
     threading.Thread(target=_until_daemon_goes, args=(stop,), daemon=True).start()
-    return _guarded(options, tell, stop)
+    return _guarded(options, log_event, stop)
 
 
-def _guarded(options: EngineOptions, tell: ControlPipe, stop: _Stop) -> int:
+def _guarded(options: EngineOptions, log_event: ControlPipe, stop: _Stop) -> int:
     try:
-        run(options, tell, stop)
+        run(options, log_event, stop)
     except PipelineFailed as error:
-        tell(
+        log_event(
             "error", "pipeline_failed", error=str(error), advice="put the pipeline right; nothing was skipped"
         )
         return EXIT_PIPELINE
     except (Refused, NotAPipeline, NoJava, StateInUse) as error:
-        tell("error", "engine_refused", error=str(error))
+        log_event("error", "engine_refused", error=str(error))
         return EXIT_REFUSED
-    tell("info", "engine_stopped")
+    log_event("info", "engine_stopped")
     return 0
 
 

@@ -1,6 +1,10 @@
 """Tells the daemon the figures of queries and shards from time to time; it has them in its metrics.
 
 Owns the event `spark_figures` and its pace. A shard is in it while a relay serves it, a query while the engine runs.
+
+Looking at the shards from outside their conversations: whether everything has been read.
+
+Pure but for telling. Times are given.
 """
 
 from __future__ import annotations
@@ -10,10 +14,10 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any, Final
 
-from kcl_spark.control import Tell
-from kcl_spark.conversation import ShardState
-from kcl_spark.progress import Progress
-from kcl_spark.tally import ShardFigures
+from kcl_spark.control import EmitEvent
+from kcl_spark.conversation import CommitProgress, ShardState
+from kcl_spark.positions import Position
+from kcl_spark.spool import ShardFigures
 
 FIGURES_S: Final = 2.0
 """From one time to the next. The daemon forgets what is much older."""
@@ -43,34 +47,34 @@ class QueryFigures:
 
 
 def query_figures(
-    told: Mapping[str, Any] | None, before: QueryFigures, failures: int, late_rows: int | None = None
+    reported: Mapping[str, Any] | None, before: QueryFigures, failures: int, late_rows: int | None = None
 ) -> QueryFigures:
     """The figures of a query that runs.
 
     Args:
-        told: Spark's progress of it; None: it has none yet.
+        reported: Spark's progress of it; None: it has none yet.
         before: its figures the last time: looks without records tell no duration.
         failures: since the engine's start.
         late_rows: dropped since then.
     """
-    if told is None:
+    if reported is None:
         return QueryFigures(running=True, failures=failures, late_rows=late_rows)
-    took_ms: Mapping[str, int] = told["durationMs"]
-    states = [int(each["numRowsTotal"]) for each in told["stateOperators"]]
+    took_ms: Mapping[str, int] = reported["durationMs"]
+    states = [int(each["numRowsTotal"]) for each in reported["stateOperators"]]
     return QueryFigures(
         running=True,
         failures=failures,
-        input_rows_per_s=_rate(told["inputRowsPerSecond"]),
-        processed_rows_per_s=_rate(told["processedRowsPerSecond"]),
+        input_rows_per_s=_rate(reported["inputRowsPerSecond"]),
+        processed_rows_per_s=_rate(reported["processedRowsPerSecond"]),
         batch_s=took_ms["triggerExecution"] / 1000 if "addBatch" in took_ms else before.batch_s,
         state_rows=sum(states) if states else None,
         late_rows=late_rows,
     )
 
 
-def _rate(told: float | str | None) -> float:
+def _rate(reported: float | str | None) -> float:
     """Spark divides by the time between two batches, which there may not be: then it tells no number."""
-    rate = 0.0 if told is None else float(told)
+    rate = 0.0 if reported is None else float(reported)
     return rate if isfinite(rate) else 0.0
 
 
@@ -97,7 +101,7 @@ class LateRows:
         return more
 
 
-class Figures:
+class FigureReporter:
     """Tells them.
 
     Args:
@@ -105,25 +109,25 @@ class Figures:
         shards: what the spool knows of them.
         progress: of the queries, by their books.
         queries: by Spark; asked each time, which may be a call to a server.
-        tell: the daemon.
+        report: the daemon.
     """
 
     def __init__(
         self,
         states: Callable[[], Sequence[ShardState]],
         shards: Callable[[], Mapping[str, ShardFigures]],
-        progress: Progress,
+        progress: CommitProgress,
         queries: Callable[[], Mapping[str, QueryFigures]],
-        tell: Tell,
+        log_event: EmitEvent,
     ) -> None:
         self._states = states
         self._shards = shards
         self._progress = progress
         self._queries = queries
-        self._tell = tell
+        self._log_event = log_event
         self._next_s = 0.0
 
-    def tell_when_due(self, now_s: float) -> None:
+    def report_when_due(self, now_s: float) -> None:
         """Tell them if the last time was long enough ago."""
         if now_s < self._next_s:
             return
@@ -143,4 +147,56 @@ class Figures:
             for state in self._states()
             if not state.ended and state.shard_id in known
         }
-        self._tell("debug", "spark_figures", queries=queries, shards=shards)
+        self._log_event("debug", "spark_figures", queries=queries, shards=shards)
+
+
+QUIET_S: Final = 5.0
+
+
+class CaughtUp:
+    """Whether everything that the stream has, has been read and committed, for a while.
+
+    The while is there for shards that have yet to come: child shards start a moment after their parents' end.
+
+    Args:
+        states: of every shard that is or was served.
+        committed: of a shard, by all queries.
+        mark: the last record of a shard that arrived.
+    """
+
+    def __init__(
+        self,
+        states: Callable[[], Sequence[ShardState]],
+        committed: Callable[[str], Position],
+        mark: Callable[[str], Position],
+    ) -> None:
+        self._states = states
+        self._committed = committed
+        self._mark = mark
+        self._since_s: float | None = None
+        self._seen: frozenset[str] = frozenset()
+        self._reported = False
+
+    def is_so(self, now_s: float) -> bool:
+        """Whether it is so now and has been for long enough."""
+        states = self._states()
+        shards = frozenset(state.shard_id for state in states)
+        done = bool(states) and all(self._is_done(state) for state in states)
+        if not done or shards != self._seen:
+            self._seen = shards
+            self._since_s = now_s if done else None
+            return False
+        self._since_s = now_s if self._since_s is None else self._since_s
+        return now_s - self._since_s >= QUIET_S
+
+    def report_once(self, log_event: EmitEvent) -> None:
+        """Tell the daemon, once: it stops then."""
+        if not self._reported:
+            self._reported = True
+            log_event("info", "caught_up", shards=len(self._seen))
+
+    def _is_done(self, state: ShardState) -> bool:
+        if state.ended:
+            return True
+        done = max(self._committed(state.shard_id), state.checkpoint)  # as conversations see it
+        return state.behind_ms == 0 and done >= self._mark(state.shard_id)

@@ -1,28 +1,46 @@
 """Takes relays in: a Unix socket, a thread for each shard. Those of other hosts come through the gate.
 
 Owns the socket, the threads and the list of conversations. What is said is known to `conversation`.
+
+Where the relays of other hosts come in: TCP with TLS, and a token before anything else is heard.
+
+Owns that socket and the greeting: one line of JSON each way, then the line protocol. What comes through is served like
+a relay of this host. Who knows neither the token nor the application's name is told no more than that.
 """
 
 from __future__ import annotations
 
+import hmac
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from kcl_spark.accepting import accept
-from kcl_spark.control import Tell
-from kcl_spark.conversation import Conversation, ShardState
-from kcl_spark.wire import RelayGone, Wire, shut
+from kcl_spark.control import EmitEvent, Refused
+from kcl_spark.conversation import RelayConversation, ShardState
+from kcl_spark.options import EngineOptions
+from kcl_spark.wire import (
+    PATIENCE_S,
+    RelayConnection,
+    RelayGone,
+    accept,
+    keep_alive,
+    parse_address,
+    read_line,
+    read_token,
+    shut,
+    write_line,
+)
 
 _BACKLOG: Final = 1024
 
-Open = Callable[[Iterator[bytes], Callable[[bytes], None]], Conversation]
+Open = Callable[[Iterator[bytes], Callable[[bytes], None]], RelayConversation]
 
 
-class Listener:
+class RelayListener:
     """Accepts relays until it is closed.
 
     Args:
@@ -32,13 +50,15 @@ class Listener:
         failed: called with what went wrong in a thread where that is our fault or must stop the engine.
     """
 
-    def __init__(self, path: Path, converse: Open, tell: Tell, failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, path: Path, converse: Open, log_event: EmitEvent, failed: Callable[[Exception], None]
+    ) -> None:
         self._path = path
         self._converse = converse
-        self._tell = tell
+        self._log_event = log_event
         self._failed = failed
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, Conversation] = {}
+        self._open: dict[socket.socket, RelayConversation] = {}
         self._ended: dict[str, ShardState] = {}
         self._closed = False
         path.unlink(missing_ok=True)
@@ -77,7 +97,7 @@ class Listener:
 
     def serve(self, relay: socket.socket) -> None:
         """Serve a connection to its end; it is closed then."""
-        wire = Wire(relay)
+        wire = RelayConnection(relay)
         with relay:
             conversation = self._converse(wire.lines(), wire.send)
             with self._lock:
@@ -87,7 +107,7 @@ class Listener:
             try:
                 conversation.run()
             except RelayGone:
-                self._tell("info", "relay_gone", shard_id=conversation.state.shard_id)
+                self._log_event("info", "relay_gone", shard_id=conversation.state.shard_id)
             except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to
                 self._failed(error)
             finally:
@@ -102,5 +122,114 @@ class Listener:
             self._socket,
             lambda relay, _who: self.serve(relay),
             is_closed=lambda: self._closed,
-            tell=self._tell,
+            log_event=self._log_event,
         )
+
+
+_GATE_BACKLOG: Final = 1_024
+
+
+class TlsListener:
+    """Takes in connections until it is closed.
+
+    Args:
+        address: host and port to listen on.
+        context: of TLS, with a certificate.
+        expected: what a greeting must say, by name; `token` is compared in constant time.
+        serve: called with a connection that may come in, in a thread of its own.
+        report: the log.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        context: ssl.SSLContext,
+        expected: dict[str, str],
+        serve: Callable[[socket.socket], None],
+        log_event: EmitEvent,
+    ) -> None:
+        self._context = context
+        self._expected = expected
+        self._serve = serve
+        self._log_event = log_event
+        self._closed = False
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._socket = socket.create_server(address, family=family, backlog=_GATE_BACKLOG)
+        threading.Thread(target=self._accept, name="kcl-gate", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._socket.getsockname()[1])
+
+    def close(self) -> None:
+        """Take no more; what is served goes on."""
+        self._closed = True
+        shut(self._socket)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        accept(self._socket, self._admit, is_closed=lambda: self._closed, log_event=self._log_event)
+
+    def _admit(self, plain: socket.socket, address: tuple[Any, ...]) -> None:
+        peer = str(address[0])
+        try:
+            plain.settimeout(PATIENCE_S)
+            keep_alive(plain)
+            relay = self._context.wrap_socket(plain, server_side=True)
+        except OSError as error:
+            plain.close()
+            self._log_event("warning", "relay_refused", peer=peer, reason=str(error))
+            return
+        try:
+            refusal = self._judge(read_line(relay))
+            relay.sendall(write_line({"refused": refusal}))
+            relay.settimeout(None)
+        except (OSError, ValueError) as error:
+            refusal = str(error)
+        if refusal is not None:
+            relay.close()
+            self._log_event("warning", "relay_refused", peer=peer, reason=refusal)
+            return
+        self._serve(relay)
+
+    def _judge(self, greeting: dict[str, Any]) -> str | None:
+        """Why somebody is not let in; None: welcome."""
+        token = str(greeting.get("token", ""))
+        if not hmac.compare_digest(token.encode(), self._expected["token"].encode()):
+            return "the token is not that of this engine (sparkEngineTokenFile)"
+        for name in ("application", "stream"):
+            if greeting.get(name) != self._expected[name]:
+                return f"the {name} of this engine is another: {self._expected[name]!r}"
+        return None
+
+
+def open_tls_listener(
+    options: EngineOptions, serve: Callable[[socket.socket], None], log_event: EmitEvent
+) -> TlsListener | None:
+    """The gate that the options ask for; None: none.
+
+    Raises:
+        Refused: a file or the address cannot be used.
+    """
+    if not options.listen:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(options.certificate, options.key or None)
+    except OSError as error:
+        raise Refused(
+            f"sparkEngineCertificate, sparkEngineKey: {options.certificate}: {error}; both are PEM files"
+        ) from error
+    expected = {
+        "token": read_token(options.token_file),
+        "application": options.application,
+        "stream": options.stream,
+    }
+    try:
+        tls_listener = TlsListener(parse_address(options.listen), context, expected, serve, log_event)
+    except OSError as error:
+        raise Refused(f"sparkEngineListen: {options.listen}: {error}") from error
+    log_event("info", "gate_open", address=options.listen, port=tls_listener.port)
+    return tls_listener

@@ -104,8 +104,8 @@ class EngineOptions:
 
 def parse(line: bytes) -> EngineOptions:
     """The options of a line; unknown fields are an error, so that daemon and engine of different versions notice."""
-    told: dict[str, Any] = orjson.loads(line)
-    unknown = sorted(set(told) - {each.name for each in fields(EngineOptions)})
+    reported: dict[str, Any] = orjson.loads(line)
+    unknown = sorted(set(reported) - {each.name for each in fields(EngineOptions)})
     if unknown:
         raise ValueError(f"unknown options of the engine: {', '.join(unknown)}")
-    return EngineOptions(**told)
+    return EngineOptions(**reported)

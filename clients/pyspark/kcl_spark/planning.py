@@ -15,7 +15,7 @@ from kcl_spark.segments import CLOSED_MS, OPEN_MS, Arrivals, Segment
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SegmentRange:
     """Records of one segment that belong to a batch.
 
     Args:
@@ -29,7 +29,7 @@ class Piece:
     last: Position
 
 
-class Hole(Exception):
+class MissingRange(Exception):
     """Raised when records between what was read and what is spooled next are missing: reading on would lose them."""
 
     def __init__(self, shard_id: str, reached: Position, found: Position) -> None:
@@ -166,13 +166,13 @@ def _steps(queue: Sequence[Segment], start: Position, whole_ms: int, times: Time
 
 def _refuse_hole(shard_id: str, reached: Position, granted: Position, after: Position) -> None:
     if after > max(reached, granted):
-        raise Hole(shard_id, reached, after)
+        raise MissingRange(shard_id, reached, after)
 
 
-def pieces(segments: Sequence[Segment], after: Position, last: Position) -> list[Piece]:
+def pieces(segments: Sequence[Segment], after: Position, last: Position) -> list[SegmentRange]:
     """What a shard's segments hold of (after, last], in order."""
     return [
-        Piece(each, max(after, each.after), min(last, each.last))
+        SegmentRange(each, max(after, each.after), min(last, each.last))
         for each in segments
         if each.last > after and each.after < last
     ]
@@ -190,14 +190,14 @@ def is_covered(shard_id: str, segments: Sequence[Segment], after: Position, last
             break
         if each.last > reached:
             if each.after > reached:
-                raise Hole(shard_id, reached, each.after)
+                raise MissingRange(shard_id, reached, each.after)
             reached = each.last
     return reached >= last
 
 
-def tasks(all_pieces: Sequence[Sequence[Piece]], most: int) -> list[list[Piece]]:
+def tasks(all_pieces: Sequence[Sequence[SegmentRange]], most: int) -> list[list[SegmentRange]]:
     """Put whole shards together into at most so many tasks of similar size: the order in a shard stays."""
-    groups: list[tuple[int, list[Piece]]] = []
+    groups: list[tuple[int, list[SegmentRange]]] = []
     sized = sorted(
         ((sum(each.segment.size_bytes for each in shard), list(shard)) for shard in all_pieces if shard),
         key=lambda pair: pair[0],

@@ -1,11 +1,20 @@
 """Positions in a shard as Spark's offsets, file names and the KCL carry them: (sequence number, sub-sequence number).
 
 Pure. Positions are compared as whole numbers, never as text; `START` lies before every record.
+
+Spark's own books of a query: which batch holds which records, and which batches are done.
+
+Reads `offsets/N` and `commits/N` below a query's checkpoint folder, Spark's write-ahead and commit log. A batch is done
+when its commit is there. This is read rather than asked for, because a source's `commit` comes only with the next batch,
+and because it is there before Spark runs. Folders on this machine's file systems only.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeAlias
 
 Position: TypeAlias = tuple[int, int]
@@ -70,3 +79,89 @@ def minimum(all_positions: Iterable[Positions]) -> dict[str, Position]:
         return {}
     shards = set(each[0]).intersection(*each[1:])
     return {shard: min(positions[shard] for positions in each) for shard in shards}
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPositions:
+    """How far a query is.
+
+    Args:
+        planned_batch: the newest batch that was planned; None: none yet.
+        planned: where it ends.
+        committed_batch: the newest batch that is done; None: none yet.
+        committed: where it ends.
+        is_ours: whether the query reads the stream at all; what was not planned yet may.
+    """
+
+    planned_batch: int | None
+    planned: dict[str, Position]
+    committed_batch: int | None
+    committed: dict[str, Position]
+    is_ours: bool = True
+
+
+class QueryLog:
+    """The books of one query.
+
+    Args:
+        folder: its checkpoint folder; need not exist yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._books: QueryPositions | None = None
+
+    def read(self) -> QueryPositions:
+        """How far it is now. Cheap while nothing has changed."""
+        before = self._books
+        if before is not None and not self._moved(before):
+            return before
+        planned_batch = self._newest("offsets", None if before is None else before.planned_batch)
+        committed_batch = self._newest("commits", None if before is None else before.committed_batch)
+        planned = {} if planned_batch is None else self._end_of(planned_batch)
+        books = QueryPositions(
+            planned_batch=planned_batch,
+            planned=planned or {},
+            committed_batch=committed_batch,
+            committed={} if committed_batch is None else self.end_of(committed_batch),
+            is_ours=planned is not None,
+        )
+        self._books = books
+        return books
+
+    def end_of(self, batch_id: int) -> dict[str, Position]:
+        """Where a planned batch ends; the least of them where a query reads the stream more than once."""
+        return self._end_of(batch_id) or {}
+
+    def _end_of(self, batch_id: int) -> dict[str, Position] | None:
+        """None: the query has a source, but none of ours."""
+        try:
+            lines = (self.folder / "offsets" / str(batch_id)).read_text("utf-8").splitlines()
+        except FileNotFoundError:
+            return {}
+        offsets = [each for each in (from_offset(_json(line)) for line in lines[2:]) if each is not None]
+        return minimum(offsets) if offsets else None
+
+    def _moved(self, books: QueryPositions) -> bool:
+        return self._has("offsets", books.planned_batch) or self._has("commits", books.committed_batch)
+
+    def _has(self, log: str, after: int | None) -> bool:
+        return (self.folder / log / str(0 if after is None else after + 1)).exists()
+
+    def _newest(self, log: str, known: int | None) -> int | None:
+        if known is not None:  # batches are numbered without a gap
+            while self._has(log, known):
+                known += 1
+            return known
+        try:
+            names = [path.name for path in (self.folder / log).iterdir()]
+        except FileNotFoundError:
+            return None
+        return max((int(name) for name in names if name.isdigit()), default=None)
+
+
+def _json(line: str) -> object:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None

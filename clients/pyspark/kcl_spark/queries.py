@@ -2,6 +2,11 @@
 
 Owns their lives. A query that fails is started again with growing pauses while the shards are held back; then the engine
 gives up and says which records were in hand. Nothing is ever skipped. Knows nothing of relays.
+
+Looking into a query that a pipeline declared and that is not started yet: its name, its sink, its path, its trigger.
+
+Spark keeps these in private fields of its DataStreamWriter; they are read by Java's reflection, or where it is a client of
+Spark Connect from its message (`connect`). Knows nothing else.
 """
 
 from __future__ import annotations
@@ -16,22 +21,97 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from kcl_spark.batches import QueryContext, is_connect, register
-from kcl_spark.clock import monotonic_s, pause
-from kcl_spark.connect import bind
-from kcl_spark.control import Tell
+from kcl_spark.api import NotAPipeline, QueryContext, is_connect, register
+from kcl_spark.control import EmitEvent, monotonic_s, pause
 from kcl_spark.figures import LateRows, QueryFigures, query_figures
-from kcl_spark.guards import claim_path
 from kcl_spark.options import EngineOptions
-from kcl_spark.positions import to_text
-from kcl_spark.querylog import QueryLog
-from kcl_spark.state import StateFolder
-from kcl_spark.writers import Declared, declared
+from kcl_spark.positions import QueryLog, to_text
+from kcl_spark.session import ServerWriter, bind, server_writer
+from kcl_spark.state import StateFolder, claim_path
+
+_ENDING_TRIGGERS = ("AvailableNow", "OneTime")
+FILE_SINKS = frozenset({"parquet", "orc", "json", "csv", "text", "avro", "xml"})
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredQuery:
+    """What a writer was told.
+
+    Args:
+        name: of the query.
+        sink: name of the format, in lower case; empty where it is a function.
+        path: of the output; None where there is none.
+        has_trigger: whether the pipeline has set one.
+    """
+
+    name: str
+    sink: str
+    path: str | None
+    has_trigger: bool
+
+    @property
+    def is_file_sink(self) -> bool:
+        """Whether Spark keeps a log of finished batches beside the files."""
+        return self.sink in FILE_SINKS and self.path is not None
+
+
+def declared(writer: DataStreamWriter) -> DeclaredQuery:
+    """Look into a writer.
+
+    Raises:
+        NotAPipeline: it has no name, or one that cannot name a folder.
+    """
+    reported = server_writer(writer) if is_connect(writer) else _reported(writer)
+    name = reported.name
+    if not name:
+        raise NotAPipeline(
+            "a query of the pipeline has no name; add .queryName('...'): its state belongs to the name"
+        )
+    if "/" in name or name.startswith("."):
+        raise NotAPipeline(f"the query name {name!r} cannot name a folder; use letters, digits, - and _")
+    if reported.checkpoint_location:
+        raise NotAPipeline(
+            f"query {name!r} sets checkpointLocation; leave it out, the engine keeps the state"
+        )
+    if reported.ends:
+        raise NotAPipeline(
+            f"query {name!r} sets a trigger that ends; leave it out and set sparkTrigger=availableNow in the properties file"
+        )
+    return DeclaredQuery(
+        name=name, sink=reported.sink.lower(), path=reported.path, has_trigger=reported.has_trigger
+    )
+
+
+def _reported(writer: DataStreamWriter) -> ServerWriter:
+    inner: Any = writer._jwrite  # noqa: SLF001 - there is no public way to ask
+    options = _field(inner, "extraOptions")
+    sink = str(_field(inner, "source") or "")
+    trigger = str(_field(inner, "trigger"))
+    return ServerWriter(
+        name=_option(options, "queryName"),
+        sink="" if sink.lower() == "foreachbatch" else sink,
+        path=_option(options, "path"),
+        checkpoint_location=_option(options, "checkpointLocation"),
+        has_trigger=trigger != "ProcessingTimeTrigger(0)",
+        ends=trigger.startswith(_ENDING_TRIGGERS),
+    )
+
+
+def _field(inner: Any, name: str) -> Any:
+    field = inner.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(inner)
+
+
+def _option(options: Any, name: str) -> str | None:
+    found = options.get(name)
+    return str(found.get()) if found.isDefined() else None
+
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 _ERROR_CHARACTERS: Final = 4_000
-_REMOTE_LOOK_S: Final = 0.5
+_REMOTE_POLL_S: Final = 0.5
 _NO_WAIT: Final = "0 seconds"
 
 
@@ -41,7 +121,7 @@ class PipelineFailed(Exception):
 
 @dataclass(slots=True)
 class _Query:
-    declared: Declared
+    declared: DeclaredQuery
     writer: DataStreamWriter
     context: QueryContext
     running: StreamingQuery | None = None
@@ -50,7 +130,7 @@ class _Query:
     failed_at_batch: int | None = None
     start_at_s: float = 0.0
     late: LateRows = field(default_factory=LateRows)
-    is_late_told: bool = False
+    is_late_reported: bool = False
     figures: QueryFigures = field(default_factory=lambda: QueryFigures(running=False))
 
 
@@ -62,7 +142,7 @@ class Queries:
         writers: as the pipeline declared them.
         state: where their books are kept.
         options: of the engine.
-        tell: the log.
+        report: the log.
 
     Raises:
         NotAPipeline: a query has no name, or two have the same.
@@ -74,13 +154,13 @@ class Queries:
         writers: list[DataStreamWriter],
         state: StateFolder,
         options: EngineOptions,
-        tell: Tell,
+        log_event: EmitEvent,
     ) -> None:
         self._spark = spark
         self._options = options
         self._state = state
-        self._tell = tell
-        self._next_look_s = 0.0
+        self._log_event = log_event
+        self._next_poll_s = 0.0
         self._queries: dict[str, _Query] = {}
         for writer in writers:
             about = declared(writer)
@@ -114,10 +194,10 @@ class Queries:
         Raises:
             PipelineFailed: one failed too often in one batch.
         """
-        if monotonic_s() < self._next_look_s:
+        if monotonic_s() < self._next_poll_s:
             return
         # Each look is a call to the server where Spark is one.
-        self._next_look_s = monotonic_s() + (_REMOTE_LOOK_S if is_connect(self._spark) else 0)
+        self._next_poll_s = monotonic_s() + (_REMOTE_POLL_S if is_connect(self._spark) else 0)
         for name, query in self._queries.items():
             if query.running is None:
                 if monotonic_s() >= query.start_at_s:
@@ -140,9 +220,9 @@ class Queries:
                 )
         return {name: query.figures for name, query in self._queries.items()}
 
-    def stop(self, patience_s: float) -> None:
+    def stop(self, timeout_s: float) -> None:
         """Stop them between two batches where that is possible in time; what is cut off runs again at the next start."""
-        deadline_s = monotonic_s() + patience_s
+        deadline_s = monotonic_s() + timeout_s
         for query in self._queries.values():
             if query.running is None:
                 continue
@@ -156,15 +236,15 @@ class Queries:
 
     def _count_late(self, name: str, query: _Query, running: StreamingQuery) -> None:
         """Count what Spark dropped as late, and say so the first time: it says nothing itself."""
-        if query.late.take(_newest_first(running)) and not query.is_late_told:
-            query.is_late_told = True
-            self._tell("warning", "spark_rows_late", query=name, rows=query.late.count)
+        if query.late.take(_newest_first(running)) and not query.is_late_reported:
+            query.is_late_reported = True
+            self._log_event("warning", "spark_rows_late", query=name, rows=query.late.count)
 
     def _start(self, query: _Query) -> None:
         writer = bind(query.writer, query.context) if is_connect(query.writer) else query.writer
         query.running = writer.start()
 
-    def _prepared(self, writer: DataStreamWriter, about: Declared, log: QueryLog) -> DataStreamWriter:
+    def _prepared(self, writer: DataStreamWriter, about: DeclaredQuery, log: QueryLog) -> DataStreamWriter:
         writer = writer.option("checkpointLocation", str(log.folder))
         if about.has_trigger:
             return writer
@@ -189,7 +269,7 @@ class Queries:
             )
         pause_s = min(_FIRST_PAUSE_S * 2 ** (query.failures - 1), _LONGEST_PAUSE_S)
         query.running, query.start_at_s = None, monotonic_s() + pause_s
-        self._tell(
+        self._log_event(
             "warning",
             "query_failed",
             query=name,

@@ -1,32 +1,125 @@
 """The Spark session of the engine: built from the options, with a Java that was looked for.
 
 Owns the environment that Spark is started with. Knows nothing of the stream.
+
+Spark Connect: the driver is a server elsewhere (`sparkRemote=sc://...`).
+
+Owns what is different there: the session, looking into declared queries, and giving handlers of batches their context,
+as they run on the server. The server must reach the spool and the state folder; it needs nothing of this package.
+
+What Spark's workers and servers on other machines are sent: this package and the pipeline's module, by value.
+
+They need a Python with pyspark and pyarrow, and nothing of ours. Spark pickles functions and classes by name otherwise, and
+a name is of no use where the module is not.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from kcl_spark.batches import is_connect
-from kcl_spark.connect import connect
-from kcl_spark.control import Tell
-from kcl_spark.footprint import ARENAS, small_jvm
-from kcl_spark.home import lean_home
-from kcl_spark.java import find_java
+from kcl_spark.api import BatchHandler, QueryContext, is_connect
+from kcl_spark.control import EmitEvent, Refused
+from kcl_spark.java import ARENAS, find_java, lean_home, small_jvm
 from kcl_spark.options import INLINE, EngineOptions
-from kcl_spark.shipping import ship_by_value
 from kcl_spark.source import FORMAT, KclDataSource
+
+
+def connect(options: EngineOptions) -> SparkSession:
+    """A session on the server, with the data source registered.
+
+    Raises:
+        Refused: the client's packages are missing.
+    """
+    builder = SparkSession.builder.remote(options.remote)
+    settings = {"spark.sql.session.timeZone": "UTC", **options.conf}
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    try:
+        spark = builder.getOrCreate()
+    except ImportError as error:
+        raise Refused(f"sparkRemote needs {error}: pip install 'kcl-daemon[spark-connect]'") from error
+    spark.dataSource.register(KclDataSource)
+    return spark
+
+
+@dataclass(frozen=True, slots=True)
+class ServerWriter:
+    """What a query's writer was told, whoever keeps it.
+
+    Args:
+        name: of the query; None or empty: none.
+        sink: name of the format; empty where it is a function.
+        path: of the output.
+        checkpoint_location: should not be there.
+        has_trigger: whether one was set.
+        ends: whether that one ends the query.
+    """
+
+    name: str | None
+    sink: str
+    path: str | None
+    checkpoint_location: str | None
+    has_trigger: bool
+    ends: bool
+
+
+def server_writer(writer: DataStreamWriter) -> ServerWriter:
+    """What a writer of Spark Connect was told."""
+    proto = _message(writer)
+    options = {name.lower(): value for name, value in proto.options.items()}
+    trigger = proto.WhichOneof("trigger")
+    return ServerWriter(
+        name=proto.query_name or options.get("queryname"),
+        sink="" if proto.HasField("foreach_batch") else proto.format,
+        path=proto.path or options.get("path"),
+        checkpoint_location=options.get("checkpointlocation"),
+        has_trigger=trigger is not None,
+        ends=trigger in {"available_now", "once"},
+    )
+
+
+def bind(writer: DataStreamWriter, context: QueryContext) -> DataStreamWriter:
+    """Give a query's handler of batches its context; a function that is none of ours stays as it is."""
+    proto = _message(writer)
+    if not proto.HasField("foreach_batch"):
+        return writer
+    handler = cloudpickle.loads(proto.foreach_batch.python_function.command)
+    if type(handler).__name__ != BatchHandler.__name__:
+        return writer
+    return writer.foreachBatch(BatchHandler(handler.function, context))
+
+
+def _message(writer: DataStreamWriter) -> Any:
+    return writer._write_proto  # type: ignore[attr-defined]  # noqa: SLF001 - there is no public way to ask
+
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def ship_by_value(pipeline: str) -> None:
+    """Send both by value from now on.
+
+    Args:
+        pipeline: `module:function`; of a package all of it is sent that the pipeline uses.
+    """
+    for name in (_PACKAGE, pipeline.partition(":")[0].partition(".")[0]):
+        cloudpickle.register_pickle_by_value(import_module(name))  # type: ignore[no-untyped-call]  # cloudpickle
+
 
 _STOP_TIMEOUT_MS = "20000"
 _TASKS_OF_A_CLUSTER = 64
 
 
-def prepare_environment(options: EngineOptions, tell: Tell) -> None:
+def prepare_environment(options: EngineOptions, log_event: EmitEvent) -> None:
     """Set what Spark and its workers take from the environment.
 
     Raises:
@@ -38,7 +131,7 @@ def prepare_environment(options: EngineOptions, tell: Tell) -> None:
     if options.remote:
         return
     java = find_java(os.environ, options.state / "java")
-    tell("info", "java_found", home=str(java.home), version=java.version, source=java.source)
+    log_event("info", "java_found", home=str(java.home), version=java.version, source=java.source)
     os.environ["JAVA_HOME"] = str(java.home)
     if options.is_local:
         os.environ.setdefault(*ARENAS)
@@ -121,9 +214,9 @@ def stream_of(spark: SparkSession, options: EngineOptions, store: str) -> DataFr
 
 def _parallelism(spark: SparkSession, options: EngineOptions) -> int:
     """Tasks that can run side by side. Workers of a cluster may still be on their way when this is asked."""
-    told = options.conf.get("spark.default.parallelism")
-    if told is not None:
-        return int(told)
+    reported = options.conf.get("spark.default.parallelism")
+    if reported is not None:
+        return int(reported)
     if options.is_local:
         return max(1, spark.sparkContext.defaultParallelism)
     return _TASKS_OF_A_CLUSTER

@@ -16,11 +16,11 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes
 from pyspark.sql.types import StructType
 
-from kcl_spark.clock import monotonic_s, pause
-from kcl_spark.planning import Piece, ends, is_covered, pieces, tasks
+from kcl_spark.control import monotonic_s, pause
+from kcl_spark.planning import SegmentRange, ends, is_covered, pieces, tasks
 from kcl_spark.positions import START, Position, Positions, from_offset, to_offset
 from kcl_spark.segments import Arrivals, RecordBatch, Segment, packed, read_arrivals, read_range, unpacked
-from kcl_spark.stores import Shelf, open_store
+from kcl_spark.stores import StoredShard, open_store
 
 FORMAT: Final = "kcl"
 COLUMNS: Final = {
@@ -126,10 +126,11 @@ class KclStreamReader(DataSourceStreamReader):
             Hole: they were there and were taken away.
         """
         before, after = _positions(start), _positions(end)
-        news = {shard: last for shard, last in after.items() if last > before.get(shard, START)}
-        seen = self._store.look()
+        advanced = {shard: last for shard, last in after.items() if last > before.get(shard, START)}
+        seen = self._store.poll()
         whole = [
-            self._pieces(shard, before.get(shard, START), last, seen) for shard, last in sorted(news.items())
+            self._pieces(shard, before.get(shard, START), last, seen)
+            for shard, last in sorted(advanced.items())
         ]
         return [self._task(each) for each in tasks(whole, self._max_tasks)]
 
@@ -142,9 +143,13 @@ class KclStreamReader(DataSourceStreamReader):
 
     def _ends(self, before: Positions, most: int | None) -> dict[str, Position]:
         horizon_ms = self._store.horizon_ms()  # before the look: what it lets through is there by now
-        held = {shard: shelf for shard, shelf in self._store.look().items() if shelf.grant.held}
-        spooled = {shard: shelf.segments for shard, shelf in held.items()}
-        granted = {shard: shelf.grant.after for shard, shelf in held.items()}
+        held = {
+            shard: stored_shard
+            for shard, stored_shard in self._store.poll().items()
+            if stored_shard.grant.held
+        }
+        spooled = {shard: stored_shard.segments for shard, stored_shard in held.items()}
+        granted = {shard: stored_shard.grant.after for shard, stored_shard in held.items()}
         try:
             return ends(before, spooled, granted, most, horizon_ms=horizon_ms, times=self._times)
         except FileNotFoundError:  # a lease went meanwhile, and its files with it
@@ -158,17 +163,17 @@ class KclStreamReader(DataSourceStreamReader):
             self._arrivals[key] = read_arrivals(self._store.location(segment))
         return self._arrivals[key]
 
-    def _task(self, its_pieces: Sequence[Piece]) -> Task:
+    def _task(self, its_pieces: Sequence[SegmentRange]) -> Task:
         ranges = [(self._store.location(each.segment), each.after, each.last) for each in its_pieces]
         return Task([], packed(_read(ranges))) if self._inline else Task(ranges)
 
     def _pieces(
-        self, shard_id: str, after: Position, last: Position, seen: Mapping[str, Shelf]
-    ) -> list[Piece]:
+        self, shard_id: str, after: Position, last: Position, seen: Mapping[str, StoredShard]
+    ) -> list[SegmentRange]:
         deadline_s = monotonic_s() + self._lost_s
         while True:
-            shelf = seen.get(shard_id, Shelf())
-            segments, grant = shelf.segments, shelf.grant
+            stored_shard = seen.get(shard_id, StoredShard())
+            segments, grant = stored_shard.segments, stored_shard.grant
             # What the lease's checkpoint covers was committed, here or by another host.
             if grant.after >= last or is_covered(shard_id, segments, max(after, grant.after), last):
                 return pieces(segments, after, last)
@@ -179,7 +184,7 @@ class KclStreamReader(DataSourceStreamReader):
                     return pieces(segments, after, last)
                 raise LostRange(_lost(shard_id, after, last))
             pause(_POLL_S)
-            seen = self._store.look()
+            seen = self._store.poll()
 
 
 def _read(ranges: Sequence[tuple[str, Position, Position]]) -> Iterator[RecordBatch]:

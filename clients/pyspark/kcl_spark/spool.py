@@ -3,24 +3,114 @@
 Owns the buffers, the segments' files, how much there may be, and what is dropped when. It is a cache: Kinesis is the log,
 so a record counts as received when it is here in memory, and whatever is lost comes again from the last checkpoint.
 Knows nothing of the protocol or of Spark; `planned` and `committed` are told to it.
+
+How much of a shard came into the spool, how much of that is committed, and since when the rest waits. Pure.
+
+Owns these figures and nothing of the records. Times are given.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 
-from kcl_spark.clock import monotonic_s
-from kcl_spark.grants import Grant
+from kcl_spark.control import monotonic_s
 from kcl_spark.planning import end_within
 from kcl_spark.positions import START, Position, Positions
 from kcl_spark.segments import OPEN_MS, SCHEMA, RecordBatch, Segment, read_arrivals
-from kcl_spark.stores import Store
-from kcl_spark.tally import ShardFigures, Tally
+from kcl_spark.stores import Grant, Store
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFigures:
+    """A shard at one moment; what is counted is counted from the start of the engine.
+
+    Args:
+        rows: that were written to the spool; again where they were dropped there and delivered once more.
+        size_bytes: of their files.
+        committed: rows that all queries have committed.
+        waiting: rows that are here and that some query has not committed yet.
+        lag_s: since the oldest of these came, in seconds; 0 where there is none.
+        spooled_bytes: what is in the spool now.
+    """
+
+    rows: int
+    size_bytes: int
+    committed: int
+    waiting: int
+    lag_s: float
+    spooled_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _BufferedRows:
+    last: Position
+    rows: int
+    since_s: float
+
+
+class SpoolCounters:
+    """The figures of one shard. A portion is what goes to disk, and as a rule what is committed, at once."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._size_bytes = 0
+        self._committed = 0
+        self._waiting: deque[_BufferedRows] = deque()
+        self._young_rows = 0
+        self._young_since_s = 0.0
+
+    def arrived(self, rows: int, now_s: float) -> None:
+        """Rows are here, in memory."""
+        if not self._young_rows:
+            self._young_since_s = now_s
+        self._young_rows += rows
+
+    def written(self, segment: Segment) -> None:
+        """All that was in memory is on disk now."""
+        self._waiting.append(_BufferedRows(segment.last, segment.rows, self._young_since_s))
+        self._rows += segment.rows
+        self._size_bytes += segment.size_bytes
+        self._young_rows = 0
+
+    def forgotten(self) -> None:
+        """What was in memory is dropped; it will be delivered again."""
+        self._young_rows = 0
+
+    def kept(self, segments: Iterable[Segment], now_s: float) -> None:
+        """The shard is taken on, once more or from an engine before; of what is on disk, this is still to be committed."""
+        known = {each.last: each.since_s for each in self._waiting}
+        self.forgotten()
+        self._waiting.clear()
+        for each in segments:
+            if each.last not in known:
+                self._rows += each.rows
+                self._size_bytes += each.size_bytes
+            self._waiting.append(_BufferedRows(each.last, each.rows, known.get(each.last, now_s)))
+
+    def done(self, last: Position) -> None:
+        """Everything up to here is committed."""
+        while self._waiting and self._waiting[0].last <= last:
+            self._committed += self._waiting.popleft().rows
+
+    def figures(self, now_s: float, spooled_bytes: int) -> ShardFigures:
+        """As they are now."""
+        oldest_s = self._waiting[0].since_s if self._waiting else self._young_since_s
+        waiting = sum(each.rows for each in self._waiting) + self._young_rows
+        return ShardFigures(
+            rows=self._rows,
+            size_bytes=self._size_bytes,
+            committed=self._committed,
+            waiting=waiting,
+            lag_s=max(0.0, now_s - oldest_s) if waiting else 0.0,
+            spooled_bytes=spooled_bytes,
+        )
+
 
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
 LINGER_S: Final = 0.05
@@ -57,7 +147,7 @@ class ShardSpool:
     revoked_s: float | None = None
     holder: object = None
     reached_ms: int | None = None
-    tally: Tally = field(default_factory=Tally)
+    tally: SpoolCounters = field(default_factory=SpoolCounters)
 
     @property
     def size_bytes(self) -> int:
@@ -73,7 +163,7 @@ class ShardSpool:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class ArrivalStatus:
     """How far the records of a shard are on disk.
 
     Args:
@@ -110,11 +200,11 @@ class Spool:
     def _recover(self) -> None:
         """Take over what an engine before left."""
         self.store.recover()
-        for shard_id, shelf in self.store.look().items():
-            if not shelf.segments:
+        for shard_id, stored_shard in self.store.poll().items():
+            if not stored_shard.segments:
                 continue
             shard = self._shards[shard_id] = ShardSpool(shard_id)
-            shard.segments = list(shelf.segments)
+            shard.segments = list(stored_shard.segments)
             shard.revoked_s = monotonic_s()
 
     def grant(self, shard_id: str, checkpoint: Position, holder: object) -> Position:
@@ -217,7 +307,7 @@ class Spool:
             share = self._max_bytes // max(1, active)
             return shard.size_bytes >= share and shard.mark >= self._planned.get(shard_id, START)
 
-    def told(self, planned: Positions, committed: Positions) -> None:
+    def reported(self, planned: Positions, committed: Positions) -> None:
         """How far the queries are now: what all have committed is dropped, and those who wait are woken."""
         with self._lock:
             self._planned, self._committed = planned, committed
@@ -229,13 +319,15 @@ class Spool:
                 self._drop_unplanned(shard)
             self.changed.notify_all()
 
-    def arrived(self, shard_id: str) -> Arrived:
+    def arrived(self, shard_id: str) -> ArrivalStatus:
         """How far in time what is on disk goes."""
         with self._lock:
             shard = self._shards.get(shard_id)
             if shard is None:
-                return Arrived(None, all_on_disk=False)
-            return Arrived(shard.reached_ms, all_on_disk=not shard.buffer, is_full=self.is_full_for(shard_id))
+                return ArrivalStatus(None, all_on_disk=False)
+            return ArrivalStatus(
+                shard.reached_ms, all_on_disk=not shard.buffer, is_full=self.is_full_for(shard_id)
+            )
 
     def taken_ms(self) -> dict[str, int | None]:
         """Of each shard whose lease went: by which arrival time all queries have committed its records."""

@@ -1,6 +1,12 @@
 """The state folder: who uses it, whose it is, and the JVM that an engine before may have left behind.
 
 Owns `lock`, `state.json` and `engine.json` in it. One engine at a time: two would write the same outputs.
+
+Refusals that keep records from getting lost without a word: state and outputs that do not belong together.
+
+A file sink remembers the numbers of its finished batches beside its files. Under new state the numbers begin again, and
+such a sink takes new batches for old ones and drops them. And two engines that write to one place remove each other's
+files. So every output that is told by a path is marked with the state that writes it.
 """
 
 from __future__ import annotations
@@ -9,13 +15,17 @@ import fcntl
 import json
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from kcl_spark.clock import monotonic_s, pause
-from kcl_spark.private import make_folder, replace_text
-from kcl_spark.refused import Refused
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from kcl_spark.api import is_connect
+from kcl_spark.control import Refused, make_folder, monotonic_s, pause, replace_text
+from kcl_spark.positions import Position, to_text
 
 _PROC: Final = Path("/proc")
 _GONE_TRIES: Final = 200
@@ -95,19 +105,19 @@ class StateFolder:
     def _identify(self) -> None:
         note = self.path / "state.json"
         if note.exists():
-            told = _read(note)
-            if told is None or not {"id", "application"} <= told.keys():
+            reported = _read(note)
+            if reported is None or not {"id", "application"} <= reported.keys():
                 raise Refused(
                     f"{note} cannot be read, so that nobody can tell whose state this is. Bring it back from a copy; where "
                     "there is none, move the folder away and set sparkStateReset=true to begin with new state from the "
                     "stored checkpoints, with new output paths"
                 )
-            if told["application"] != self._application:
+            if reported["application"] != self._application:
                 raise StateInUse(
-                    f"{self.path} is the state of the application {told['application']!r}, not of "
+                    f"{self.path} is the state of the application {reported['application']!r}, not of "
                     f"{self._application!r}; give each application a folder of its own (sparkStateDir)"
                 )
-            self.state_id = str(told["id"])
+            self.state_id = str(reported["id"])
             return
         self.is_new = True
         self.state_id = os.urandom(12).hex()
@@ -119,8 +129,8 @@ class StateFolder:
         A note that cannot be read is none: it must not keep every engine to come from starting.
         """
         note = self.path / "engine.json"
-        told = _read(note) or {}
-        pid, started = told.get("pid"), told.get("started")
+        reported = _read(note) or {}
+        pid, started = reported.get("pid"), reported.get("started")
         if isinstance(pid, int) and started is not None:
             for _ in range(_GONE_TRIES):
                 if _started(pid) != started:
@@ -133,10 +143,10 @@ class StateFolder:
 def _read(note: Path) -> dict[str, Any] | None:
     """What a note says; None where it is missing, or not what we write: a full disk leaves it empty."""
     try:
-        told = json.loads(note.read_text("utf-8"))
+        reported = json.loads(note.read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    return told if isinstance(told, dict) else None
+    return reported if isinstance(reported, dict) else None
 
 
 def _started(pid: int) -> str | None:
@@ -146,3 +156,110 @@ def _started(pid: int) -> str | None:
     except OSError:
         return None
     return None if fields[0] == "Z" else fields[19]
+
+
+MARK: Final = "_kcl_spark.json"
+_SINK_LOG: Final = "_spark_metadata"
+_UNKNOWN: Final = {"query": "unknown"}
+
+
+def refuse_old_checkpoints(shard_id: str, stored: Position, *, state: str) -> Refused:
+    """The error for new state under a lease that was checkpointed."""
+    return Refused(
+        f"the state folder {state} is new, but {shard_id} has the checkpoint {to_text(stored)}: the state that belongs to "
+        "it is elsewhere or lost. Bring it back (sparkStateDir), or set sparkStateReset=true to begin with new state from "
+        "the stored checkpoints, with new output paths; also for a host that joins others"
+    )
+
+
+def claim_path(spark: SparkSession, path: str, *, state_id: str, query: str, is_new: bool) -> None:
+    """Mark an output as written by a query of this state.
+
+    Args:
+        spark: for the file system that the path names.
+        path: of the output.
+        state_id: of our state.
+        query: that writes there.
+        is_new: whether the query has not committed any batch yet.
+
+    Raises:
+        Refused: it is another's, or of an earlier state.
+    """
+    output = _RemoteOutput(spark, path) if is_connect(spark) else _Output(spark, path)
+    wanted = {"state": state_id, "query": query}
+    reported = output.mark()
+    if reported is None:
+        if is_new and output.has_sink_log():
+            raise Refused(_belongs_to_another(path, query, _UNKNOWN))
+        output.write_mark(wanted)
+    elif reported != wanted:
+        raise Refused(_belongs_to_another(path, query, reported))
+
+
+class _Output:
+    """An output, by Hadoop's file systems in the driver."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        context: Any = spark.sparkContext
+        self._path = context._jvm.org.apache.hadoop.fs.Path  # noqa: SLF001 - the only way to Hadoop's file systems
+        self._folder = self._path(path)
+        self._files = self._folder.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
+
+    def mark(self) -> dict[str, str] | None:
+        mark = self._path(self._folder, MARK)
+        if not self._files.exists(mark):
+            return None
+        stream = self._files.open(mark)
+        try:
+            reported: dict[str, str] = json.loads(bytes(stream.readAllBytes()))
+        finally:
+            stream.close()
+        return reported
+
+    def has_sink_log(self) -> bool:
+        return bool(self._files.exists(self._path(self._folder, _SINK_LOG)))
+
+    def write_mark(self, mark: Mapping[str, str]) -> None:
+        stream = self._files.create(self._path(self._folder, MARK), True)
+        try:
+            stream.write(bytearray(json.dumps(mark).encode()))
+        finally:
+            stream.close()
+
+
+class _RemoteOutput:
+    """An output, by what a server of Spark Connect can do: there the mark is a small table of text."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        self._path = path
+
+    def mark(self) -> dict[str, str] | None:
+        rows = self._rows(MARK)
+        if rows is None:
+            return None
+        return dict(json.loads(rows[0])) if rows else dict(_UNKNOWN)
+
+    def has_sink_log(self) -> bool:
+        return self._rows(_SINK_LOG) is not None
+
+    def write_mark(self, mark: Mapping[str, str]) -> None:
+        frame = self._spark.createDataFrame([(json.dumps(mark),)], "value string").coalesce(1)
+        frame.write.mode("overwrite").text(f"{self._path}/{MARK}")
+
+    def _rows(self, name: str) -> list[str] | None:
+        """The lines of a hidden text; None where there is none."""
+        try:
+            return [row.value for row in self._spark.read.text(f"{self._path}/{name}").collect()]
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            return None
+
+
+def _belongs_to_another(path: str, query: str, reported: dict[str, str]) -> str:
+    return (
+        f"query {query!r} would write to {path}, which is the output of query {reported.get('query')!r} under other state "
+        f"({reported.get('state', 'no mark')}): batches would be dropped without a word. Give the query a path of its own; "
+        f"where several hosts run, one for each host"
+    )

@@ -2,10 +2,16 @@
 
 Owns how both are written so that a reader in another process sees them whole or not at all. The engine writes; the source
 looks, in Spark's planner. Knows nothing of quotas, queries or Spark; what a segment or a grant means is theirs.
+
+Notes in the spool that tell the source which shards are leased here, and from where on they were given.
+
+The engine writes them, the source reads them in its own process. A note answers one question: may a planned range whose
+records are not (all) in the spool still come? Owns nothing but these small files.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -16,19 +22,48 @@ from typing import Any, Final, Protocol, TypeAlias
 import pyarrow as pa
 from pyarrow import fs
 
-from kcl_spark.grants import NOT_HELD, Grant, read_grant, write_grant
-from kcl_spark.positions import Position, from_mark, to_mark
-from kcl_spark.private import make_folder, write_text
-from kcl_spark.segments import (
-    OPEN_MS,
-    SCHEMA,
-    SUFFIX,
-    Segment,
-    is_whole,
-    list_segments,
-    parse_name,
-    span_ms,
-)
+from kcl_spark.control import make_folder, write_text
+from kcl_spark.positions import START, Position, from_mark, from_text, to_mark, to_text
+from kcl_spark.segments import OPEN_MS, SCHEMA, SUFFIX, Segment, is_whole, list_segments, parse_name, span_ms
+
+_NAME: Final = "lease.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What is known of the lease of a shard.
+
+    Args:
+        held: whether a relay of this host serves it now. Of a shard that is not held, no new batch takes anything.
+        after: the stored checkpoint when it was last given to this host: what lies at or before it was committed, here
+            or elsewhere.
+    """
+
+    held: bool
+    after: Position = START
+
+
+NOT_HELD: Final = Grant(held=False)
+"""Where nothing is known."""
+
+
+def write_grant(spool: Path, shard_id: str, grant: Grant) -> None:
+    """Put the note into the shard's folder, at once and whole."""
+    folder = spool / shard_id
+    make_folder(folder)
+    temporary = folder / f".{_NAME}"
+    write_text(temporary, json.dumps({"held": grant.held, "after": to_text(grant.after)}))
+    os.replace(temporary, folder / _NAME)  # noqa: PTH105 - atomic replacement is the point
+
+
+def read_grant(spool: Path, shard_id: str) -> Grant:
+    """The note of a shard; not held where there is none."""
+    try:
+        reported = json.loads((spool / shard_id / _NAME).read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return Grant(held=False)
+    return Grant(bool(reported["held"]), from_text(reported["after"]))
+
 
 _ROWS_OF_A_BATCH: Final = 10_000
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -39,7 +74,7 @@ Table: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class StoredShard:
     """What there is of one shard.
 
     Args:
@@ -54,7 +89,7 @@ class Shelf:
 class Store(Protocol):
     """Keeps segments and notes. One engine writes; anybody looks."""
 
-    def look(self) -> Mapping[str, Shelf]:
+    def poll(self) -> Mapping[str, StoredShard]:
         """Everything, by shard. What is being written or removed meanwhile may be left out."""
         ...
 
@@ -89,7 +124,7 @@ class Store(Protocol):
         ...
 
     def horizon_ms(self) -> int:
-        """What was set last; everything where nothing was. To be asked before `look`."""
+        """What was set last; everything where nothing was. To be asked before `poll`."""
         ...
 
     def location(self, segment: Segment) -> str:
@@ -107,10 +142,10 @@ class FolderStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def look(self) -> Mapping[str, Shelf]:
+    def poll(self) -> Mapping[str, StoredShard]:
         """See Store."""
         return {
-            shard_id: Shelf(segments, read_grant(self.folder, shard_id))
+            shard_id: StoredShard(segments, read_grant(self.folder, shard_id))
             for shard_id, segments in list_segments(self.folder).items()
         }
 
@@ -189,7 +224,7 @@ class SharedStore:
         self._base = str(path).rstrip("/")
         self._notes: dict[str, tuple[int, str]] = {}
 
-    def look(self) -> Mapping[str, Shelf]:
+    def poll(self) -> Mapping[str, StoredShard]:
         """See Store."""
         segments: dict[str, list[Segment]] = {}
         notes: dict[str, tuple[int, Grant]] = {}
@@ -201,7 +236,7 @@ class SharedStore:
                 notes[shard_id] = note
         gone = (0, NOT_HELD)
         return {
-            shard_id: Shelf(
+            shard_id: StoredShard(
                 sorted(segments.get(shard_id, []), key=lambda one: one.last), notes.get(shard_id, gone)[1]
             )
             for shard_id in segments.keys() | notes.keys()

@@ -20,12 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kcl_spark.accepting import accept
-from kcl_spark.clock import monotonic_s
-from kcl_spark.control import Tell, take_over_stdout
-from kcl_spark.greeting import PATIENCE_S, read_line, read_token, write_line
-from kcl_spark.refused import Refused
-from kcl_spark.wire import keep_alive, parse_address, shut
+from kcl_spark.control import EmitEvent, Refused, monotonic_s, take_over_stdout
+from kcl_spark.wire import (
+    PATIENCE_S,
+    accept,
+    keep_alive,
+    parse_address,
+    read_line,
+    read_token,
+    shut,
+    write_line,
+)
 
 EXIT_REFUSED: Final = 78
 _CHUNK_BYTES: Final = 256 * 1024
@@ -67,9 +72,9 @@ class Uplink:
         Refused: a file cannot be used.
     """
 
-    def __init__(self, options: UplinkOptions, tell: Tell) -> None:
+    def __init__(self, options: UplinkOptions, log_event: EmitEvent) -> None:
         self._options = options
-        self._tell = tell
+        self._log_event = log_event
         self._address = parse_address(options.engine)
         self._context = _context(options)
         greeting = {
@@ -98,7 +103,7 @@ class Uplink:
             listening.listen(_BACKLOG)
             young.rename(path)
             threading.Thread(target=self._accept, args=(listening,), name="kcl-accept", daemon=True).start()
-            self._tell("info", "engine_ready", engine=self._options.engine)
+            self._log_event("info", "engine_ready", engine=self._options.engine)
             self.stopped.wait()
             path.unlink(missing_ok=True)
             shut(listening)
@@ -110,7 +115,7 @@ class Uplink:
             listening,
             lambda relay, _who: self._serve(relay),
             is_closed=self.stopped.is_set,
-            tell=self._tell,
+            log_event=self._log_event,
         )
 
     def _serve(self, relay: socket.socket) -> None:
@@ -137,7 +142,7 @@ class Uplink:
                     "sparkEngineAuthority names the certificate to trust, which must hold this host name"
                 ) from error
             except (OSError, ValueError) as error:
-                self._report(error)
+                self._report_result(error)
             if _gone(relay, pause_s):
                 return None
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -163,10 +168,12 @@ class Uplink:
         engine.settimeout(None)
         return engine
 
-    def _report(self, error: Exception) -> None:
+    def _report_result(self, error: Exception) -> None:
         if monotonic_s() - self._reported_s >= _REPORT_S:
             self._reported_s = monotonic_s()
-            self._tell("warning", "spark_engine_unreachable", engine=self._options.engine, error=str(error))
+            self._log_event(
+                "warning", "spark_engine_unreachable", engine=self._options.engine, error=str(error)
+            )
 
 
 def pump(relay: socket.socket, engine: ssl.SSLSocket) -> None:
@@ -207,18 +214,18 @@ def _context(options: UplinkOptions) -> ssl.SSLContext:
 
 def main() -> int:
     """Serve as the daemon's engine; the exit code."""
-    tell = take_over_stdout()
-    told: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    log_event = take_over_stdout()
+    reported: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     try:
-        uplink = Uplink(UplinkOptions(**told), tell)
+        uplink = Uplink(UplinkOptions(**reported), log_event)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: uplink.stopped.set())
         threading.Thread(target=_until_daemon_goes, args=(uplink,), daemon=True).start()
         uplink.run()
     except Refused as refusal:
-        tell("error", "engine_refused", error=str(refusal))
+        log_event("error", "engine_refused", error=str(refusal))
         return EXIT_REFUSED
-    tell("info", "engine_stopped")
+    log_event("info", "engine_stopped")
     return 0
 
 

@@ -5,10 +5,19 @@ Owns the public names; everything else in the package may change. Knows the prot
 
 from __future__ import annotations
 
-from kcl_client.checkpointer import AsyncCheckpointer, Checkpointer, Position
-from kcl_client.processor import AsyncRecordProcessor, RecordProcessor
-from kcl_client.records import Batch, JsonValue, Record, Scalar, ShardStart
-from kcl_client.runner import EXIT_PROTOCOL_ERROR, EXIT_USER_ERROR, run
+from kcl_client._processor import (
+    AsyncCheckpointer,
+    AsyncRecordProcessor,
+    Batch,
+    Checkpointer,
+    JsonValue,
+    Position,
+    Record,
+    RecordProcessor,
+    Scalar,
+    ShardStart,
+)
+from kcl_client._run import EXIT_PROTOCOL_ERROR, EXIT_USER_ERROR, run
 from kcl_protocol.errors import (
     CheckpointDependencyFailed,
     CheckpointError,

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Final
 
-from kcl_client.stdio import pipes_in_use
+from kcl_client._run import pipes_in_use
 from kcl_protocol import LogLine, encode_log_line
 
 _ALLOWED: Final = "KCL_LOG_MESSAGES"

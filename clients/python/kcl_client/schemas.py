@@ -16,13 +16,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from kcl_client.records import Record
+from kcl_client._processor import Record
 from kcl_protocol.messages import RecordSchema
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.message import Message
+
 
 __all__ = ["CannotDecode", "NoSchema", "decode"]
 

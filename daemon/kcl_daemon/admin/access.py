@@ -14,7 +14,7 @@ from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Final
 
-from kcl_daemon.config.admin_settings import is_loopback
+from kcl_daemon.config.metrics_and_page import is_loopback
 
 TEXT: Final = "text/plain; charset=utf-8"
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
@@ -22,7 +22,7 @@ OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AdminRequest:
     """What was asked for.
 
     Args:
@@ -41,7 +41,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AdminResponse:
     """What is sent back.
 
     Args:
@@ -57,14 +57,14 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def plain(status: HTTPStatus, words: str, **headers: str) -> Answer:
+def plain(status: HTTPStatus, words: str, **headers: str) -> AdminResponse:
     """A line of text."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Answer(status, f"{words}\n".encode(), headers=named)
+    return AdminResponse(status, f"{words}\n".encode(), headers=named)
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class AdminAccess:
     """The rules.
 
     Args:
@@ -75,7 +75,7 @@ class Access:
     address: str
     token: str | None = None
 
-    def refusal(self, request: Request) -> Answer | None:
+    def refusal(self, request: AdminRequest) -> AdminResponse | None:
         """Why a request is not answered; None: it is."""
         if request.method not in {"GET", "HEAD"}:
             return plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed", Allow="GET, HEAD")
@@ -88,7 +88,7 @@ class Access:
             return plain(HTTPStatus.UNAUTHORIZED, words, WWW_Authenticate=challenge)
         return None
 
-    def is_trusted(self, request: Request) -> bool:
+    def is_trusted(self, request: AdminRequest) -> bool:
         """Whether the caller has shown the token, or none is asked for."""
         if self.token is None:
             return True

@@ -1,6 +1,26 @@
 """The page as a whole: its frame, which is the same for ever, and the part that is renewed all the while.
 
 Pure. The style sheet and the script are in the page, named by their hashes in its policy: it loads nothing else.
+
+Small pieces of HTML: text made safe, tables that screen readers can walk.
+
+Pure. Everything that is not written in this package goes through `text`. Secrets are masked in the snapshot already.
+
+The parts of the page that are about the fleet: workers and leader, and the last moves of leases.
+
+Pure: a snapshot in, pieces of HTML out.
+
+The small lines of throughput over time, one for each shard, all over the same moments.
+
+Pure. There are as many as shards and each has many points, so that what they have in common is worked out once.
+
+The parts of the page that are about shards: the lineage with the state of each, and the children.
+
+Pure: a snapshot in, pieces of HTML out.
+
+The part of the page that is about the Spark engine of this host: its queries, and how far they are with each shard.
+
+Pure: a view in, pieces of HTML out. The words for figures are used by the terminal's view, too.
 """
 
 from __future__ import annotations
@@ -8,20 +28,455 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
+from html import escape
 from importlib.resources import files
 from typing import Final
 
-from kcl_daemon.admin.history import History
-from kcl_daemon.admin.lineage import Entry, gathered, told_apart
-from kcl_daemon.admin.markup import text
-from kcl_daemon.admin.sections import fleet_section, moves_section
-from kcl_daemon.admin.shards import children_section, shards_section
-from kcl_daemon.admin.spark import spark_section
-from kcl_daemon.admin.summary import counts, headline, in_words, not_ready, time_text
-from kcl_daemon.observe.snapshot import Snapshot
-from kcl_daemon.observe.words import duration
+from kcl_daemon.admin.view import (
+    DisplayState,
+    LeaseCounts,
+    LineageEntry,
+    ShardEntry,
+    ThroughputHistory,
+    count_leases,
+    entries_of_snapshot,
+    headline,
+    in_words,
+    not_ready,
+    time_text,
+    trouble_first,
+    waits_for,
+    with_distinct_names,
+)
+from kcl_daemon.telemetry.snapshot import (
+    ChildView,
+    MoveView,
+    ShardView,
+    Snapshot,
+    SparkQueryView,
+    SparkShardView,
+    SparkView,
+    WorkerView,
+)
+from kcl_daemon.text import NONE, about, duration, on_one_line, rate, short_number, short_shard, size
+
+
+@lru_cache(maxsize=4096)
+def text(value: str) -> str:
+    """A text from anywhere as HTML, for elements and for attributes in double quotes: escaped, on one line."""
+    return escape(on_one_line(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    Args:
+        heading: plain text.
+        is_number: flush right.
+    """
+
+    heading: str
+    is_number: bool = False
+
+
+def table(name: str, caption: str, columns: Sequence[Column], rows: Iterator[str]) -> Iterator[str]:
+    """A table in a part of the page that scrolls by itself, in pieces of a row each.
+
+    Args:
+        name: of its section; the id of the caption is made from it.
+        caption: HTML.
+        columns: of it.
+        rows: HTML, a `tr` each.
+    """
+    heads = "".join(
+        f'<th scope="col"{" class=num" if each.is_number else ""}>{text(each.heading)}</th>'
+        for each in columns
+    )
+    yield (
+        f'<div class="scroll" role="region" aria-labelledby="{name}-caption" tabindex="0"><table>'
+        f'<caption id="{name}-caption">{caption}</caption><thead><tr>{heads}</tr></thead><tbody>'
+    )
+    yield from rows
+    yield "</tbody></table></div>"
+
+
+_WORKERS: Final = (
+    Column("Worker"),
+    Column("Role"),
+    Column("Leases", is_number=True),
+    Column("CPU", is_number=True),
+    Column("Last report", is_number=True),
+)
+MAX_MOVES: Final = 8
+"""A start moves every lease; more of them would fill the screen."""
+_MOVES_CAPTION: Final = f"The last {MAX_MOVES} decisions of this worker as leader; /status.json has more"
+_SECTIONS_MOVES: Final = (Column("When", is_number=True), Column("Lease"), Column("Reason"))
+
+
+def fleet_section(snapshot: Snapshot, counted: LeaseCounts) -> Iterator[str]:
+    """Who leads, how many leases are where, and a row for each worker."""
+    yield '<section id="fleet" aria-labelledby="fleet-heading"><h2 id="fleet-heading">Fleet</h2><dl class="facts">'
+    for name, value in _facts(snapshot, counted):
+        yield f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>"
+    yield "</dl>"
+    if snapshot.workers:
+        yield from table("fleet", "Workers, from DynamoDB", _WORKERS, _worker_rows(snapshot))
+    else:
+        yield "<p>The tables were not read yet, so the other workers are unknown.</p>"
+    yield "</section>"
+
+
+def _facts(snapshot: Snapshot, counted: LeaseCounts) -> Iterator[tuple[str, str]]:
+    yield "Leader", leader_text(snapshot)
+    yield "Leases", str(counted.leases)
+    yield "This worker", str(counted.held)
+    yield "Unowned", str(counted.nobody)
+    yield "Handing over", str(counted.handing_off)
+    yield "Finished", str(counted.finished)
+    if snapshot.renewed_s is not None:
+        yield "Renewed", f"{about(snapshot.renewed_s)} ago"
+    if snapshot.fleet_age_s is not None:
+        yield "Fleet as of", f"{about(snapshot.fleet_age_s)} ago"
+
+
+def leader_text(snapshot: Snapshot) -> str:
+    """Who leads, in words."""
+    if snapshot.leads:
+        return f"{snapshot.worker_id} (this worker)"
+    if snapshot.leaderless_s is not None:
+        return f"nobody for {about(snapshot.leaderless_s)}"
+    return snapshot.leader or "not known"
+
+
+def role_text(worker: WorkerView, snapshot: Snapshot) -> str:
+    """What a worker is to the fleet and to us."""
+    leads = snapshot.leads if worker.worker_id == snapshot.worker_id else worker.worker_id == snapshot.leader
+    role = "leader" if leads else "follower"
+    return f"{role}, this worker" if worker.worker_id == snapshot.worker_id else role
+
+
+def cpu_text(worker: WorkerView) -> str:
+    """Its CPU."""
+    return NONE if worker.cpu_percent is None else f"{worker.cpu_percent:.0f} %"
+
+
+def reported_text(worker: WorkerView) -> str:
+    """When it was last heard of."""
+    return NONE if worker.reported_s is None else f"{about(worker.reported_s)} ago"
+
+
+def _worker_rows(snapshot: Snapshot) -> Iterator[str]:
+    for worker in sorted(snapshot.workers, key=lambda each: each.worker_id):
+        yield (
+            f'<tr data-key="{text(worker.worker_id)}"><th scope="row">{text(worker.worker_id)}</th>'
+            f"<td>{text(role_text(worker, snapshot))}</td><td class=num>{worker.leases}</td>"
+            f"<td class=num>{cpu_text(worker)}</td><td class=num>{reported_text(worker)}</td></tr>"
+        )
+
+
+def moves_section(snapshot: Snapshot) -> Iterator[str]:
+    """What the leader has decided last, with its reasons."""
+    yield '<section id="moves" aria-labelledby="moves-heading"><h2 id="moves-heading">Last moves</h2>'
+    if snapshot.moves:
+        yield from table("moves", _MOVES_CAPTION, _SECTIONS_MOVES, map(_move_row, snapshot.moves[:MAX_MOVES]))
+    elif snapshot.leads:
+        yield "<p>This worker has moved no lease since it became leader.</p>"
+    else:
+        yield "<p>The leader decides moves; its page shows them.</p>"
+    yield "</section>"
+
+
+def move_reason(move: MoveView) -> str:
+    """Why, without the name of the shard, which stands beside it."""
+    name, colon, reason = move.reason.partition(": ")
+    return reason if colon and "shardId-" in name and " " not in name else move.reason
+
+
+def _move_row(move: MoveView) -> str:
+    return (
+        f"<tr><td class=num>{about(move.ago_s)} ago</td>"
+        f'<th scope="row">{text(move.key)}</th><td>{text(move_reason(move))}</td></tr>'
+    )
+
+
+_WIDTH: Final = 120
+_HEIGHT: Final = 24
+_SECONDS_LEAST: Final = 60.0
+_STEPS: Final = 10 * (_HEIGHT - 3)
+# The text of each height at which a point may be, from the lowest up.
+_HEIGHTS: Final = tuple(f"{_HEIGHT - 1.5 - step / 10:.1f}" for step in range(_STEPS + 1))
+
+
+class Sparklines:
+    """Draws lines of one moment.
+
+    Args:
+        history: what there is to draw.
+        now_s: by its clock.
+    """
+
+    def __init__(self, history: ThroughputHistory, now_s: float) -> None:
+        self._history = history
+        self._ages_s = history.ages_s(now_s)
+        per_s = (_WIDTH - 2) / max(self._ages_s[0] if self._ages_s else 0.0, _SECONDS_LEAST)
+        self._places = [f"{_WIDTH - 1 - age_s * per_s:.0f}," for age_s in self._ages_s]
+
+    def of(self, key: str) -> str:
+        """The line of one lease; nothing where there are not two samples."""
+        values = self._history.values(key)
+        samples = [
+            (place, value) for place, value in zip(self._places, values, strict=True) if value is not None
+        ]
+        if len(samples) < 2:
+            return ""
+        most = max(value for _, value in samples)
+        if most > 0:
+            scale = _STEPS / most
+            points = " ".join([place + _HEIGHTS[int(value * scale)] for place, value in samples])
+        else:
+            points = f"{samples[0][0]}{_HEIGHTS[0]} {samples[-1][0]}{_HEIGHTS[0]}"
+        since_s = next(age_s for age_s, value in zip(self._ages_s, values, strict=True) if value is not None)
+        return _drawn(
+            points, f"throughput in the last {about(max(since_s, _SECONDS_LEAST))}, at most {rate(most)}"
+        )
+
+
+def _drawn(points: str, label: str) -> str:
+    return (
+        f'<svg class="spark" role="img" aria-label="{text(label)}" width="{_WIDTH}" '
+        f'height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}"><polyline points="{points}"/></svg>'
+    )
+
+
+MAX_ROWS: Final = 2000
+"""Of a larger application only the leases that this worker holds are shown."""
+_SHARDS: Final = (
+    Column("Shard"),
+    Column("State"),
+    Column("Lag", is_number=True),
+    Column("Throughput", is_number=True),
+    Column("Records", is_number=True),
+    Column("Waits for"),
+    Column("Checkpoint"),
+    Column("Worker"),
+)
+_CHILDREN: Final = (
+    Column("Shard"),
+    Column("Process", is_number=True),
+    Column("Memory", is_number=True),
+    Column("Uptime", is_number=True),
+    Column("Restarts", is_number=True),
+    Column("Last lines of its stderr"),
+)
+_CLASSES: Final = {
+    DisplayState.FAILING: "bad",
+    DisplayState.STALLED: "bad",
+    DisplayState.NOBODY: "bad",
+    DisplayState.HANDING_OFF: "busy",
+    DisplayState.UNSETTLED: "busy",
+    DisplayState.STARTING: "busy",
+    DisplayState.WAITING: "busy",
+    DisplayState.READING: "good",
+    DisplayState.AT_TIP: "good",
+    DisplayState.ELSEWHERE: "calm",
+    DisplayState.FINISHED: "calm",
+}
+
+
+def shown_entries(known: Sequence[ShardEntry]) -> Sequence[ShardEntry]:
+    """What there is room for."""
+    return known if len(known) <= MAX_ROWS else [entry for entry in known if entry.held is not None]
+
+
+def shards_section(known: Sequence[ShardEntry], history: ThroughputHistory, now_s: float) -> Iterator[str]:
+    """A row for each lease, below the shards that it came out of."""
+    yield '<section id="shards" aria-labelledby="shards-heading"><h2 id="shards-heading">Shards</h2>'
+    shown = shown_entries(known)
+    if len(shown) < len(known):
+        yield (
+            f"<p>There are {len(known)} leases; here are the {len(shown)} of this worker. "
+            '<a href="/status.json">status.json</a> has all.</p>'
+        )
+    if shown:
+        caption = "Shards that need attention first, the others below the shards that they came out of"
+        lines = Sparklines(history, now_s)
+        rows = (_shard_row(placed, lines) for placed in trouble_first(shown))
+        yield from table("shards", caption, _SHARDS, rows)
+    else:
+        yield "<p>This worker holds no lease, and the lease table was not read yet.</p>"
+    yield "</section>"
+
+
+def _shard_row(placed: LineageEntry, lines: Sparklines) -> str:
+    entry = placed.entry
+    lead = f'<span class="lead" aria-hidden="true">{placed.lead}</span>' if placed.lead else ""
+    came = (
+        f'<span class="vh">, came out of {text(" and ".join(entry.parents))}</span>' if entry.parents else ""
+    )
+    stream = f' <span class="stream">{text(entry.stream)}</span>' if entry.stream is not None else ""
+    return (
+        f'<tr data-key="{text(entry.key)}"><th scope="row">{lead}{shard_name(entry.shard_id)}{stream}{came}</th>'
+        f'<td><span class="state {_CLASSES[entry.state]}">{entry.state.value}</span></td>'
+        f"{_progress_cells(entry.held, lines)}"
+        f"<td><code>{text(short_number(entry.checkpoint))}</code></td><td class=name>{text(owner_text(entry))}</td></tr>"
+    )
+
+
+def _progress_cells(held: ShardView | None, lines: Sparklines) -> str:
+    if held is None:
+        return "<td class=num></td><td class=num></td><td class=num></td><td></td>"
+    return (
+        f"<td class=num>{behind_text(held)}</td>"
+        f"<td class=num>{lines.of(held.key)} {rate(held.bytes_per_s)}</td>"
+        f"<td class=num>{held.records}</td>"
+        f"<td>{text(waits_for(held))}</td>"
+    )
+
+
+def shard_name(shard_id: str) -> str:
+    """A shard id, of which the style sheet leaves the number where there is little room."""
+    number = short_shard(shard_id)
+    most = "" if number == shard_id else f'<span class="most">{text(shard_id.removesuffix(number))}</span>'
+    return f"{most}{text(number)}"
+
+
+def behind_text(held: ShardView) -> str:
+    """The age of the oldest record that is not done."""
+    return NONE if held.lag_s is None else duration(held.lag_s)
+
+
+def owner_text(entry: ShardEntry) -> str:
+    """Who reads it, and who will."""
+    owner = entry.owner or NONE
+    return owner if entry.next_owner is None else f"{owner}, then {entry.next_owner}"
+
+
+def children_section(snapshot: Snapshot) -> Iterator[str]:
+    """A row for each child process of this worker, and for each shard whose last one failed."""
+    yield '<section id="children" aria-labelledby="children-heading"><h2 id="children-heading">Children</h2>'
+    shown = [shard for shard in snapshot.shards if shard.child is not None or shard.failures]
+    if shown:
+        shown.sort(key=lambda shard: shard.key)
+        rows = map(_child_row, shown)
+        yield from table("children", "Child processes of this worker, one per shard", _CHILDREN, rows)
+    else:
+        yield "<p>No child is running.</p>"
+    yield "</section>"
+
+
+def _child_row(shard: ShardView) -> str:
+    child = shard.child
+    runs = "<td class=num></td><td class=num></td><td class=num></td>"
+    if child is not None:
+        runs = (
+            f"<td class=num>{child.pid}</td><td class=num>{memory_text(child)}</td>"
+            f"<td class=num>{duration(child.running_s)}</td>"
+        )
+    return (
+        f'<tr data-key="{text(shard.key)}"><th scope="row">{text(shard.key)}</th>{runs}'
+        f"<td class=num>{shard.restarts}</td><td>{_stderr(stderr_of(shard))}</td></tr>"
+    )
+
+
+def stderr_of(shard: ShardView) -> tuple[str, ...]:
+    """The last lines of its child; of the one that died, until another one gets further."""
+    if shard.failures:
+        return shard.stderr_tail
+    return () if shard.child is None else shard.child.stderr
+
+
+def memory_text(child: ChildView) -> str:
+    """Its resident memory."""
+    return NONE if child.rss_bytes is None else size(child.rss_bytes)
+
+
+def _stderr(said: tuple[str, ...]) -> str:
+    if not said:
+        return "none"
+    lines = "\n".join(map(text, said))
+    many = "1 line" if len(said) == 1 else f"{len(said)} lines"
+    return f'<details><summary>{many}</summary><pre tabindex="0">{lines}</pre></details>'
+
+
+QUERY_HEADINGS: Final = (
+    "Query",
+    "State",
+    "Batch",
+    "Last commit",
+    "Rows in",
+    "Rows done",
+    "Batch took",
+    "Rows in state",
+    "Dropped as late",
+)
+SHARD_HEADINGS: Final = ("Shard", "Rows", "Committed", "Waiting", "Oldest waits")
+_NAMES: Final = frozenset({0})
+_WORDS: Final = frozenset({0, 1})
+MAX_SHARDS: Final = 100
+"""So many are shown: those that wait longest."""
+
+
+def spark_section(view: SparkView | None) -> Iterator[str]:
+    """Nothing where there is no engine."""
+    if view is None:
+        return
+    yield '<section id="spark" aria-labelledby="spark-heading"><h2 id="spark-heading">Spark</h2>'
+    if view.ui is not None:
+        yield f"<p>Spark's own page: {text(view.ui)}</p>"
+    queries = [Column(name, is_number=number not in _WORDS) for number, name in enumerate(QUERY_HEADINGS)]
+    rows = (_row(query_cells(each), _WORDS) for each in view.queries)
+    yield from table("spark-queries", "Queries", queries, rows)
+    shards = [Column(name, is_number=number > 0) for number, name in enumerate(SHARD_HEADINGS)]
+    shown = by_lag(view)
+    caption = "Shards, as all queries together have them"
+    if len(shown) > MAX_SHARDS:
+        caption += f": of {len(shown)} those that wait longest"
+    rows = (_row(shard_cells(each), _NAMES) for each in shown[:MAX_SHARDS])
+    yield from table("spark-shards", caption, shards, rows)
+    yield "</section>"
+
+
+def by_lag(view: SparkView) -> list[SparkShardView]:
+    """The shards, those that wait longest first."""
+    return sorted(view.shards, key=lambda each: (-each.lag_s, each.shard_id))
+
+
+def query_cells(query: SparkQueryView) -> tuple[str, ...]:
+    """A query in words, one for each of `QUERY_HEADINGS`."""
+    return (
+        query.name,
+        "running" if query.running else "failed, starts again",
+        NONE if query.batch is None else str(query.batch),
+        f"{about(query.since_commit_s)} ago",
+        _rate(query.input_rows_per_s),
+        _rate(query.processed_rows_per_s),
+        NONE if query.batch_s is None else f"{query.batch_s:.2f} s",
+        NONE if query.state_rows is None else str(query.state_rows),
+        NONE if query.late_rows is None else str(query.late_rows),
+    )
+
+
+def shard_cells(shard: SparkShardView) -> tuple[str, ...]:
+    """A shard in words, one for each of `SHARD_HEADINGS`."""
+    waits = NONE if not shard.waiting else about(shard.lag_s)
+    return shard.shard_id, str(shard.rows), str(shard.committed), str(shard.waiting), waits
+
+
+def _rate(rows_per_s: float | None) -> str:
+    return NONE if rows_per_s is None else f"{rows_per_s:.0f}/s"
+
+
+def _row(cells: tuple[str, ...], words: frozenset[int]) -> str:
+    first, *others = cells
+    reported = "".join(
+        f"<td>{text(each)}</td>" if number in words else f"<td class=num>{text(each)}</td>"
+        for number, each in enumerate(others, 1)
+    )
+    return f'<tr data-key="{text(first)}"><th scope="row">{text(first)}</th>{reported}</tr>'
+
 
 _SECTIONS: Final = (
     ("fleet", "Fleet"),
@@ -74,7 +529,7 @@ def _hash(inline: str) -> str:
     return f"sha256-{b64encode(sha256(inline.encode()).digest()).decode()}"
 
 
-def page(snapshot: Snapshot, history: History, *, now_s: float, every_s: float) -> Iterator[str]:
+def page(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float, every_s: float) -> Iterator[str]:
     """The document in pieces.
 
     Args:
@@ -107,16 +562,18 @@ def page(snapshot: Snapshot, history: History, *, now_s: float, every_s: float) 
     )
 
 
-def live_part(snapshot: Snapshot, history: History, *, now_s: float, every_s: float) -> Iterator[str]:
+def live_part(
+    snapshot: Snapshot, history: ThroughputHistory, *, now_s: float, every_s: float
+) -> Iterator[str]:
     """What changes, in pieces; the arguments as of `page`."""
     yield f'<div id="live" data-every="{every_s:.1f}"><p class="place">{text(_place(snapshot))}</p>'
-    found: list[Entry] = []
-    for entry in gathered(snapshot):
+    found: list[ShardEntry] = []
+    for entry in entries_of_snapshot(snapshot):
         found.append(entry)
         if not len(found) % _PAUSE_AFTER:
             yield ""  # whoever sends the pieces may pause between them
-    known = told_apart(found)
-    counted = counts(known)
+    known = with_distinct_names(found)
+    counted = count_leases(known)
     yield f'<dl class="headline">{_headline(snapshot, known)}</dl>'
     yield f'<p id="summary" role="status">{text(in_words(snapshot, counted))}</p>'
     reasons = not_ready(snapshot)
@@ -133,11 +590,11 @@ def live_part(snapshot: Snapshot, history: History, *, now_s: float, every_s: fl
 
 def _place(snapshot: Snapshot) -> str:
     """Stream, region, account, time and uptime."""
-    told = (snapshot.place, time_text(snapshot), f"uptime {duration(snapshot.uptime_s)}")
-    return ", ".join(each for each in told if each)
+    reported = (snapshot.place, time_text(snapshot), f"uptime {duration(snapshot.uptime_s)}")
+    return ", ".join(each for each in reported if each)
 
 
-def _headline(snapshot: Snapshot, known: Sequence[Entry]) -> str:
+def _headline(snapshot: Snapshot, known: Sequence[ShardEntry]) -> str:
     """The figures, coloured where they are bad."""
     found: list[str] = []
     for name, value in headline(snapshot, known):

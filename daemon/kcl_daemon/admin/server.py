@@ -1,26 +1,45 @@
 """A small HTTP/1.1 server for a few readers: GET only, everything bounded, no request body.
 
 Owns connections and what a bad or slow caller is told. h11 owns the syntax; knows nothing of what is served.
+
+Serving the status page beside a worker: from the settings to a listening port, and its end.
+
+Owns what happens where the port cannot be had: the worker goes on, since work is worth more than its display. Imported
+only where a port is set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from ipaddress import IPv4Address, IPv6Address
 from math import inf
+from pathlib import Path
 from typing import Final
 
 import anyio
 import h11
 from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream
+from anyio.streams.stapled import MultiListener
 
-from kcl_daemon.admin.access import Answer, Request, plain
-from kcl_daemon.config.admin_settings import is_loopback
+from kcl_daemon.admin.access import AdminAccess, AdminRequest, AdminResponse, plain
+from kcl_daemon.admin.site import AdminSite, MetricsRenderer
+from kcl_daemon.config.metrics_and_page import (
+    ADMIN_TOKEN_FILE,
+    FIT_FOR_A_HEADER,
+    AdminSettings,
+    is_loopback,
+    is_token,
+    request_address,
+)
+from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.ports import Clock, Log
+from kcl_daemon.telemetry.snapshot import SnapshotSource
 
-HEAD_BYTES_MOST: Final = 16 * 1024
-CONNECTIONS_MOST: Final = 64
+MAX_HEAD_BYTES: Final = 16 * 1024
+MAX_CONNECTIONS: Final = 64
 HEAD_WITHIN_S: Final = 10.0
 """From the connection, or the last answer, to the end of the next request."""
 SENT_WITHIN_S: Final = 10.0
@@ -38,18 +57,18 @@ _ALWAYS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """What a caller may use; the names are those of the constants above."""
 
-    connections_most: int = CONNECTIONS_MOST
+    max_connections: int = MAX_CONNECTIONS
     head_within_s: float = HEAD_WITHIN_S
     sent_within_s: float = SENT_WITHIN_S
 
 
-LIMITS: Final = Limits()
+SERVER_LIMITS: Final = ServerLimits()
 
 
-class Server:
+class AdminServer:
     """Serves connections.
 
     Args:
@@ -61,15 +80,15 @@ class Server:
 
     def __init__(
         self,
-        answer: Callable[[Request], Awaitable[Answer]],
+        answer: Callable[[AdminRequest], Awaitable[AdminResponse]],
         *,
         clock: Clock,
         log: Log,
-        limits: Limits = LIMITS,
+        limits: ServerLimits = SERVER_LIMITS,
     ) -> None:
         self._answer = answer
         self._log = log
-        self._open: set[_Conversation] = set()
+        self._open: set[_ClientConnection] = set()
         self.clock = clock
         self.limits = limits
 
@@ -79,14 +98,14 @@ class Server:
 
     async def converse(self, stream: ByteStream) -> None:
         """Serve one connection to its end. Whatever the caller does, nothing is raised."""
-        conversation = _Conversation(self, stream)
+        conversation = _ClientConnection(self, stream)
         has_room = self._make_room_for(conversation)
         if has_room:
             self._open.add(conversation)
         try:
             async with stream:
                 with conversation.scope:
-                    await (conversation.hold() if has_room else conversation.turn_away())
+                    await (conversation.hold() if has_room else conversation.reject())
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
             self._log.debug("status_page_caller_gone", error=type(error).__name__)
         except Exception:  # noqa: BLE001 - what this worker does is worth more than what it shows
@@ -94,13 +113,13 @@ class Server:
         finally:
             self._open.discard(conversation)
 
-    def _make_room_for(self, newcomer: _Conversation) -> bool:
+    def _make_room_for(self, newcomer: _ClientConnection) -> bool:
         """Whether there is room for one more; where all is full, who keeps us waiting longest is put out.
 
         Else whoever reaches the port could hold all connections, and the probes that decide on this daemon's life would
         get no answer. They come from this machine, so nobody from elsewhere puts out one from here.
         """
-        if len(self._open) < self.limits.connections_most:
+        if len(self._open) < self.limits.max_connections:
             return True
         waited_for = [
             each
@@ -114,7 +133,7 @@ class Server:
         self._open.discard(put_out)
         return True
 
-    async def answered(self, request: Request) -> Answer:
+    async def answered(self, request: AdminRequest) -> AdminResponse:
         """The answer, whatever happens: a page that cannot be made must not end the daemon."""
         try:
             return await self._answer(request)
@@ -133,7 +152,7 @@ class _Refused(Exception):
         self.answer = plain(status, words, **headers)
 
 
-class _Conversation:
+class _ClientConnection:
     """One connection.
 
     Attributes:
@@ -143,13 +162,13 @@ class _Conversation:
             the caller waits for us.
     """
 
-    def __init__(self, server: Server, stream: ByteStream) -> None:
+    def __init__(self, server: AdminServer, stream: ByteStream) -> None:
         self.scope = anyio.CancelScope()
         self.is_local = _is_local(stream)
         self.waits_since_s = server.clock.monotonic()
         self._server = server
         self._stream = stream
-        self._wire = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MOST)
+        self._wire = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._wants_body = True
 
     async def hold(self) -> None:
@@ -167,11 +186,11 @@ class _Conversation:
             status = HTTPStatus(error.error_status_hint)
             await self._send_last(plain(status, f"not a request that is understood: {status.phrase.lower()}"))
 
-    async def turn_away(self) -> None:
+    async def reject(self) -> None:
         """There are too many callers."""
         await self._send_last(plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections", Retry_After="5"))
 
-    async def _request(self) -> Request | None:
+    async def _request(self) -> AdminRequest | None:
         """The next request; None where the caller is done, or has sent nothing for too long."""
         self.waits_since_s = self._server.clock.monotonic()
         self._wants_body = True  # also of an answer to what is no request
@@ -188,7 +207,7 @@ class _Conversation:
                     HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed", Allow="GET, HEAD"
                 )
             await self._next_event()  # its end
-            return Request(
+            return AdminRequest(
                 method=head.method.decode("ascii"),
                 path=head.target.decode("ascii").partition("?")[0],
                 host=headers.get("host", ""),
@@ -211,7 +230,7 @@ class _Conversation:
         except anyio.EndOfStream:
             return b""
 
-    async def _send(self, answer: Answer, *, is_last: bool = False) -> bool:
+    async def _send(self, answer: AdminResponse, *, is_last: bool = False) -> bool:
         """Send an answer; whether it got through in time."""
         parts = [self._wire.send(_head(answer, is_last=is_last))]
         if self._wants_body:
@@ -223,7 +242,7 @@ class _Conversation:
             return True
         return False
 
-    async def _send_last(self, answer: Answer) -> None:
+    async def _send_last(self, answer: AdminResponse) -> None:
         """Send an answer to what was not read to its end.
 
         A connection that is closed with something unread is reset, and the answer could be lost: so that is read first.
@@ -246,7 +265,7 @@ def _is_local(stream: ByteStream) -> bool:
         return False
 
 
-def _head(answer: Answer, *, is_last: bool) -> h11.Response:
+def _head(answer: AdminResponse, *, is_last: bool) -> h11.Response:
     headers = [
         ("Content-Type", answer.content_type),
         ("Content-Length", str(len(answer.body))),
@@ -256,3 +275,151 @@ def _head(answer: Answer, *, is_last: bool) -> h11.Response:
     if is_last:
         headers.append(("Connection", "close"))
     return h11.Response(status_code=answer.status, headers=headers, reason=answer.status.phrase.encode())
+
+
+RETRY_S: Final = 5.0
+_ALL_OF_IPV4: Final = str(IPv4Address(0))
+_ALL_OF_IPV6: Final = str(IPv6Address(0))
+
+
+@asynccontextmanager
+async def served(
+    settings: AdminSettings,
+    source: SnapshotSource,
+    *,
+    clock: Clock,
+    log: Log,
+    metrics: MetricsRenderer | None = None,
+) -> AsyncGenerator[None, None]:
+    """The page is served while the context is open, if a port is set; the port is free again at its end.
+
+    Args:
+        settings: port, address, token.
+        source: of snapshots.
+        clock: for deadlines and samples.
+        log: tells the address.
+        metrics: what `/metrics` answers with; None: nothing.
+
+    Raises:
+        ConfigurationError: the file of the token cannot be read, or holds none.
+    """
+    if settings.port is None:
+        yield
+        return
+    access = AdminAccess(settings.address, await token_of(settings))
+    site = AdminSite(source, access=access, clock=clock, metrics=metrics)
+    async with anyio.create_task_group() as group:
+        group.start_soon(_sampled, site, log)
+        group.start_soon(_listen, settings, AdminServer(site.answer, clock=clock, log=log), clock, log)
+        yield
+        group.cancel_scope.cancel()
+
+
+async def token_of(settings: AdminSettings) -> str | None:
+    """The token that callers must show; None: nobody is asked.
+
+    Raises:
+        ConfigurationError: the file of the token cannot be read, or holds none.
+    """
+    if settings.token_file is None:
+        return settings.token
+    return await anyio.to_thread.run_sync(token_in, Path(settings.token_file), ADMIN_TOKEN_FILE.name)
+
+
+def token_in(file: Path, name: str) -> str:
+    """The token that a file holds.
+
+    Args:
+        file: may be a pipe.
+        name: what names the file, for the message.
+
+    Raises:
+        ConfigurationError: it cannot be read, or holds none.
+    """
+    try:
+        token = file.read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise ConfigurationError(f"{name} {file} cannot be read: {reason}") from None
+    if not is_token(token):
+        raise ConfigurationError(f"{name} {file} contains no valid token: {FIT_FOR_A_HEADER}")
+    return token
+
+
+async def _sampled(site: AdminSite, log: Log) -> None:
+    """Sample for ever; what is only shown must not end a daemon by a fault."""
+    try:
+        await site.sample()
+    except Exception:
+        advice = "a bug in the daemon; it continues without sparklines; report it with this traceback"
+        log.error("status_page_not_sampled", exc_info=True, advice=advice)  # noqa: G201 - the port has no such method
+
+
+async def _listen(settings: AdminSettings, server: AdminServer, clock: Clock, log: Log) -> None:
+    """Serve for ever; where the port is taken, as by a worker that is just being replaced, try again and again."""
+    reported: str | None = None
+    while True:
+        failed: list[BaseException] = []
+        try:
+            await _serve(settings, server, log)
+        except* OSError as errors:
+            # Of the listening: what happens to a connection ends with that.
+            failed += _leaves(errors)
+        error = str(failed[0]) if failed else "it ended"
+        if error != reported:
+            reported = error
+            advice = (
+                "the port is in use, the address does not exist, or too many files are open; the worker "
+                "continues"
+            )
+            address, port = settings.address, settings.port
+            log.warning("status_page_not_served", address=address, port=port, error=error, advice=advice)
+        await clock.sleep(RETRY_S)
+
+
+async def _serve(settings: AdminSettings, server: AdminServer, log: Log) -> None:
+    async with _listening(settings.address, settings.port or 0) as listener:
+        log.info("status_page_served", url=_url(settings.address, listener))
+        await server.serve(listener)
+
+
+@asynccontextmanager
+async def _listening(address: str, port: int) -> AsyncGenerator[MultiListener[SocketStream], None]:
+    """Listen on an address; on all of IPv4 as well where that is all of IPv6, as anyio keeps the two apart.
+
+    Raises:
+        OSError: the port is taken, or there is no such address.
+    """
+    # Closes each, also when it is cancelled; a listener of several stops at the first then.
+    async with AsyncExitStack() as held:
+        given = await held.enter_async_context(
+            await anyio.create_tcp_listener(local_host=address, local_port=port)
+        )
+        if address != _ALL_OF_IPV6:
+            yield given
+            return
+        bound: int = given.extra_attributes[SocketAttribute.local_port]()
+        more = await held.enter_async_context(
+            await anyio.create_tcp_listener(local_host=_ALL_OF_IPV4, local_port=bound)
+        )
+        yield MultiListener([*given.listeners, *more.listeners])
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """The single errors of a group of groups."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
+
+
+def _url(address: str, listener: MultiListener[SocketStream]) -> str:
+    port: int = listener.extra_attributes[SocketAttribute.local_port]()
+    return url_of(address, port)
+
+
+def url_of(address: str, port: int) -> str:
+    """Where a page is, for somebody on this machine."""
+    where = request_address(address)
+    return f"http://[{where}]:{port}/" if ":" in where else f"http://{where}:{port}/"

@@ -2,21 +2,104 @@
 
 Owns how often figures are sampled, and that rendering never holds the event loop up for long. Knows nothing of HTTP but
 statuses and content types.
+
+`/status.json`: a snapshot and its sparklines as one JSON document, and the way back for the commands that show it.
+
+Pure. The document is the API for scripts: fields are only ever added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields
 from http import HTTPStatus
 from typing import Final, Protocol
 
-from kcl_daemon.admin.access import Access, Answer, Request, plain
-from kcl_daemon.admin.document import document
-from kcl_daemon.admin.history import History
+import msgspec
+import orjson
+
+from kcl_daemon.admin.access import AdminAccess, AdminRequest, AdminResponse, plain
 from kcl_daemon.admin.page import assets, live_part, page
-from kcl_daemon.admin.summary import not_ready
-from kcl_daemon.observe.snapshot import Snapshot, SnapshotSource
+from kcl_daemon.admin.view import ThroughputHistory, not_ready
 from kcl_daemon.ports import Clock
+from kcl_daemon.telemetry.snapshot import Snapshot, SnapshotSource
+from kcl_daemon.text import encodable
+
+FORMAT: Final = 1
+_LONG: Final = ("shards", "fleet")
+_AT_ONCE: Final = 32
+
+
+class NoStatus(ValueError):
+    """Raised when a document is not what `/status.json` answers with."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusDocument:
+    """The document.
+
+    Args:
+        format: raised when a field changes its meaning or goes.
+        snapshot: of the worker.
+        throughput: of each lease that it holds, the oldest first: how many seconds ago, and bytes a second.
+    """
+
+    format: int
+    snapshot: Snapshot
+    throughput: dict[str, list[tuple[float, float]]] = field(
+        default_factory=dict[str, list[tuple[float, float]]]
+    )
+
+
+def status_document(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float) -> Iterator[bytes]:
+    """The document in pieces.
+
+    Args:
+        snapshot: what to tell.
+        history: of its shards.
+        now_s: by the clock of the history.
+    """
+    short = {each.name: getattr(snapshot, each.name) for each in fields(snapshot) if each.name not in _LONG}
+    yield b'{"format":%d,"snapshot":%s' % (FORMAT, _dumped(short)[:-1])
+    for name in _LONG:
+        values = getattr(snapshot, name)
+        yield b',"%s":[' % name.encode()
+        for start in range(0, len(values), _AT_ONCE):
+            some = values[start : start + _AT_ONCE]
+            yield (b"," if start else b"") + _dumped(some)[1:-1]
+        yield b"]"
+    yield b'},"throughput":{'
+    for number, shard in enumerate(snapshot.shards):
+        samples = [(round(ago_s, 1), round(value, 1)) for ago_s, value in history.of(shard.key, now_s)]
+        yield (b"," if number else b"") + _dumped(encodable(shard.key)) + b":" + _dumped(samples)
+    yield b"}}"
+
+
+def _dumped(value: object) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except (
+        orjson.JSONEncodeError
+    ):  # half a character, from a table or an error; nothing else is in a snapshot
+        plain = msgspec.to_builtins(value)
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def status_from(data: bytes) -> StatusDocument:
+    """What a document says; fields that this version does not know are passed over.
+
+    Raises:
+        NoStatus: it is no such document, or one of a later format.
+    """
+    try:
+        status = msgspec.json.decode(data, type=StatusDocument)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise NoStatus(str(error)) from None
+    if status.format != FORMAT:
+        raise NoStatus(f"it has format {status.format}, this version reads {FORMAT}")
+    return status
+
 
 HTML: Final = "text/html; charset=utf-8"
 JSON: Final = "application/json"
@@ -44,7 +127,7 @@ class MetricsText(Protocol):
         ...
 
 
-class Metrics(Protocol):
+class MetricsRenderer(Protocol):
     """Where `/metrics` comes from."""
 
     async def render(self, accept: str = "") -> MetricsText:
@@ -52,7 +135,7 @@ class Metrics(Protocol):
         ...
 
 
-class Site:
+class AdminSite:
     """Answers requests.
 
     Args:
@@ -63,16 +146,21 @@ class Site:
     """
 
     def __init__(
-        self, source: SnapshotSource, *, access: Access, clock: Clock, metrics: Metrics | None = None
+        self,
+        source: SnapshotSource,
+        *,
+        access: AdminAccess,
+        clock: Clock,
+        metrics: MetricsRenderer | None = None,
     ) -> None:
         self._source = source
         self._access = access
         self._clock = clock
         self._metrics = metrics
-        self._history = History()
-        self._live: tuple[float, Answer] | None = None
+        self._history = ThroughputHistory()
+        self._live: tuple[float, AdminResponse] | None = None
         self._render_s = 0.0
-        self._paths: dict[str, Callable[[Request], Awaitable[Answer]]] = {
+        self._paths: dict[str, Callable[[AdminRequest], Awaitable[AdminResponse]]] = {
             "/": self._page,
             "/live": self._live_part,
             "/status.json": self._status,
@@ -96,12 +184,12 @@ class Site:
     def _seen(self, snapshot: Snapshot) -> float:
         """Somebody looks at a snapshot that was just made; its time."""
         now_s = self._clock.monotonic()
-        self._history.looked(now_s)
+        self._history.checked(now_s)
         if self._history.is_due(now_s, late_s=-_EARLY_S):
             self._history.remember(snapshot, now_s)
         return now_s
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: AdminRequest) -> AdminResponse:
         """The answer to a request; never raises."""
         refusal = self._access.refusal(request)
         if refusal is not None:
@@ -111,18 +199,18 @@ class Site:
             return plain(HTTPStatus.NOT_FOUND, f"there is {', '.join(self._paths)}")
         return await path(request)
 
-    async def _livez(self, _: Request) -> Answer:
+    async def _livez(self, _: AdminRequest) -> AdminResponse:
         """That this is answered at all is the news: the event loop turns."""
         return plain(HTTPStatus.OK, "alive")
 
-    async def _readyz(self, request: Request) -> Answer:
+    async def _readyz(self, request: AdminRequest) -> AdminResponse:
         reasons = not_ready(self._source.now())
         if not reasons:
             return plain(HTTPStatus.OK, "ready")
         lines = ["not ready", *reasons] if self._access.is_trusted(request) else ["not ready"]
         return plain(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(lines))
 
-    async def _page(self, _: Request) -> Answer:
+    async def _page(self, _: AdminRequest) -> AdminResponse:
         """The page without waiting for the tables: its first renewal has what they tell."""
         snapshot = self._source.now()
         now_s = self._seen(snapshot)
@@ -132,9 +220,9 @@ class Site:
             "X-Frame-Options": "DENY",
             "Cross-Origin-Opener-Policy": "same-origin",
         }
-        return Answer(HTTPStatus.OK, await self._joined(_encoded(pieces)), HTML, headers)
+        return AdminResponse(HTTPStatus.OK, await self._joined(_encoded(pieces)), HTML, headers)
 
-    async def _live_part(self, _: Request) -> Answer:
+    async def _live_part(self, _: AdminRequest) -> AdminResponse:
         """As rendered less than a second ago, if it was: many may look."""
         kept = self._live
         if kept is not None and self._clock.monotonic() - kept[0] < _KEEP_S:
@@ -142,20 +230,22 @@ class Site:
         snapshot = await self._source.asked()
         now_s = self._seen(snapshot)
         pieces = live_part(snapshot, self._history, now_s=now_s, every_s=self._every_s)
-        answer = Answer(HTTPStatus.OK, await self._joined(_encoded(pieces)), HTML)
+        answer = AdminResponse(HTTPStatus.OK, await self._joined(_encoded(pieces)), HTML)
         self._live = now_s, answer
         return answer
 
-    async def _status(self, _: Request) -> Answer:
+    async def _status(self, _: AdminRequest) -> AdminResponse:
         snapshot = await self._source.asked()
         now_s = self._seen(snapshot)
-        return Answer(HTTPStatus.OK, await self._joined(document(snapshot, self._history, now_s=now_s)), JSON)
+        return AdminResponse(
+            HTTPStatus.OK, await self._joined(status_document(snapshot, self._history, now_s=now_s)), JSON
+        )
 
-    async def _metrics_page(self, request: Request) -> Answer:
+    async def _metrics_page(self, request: AdminRequest) -> AdminResponse:
         if self._metrics is None:
             return plain(HTTPStatus.NOT_FOUND, "there are no metrics here")
         text = await self._metrics.render(request.accept)
-        return Answer(HTTPStatus.OK, text.body, text.content_type)
+        return AdminResponse(HTTPStatus.OK, text.body, text.content_type)
 
     @property
     def _every_s(self) -> float:

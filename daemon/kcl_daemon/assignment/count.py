@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush, heapreplace
 
-from kcl_daemon.assignment.plan import Fleet, How, Move, Plan, taking
+from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove, MoveKind, move_to_worker
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 
 
-def by_lease_count(fleet: Fleet) -> Plan:
+def by_lease_count(fleet: Fleet) -> AssignmentPlan:
     """Place the leases that nobody reads, then even out the numbers."""
     unfinished = fleet.unfinished
     counts = dict.fromkeys(sorted(fleet.workers), 0)
     if not counts:
-        return Plan(unplaced=tuple(lease.lease_key for lease in unfinished if fleet.is_free(lease)))
+        return AssignmentPlan(unplaced=tuple(lease.lease_key for lease in unfinished if fleet.is_free(lease)))
     waiting: list[Lease] = []
     for lease in unfinished:
         future = fleet.future_owner(lease)
@@ -29,44 +29,44 @@ def by_lease_count(fleet: Fleet) -> Plan:
     moves, unplaced = _place(waiting, fleet, counts)
     if not moves and not unplaced:
         moves = _even_out(unfinished, fleet, counts)
-    return Plan(tuple(moves), tuple(unplaced), counts)
+    return AssignmentPlan(tuple(moves), tuple(unplaced), counts)
 
 
 def _place(
     waiting: list[Lease], fleet: Fleet, counts: dict[WorkerId, int]
-) -> tuple[list[Move], list[LeaseKey]]:
-    moves: list[Move] = []
+) -> tuple[list[LeaseMove], list[LeaseKey]]:
+    moves: list[LeaseMove] = []
     unplaced: list[LeaseKey] = []
     fewest = [(count, worker) for worker, count in counts.items()]
     heapify(fewest)
     for lease in sorted(waiting, key=lambda lease: lease.lease_key):
-        avoided = _avoided(fleet.unwanted(lease), fewest, fleet.max_leases_for_worker)
+        avoided = _avoided(fleet.avoided_worker(lease), fewest, fleet.max_leases_for_worker)
         count, to = fewest[0]
         if count >= fleet.max_leases_for_worker:
             unplaced.append(lease.lease_key)
             continue
         counts[to] = count + 1
         heapreplace(fewest, (count + 1, to))
-        moves.append(taking(lease, to, fleet))
+        moves.append(move_to_worker(lease, to, fleet))
         if avoided is not None:
             heappush(fewest, avoided)
     return moves, unplaced
 
 
 def _avoided(
-    unwanted: WorkerId | None, fewest: list[tuple[int, WorkerId]], leases_most: int
+    avoided_worker: WorkerId | None, fewest: list[tuple[int, WorkerId]], max_leases: int
 ) -> tuple[int, WorkerId] | None:
     """The one who gets a lease only where nobody else has room; to be put back afterwards."""
-    if len(fewest) < 2 or fewest[0][1] != unwanted:
+    if len(fewest) < 2 or fewest[0][1] != avoided_worker:
         return None
     first = heappop(fewest)
-    if fewest[0][0] < leases_most:
+    if fewest[0][0] < max_leases:
         return first
     heappush(fewest, first)
     return None
 
 
-def _even_out(unfinished: list[Lease], fleet: Fleet, counts: dict[WorkerId, int]) -> list[Move]:
+def _even_out(unfinished: list[Lease], fleet: Fleet, counts: dict[WorkerId, int]) -> list[LeaseMove]:
     movable: dict[WorkerId, list[Lease]] = {worker: [] for worker in counts}
     for lease in sorted(unfinished, key=lambda lease: lease.lease_key, reverse=True):
         owner = lease.lease_owner
@@ -78,7 +78,7 @@ def _even_out(unfinished: list[Lease], fleet: Fleet, counts: dict[WorkerId, int]
     most = [(-counts[worker], -ranks[worker], worker) for worker, leases in movable.items() if leases]
     heapify(fewest)
     heapify(most)
-    moves: list[Move] = []
+    moves: list[LeaseMove] = []
     # A donor never becomes the one with the fewest, nor a receiver the one with the most: between those that differ
     # by two or more a move makes both more alike. So neither heap has to hear of the other's changes.
     while most:
@@ -88,7 +88,12 @@ def _even_out(unfinished: list[Lease], fleet: Fleet, counts: dict[WorkerId, int]
             break
         lease = movable[donor].pop()
         moves.append(
-            Move(lease, to, f"{lease.lease_key}: {donor} -> {to}, leases {-negated} -> {least}", How.HAND_OFF)
+            LeaseMove(
+                lease,
+                to,
+                f"{lease.lease_key}: {donor} -> {to}, leases {-negated} -> {least}",
+                MoveKind.HANDOFF,
+            )
         )
         counts[donor], counts[to] = -negated - 1, least + 1
         heapreplace(fewest, (least + 1, to))

@@ -1,14 +1,19 @@
-"""What an assignment strategy is given and what it answers, as values."""
+"""What an assignment strategy is given and what it answers, as values.
+
+Who goes on with the leases of a worker that stops (no counterpart in KCL, where they are simply given up).
+
+Owns nothing but the question; the answer is that of the rule that places leases which nobody reads.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.stats import WorkerRow
+from kcl_daemon.leases.worker_row import WorkerRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class Fleet:
             return None
         return lease.lease_owner
 
-    def unwanted(self, lease: Lease) -> WorkerId | None:
+    def avoided_worker(self, lease: Lease) -> WorkerId | None:
         """Who is given the lease only where nobody else has room: it kept failing there, or was left to stand still.
 
         One that stands still in a hand-off tells nothing of its old owner: who has restarted meanwhile cannot claim it.
@@ -66,19 +71,19 @@ class Fleet:
         return lease.degraded_by
 
 
-class How(Enum):
+class MoveKind(Enum):
     """The way a lease changes hands."""
 
     TAKE = "take"
     """Nobody reads the shard: at once, unless the lease has moved since it was looked at."""
-    HAND_OFF = "hand off"
+    HANDOFF = "hand off"
     """Its owner lives: ask it to finish, checkpoint and pass the lease on."""
     FORCE = "force"
     """Its owner was asked and did not finish in time: at once, although it still renews."""
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class LeaseMove:
     """One lease to give to a worker.
 
     Args:
@@ -91,24 +96,24 @@ class Move:
     lease: Lease
     to: WorkerId
     reason: str
-    how: How
+    how: MoveKind
 
 
-def taking(lease: Lease, to: WorkerId, fleet: Fleet) -> Move:
+def move_to_worker(lease: Lease, to: WorkerId, fleet: Fleet) -> LeaseMove:
     """The move that gives a worker a lease for which `Fleet.future_owner` names nobody."""
     if lease.actual_owner is None:
-        return Move(lease, to, f"{lease.lease_key}: nobody -> {to}, it had no owner", How.TAKE)
+        return LeaseMove(lease, to, f"{lease.lease_key}: nobody -> {to}, it had no owner", MoveKind.TAKE)
     what = f"{lease.lease_key}: {lease.actual_owner} -> {to}"
     if fleet.is_free(lease):
-        return Move(lease, to, f"{what}, its owner is silent", How.TAKE)
-    return Move(lease, to, f"{what}, its handoff took too long", How.FORCE)
+        return LeaseMove(lease, to, f"{what}, its owner is silent", MoveKind.TAKE)
+    return LeaseMove(lease, to, f"{what}, its handoff took too long", MoveKind.FORCE)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AssignmentPlan:
     """What to do now. `unplaced` leases found no worker with room."""
 
-    moves: tuple[Move, ...] = ()
+    moves: tuple[LeaseMove, ...] = ()
     unplaced: tuple[LeaseKey, ...] = ()
     counts: Mapping[WorkerId, int] = field(default_factory=dict[WorkerId, int])
 
@@ -116,6 +121,38 @@ class Plan:
 class Strategy(Protocol):
     """A rule that decides who holds what."""
 
-    def __call__(self, fleet: Fleet) -> Plan:
+    def __call__(self, fleet: Fleet) -> AssignmentPlan:
         """The moves for this state of the fleet; none when it is balanced."""
         ...
+
+
+def handoffs_on_shutdown(fleet: Fleet, leaving_worker: WorkerId, place: Strategy) -> tuple[LeaseMove, ...]:
+    """One hand-off for each lease that the leaver reads and that finds a worker with room.
+
+    Args:
+        fleet: as seen now; the leaver is given nothing, whether or not it is still among the workers.
+        leaving_worker: who stops.
+        place: gives away what nobody reads.
+    """
+    mine = {
+        lease.lease_key: lease
+        for lease in fleet.unfinished
+        if lease.lease_owner == leaving_worker and lease.checkpoint_owner is None
+    }
+    without = replace(
+        fleet,
+        leases=[
+            replace(lease, lease_owner=None) if lease.lease_key in mine else lease for lease in fleet.leases
+        ],
+        workers=fleet.workers - {leaving_worker},
+    )
+    return tuple(
+        LeaseMove(
+            mine[move.lease.lease_key],
+            move.to,
+            f"{move.lease.lease_key}: {leaving_worker} -> {move.to}, {leaving_worker} stops",
+            MoveKind.HANDOFF,
+        )
+        for move in place(without).moves
+        if move.lease.lease_key in mine
+    )

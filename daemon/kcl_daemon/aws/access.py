@@ -2,30 +2,55 @@
 
 Owns asking it: region, `AWS_ENDPOINT_URL*`, FIPS, dual-stack, endpoints by account, profiles, roles and their renewal
 are all its business. Knows no HTTP.
+
+The way to Kinesis through an HTTP proxy, by the SDK's own HTTP client in threads.
+
+Slower than the direct way, and equal to it in what it promises. Which requests go through a proxy is said by
+HTTPS_PROXY, HTTP_PROXY and NO_PROXY, read as the SDK reads them.
+
+Which way requests take to an endpoint: direct or through a proxy.
 """
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from threading import Thread
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
+from anyio import CapacityLimiter, Semaphore, to_thread
 from botocore import xform_name
+from botocore.awsrequest import AWSPreparedRequest, HeadersDict
 from botocore.credentials import RefreshableCredentials
-from botocore.httpsession import get_cert_path
+from botocore.httpsession import URLLib3Session, get_cert_path
+from botocore.utils import get_environ_proxies
 
-from kcl_daemon.aws.calls import Lane
+from kcl_daemon.aws.calls import SDK_ERRORS, CallLimiter
 from kcl_daemon.errors import AccessDenied, Unavailable
-from kcl_daemon.transport.values import Keys, Parameters, Target
+from kcl_daemon.ports import Clock
+from kcl_daemon.transport.http1 import ConnectionBroken, Framing, Head
+from kcl_daemon.transport.pool import (
+    LARGE_BODIES_AT_ONCE,
+    AccessKeys,
+    ConnectionPool,
+    DirectTransport,
+    HttpTransport,
+    Parameters,
+    Read,
+    ServiceAccess,
+    ServiceEndpoint,
+    StreamedResponse,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from botocore.awsrequest import AWSRequest
+    from botocore.awsrequest import AWSRequest, AWSResponse
     from botocore.credentials import Credentials, ReadOnlyCredentials
 
-    from kcl_daemon.aws.session import Asked
+    from kcl_daemon.aws.session import ServiceClient
+
 
 # What makes one request go elsewhere than another: the account and the stream in it.
 _ADDRESSING: Final = ("StreamARN", "ConsumerARN")
@@ -33,10 +58,10 @@ _HANDLER_ID: Final = "kcl-daemon-where"
 _asking: ContextVar[bool] = ContextVar("_asking", default=False)
 
 
-class _Found(Exception):
+class _EndpointFound(Exception):
     """Raised inside the SDK when it is about to sign a request that was only to be addressed."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ServiceEndpoint) -> None:
         super().__init__(target.url)
         self.target = target
 
@@ -46,41 +71,43 @@ class AwsAccess:
 
     Args:
         asked: whose client and credentials are asked.
-        lane: for what may block: addressing a request the first time, renewing credentials.
+        limiter: for what may block: addressing a request the first time, renewing credentials.
     """
 
-    def __init__(self, asked: Asked, lane: Lane) -> None:
-        self._client = asked.client
-        self._credentials = asked.credentials
-        self._ca_bundle = asked.ca_bundle
-        self._lane = lane
-        self._targets: dict[tuple[object, ...], Target] = {}
-        self._keys: Keys | None = None
+    def __init__(self, service_client: ServiceClient, limiter: CallLimiter) -> None:
+        self._client = service_client.client
+        self._credentials = service_client.credentials
+        self._ca_bundle = service_client.ca_bundle
+        self._limiter = limiter
+        self._targets: dict[tuple[object, ...], ServiceEndpoint] = {}
+        self._keys: AccessKeys | None = None
         self._frozen: ReadOnlyCredentials | None = None
         self._renewing = False
         self._context: ssl.SSLContext | None = None
-        self._client.meta.events.register(f"before-sign.{asked.service}", _found, unique_id=_HANDLER_ID)
+        self._client.meta.events.register(
+            f"before-sign.{service_client.service}", _found, unique_id=_HANDLER_ID
+        )
 
-    async def target(self, operation: str, parameters: Parameters) -> Target:
+    async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
         """As the port says; the SDK is asked once for each operation and ARN."""
         key = (operation, *map(parameters.get, _ADDRESSING))
         found = self._targets.get(key)
         if found is None:
-            found = await self._lane.run(operation, lambda: self._ask(operation, parameters))
+            found = await self._limiter.run(operation, lambda: self._ask(operation, parameters))
             self._targets[key] = found
         return found
 
-    async def keys(self) -> Keys:
+    async def keys(self) -> AccessKeys:
         """As the port says. While they are being renewed all calls but one go on with those that are still valid."""
         credentials, known = self._credentials, self._keys
         if known is not None and not isinstance(credentials, RefreshableCredentials):
             return known
-        if known is None or _grows_old(credentials):
+        if known is None or _expires_soon(credentials):
             if known is not None and self._renewing:
                 return known
             self._renewing = True
             try:
-                frozen = await self._lane.run("Credentials", credentials.get_frozen_credentials)
+                frozen = await self._limiter.run("Credentials", credentials.get_frozen_credentials)
             finally:
                 self._renewing = False
         else:
@@ -95,18 +122,18 @@ class AwsAccess:
         """As the port says: `AWS_CA_BUNDLE` or the profile's, else the system's, else the SDK's own certificates."""
         if self._context is None:
             bundle = self._ca_bundle
-            if bundle is None and not _system_trusts_any():
+            if bundle is None and not _has_system_certificates():
                 bundle = str(get_cert_path(True))
             self._context = ssl.create_default_context(cafile=bundle)
         return self._context
 
-    def _ask(self, operation: str, parameters: Parameters) -> Target:
+    def _ask(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
         """Begin the call with the SDK and stop it before it is signed; blocks."""
         call = cast("Callable[..., object]", getattr(self._client, xform_name(operation)))
         token = _asking.set(True)
         try:
             call(**parameters)
-        except _Found as found:
+        except _EndpointFound as found:
             return found.target
         finally:
             _asking.reset(token)
@@ -115,20 +142,20 @@ class AwsAccess:
 
 def _found(*, request: AWSRequest, signing_name: str, region_name: str, **_: object) -> None:
     if _asking.get():
-        raise _Found(Target(str(request.url), region_name, signing_name))
+        raise _EndpointFound(ServiceEndpoint(str(request.url), region_name, signing_name))
 
 
-def _grows_old(credentials: Credentials | RefreshableCredentials) -> bool:
+def _expires_soon(credentials: Credentials | RefreshableCredentials) -> bool:
     return isinstance(credentials, RefreshableCredentials) and credentials.refresh_needed()
 
 
-def _keys(frozen: ReadOnlyCredentials) -> Keys:
+def _keys(frozen: ReadOnlyCredentials) -> AccessKeys:
     if not frozen.access_key or not frozen.secret_key:
         raise AccessDenied("the AWS credentials are empty", operation="Credentials")
-    return Keys(frozen.access_key, frozen.secret_key, frozen.token or None)
+    return AccessKeys(frozen.access_key, frozen.secret_key, frozen.token or None)
 
 
-def _system_trusts_any() -> bool:
+def _has_system_certificates() -> bool:
     paths = cast("_Paths", ssl.get_default_verify_paths())
     folder = Path(paths.capath) if paths.capath else None
     return bool(paths.cafile) or (folder is not None and folder.is_dir() and any(folder.iterdir()))
@@ -139,3 +166,134 @@ class _Paths(Protocol):
 
     cafile: str | None
     capath: str | None
+
+
+T = TypeVar("T")
+
+_CONNECT_S: Final = 5.0
+_AT_ONCE: Final = 16
+# Event streams block a thread each; as many as there may be shards.
+_STREAMS: Final = 256
+_PIECE_BYTES: Final = 64 * 1024
+
+
+def proxies_for(target: ServiceEndpoint) -> dict[str, str]:
+    """The proxies of the environment that apply to an endpoint; empty: it is reached directly."""
+    proxies = cast("Mapping[str, str]", get_environ_proxies(target.url))
+    scheme = "https" if target.is_tls else "http"
+    return {scheme: proxies[scheme]} if scheme in proxies else {}
+
+
+class ProxyTransport:
+    """A `Wire` through a proxy.
+
+    Args:
+        target: the endpoint.
+        proxies: as `proxies_for` gives them.
+        ca_bundle: file of trusted certificates; None: the SDK's.
+        silence_s: how long nothing may come.
+    """
+
+    def __init__(
+        self, target: ServiceEndpoint, proxies: Mapping[str, str], *, ca_bundle: str | None, silence_s: float
+    ) -> None:
+        self._target = target
+        self._proxies = dict(proxies)
+        self._verify = ca_bundle or True
+        self._calls = CapacityLimiter(_AT_ONCE)
+        self._streams = CapacityLimiter(_STREAMS)
+        self._session = self._open_session(silence_s, _AT_ONCE)
+
+    async def exchange(self, head: bytes, body: bytes, read: Read[T], *, once: bool = False) -> T:  # noqa: ARG002 - always once
+        """As the protocol says; a caller that is cancelled goes at once, while the thread waits for its answer."""
+        request = self._request(head, body, stream=False)
+
+        def send() -> tuple[Head, bytearray]:
+            """Blocks until the whole answer is there."""
+            answer = self._session.send(request)
+            return _head(answer), bytearray(answer.content)
+
+        return read(*await _blocking(send, self._calls))
+
+    @asynccontextmanager
+    async def stream(
+        self, head: bytes, body: bytes, *, silence_s: float
+    ) -> AsyncGenerator[StreamedResponse, None]:
+        """As the protocol says."""
+        session = self._open_session(silence_s, 1)
+        try:
+            request = self._request(head, body, stream=True)
+            answer = await _blocking(lambda: session.send(request), self._streams)
+            try:
+                yield StreamedResponse(_head(answer), self._pieces(answer))
+            finally:
+                _hang_up(answer)
+        finally:
+            session.close()
+
+    async def aclose(self) -> None:
+        """As the protocol says."""
+        self._session.close()
+
+    async def _pieces(self, answer: AWSResponse) -> AsyncGenerator[bytes, None]:
+        pieces = cast("Iterator[bytes]", answer.raw.stream(_PIECE_BYTES, decode_content=False))
+        while piece := await _blocking(lambda: next(pieces, b""), self._streams):
+            yield piece
+
+    def _open_session(self, silence_s: float, connections: int) -> URLLib3Session:
+        return URLLib3Session(
+            verify=self._verify,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - the stubs forget that it may be a path
+            proxies=self._proxies,
+            timeout=(_CONNECT_S, silence_s),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - the stubs forget that it may be a pair
+            max_pool_connections=connections,
+        )
+
+    def _request(self, head: bytes, body: bytes, *, stream: bool) -> AWSPreparedRequest:
+        lines = head.decode("latin-1").rstrip("\r\n").split("\r\n")[1:]
+        headers = HeadersDict(dict(line.split(": ", 1) for line in lines))
+        return AWSPreparedRequest("POST", self._target.url, headers, body, stream)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - the stubs want another class than the SDK uses
+
+
+def _hang_up(answer: AWSResponse) -> None:
+    """Close the connection of an answer, never waiting: a thread may be in the middle of reading, which holds its lock."""
+    shut = getattr(
+        answer.raw, "shutdown", None
+    )  # wakes that thread; an older urllib3 has none, and it wakes by itself
+    if shut is not None:
+        with suppress(*SDK_ERRORS, RuntimeError, ValueError):  # it may have come to its end
+            shut()
+    Thread(target=answer.raw.close, name="hang-up", daemon=True).start()
+
+
+def _head(answer: AWSResponse) -> Head:
+    headers = {str(name).lower(): str(value) for name, value in answer.headers.items()}
+    return Head(answer.status_code, headers, Framing.CLOSE, 0)
+
+
+async def _blocking(call: Callable[[], T], limiter: CapacityLimiter) -> T:
+    try:
+        return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
+    except SDK_ERRORS as error:
+        raise ConnectionBroken(f"through the proxy: {error}", answered=False) from error
+
+
+# How long a service may say nothing in the middle of a call, as for the SDK's calls.
+_SILENCE_S: Final = 10.0
+
+
+def plain_transports(
+    access: ServiceAccess, *, ca_bundle: str | None, clock: Clock
+) -> Callable[[ServiceEndpoint], HttpTransport]:
+    """HTTP/1.1, direct or through the proxy that the environment names for an endpoint."""
+    large = Semaphore(LARGE_BODIES_AT_ONCE)
+
+    def wire(target: ServiceEndpoint) -> HttpTransport:
+        """Touches nothing yet."""
+        proxies = proxies_for(target)
+        if proxies:
+            return ProxyTransport(target, proxies, ca_bundle=ca_bundle, silence_s=_SILENCE_S)
+        return DirectTransport(
+            ConnectionPool(target, access.tls, silence_s=_SILENCE_S, now_s=clock.monotonic), large
+        )
+
+    return wire

@@ -1,11 +1,16 @@
 """Blocking calls of the SDK, run in threads, with their errors told in the daemon's words.
 
 Owns how many threads wait for AWS. Knows nothing of what the calls mean.
+
+How many calls of each kind may be under way: the one place that weighs kinds of traffic against each other.
+
+Lease writes have a lane of their own because a renewal that waits behind slow reads is a lost lease.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
@@ -28,11 +33,20 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
-from kcl_daemon.aws.codes import cancelled_part, service_error
-from kcl_daemon.errors import AccessDenied, AwsError, InvalidRequest, Unavailable
+from kcl_daemon.errors import (
+    AccessDenied,
+    AwsError,
+    InvalidRequest,
+    SchemaNotFound,
+    StreamNotFound,
+    TableNotFound,
+    Unavailable,
+)
+from kcl_daemon.transport.service_answers import cancelled_part, service_error
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
+
 
 T = TypeVar("T")
 Item = Mapping[str, "AttributeValueTypeDef"]
@@ -84,7 +98,7 @@ class TransactionCancelled(AwsError):
         self.refused = refused
 
 
-class Lane:
+class CallLimiter:
     """Threads for calls of one kind, so that slow calls of another kind cannot take their place.
 
     Args:
@@ -133,7 +147,7 @@ def translated(error: Exception, *, operation: str, not_found: type[AwsError]) -
         not_found: as for `Lane`.
     """
     if isinstance(error, ClientError):
-        return _refusal(error, operation, not_found)
+        return _error_for(error, operation, not_found)
     if isinstance(error, _CREDENTIALS):
         return AccessDenied(str(error), operation=operation)
     if isinstance(error, ParamValidationError):
@@ -141,10 +155,10 @@ def translated(error: Exception, *, operation: str, not_found: type[AwsError]) -
     return Unavailable(f"{type(error).__name__}: {error}", operation=operation)
 
 
-def _refusal(error: ClientError, operation: str, not_found: type[AwsError]) -> AwsError:
+def _error_for(error: ClientError, operation: str, not_found: type[AwsError]) -> AwsError:
     answer = cast("Mapping[str, object]", error.response)
-    told = cast("Mapping[str, str]", answer.get("Error", {}))
-    code = told.get("Code", "")
+    details = cast("Mapping[str, str]", answer.get("Error", {}))
+    code = details.get("Code", "")
     if code == _CONDITION_FAILED:
         return ConditionFailed(operation, cast("Item | None", answer.get("Item")))
     if code == _TRANSACTION_CANCELLED:
@@ -152,7 +166,7 @@ def _refusal(error: ClientError, operation: str, not_found: type[AwsError]) -> A
     metadata = cast("Mapping[str, int]", answer.get("ResponseMetadata", {}))
     return service_error(
         code,
-        told.get("Message", ""),
+        details.get("Message", ""),
         operation=error.operation_name or operation,
         not_found=not_found,
         status=metadata.get("HTTPStatusCode"),
@@ -170,3 +184,59 @@ def _cancellation(answer: Mapping[str, object], operation: str, not_found: type[
         if code != _PART_UNTOUCHED:
             return cancelled_part(code, reason.get("Message", ""), operation=operation, not_found=not_found)
     return Unavailable("the transaction was cancelled without a reason", operation=operation)
+
+
+# One renewal takes some 10 ms, so that 8 at a time renew 2,400 leases in the 3 s between two renewals.
+_LEASE_WRITES: Final = 8
+# Leader lock, worker rows and table creation.
+_OTHER_WRITES: Final = 2
+_READS: Final = 4
+# More threads parsing answers would only wait for each other, and each may hold an answer of 10 MiB.
+_KINESIS_CALLS: Final = 8
+# Each schema is asked for once.
+_SCHEMA_CALLS: Final = 2
+
+DYNAMODB_CONNECTIONS: Final = _LEASE_WRITES + _OTHER_WRITES + _READS
+KINESIS_CONNECTIONS: Final = _KINESIS_CALLS
+GLUE_CONNECTIONS: Final = _SCHEMA_CALLS
+
+
+@dataclass(frozen=True, slots=True)
+class TableLimiters:
+    """The lanes of one table's calls; reads and writes may each be shared with other tables."""
+
+    reads: CallLimiter
+    writes: CallLimiter
+
+
+def _table_limiter(slots: int) -> CallLimiter:
+    return CallLimiter(slots, not_found=TableNotFound)
+
+
+def _kinesis_limiter() -> CallLimiter:
+    return CallLimiter(_KINESIS_CALLS, not_found=StreamNotFound)
+
+
+def _schema_limiter() -> CallLimiter:
+    return CallLimiter(_SCHEMA_CALLS, not_found=SchemaNotFound)
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimiters:
+    """All lanes of one daemon."""
+
+    lease_writes: CallLimiter = field(default_factory=lambda: _table_limiter(_LEASE_WRITES))
+    other_writes: CallLimiter = field(default_factory=lambda: _table_limiter(_OTHER_WRITES))
+    reads: CallLimiter = field(default_factory=lambda: _table_limiter(_READS))
+    kinesis: CallLimiter = field(default_factory=_kinesis_limiter)
+    schemas: CallLimiter = field(default_factory=_schema_limiter)
+
+    @property
+    def leases(self) -> TableLimiters:
+        """Of the lease table."""
+        return TableLimiters(self.reads, self.lease_writes)
+
+    @property
+    def others(self) -> TableLimiters:
+        """Of the other tables."""
+        return TableLimiters(self.reads, self.other_writes)

@@ -18,17 +18,16 @@ import msgspec
 from anyio.lowlevel import checkpoint
 
 from kcl_daemon import __version__
-from kcl_daemon.aws.access import AwsAccess
-from kcl_daemon.aws.calls import SDK_ERRORS, Lane, translated
-from kcl_daemon.aws.session import Asked, Clients, Services
-from kcl_daemon.aws.wires import plain_wires
-from kcl_daemon.config.metrics_settings import MetricsLevel
-from kcl_daemon.config.settings import Endpoints, Settings
+from kcl_daemon.aws.access import AwsAccess, plain_transports
+from kcl_daemon.aws.calls import SDK_ERRORS, CallLimiter, translated
+from kcl_daemon.aws.session import Clients, ServiceClient, Services
+from kcl_daemon.config.metrics_and_page import MetricsLevel
+from kcl_daemon.config.services import Endpoints
+from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError, ConfigurationError
-from kcl_daemon.ports import Clock, Log
-from kcl_daemon.ports_metrics import Statistic
-from kcl_daemon.transport.caller import Caller
-from kcl_daemon.transport.values import Keys, Parameters, Target
+from kcl_daemon.ports import Clock, Log, Statistic
+from kcl_daemon.transport.caller import AwsJsonClient
+from kcl_daemon.transport.pool import AccessKeys, Parameters, ServiceEndpoint
 
 _OPERATION: Final = "PutMetricData"
 _PREFIX: Final = "GraniteServiceVersion20100801."
@@ -49,13 +48,13 @@ class AwsCloudWatch:
         caller: of CloudWatch.
     """
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: AwsJsonClient) -> None:
         self._caller = caller
 
     async def put(self, namespace: str, statistics: Sequence[Statistic]) -> None:
         """As the port says."""
         request = {"Namespace": namespace, "MetricData": [datum(each) for each in statistics]}
-        await self._caller.call("PutMetricData", request, _nothing, once=True)
+        await self._caller.call("PutMetricData", request, _ignore_answer, once=True)
 
 
 class Dimension(msgspec.Struct, gc=False):
@@ -93,25 +92,25 @@ def datum(statistic: Statistic) -> MetricDatum:
     )
 
 
-class LateAccess:
+class LazyAccess:
     """The port `Access` of the transport, whose client is made when it is first asked.
 
     Args:
         make: makes the client; runs in a thread, and may raise AwsError.
-        lane: for that and for all that may block.
+        limiter: for that and for all that may block.
     """
 
-    def __init__(self, make: Callable[[], Asked], lane: Lane) -> None:
+    def __init__(self, make: Callable[[], ServiceClient], limiter: CallLimiter) -> None:
         self._make = make
-        self._lane = lane
-        self._asked: Asked | None = None
+        self._limiter = limiter
+        self._asked: ServiceClient | None = None
         self._access: AwsAccess | None = None
 
-    async def target(self, operation: str, parameters: Parameters) -> Target:  # noqa: ARG002 - see `_SOME`
+    async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:  # noqa: ARG002 - see `_SOME`
         """As the port says."""
         return await (await self._made()).target(operation, _SOME)
 
-    async def keys(self) -> Keys:
+    async def keys(self) -> AccessKeys:
         """As the port says."""
         return await (await self._made()).keys()
 
@@ -134,8 +133,8 @@ class LateAccess:
 
     async def _made(self) -> AwsAccess:
         if self._access is None:
-            self._asked = await self._lane.run(_OPERATION, self._make)
-            self._access = AwsAccess(self._asked, self._lane)
+            self._asked = await self._limiter.run(_OPERATION, self._make)
+            self._access = AwsAccess(self._asked, self._limiter)
         return self._access
 
     def _packs_nothing(self) -> bool:
@@ -160,8 +159,8 @@ async def open_cloudwatch(
     if settings.metrics.level is MetricsLevel.NONE:
         yield None
         return
-    access = LateAccess(partial(_asked, settings.endpoints), Lane(_CALLS, not_found=AwsError))
-    if _is_double(clients.kinesis.meta.endpoint_url) and not await _tells_double(access):
+    access = LazyAccess(partial(_service_client, settings.endpoints), CallLimiter(_CALLS, not_found=AwsError))
+    if _is_loopback_url(clients.kinesis.meta.endpoint_url) and not await _is_local_endpoint(access):
         log.info(
             "metrics_not_told",
             why="Kinesis is a local endpoint, CloudWatch is not",
@@ -169,10 +168,10 @@ async def open_cloudwatch(
         )
         yield None
         return
-    caller = Caller(
+    caller = AwsJsonClient(
         access,
         clock=clock,
-        wire=plain_wires(access, ca_bundle=clients.ca_bundle, clock=clock),
+        wire=plain_transports(access, ca_bundle=clients.ca_bundle, clock=clock),
         prefix=_PREFIX,
         user_agent=f"kcl-daemon/{__version__}",
         not_found=AwsError,
@@ -187,22 +186,22 @@ async def open_cloudwatch(
         await checkpoint()  # closed transports let go of their sockets in the loop's next turn
 
 
-async def _tells_double(access: LateAccess) -> bool:
+async def _is_local_endpoint(access: LazyAccess) -> bool:
     try:
-        return _is_double((await access.target(_OPERATION, _SOME)).url)
+        return _is_loopback_url((await access.target(_OPERATION, _SOME)).url)
     except AwsError:
         return False
 
 
-def _is_double(url: str) -> bool:
+def _is_loopback_url(url: str) -> bool:
     return url.startswith("http://")
 
 
-def _nothing(_answer: bytearray) -> None:
+def _ignore_answer(_answer: bytearray) -> None:
     """There is nothing in a good answer."""
 
 
-def _asked(endpoints: Endpoints) -> Asked:
+def _service_client(endpoints: Endpoints) -> ServiceClient:
     try:
         return Services(endpoints).asked("cloudwatch", _CALLS)
     except SDK_ERRORS as error:

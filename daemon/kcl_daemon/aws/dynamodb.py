@@ -2,29 +2,50 @@
 
 Owns the requests and what comes back. Threads and errors are the lanes', values and expressions have their own
 modules; knows nothing of what rows mean.
+
+UpdateItem, the call of renewals and checkpoints: by the SDK, or over the daemon's own transport at a part of its CPU.
+
+Owns the two ways, which must be equal to who asks. Knows nothing of what rows mean.
+
+The port `Transactions` over botocore's DynamoDB client.
+
+Owns the request and what comes back. Threads and errors are the lane's, values and expressions have their own modules;
+knows nothing of what rows mean.
 """
 
 from __future__ import annotations
 
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, assert_never, cast
 
-from kcl_daemon.aws.calls import ConditionFailed, Item
-from kcl_daemon.aws.definitions import TableSpec
-from kcl_daemon.aws.expressions import (
+import msgspec
+
+from kcl_daemon.aws.calls import CallLimiter, ConditionFailed, Item, TableLimiters, TransactionCancelled
+from kcl_daemon.aws.items import (
     Placeholders,
     check_key,
     condition_expression,
+    decode_row,
+    encode_row,
     update_expression,
 )
-from kcl_daemon.aws.lanes import TableLanes
-from kcl_daemon.aws.tables import READY_WITHIN_S, TableMaker
-from kcl_daemon.aws.updates import SdkUpdates, Updates
-from kcl_daemon.aws.values import decode_row, encode_row
+from kcl_daemon.aws.tables import READY_WITHIN_S, TableMaker, TableSpec
 from kcl_daemon.errors import InvalidRequest, TableNotFound, Unavailable
-from kcl_daemon.leases.row import OWNER, OWNER_INDEX
-from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Written
-from kcl_daemon.ports import Clock, TableState
+from kcl_daemon.leases.row import (
+    OWNER,
+    OWNER_INDEX,
+    Conditions,
+    Row,
+    RowCheck,
+    RowDelete,
+    RowPut,
+    RowUpdate,
+    WriteResult,
+)
+from kcl_daemon.ports import Clock, CommitResult, Table, TablePart, TableState
+from kcl_daemon.transport.caller import AwsJsonClient
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -37,7 +58,121 @@ if TYPE_CHECKING:
         UpdateItemInputTypeDef,
     )
 
+    from kcl_daemon.errors import AwsError
+    from kcl_daemon.transport.caller import ErrorResponse
+
     Write = TypeVar("Write", PutItemInputTypeDef, UpdateItemInputTypeDef, DeleteItemInputTypeDef)
+    from mypy_boto3_dynamodb.type_defs import (
+        ConditionCheckTypeDef,
+        DeleteTypeDef,
+        PutTypeDef,
+        TransactWriteItemTypeDef,
+    )
+
+
+_OPERATION: Final = "UpdateItem"
+_CONDITION_FAILED: Final = "ConditionalCheckFailedException"
+_NO_ANSWER: Final = "the answer has no Attributes"
+
+
+class TableUpdates(Protocol):
+    """A way to update items."""
+
+    async def update(self, request: UpdateItemInputTypeDef) -> Item:
+        """Update an item, with ReturnValues=ALL_NEW; all its attributes as they are then.
+
+        It is sent once. Cancelled, it may take effect all the same.
+
+        Raises:
+            ConditionFailed: its condition does not hold.
+            Unavailable: nobody knows whether it took effect.
+            AwsError: it was refused otherwise.
+        """
+        ...
+
+
+class SdkUpdates:
+    """By the SDK, in threads.
+
+    Args:
+        client: of DynamoDB.
+        limiter: for the calls.
+    """
+
+    def __init__(self, client: DynamoDBClient, limiter: CallLimiter) -> None:
+        self._client = client
+        self._limiter = limiter
+
+    async def update(self, request: UpdateItemInputTypeDef) -> Item:
+        """As the protocol says."""
+        answer = await self._limiter.run(_OPERATION, partial(self._client.update_item, **request))
+        if "Attributes" not in answer:
+            raise Unavailable(_NO_ANSWER, operation=_OPERATION)
+        return answer["Attributes"]
+
+
+class _Answer(msgspec.Struct, gc=False):
+    """What an update or its refusal tells of the item."""
+
+    Attributes: dict[str, object] | None = None
+    Item: dict[str, object] | None = None
+
+
+_answers: Final = msgspec.json.Decoder(_Answer)
+
+
+class FastUpdates:
+    """Over the daemon's own transport, on connections of their own.
+
+    Args:
+        caller: of DynamoDB, made with `refused_condition`.
+    """
+
+    def __init__(self, caller: AwsJsonClient) -> None:
+        self._caller = caller
+
+    async def update(self, request: UpdateItemInputTypeDef) -> Item:
+        """As the protocol says."""
+        return await self._caller.call(_OPERATION, cast("Mapping[str, object]", request), _updated, once=True)
+
+
+def condition_failed(refusal: ErrorResponse, operation: str) -> AwsError | None:
+    """A refusal for its condition, with the item that was in the way where the service tells it."""
+    if refusal.code != _CONDITION_FAILED:
+        return None
+    try:
+        raw = _answers.decode(refusal.body).Item
+        return ConditionFailed(operation, None if raw is None else _item(raw))
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        return ConditionFailed(operation, None)
+
+
+def _updated(body: bytearray) -> Item:
+    try:
+        raw = _answers.decode(body).Attributes
+        if raw is not None:
+            return _item(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        raise Unavailable(f"the answer cannot be read: {error}", operation=_OPERATION) from error
+    raise Unavailable(_NO_ANSWER, operation=_OPERATION)
+
+
+def _item(raw: Mapping[str, object]) -> Item:
+    """An item as the SDK would give it: in JSON bytes are base64."""
+    return cast("Item", {name: _attribute(value) for name, value in raw.items()})
+
+
+def _attribute(raw: object) -> object:
+    match raw:
+        case {"B": str(text)}:
+            return {"B": b64decode(text, validate=True)}
+        case {"L": list(values)}:
+            return {"L": [_attribute(each) for each in cast("list[object]", values)]}
+        case {"M": dict(item)}:
+            return {"M": _item(cast("dict[str, object]", item))}
+        case _:
+            return raw
+
 
 # How DynamoDB says that an index is missing or not ready yet: a ValidationException like any other, but for its words.
 _INDEX_WORDS: Final = ("specified index", "global secondary index")
@@ -49,7 +184,7 @@ class DynamoTable:
     Args:
         spec: its name and key, and whether it has the owner index.
         client: may be shared by all tables.
-        lanes: for its reads and its writes.
+        limiters: for its reads and its writes.
         clock: for the time that a new table takes.
         ready_within_s: how long `ensure` waits.
         updates: how items are updated; None: as everything else.
@@ -59,17 +194,17 @@ class DynamoTable:
         self,
         spec: TableSpec,
         client: DynamoDBClient,
-        lanes: TableLanes,
+        limiters: TableLimiters,
         *,
         clock: Clock,
         ready_within_s: float = READY_WITHIN_S,
-        updates: Updates | None = None,
+        updates: TableUpdates | None = None,
     ) -> None:
         self._spec = spec
         self._client = client
-        self._lanes = lanes
-        self._updates = updates or SdkUpdates(client, lanes.writes)
-        self._maker = TableMaker(spec, client, lanes, clock=clock, ready_within_s=ready_within_s)
+        self._limiters = limiters
+        self._updates = updates or SdkUpdates(client, limiters.writes)
+        self._maker = TableMaker(spec, client, limiters, clock=clock, ready_within_s=ready_within_s)
 
     @property
     def name(self) -> str:
@@ -104,7 +239,7 @@ class DynamoTable:
     async def get(self, key: str) -> Row | None:
         """As the port says."""
         call = partial(self._client.get_item, TableName=self.name, Key=self._key(key), ConsistentRead=True)
-        answer = await self._lanes.reads.run("GetItem", call)
+        answer = await self._limiters.reads.run("GetItem", call)
         item = answer.get("Item")
         return None if item is None else decode_row(item)
 
@@ -113,7 +248,7 @@ class DynamoTable:
         rows: list[Row] = []
         request: ScanInputTypeDef = {"TableName": self.name}
         while True:
-            answer = await self._lanes.reads.run("Scan", partial(self._client.scan, **request))
+            answer = await self._limiters.reads.run("Scan", partial(self._client.scan, **request))
             if "Items" not in answer:
                 raise Unavailable("the answer has no Items", operation="Scan")
             rows.extend(map(decode_row, answer["Items"]))
@@ -141,19 +276,19 @@ class DynamoTable:
                 return keys
             request["ExclusiveStartKey"] = last_key
 
-    async def put(self, row: Row, require: Conditions = ()) -> Written:
+    async def put(self, row: Row, require: Conditions = ()) -> WriteResult:
         """As the port says."""
         key = check_key(row.get(self.key_attribute), key_attribute=self.key_attribute)
         item, placeholders = encode_row(row), Placeholders()
         request: PutItemInputTypeDef = {"TableName": self.name, "Item": item}
         _complete(request, condition_expression(require, placeholders), placeholders)
         try:
-            await self._lanes.writes.run("PutItem", partial(self._client.put_item, **request))
+            await self._limiters.writes.run("PutItem", partial(self._client.put_item, **request))
         except ConditionFailed as refused:
             return await self._refused(key, refused)
-        return Written(applied=True, row=decode_row(item))
+        return WriteResult(applied=True, row=decode_row(item))
 
-    async def update(self, update: RowUpdate) -> Written:
+    async def update(self, update: RowUpdate) -> WriteResult:
         """As the port says."""
         placeholders = Placeholders()
         request: UpdateItemInputTypeDef = {
@@ -169,30 +304,30 @@ class DynamoTable:
             item = await self._updates.update(request)
         except ConditionFailed as refused:
             return await self._refused(update.key, refused)
-        return Written(applied=True, row=decode_row(item))
+        return WriteResult(applied=True, row=decode_row(item))
 
-    async def delete(self, key: str, require: Conditions = ()) -> Written:
+    async def delete(self, key: str, require: Conditions = ()) -> WriteResult:
         """As the port says."""
         placeholders = Placeholders()
         request: DeleteItemInputTypeDef = {"TableName": self.name, "Key": self._key(key)}
         _complete(request, condition_expression(require, placeholders), placeholders)
         try:
-            await self._lanes.writes.run("DeleteItem", partial(self._client.delete_item, **request))
+            await self._limiters.writes.run("DeleteItem", partial(self._client.delete_item, **request))
         except ConditionFailed as refused:
             return await self._refused(key, refused)
-        return Written(applied=True, row=None)
+        return WriteResult(applied=True, row=None)
 
     def _key(self, key: str) -> dict[str, AttributeValueTypeDef]:
         return {self.key_attribute: {"S": check_key(key, key_attribute=self.key_attribute)}}
 
-    async def _refused(self, key: str, refused: ConditionFailed) -> Written:
+    async def _refused(self, key: str, refused: ConditionFailed) -> WriteResult:
         """The row that refused a write comes with the refusal; from a store that leaves it out it is read."""
         row = await self.get(key) if refused.item is None else decode_row(refused.item)
-        return Written(applied=False, row=row)
+        return WriteResult(applied=False, row=row)
 
     async def _query(self, request: QueryInputTypeDef) -> tuple[list[Item], Item | None]:
         try:
-            answer = await self._lanes.reads.run("Query", partial(self._client.query, **request))
+            answer = await self._limiters.reads.run("Query", partial(self._client.query, **request))
         except InvalidRequest as error:
             if any(words in str(error) for words in _INDEX_WORDS):
                 raise TableNotFound(str(error)) from error
@@ -208,6 +343,107 @@ def _complete(request: Write, condition: str, placeholders: Placeholders) -> Non
         request["ConditionExpression"] = condition
         request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
     if placeholders.names:
+        request["ExpressionAttributeNames"] = placeholders.names
+    if placeholders.values:
+        request["ExpressionAttributeValues"] = placeholders.values
+
+
+_TRANSACTIONS_OPERATION: Final = "TransactWriteItems"
+# DynamoDB's limit.
+MAX_PARTS: Final = 100
+
+
+class DynamoTransactions:
+    """Transactions on the tables of one account and region.
+
+    Args:
+        client: may be the one of the tables.
+        limiter: for the calls.
+    """
+
+    def __init__(self, client: DynamoDBClient, limiter: CallLimiter) -> None:
+        self._client = client
+        self._limiter = limiter
+
+    async def commit(self, parts: Sequence[TablePart]) -> CommitResult:
+        """As the port says. The SDK gives each call a token of its own, so that a call it repeats counts once."""
+        check_parts(parts)
+        items = [_transactions_item(part) for part in parts]
+        try:
+            await self._limiter.run(
+                _TRANSACTIONS_OPERATION, partial(self._client.transact_write_items, TransactItems=items)
+            )
+        except TransactionCancelled as cancelled:
+            return CommitResult(applied=False, refused=cancelled.refused)
+        return CommitResult(applied=True)
+
+
+def check_parts(parts: Sequence[TablePart]) -> None:
+    """Refuse what DynamoDB refuses whatever the rows are.
+
+    Raises:
+        InvalidRequest: no parts or too many, two on one row, or one without a key.
+    """
+    if not 1 <= len(parts) <= MAX_PARTS:
+        raise InvalidRequest(
+            f"a transaction has 1 to {MAX_PARTS} parts, not {len(parts)}", operation=_TRANSACTIONS_OPERATION
+        )
+    seen: set[tuple[str, str]] = set()
+    for part in parts:
+        place = (part.table.name, row_key(part))
+        if place in seen:
+            raise InvalidRequest(
+                f"two parts on row {place[1]} of table {place[0]}", operation=_TRANSACTIONS_OPERATION
+            )
+        seen.add(place)
+
+
+def row_key(part: TablePart) -> str:
+    """The key of a part's row; InvalidRequest where it has none."""
+    attribute = part.table.key_attribute
+    key = part.what.row.get(attribute) if isinstance(part.what, RowPut) else part.what.key
+    return check_key(key, key_attribute=attribute)
+
+
+def _transactions_item(part: TablePart) -> TransactWriteItemTypeDef:
+    match part.what:
+        case RowCheck(_, require):
+            if not require:
+                raise InvalidRequest(
+                    f"nothing to check of row {row_key(part)}", operation=_TRANSACTIONS_OPERATION
+                )
+            check: ConditionCheckTypeDef = {
+                "TableName": part.table.name,
+                "Key": _key(part),
+                "ConditionExpression": "",
+            }
+            _transactions_complete(check, require)
+            return {"ConditionCheck": check}
+        case RowPut(row, require):
+            put: PutTypeDef = {"TableName": part.table.name, "Item": encode_row(row)}
+            _transactions_complete(put, require)
+            return {"Put": put}
+        case RowDelete(_, require):
+            delete: DeleteTypeDef = {"TableName": part.table.name, "Key": _key(part)}
+            _transactions_complete(delete, require)
+            return {"Delete": delete}
+        case _:
+            assert_never(part.what)
+
+
+def _key(part: TablePart) -> dict[str, AttributeValueTypeDef]:
+    table: Table = part.table
+    return {table.key_attribute: {"S": row_key(part)}}
+
+
+def _transactions_complete(
+    request: ConditionCheckTypeDef | PutTypeDef | DeleteTypeDef, require: Conditions
+) -> None:
+    """Add the condition and what it stands for; DynamoDB refuses empty ones."""
+    placeholders = Placeholders()
+    condition = condition_expression(require, placeholders)
+    if condition:
+        request["ConditionExpression"] = condition
         request["ExpressionAttributeNames"] = placeholders.names
     if placeholders.values:
         request["ExpressionAttributeValues"] = placeholders.values

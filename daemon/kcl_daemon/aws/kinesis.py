@@ -1,6 +1,8 @@
 """The port `Kinesis` over botocore's client.
 
 Owns the requests. Answers are read by `shapes`, threads and errors are the lane's; knows nothing of leases or pacing.
+
+Consumers of enhanced fan-out over botocore's client: found and registered. Subscriptions are the transport's.
 """
 
 from __future__ import annotations
@@ -8,13 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, cast
 
-from kcl_daemon.aws import shapes
-from kcl_daemon.aws.calls import Lane
+from botocore.exceptions import ClientError
+
+from kcl_daemon.aws.calls import CallLimiter
+from kcl_daemon.errors import ConsumerLimitReached, StreamNotFound, Throttled
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import Fetched, ReadFrom, StreamRef, StreamSummary
-from kcl_daemon.shards.shard import InitialPosition, Shard
+from kcl_daemon.ports import (
+    ConsumerName,
+    ConsumerStatus,
+    FetchedRecords,
+    ReadFrom,
+    StreamConsumer,
+    StreamRef,
+    StreamSummary,
+)
+from kcl_daemon.shards.lineage import InitialPosition, Shard
+from kcl_daemon.transport import service_answers
+from kcl_daemon.transport.service_answers import parsing_answer
 
 if TYPE_CHECKING:
     from mypy_boto3_kinesis import KinesisClient
@@ -30,6 +44,8 @@ if TYPE_CHECKING:
     Request = TypeVar(
         "Request", DescribeStreamSummaryInputTypeDef, ListShardsInputTypeDef, GetShardIteratorInputTypeDef
     )
+    from mypy_boto3_kinesis.type_defs import DescribeStreamConsumerInputTypeDef
+
 
 Answer = TypeVar("Answer")
 Read = TypeVar("Read")
@@ -43,16 +59,16 @@ class AwsKinesis:
         lane: for all calls.
     """
 
-    def __init__(self, client: KinesisClient, lane: Lane) -> None:
+    def __init__(self, client: KinesisClient, limiter: CallLimiter) -> None:
         self._client = client
-        self._lane = lane
+        self._limiter = limiter
 
     async def describe_stream(self, stream: StreamRef) -> StreamSummary:
         """As the port says."""
         request: DescribeStreamSummaryInputTypeDef = {}
         _name(request, stream)
         call = partial(self._client.describe_stream_summary, **request)
-        return await self._call("DescribeStreamSummary", call, shapes.summary)
+        return await self._call("DescribeStreamSummary", call, service_answers.summary)
 
     async def list_streams(self) -> tuple[StreamSummary, ...]:
         """As the port says."""
@@ -92,18 +108,26 @@ class AwsKinesis:
         if read_from.timestamp_s is not None:
             request["Timestamp"] = _timestamp(read_from.timestamp_s)
         call = partial(self._client.get_shard_iterator, **request)
-        return await self._call("GetShardIterator", call, shapes.iterator)
+        return await self._call("GetShardIterator", call, service_answers.iterator)
 
-    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:  # noqa: ARG002 - the iterator says which shard
+    async def get_records(
+        self,
+        stream: StreamRef,
+        shard_id: ShardId,  # noqa: ARG002 - the iterator says which shard
+        iterator: str,
+        limit: int,
+    ) -> FetchedRecords:
         """As the port says."""
         request: GetRecordsInputTypeDef = {"ShardIterator": iterator, "Limit": limit}
         if stream.arn is not None:
             request["StreamARN"] = stream.arn
-        return await self._call("GetRecords", partial(self._client.get_records, **request), shapes.fetched)
+        return await self._call(
+            "GetRecords", partial(self._client.get_records, **request), service_answers.fetched
+        )
 
     async def _call(self, operation: str, call: Callable[[], object], read: Callable[[Answer], Read]) -> Read:
         """Call and read the answer, both in the thread: ten thousand records would hold up the loop."""
-        return await self._lane.run(operation, lambda: read(cast("Answer", call())))
+        return await self._limiter.run(operation, lambda: read(cast("Answer", call())))
 
 
 def _name(request: Request, stream: StreamRef) -> None:
@@ -114,16 +138,16 @@ def _name(request: Request, stream: StreamRef) -> None:
         request["StreamARN"] = stream.arn
 
 
-def _page(answer: shapes.ShardsShape) -> tuple[tuple[Shard, ...], str | None]:
-    return shapes.shards(answer), answer.get("NextToken") or None
+def _page(answer: service_answers.ShardsShape) -> tuple[tuple[Shard, ...], str | None]:
+    return service_answers.shards(answer), answer.get("NextToken") or None
 
 
-def _page_of_streams(answer: shapes.StreamsShape) -> tuple[tuple[StreamSummary, ...], str | None]:
-    return shapes.summaries(answer), answer.get("NextToken") or None
+def _page_of_streams(answer: service_answers.StreamsShape) -> tuple[tuple[StreamSummary, ...], str | None]:
+    return service_answers.summaries(answer), answer.get("NextToken") or None
 
 
 def _filter(start: InitialPosition) -> ShardFilterTypeDef:
-    chosen: ShardFilterTypeDef = {"Type": shapes.filter_type(start.at)}
+    chosen: ShardFilterTypeDef = {"Type": service_answers.filter_type(start.at)}
     if start.timestamp_s is not None:
         chosen["Timestamp"] = _timestamp(start.timestamp_s)
     return chosen
@@ -131,3 +155,66 @@ def _filter(start: InitialPosition) -> ShardFilterTypeDef:
 
 def _timestamp(epoch_s: float) -> datetime:
     return datetime.fromtimestamp(epoch_s, tz=UTC)
+
+
+_LIMIT: Final = "LimitExceededException"
+
+
+class ConsumerShape(TypedDict):
+    """`ConsumerDescription` and `Consumer`."""
+
+    ConsumerARN: str
+    ConsumerStatus: str
+
+
+class AwsConsumers:
+    """The calls on consumers.
+
+    Args:
+        client: one whose answers are plain JSON (`session.Clients.kinesis`).
+        limiter: for all calls.
+    """
+
+    def __init__(self, client: KinesisClient, limiter: CallLimiter) -> None:
+        self._client = client
+        self._limiter = limiter
+
+    async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None:
+        """As the port FanOut says."""
+        request: DescribeStreamConsumerInputTypeDef = (
+            {"ConsumerARN": consumer}
+            if isinstance(consumer, str)
+            else {"StreamARN": consumer.stream_arn, "ConsumerName": consumer.name}
+        )
+        call = partial(self._client.describe_stream_consumer, **request)
+        try:
+            answer = await self._limiter.run("DescribeStreamConsumer", call)
+        except StreamNotFound:
+            return None
+        return consumer_of(answer.get("ConsumerDescription"), "DescribeStreamConsumer")
+
+    async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer:
+        """As the port FanOut says."""
+        call = partial(
+            self._client.register_stream_consumer, StreamARN=consumer.stream_arn, ConsumerName=consumer.name
+        )
+        try:
+            answer = await self._limiter.run("RegisterStreamConsumer", call)
+        except Throttled as refused:
+            if _code(refused) == _LIMIT:
+                raise ConsumerLimitReached(str(refused)) from refused
+            raise
+        return consumer_of(answer.get("Consumer"), "RegisterStreamConsumer")
+
+
+def consumer_of(entry: object, operation: str) -> StreamConsumer:
+    """A consumer as the service tells of it; Unavailable where it is none."""
+    with parsing_answer(operation):
+        shape = cast("ConsumerShape", entry)
+        return StreamConsumer(shape["ConsumerARN"], ConsumerStatus(shape["ConsumerStatus"]))
+
+
+def _code(error: Throttled) -> str:
+    """The service's own code for a refusal."""
+    cause = error.__cause__
+    return cause.response.get("Error", {}).get("Code", "") if isinstance(cause, ClientError) else ""

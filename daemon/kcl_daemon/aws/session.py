@@ -2,47 +2,204 @@
 
 Uses botocore without boto3: the same clients, chains and configuration, with less memory and a quicker start. Knows
 nothing of streams and tables.
+
+As whom the services are asked: the providers of the settings, as providers of botocore.
+
+Owns the mapping of sources on the parts of botocore's chain, and roles assumed by name. Everything that a part does, such
+as asking a task, an instance, SSO or a token for credentials and renewing them, is botocore's own.
+
+A response parser for botocore that leaves successful JSON answers as they are.
+
+botocore walks every answer by its shape, decodes base64 and builds datetimes; the child's line wants the base64 text
+and a number again. The parser is put in by botocore's own means, a component of the session; errors still go through
+botocore's parser.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 import botocore.session
+import orjson
 from anyio import to_thread
 from botocore.config import Config
+from botocore.credentials import (
+    AssumeRoleCredentialFetcher,
+    CredentialProvider,
+    CredentialResolver,
+    DeferredRefreshableCredentials,
+    create_credential_resolver,
+)
 from botocore.exceptions import BotoCoreError, MetadataRetrievalError
+from botocore.parsers import ResponseParserError
 from botocore.utils import IMDSRegionProvider
 
 from kcl_daemon import __version__
-from kcl_daemon.aws.bodies import ParserFactory, PlainParserFactory
-from kcl_daemon.aws.calls import SDK_ERRORS, translated
-from kcl_daemon.aws.identity import session_as
-from kcl_daemon.aws.lanes import DYNAMODB_CONNECTIONS, GLUE_CONNECTIONS, KINESIS_CONNECTIONS
-from kcl_daemon.config.access_settings import Provider, ServiceSettings
-from kcl_daemon.config.settings import Endpoints
-from kcl_daemon.errors import (
-    AccessDenied,
-    AwsError,
-    ConfigurationError,
-    NoCredentials,
-    NoRegion,
-    Unavailable,
+from kcl_daemon.aws.calls import (
+    DYNAMODB_CONNECTIONS,
+    GLUE_CONNECTIONS,
+    KINESIS_CONNECTIONS,
+    SDK_ERRORS,
+    translated,
 )
+from kcl_daemon.config.services import CredentialsProvider, CredentialsSource, Endpoints, ServiceSettings
+from kcl_daemon.errors import AccessDenied, AwsError, ConfigurationError, NoCredentials, NoRegion, Unavailable
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
     from botocore.credentials import Credentials
+    from botocore.model import Shape
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_glue import GlueClient
     from mypy_boto3_kinesis import KinesisClient
+
+
+_RESOLVER: Final = "credential_provider"
+_ROLE_METHOD: Final = "kcl-assume-role"
+# The parts of botocore's chain by their names.
+_PARTS: Final = {
+    CredentialsSource.ENVIRONMENT: ("env",),
+    CredentialsSource.CONTAINER: ("container-role",),
+    CredentialsSource.INSTANCE: ("iam-role",),
+    CredentialsSource.WEB_IDENTITY: ("assume-role-with-web-identity",),
+    CredentialsSource.PROFILE: (
+        "assume-role",
+        "assume-role-with-web-identity",
+        "sso",
+        "shared-credentials-file",
+        "login",
+        "custom-process",
+        "config-file",
+    ),
+}
+
+
+def session_as(providers: tuple[CredentialsProvider, ...], region_name: str) -> botocore.session.Session:
+    """A session that asks as these providers say, the first that has credentials.
+
+    Args:
+        providers: empty: botocore's own chain.
+        region_name: where roles are assumed that name no region.
+    """
+    session = botocore.session.get_session()
+    if providers and providers != (CredentialsProvider(),):
+        chain = [part for provider in providers for part in _chain(provider, region_name)]
+        session.register_component(_RESOLVER, CredentialResolver(providers=chain))
+    return session
+
+
+def _chain(provider: CredentialsProvider, region_name: str) -> list[CredentialProvider]:
+    if provider.source is CredentialsSource.ROLE:
+        return [_RoleProvider(provider, region_name)]
+    session = botocore.session.get_session()
+    if provider.source is CredentialsSource.PROFILE:
+        # Told so, botocore leaves the environment's keys and tokens aside.
+        name = provider.profile_name or session.get_config_variable("profile") or "default"
+        session.set_config_variable("profile", name)
+    resolver = create_credential_resolver(session, region_name=region_name)
+    # Any: the stubs do not know that resolvers show their parts; botocore's documentation does.
+    parts = cast("list[CredentialProvider]", cast("Any", resolver).providers)
+    wanted = _PARTS.get(provider.source)
+    return parts if wanted is None else [part for part in parts if part.METHOD in wanted]
+
+
+class _RoleProvider(CredentialProvider):
+    """Assumes a role with what botocore's own chain finds (KCL: KclStsAssumeRoleCredentialsProvider)."""
+
+    METHOD = _ROLE_METHOD
+    CANONICAL_NAME = None
+
+    def __init__(self, role: CredentialsProvider, region_name: str) -> None:
+        super().__init__()
+        self._role = role
+        self._region_name = role.region_name or region_name
+
+    def load(self) -> Credentials | None:
+        """Credentials that assume the role when they are first asked; None where there is nobody to assume it."""
+        session = botocore.session.get_session()
+        source = session.get_credentials()
+        if source is None:
+            return None
+        more = {"RoleSessionName": self._role.session_name}
+        if self._role.external_id is not None:
+            more["ExternalId"] = self._role.external_id
+
+        def client(service: str, **keys: Any) -> Any:
+            return session.create_client(
+                service, region_name=self._region_name, endpoint_url=self._role.endpoint_url, **keys
+            )
+
+        fetcher = AssumeRoleCredentialFetcher(client, source, self._role.role_arn, extra_args=more)
+        return DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method=_ROLE_METHOD)
+
+
+class Parser(Protocol):
+    """What botocore calls with each answer."""
+
+    def parse(self, response: Mapping[str, object], shape: Shape | None) -> Mapping[str, object]:
+        """The answer as the caller of the client gets it."""
+        ...
+
+
+class ParserFactory(Protocol):
+    """The session component `response_parser_factory`."""
+
+    def create_parser(self, protocol_name: str) -> object:
+        """A parser of a service's wire protocol."""
+        ...
+
+
+class PlainParser:
+    """Gives the JSON of an answer as it came, with `ResponseMetadata` beside it.
+
+    Args:
+        ordinary: for answers that are errors.
+    """
+
+    def __init__(self, ordinary: Parser) -> None:
+        self._ordinary = ordinary
+
+    def parse(self, response: Mapping[str, object], shape: Shape | None) -> Mapping[str, object]:
+        """As botocore's parsers; ResponseParserError where the body of a success is no JSON object."""
+        status = cast("int", response["status_code"])
+        if status >= HTTPStatus.MULTIPLE_CHOICES:
+            return self._ordinary.parse(response, shape)
+        answer = _json_object(cast("bytes", response["body"]))
+        answer["ResponseMetadata"] = {"HTTPStatusCode": status, "HTTPHeaders": response["headers"]}
+        return answer
+
+
+class PlainParserFactory:
+    """Makes plain parsers for the protocol `json`, botocore's own for every other."""
+
+    def __init__(self, ordinary: ParserFactory) -> None:
+        self._ordinary = ordinary
+
+    def create_parser(self, protocol_name: str) -> object:
+        """The parser for a protocol by botocore's name of it."""
+        parser = self._ordinary.create_parser(protocol_name)
+        return PlainParser(cast("Parser", parser)) if protocol_name == "json" else parser
+
+
+def _json_object(body: bytes) -> dict[str, object]:
+    if not body:
+        return {}
+    try:
+        parsed = cast("object", orjson.loads(body))
+    except orjson.JSONDecodeError as error:
+        raise ResponseParserError(f"the answer is no JSON: {body[:80]!r}") from error
+    if not isinstance(parsed, dict):
+        raise ResponseParserError(f"the answer is no JSON object: {body[:80]!r}")
+    return cast("dict[str, object]", parsed)
+
 
 Service = Literal["kinesis", "dynamodb", "cloudwatch", "glue"]
 
@@ -61,7 +218,7 @@ _NO_CREDENTIALS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ServiceClient:
     """How one service is asked.
 
     Args:
@@ -100,14 +257,14 @@ class Clients:
     discovers_dynamodb: bool = False
 
     @property
-    def of_kinesis(self) -> Asked:
+    def of_kinesis(self) -> ServiceClient:
         """How Kinesis is asked."""
-        return Asked("kinesis", self.kinesis, self.credentials, self.ca_bundle)
+        return ServiceClient("kinesis", self.kinesis, self.credentials, self.ca_bundle)
 
     @property
-    def of_dynamodb(self) -> Asked:
+    def of_dynamodb(self) -> ServiceClient:
         """How DynamoDB is asked."""
-        return Asked("dynamodb", self.dynamodb, self.dynamodb_credentials, self.ca_bundle)
+        return ServiceClient("dynamodb", self.dynamodb, self.dynamodb_credentials, self.ca_bundle)
 
     def close(self) -> None:
         """Close every idle connection."""
@@ -188,7 +345,7 @@ class Services:
             "glue": (endpoints.glue, endpoints.of_glue, credentials.glue or credentials.kinesis),
         }
         self._common_region = endpoints.region_name
-        self._sessions: dict[tuple[Provider, ...], botocore.session.Session] = {}
+        self._sessions: dict[tuple[CredentialsProvider, ...], botocore.session.Session] = {}
 
     def session(self, service: Service) -> botocore.session.Session:
         """The session that a service is asked in."""
@@ -243,16 +400,16 @@ class Services:
             config=_config(connections).merge(_particular(own)),
         )
 
-    def asked(self, service: Service, connections: int) -> Asked:
+    def asked(self, service: Service, connections: int) -> ServiceClient:
         """How it is asked, with a new client for so many calls at a time.
 
         Raises:
             AccessDenied: there are no credentials.
         """
         client = cast("BaseClient", self.client(service, connections))
-        return Asked(service, client, self.credentials(service), _ca_bundle(self.session(service)))
+        return ServiceClient(service, client, self.credentials(service), _ca_bundle(self.session(service)))
 
-    def client_elsewhere(self, name: str, *, region_name: str | None, address: str | None) -> object:
+    def client_for(self, name: str, *, region_name: str | None, address: str | None) -> object:
         """A client of a service that has no settings of its own, asked as Kinesis is, for one call at a time.
 
         Args:
@@ -286,8 +443,8 @@ def _particular(own: ServiceSettings) -> Config:
     return Config(**options)
 
 
-def _no_credentials(asked: tuple[Provider, ...]) -> str:
-    if not asked or Provider() in asked:
+def _no_credentials(asked: tuple[CredentialsProvider, ...]) -> str:
+    if not asked or CredentialsProvider() in asked:
         return _NO_CREDENTIALS
     names = ", ".join(each.source.value for each in asked)
     return f"no AWS credentials: AwsCredentialsProvider names {names}, but they have none"
@@ -356,7 +513,7 @@ def unknown_regions(endpoints: Endpoints) -> list[tuple[str, str | None]]:
     return [(name, next(iter(get_close_matches(name, sorted(known), n=1)), None)) for name in unknown]
 
 
-def who_asks(endpoints: Endpoints) -> str:
+def caller_identity(endpoints: Endpoints) -> str:
     """The ARN of user or role as whom Kinesis is asked. Blocks for a call of STS, which needs no permission.
 
     Raises:
@@ -365,7 +522,7 @@ def who_asks(endpoints: Endpoints) -> str:
     services = Services(endpoints)
     try:
         # Any: there are no types of this service.
-        client: Any = services.client_elsewhere("sts", region_name=None, address=None)
+        client: Any = services.client_for("sts", region_name=None, address=None)
         try:
             arn = str(client.get_caller_identity()["Arn"])
         finally:
@@ -390,8 +547,8 @@ def _config(connections: int) -> Config:
 def refused(error: Exception) -> AwsError | ConfigurationError:
     """What keeps clients from being made is a matter of settings or of credentials."""
     if isinstance(error, BotoCoreError):
-        told = translated(error, operation="", not_found=AwsError)
-        if isinstance(told, AccessDenied):
+        translated_error = translated(error, operation="", not_found=AwsError)
+        if isinstance(translated_error, AccessDenied):
             return AccessDenied(f"the AWS credentials cannot be loaded: {error}")
     return ConfigurationError(
         f"the AWS SDK cannot work with region, endpoints or profile: {error}; look at regionName, kinesisEndpoint, "

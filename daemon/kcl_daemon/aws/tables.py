@@ -1,29 +1,206 @@
 """Making sure that a table is there: found and fit, or created as Java workers would find it right.
 
 Owns the calls that describe, make and extend a table; `definitions` says what ours are like. Knows nothing of rows.
+
+What our tables are like, as requests to make them, and whether a table that exists is one of them.
+
+Pure: knows no SDK call. Attribute for attribute what Java workers make or accept (KCL: DynamoDBLeaseSerializer).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
-from kcl_daemon.aws.definitions import (
-    TableSpec,
-    check_definition,
-    check_table_key,
-    creation_request,
-    index_request,
-    state_of,
-)
-from kcl_daemon.aws.lanes import TableLanes
-from kcl_daemon.errors import InvalidRequest, TableNotFound, Unavailable
-from kcl_daemon.leases.row import OWNER_INDEX
-from kcl_daemon.ports import Clock, TableState
+from kcl_daemon.aws.calls import TableLimiters
+from kcl_daemon.config.tables import BillingMode, TableOptions
+from kcl_daemon.errors import ConfigurationError, InvalidRequest, TableNotFound, Unavailable
+from kcl_daemon.leases.row import OWNER, OWNER_INDEX
+from kcl_daemon.ports import Clock, IndexState, TableState
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
-    from mypy_boto3_dynamodb.type_defs import CreateTableInputTypeDef, TableDescriptionTypeDef
+    from mypy_boto3_dynamodb.type_defs import (
+        CreateGlobalSecondaryIndexActionTypeDef,
+        CreateTableInputTypeDef,
+        GlobalSecondaryIndexDescriptionTypeDef,
+        KeySchemaElementTypeDef,
+        ProvisionedThroughputTypeDef,
+        TableDescriptionTypeDef,
+        UpdateTableInputTypeDef,
+    )
+
+
+# An index whose capacity is being changed is UPDATING, and can be asked.
+_READY: Final = frozenset({"ACTIVE", "UPDATING"})
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """What a table must be.
+
+    Args:
+        name: in DynamoDB.
+        key_attribute: of type S, the whole key.
+        has_owner_index: whether it is created with, and asked through, the index by lease owner.
+        options: for its creation.
+    """
+
+    name: str
+    key_attribute: str
+    has_owner_index: bool = False
+    options: TableOptions = field(default_factory=TableOptions)
+
+
+def creation_request(spec: TableSpec) -> CreateTableInputTypeDef:
+    """CreateTable as Java workers do it, but with the index in the same call.
+
+    They only look whether there is an index of that name (KCL: DynamoDBLeaseRefresher).
+    """
+    options = spec.options
+    request: CreateTableInputTypeDef = {
+        "TableName": spec.name,
+        "BillingMode": options.billing_mode.value,
+        "KeySchema": [{"AttributeName": spec.key_attribute, "KeyType": "HASH"}],
+        "AttributeDefinitions": [{"AttributeName": spec.key_attribute, "AttributeType": "S"}],
+    }
+    throughput: ProvisionedThroughputTypeDef | None = None
+    if options.billing_mode is BillingMode.PROVISIONED:
+        throughput = {
+            "ReadCapacityUnits": options.read_capacity,
+            "WriteCapacityUnits": options.write_capacity,
+        }
+        request["ProvisionedThroughput"] = throughput
+    if options.deletion_protection:
+        request["DeletionProtectionEnabled"] = True
+    if options.tags:
+        request["Tags"] = [{"Key": key, "Value": value} for key, value in options.tags]
+    if spec.has_owner_index:
+        request["AttributeDefinitions"] = [
+            {"AttributeName": spec.key_attribute, "AttributeType": "S"},
+            {"AttributeName": OWNER, "AttributeType": "S"},
+        ]
+        request["GlobalSecondaryIndexes"] = [_index(spec, throughput)]
+    return request
+
+
+def index_request(spec: TableSpec, table: TableDescriptionTypeDef) -> UpdateTableInputTypeDef:
+    """UpdateTable that adds the index; it gets the capacities that the table has now, where it has any (KCL does the same)."""
+    throughput: ProvisionedThroughputTypeDef | None = None
+    if _billing_mode(table) is BillingMode.PROVISIONED:
+        current = table.get("ProvisionedThroughput", {})
+        throughput = {
+            "ReadCapacityUnits": current.get("ReadCapacityUnits", 1),
+            "WriteCapacityUnits": current.get("WriteCapacityUnits", 1),
+        }
+    return {
+        "TableName": spec.name,
+        "AttributeDefinitions": [
+            {"AttributeName": OWNER, "AttributeType": "S"},
+            {"AttributeName": spec.key_attribute, "AttributeType": "S"},
+        ],
+        "GlobalSecondaryIndexUpdates": [{"Create": _index(spec, throughput)}],
+    }
+
+
+def state_of(spec: TableSpec, table: TableDescriptionTypeDef) -> TableState:
+    """What a described table is like."""
+    index = _owner_index(table) if spec.has_owner_index else None
+    if index is None:
+        state = IndexState.ABSENT
+    else:
+        state = IndexState.ACTIVE if index.get("IndexStatus") in _READY else IndexState.BUILDING
+    return TableState(state, tuple(_differences(spec.options, table)))
+
+
+def check_definition(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
+    """Refuse a table whose key, or an index of our name whose key, is another one than ours.
+
+    Raises:
+        ConfigurationError: names the table, the key that it has and the one that it should have.
+    """
+    check_table_key(spec, table)
+    index = _owner_index(table) if spec.has_owner_index else None
+    if index is None:
+        return
+    expected = [(OWNER, "S", "HASH"), (spec.key_attribute, "S", "RANGE")]
+    keys = _keys(table, index.get("KeySchema", []))
+    if keys != expected:
+        raise ConfigurationError(
+            f"index {OWNER_INDEX} of DynamoDB table {spec.name} has the key {_key_words(keys)}, expected "
+            f"{_key_words(expected)}: delete the index, it is then made anew"
+        )
+
+
+def check_table_key(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
+    """Refuse a table whose key is another one than ours.
+
+    Raises:
+        ConfigurationError: names the table, the key that it has and the one that it should have.
+    """
+    expected = [(spec.key_attribute, "S", "HASH")]
+    keys = _keys(table, table.get("KeySchema", []))
+    if keys != expected:
+        kind = "lease table" if spec.has_owner_index else "table of this daemon"
+        raise ConfigurationError(
+            f"DynamoDB table {spec.name} is no {kind}: its key is {_key_words(keys)}, not {_key_words(expected)}; it "
+            "belongs to something else; choose another applicationName or table name"
+        )
+
+
+def _index(
+    spec: TableSpec, throughput: ProvisionedThroughputTypeDef | None
+) -> CreateGlobalSecondaryIndexActionTypeDef:
+    index: CreateGlobalSecondaryIndexActionTypeDef = {
+        "IndexName": OWNER_INDEX,
+        "KeySchema": [
+            {"AttributeName": OWNER, "KeyType": "HASH"},
+            {"AttributeName": spec.key_attribute, "KeyType": "RANGE"},
+        ],
+        "Projection": {"ProjectionType": "KEYS_ONLY"},
+    }
+    if throughput is not None:
+        index["ProvisionedThroughput"] = throughput
+    return index
+
+
+def _owner_index(table: TableDescriptionTypeDef) -> GlobalSecondaryIndexDescriptionTypeDef | None:
+    for index in table.get("GlobalSecondaryIndexes", []):
+        if index.get("IndexName") == OWNER_INDEX:
+            return index
+    return None
+
+
+def _billing_mode(table: TableDescriptionTypeDef) -> BillingMode:
+    """DynamoDB leaves the summary out of tables that have always been provisioned."""
+    mode = table.get("BillingModeSummary", {}).get("BillingMode", BillingMode.PROVISIONED.value)
+    return BillingMode(mode)
+
+
+def _differences(options: TableOptions, table: TableDescriptionTypeDef) -> Iterator[str]:
+    """What an operator asked for in vain. Capacities are not compared: others may scale them."""
+    found = _billing_mode(table)
+    if options.billing_mode is BillingMode.PROVISIONED and found is not options.billing_mode:
+        yield f"billing mode is {found.value}, not {options.billing_mode.value}"
+    if options.deletion_protection and not table.get("DeletionProtectionEnabled", False):
+        yield "deletion protection is off"
+
+
+def _keys(
+    table: TableDescriptionTypeDef, schema: list[KeySchemaElementTypeDef]
+) -> list[tuple[str, str, str]]:
+    defined = cast("list[Mapping[str, str]]", table.get("AttributeDefinitions", []))
+    types = {each["AttributeName"]: each["AttributeType"] for each in defined}
+    return [
+        (each["AttributeName"], types.get(each["AttributeName"], "?"), each["KeyType"]) for each in schema
+    ]
+
+
+def _key_words(keys: list[tuple[str, str, str]]) -> str:
+    return " + ".join(f"{name} ({of_type}, {role})" for name, of_type, role in keys) or "none"
+
 
 # KCL: LeaseManagementConfig waits as long.
 READY_WITHIN_S: Final = 600.0
@@ -32,8 +209,8 @@ _POLL_MOST_S: Final = 2.0
 _POLL_GROWTH: Final = 1.5
 # A table that is being given an index is UPDATING, and can be used.
 _USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
-_PASSING: Final = frozenset({"CREATING", "DELETING"})
-_TO_COME: Final[TableDescriptionTypeDef] = {"TableStatus": "CREATING"}
+_TRANSIENT_STATUSES: Final = frozenset({"CREATING", "DELETING"})
+_PENDING_STATUSES: Final[TableDescriptionTypeDef] = {"TableStatus": "CREATING"}
 
 
 class TableMaker:
@@ -42,7 +219,7 @@ class TableMaker:
     Args:
         spec: what it must be.
         client: DynamoDB's.
-        lanes: for the calls.
+        limiters: for the calls.
         clock: for the pauses.
         ready_within_s: how long to wait for a table that is being created or deleted.
     """
@@ -51,14 +228,14 @@ class TableMaker:
         self,
         spec: TableSpec,
         client: DynamoDBClient,
-        lanes: TableLanes,
+        limiters: TableLimiters,
         *,
         clock: Clock,
         ready_within_s: float = READY_WITHIN_S,
     ) -> None:
         self._spec = spec
         self._client = client
-        self._lanes = lanes
+        self._limiters = limiters
         self._clock = clock
         self._ready_within_s = ready_within_s
 
@@ -90,11 +267,11 @@ class TableMaker:
             if table is None:
                 # DynamoDB takes seconds to make a table; stand-ins of it answer with one that is ready.
                 made = await self._create()
-                created, table = created or made is not None, made or _TO_COME
+                created, table = created or made is not None, made or _PENDING_STATUSES
             if table.get("TableStatus") in _USABLE:
                 check_definition(self._spec, table)
                 return created
-            self._require_hope(str(table.get("TableStatus")), give_up_s)
+            self._check_can_succeed(str(table.get("TableStatus")), give_up_s)
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * _POLL_GROWTH, _POLL_MOST_S)
 
@@ -111,7 +288,7 @@ class TableMaker:
         if table is None:
             raise TableNotFound(f"table {self._spec.name} does not exist", operation="UpdateTable")
         request = index_request(self._spec, table)
-        await self._lanes.writes.run("UpdateTable", partial(self._client.update_table, **request))
+        await self._limiters.writes.run("UpdateTable", partial(self._client.update_table, **request))
 
     async def remove_index(self) -> None:
         """Ask for the index by owner to be deleted; the table stays in use meanwhile.
@@ -134,7 +311,7 @@ class TableMaker:
             TableName=self._spec.name,
             GlobalSecondaryIndexUpdates=[{"Delete": {"IndexName": OWNER_INDEX}}],
         )
-        await self._lanes.writes.run("UpdateTable", call)
+        await self._limiters.writes.run("UpdateTable", call)
 
     async def enable_recovery(self) -> None:
         """As the port says."""
@@ -143,10 +320,10 @@ class TableMaker:
             TableName=self._spec.name,
             PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True},
         )
-        await self._lanes.writes.run("UpdateContinuousBackups", call)
+        await self._limiters.writes.run("UpdateContinuousBackups", call)
 
-    def _require_hope(self, status: str, give_up_s: float) -> None:
-        if status not in _PASSING:
+    def _check_can_succeed(self, status: str, give_up_s: float) -> None:
+        if status not in _TRANSIENT_STATUSES:
             raise Unavailable(
                 f"table {self._spec.name} cannot be used: it is {status}", operation="DescribeTable"
             )
@@ -160,7 +337,7 @@ class TableMaker:
     async def _describe(self) -> TableDescriptionTypeDef | None:
         call = partial(self._client.describe_table, TableName=self._spec.name)
         try:
-            answer = await self._lanes.reads.run("DescribeTable", call)
+            answer = await self._limiters.reads.run("DescribeTable", call)
         except TableNotFound:
             return None
         if "Table" not in answer:
@@ -170,11 +347,11 @@ class TableMaker:
     async def _create(self) -> TableDescriptionTypeDef | None:
         """The new table; None where somebody else creates it at the same moment, which is as good."""
         request = creation_request(self._spec)
-        return await self._lanes.writes.run("CreateTable", lambda: _created(self._client, request))
+        return await self._limiters.writes.run("CreateTable", lambda: _created(self._client, request))
 
 
 def _created(client: DynamoDBClient, request: CreateTableInputTypeDef) -> TableDescriptionTypeDef | None:
     try:
-        return client.create_table(**request).get("TableDescription", _TO_COME)
+        return client.create_table(**request).get("TableDescription", _PENDING_STATUSES)
     except client.exceptions.ResourceInUseException:
         return None

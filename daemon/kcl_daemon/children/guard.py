@@ -56,7 +56,7 @@ class Guard:
         self._groups: set[int] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
-        self._is_told = False  # that it could not be started
+        self._is_reported = False  # that it could not be started
 
     @property
     def pid(self) -> int | None:
@@ -69,17 +69,17 @@ class Guard:
         if self._process is None:
             self._start()
         else:
-            self._tell(f"+ {group}\n")
+            self._send(f"+ {group}\n")
 
     def forget(self, group: int) -> None:
         """This group has ended. To be called before its leader is reaped: then its number may be given to others."""
         if group in self._groups:
             self._groups.discard(group)
-            self._tell(f"- {group}\n")
+            self._send(f"- {group}\n")
 
     async def aclose(self) -> None:
         """End the guard; groups that have not ended are killed by it."""
-        process = self._let_go()
+        process = self._close_pipe()
         if process is not None:
             await to_thread.run_sync(process.wait)
 
@@ -87,16 +87,16 @@ class Guard:
         try:
             self._process, self._pipe = _started(self._holds())
         except OSError as error:
-            self._tell_of(error)
+            self._log_failure(error)
             return
-        self._is_told = False
+        self._is_reported = False
         for group in sorted(self._groups):
-            self._tell(f"+ {group}\n")
+            self._send(f"+ {group}\n")
 
-    def _tell_of(self, error: OSError) -> None:
+    def _log_failure(self, error: OSError) -> None:
         """Once, until there is a guard again."""
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_reported:
+            self._is_reported = True
             advice = (
                 "if the daemon is killed, its children run until they see the end of their stdin; check "
                 f"that {_SHELL} exists and that more files can be opened. The daemon tries again with "
@@ -104,7 +104,7 @@ class Guard:
             )
             self._log.warning("children_not_guarded", error=str(error), advice=advice)
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         if self._process is None:
             return
         try:
@@ -112,12 +112,12 @@ class Guard:
         except OSError as error:  # it has ended, or does not read: another one is told everything
             self._log.warning("guard_replaced", pid=self._process.pid, error=str(error))
             self._process.kill()
-            process = self._let_go()
+            process = self._close_pipe()
             if process is not None:
                 process.wait()
             self._start()
 
-    def _let_go(self) -> subprocess.Popen[bytes] | None:
+    def _close_pipe(self) -> subprocess.Popen[bytes] | None:
         process, self._process = self._process, None
         if process is not None:
             os.close(self._pipe)

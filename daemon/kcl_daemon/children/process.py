@@ -3,29 +3,136 @@
 Owns the life of each child from start to reaping, and the tasks that watch it. Knows nothing of messages: what goes
 through the pipes are lines and bytes. A child that the daemon leaves behind (SIGKILL) sees the end of its stdin, and is
 killed by the guard where that does not end it.
+
+A child and everything it started, as one process group: its end, its status, and signals that never hit others.
+
+A child starts in its own session, so it leads a process group that has its process id as number. The kernel does not
+give that number away while the leader has not been reaped. So: signals go out only before the leader is reaped, what
+is left of the group is killed just before that, and both happen in the event loop with no await between them.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 from collections.abc import Callable
+from contextlib import suppress
+from signal import Signals
 from types import TracebackType
 from typing import Self
 
-from anyio import CancelScope, Event, create_task_group
+import anyio
+from anyio import CancelScope, CapacityLimiter, Event, create_task_group, to_thread
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from kcl_daemon.children.environment import LOG_MESSAGES, SHARD_ID, STREAM_ARN, STREAM_NAME
-from kcl_daemon.children.group import ProcessGroup
 from kcl_daemon.children.guard import Guard
-from kcl_daemon.children.options import AS_THE_DAEMON, ChildOptions
-from kcl_daemon.children.pipes import PipeReader, PipeWriter
-from kcl_daemon.children.start import Started, spawn
-from kcl_daemon.children.stderr import StderrPassThrough
+from kcl_daemon.children.pipes import PipeReader, PipeWriter, StderrPassThrough
+from kcl_daemon.children.start import (
+    LOG_MESSAGES,
+    SAME_AS_DAEMON,
+    SHARD_ID,
+    STREAM_ARN,
+    STREAM_NAME,
+    ChildOptions,
+    StartedProcess,
+    spawn,
+)
 from kcl_daemon.errors import ChildExited
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Clock, Log, StreamRef
+
+# What asyncio reports, too, when somebody else has reaped the child (SIGCHLD ignored).
+_UNKNOWN_STATUS = 255
+
+
+class ProcessGroup:
+    """The processes of one child.
+
+    What has moved to a session of its own (`setsid`) is out of reach.
+
+    Args:
+        process: the leader, just started in a new session.
+        log: the shard's.
+        on_ended: called with the number of the group when all of it has been killed, before the number is free.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], log: Log, on_ended: Callable[[int], object] = lambda _: None
+    ) -> None:
+        self._process = process
+        self._log = log
+        self._on_ended = on_ended
+        self._status: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the leader and number of the group."""
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """The leader's exit code, negative for a signal; None until it has been reaped."""
+        return self._status
+
+    def signal(self, number: Signals) -> None:
+        """Send a signal to all of the group; no effect once the leader has been reaped."""
+        self._send(os.killpg, number)
+
+    def signal_leader(self, number: Signals) -> None:
+        """The same to the leader alone."""
+        self._send(os.kill, number)
+
+    def _send(self, send: Callable[[int, int], None], number: Signals) -> None:
+        if self._status is not None:
+            return
+        try:
+            # Raises where somebody else has reaped it: then the number may be another's by now.
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            send(self.pid, number)
+        except (ChildProcessError, ProcessLookupError):
+            return
+        except PermissionError:
+            self._log.warning("child_not_signalled", signal=number.name, reason="it runs as another user")
+
+    async def reaped(self) -> int:
+        """Wait for the end of the leader, kill what is left of the group, reap; the leader's exit code.
+
+        Cancelled, nothing has been reaped.
+        """
+        await self._leader_ended()
+        self.signal(signal.SIGKILL)
+        self._on_ended(self.pid)
+        self._status = self._reap()
+        self._process.returncode = self._status  # else its finalizer warns and waits for it once more
+        return self._status
+
+    async def _leader_ended(self) -> None:
+        """Wait until the leader can be reaped: by a pidfd, or in a thread where the kernel (or a filter) has none."""
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            await to_thread.run_sync(
+                _block_until_ended, self.pid, abandon_on_cancel=True, limiter=CapacityLimiter(1)
+            )
+            return
+        try:
+            await anyio.wait_readable(pidfd)
+        finally:
+            os.close(pidfd)
+
+    def _reap(self) -> int:
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        except ChildProcessError:
+            return _UNKNOWN_STATUS
+
+
+def _block_until_ended(pid: int) -> None:
+    with suppress(ChildProcessError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
 
 _RECEIVE_BYTES = 64 * 1024
 # A killed process is gone at once, unless it hangs in the kernel (a dead network file system).
@@ -33,7 +140,7 @@ _KILL_PATIENCE_S = 5.0
 
 
 class ProcessChild:
-    """One child process; `Child` says the contract. Made by `ProcessChildren`, which runs its `mind`.
+    """One child process; `Child` says the contract. Made by `ProcessChildren`, which runs its `supervise`.
 
     The end of the process is the end of all it started: its process group is killed when it ends by itself, too. After
     the end `receive` still delivers what the child had written, then empty pieces, whoever else holds its stdout.
@@ -49,11 +156,11 @@ class ProcessChild:
 
     def __init__(
         self,
-        started: Started,
+        started: StartedProcess,
         log: Log,
         clock: Clock,
         *,
-        options: ChildOptions = AS_THE_DAEMON,
+        options: ChildOptions = SAME_AS_DAEMON,
         guard: Guard,
         on_closed: Callable[[ProcessChild], object],
     ) -> None:
@@ -128,7 +235,7 @@ class ProcessChild:
         self._stderr_pipe.close()
         self._on_closed(self)
 
-    async def mind(self) -> None:
+    async def supervise(self) -> None:
         """Pass its stderr on and reap it when it ends; runs until then, once. Cancelled, it is left unreaped."""
         async with create_task_group() as tasks:
             tasks.start_soon(self._stderr.run)
@@ -151,7 +258,7 @@ class ProcessChildren:
         log: every event about a child carries `shard_id` and `pid`.
         clock: for deadlines.
         options: as whom children run, and within which limits.
-        held_by_guard: an open file that the guard of a killed daemon keeps open until its children are gone.
+        kept_open_by_guard: an open file that the guard of a killed daemon keeps open until its children are gone.
     """
 
     def __init__(
@@ -159,18 +266,18 @@ class ProcessChildren:
         command: tuple[str, ...],
         log: Log,
         clock: Clock,
-        options: ChildOptions = AS_THE_DAEMON,
+        options: ChildOptions = SAME_AS_DAEMON,
         *,
-        held_by_guard: Callable[[], int | None] = lambda: None,
+        kept_open_by_guard: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._command = command
         self._options = options
-        self._guard = Guard(log, held_by_guard)
+        self._guard = Guard(log, kept_open_by_guard)
         self._log = log
         self._clock = clock
         self._tasks: TaskGroup | None = None
         self._open: set[ProcessChild] = set()
-        self._minders: set[CancelScope] = set()
+        self._supervisors: set[CancelScope] = set()
 
     async def __aenter__(self) -> Self:
         self._tasks = create_task_group()
@@ -191,7 +298,7 @@ class ProcessChildren:
                     closing.start_soon(child.aclose)
             await self._guard.aclose()
         # Whom SIGKILL did not end is left to init.
-        for minder in self._minders:
+        for minder in self._supervisors:
             minder.cancel()
         if isinstance(error, Exception):
             await tasks.__aexit__(None, None, None)
@@ -216,21 +323,21 @@ class ProcessChildren:
             on_closed=self._open.discard,
         )
         self._open.add(child)
-        self._tasks.start_soon(self._mind, child)
+        self._tasks.start_soon(self._supervise, child)
         return child
 
     def _environment(self, shard_id: ShardId, stream: StreamRef | None) -> dict[str, str]:
-        told = {LOG_MESSAGES: "true"} if self._options.log_messages else {}
-        return told | _environment(shard_id, stream)
+        variables = {LOG_MESSAGES: "true"} if self._options.log_messages else {}
+        return variables | _environment(shard_id, stream)
 
-    async def _mind(self, child: ProcessChild) -> None:
+    async def _supervise(self, child: ProcessChild) -> None:
         """Cancellation must not stop this: `aclose` waits for the reaping that happens in here."""
         with CancelScope(shield=True) as minder:
-            self._minders.add(minder)
+            self._supervisors.add(minder)
             try:
-                await child.mind()
+                await child.supervise()
             finally:
-                self._minders.discard(minder)
+                self._supervisors.discard(minder)
 
 
 def _environment(shard_id: ShardId, stream: StreamRef | None) -> dict[str, str]:

@@ -2,32 +2,248 @@
 
 Owns the lookup of the program, the fork and the words of the errors. Knows nothing of the event loop, and nothing of
 what becomes of a child once it runs.
+
+As whom children run and what they may use; from the words of the settings to what the system takes.
+
+Owns the lookup of users and groups, and the limits of the kernel. Knows nothing of pipes.
+
+The environment of children: the daemon's without its own secrets, with more, or without what gives access to AWS. Pure.
+
+Owns which variables those are, and the names of those that children are told by. A child of the same user can still read
+the daemon's own environment in `/proc`, and its files: whoever does not trust a child gives it a user of its own
+(`childUser`).
 """
 
 from __future__ import annotations
 
 import errno
+import grp
 import os
+import pwd
+import resource
 import stat
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, cast
 
-from kcl_daemon.children.environment import environment_of
-from kcl_daemon.children.options import AS_THE_DAEMON, ChildOptions, limit
+from kcl_daemon.config.children import MAX_ID, ChildSettings
+from kcl_daemon.config.properties import normal
 from kcl_daemon.errors import ChildStartFailed
+from kcl_daemon.log_level import LogLevel
 
-NOTHING_MORE: Final[Mapping[str, str]] = MappingProxyType({})
+_Prlimit = Callable[[int, int, tuple[int, int]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class ChildAccount:
+    """A user of this machine.
+
+    Args:
+        uid: number of the user.
+        gid: number of the group.
+        groups: numbers of all groups, `gid` among them.
+        environment: variables that tell a program who it is; empty where the user has no name.
+    """
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class ChildOptions:
+    """How children are started.
+
+    Args:
+        account: as whom; None: as the daemon.
+        limits: what the kernel calls a limit, and how much.
+        inherit_credentials: whether they find the daemon's AWS credentials in their environment.
+        stderr_level: of the log events that its stderr becomes.
+        log_messages: whether it is told that it may send `log` messages.
+    """
+
+    account: ChildAccount | None = None
+    limits: tuple[tuple[int, int], ...] = ()
+    inherit_credentials: bool = True
+    stderr_level: LogLevel = "info"
+    log_messages: bool = False
+
+
+SAME_AS_DAEMON: Final = ChildOptions()
+
+
+def options_of(settings: ChildSettings) -> ChildOptions:
+    """The options that the settings ask for.
+
+    Raises:
+        ChildStartFailed: there is no such user, this process may not become it, or this system has no such limits.
+    """
+    wanted = (
+        (resource.RLIMIT_AS, settings.memory_limit_bytes),
+        (resource.RLIMIT_NOFILE, settings.open_files_limit),
+        (resource.RLIMIT_NPROC, settings.processes_limit),
+    )
+    limits = tuple((kind, most) for kind, most in wanted if most is not None)
+    if limits and sys.platform != "linux":
+        raise ChildStartFailed("children can be limited on Linux only; remove the lines child...Limit")
+    account = None if settings.user is None else account_of(settings.user)
+    return ChildOptions(
+        account,
+        limits,
+        inherit_credentials=settings.inherit_credentials,
+        stderr_level=settings.stderr_level,
+        log_messages=settings.log_messages,
+    )
+
+
+def account_of(text: str) -> ChildAccount | None:
+    """The account of `USER` or `USER:GROUP`; None where this process runs as that user and needs to change nothing.
+
+    Raises:
+        ChildStartFailed: there is none, or this process may not become it.
+    """
+    user, colon, group = text.partition(":")
+    entry = _user(user)
+    uid = int(user) if entry is None else entry.pw_uid
+    if not colon and entry is None:
+        raise ChildStartFailed(
+            f"childUser = {text}: this number has no name here; give the group too, USER:GROUP"
+        )
+    gid = _group(group, text) if colon else cast("pwd.struct_passwd", entry).pw_gid
+    _check_id(text, uid, gid)
+    if os.geteuid() != 0:
+        if (uid, gid) == (os.geteuid(), os.getegid()):
+            return None
+        raise ChildStartFailed(
+            f"childUser = {text}: only a daemon that runs as root can start children as another user"
+        )
+    if entry is None:
+        return ChildAccount(uid, gid, (gid,))
+    names = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
+    return ChildAccount(uid, gid, tuple(os.getgrouplist(entry.pw_name, gid)), names)
+
+
+def _check_id(text: str, *numbers: int) -> None:
+    """Nobody is started under a number that means "no change" to the kernel, or that it cannot hold."""
+    for number in numbers:
+        if number > MAX_ID:
+            raise ChildStartFailed(
+                f"childUser = {text}: no user or group has the number {number}; the largest is {MAX_ID}"
+            )
+
+
+def apply_limits(pid: int, limits: tuple[tuple[int, int], ...]) -> None:
+    """Put limits on a process that has just been started, soft and hard.
+
+    What it may have forked before is not bound: between the start of a program and this there is a fraction of a
+    millisecond.
+
+    Raises:
+        OSError: this process may not set so high a limit.
+    """
+    prlimit = cast("_Prlimit | None", getattr(resource, "prlimit", None))
+    for kind, most in limits:
+        assert prlimit is not None, "limits are refused where there is no prlimit"
+        try:
+            prlimit(pid, kind, (most, most))
+        except ProcessLookupError:
+            return  # it has ended already
+
+
+def _user(name: str) -> pwd.struct_passwd | None:
+    """Its entry; None for a number without one."""
+    try:
+        return pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+    except KeyError:
+        if name.isdecimal():
+            return None
+        raise ChildStartFailed(f"childUser: there is no user {name!r} on this machine") from None
+
+
+def _group(name: str, text: str) -> int:
+    if name.isdecimal():
+        return int(name)
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise ChildStartFailed(f"childUser = {text}: there is no group {name!r} on this machine") from None
+
+
+_PREFIX: Final = "AWS_"
+# What tells an SDK where things are and how to ask. All else with the prefix may be, or lead to, a credential: also
+# what future SDKs will read.
+_HARMLESS: Final = frozenset(
+    {
+        "AWS_CA_BUNDLE",
+        "AWS_DEFAULTS_MODE",
+        "AWS_DEFAULT_OUTPUT",
+        "AWS_DEFAULT_REGION",
+        "AWS_EXECUTION_ENV",
+        "AWS_MAX_ATTEMPTS",
+        "AWS_REGION",
+        "AWS_RETRY_MODE",
+        "AWS_STS_REGIONAL_ENDPOINTS",
+        "AWS_USE_DUALSTACK_ENDPOINT",
+        "AWS_USE_FIPS_ENDPOINT",
+    }
+)
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+# What the OTLP exporter of the daemon sends with its figures, such as a key: for all signals, or for one of them.
+_OTLP_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
+_OTLP_HEADERS: Final = "HEADERS"
+# Who has it reads the status page; in any spelling that a property's variable may have.
+_ADMIN_TOKEN: Final = "kcladmintoken"  # noqa: S105 - the name of the variable
+STREAM_NAME: Final = "KCL_STREAM_NAME"
+STREAM_ARN: Final = "KCL_STREAM_ARN"
+SHARD_ID: Final = "KCL_SHARD_ID"
+LOG_MESSAGES: Final = "KCL_LOG_MESSAGES"
+# SDKs ask the instance for the credentials of its role where they find none.
+_NO_METADATA: Final = {"AWS_EC2_METADATA_DISABLED": "true"}
+
+
+def environment_of(
+    inherited: Mapping[str, str], more: Mapping[str, str], *, credentials: bool
+) -> dict[str, str]:
+    """The environment of a child.
+
+    Args:
+        inherited: the daemon's. Neither the token of its status page is passed on, nor what would tell a child that it may
+            log by messages. Names of streams are: processors may have been given them by whoever starts the daemon.
+        more: wins over it.
+        credentials: whether those of the daemon may be found in it: of AWS, and of where its metrics are posted to.
+    """
+    kept = {
+        name: value for name, value in inherited.items() if name != LOG_MESSAGES and not _is_admin_token(name)
+    }
+    if credentials:
+        return {**kept, **more}
+    kept = {name: value for name, value in kept.items() if not _gives_access(name)}
+    return {**kept, **_NO_METADATA, **more}
+
+
+def _is_admin_token(name: str) -> bool:
+    return normal(name) == _ADMIN_TOKEN
+
+
+def _gives_access(name: str) -> bool:
+    if name.startswith(_OTLP_PREFIX) and name.endswith(_OTLP_HEADERS):
+        return True
+    return name.startswith(_PREFIX) and name not in _HARMLESS and not name.startswith(_ENDPOINTS)
+
+
+DEFAULT_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 _SHELL = "/bin/sh"
 _FIRST_LINE_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedProcess:
     """A process that runs, in a session of its own, and our ends of its pipes (close-on-exec, still blocking).
 
     Args:
@@ -54,20 +270,20 @@ def find_program(program: str) -> str:
     if not program:
         raise ChildStartFailed("cannot start a child: executableName is empty; set it to a program")
     if "/" in program:
-        problem = _why_not(program)
+        problem = _problem_with(program)
         if problem is None:
             return program
-        looked = "" if program.startswith("/") else f" (looked from {_here()})"
-        raise _cannot_start(program, f"{problem}{looked}")
+        checked = "" if program.startswith("/") else f" (looked from {_here()})"
+        raise _cannot_start(program, f"{problem}{checked}")
     path = os.environ.get("PATH", os.defpath)
     return _find_in(path.split(os.pathsep), program)
 
 
 def spawn(
     command: tuple[str, ...],
-    options: ChildOptions = AS_THE_DAEMON,
-    environment: Mapping[str, str] = NOTHING_MORE,
-) -> Started:
+    options: ChildOptions = SAME_AS_DAEMON,
+    environment: Mapping[str, str] = DEFAULT_OPTIONS,
+) -> StartedProcess:
     """Start a program with its arguments, in the daemon's directory and environment.
 
     The whole process stands still until the program has been loaded: 0.2 ms from a local disk (vfork: whatever memory
@@ -96,7 +312,7 @@ def spawn(
 
 def _fork(
     arguments: tuple[str, ...], executable: str, options: ChildOptions, environment: Mapping[str, str]
-) -> Started:
+) -> StartedProcess:
     account = options.account
     more = {**environment, **(account.environment if account is not None else {})}
     with ExitStack() as theirs, ExitStack() as ours:
@@ -118,13 +334,13 @@ def _fork(
         )
         _limit(process, options)
         ours.pop_all()
-        return Started(process, stdin_write, stdout_read, stderr_read)
+        return StartedProcess(process, stdin_write, stdout_read, stderr_read)
 
 
 def _limit(process: subprocess.Popen[bytes], options: ChildOptions) -> None:
     """Put the limits on it; it is not left running without them."""
     try:
-        limit(process.pid, options.limits)
+        apply_limits(process.pid, options.limits)
     except OSError:
         process.kill()
         process.wait()
@@ -143,15 +359,15 @@ def _find_in(directories: list[str], program: str) -> str:
     found: list[str] = []
     for directory in directories:
         path = f"{directory or '.'}/{program}"
-        problem = _why_not(path)
+        problem = _problem_with(path)
         if problem is None:
             return path
         if problem != _ABSENT:
             found.append(f"{path}: {problem}")
-    looked = f"looked in PATH ({os.pathsep.join(directories)})"
+    checked = f"looked in PATH ({os.pathsep.join(directories)})"
     advice = "; ".join(found) or "use a path with a slash in executableName, or add its directory to PATH"
     plain = "; ".join(found) or f"{_ABSENT} in any directory of PATH; give it a path with a slash"
-    raise _cannot_start(program, f"{_ABSENT}, {looked}; {advice}", plain=plain)
+    raise _cannot_start(program, f"{_ABSENT}, {checked}; {advice}", plain=plain)
 
 
 def _cannot_start(program: str, problem: str, *, plain: str = "") -> ChildStartFailed:
@@ -164,7 +380,7 @@ def _cannot_start(program: str, problem: str, *, plain: str = "") -> ChildStartF
 _ABSENT = "no such file"
 
 
-def _why_not(path: str) -> str | None:
+def _problem_with(path: str) -> str | None:
     """What keeps this path from being executed; None where nothing is seen to."""
     try:
         mode = Path(path).stat().st_mode

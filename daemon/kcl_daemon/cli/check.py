@@ -1,6 +1,19 @@
 """`kcl-daemon check`: what a properties file means, and whether a daemon could start from it.
 
 Owns the command line and how the answer looks; what is asked of AWS is in `check_aws`.
+
+Asks Kinesis whether a daemon could read a stream, by polling or by enhanced fan-out. Changes nothing.
+
+Owns which calls are tried and what is said about them.
+
+Asks AWS whether a daemon could work: stream, tables and permissions. Writes nothing.
+
+A permission to write is tried with a write whose condition cannot hold; what cannot be tried without an effect is named.
+Owns which calls are tried and what is said about them; those about streams are in `check_streams`.
+
+How `kcl-daemon check` puts what it found: a sentence for each notice, and one line that says what it comes to.
+
+Pure, but for a look whether a file is there.
 """
 
 from __future__ import annotations
@@ -8,21 +21,418 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from pathlib import Path
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePath
+from typing import Final, Protocol
 
 import click
 import orjson
+from anyio import to_thread
 
-from kcl_daemon.cli.acting import chosen_file, run, with_file
-from kcl_daemon.cli.failures import EXIT_CONFIGURATION, EXIT_FAILURE
-from kcl_daemon.cli.findings import Finding
+from kcl_daemon.app import streams_of
+from kcl_daemon.aws.build import build_consumers, build_kinesis, build_schemas, build_tables
+from kcl_daemon.aws.session import Clients, caller_identity, open_clients
+from kcl_daemon.cli.common import (
+    EXIT_CONFIGURATION,
+    EXIT_FAILURE,
+    NOT_TRIED,
+    Finding,
+    advice_for,
+    chosen_file,
+    describe,
+    run,
+    try_check,
+    with_file,
+)
+from kcl_daemon.cli.common import not_checked as not_tried
 from kcl_daemon.cli.run import check_program
-from kcl_daemon.cli.verdict import Verdict, about_region, about_script, missing_script, sentence, verdict_of
-from kcl_daemon.config.effective import Effective, as_properties, effective
-from kcl_daemon.config.load import Loaded, load
-from kcl_daemon.errors import ConfigurationError
-from kcl_daemon.system import SystemRandomness
+from kcl_daemon.config.children import DeadLetterStore
+from kcl_daemon.config.load import EffectiveProperty, Loaded, as_properties, effective, load, value_text
+from kcl_daemon.config.metrics_and_page import MetricsLevel
+from kcl_daemon.config.properties import Notice
+from kcl_daemon.config.retrieval import RetrievalMode
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.errors import AwsError, ConfigurationError, InvalidRequest, SchemaNotFound
+from kcl_daemon.fleet.streams import leases_of, require_same_stream_mode
+from kcl_daemon.leases.lease import Lease
+from kcl_daemon.leases.row import Equals, RowUpdate
+from kcl_daemon.ports import (
+    ConsumerName,
+    ConsumerStatus,
+    IteratorKind,
+    Kinesis,
+    ReadFrom,
+    Schemas,
+    StreamConsumer,
+    StreamRef,
+    Table,
+)
+from kcl_daemon.shards.lineage import Shard, finished_but_open, leases_of_former_stream
+from kcl_daemon.system import SystemClock, SystemRandomness
+from kcl_daemon.telemetry.logs import build_log
+from kcl_daemon.text import masked, on_one_line, shown
+
+_REGISTER: Final = "RegisterStreamConsumer"
+_A_CONSUMER: Final = "it would register a consumer, which costs money"
+_SUBSCRIBE: Final = "SubscribeToShard"
+_POSITIONS_MOST: Final = 5
+_ANOTHER: Final = (
+    "does applicationName belong to an application that reads another stream? Then use a new one. If "
+    "the stream was recreated, start over with `kcl-daemon leases reset`"
+)
+_A_SUBSCRIPTION: Final = "it would interrupt the worker that reads the shard"
+
+
+class Consumers(Protocol):
+    """What is asked about consumers: a part of the port FanOut."""
+
+    async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None:
+        """As the port FanOut says."""
+        ...
+
+
+async def stream_findings(
+    settings: Settings, stream: StreamRef, kinesis: Kinesis, consumers: Consumers
+) -> list[Finding]:
+    """Whether the stream is there and can be read as the settings say."""
+    findings: list[Finding] = []
+    summary = await try_check(findings, f"stream {stream.name}", lambda: kinesis.describe_stream(stream))
+    if summary is None:
+        return findings
+    findings.append((summary.status in {"ACTIVE", "UPDATING"}, f"stream {summary.name}: {summary.status}"))
+    shards = await try_check(findings, "ListShards", lambda: kinesis.list_shards(stream))
+    if shards:
+        findings.append((True, f"ListShards: {len(shards)} shards"))
+    fan_out = settings.retrieval.mode is RetrievalMode.FANOUT
+    if fan_out:
+        findings += await _fan_out(settings, summary.arn, consumers)
+    if shards and (not fan_out or settings.fan_out.fallback_to_polling):
+        findings += await _polling(stream, shards[-1], kinesis)
+    return findings
+
+
+async def lease_findings(settings: Settings, kinesis: Kinesis, table: Table) -> list[Finding]:
+    """Whether the leases that there are can be those of the stream of this file: by shards, and by their positions."""
+    try:
+        if await table.describe() is None:
+            return []
+        await require_same_stream_mode(table, many=settings.reads_many)
+        leases = await leases_of(table)
+        if settings.reads_many:
+            log, clock = (
+                build_log(level="error", form="console", stream=sys.stderr, clock=SystemClock()),
+                SystemClock(),
+            )
+            await streams_of(settings, kinesis, clock, log, table=table).prepare()
+            return [(True, f"leases: {len(leases)}")] if leases else []
+        stream = StreamRef(settings.stream_name, settings.stream_arn)
+        shards = await kinesis.list_shards(stream)
+    except ConfigurationError as error:
+        return [(False, masked(on_one_line(f"leases: {error}")))]
+    except AwsError:
+        return []  # it has been told of table and stream
+    return await _compared(leases, shards, stream, kinesis) if leases else []
+
+
+async def _compared(
+    leases: Sequence[Lease], shards: Sequence[Shard], stream: StreamRef, kinesis: Kinesis
+) -> list[Finding]:
+    """The leases with the shards; of the checkpoints a few are tried."""
+    unfinished = [lease for lease in leases if not lease.is_finished]
+    listed = {shard.shard_id for shard in shards}
+    here = [lease for lease in unfinished if lease.shard_id in listed]
+    if leases_of_former_stream(leases, shards) or (unfinished and not here):
+        return [(False, f"leases: they belong to another stream than {stream.name}; {_ANOTHER}")]
+    numbered = [lease for lease in here if not lease.checkpoint.is_sentinel][:_POSITIONS_MOST]
+    refused = [each for lease in numbered if (each := await _refused(lease, stream, kinesis)) is not None]
+    if refused:
+        return refused[:1]
+    reported = (
+        f"leases: {len(here)} unfinished for {len(shards)} listed shards; {len(numbered)} checkpoints tried"
+    )
+    if not (stuck := finished_but_open(leases, shards)):
+        return [(True, reported)]
+    names = ", ".join(lease.shard_id for lease in stuck[:_POSITIONS_MOST])
+    nobody = f"leases: {len(stuck)} open shards are finished in the table, so no worker reads them: {names}"
+    return [(True, reported), (False, f"{nobody}; read them again with `kcl-daemon leases reset --shard`")]
+
+
+async def _refused(lease: Lease, stream: StreamRef, kinesis: Kinesis) -> Finding | None:
+    """What is wrong with the checkpoint of a lease; None: Kinesis takes it."""
+    start = ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, str(lease.checkpoint.sequence_number))
+    try:
+        await kinesis.get_shard_iterator(stream, lease.shard_id, start)
+    except AwsError as error:
+        advice = _ANOTHER if isinstance(error, InvalidRequest) else advice_for(error)
+        reported = f"leases: Kinesis refuses the checkpoint of {lease.shard_id}: {error}; {advice}"
+        return False, masked(on_one_line(reported))
+    return None
+
+
+async def _polling(stream: StreamRef, shard: Shard, kinesis: Kinesis) -> list[Finding]:
+    findings: list[Finding] = []
+    shard_id, newest = shard.shard_id, ReadFrom(IteratorKind.LATEST)
+    iterator = await try_check(
+        findings, "GetShardIterator", lambda: kinesis.get_shard_iterator(stream, shard_id, newest)
+    )
+    if iterator is not None:
+        read = partial(kinesis.get_records, stream, shard_id, iterator, 1)
+        if await try_check(findings, "GetRecords", read) is not None:
+            findings.append((True, "GetRecords: allowed"))
+    return findings
+
+
+async def _fan_out(settings: Settings, stream_arn: str, consumers: Consumers) -> list[Finding]:
+    """What can be told of the consumer; who has one can be sure of little more than that it is there."""
+    findings: list[Finding] = []
+    given = settings.fan_out.consumer_arn
+    name = settings.fan_out.consumer_name or settings.application_name
+    asked = ConsumerName(stream_arn, name) if given is None else given
+    found = await try_check(findings, f"consumer {given or name}", lambda: consumers.describe_consumer(asked))
+    if not findings:
+        findings += _consumer(found, given or name, registers=given is None)
+    return [*findings, not_tried(_SUBSCRIBE, _A_SUBSCRIPTION)]
+
+
+def _consumer(found: StreamConsumer | None, called: str, *, registers: bool) -> list[Finding]:
+    is_there = found is not None and found.status is not ConsumerStatus.DELETING
+    reported = "does not exist" if found is None else found.status.value
+    if is_there:
+        return [(True, f"consumer {called}: {reported}")]
+    if not registers:
+        return [(False, f"consumer {called}: {reported}; correct or remove fanoutConfig.consumerArn")]
+    return [
+        (True, f"consumer {called}: {reported}; the daemon registers it"),
+        not_tried(_REGISTER, _A_CONSUMER),
+    ]
+
+
+# No row has this key, and none has such an attribute.
+_NO_ROW: Final = "kcl-daemon check"
+# No version has this id.
+_NO_SCHEMA: Final = "00000000-0000-0000-0000-000000000000"
+_NEVER: Final = (Equals("kcl-daemon-check", "never"),)
+
+
+async def check_services(settings: Settings) -> list[Finding]:
+    """Everything that can be said without changing anything.
+
+    Raises:
+        ConfigurationError: there is no region, or region, profile or endpoint cannot be used.
+        Unavailable: the instance, which was asked for the region, did not tell it.
+        AccessDenied: there are no credentials.
+    """
+    async with open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients:
+        kinesis, consumers = build_kinesis(clients), build_consumers(clients)
+        findings = await _identity(settings, clients)
+        if settings.streams.name_filter is not None:
+            listed = await try_check(findings, "ListStreams", kinesis.list_streams)
+            findings += [] if listed is None else [(True, f"ListStreams: {len(listed)} streams")]
+        for stream in _streams(settings):
+            findings += await stream_findings(settings, stream, kinesis, consumers)
+        tables = build_tables(settings, clients, SystemClock())
+        findings += await table_findings(tables.leases, indexed=True)
+        findings += await lease_findings(settings, kinesis, tables.leases)
+        for table in (tables.worker_metrics, tables.coordinator):
+            findings += await table_findings(table, indexed=False)
+        schemas = build_schemas(clients)
+        if schemas is not None:
+            findings += await _registry(schemas)
+        return [*findings, *_figures(settings), *_dead_letters(settings)]
+
+
+async def _identity(settings: Settings, clients: Clients) -> list[Finding]:
+    """Where and as whom AWS is asked: the first question where a permission is missing."""
+    places = [each.meta.endpoint_url for each in (clients.kinesis, clients.dynamodb)]
+    where = f"in {clients.kinesis.meta.region_name} at {' and '.join(places)}"
+    try:
+        arn = await to_thread.run_sync(caller_identity, settings.endpoints, abandon_on_cancel=True)
+    except AwsError as error:
+        return [(True, f"checked {where}"), not_tried("identity", f"STS did not answer: {describe(error)}")]
+    return [(True, f"checked as {arn} {where}")]
+
+
+def _streams(settings: Settings) -> tuple[StreamRef, ...]:
+    many = tuple(StreamRef(each.name, each.arn) for each in settings.streams.listed)
+    return many if settings.reads_many else (StreamRef(settings.stream_name, settings.stream_arn),)
+
+
+async def table_findings(table: Table, *, indexed: bool) -> list[Finding]:
+    """Whether the table is there and its rows can be read and written; a missing one is no failure.
+
+    Args:
+        table: one of the daemon's.
+        indexed: whether it has the index by owner.
+    """
+    findings: list[Finding] = []
+    state = await try_check(findings, f"table {table.name}", table.describe)
+    if state is None:
+        missing = (
+            f"table {table.name}: does not exist; the daemon creates it if needed; CreateTable and calls on "
+            "its rows"
+        )
+        return findings or [not_tried(missing, "it would create a table")]
+    findings.append((True, f"table {table.name}: exists"))
+    row = {table.key_attribute: _NO_ROW}
+    tries: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+        ("GetItem", lambda: table.get(_NO_ROW)),
+        ("PutItem", lambda: table.put(row, _NEVER)),
+        ("UpdateItem", lambda: table.update(RowUpdate(_NO_ROW, put={"checked": 1}, require=_NEVER))),
+        ("DeleteItem", lambda: table.delete(_NO_ROW, _NEVER)),
+        ("Scan", table.scan),
+    ]
+    if indexed:
+        tries.append(("Query of the index by owner", lambda: table.owned_keys(_NO_ROW)))
+    refused = len(findings)
+    for name, attempt in tries:
+        await try_check(findings, f"table {table.name}: {name}", attempt)
+    if len(findings) == refused:
+        findings.append((True, f"table {table.name}: rows can be read and written"))
+    return findings
+
+
+async def _registry(schemas: Schemas) -> list[Finding]:
+    findings: list[Finding] = []
+
+    async def ask() -> None:
+        with suppress(SchemaNotFound):  # an answer, as there can be none
+            await schemas.schema(_NO_SCHEMA)
+
+    await try_check(findings, "schema registry", ask)
+    return findings or [(True, "schema registry: GetSchemaVersion is allowed")]
+
+
+def _dead_letters(settings: Settings) -> list[Finding]:
+    """A queue or stream cannot be tried without a letter in it; what is not known must not look as if it were.
+
+    A file is no matter of AWS: the daemon tries it when it starts.
+    """
+    destination = settings.failures.dead_letters
+    if destination is None or destination.box is DeadLetterStore.FILE:
+        return []
+    place = f"{destination.box.value} {destination.address}"
+    return [not_tried(f"dead letters: {place}", "it would store a letter")]
+
+
+def _figures(settings: Settings) -> list[Finding]:
+    """CloudWatch has no figure that could be taken back, nor one that is refused by itself."""
+    if settings.metrics.level is MetricsLevel.NONE:
+        return []
+    namespace = settings.metrics.namespace or settings.application_name
+    return [not_tried(f"CloudWatch {namespace}: PutMetricData", "it would write a metric")]
+
+
+_SENTENCES: Final = {
+    "unknown_property": "is not a known property and has no effect{meant}",
+    "property_has_no_effect": "has no effect: {why}",
+    "property_given_twice": "is given again and this one is used; line {ignored_line} ({ignored_key}) is not",
+    "property_overridden": "overrides {ignored_key} in line {ignored_line}",
+    "property_raised": "= {given} is too low; {used} is used: {why}",
+    "property_lowered": "= {given} is too high; {used} is used: {why}",
+    "property_contradicts_stream_arn": "= {given} is not the name in streamArn, {arn}; {used} is used",
+    "stream_arn_counts_by_name": "= {arn}: {why}",
+    "property_honoured_unlike_java": "= {value} is honoured; the Java daemon uses {java_uses}",
+    "credentials_provider_doubtful": "{provider}: {advice}",
+    "credentials_from_sdk_chain": "credentials come from the default chain of the AWS SDK ({chain})",
+}
+_SCRIPTS: Final = frozenset(
+    {".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".sh", ".php", ".lua", ".r", ".jar", ".dll"}
+)
+# What follows them is no file of the program: a module, or the program itself.
+_IN_PLACE_OF_A_SCRIPT: Final = frozenset({"-m", "-c", "-e", "--eval"})
+
+
+@dataclass(frozen=True, slots=True)
+class CheckVerdict:
+    """What a check comes to.
+
+    Args:
+        errors: that keep a daemon from working.
+        warnings: that do not.
+        not_tried: what could not be tried without leaving a trace in AWS.
+        asked_aws: whether AWS was asked at all.
+    """
+
+    errors: int = 0
+    warnings: int = 0
+    not_tried: int = 0
+    asked_aws: bool = False
+
+    def line(self) -> str:
+        """`OK: would start; 1 warning; 2 things not tried`, or `1 error, 1 warning`."""
+        counts = [
+            _counted(number, noun)
+            for number, noun in ((self.errors, "error"), (self.warnings, "warning"))
+            if number
+        ]
+        parts = [", ".join(counts)] if counts else []
+        if not self.errors:
+            parts.insert(0, "OK: would start")
+        if not self.asked_aws and not self.errors:
+            parts.append("AWS was not checked (use --with-aws)")
+        if self.not_tried:
+            parts.append(f"{_counted(self.not_tried, 'thing')} not tried")
+        return "; ".join(parts)
+
+
+def verdict_of(warnings: Sequence[str], findings: Sequence[Finding] | None) -> CheckVerdict:
+    """What it comes to; no findings at all: AWS was not asked."""
+    reported = findings or ()
+    return CheckVerdict(
+        errors=sum(not good for good, _ in reported),
+        warnings=len(warnings),
+        not_tried=sum(good and NOT_TRIED in text for good, text in reported),
+        asked_aws=findings is not None,
+    )
+
+
+def sentence(notice: Notice, file: str) -> str:
+    """One line about one line of the file."""
+    where = f"environment, {notice.variable}" if notice.variable else f"{file}:{notice.line}"
+    facts = {name: value_text(value) for name, value in notice.facts.items()}
+    nearest = facts.get("nearest")
+    facts["meant"] = "" if nearest is None else f"; did you mean {nearest}?"
+    form = _SENTENCES.get(notice.event)
+    if form is None:
+        said = f"{notice.event} {' '.join(f'{name}={value}' for name, value in notice.facts.items())}"
+    else:
+        said = form.format_map(facts)
+    return on_one_line(f"{where}: {notice.level}: {notice.key} {said}").rstrip()
+
+
+def missing_script(command: Sequence[str], exists: Callable[[str], bool]) -> str | None:
+    """The script of a command such as `python3 consumer.py` where it is not there; None: it is, or there is none to see.
+
+    Args:
+        command: program and arguments.
+        exists: whether there is such a file, as seen from the working folder.
+    """
+    for argument in command[1:]:
+        if argument in _IN_PLACE_OF_A_SCRIPT:
+            return None
+        if PurePath(argument).suffix.lower() in _SCRIPTS and not argument.startswith("-"):
+            return None if exists(argument) else argument
+    return None
+
+
+def about_script(script: str, folder: str) -> str:
+    """The warning about it."""
+    where = "is not there" if script.startswith("/") else f"is not in {folder}, where children start"
+    return on_one_line(f"executableName: warning: {shown(script)} {where}")
+
+
+def about_region(name: str, nearest: str | None) -> str:
+    """The warning about a region that the AWS SDK does not know."""
+    meant = "" if nearest is None else f"; did you mean {nearest}?"
+    return on_one_line(f"region: warning: the installed AWS SDK does not know the region {name}{meant}")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
 
 _EPILOG: Final = """\b
 Exit codes:
@@ -76,7 +486,7 @@ def check(
         problems = str(error).splitlines()
         if as_json:
             click.echo(orjson.dumps({"problems": problems}, option=orjson.OPT_INDENT_2))
-        for line in () if as_json else (*problems, Verdict(errors=len(problems)).line()):
+        for line in () if as_json else (*problems, CheckVerdict(errors=len(problems)).line()):
             click.echo(line, err=True)
         sys.exit(EXIT_CONFIGURATION)
     if resolved:
@@ -90,7 +500,7 @@ def check(
     if as_json:
         click.echo(_document(loaded, shown, findings, verdict))
     else:
-        _tell(shown, [*_infos(loaded), *warnings], findings or [])
+        _report(shown, [*_infos(loaded), *warnings], findings or [])
         click.echo(verdict.line())
     if verdict.errors:
         sys.exit(EXIT_FAILURE)
@@ -100,18 +510,18 @@ def check(
 
 def _ask_aws(loaded: Loaded) -> list[Finding]:
     # Here and not above: most checks need no AWS SDK.
-    from kcl_daemon.cli.check_aws import look  # noqa: PLC0415
+    from kcl_daemon.cli.check import check_services as poll  # noqa: PLC0415
 
-    return run(lambda: look(loaded.settings), command="kcl-daemon check")
+    return run(lambda: poll(loaded.settings), command="kcl-daemon check")
 
 
-def _table(shown: list[Effective]) -> list[str]:
+def _table(shown: list[EffectiveProperty]) -> list[str]:
     widths = [max((len(getattr(each, name)) for each in shown), default=0) for name in ("key", "value")]
     key_width, value_width = widths[0], min(widths[1], 48)
     return [f"{each.key:{key_width}}  {each.value:{value_width}}  {each.origin}" for each in shown]
 
 
-def _tell(shown: list[Effective], notices: list[str], findings: list[Finding]) -> None:
+def _report(shown: list[EffectiveProperty], notices: list[str], findings: list[Finding]) -> None:
     """Settings, notices and findings, an empty line between them."""
     about_aws = [text if good else f"error: {text}" for good, text in findings]
     for lines in (_table(shown), notices, about_aws):
@@ -125,12 +535,12 @@ def _infos(loaded: Loaded) -> list[str]:
 
 def _warnings(loaded: Loaded) -> list[str]:
     """What a person should look at; one line each."""
-    told = [sentence(each, loaded.file) for each in loaded.warnings if each.level == "warning"]
-    told += _unknown_regions(loaded)
+    reported = [sentence(each, loaded.file) for each in loaded.warnings if each.level == "warning"]
+    reported += _unknown_regions(loaded)
     script = missing_script(loaded.settings.child.command, lambda name: Path(name).exists())
     if script is not None:
-        told.append(about_script(script, str(Path.cwd())))
-    return told
+        reported.append(about_script(script, str(Path.cwd())))
+    return reported
 
 
 def _unknown_regions(loaded: Loaded) -> list[str]:
@@ -141,7 +551,7 @@ def _unknown_regions(loaded: Loaded) -> list[str]:
 
 
 def _document(
-    loaded: Loaded, shown: list[Effective], findings: list[Finding] | None, verdict: Verdict
+    loaded: Loaded, shown: list[EffectiveProperty], findings: list[Finding] | None, verdict: CheckVerdict
 ) -> bytes:
     settings = {each.key: {"value": each.value, "origin": each.origin} for each in shown}
     notices = [

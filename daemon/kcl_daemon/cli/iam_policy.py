@@ -1,18 +1,180 @@
-"""`kcl-daemon iam-policy`: the command around `policy`."""
+"""`kcl-daemon iam-policy`: the command around `policy`.
+
+The permissions that a daemon with given settings needs, as an IAM policy. Pure.
+
+Owns which calls go to which resource; the calls themselves are made in `kcl_daemon.aws`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 import click
 import orjson
 
-from kcl_daemon.cli.acting import settings_of, with_file
-from kcl_daemon.cli.policy import Service, is_for_every_account, policy
-from kcl_daemon.config.access_settings import Source
+from kcl_daemon.cli.common import settings_of, with_file
+from kcl_daemon.config.children import DeadLetterDestination, DeadLetterStore
+from kcl_daemon.config.metrics_and_page import MetricsLevel
+from kcl_daemon.config.retrieval import RetrievalMode
+from kcl_daemon.config.services import CredentialsSource
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.config.tables import TableOptions
+
+Service = Literal["kinesis", "dynamodb", "glue", "cloudwatch"]
+
+_ARN: Final = re.compile(r"arn:(?P<partition>[^:]+):kinesis:")
+_PARTITIONS: Final = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
+_STREAM: Final = ("DescribeStreamSummary", "ListShards")
+_POLLING: Final = ("GetShardIterator", "GetRecords")
+_ROWS: Final = ("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Scan")
+_MAKING: Final = ("CreateTable", "DescribeTable")
+
+
+@dataclass(frozen=True, slots=True)
+class AccountScope:
+    """Where resources are; `*` where the settings do not tell."""
+
+    partition: str
+    region: str
+    account: str
+
+    def arn(self, service: str, rest: str) -> str:
+        """An ARN here."""
+        return f"arn:{self.partition}:{service}:{self.region}:{self.account}:{rest}"
+
+
+def build_policy(
+    settings: Settings, services: tuple[Service, ...], *, account: str | None = None
+) -> dict[str, Any]:
+    """The policy document.
+
+    Args:
+        settings: of the daemon.
+        services: whose calls it is about.
+        account: of the tables, and of streams that are given by name: whose credentials the daemon has. None: any; the
+            account in a stream's ARN may be another one.
+    """
+    statements: list[dict[str, Any]] = []
+    if "kinesis" in services:
+        statements += _kinesis(settings, account)
+    if "dynamodb" in services:
+        statements += _dynamodb(settings, account)
+    if "glue" in services and settings.schemas.are_resolved:
+        # A header names a version alone, and nothing tells beforehand of which schema it is.
+        statements.append(_statement("ReadSchemas", "glue", ("GetSchemaVersion",), ["*"]))
+    if "cloudwatch" in services:
+        statements += _cloudwatch(settings)
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _place(settings: Settings, region: str | None, account: str | None) -> AccountScope:
+    arns = (settings.stream_arn, *(each.arn for each in settings.streams.arns))
+    match = _ARN.match(next((arn for arn in arns if arn is not None), ""))
+    region = region or settings.endpoints.region_name or "*"
+    partition = next((name for prefix, name in _PARTITIONS if region.startswith(prefix)), "aws")
+    if match is not None:
+        partition = match["partition"]
+    return AccountScope(partition, region, account or "*")
+
+
+def is_for_every_account(document: Mapping[str, Any]) -> bool:
+    """Whether there are resources in a policy document whose account is left open."""
+    arns = (arn.split(":") for each in document["Statement"] for arn in each["Resource"])
+    return any(len(parts) > 4 and parts[4] == "*" for parts in arns)
+
+
+def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
+    own = settings.endpoints.of_kinesis.region_name
+    place = _place(settings, own, account)
+    many = [each.arn or place.arn("kinesis", f"stream/{each.name}") for each in settings.streams.listed]
+    if settings.streams.name_filter is not None:
+        many.append(place.arn("kinesis", f"stream/{settings.streams.name_filter}"))
+        yield _statement("ListStreams", "kinesis", ("ListStreams",), ["*"])
+    streams = many or [settings.stream_arn or place.arn("kinesis", f"stream/{settings.stream_name}")]
+    fan_out = settings.retrieval.mode is RetrievalMode.FANOUT
+    polls = not fan_out or settings.fan_out.fallback_to_polling
+    registers = fan_out and settings.fan_out.consumer_arn is None
+    actions = (*_STREAM, *(_POLLING if polls else ()), *(("RegisterStreamConsumer",) if registers else ()))
+    yield _statement("ReadStream", "kinesis", actions, streams)
+    if fan_out:
+        given, name = (
+            settings.fan_out.consumer_arn,
+            settings.fan_out.consumer_name or settings.application_name,
+        )
+        consumers = [f"{stream}/consumer/{name}:*" for stream in streams] if given is None else [given]
+        # Where the name alone is known, it is described as a part of the stream.
+        described = [*streams, *consumers] if registers else consumers
+        yield _statement("FindConsumer", "kinesis", ("DescribeStreamConsumer",), described)
+        yield _statement("Subscribe", "kinesis", ("SubscribeToShard",), consumers)
+    if settings.failures.dead_letters is not None:
+        yield from _dead_letters(settings.failures.dead_letters, place)
+
+
+def _dead_letters(destination: DeadLetterDestination, place: AccountScope) -> Iterator[dict[str, Any]]:
+    address = destination.address
+    match destination.box:
+        case DeadLetterStore.SQS:
+            account, name = urlsplit(address).path.strip("/").split("/")
+            there = replace(place, region=destination.region_name or place.region, account=account)
+            yield _statement("DeadLetters", "sqs", ("SendMessage",), [there.arn("sqs", name)])
+        case DeadLetterStore.KINESIS:
+            arn = address if destination.region_name else place.arn("kinesis", f"stream/{address}")
+            yield _statement("DeadLetters", "kinesis", ("PutRecord",), [arn])
+        case DeadLetterStore.FILE:
+            pass
+
+
+def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
+    place = _place(settings, settings.endpoints.of_dynamodb.region_name, account)
+    tables = settings.tables
+    leases = place.arn("dynamodb", f"table/{settings.lease_table}")
+    others = [
+        place.arn("dynamodb", f"table/{name}")
+        for name in (settings.worker_metrics_table, settings.coordinator_table)
+    ]
+    yield _statement("Tables", "dynamodb", (*_MAKING, *_ROWS), [leases, *others])
+    # UpdateTable adds the index by owner to a lease table of KCL 2.x; the capacity of a table is never altered.
+    yield _statement("OwnerIndex", "dynamodb", ("UpdateTable",), [leases])
+    yield _statement("FindOwnLeases", "dynamodb", ("Query",), [f"{leases}/index/*"])
+    options = ((leases, tables.leases), (others[0], tables.worker_metrics), (others[1], tables.coordinator))
+    yield from _optional(
+        "Recovery", "UpdateContinuousBackups", [arn for arn, each in options if _recovers(each)]
+    )
+    yield from _optional("Tags", "TagResource", [arn for arn, each in options if each.tags])
+    if tables.migrate_all:
+        yield _statement("Migration", "dynamodb", ("ConditionCheckItem",), [leases, *others])
+
+
+def _cloudwatch(settings: Settings) -> Iterator[dict[str, Any]]:
+    """PutMetricData knows no resources; the namespace is what bounds it."""
+    if settings.metrics.level is MetricsLevel.NONE:
+        return
+    namespace = settings.metrics.namespace or settings.application_name
+    bound = {"StringEquals": {"cloudwatch:namespace": namespace}}
+    yield {**_statement("Metrics", "cloudwatch", ("PutMetricData",), ["*"]), "Condition": bound}
+
+
+def _recovers(options: TableOptions) -> bool:
+    return options.point_in_time_recovery
+
+
+def _optional(sid: str, action: str, resources: list[str]) -> Iterator[dict[str, Any]]:
+    if resources:
+        yield _statement(sid, "dynamodb", (action,), resources)
+
+
+def _statement(sid: str, service: str, actions: tuple[str, ...], resources: list[str]) -> dict[str, Any]:
+    return {
+        "Sid": sid,
+        "Effect": "Allow",
+        "Action": [f"{service}:{action}" for action in actions],
+        "Resource": resources,
+    }
 
 
 @click.command("iam-policy", short_help="Print the IAM permissions that the daemon needs.")
@@ -42,7 +204,7 @@ def iam_policy(
     services: tuple[Service, ...] = (
         ("kinesis", "dynamodb", "glue", "cloudwatch") if service is None else (service,)
     )
-    document = policy(settings, services, account=account)
+    document = build_policy(settings, services, account=account)
     click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     for note in notes(settings, document):
         click.echo(note, err=True)
@@ -55,14 +217,16 @@ def notes(settings: Settings, document: Mapping[str, Any]) -> list[str]:
         provider.role_arn
         for providers in (credentials.kinesis, credentials.dynamodb, credentials.cloudwatch, credentials.glue)
         for provider in providers
-        if provider.source is Source.ROLE
+        if provider.source is CredentialsSource.ROLE
     ]
-    told = [f"the host needs sts:AssumeRole for {role}" for role in dict.fromkeys(roles)]
+    reported = [f"the host needs sts:AssumeRole for {role}" for role in dict.fromkeys(roles)]
     if settings.endpoints.region_name is None:
-        told.append("the file sets no region, so the policy allows all regions; set regionName to narrow it")
+        reported.append(
+            "the file sets no region, so the policy allows all regions; set regionName to narrow it"
+        )
     if is_for_every_account(document):
-        told.append(
+        reported.append(
             "the account of the tables, and of streams without an ARN, is unknown, so the policy allows "
             "all accounts; use --account to narrow it"
         )
-    return told
+    return reported

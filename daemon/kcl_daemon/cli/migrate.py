@@ -1,27 +1,352 @@
 """`kcl-daemon migrate`: where an application is on its way from KCL 2.x to 3.x, and into one table; and how it is steered.
 
 Owns the command line, the questions and the exit codes; `migrate_steps` reads and writes, `migrate_view` shows.
+
+What `kcl-daemon migrate` does to an application's tables (KCL: KclMigrationTool).
+
+Owns the order of reads and writes; `leases.upgrade` decides. Knows nothing of command lines.
+
+How `kcl-daemon migrate status` looks: as text, and as JSON for scripts. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 import click
+import orjson
 
 from kcl_daemon.aws.build import build_tables
 from kcl_daemon.aws.session import open_clients
-from kcl_daemon.cli.acting import run, settings_of, with_file
-from kcl_daemon.cli.leases_look import open_existing
-from kcl_daemon.cli.migrate_steps import Direction, NotSteered, decide, remove_index, status, steer
-from kcl_daemon.cli.migrate_view import status_json, status_lines
+from kcl_daemon.cli.common import run, settings_of, with_file
+from kcl_daemon.cli.leases.look import open_existing
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.observe.redact import on_one_line
-from kcl_daemon.ports import Tables
+from kcl_daemon.errors import AwsError, KclError
+from kcl_daemon.fleet.monitor import latest_of
+from kcl_daemon.leases.layout import StateRefusal
+from kcl_daemon.leases.lease import Lease
+from kcl_daemon.leases.row import OWNER_INDEX, MalformedRowError, Row, is_lease_row, lease_from_row
+from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, WorkerRow, worker_from_row
+from kcl_daemon.migrations.kcl2_rules import (
+    CLIENT_VERSION_CODEC,
+    ClientVersion,
+    UpgradeReadiness,
+    VersionChange,
+    VersionRow,
+    rollback,
+    rollforward,
+    upgrade_readiness,
+)
+from kcl_daemon.migrations.one_table_rules import TABLE_STATUS_CODEC as MOVE
+from kcl_daemon.migrations.one_table_rules import MigrationRow, TableStatus, migration_readiness
+from kcl_daemon.ports import Clock, IndexState, Tables
 from kcl_daemon.system import SystemClock
+from kcl_daemon.text import numbered, on_one_line
+
+# Somebody else changes the row at the same moment; that happens once, not five times.
+_MAX_LOST_RACES: Final = 5
+
+
+class MigrationNotChanged(KclError):
+    """Raised when the rules, or somebody else's change, stand against what was asked; nothing was written."""
+
+
+class Direction(Enum):
+    """Where a person steers to."""
+
+    ROLLBACK = "rollback"
+    ROLLFORWARD = "rollforward"
+
+
+@dataclass(frozen=True, slots=True)
+class TableMove:
+    """How far an application is on its way into one table.
+
+    Args:
+        is_single: everything is in the lease table.
+        row: the row `TableMigration3.5`, or why it cannot be read; None: there is none.
+        unsupporting: owners of leases that do not say that they know the single table.
+        in_legacy: workers that report to the old table.
+    """
+
+    is_single: bool
+    row: MigrationRow | StateRefusal | None
+    unsupporting: tuple[str, ...] = ()
+    in_legacy: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationStatus:
+    """How far an application is.
+
+    Args:
+        row: the row `Migration3.0`, or why it cannot be read; None: there is none.
+        index: of the lease table.
+        ready: what an upgrade would still wait for.
+        workers: all that have a row, with their age in seconds, the latest first.
+        leases: so many there are.
+        tables: how far the move into one table is.
+        active_s: a worker that reported longer ago does not count.
+    """
+
+    row: VersionRow | StateRefusal | None
+    index: IndexState
+    ready: UpgradeReadiness
+    workers: tuple[tuple[str, float], ...]
+    leases: int
+    tables: TableMove
+    active_s: float
+
+
+async def migration_status(tables: Tables, *, clock: Clock, report_s: float) -> MigrationStatus:
+    """Read everything once.
+
+    Args:
+        tables: of the application.
+        clock: for the age of what workers wrote.
+        report_s: how often workers report.
+
+    Raises:
+        AwsError: a table could not be read.
+    """
+    stored = CLIENT_VERSION_CODEC.read(await tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
+    state = await tables.leases.describe()
+    index = IndexState.ABSENT if state is None else state.owner_index
+    lease_rows = await tables.leases.scan()
+    leases = _leases(lease_rows)
+    in_leases = _workers(lease_rows, tables.leases.key_attribute)
+    apart: list[WorkerRow] = []
+    if not tables.share_one_table:
+        apart = _workers(await tables.worker_metrics.scan(), tables.worker_metrics.key_attribute)
+    workers = latest_of(apart, in_leases)
+    wall_s = clock.wall_ms() / 1000
+    ages = sorted((wall_s - worker.last_update_s, str(worker.worker_id)) for worker in workers)
+    ready = upgrade_readiness(
+        leases, workers, index_active=index is IndexState.ACTIVE, wall_s=wall_s, report_s=report_s
+    )
+    seen = migration_readiness(
+        row=None,
+        leases=leases,
+        legacy_workers=apart,
+        workers=in_leases,
+        legacy_rows=(),
+        wall_s=wall_s,
+        report_s=report_s,
+    )
+    move = TableMove(
+        is_single=tables.share_one_table,
+        row=MOVE.read(await tables.coordinator.get(MOVE.row_key)),
+        unsupporting=seen.unsupporting,
+        in_legacy=seen.in_legacy,
+    )
+    return MigrationStatus(
+        stored,
+        index,
+        ready,
+        tuple((worker, age_s) for age_s, worker in ages),
+        len(leases),
+        move,
+        ACTIVE_REPORTS * report_s,
+    )
+
+
+async def decide(tables: Tables, direction: Direction, *, clock: Clock) -> VersionChange:
+    """What a steering would do now.
+
+    Raises:
+        NotSteered: the rules do not allow it.
+        AwsError: the row could not be read.
+    """
+    stored = CLIENT_VERSION_CODEC.read(await tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
+    rule = rollback if direction is Direction.ROLLBACK else rollforward
+    decided = rule(stored, now_ms=clock.wall_ms(), key_attribute=tables.coordinator.key_attribute)
+    if isinstance(decided, StateRefusal):
+        raise MigrationNotChanged(f"{decided.problem}; {decided.advice}")
+    return decided
+
+
+async def change_version(tables: Tables, direction: Direction, *, clock: Clock) -> VersionChange:
+    """Decide and write; what was written.
+
+    Raises:
+        NotSteered: the rules do not allow it, or the row kept changing.
+        AwsError: the row could not be read or written; after Unavailable look at it, it may have been written.
+    """
+    for _ in range(_MAX_LOST_RACES):
+        decided = await decide(tables, direction, clock=clock)
+        if (await tables.coordinator.update(decided.update)).applied:
+            return decided
+    raise MigrationNotChanged("the row kept changing; check `kcl-daemon migrate status` and try again")
+
+
+async def remove_index(tables: Tables, after_s: float, *, clock: Clock, say: Callable[[str], None]) -> None:
+    """Wait until no worker uses the index by owner any more, then have it deleted.
+
+    Raises:
+        NotSteered: the application was rolled forward meanwhile.
+        AwsError: the row could not be read, or the index not be deleted; everything else is done.
+    """
+    say(f"waiting {after_s:.0f} s until no worker uses the index {OWNER_INDEX}")
+    await clock.sleep(after_s)
+    stored = CLIENT_VERSION_CODEC.read(await tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
+    if not (
+        stored is not None and not isinstance(stored, StateRefusal) and stored.state is ClientVersion.V2X
+    ):
+        raise MigrationNotChanged("the application is no longer rolled back, so the index is kept")
+    state = await tables.leases.describe()
+    if state is None or state.owner_index is IndexState.ABSENT:
+        say("there is no index to delete")
+        return
+    try:
+        await tables.leases.remove_owner_index()
+    except AwsError as error:
+        raise type(error)(
+            f"{error}; the application is rolled back; delete the index of table {tables.leases.name} later"
+        ) from error
+    say(f"the index {OWNER_INDEX} is being deleted")
+
+
+def _leases(rows: list[Row]) -> list[Lease]:
+    leases: list[Lease] = []
+    for row in rows:
+        try:
+            if is_lease_row(row):
+                leases.append(lease_from_row(row))
+        except MalformedRowError:
+            continue  # `kcl-daemon leases` shows them
+    return leases
+
+
+def _workers(rows: list[Row], key_attribute: str) -> list[WorkerRow]:
+    workers = (worker_from_row(row, key_attribute=key_attribute) for row in rows)
+    return [worker for worker in workers if worker is not None]
+
+
+_MEANING = {
+    ClientVersion.UPGRADE_FROM_2X: "workers take leases as in KCL 2.x; when everything is ready for ten minutes, the fleet switches to "
+    "3.x by itself",
+    ClientVersion.V3X_WITH_ROLLBACK: "the leader assigns leases; rollback is possible until a worker starts with CLIENT_VERSION_CONFIG_3X",
+    ClientVersion.V2X: "rolled back: workers take leases as in KCL 2.x until `rollforward`",
+    ClientVersion.V3X: "the leader assigns leases; no upgrade is in progress",
+}
+_MOVE_MEANING = {
+    TableStatus.INIT: "no migration to one table is in progress; one can start when all workers have supported the single "
+    "table for an hour",
+    TableStatus.DEPLOYED: "no migration to one table is in progress; to start one, deploy all workers with "
+    "migrateAllEntitiesToLeaseTable=true",
+    TableStatus.PENDING: "rows are in the lease table, the leader lock is still in the old one; to roll back, deploy with "
+    "migrateAllEntitiesToLeaseTable=false",
+    TableStatus.COMPLETE: "the migration is complete; workers follow within a minute",
+}
+
+
+def status_lines(seen: MigrationStatus) -> Iterator[str]:
+    """The state, where it came from, and what an upgrade waits for."""
+    row = seen.row
+    if row is None:
+        yield f"no row {CLIENT_VERSION_CODEC.row_key}: no 3.x worker has started, or all are in phase 1"
+    elif isinstance(row, StateRefusal):
+        yield f"{on_one_line(row.problem)}; {row.advice}"
+    else:
+        yield f"{row.state}: {_MEANING.get(row.state, '')}"
+        yield f"  since {_date(row.at_ms)}, set by {on_one_line(row.by)}"
+        for past in row.history:
+            yield f"  before: {on_one_line(past.state)}, {_date(past.at_ms)}, {on_one_line(past.by)}"
+    yield f"index by owner: {seen.index.value}"
+    yield f"{numbered(seen.leases, 'lease')}, {len(seen.ready.unowned)} of them without an owner"
+    for key in seen.ready.unowned:
+        yield f"  {on_one_line(key)}: no owner"
+    upgrading = isinstance(row, StateRefusal) or row is None or row.state is not ClientVersion.V3X
+    silent = frozenset[str](seen.ready.silent if upgrading else ())
+    known = {worker for worker, _ in seen.workers}
+    for worker, age_s in seen.workers:
+        lacks = "; owns leases, so the upgrade waits for it" if worker in silent else ""
+        yield f"  {on_one_line(worker)}: reported {age_s:.0f} s ago{lacks}"
+    for owner in sorted(silent - known):
+        yield f"  {on_one_line(owner)}: owns leases but has never reported; the upgrade waits for it"
+    if upgrading:
+        yield ("ready for 3.x" if seen.ready.is_met else f"not ready: {on_one_line(seen.ready.missing)}")
+    yield from _move_lines(seen.tables)
+
+
+def _move_lines(move: TableMove) -> Iterator[str]:
+    row = move.row
+    if move.is_single:
+        yield "tables: one, all rows are in the lease table"
+    elif row is None:
+        yield "tables: separate; no migration to one table is in progress"
+    elif isinstance(row, StateRefusal):
+        yield f"tables: separate; {on_one_line(row.problem)}; {row.advice}"
+    else:
+        yield f"tables: separate; {row.state}: {_MOVE_MEANING[row.state]}"
+    if row is not None and not isinstance(row, StateRefusal):
+        yield f"  since {_date(row.at_ms)}, set by {on_one_line(row.by)}"
+        for past in row.history:
+            yield f"  before: {on_one_line(past.state)}, {_date(past.at_ms)}, {on_one_line(past.by)}"
+    if not move.is_single:
+        for owner in move.unsupporting:
+            yield f"  {on_one_line(owner)}: owns leases but does not report support for the single table"
+        for worker in move.in_legacy:
+            yield f"  {on_one_line(worker)}: writes its row to the old table"
+
+
+def status_json(seen: MigrationStatus) -> str:
+    """One document."""
+    row = seen.row
+    readable = row if row is not None and not isinstance(row, StateRefusal) else None
+    document = {
+        "clientVersion": None if readable is None else str(readable.state),
+        "problem": row.problem if isinstance(row, StateRefusal) else None,
+        "modifiedBy": None if readable is None else readable.by,
+        "modifiedMillis": None if readable is None else readable.at_ms,
+        "history": [
+            {"clientVersion": past.state, "modifiedBy": past.by, "modifiedMillis": past.at_ms}
+            for past in (() if readable is None else readable.history)
+        ],
+        "index": seen.index.value,
+        "leases": seen.leases,
+        "ready": seen.ready.is_met,
+        "leasesWithoutOwner": list(seen.ready.unowned),
+        "ownersThatDoNotReport": list(seen.ready.silent),
+        "workers": [
+            {"workerId": worker, "reportedSecondsAgo": round(age_s), "active": age_s < seen.active_s}
+            for worker, age_s in seen.workers
+        ],
+        "tables": _move_document(seen.tables),
+    }
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+
+
+def _move_document(move: TableMove) -> dict[str, object]:
+    row = move.row
+    readable = row if row is not None and not isinstance(row, StateRefusal) else None
+    return {
+        "layout": "single" if move.is_single else "separate",
+        "migration": None if readable is None else str(readable.state),
+        "problem": row.problem if isinstance(row, StateRefusal) else None,
+        "modifiedBy": None if readable is None else readable.by,
+        "modifiedMillis": None if readable is None else readable.at_ms,
+        "history": [
+            {"migration": past.state, "modifiedBy": past.by, "modifiedMillis": past.at_ms}
+            for past in (() if readable is None else readable.history)
+        ],
+        "ownersThatDoNotKnowTheSingleTable": list(move.unsupporting),
+        "workersThatReportToTheOldTable": list(move.in_legacy),
+    }
+
+
+def _date(at_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{at_ms} ms"
+
 
 _Result = TypeVar("_Result")
 
@@ -51,7 +376,7 @@ def show(*, file: Path | None, properties_file: Path | None, as_json: bool) -> N
     """
     settings = settings_of(file, properties_file, command=_COMMAND)
     report_s = settings.leases.worker_metrics_report_ms / 1000
-    seen = _run(settings, lambda tables: status(tables, clock=SystemClock(), report_s=report_s))
+    seen = _run(settings, lambda tables: migration_status(tables, clock=SystemClock(), report_s=report_s))
     click.echo(status_json(seen) if as_json else "\n".join(status_lines(seen)))
 
 
@@ -95,7 +420,7 @@ def _steer(settings: Settings, direction: Direction, *, yes: bool, keep_index: b
 
     async def carry_out(tables: Tables) -> None:
         """The write, then the index."""
-        done = await steer(tables, direction, clock=clock)
+        done = await change_version(tables, direction, clock=clock)
         click.echo(f"{direction.value} written ({on_one_line(done.reason)}); workers follow within 90 s")
         if done.remove_index_after_s is not None and not keep_index:
             await remove_index(tables, done.remove_index_after_s, clock=clock, say=click.echo)
@@ -105,7 +430,7 @@ def _steer(settings: Settings, direction: Direction, *, yes: bool, keep_index: b
 
 def _run(settings: Settings, act: Callable[[Tables], Awaitable[_Result]]) -> _Result:
     """Act on the application's tables."""
-    return run(partial(_act, settings, act), command="kcl-daemon migrate", plain=(NotSteered,))
+    return run(partial(_act, settings, act), command="kcl-daemon migrate", plain=(MigrationNotChanged,))
 
 
 async def _act(settings: Settings, act: Callable[[Tables], Awaitable[_Result]]) -> _Result:

@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from kcl_daemon.cli.failures import EXIT_CONFIGURATION, EXIT_FAILURE
+from kcl_daemon.cli.common import EXIT_CONFIGURATION, EXIT_FAILURE
 
 _ABOUT: Final = {
     "cloudformation": "tables and roles",

@@ -1,19 +1,392 @@
 """`kcl-daemon`: its options, exit codes and subcommands.
 
 Imports nothing heavy: what runs the daemon is loaded when a daemon is to be run.
+
+A group of commands of which one is meant when a file is named, and which loads the others only when they run.
+
+Owns how the words of a command line find their command: for running, for help and for a shell's completion. Knows no
+command itself.
+
+Standing in for `java`: the command lines with which the client libraries start the Java daemon start this one.
+
+Pure. Owns what such a command line looks like; what is passed over is
+told in the log.
+
+`kcl-daemon helper`: the command that starts the daemon, for whoever calls the helpers of the client libraries.
+
+Takes the flags of `amazon_kclpy_helper.py`, of Node's `kcl-bootstrap` and of .NET's `Bootstrap`. Owns which of them
+mean something here.
+
+`kcl-daemon completion`: the script with which a shell completes this program's commands and options.
+
+The examples that each `--help` shows, and the shape of every help: usage, examples, options, exit codes.
+
+A test parses every line as the program would.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NoReturn
 
 import click
+from click.shell_completion import CompletionItem, get_completion_class
 
 from kcl_daemon import __version__, interrupt
-from kcl_daemon.cli.commands import CommandGroup, LaterCommand
-from kcl_daemon.cli.examples import add_examples
-from kcl_daemon.cli.launcher import PASSED_OVER, as_daemon
+
+
+class ExtraMissing(click.ClickException):
+    """Raised when a command needs an extra of this distribution that is not installed."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LaterCommand:
+    """A command that is imported only when it is called, so that `--help` stays fast.
+
+    Args:
+        where: `package.module:attribute`, a click command.
+        summary: one line for the help of the group.
+        extra: the extra of this distribution that it needs; empty: none.
+        modules: the top-level packages of that extra.
+    """
+
+    where: str
+    summary: str
+    extra: str = ""
+    modules: tuple[str, ...] = ()
+
+    def load(self, name: str) -> click.Command:
+        """Import it.
+
+        Raises:
+            ExtraMissing: the message has the command that installs it.
+        """
+        missing = [module for module in self.modules if importlib.util.find_spec(module) is None]
+        if missing:
+            raise ExtraMissing(
+                f"`{name}` needs packages that are not installed ({', '.join(missing)}); "
+                f'install them with: pip install "kcl-daemon[{self.extra}]"'
+            )
+        module, _, attribute = self.where.partition(":")
+        command: object = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), f"{self.where} is a click command"
+        return command
+
+
+class NoSuchCommand(click.UsageError):
+    """Raised when the first word is neither a command nor a file."""
+
+    @classmethod
+    def of(cls, word: str, program: str, commands: Sequence[str], context: click.Context) -> NoSuchCommand:
+        """What the word was probably meant to be.
+
+        Args:
+            word: as typed.
+            program: name of the program.
+            commands: the names of all.
+            context: for the usage line.
+        """
+        options = {"help": "--help", "version": "--version"}
+        near = [options[word]] if word in options else get_close_matches(word, commands, n=3)
+        meant = " or ".join(f"`{program} {each}`" for each in near)
+        hint = f"did you mean {meant}?" if meant else f"`{program} --help` lists the commands"
+        return cls(f"no such command, and no such file: {word}; {hint}", context)
+
+
+class CommandGroup(click.Group):
+    """A group whose first word may be left out: options and files belong to the default command."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        default: click.Command,
+        later: Mapping[str, LaterCommand],
+        help: str,  # noqa: A002 - click's name
+        epilog: str,
+        params: list[click.Parameter],
+    ) -> None:
+        shown = {"help_option_names": ["-h", "--help"]}  # subcommands take them over
+        super().__init__(
+            name, help=help, epilog=epilog, params=params, context_settings=shown, no_args_is_help=True
+        )
+        assert default.name is not None, "the default command has a name"
+        self._default = default
+        self._default_name = default.name
+        self._later = later
+        self.add_command(default)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """All names, none of them imported."""
+        return sorted((self._default_name, *self._later))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One command, imported now if it has not been."""
+        later = self._later.get(cmd_name)
+        if later is None:
+            return super().get_command(ctx, cmd_name)
+        try:
+            return later.load(cmd_name)
+        except ExtraMissing:
+            if ctx.resilient_parsing:  # a shell asks for completions: there are none
+                return None
+            raise
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the default command's name in front of words that do not begin with a command or an own option.
+
+        Raises:
+            NoSuchCommand: the first word is none of ours, and cannot be meant as a file.
+        """
+        own_options = {spelling for each in self.get_params(ctx) for spelling in each.opts}
+        if args and args[0] not in {*self.list_commands(ctx), *own_options}:
+            if not ctx.resilient_parsing and not _may_be_file(args[0]):
+                raise NoSuchCommand.of(args[0], ctx.info_name or "", self.list_commands(ctx), ctx)
+            args = [self._default_name, *args]
+        return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands, none of them imported, or else files and the default command's options."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        if incomplete.startswith("-"):
+            return [*self._default.shell_complete(ctx, incomplete), *super().shell_complete(ctx, incomplete)]
+        found = [CompletionItem(name, help=self._summary(name)) for name in names]
+        return found or [CompletionItem(incomplete, type="file")]
+
+    def _summary(self, name: str) -> str:
+        later = self._later.get(name)
+        return self._default.get_short_help_str() if later is None else later.summary
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """That of the default command, which most people want, and that of the others."""
+        default = " ".join(self._default.collect_usage_pieces(ctx))
+        formatter.write_usage(ctx.command_path, default)
+        formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] ...", prefix="       ")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The default command's options, the group's own, and one line for each other command."""
+        theirs = [each for each in self._default.get_params(ctx) if "--help" not in each.opts]
+        options = [each for each in (*theirs, *self.get_params(ctx)) if isinstance(each, click.Option)]
+        records = [each.get_help_record(ctx) for each in options]
+        with formatter.section("Options"):
+            formatter.write_dl([record for record in records if record is not None])
+        if self._later:
+            with formatter.section("Commands (details: COMMAND --help)"):
+                formatter.write_dl([(name, each.summary) for name, each in sorted(self._later.items())])
+
+
+def _may_be_file(word: str) -> bool:
+    """Whether a first word may name a file: an option does not, and a plain word only where there is such a file."""
+    return word.startswith("-") or not word.replace("-", "").replace("_", "").isalnum() or Path(word).exists()
+
+
+MAIN_CLASSES: Final = (
+    "software.amazon.kinesis.multilang.MultiLangDaemon",
+    "com.amazonaws.services.kinesis.multilang.MultiLangDaemon",  # KCL 1.x
+)
+PASSED_OVER: Final = "--passed-over"
+"""The hidden option of `run` for words that mean something to Java only."""
+
+
+def as_daemon(words: Sequence[str]) -> list[str]:
+    """The words of a command line as this program's: what stands before Java's main class is passed over.
+
+    `java -version`, which one launcher tries first, is the version of this program. Words without a main class are
+    left as they are.
+    """
+    if list(words) == ["-version"]:
+        return ["--version"]
+    place = next((number for number, word in enumerate(words) if word in MAIN_CLASSES), None)
+    if place is None:
+        return list(words)
+    passed_over = [f"{PASSED_OVER}={word}" for word in words[: place + 1]]
+    return ["run", *passed_over, *words[place + 1 :]]
+
+
+_PROGRAM: Final = "kcl-daemon"
+_NO_SAMPLE: Final = (
+    "this package has no sample file; `kcl-daemon demo` shows everything without an AWS account"
+)
+
+
+@click.command("helper", short_help="Print the command that starts the daemon.")
+@click.option(
+    "--print_command",
+    "--print-command",
+    "print_command",
+    is_flag=True,
+    help="Print the command (default).",
+)
+@click.option(
+    "--print_classpath",
+    "--print-classpath",
+    "print_classpath",
+    is_flag=True,
+    help="Print an empty line: no Java, no class path.",
+)
+@click.option("-e", "--execute", is_flag=True, help="Run the daemon instead of printing the command.")
+@click.option(
+    "-p",
+    "--properties",
+    "--props",
+    "--prop",
+    "properties",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The properties file.",
+)
+@click.option("-l", "--log-configuration", metavar="FILE", help="Passed to the daemon.")
+@click.option("--sample", "--sample-props", "--use-sample-properties", "sample", is_flag=True, hidden=True)
+@click.option("-j", "--java", metavar="PATH", help="Accepted and ignored.")
+@click.option(
+    "-c",
+    "--classpath",
+    "--path",
+    "--jar-path",
+    "--jar-folder",
+    "class_path",
+    metavar="PATH",
+    multiple=True,
+    help="Accepted and ignored.",
+)
+def helper(
+    *,
+    print_command: bool,
+    print_classpath: bool,
+    execute: bool,
+    properties: Path | None,
+    log_configuration: str | None,
+    sample: bool,
+    java: str | None,
+    class_path: tuple[str, ...],
+) -> None:
+    """Print the command that starts the daemon, quoted for a shell; with --execute, run it.
+
+    Accepts the flags of the client libraries' helpers, so it can replace them.
+    """
+    if sample:
+        raise click.UsageError(_NO_SAMPLE)
+    if print_classpath:
+        click.echo("")
+        if not print_command:
+            return
+    if properties is None:
+        raise click.UsageError(
+            "no properties file given: kcl-daemon helper --print_command --properties FILE"
+        )
+    if java is not None or class_path:
+        click.echo("java and class path are not needed and are ignored", err=True)
+    words = ["--properties", str(properties)]
+    if log_configuration is not None:
+        words += ["--log-configuration", log_configuration]
+    if execute:
+        _become(words)
+    click.echo(shlex.join([program(), *words]))
+
+
+def program() -> str:
+    """How this program is called: by its name where that finds it, else by the path it was started from."""
+    started = Path(sys.argv[0])
+    found = shutil.which(_PROGRAM)
+    if found is None and started.name == _PROGRAM:
+        return str(started.resolve())
+    return _PROGRAM
+
+
+def _become(words: list[str]) -> NoReturn:
+    """Run the daemon in the place of this process: signals and exit code are its own."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "kcl_daemon", *words])  # noqa: S606 - ourselves
+
+
+_COMPLETION_PROGRAM: Final = "kcl-daemon"
+VARIABLE: Final = "_KCL_DAEMON_COMPLETE"
+"""The script sets it, and the program answers with completions in place of its work."""
+
+
+@click.command("completion", short_help="Print the completion script of a shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(*, shell: Literal["bash", "zsh", "fish"]) -> None:
+    """Print the script that lets a shell complete commands, options and files.
+
+    Evaluate it in the start file of the shell: ~/.bashrc (bash 4.4 or newer), ~/.zshrc after `compinit`.
+    """
+    found = get_completion_class(shell)
+    assert found is not None, f"click knows {shell}"
+    root = click.get_current_context().find_root().command
+    click.echo(found(root, {}, _COMPLETION_PROGRAM, VARIABLE).source())
+
+
+_FILE: Final = "app.properties"
+_CHILD: Final = "-- python3 consumer.py"
+
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "": (f"kcl-daemon {_FILE}", f"kcl-daemon check {_FILE}", "kcl-daemon demo"),
+    "run": (f"kcl-daemon run {_FILE} --log-level info,kcl_daemon.retrieval=debug",),
+    "demo": ("kcl-daemon demo --shards 2 --seconds 10",),
+    "check": (f"kcl-daemon check {_FILE} --with-aws",),
+    "completion": (
+        'eval "$(kcl-daemon completion bash)"',
+        "kcl-daemon completion fish > ~/.config/fish/completions/kcl-daemon.fish",
+    ),
+    "helper": (f"kcl-daemon helper --print_command --properties {_FILE}",),
+    "iam-policy": (f"kcl-daemon iam-policy {_FILE} --account 123456789012",),
+    "leases": (f"kcl-daemon leases list {_FILE} --lag",),
+    "leases list": (f"kcl-daemon leases list {_FILE} --lag",),
+    "leases explain": (f"kcl-daemon leases explain {_FILE} --watch 12",),
+    "leases tree": (f"kcl-daemon leases tree {_FILE}",),
+    "leases reset": (
+        f"kcl-daemon leases reset {_FILE} --to TRIM_HORIZON --dry-run",
+        f"kcl-daemon leases reset {_FILE} --to 2026-11-20T12:00:00Z --shard shardId-000000000003",
+    ),
+    "leases release": (f"kcl-daemon leases release {_FILE} --worker w-3 --dry-run",),
+    "leases delete": (f"kcl-daemon leases delete {_FILE} --shard shardId-000000000003 --dry-run",),
+    "leases skip": (f"kcl-daemon leases skip {_FILE} --shard shardId-000000000003 --dry-run",),
+    "local": ("kcl-daemon local --stream orders:4 --write local.env",),
+    "migrate": (f"kcl-daemon migrate status {_FILE}",),
+    "migrate status": (f"kcl-daemon migrate status {_FILE} --json",),
+    "migrate rollback": (f"kcl-daemon migrate rollback {_FILE}",),
+    "migrate rollforward": (f"kcl-daemon migrate rollforward {_FILE}",),
+    "packaging": ("kcl-daemon packaging systemd", "kcl-daemon packaging kubernetes --write deploy"),
+    "replay": (f"kcl-daemon replay session.jsonl {_CHILD}",),
+    "run-child": (
+        f"kcl-daemon run-child --records records.jsonl {_CHILD}",
+        f"kcl-daemon run-child --records lines.txt --transcript session.jsonl {_CHILD}",
+    ),
+    "status": (f"kcl-daemon status {_FILE}", "kcl-daemon status --url http://127.0.0.1:8080 --quiet"),
+    "top": (f"kcl-daemon top {_FILE} --every 5",),
+}
+
+
+def add_examples(command: click.Command, path: str) -> None:
+    """Put its examples in front of what the help of a command ends with, and do the same for its subcommands.
+
+    Args:
+        command: changed in place; a second call changes nothing.
+        path: its words behind the program's name; empty: the program itself.
+    """
+    lines = EXAMPLES.get(path, ())
+    text = "\b\n" + "\n".join(
+        ["Examples:" if len(lines) > 1 else "Example:", *(f"  {line}" for line in lines)]
+    )
+    if lines and not (command.epilog or "").startswith(text):
+        command.epilog = f"{text}\n\n{command.epilog or ''}"
+    if isinstance(command, click.Group):
+        for name, each in command.commands.items():
+            add_examples(each, f"{path} {name}".strip())
+
 
 _EPILOG: Final = """\b
 Exit codes:
@@ -91,16 +464,15 @@ def run(
     if chosen is None:
         raise click.UsageError("no properties file given: kcl-daemon --properties FILE")
     # Here and not above: --help must not wait for the AWS SDK.
-    from kcl_daemon.cli.run import Request, run_daemon  # noqa: PLC0415
-    from kcl_daemon.cli.run_log import LogRequest  # noqa: PLC0415
-    from kcl_daemon.observe.levels import parse_levels  # noqa: PLC0415
+    from kcl_daemon.cli.run import LogRequest, RunRequest, run_daemon  # noqa: PLC0415
+    from kcl_daemon.telemetry.logs import parse_levels  # noqa: PLC0415
 
     try:
         levels = None if log_level is None else parse_levels(log_level)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--log-level") from None
     run_daemon(
-        Request(
+        RunRequest(
             file=chosen,
             ignored_file=file if properties_file is not None else None,
             log=LogRequest(log_configuration, levels, log_format),
@@ -173,11 +545,11 @@ main: Final = Root(
             "Show what a properties file means, and its errors.",
         ),
         "completion": LaterCommand(
-            "kcl_daemon.cli.completion:completion",
+            "kcl_daemon.cli.root:completion",
             "Print the completion script of a shell.",
         ),
         "helper": LaterCommand(
-            "kcl_daemon.cli.helper:helper",
+            "kcl_daemon.cli.root:helper",
             "Print the command that starts the daemon, like the helpers of the client libraries.",
         ),
         "iam-policy": LaterCommand(
@@ -185,7 +557,7 @@ main: Final = Root(
             "Print the IAM permissions that the daemon needs.",
         ),
         "leases": LaterCommand(
-            "kcl_daemon.cli.leases:leases",
+            "kcl_daemon.cli.leases.command:leases",
             "Show which worker reads which shard and why; move, reset and delete leases.",
         ),
         "local": LaterCommand(
@@ -203,7 +575,7 @@ main: Final = Root(
             "Print or write files for systemd, Kubernetes and others, and the documentation.",
         ),
         "replay": LaterCommand(
-            "kcl_daemon.cli.replay:replay",
+            "kcl_daemon.cli.run_child:replay",
             "Replay a recorded session with a processor.",
         ),
         "run-child": LaterCommand(

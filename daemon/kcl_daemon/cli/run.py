@@ -1,6 +1,17 @@
 """`kcl-daemon run`: from the command line to a running worker, and from its end to an exit code.
 
 Owns the order of the start: file, program, log, then the outside world. Knows nothing of leases, shards or records.
+
+The log of a daemon, as the command line asks for it.
+
+Running a worker under signals: the first asks it to finish, the second ends it at once.
+
+Owns the order of signals and the exit code that follows from it. Knows neither the worker's inside nor where signals
+come from.
+
+A worker whose start, life and stop a service manager and the log are told of.
+
+Owns when they are told; what is said to a service manager is in `kcl_daemon.telemetry.service`.
 """
 
 from __future__ import annotations
@@ -9,42 +20,222 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from signal import Signals
+from typing import Final, Literal, NoReturn, Protocol
 
 import anyio
 import click
 
 from kcl_daemon import __version__
-from kcl_daemon.app_metrics import Telemetry, telemetry_of
-from kcl_daemon.app_observe import assemble
-from kcl_daemon.children.options import options_of
-from kcl_daemon.children.start import find_program
-from kcl_daemon.cli.failures import EXIT_CONFIGURATION, report_failure
-from kcl_daemon.cli.run_log import LogRequest, open_log
-from kcl_daemon.cli.streams import stream_text
-from kcl_daemon.cli.supervise import EXIT_SIGNAL, Runnable, supervise
-from kcl_daemon.cli.told import Told, Waiting
+from kcl_daemon.app import build_application
+from kcl_daemon.children.start import find_program, options_of
+from kcl_daemon.cli.common import EXIT_CONFIGURATION, report_failure, stream_text
 from kcl_daemon.config.load import Loaded, load
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ChildStartFailed, ConfigurationError
-from kcl_daemon.interrupt import leave_at_once
-from kcl_daemon.observe.redact import shown
-from kcl_daemon.observe.service import ServiceManager
-from kcl_daemon.observe.snapshot import SnapshotSource
-from kcl_daemon.ports import Log
-from kcl_daemon.production import real_adapters
+from kcl_daemon.interrupt import exit_now
+from kcl_daemon.ports import Clock, Log
+from kcl_daemon.production import Telemetry, real_adapters, telemetry_of
 from kcl_daemon.spark.supervisor import spark_engine
 from kcl_daemon.system import SystemClock, SystemRandomness
+from kcl_daemon.telemetry.logs import LogForm, LogLevels, build_log
+from kcl_daemon.telemetry.service import ServiceManager
+from kcl_daemon.telemetry.snapshot import SnapshotSource
+from kcl_daemon.text import counted, short_shards, shown
+
+
+@dataclass(frozen=True, slots=True)
+class LogRequest:
+    """What is asked for.
+
+    Args:
+        configuration: a logback file. Nothing reads it; the log names it.
+        levels: what is logged; None: info.
+        form: `auto`: console on a terminal, else JSON.
+    """
+
+    configuration: Path | None = None
+    levels: LogLevels | None = None
+    form: LogForm | Literal["auto"] = "auto"
+
+
+def open_log(request: LogRequest) -> Log:
+    """The log on stderr."""
+    form = request.form
+    if form == "auto":
+        form = "console" if sys.stderr.isatty() else "json"
+    return build_log(level=request.levels or LogLevels(), form=form, stream=sys.stderr, clock=SystemClock())
+
+
+EXIT_SIGNAL: Final = 128
+
+
+class SupervisedWorker(Protocol):
+    """What is run: a worker."""
+
+    async def run(self) -> None:
+        """Work until the graceful stop that was asked for is done."""
+        ...
+
+    def request_stop(self) -> None:
+        """Ask for the graceful stop."""
+        ...
+
+
+async def supervise(
+    open_worker: Callable[[], AbstractAsyncContextManager[SupervisedWorker]],
+    signals: AsyncIterator[Signals],
+    log: Log,
+) -> int:
+    """Open a worker and run it until it ends or a second signal comes; the exit code.
+
+    Args:
+        open_worker: makes the worker; a signal that comes meanwhile is kept for it.
+        signals: as they come.
+        log: for what the signals do.
+
+    Returns:
+        0 after a graceful stop, 128 and the signal's number after a second signal.
+
+    Raises:
+        ExceptionGroup: the worker or its opening failed.
+    """
+    stop = _GracefulStop(log)
+    async with anyio.create_task_group() as group:
+        group.start_soon(stop.watch, signals, group.cancel_scope)
+        async with open_worker() as worker:
+            stop.begin(worker)
+            await worker.run()
+        group.cancel_scope.cancel()
+    if stop.forced_by is None:
+        log.info("daemon_stopped")
+        return 0
+    return EXIT_SIGNAL + stop.forced_by
+
+
+class _GracefulStop:
+    """How far the stop has come.
+
+    Attributes:
+        forced_by: the second signal, if one came.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self.forced_by: Signals | None = None
+        self._log = log
+        self._asked = False
+        self._worker: SupervisedWorker | None = None
+
+    def begin(self, worker: SupervisedWorker) -> None:
+        """The worker is there; a stop that was asked for before it was is passed on now."""
+        self._worker = worker
+        if self._asked:
+            worker.request_stop()
+
+    async def watch(self, signals: AsyncIterator[Signals], everything: anyio.CancelScope) -> None:
+        """Act on signals for as long as there are any."""
+        async for number in signals:
+            if not self._asked:
+                self._asked = True
+                self._log.info("stop_requested", signal=number.name)
+                if self._worker is not None:
+                    self._worker.request_stop()
+            elif self.forced_by is None:
+                self.forced_by = number
+                advice = "children are killed; records without a checkpoint will be read again"
+                self._log.warning("stopped_at_once", signal=number.name, advice=advice)
+                everything.cancel()
+
+
+QUIET_STOP_S: Final = 1.0
+"""A stop that takes no longer says nothing of what it waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopNotice:
+    """What a stop that takes long is told by.
+
+    Args:
+        source: tells which children there still are.
+        grace_s: how long they are given.
+        log: where it is told.
+    """
+
+    source: SnapshotSource
+    grace_s: float
+    log: Log
+
+
+class ServiceManaged:
+    """The same worker, with a word to the service manager about it, and one to the log when its stop waits.
+
+    Args:
+        worker: what is run.
+        started: set when its work has begun.
+        manager: who is told.
+        clock: for the watchdog.
+        waiting: what a stop that takes long is told by.
+    """
+
+    def __init__(
+        self,
+        worker: SupervisedWorker,
+        *,
+        started: anyio.Event,
+        manager: ServiceManager,
+        clock: Clock,
+        waiting: StopNotice,
+    ) -> None:
+        self._worker = worker
+        self._started = started
+        self._manager = manager
+        self._clock = clock
+        self._waiting = waiting
+        self._stop_asked = anyio.Event()
+
+    async def run(self) -> None:
+        """Run the worker to its end; what it raises passes through in a group."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._manager.run_watchdog, self._clock)
+            group.start_soon(self._report_start)
+            group.start_soon(self._report_wait)
+            await self._worker.run()
+            group.cancel_scope.cancel()
+
+    def request_stop(self) -> None:
+        """Ask it for the graceful stop."""
+        self._manager.stopping()
+        self._stop_asked.set()
+        self._worker.request_stop()
+
+    async def _report_start(self) -> None:
+        await self._started.wait()
+        self._manager.ready()
+        # At once: the period of the watchdog begins with the word above.
+        self._manager.alive()
+
+    async def _report_wait(self) -> None:
+        await self._stop_asked.wait()
+        await self._clock.sleep(QUIET_STOP_S)
+        waiting = self._waiting
+        shards = [each.shard_id for each in waiting.source.now().shards if each.child is not None]
+        if not shards:
+            return
+        reason = f"up to {waiting.grace_s:g} s for {counted(len(shards), 'child', 'children')} ({short_shards(shards)})"
+        waiting.log.info(
+            "stop_waits", reason=reason, shards=shards, advice="press Ctrl-C again to end it now"
+        )
+
 
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RunRequest:
     """What the command line asks for.
 
     Args:
@@ -60,12 +251,12 @@ class Request:
     passed_over: tuple[str, ...] = ()
 
 
-def run_daemon(request: Request) -> NoReturn:
+def run_daemon(request: RunRequest) -> NoReturn:
     """Run a daemon to its end and leave the process with the exit code that the help tells."""
-    signals = _signals_to_heed()
+    signals = _stop_signals()
     for number in signals:
         # Until the loop listens. As process 1 of a container there is no default action: SIGTERM would be lost.
-        signal.signal(number, leave_at_once)
+        signal.signal(number, exit_now)
     try:
         loaded = load(
             request.file, randomness=SystemRandomness(), hostname=socket.gethostname(), environment=os.environ
@@ -76,7 +267,7 @@ def run_daemon(request: Request) -> NoReturn:
             click.echo(line, err=True)
         sys.exit(EXIT_CONFIGURATION)
     log = open_log(request.log)
-    _tell(loaded, request, log)
+    _report(loaded, request, log)
     manager = ServiceManager.of(os.environ, log)
     code = _run(loaded.settings, signals, manager, log)
     if code > EXIT_SIGNAL:
@@ -114,22 +305,22 @@ async def _serve(
     settings: Settings, signals: tuple[signal.Signals, ...], manager: ServiceManager, log: Log
 ) -> int:
     @asynccontextmanager
-    async def open_worker() -> AsyncGenerator[Runnable, None]:
+    async def open_worker() -> AsyncGenerator[SupervisedWorker, None]:
         async with (
             spark_engine(settings, clock=SystemClock(), log=log) as (mine, engine),
             real_adapters(mine, log) as adapters,
         ):
-            telemetry = telemetry_of(mine, adapters, serves_text=mine.admin.port is not None)
-            engine.tell_by(telemetry.adapters.log)
-            assembled = assemble(mine, telemetry.adapters, engine.figures)
+            telemetry = telemetry_of(mine, adapters, serves_metrics=mine.admin.port is not None)
+            engine.log_to(telemetry.adapters.log)
+            assembled = build_application(mine, telemetry.adapters, engine.figures)
             telemetry.snapshot = assembled.snapshots.now
             worker = assembled.worker
-            waiting = Waiting(assembled.snapshots, mine.child.shutdown_grace_ms / 1000, log)
-            told = Told(
+            waiting = StopNotice(assembled.snapshots, mine.child.shutdown_grace_ms / 1000, log)
+            reported = ServiceManaged(
                 worker, started=worker.started, manager=manager, clock=adapters.clock, waiting=waiting
             )
             async with _status_page(mine, assembled.snapshots, telemetry, log):
-                yield telemetry.beside(engine.beside(told))
+                yield telemetry.background(engine.background(reported))
 
     with anyio.open_signal_receiver(*signals) as received:
         return await supervise(open_worker, received, log)
@@ -142,18 +333,18 @@ def _status_page(
     if settings.admin.port is None:
         return nullcontext()
     # Here, so that a daemon without it starts as fast as before and is no larger.
-    from kcl_daemon.admin.serve import served  # noqa: PLC0415
+    from kcl_daemon.admin.server import served  # noqa: PLC0415
 
     return served(settings.admin, source, clock=SystemClock(), log=log, metrics=telemetry.exposition())
 
 
-def _signals_to_heed() -> tuple[signal.Signals, ...]:
+def _stop_signals() -> tuple[signal.Signals, ...]:
     """All that ask for a stop, but SIGHUP where it was ignored from outside (`nohup`)."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return tuple(number for number in _STOPPING if not (ignored and number is signal.SIGHUP))
 
 
-def _tell(loaded: Loaded, request: Request, log: Log) -> None:
+def _report(loaded: Loaded, request: RunRequest, log: Log) -> None:
     """Log what was started, and every notice about it."""
     settings = loaded.settings
     log.info(
@@ -173,5 +364,5 @@ def _tell(loaded: Loaded, request: Request, log: Log) -> None:
     if request.ignored_file is not None:
         log.warning("properties_file_ignored", file=str(request.ignored_file), used=loaded.file)
     for notice in loaded.warnings:
-        tell = log.info if notice.level == "info" else log.warning
-        tell(notice.event, **notice.fields(loaded.file))
+        report = log.info if notice.level == "info" else log.warning
+        report(notice.event, **notice.fields(loaded.file))

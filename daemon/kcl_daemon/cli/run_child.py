@@ -1,26 +1,382 @@
-"""`kcl-daemon run-child`: a record processor on a file of records, without a stream and without AWS."""
+"""`kcl-daemon run-child`: a record processor on a file of records, without a stream and without AWS.
+
+One child driven without a stream: records that are there already, checkpoints in memory, a conversation on tape.
+
+Owns the order of what such a child is told. The conversation itself is the daemon's own (`consumer.dialogue`), and so
+are the rules of checkpoints.
+
+Records from a file, for `kcl-daemon run-child`. Pure.
+
+Owns the two forms of such a file: a JSON object on each line, or any text whose lines are the data.
+
+`kcl-daemon replay`: the daemon's half of a recorded conversation, and whether a processor says its own as recorded.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 import anyio
 import click
+import orjson
 
-from kcl_daemon.cli.child_drive import End, Outcome, Script, drive
-from kcl_daemon.cli.child_input import BadRecord, in_batches, records_of_json, records_of_lines
-from kcl_daemon.cli.failures import EXIT_FAILURE
-from kcl_daemon.config.log_settings import LogLevel
-from kcl_daemon.config.settings import ChildProtocol
-from kcl_daemon.consumer.dialect import Dialect
-from kcl_daemon.observe.logs import build_log
-from kcl_daemon.observe.redact import on_one_line
+from kcl_daemon.children.process import ProcessChildren
+from kcl_daemon.cli.common import EXIT_FAILURE
+from kcl_daemon.config.children import ChildProtocol
+from kcl_daemon.consumer.child_session import end_child
+from kcl_daemon.consumer.connection import ChildConnection, Dialect
+from kcl_daemon.errors import ChildError, ChildExited, ChildStartFailed
+from kcl_daemon.leases.lease import CheckpointWindow, ShardId
+from kcl_daemon.log_level import LogLevel
+from kcl_daemon.ports import Child, Clock, Log
 from kcl_daemon.system import SystemClock
-from kcl_protocol.messages import Record
+from kcl_daemon.telemetry.logs import build_log
+from kcl_daemon.text import on_one_line
+from kcl_protocol import Echo, Stray, decode_child_line
+from kcl_protocol.errors import CheckpointError
+from kcl_protocol.framing import LineFramer, OversizedLine
+from kcl_protocol.messages import (
+    CheckpointAnswer,
+    CheckpointRequest,
+    ChildMessage,
+    Initialize,
+    ProcessRecords,
+    Record,
+    RecordSchema,
+)
+from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
+
+End = Literal["shard-ended", "stopped", "lost"]
+EXIT_GRACE_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChildScript:
+    """What the child is told.
+
+    Args:
+        shard_id: of the records.
+        batches: the records, batch by batch.
+        end: how it ends: the shard has ended, the worker stops, or the lease is lost.
+        dialect: which generation of the protocol.
+        timeout_s: how long each answer may take.
+    """
+
+    shard_id: str
+    batches: list[list[Record]]
+    end: End
+    dialect: Dialect
+    timeout_s: float
+
+
+@dataclass(slots=True)
+class DriveResult:
+    """What came of it.
+
+    Attributes:
+        delivered: records in batches that were answered.
+        checkpoint: the last position that was stored.
+        requests: how many checkpoints were asked for.
+        exit_code: of the child; None where it could not be started.
+        error: what it did wrong; None: nothing.
+    """
+
+    delivered: int = 0
+    checkpoint: ExtendedSequenceNumber = TRIM_HORIZON
+    requests: int = 0
+    exit_code: int | None = None
+    error: str | None = None
+
+
+async def drive_child(
+    command: tuple[str, ...], script: ChildScript, *, clock: Clock, log: Log, tape: BinaryIO | None
+) -> DriveResult:
+    """Start a program, go through the script, end it; what came of it.
+
+    Args:
+        command: program and arguments.
+        script: what to tell it.
+        clock: for time-outs.
+        log: what it writes to stderr, and what is odd.
+        tape: where the conversation is recorded, as a transcript.
+    """
+    outcome = DriveResult()
+    shard_id = ShardId(script.shard_id)
+    async with ProcessChildren(command, log, clock) as children:
+        try:
+            started = await children.start(shard_id)
+        except ChildStartFailed as failed:
+            outcome.error = failed.plain
+            return outcome
+        child: Child = started if tape is None else RecordedChild(started, tape)
+        run = _Run(child, script, outcome, clock=clock, log=log)
+        async with anyio.create_task_group() as background:
+            background.start_soon(run.connection.pump)
+            await run.converse()
+            await end_child(child, clock=clock, grace_s=EXIT_GRACE_S, ask=outcome.error is None, log=log)
+            background.cancel_scope.cancel()
+        outcome.exit_code = await child.wait()
+    if outcome.error is None and outcome.exit_code != 0:
+        outcome.error = f"it exited with code {outcome.exit_code}"
+    return outcome
+
+
+class _Run:
+    """One conversation, and the checkpoints in it."""
+
+    def __init__(
+        self, child: Child, script: ChildScript, outcome: DriveResult, *, clock: Clock, log: Log
+    ) -> None:
+        self._script = script
+        self._outcome = outcome
+        self._log = log
+        self._largest = TRIM_HORIZON
+        self._shard_ended = False
+        self.connection = ChildConnection(
+            child,
+            clock=clock,
+            log=log,
+            timeout_s=script.timeout_s,
+            encode_answer=script.dialect.answer,
+            on_checkpoint=self._checkpoint,
+            on_end_of_output=lambda: None,
+        )
+
+    async def converse(self) -> None:
+        """All of it, up to the first fault of the child."""
+        try:
+            await self._converse()
+        except ChildError as error:
+            self._outcome.error = str(error)
+
+    async def _converse(self) -> None:
+        script, perform = self._script, self.connection.perform
+        await perform(Initialize(script.shard_id, str(TRIM_HORIZON), 0))
+        for batch in script.batches:
+            await perform(ProcessRecords(batch, 0), before_send=partial(self._deliver, batch[-1]))
+            self._outcome.delivered += len(batch)
+        if script.end == "shard-ended":
+            await perform(script.dialect.shard_ended, before_send=self._end_shard)
+            if not self._outcome.checkpoint.is_shard_end:
+                self._outcome.error = "it answered shardEnded without a checkpoint"
+            return
+        if script.end == "stopped" and (asks := script.dialect.shutdown_requested) is not None:
+            await perform(asks)
+        await perform(script.dialect.lease_lost)
+
+    def _deliver(self, last: Record) -> None:
+        self._largest = ExtendedSequenceNumber(last.sequence_number, last.sub_sequence_number)
+
+    def _end_shard(self) -> None:
+        self._shard_ended = True
+
+    async def _checkpoint(self, request: CheckpointRequest) -> CheckpointAnswer:
+        self._outcome.requests += 1
+        window = CheckpointWindow(self._outcome.checkpoint, self._largest, self._shard_ended)
+        error: str | None = None
+        try:
+            self._outcome.checkpoint = window.position(request.sequence_number, request.sub_sequence_number)
+        except CheckpointError as refused:
+            error = refused.wire_name
+            self._log.warning("checkpoint_refused", error=error, reason=str(refused))
+        return CheckpointAnswer(request.sequence_number, request.sub_sequence_number, error)
+
+
+class RecordedChild:
+    """A child whose every line is recorded on its way; else the child itself."""
+
+    def __init__(self, child: Child, tape: BinaryIO) -> None:
+        self._child = child
+        self._tape = tape
+        self._rest = b""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._child.pid
+
+    @property
+    def stderr_tail(self) -> tuple[str, ...]:
+        """As the child's."""
+        return self._child.stderr_tail
+
+    async def send(self, line: bytes) -> None:
+        """Record the line and send it."""
+        self._record("daemon", line)
+        await self._child.send(line)
+
+    async def receive(self) -> bytes:
+        """Record the whole lines that come, and pass them on as they came."""
+        piece = await self._child.receive()
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in lines:
+            if line.strip():
+                self._record("child", line)
+        return piece
+
+    async def close_stdin(self) -> None:
+        """As the child does."""
+        await self._child.close_stdin()
+
+    async def wait(self) -> int:
+        """As the child does."""
+        return await self._child.wait()
+
+    def terminate(self) -> None:
+        """As the child does."""
+        self._child.terminate()
+
+    def kill(self) -> None:
+        """As the child does."""
+        self._child.kill()
+
+    async def aclose(self) -> None:
+        """As the child does."""
+        await self._child.aclose()
+
+    def _record(self, speaker: str, line: bytes) -> None:
+        entry = {"from": speaker, "line": line.strip().decode(errors="replace")}
+        self._tape.write(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
+
+
+FIRST_NUMBER: Final = 49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000
+_FIRST_ARRIVAL_MS: Final = 1_735_689_600_000
+_WHOLE_MOST: Final = 2**63 - 1
+_SHOWN: Final = 40
+_WHOLE: Final = "a whole number from 0"
+_SEQUENCE_NUMBER: Final = re.compile(r"[0-9]{1,129}")
+_SCHEMA_FIELDS: Final = ("schemaName", "schemaVersionId", "schemaDataFormat", "schemaDefinition")
+_FIELDS: Final = frozenset(
+    {
+        *_SCHEMA_FIELDS,
+        "data",
+        "text",
+        "partitionKey",
+        "sequenceNumber",
+        "subSequenceNumber",
+        "approximateArrivalTimestamp",
+        "action",
+    }
+)
+
+
+class BadRecord(ValueError):
+    """Raised where a line is no record; the message has its number and what is wrong."""
+
+
+def records_of_lines(data: bytes) -> Iterator[Record]:
+    """Each line is the data of a record."""
+    for number, line in enumerate(data.splitlines()):
+        yield _record(number, b64encode(line).decode("ascii"), {})
+
+
+def records_of_json(data: bytes) -> Iterator[Record]:
+    """Each line is an object with `data` (base64) or `text`, and what else is to be said; blank lines do not count.
+
+    Raises:
+        BadRecord: a line is no such object.
+    """
+    number = 0
+    for line_number, line in enumerate(data.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield _record(number, *_fields(line))
+        except BadRecord as error:
+            raise BadRecord(f"line {line_number}: {error}") from None
+        number += 1
+
+
+def in_batches(records: Sequence[Record], most: int) -> list[list[Record]]:
+    """The records in their order, at most so many in each batch."""
+    return [list(records[start : start + most]) for start in range(0, len(records), most)]
+
+
+def _fields(line: bytes) -> tuple[str, dict[str, Any]]:
+    """The data as base64, and the other fields; Any: JSON."""
+    try:
+        fields: Any = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise BadRecord(f"not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise BadRecord("not an object")
+    if unknown := fields.keys() - _FIELDS:
+        raise BadRecord(f"unknown field {min(unknown)!r}; known fields: {', '.join(sorted(_FIELDS))}")
+    if ("data" in fields) is ("text" in fields):
+        raise BadRecord("needs either data (base64) or text")
+    if "text" in fields:
+        return b64encode(_text(fields, "text", "").encode()).decode("ascii"), fields
+    data = fields["data"]
+    try:
+        b64decode(data, validate=True)
+    except (NotBase64, TypeError, ValueError):
+        raise BadRecord("data is not base64; use text for plain text") from None
+    return str(data), fields
+
+
+def _record(number: int, data: str, fields: dict[str, Any]) -> Record:
+    """What is not said is made up: libraries need every field."""
+    return Record(
+        data,
+        _text(fields, "partitionKey", "key"),
+        _sequence_number(fields, FIRST_NUMBER + number),
+        approximate_arrival_timestamp=_arrival(fields, _FIRST_ARRIVAL_MS + number),
+        sub_sequence_number=_whole(fields, "subSequenceNumber", 0),
+        schema=_schema(fields),
+    )
+
+
+def _text(fields: dict[str, Any], name: str, default: str) -> str:
+    value = fields.get(name, default)
+    if not isinstance(value, str):
+        raise _wrong(name, value, "a string")
+    return value
+
+
+def _whole(fields: dict[str, Any], name: str, default: int, allowed: str = _WHOLE) -> int:
+    value = fields.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _WHOLE_MOST:
+        raise _wrong(name, value, allowed)
+    return value
+
+
+def _arrival(fields: dict[str, Any], default: int) -> int | None:
+    """The service may give none, which is null."""
+    name = "approximateArrivalTimestamp"
+    return None if fields.get(name, default) is None else _whole(fields, name, default, f"{_WHOLE}, or null")
+
+
+def _sequence_number(fields: dict[str, Any], default: int) -> str:
+    """Digits in quotes, as the service gives them: as a number JSON would round them."""
+    value = fields.get("sequenceNumber", str(default))
+    digits = str(value) if isinstance(value, str | int) else ""
+    if not _SEQUENCE_NUMBER.fullmatch(digits):
+        raise _wrong("sequenceNumber", value, "digits in quotes")
+    return digits
+
+
+def _wrong(name: str, value: object, allowed: str) -> BadRecord:
+    written = orjson.dumps(value).decode()
+    return BadRecord(
+        f"{name} is {written if len(written) <= _SHOWN else written[:_SHOWN] + '...'}, not {allowed}"
+    )
+
+
+def _schema(fields: dict[str, Any]) -> RecordSchema | None:
+    """None where nothing is said of one; what is not said of one is empty."""
+    if not any(name in fields for name in _SCHEMA_FIELDS):
+        return None
+    return RecordSchema(*(_text(fields, name, "") for name in _SCHEMA_FIELDS))
+
 
 EPILOG: Final = """\b
 Exit codes:
@@ -99,13 +455,13 @@ def run_child(
     clock = SystemClock()
     given = _records(records, form)
     dialect = Dialect(ChildProtocol(protocol.upper()))
-    script = Script(shard, in_batches(given, batch), end, dialect, timeout)
+    script = ChildScript(shard, in_batches(given, batch), end, dialect, timeout)
     log = build_log(level=log_level, form="console", stream=sys.stderr, clock=clock)
     with ExitStack() as files:
         if transcript is not None:
             files.enter_context(transcript)
             transcript.write(b'{"about":"recorded by kcl-daemon run-child","ends":"over"}\n')
-        outcome = anyio.run(partial(drive, command, script, clock=clock, log=log, tape=transcript))
+        outcome = anyio.run(partial(drive_child, command, script, clock=clock, log=log, tape=transcript))
     click.echo(_summary(outcome, len(given)))
     if outcome.error is not None:
         click.echo(on_one_line(f"failed: {outcome.error}"), err=True)
@@ -124,8 +480,140 @@ def _records(file: BinaryIO | None, form: Literal["jsonl", "lines"] | None) -> l
         raise click.BadParameter(str(error), param_hint="--records") from None
 
 
-def _summary(outcome: Outcome, given: int) -> str:
+def _summary(outcome: DriveResult, given: int) -> str:
     return (
         f"delivered {outcome.delivered} of {given} records, {outcome.requests} checkpoints, "
         f"last at {outcome.checkpoint}"
     )
+
+
+_MAX_LINE_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptLine:
+    """One line of a transcript.
+
+    Args:
+        number: in its file.
+        line: as it stands on the pipe, without its end.
+        expected: what a child means by it; None: the daemon says it.
+    """
+
+    number: int
+    line: bytes
+    expected: ChildMessage | None
+
+
+class BadTranscript(ValueError):
+    """Raised where a file is no transcript; the message has the line and what is wrong."""
+
+
+def lines_of(data: bytes) -> Iterator[TranscriptLine]:
+    """The messages of a transcript; lines of the child that are none are left out.
+
+    Raises:
+        BadTranscript: it is not one.
+    """
+    for number, text in enumerate(data.splitlines(), start=1):
+        try:
+            entry: dict[str, str] = orjson.loads(text)
+            if number == 1 and "about" in entry:
+                continue
+            speaker, line = entry["from"], entry["line"].encode()
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            raise BadTranscript(f'line {number}: not an object with "from" and "line"') from None
+        if speaker == "daemon":
+            yield TranscriptLine(number, line, None)
+        elif (expected := _message(line)) is not None:
+            yield TranscriptLine(number, line, expected)
+
+
+def _message(line: bytes) -> ChildMessage | None:
+    meant = decode_child_line(line)
+    return None if isinstance(meant, Stray | Echo) else meant
+
+
+@click.command("replay", short_help="Replay a recorded session with a processor.", epilog=EPILOG)
+@click.argument("transcript", type=click.File("rb", lazy=False))
+@click.option("--timeout", metavar="SECONDS", type=click.FloatRange(0.1), default=60.0, show_default=True)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def replay(*, transcript: BinaryIO, timeout: float, command: tuple[str, ...]) -> None:
+    """Send the daemon's lines of TRANSCRIPT to COMMAND and compare its answers with the recording. Put -- before COMMAND.
+
+    Messages are compared by meaning; other lines on stdout are ignored. Record transcripts with `run-child --transcript`.
+    """
+    try:
+        lines = list(lines_of(transcript.read()))
+    except BadTranscript as error:
+        raise click.BadParameter(str(error), param_hint="TRANSCRIPT") from None
+    clock = SystemClock()
+    log = build_log(level="info", form="console", stream=sys.stderr, clock=clock)
+    difference = anyio.run(partial(_replay, command, lines, timeout_s=timeout, clock=clock, log=log))
+    if difference is not None:
+        click.echo(on_one_line(f"failed: {difference}"), err=True)
+        sys.exit(EXIT_FAILURE)
+    click.echo(f"as recorded: {len(lines)} messages")
+
+
+async def _replay(
+    command: tuple[str, ...], lines: list[TranscriptLine], *, timeout_s: float, clock: Clock, log: Log
+) -> str | None:
+    """The first difference, None where there is none."""
+    async with ProcessChildren(command, log, clock) as children:
+        try:
+            child = await children.start(ShardId("replay"))
+        except ChildStartFailed as failed:
+            return failed.plain
+        reader = _MessageReader(child)
+        for line in lines:
+            difference: str | None = f"line {line.number}: no answer within {timeout_s:g} s"
+            with clock.move_on_after(timeout_s):
+                difference = await _one(child, reader, line)
+            if difference is not None:
+                return difference
+        async with anyio.create_task_group() as background:
+            background.start_soon(reader.drain)
+            await end_child(child, clock=clock, grace_s=EXIT_GRACE_S, ask=True, log=log)
+            background.cancel_scope.cancel()
+        code = await child.wait()
+        return None if code == 0 else f"it exited with code {code}"
+
+
+async def _one(child: Child, reader: _MessageReader, line: TranscriptLine) -> str | None:
+    if line.expected is None:
+        try:
+            await child.send(line.line + b"\n")
+        except ChildExited:
+            return f"line {line.number}: it exited with code {await child.wait()}"
+        return None
+    said = await reader.message()
+    if said is None:
+        return f"line {line.number}: it exited instead of sending {line.expected}"
+    return (
+        None if said == line.expected else f"line {line.number}: it sent {said}, recorded was {line.expected}"
+    )
+
+
+class _MessageReader:
+    """The messages of a child, one by one."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._framer = LineFramer(_MAX_LINE_BYTES)
+        self._heard: list[ChildMessage] = []
+
+    async def message(self) -> ChildMessage | None:
+        """The next one; None when its stdout has ended."""
+        while not self._heard:
+            piece = await self._child.receive()
+            if not piece:
+                return None
+            whole = [line for line in self._framer.feed(piece) if not isinstance(line, OversizedLine)]
+            self._heard += [message for line in whole if (message := _message(line)) is not None]
+        return self._heard.pop(0)
+
+    async def drain(self) -> None:
+        """Read on, so that it does not hang in a write."""
+        while await self._child.receive():
+            pass

@@ -1,24 +1,192 @@
 """`kcl-daemon status` and `kcl-daemon top`: what a running daemon does, in a terminal; once, or again and again.
 
 Owns their options and exit codes. `status_source` asks, `status_view` shows.
+
+Asks a running daemon for its status, over its status page's port.
+
+Owns where it is asked and with which token. No proxy is used: the daemon is near. Knows nothing of how it is shown.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 import anyio
 import click
 import orjson
 
-from kcl_daemon.admin.document import Status
-from kcl_daemon.admin.summary import not_ready
-from kcl_daemon.cli.status_source import NoAnswer, Source, fetch, source_of, with_source
-from kcl_daemon.cli.status_view import View, plain_lines, view
+from kcl_daemon.admin.server import token_in, url_of
+from kcl_daemon.admin.site import NoStatus, StatusDocument, status_from
+from kcl_daemon.admin.view import not_ready
+from kcl_daemon.cli.common import EXIT_CONFIGURATION, settings_of, with_file
+from kcl_daemon.cli.status_view import StatusView, build_view, plain_lines
+from kcl_daemon.config.metrics_and_page import ADMIN_TOKEN, ADMIN_TOKEN_FILE, FIT_FOR_A_HEADER, is_token
+from kcl_daemon.config.properties import given_for, normal, variable_for
+from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.system import SystemClock
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+WITHIN_S: Final = 10.0
+MAX_BYTES: Final = 256 * 2**20
+_TOKEN_VARIABLE: Final = "KCL_ADMIN_TOKEN"  # noqa: S105 - the name of the variable
+_FIT_FOR_A_REQUEST: Final = re.compile(r"[!-~]+")
+_UNAUTHORIZED: Final = 401
+_OK: Final = 200
+
+
+class UnusableSource(click.ClickException):
+    """Raised when what was given cannot be used; the message says what to put right."""
+
+    exit_code = EXIT_CONFIGURATION
+
+
+class NoAnswer(click.ClickException):
+    """Raised when the daemon does not tell its status; the message says what to look at."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSource:
+    """Where a daemon is asked.
+
+    Args:
+        url: of its status page.
+        token: to show; None: none.
+    """
+
+    url: str
+    token: str | None = None
+
+
+def with_source(command: _Command) -> _Command:
+    """The ways to say which daemon: its properties file, or an address; and how to show a token."""
+    for option in (
+        click.option(
+            "--url",
+            metavar="URL",
+            help="URL of the status page, such as http://127.0.0.1:8080; overrides the file.",
+        ),
+        click.option(
+            "--token-file",
+            metavar="FILE",
+            type=click.Path(path_type=Path, dir_okay=False, exists=True),
+            help=f"File with the token. Default: the environment variable {_TOKEN_VARIABLE}, then the "
+            "properties file.",
+        ),
+    ):
+        command = option(command)
+    return with_file(command)
+
+
+def source_of(
+    file: Path | None, properties_file: Path | None, url: str | None, token_file: Path | None, *, command: str
+) -> StatusSource:
+    """Which daemon is meant.
+
+    Raises:
+        click.UsageError: none was named, or it serves no status page.
+        Unusable: a token cannot be one, or its file cannot be read.
+    """
+    token = _token_given(token_file)
+    if url is not None:
+        return StatusSource(_address(url), token)
+    if file is None and properties_file is None:
+        raise click.UsageError(f"which daemon? Use {command} --properties FILE or --url URL")
+    admin = settings_of(file, properties_file, command=command, environment=_environment()).admin
+    if admin.port is None:
+        raise click.UsageError(
+            "this file does not set adminPort, so the daemon has no status page: add `adminPort = 8080` "
+            "and restart the, so its daemon cannot be asked: add the line `adminPort = 8080` and start "
+            "the daemon again"
+        )
+    if admin.port == 0:
+        raise click.UsageError("adminPort is 0: find the address in the log of the daemon and use --url")
+    if token is None and admin.token_file is not None:
+        token = _token_in(Path(admin.token_file), ADMIN_TOKEN_FILE.name)
+    return StatusSource(url_of(admin.address, admin.port), token or admin.token)
+
+
+def _address(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in {"http", "https"} and parts.hostname and (parts.port or True)
+    except ValueError:
+        is_good = False
+    if not is_good or not _FIT_FOR_A_REQUEST.fullmatch(url):
+        raise click.BadParameter("not an address such as http://127.0.0.1:8080", param_hint="--url")
+    return url
+
+
+def _token_given(token_file: Path | None) -> str | None:
+    """The token of the command line or the environment; None: neither has one."""
+    if token_file is not None:
+        return _token_in(token_file, "--token-file")
+    variable, value = given_for(ADMIN_TOKEN.name, os.environ) or ("", None)
+    if value is not None and not is_token(value := value.strip()):
+        raise UnusableSource(f"the environment variable {variable} is not a token: {FIT_FOR_A_HEADER}")
+    return value
+
+
+def _token_in(file: Path, name: str) -> str:
+    try:
+        return token_in(file, name)
+    except ConfigurationError as error:
+        raise UnusableSource(f"{error}; correct it, set {_TOKEN_VARIABLE} or use --token-file") from None
+
+
+def _environment() -> Mapping[str, str]:
+    """That of the process; a token in it wins over a file with one that is named beside it."""
+    if given_for(ADMIN_TOKEN.name, os.environ) is None:
+        return os.environ
+    background = normal(variable_for(ADMIN_TOKEN_FILE.name))
+    return {name: value for name, value in os.environ.items() if normal(name) != background}
+
+
+def fetch(source: StatusSource) -> StatusDocument:
+    """What the daemon tells now.
+
+    Raises:
+        NoAnswer: it does not answer, wants another token, or is something else.
+    """
+    status, data = _got(source)
+    if status == _UNAUTHORIZED:
+        raise NoAnswer(f"{source.url} needs a token: set {_TOKEN_VARIABLE} or use --token-file")
+    if status != _OK:
+        raise NoAnswer(f"{source.url} answered with status {status}: is it a kcl-daemon?")
+    try:
+        return status_from(data)
+    except NoStatus as error:
+        raise NoAnswer(f"{source.url} sent an answer that this version cannot read: {error}") from None
+
+
+def _got(source: StatusSource) -> tuple[int, bytes]:
+    parts = urlsplit(source.url)
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=WITHIN_S)
+    headers = {} if source.token is None else {"Authorization": f"Bearer {source.token}"}
+    try:
+        connection.request("GET", f"{parts.path.rstrip('/')}/status.json", headers=headers)
+        response = connection.getresponse()
+        return response.status, response.read(MAX_BYTES)
+    except (OSError, UnicodeError, HTTPException) as error:  # a name may be none that can be looked up
+        words = str(error) or type(error).__name__
+        raise NoAnswer(
+            f"{source.url} does not answer ({words}); is the daemon running, with adminPort set?"
+        ) from None
+    finally:
+        connection.close()
+
 
 EXIT_NOT_READY: Final = 3
 _EPILOG: Final = """\b
@@ -53,21 +221,21 @@ def status(
     It is asked over its status page (adminPort).
     """
     source = source_of(file, properties_file, url, token_file, command="kcl-daemon status")
-    told = fetch(source)
+    reported = fetch(source)
     if as_json:
-        click.echo(orjson.dumps(told, option=orjson.OPT_INDENT_2))
+        click.echo(orjson.dumps(reported, option=orjson.OPT_INDENT_2))
     elif not quiet:
-        _print(view(told))
-    sys.exit(EXIT_NOT_READY if not_ready(told.snapshot) else 0)
+        _print(build_view(reported))
+    sys.exit(EXIT_NOT_READY if not_ready(reported.snapshot) else 0)
 
 
-def _print(shown: View) -> None:
+def _print(shown: StatusView) -> None:
     if not sys.stdout.isatty() or find_spec("rich") is None:
         click.echo("\n".join(plain_lines(shown)))
         return
     from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
 
-    from kcl_daemon.cli.status_rich import renderable  # noqa: PLC0415 - the same
+    from kcl_daemon.cli.status_view import renderable  # noqa: PLC0415 - the same
 
     console = Console()
     console.print(renderable(shown, width=console.width))
@@ -103,25 +271,25 @@ def top(
         return
 
 
-async def _top(source: Source, every_s: float) -> None:
+async def _top(source: StatusSource, every_s: float) -> None:
     from rich.console import Console  # noqa: PLC0415 - `top` alone needs it
     from rich.live import Live  # noqa: PLC0415 - the same
 
-    from kcl_daemon.cli.status_rich import renderable  # noqa: PLC0415 - the same
+    from kcl_daemon.cli.status_view import renderable  # noqa: PLC0415 - the same
 
     console, clock = Console(), SystemClock()
-    told = await _fetched(source)  # a first failure ends it, with its words
+    reported = await _fetched(source)  # a first failure ends it, with its words
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         note = ""
         while True:
-            shown = view(told, lines_most=console.height - bool(note))
+            shown = build_view(reported, max_lines=console.height - bool(note))
             live.update(renderable(shown, width=console.width, note=note), refresh=True)
             await clock.sleep(every_s)
             try:
-                told, note = await _fetched(source), ""
+                reported, note = await _fetched(source), ""
             except NoAnswer as error:
                 note = f"{error.message}; the data shown is old"
 
 
-async def _fetched(source: Source) -> Status:
+async def _fetched(source: StatusSource) -> StatusDocument:
     return await anyio.to_thread.run_sync(fetch, source, abandon_on_cancel=True)

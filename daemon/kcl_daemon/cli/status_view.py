@@ -1,25 +1,58 @@
 """A daemon's status as tables for a terminal: the same that the status page shows.
 
 Pure. Knows nothing of colours; `status_rich` has those. Text from the daemon is made fit for a terminal here.
+
+A daemon's status in colours, with `rich`. Imported only where there is a terminal.
+
+Owns the looks. Knows nothing of what the words mean, but for the colour of a state.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kcl_daemon.admin.document import Status
-from kcl_daemon.admin.lineage import Entry, Placed, State, entries, trouble_first
-from kcl_daemon.admin.sections import MOVES_MOST, cpu_text, leader_text, move_reason, reported_text, role_text
-from kcl_daemon.admin.shards import behind_text, memory_text, owner_text, stderr_of
-from kcl_daemon.admin.spark import QUERY_HEADINGS, SHARD_HEADINGS, by_lag, query_cells, shard_cells
-from kcl_daemon.admin.summary import Counts, counts, headline, not_ready, time_text, waits_for
-from kcl_daemon.cli.leases_view import aligned
-from kcl_daemon.observe.redact import on_one_line
-from kcl_daemon.observe.snapshot import MoveView, ShardView, Snapshot
-from kcl_daemon.observe.spark_view import SparkView
-from kcl_daemon.observe.words import about, duration, rate, short_number
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kcl_daemon.admin.page import (
+    MAX_MOVES,
+    QUERY_HEADINGS,
+    SHARD_HEADINGS,
+    behind_text,
+    by_lag,
+    cpu_text,
+    leader_text,
+    memory_text,
+    move_reason,
+    owner_text,
+    query_cells,
+    reported_text,
+    role_text,
+    shard_cells,
+    stderr_of,
+)
+from kcl_daemon.admin.site import StatusDocument
+from kcl_daemon.admin.view import (
+    DisplayState,
+    LeaseCounts,
+    LineageEntry,
+    ShardEntry,
+    count_leases,
+    headline,
+    not_ready,
+    shard_entries,
+    time_text,
+    trouble_first,
+    waits_for,
+)
+from kcl_daemon.cli.leases.show import aligned
+from kcl_daemon.telemetry.snapshot import MoveView, ShardView, Snapshot, SparkView
+from kcl_daemon.text import about, duration, on_one_line, rate, short_number
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _SPARK_CELLS: Final = 15
@@ -29,7 +62,7 @@ _FRAME_LINES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class StatusBlock:
     """One table.
 
     Args:
@@ -46,13 +79,13 @@ class Block:
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numbers: frozenset[int]
-    states: tuple[State, ...] = ()
+    states: tuple[DisplayState, ...] = ()
     empty: str = ""
     left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class StatusView:
     """All of it.
 
     Args:
@@ -63,20 +96,20 @@ class View:
 
     lines: tuple[str, ...]
     troubles: tuple[str, ...]
-    blocks: tuple[Block, ...] = field(default=())
+    blocks: tuple[StatusBlock, ...] = field(default=())
 
 
-def view(status: Status, *, lines_most: int | None = None) -> View:
+def build_view(status: StatusDocument, *, max_lines: int | None = None) -> StatusView:
     """What is shown.
 
     Args:
         status: of the daemon.
-        lines_most: how many lines there is room for; None: for all. Where that is not enough, the shards that need
+        max_lines: how many lines there is room for; None: for all. Where that is not enough, the shards that need
             attention come first, and the last tables are left out.
     """
     snapshot = status.snapshot
-    known = entries(snapshot)
-    counted = counts(known)
+    known = shard_entries(snapshot)
+    counted = count_leases(known)
     lines = tuple(map(on_one_line, _lines(snapshot, counted, known)))
     troubles = tuple(map(on_one_line, not_ready(snapshot)))
     blocks = (
@@ -86,12 +119,12 @@ def view(status: Status, *, lines_most: int | None = None) -> View:
         *_engine(snapshot.spark),
         _moves(snapshot.moves),
     )
-    if lines_most is not None:
-        blocks = tuple(_in(blocks, lines_most - len(lines) - len(troubles)))
-    return View(lines, troubles, blocks)
+    if max_lines is not None:
+        blocks = tuple(_in(blocks, max_lines - len(lines) - len(troubles)))
+    return StatusView(lines, troubles, blocks)
 
 
-def _in(blocks: Sequence[Block], lines: int) -> Iterator[Block]:
+def _in(blocks: Sequence[StatusBlock], lines: int) -> Iterator[StatusBlock]:
     """As many of them, and of their rows, as there are lines for; the first has a right to two thirds."""
     wanted = [len(each.rows) + _FRAME_LINES for each in blocks]
     for number, block in enumerate(blocks):
@@ -104,7 +137,7 @@ def _in(blocks: Sequence[Block], lines: int) -> Iterator[Block]:
         yield shown
 
 
-def plain_lines(shown: View) -> Iterator[str]:
+def plain_lines(shown: StatusView) -> Iterator[str]:
     """The lines where there is no terminal, or nothing to draw with."""
     yield from shown.lines
     for trouble in shown.troubles:
@@ -115,30 +148,30 @@ def plain_lines(shown: View) -> Iterator[str]:
         yield from aligned(block.headings, block.rows, block.numbers) if block.rows else [block.empty]
 
 
-def _cut(block: Block, most: int) -> Block:
+def _cut(block: StatusBlock, most: int) -> StatusBlock:
     left = max(0, len(block.rows) - most)
     return replace(block, rows=block.rows[:most], states=block.states[:most], left_out=left)
 
 
-def _lines(snapshot: Snapshot, counted: Counts, known: Sequence[Entry]) -> Iterator[str]:
+def _lines(snapshot: Snapshot, counted: LeaseCounts, known: Sequence[ShardEntry]) -> Iterator[str]:
     (_, state), (_, lag), (_, throughput), (_, failing), (_, stalled) = headline(snapshot, known)
     yield f"{state}, worst lag {lag}, {throughput}, {failing} failing, {stalled} stalled"
     yield ", ".join(each for each in (snapshot.application, snapshot.place) if each)
-    told = (
+    reported = (
         time_text(snapshot),
         f"worker {snapshot.worker_id}",
         f"uptime {duration(snapshot.uptime_s)}",
         f"leader {leader_text(snapshot)}",
         f"kcl-daemon {snapshot.version}",
     )
-    yield ", ".join(each for each in told if each)
+    yield ", ".join(each for each in reported if each)
     yield (
         f"{counted.leases} leases: {counted.held} of this worker, {counted.nobody} unowned, "
-        f"{counted.handing_over} handing over, {counted.finished} finished"
+        f"{counted.handing_off} handing over, {counted.finished} finished"
     )
 
 
-def _workers(snapshot: Snapshot) -> Block:
+def _workers(snapshot: Snapshot) -> StatusBlock:
     rows = (
         (
             worker.worker_id,
@@ -149,7 +182,7 @@ def _workers(snapshot: Snapshot) -> Block:
         )
         for worker in sorted(snapshot.workers, key=lambda each: each.worker_id)
     )
-    return Block(
+    return StatusBlock(
         title="Workers",
         headings=("worker", "role", "leases", "cpu", "last report"),
         rows=_fit(rows),
@@ -158,9 +191,9 @@ def _workers(snapshot: Snapshot) -> Block:
     )
 
 
-def _shards(status: Status, known: Sequence[Entry]) -> Block:
+def _shards(status: StatusDocument, known: Sequence[ShardEntry]) -> StatusBlock:
     placed = list(trouble_first(known))
-    return Block(
+    return StatusBlock(
         title="Shards",
         headings=("shard", "state", "lag", "throughput", "records", "waits for", "checkpoint", "worker"),
         rows=_fit(_shard_cells(each, status) for each in placed),
@@ -170,7 +203,7 @@ def _shards(status: Status, known: Sequence[Entry]) -> Block:
     )
 
 
-def _shard_cells(placed: Placed, status: Status) -> tuple[str, ...]:
+def _shard_cells(placed: LineageEntry, status: StatusDocument) -> tuple[str, ...]:
     entry = placed.entry
     name = f"{placed.lead}{entry.shard_id}"
     name = name if entry.stream is None else f"{name} ({entry.stream})"
@@ -196,23 +229,23 @@ def spark(samples: Sequence[tuple[float, float]]) -> str:
     return "".join(_BARS[round(value / most * (len(_BARS) - 1))] for value in values)
 
 
-def _moves(moves: Sequence[MoveView]) -> Block:
-    return Block(
+def _moves(moves: Sequence[MoveView]) -> StatusBlock:
+    return StatusBlock(
         title="Last moves",
         headings=("when", "lease", "reason"),
-        rows=_fit((f"{about(move.ago_s)} ago", move.key, move_reason(move)) for move in moves[:MOVES_MOST]),
+        rows=_fit((f"{about(move.ago_s)} ago", move.key, move_reason(move)) for move in moves[:MAX_MOVES]),
         numbers=frozenset({0}),
         empty="none by this worker",
     )
 
 
-def _children(snapshot: Snapshot) -> Block:
+def _children(snapshot: Snapshot) -> StatusBlock:
     rows = (
         _child_cells(shard)
         for shard in sorted(snapshot.shards, key=lambda each: each.key)
         if shard.child is not None or shard.failures
     )
-    return Block(
+    return StatusBlock(
         title="Children",
         headings=("shard", "pid", "memory", "uptime", "restarts", "last line of stderr"),
         rows=_fit(rows),
@@ -230,18 +263,18 @@ def _child_cells(shard: ShardView) -> tuple[str, ...]:
     return (shard.key, *runs, str(shard.restarts), said[-1] if said else "")
 
 
-def _engine(spark: SparkView | None) -> tuple[Block, ...]:
+def _engine(spark: SparkView | None) -> tuple[StatusBlock, ...]:
     """Nothing where there is no engine."""
     if spark is None:
         return ()
-    queries = Block(
+    queries = StatusBlock(
         title="Spark queries" if spark.ui is None else f"Spark queries ({on_one_line(spark.ui)})",
         headings=tuple(map(str.lower, QUERY_HEADINGS)),
         rows=_fit(map(query_cells, spark.queries)),
         numbers=frozenset(range(2, len(QUERY_HEADINGS))),
         empty="none",
     )
-    shards = Block(
+    shards = StatusBlock(
         title="Shards in Spark",
         headings=tuple(map(str.lower, SHARD_HEADINGS)),
         rows=_fit(map(shard_cells, by_lag(spark))),
@@ -253,3 +286,117 @@ def _engine(spark: SparkView | None) -> tuple[Block, ...]:
 
 def _fit(rows: Iterator[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(map(on_one_line, row)) for row in rows)
+
+
+_STATE_COLUMN: Final = 1
+_STYLES: Final = {
+    DisplayState.FAILING: "bold red",
+    DisplayState.STALLED: "bold red",
+    DisplayState.NOBODY: "bold red",
+    DisplayState.HANDING_OFF: "yellow",
+    DisplayState.UNSETTLED: "yellow",
+    DisplayState.STARTING: "yellow",
+    DisplayState.WAITING: "yellow",
+    DisplayState.READING: "green",
+    DisplayState.AT_TIP: "green",
+    DisplayState.ELSEWHERE: "dim",
+    DisplayState.FINISHED: "dim",
+}
+# What is cut off where a terminal is narrow, and which columns go then, one after the other.
+_MAY_BE_CUT: Final = frozenset({"waits for", "reason", "last line of stderr", "role"})
+_GIVE_UP: Final = ("worker", "checkpoint", "records", "throughput", "waits for")
+_CUT_WIDTH: Final = 12
+_GAP: Final = 3
+_SHORT_BELOW: Final = 110
+_SHARD_PREFIX: Final = re.compile(r"shardId-0{0,11}(?=\d)")
+
+
+def renderable(shown: StatusView, *, width: int, note: str = "") -> RenderableType:
+    """All of it, for a console.
+
+    Args:
+        shown: what to draw.
+        width: of the console, in cells.
+        note: a line above everything; empty: none.
+    """
+    return Group(*_parts(shown, width, note))
+
+
+def _parts(shown: StatusView, width: int, note: str) -> Iterator[RenderableType]:
+    if note:
+        yield _line(note, "bold red")
+    first, *others = shown.lines
+    yield _line(first, "bold")
+    yield from map(_line, others)
+    for trouble in shown.troubles:
+        yield _line(f"not ready: {trouble}", "bold red")
+    for block in shown.blocks:
+        yield (
+            _table(_narrowed(block, width)) if block.rows else _line(f"\n{block.title}: {block.empty}", "dim")
+        )
+
+
+def _line(words: str, style: str = "") -> Text:
+    return Text(words, style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _narrowed(block: StatusBlock, width: int) -> StatusBlock:
+    """The same with short shard ids and fewer columns, as far as the width asks for it."""
+    if width < _SHORT_BELOW:
+        rows = tuple(tuple(_SHARD_PREFIX.sub("", cell) for cell in row) for row in block.rows)
+        block = replace(block, rows=rows)
+    for heading in _GIVE_UP:
+        if _least_width(block) <= width:
+            break
+        if heading in block.headings and heading != block.headings[0]:
+            block = _without(block, block.headings.index(heading))
+    return block
+
+
+def _least_width(block: StatusBlock) -> int:
+    """What the columns need, where those that may be cut are."""
+    widths = (
+        min(_width(block, number), _CUT_WIDTH) if heading in _MAY_BE_CUT else _width(block, number)
+        for number, heading in enumerate(block.headings)
+    )
+    return sum(widths) + _GAP * len(block.headings)
+
+
+def _without(block: StatusBlock, place: int) -> StatusBlock:
+    return replace(
+        block,
+        headings=block.headings[:place] + block.headings[place + 1 :],
+        rows=tuple(row[:place] + row[place + 1 :] for row in block.rows),
+        numbers=frozenset(number - (number > place) for number in block.numbers if number != place),
+    )
+
+
+def _table(block: StatusBlock) -> Table:
+    table = Table(
+        title=block.title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        caption=f"{block.left_out} more" if block.left_out else None,
+        caption_justify="left",
+    )
+    for number, heading in enumerate(block.headings):
+        table.add_column(
+            heading,
+            justify="right" if number in block.numbers else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            ratio=None,
+            min_width=None if heading in _MAY_BE_CUT else _width(block, number),
+        )
+    for number, row in enumerate(block.rows):
+        cells = [Text(cell) for cell in row]
+        if block.states:
+            cells[_STATE_COLUMN].stylize(_STYLES[block.states[number]])
+        table.add_row(*cells)
+    return table
+
+
+def _width(block: StatusBlock, number: int) -> int:
+    return max(len(block.headings[number]), *(len(row[number]) for row in block.rows))

@@ -1,16 +1,47 @@
 """What single values cannot tell: properties that contradict each other, and values that are put right with a word.
 
 Pure. Works on values that are good by themselves.
+
+What is named after the application where it has no name of its own, and what the application must be called for that.
+
+Pure. Works on values that are good by themselves.
+
+What the properties of failing children must agree on.
+
+Pure. Works on values that are good by themselves.
+
+What the properties of streams must agree on: one stream or many, and what cannot be had with many.
+
+Pure. Works on values that are good by themselves.
+
+What the properties of the Spark client must agree on: where Spark runs, how records get there, whose engine it is.
+
+Pure. Works on values that are good by themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from kcl_daemon.config.credentials import GLUE_CREDENTIALS
-from kcl_daemon.config.key import Key
+from kcl_daemon.config.balance import LeaseSettings
+from kcl_daemon.config.children import (
+    BACKOFF_FIRST,
+    BACKOFF_MOST,
+    DEAD_LETTERS,
+    FAILURE_POLICY,
+    FAILURES_MOST,
+    POISON_POLICY,
+    POISON_TRIES,
+    ChildFailurePolicy,
+    ChildSettings,
+    FailureSettings,
+    PoisonRecordPolicy,
+)
 from kcl_daemon.config.keys import (
+    APPLICATION_NAME,
     FASTEST_READS_MS,
     IDLE_TIME,
     LEADER_HEARTBEAT,
@@ -19,16 +50,47 @@ from kcl_daemon.config.keys import (
     STREAM_ARN,
     STREAM_NAME,
 )
-from kcl_daemon.config.keys_admin import check_admin
-from kcl_daemon.config.keys_children import BACKOFF_FIRST, BACKOFF_MOST
-from kcl_daemon.config.keys_schemas import SCHEMA_FAILURE, SCHEMA_REGISTRY
-from kcl_daemon.config.keys_tables import LEASE_BILLING_MODE, MIGRATION_BAKE_TIME, SIZINGS
-from kcl_daemon.config.kinds import StreamArn
-from kcl_daemon.config.notices import Notice, Problem
-from kcl_daemon.config.schema_settings import SchemaRegistry
-from kcl_daemon.config.settings import ChildSettings, LeaseSettings, RetrievalSettings
-from kcl_daemon.config.table_settings import BillingMode, TablesSettings
-from kcl_daemon.leases.table_migration_steps import complete_bake_s
+from kcl_daemon.config.kinds import Key, StreamArn, trimmed
+from kcl_daemon.config.metrics_and_page import MetricsLevel, check_admin
+from kcl_daemon.config.properties import Notice, Problem, PropertyEntry
+from kcl_daemon.config.retrieval import (
+    RETRIEVAL_MODE,
+    SCHEMA_FAILURE,
+    SCHEMA_REGISTRY,
+    RetrievalMode,
+    RetrievalSettings,
+    SchemaRegistry,
+)
+from kcl_daemon.config.services import GLUE_CREDENTIALS
+from kcl_daemon.config.spark import (
+    SPARK_ENGINE,
+    SPARK_ENGINE_CERTIFICATE,
+    SPARK_ENGINE_LISTEN,
+    SPARK_ENGINE_TOKEN_FILE,
+    SPARK_MASTER,
+    SPARK_PIPELINE,
+    SPARK_REMOTE,
+    SPARK_SPOOL_DIR,
+    SPARK_STATE_DIR,
+    SPARK_TRANSPORT,
+    SPARK_TRIGGER,
+)
+from kcl_daemon.config.streams import (
+    FORMER_GIVEN,
+    STREAM_ARNS,
+    STREAM_FILTER,
+    STREAM_NAMES,
+    FormerStreams,
+    ListedStream,
+)
+from kcl_daemon.config.tables import (
+    LEASE_BILLING_MODE,
+    MIGRATION_BAKE_TIME,
+    SIZINGS,
+    BillingMode,
+    TablesSettings,
+)
+from kcl_daemon.migrations.one_table_rules import complete_bake_s
 
 _LEASE_DEFAULTS: Final = LeaseSettings()
 _CHILD_DEFAULTS: Final = ChildSettings(command=())
@@ -38,7 +100,7 @@ _PLACEHOLDER_ACCOUNT: Final = "000000000000"
 HEARTBEATS_IN_A_LEASE: Final = 3  # two may get lost before a living leader is taken for dead
 
 
-def across(
+def check_together(
     values: dict[str, object], lines: Mapping[str, int], environment: Mapping[str, str]
 ) -> tuple[list[Problem], list[Notice]]:
     """Check properties against each other; what is too short, too long or cannot be is put right in `values`.
@@ -191,3 +253,283 @@ def _number(values: Mapping[str, object], key: Key, default: int) -> int:
     number = values.get(key.name, default)
     assert isinstance(number, int), f"{key.name} is a whole number"
     return number
+
+
+_CONSUMER_ARN: Final = "fanoutConfig.consumerArn"
+_METRICS_LEVEL: Final = "metricsLevel"
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """Something that is named after the application.
+
+    Args:
+        what: it is.
+        key: the property that gives it another name.
+        most: characters that the application's name may have for it.
+        least: such characters.
+        marks: which there may be beside letters and digits, as a set of a pattern.
+    """
+
+    what: str
+    key: str
+    most: int
+    least: int = 1
+    marks: str = "_.-"
+
+    def allows(self, name: str) -> bool:
+        """Whether it can be named after an application of that name."""
+        return re.fullmatch(rf"(?!AWS/)[A-Za-z0-9{self.marks}]{{{self.least},{self.most}}}", name) is not None
+
+
+# DynamoDB takes 3 to 255 characters, a folder has 255 at most; less what is put behind the name.
+_TABLES: Final = (
+    _Named("the lease table", "tableName", 255, least=3),
+    _Named("the worker metrics table", "workerMetricsTableName", 255 - len("-WorkerMetricStats")),
+    _Named("the coordinator table", "coordinatorStateTableName", 255 - len("-CoordinatorState")),
+)
+_CONSUMER: Final = _Named("the fan-out consumer", "fanoutConfig.consumerName", 128)
+_NAMESPACE: Final = _Named("the CloudWatch namespace", "metricsNamespace", 255, marks="_.#:/-")
+_STATE: Final = _Named("the Spark state folder", SPARK_STATE_DIR.name, 255 - len("-spark"))
+
+
+def check_names(values: Mapping[str, object], entries: Mapping[str, PropertyEntry]) -> Iterator[Problem]:
+    """What must be put right (KCL: ConfigsBuilder has the same defaults, and looks at none of them).
+
+    Args:
+        values: by key name, good ones only.
+        entries: what was written of each.
+    """
+    name = values.get(APPLICATION_NAME.name)
+    if not isinstance(name, str):
+        return
+    refusing = [each for each in _named(values, entries) if not each.allows(name)]
+    if refusing:
+        entry = entries[APPLICATION_NAME.name]
+        yield Problem(_reason(refusing), entry.key, entry.value, entry.line, entry.variable)
+
+
+def _named(values: Mapping[str, object], entries: Mapping[str, PropertyEntry]) -> Iterator[_Named]:
+    """All that has no name of its own; a bad one was meant to be one."""
+
+    def is_given(key: str) -> bool:
+        entry = entries.get(key)
+        return entry is not None and bool(trimmed(entry.value))
+
+    needed = list(_TABLES)
+    if values.get(RETRIEVAL_MODE.name) is RetrievalMode.FANOUT and not is_given(_CONSUMER_ARN):
+        needed.append(_CONSUMER)
+    if values.get(_METRICS_LEVEL) is not MetricsLevel.NONE:
+        needed.append(_NAMESPACE)
+    if is_given(SPARK_PIPELINE.name) and not is_given(SPARK_ENGINE.name):
+        needed.append(_STATE)
+    yield from (each for each in needed if not is_given(each.key))
+
+
+def _reason(refusing: Sequence[_Named]) -> str:
+    """Why the name is not taken, and the two ways out."""
+    least, most = max(each.least for each in refusing), min(each.most for each in refusing)
+    marks = "dots, dashes and underscores"
+    if list(refusing) == [_NAMESPACE]:
+        marks = "_ . # : / -, not beginning with AWS/"
+    whats, keys = _and(each.what for each in refusing), _and(each.key for each in refusing)
+    return (
+        f"not a valid name; allowed: {least} to {most} letters, digits, {marks}, because {whats} "
+        f"{'is' if len(refusing) == 1 else 'are'} named after it; to keep the name, set {keys}"
+    )
+
+
+def _and(words: Iterator[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def check_failures(values: Mapping[str, object], entries: Mapping[str, PropertyEntry]) -> Iterator[Problem]:
+    """What must be put right.
+
+    Args:
+        values: by key name, good ones only.
+        entries: what was written of each.
+    """
+    for name, reason in _contradictions(values):
+        entry = entries[name]
+        yield Problem(reason, entry.key, entry.value, entry.line, entry.variable)
+
+
+def _contradictions(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    poison = values.get(POISON_POLICY.name, PoisonRecordPolicy.RETRY)
+    if poison is PoisonRecordPolicy.DEADLETTER and DEAD_LETTERS.name not in values:
+        yield POISON_POLICY.name, f"needs {DEAD_LETTERS.name}"
+    if poison is not PoisonRecordPolicy.DEADLETTER and DEAD_LETTERS.name in values:
+        yield (
+            DEAD_LETTERS.name,
+            f"needs {POISON_POLICY.name} = {PoisonRecordPolicy.DEADLETTER.value}",
+        )
+    if poison is PoisonRecordPolicy.RETRY:
+        return
+    if values.get(FAILURE_POLICY.name) is ChildFailurePolicy.EXIT:
+        reason = (
+            f"with {FAILURE_POLICY.name} = {ChildFailurePolicy.EXIT.value} the daemon ends before it finds "
+            "the record"
+        )
+        yield POISON_POLICY.name, f"{reason}; keep one of the two"
+    if SPARK_PIPELINE.name in values:
+        yield POISON_POLICY.name, f"children of a {SPARK_PIPELINE.name} do not process records themselves"
+    yield from _too_few(values)
+
+
+def _too_few(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """The lease must not be released before the record is found: what was found out goes with it."""
+    defaults = FailureSettings()
+    most = values.get(FAILURES_MOST.name, defaults.failures_most)
+    tries = values.get(POISON_TRIES.name, defaults.poison_tries)
+    assert isinstance(most, int), "a whole number"
+    assert isinstance(tries, int), "a whole number"
+    if not most or most > tries + 1:
+        return
+    wrong = FAILURES_MOST.name if FAILURES_MOST.name in values else POISON_TRIES.name
+    what = f"a record is set aside after {tries + 1} failures, the lease is released after {most}"
+    yield wrong, f"{what}; {FAILURES_MOST.name} must be above {POISON_TRIES.name} + 1, or 0"
+
+
+_MANY: Final = (STREAM_ARNS, STREAM_NAMES, STREAM_FILTER)
+_FAN_OUT_CONSUMER: Final = "fanoutConfig.consumerArn"
+_STRATEGY: Final = "formerStreamsLeasesDeletionStrategy"
+
+
+def check_streams(values: Mapping[str, object], entries: Mapping[str, PropertyEntry]) -> Iterator[Problem]:
+    """What must be put right.
+
+    Args:
+        values: by key name, good ones only.
+        entries: what was written of each.
+    """
+    many = next((key for key in _MANY if key.name in values), None)
+    if many is None:
+        return
+    for name, reason in (*_beside(values, many.name), *_among(values)):
+        entry = entries[name]
+        yield Problem(reason, entry.key, entry.value, entry.line, entry.variable)
+
+
+def _beside(values: Mapping[str, object], many: str) -> Iterator[tuple[str, str]]:
+    """Properties that cannot be beside a list of streams."""
+    for name, reason in (
+        (STREAM_NAME.name, f"names one stream, {many} names many; keep one"),
+        (STREAM_ARN.name, f"names one stream, {many} names many; keep one"),
+        (SPARK_PIPELINE.name, f"a Spark pipeline reads one stream; {many} names many"),
+        (
+            _FAN_OUT_CONSUMER,
+            f"a consumer belongs to one stream; with {many} use fanoutConfig.consumerName",
+        ),
+    ):
+        if name in values:
+            yield name, reason
+
+
+def _among(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """What the properties of many streams must agree on."""
+    regions = regions_of(values)
+    if len(regions) > 1:
+        yield STREAM_ARNS.name, f"several regions ({', '.join(regions)}); a daemon reads one region"
+    given = values.get(_STRATEGY) is FormerStreams.DELETE_GIVEN
+    if given != (FORMER_GIVEN.name in values):
+        wrong = _STRATEGY if given else FORMER_GIVEN.name
+        other = FORMER_GIVEN.name if given else f"{_STRATEGY} = {FormerStreams.DELETE_GIVEN.value}"
+        yield wrong, f"needs {other}"
+    named = {each.name for each in _listed(values, STREAM_NAMES)}
+    for each in _listed(values, STREAM_ARNS):
+        if each.name in named:
+            reason = f"{each.name} is in {STREAM_NAMES.name} too; if you mean both, give both by ARN"
+            yield STREAM_ARNS.name, reason
+
+
+def regions_of(values: Mapping[str, object]) -> tuple[str, ...]:
+    """The regions of all streams that are given by ARN."""
+    arns = (each.arn for each in _listed(values, STREAM_ARNS))
+    return tuple(dict.fromkeys(arn.split(":")[3] for arn in arns if arn is not None))
+
+
+def _listed(values: Mapping[str, object], key: Key) -> tuple[ListedStream, ...]:
+    found = values.get(key.name, ())
+    assert isinstance(found, tuple), f"{key.name} is a list"
+    return tuple(each for each in found if isinstance(each, ListedStream))
+
+
+_SparkProblem = tuple[Key, str]
+_AVAILABLE_NOW: Final = "availableNow"
+
+
+def check_spark(values: Mapping[str, object], entries: Mapping[str, PropertyEntry]) -> Iterator[Problem]:
+    """What must be put right.
+
+    Args:
+        values: by key name, good ones only.
+        entries: what was written of each.
+    """
+    for key, reason in (*_place(values), *_engines(values)):
+        entry = entries[key.name]
+        yield Problem(reason, entry.key, entry.value, entry.line, entry.variable)
+
+
+def _place(values: Mapping[str, object]) -> Iterator[_SparkProblem]:
+    """Where Spark runs, and how records get there."""
+    transport = values.get(SPARK_TRANSPORT.name)
+    elsewhere = next((key for key in (SPARK_REMOTE, SPARK_MASTER) if _is_elsewhere(values, key)), None)
+    if SPARK_REMOTE.name in values:
+        if SPARK_MASTER.name in values:
+            yield (
+                SPARK_MASTER,
+                f"the server of {SPARK_REMOTE.name} has its own master; remove this line",
+            )
+        if transport is not None and transport != "shared":
+            yield (
+                SPARK_TRANSPORT,
+                f"{SPARK_REMOTE.name} needs sparkTransport=shared: the server plans the batches",
+            )
+        if missing := _missing(values, SPARK_SPOOL_DIR, SPARK_STATE_DIR):
+            yield SPARK_REMOTE, f"needs {missing}: folders that the server can also reach"
+    elif elsewhere is not None and transport == "local":
+        yield SPARK_TRANSPORT, "workers of a cluster cannot read this machine's files; use shared or inline"
+    elif transport == "shared" and SPARK_SPOOL_DIR.name not in values:
+        yield (
+            SPARK_TRANSPORT,
+            f"needs {SPARK_SPOOL_DIR.name}: a folder or URI that all Spark workers can reach",
+        )
+    if (
+        "://" in str(values.get(SPARK_SPOOL_DIR.name, ""))
+        and transport != "shared"
+        and elsewhere is not SPARK_REMOTE
+    ):
+        yield SPARK_SPOOL_DIR, f"a URI needs {SPARK_TRANSPORT.name}=shared"
+
+
+def _engines(values: Mapping[str, object]) -> Iterator[_SparkProblem]:
+    """One engine for several hosts."""
+    if SPARK_ENGINE.name in values:
+        if SPARK_ENGINE_LISTEN.name in values:
+            yield (
+                SPARK_ENGINE,
+                f"a host feeds another engine or has its own ({SPARK_ENGINE_LISTEN.name}), not both",
+            )
+        if missing := _missing(values, SPARK_ENGINE_TOKEN_FILE):
+            yield SPARK_ENGINE, f"needs {missing}"
+    elif SPARK_ENGINE_LISTEN.name in values and (
+        missing := _missing(values, SPARK_ENGINE_TOKEN_FILE, SPARK_ENGINE_CERTIFICATE)
+    ):
+        yield SPARK_ENGINE_LISTEN, f"needs {missing}"
+    if values.get(SPARK_TRIGGER.name) == _AVAILABLE_NOW and (
+        SPARK_ENGINE.name in values or SPARK_ENGINE_LISTEN.name in values
+    ):
+        yield (
+            SPARK_TRIGGER,
+            "a shared engine never ends; give each host its own engine",
+        )
+
+
+def _is_elsewhere(values: Mapping[str, object], key: Key) -> bool:
+    return key.name in values and not str(values[key.name]).startswith("local")
+
+
+def _missing(values: Mapping[str, object], *keys: Key) -> str:
+    return " and ".join(key.name for key in keys if key.name not in values)

@@ -2,30 +2,27 @@
 
 Each key says how its text is read, what is allowed, what it means and which field of `Settings` it fills; loader and
 reference are made from this table. Defaults are those of `Settings`. Keys without an effect are in `inert`.
+
+Properties that are accepted and change nothing, each with the reason.
+
+Pure data. A file that moves over from Java must start; each of these gives one warning, so that nobody believes a
+setting is at work that is not. There are three kinds: what Java itself does not act on any more, what sets a part of
+Java that has no counterpart here, and what earlier versions of this daemon had.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-from kcl_daemon.config.credentials import CREDENTIALS_KEYS
-from kcl_daemon.config.key import MILLISECONDS, MILLISECONDS_OR_NONE, Key
-from kcl_daemon.config.keys_admin import ADMIN_KEYS, file
-from kcl_daemon.config.keys_balance import BALANCE_KEYS, HANDOFF_KEYS
-from kcl_daemon.config.keys_children import CHILD_KEYS
-from kcl_daemon.config.keys_failures import FAILURE_KEYS
-from kcl_daemon.config.keys_fan_out import FAN_OUT_KEYS
-from kcl_daemon.config.keys_metrics import METRICS_KEYS
-from kcl_daemon.config.keys_schemas import SCHEMA_KEYS
-from kcl_daemon.config.keys_services import REGION, SERVICE_KEYS
-from kcl_daemon.config.keys_shards import SHARD_KEYS
-from kcl_daemon.config.keys_spark import SPARK_KEYS
-from kcl_daemon.config.keys_streams import NAME_OF_STREAM, STREAMS_KEYS
-from kcl_daemon.config.keys_tables import TABLE_KEYS
-from kcl_daemon.config.keys_versions import VERSION_KEYS
+from kcl_daemon.config.balance import BALANCE_KEYS, HANDOFF_KEYS, SHARD_KEYS, VERSION_KEYS
+from kcl_daemon.config.children import CHILD_KEYS, FAILURE_KEYS
 from kcl_daemon.config.kinds import (
     INT_MAX,
     LONG_MAX,
+    MILLISECONDS,
+    MILLISECONDS_OR_NONE,
+    Key,
     command,
     name,
     start_timestamp,
@@ -34,6 +31,12 @@ from kcl_daemon.config.kinds import (
     truth,
     whole_number,
 )
+from kcl_daemon.config.metrics_and_page import ADMIN_KEYS, METRICS_KEYS, file
+from kcl_daemon.config.retrieval import FAN_OUT_KEYS, SCHEMA_KEYS
+from kcl_daemon.config.services import CREDENTIALS_KEYS, REGION, SERVICE_KEYS
+from kcl_daemon.config.spark import SPARK_KEYS
+from kcl_daemon.config.streams import NAME_OF_STREAM, STREAMS_KEYS
+from kcl_daemon.config.tables import TABLE_KEYS
 
 # What it must be like for those that are named after it is in `checks_names`.
 _APPLICATION_NAME: Final = name(
@@ -254,3 +257,90 @@ KEYS: Final[tuple[Key, ...]] = (
 )
 
 BY_NAME: Final[dict[str, Key]] = {spelling: key for key in KEYS for spelling in (key.name, *key.aliases)}
+
+
+_JAVA_NEITHER: Final = "does nothing in the Java daemon 3.x either"
+_OF_KCL_1: Final = "a property of KCL 1.x; does nothing in the Java daemon 3.x either"
+
+
+@dataclass(frozen=True, slots=True)
+class InertProperty:
+    """A known property without effect.
+
+    Args:
+        name: as files have it.
+        why: why it has no effect, or what is done instead.
+    """
+
+    name: str
+    why: str
+
+
+def _because(why: str, *names: str) -> tuple[InertProperty, ...]:
+    return tuple(InertProperty(name, why) for name in names)
+
+
+_POLLING: Final = _because(
+    "only makes retrievalMode=DEFAULT mean POLLING, as in the Java daemon 3.x",
+    "retryGetRecordsInSeconds",
+    "maxGetRecordsThreadPool",
+)
+_IN_JAVA_ONLY: Final = (
+    *_because("there is no thread pool to limit", "maxActiveThreads"),
+    *_because("there are no renewal threads to bound", "maxLeaseRenewalThreads"),
+    *_because(
+        "leases of child shards are created when their parents end; the leader looks for holes every "
+        "leasesRecoveryAuditorExecutionFrequencyMillis",
+        "shardSyncIntervalMillis",
+    ),
+    *_because(
+        "at start, existing leases are never compared with the shards, only checked for holes",
+        "skipShardSyncAtWorkerInitializationIfLeasesExist",
+    ),
+    *_because(
+        "a failed list of shards is retried after a second, then with growing pauses, without limit",
+        "listShardsBackoffTimeInMillis",
+        "maxListShardsRetryAttempts",
+    ),
+    *_because(
+        "workers query the index by owner; a scan of the table goes page by page and blocks nothing",
+        "leaseTableScanTotalSegments",
+    ),
+    *_because(
+        "the daemon has its own timeouts and retries",
+        *(f"{client}.defaultsMode" for client in ("kinesisClient", "dynamoDbClient", "cloudWatchClient")),
+    ),
+    *_because(_JAVA_NEITHER, "validateSequenceNumberBeforeCheckpointing", "processingLanguage"),
+)
+_OLD: Final = (
+    *_because(
+        _OF_KCL_1,
+        "userAgent",
+        "shardPrioritizationStrategy",
+        "maxCacheByteSize",
+        "maxRecordsCount",
+        "dataFetchingStrategy",
+        "idleMillisBetweenCalls",
+        "kinesisClientConfig",
+    ),
+    *_because(
+        "of KCL 1.x; now skipShardSyncAtWorkerInitializationIfLeasesExist",
+        "skipShardSyncAtStartupIfLeasesExist",
+    ),
+    *_because(
+        "of KCL 1.x; now initialPositionInStreamExtended, in epoch seconds",
+        "timestampAtInitialPositionInStream",
+    ),
+)
+_REMOVED: Final = (*_because("removed; subscriptions always use HTTP/1.1", "fanoutHttpVersion"),)
+
+INERT: Final[dict[str, InertProperty]] = {
+    each.name: each
+    for each in (
+        *_POLLING,
+        *(InertProperty(f"pollingConfig.{each.name}", each.why) for each in _POLLING),
+        *_IN_JAVA_ONLY,
+        *_OLD,
+        *_REMOVED,
+    )
+}

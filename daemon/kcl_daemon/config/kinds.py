@@ -2,6 +2,10 @@
 
 Pure. Numbers, words and names are trimmed as Java trims (everything up to the space character). Where Java silently
 takes 0 or a default for junk, a kind refuses.
+
+What one property is: the shape of the rows in the tables of properties.
+
+Pure. The rows themselves are in `keys` and the modules that it is put together from.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from math import isinf
 from typing import Final, NoReturn
 from urllib.parse import urlsplit
 
-from kcl_daemon.shards.shard import InitialPosition, StartAt
+from kcl_daemon.shards.lineage import InitialPosition, StartAt
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -33,7 +37,7 @@ _DURATION = re.compile(
 )
 _SECONDS_OF: Final = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
 # DynamoDB's limits.
-_TAGS_MOST: Final = 50
+_MAX_TAGS: Final = 50
 _TAG_KEY_CHARACTERS: Final = 128
 _TAG_VALUE_CHARACTERS: Final = 256
 _ARN = re.compile(
@@ -41,12 +45,12 @@ _ARN = re.compile(
 )
 
 
-class Refused(ValueError):
+class InvalidValue(ValueError):
     """Raised when a text is not a value of its kind; the message is the reason alone, such as `not a whole number`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """One kind of value.
 
     Args:
@@ -75,57 +79,57 @@ def trimmed(text: str) -> str:
     return text.strip(_BLANKS)
 
 
-def _some(text: str) -> str:
+def _not_blank(text: str) -> str:
     word = trimmed(text)
     if not word:
-        raise Refused("empty; give a value or remove the line")
+        raise InvalidValue("empty; give a value or remove the line")
     return word
 
 
-def whole_number(low: int, high: int, unit: str = "") -> Kind:
+def whole_number(low: int, high: int, unit: str = "") -> ValueKind:
     """A whole number from `low` to `high`, both included."""
 
     def read(text: str) -> int:
-        word = _some(text)
+        word = _not_blank(text)
         if not _WHOLE_NUMBER.fullmatch(word):
-            raise Refused("not a whole number")
+            raise InvalidValue("not a whole number")
         if len(word) > _DIGITS_MAX or not low <= (number := int(word)) <= high:
-            raise Refused("out of range")
+            raise InvalidValue("out of range")
         return number
 
-    return Kind(read, f"{low} to {high} {unit}".strip())
+    return ValueKind(read, f"{low} to {high} {unit}".strip())
 
 
-def number(*, above: float, high: float, unit: str = "") -> Kind:
+def number(*, above: float, high: float, unit: str = "") -> ValueKind:
     """A decimal number, also with an exponent: more than `above`, at most `high`, never infinite."""
 
     def read(text: str) -> float:
-        word = _some(text)
+        word = _not_blank(text)
         if not _NUMBER.fullmatch(word):
-            raise Refused("not a number")
+            raise InvalidValue("not a number")
         if not above < (value := float(word)) <= high or isinf(value):
-            raise Refused("out of range")
+            raise InvalidValue("out of range")
         return value
 
     most = "" if isinf(high) else f", at most {high:g}"
-    return Kind(read, f"more than {above:g}{most} {unit}".strip())
+    return ValueKind(read, f"more than {above:g}{most} {unit}".strip())
 
 
-def duration() -> Kind:
+def duration() -> ValueKind:
     """A duration in the form of `java.time.Duration`, more than none; gives seconds."""
 
     def read(text: str) -> float:
-        match = _DURATION.fullmatch(_some(text))
+        match = _DURATION.fullmatch(_not_blank(text))
         parts = {unit: part for unit, part in match.groupdict().items() if part} if match else {}
         if not parts:
-            raise Refused("not a duration")
+            raise InvalidValue("not a duration")
         seconds = sum(float(part.replace(",", ".")) * _SECONDS_OF[unit] for unit, part in parts.items())
         if not 0 < seconds <= LONG_MAX:
-            raise Refused("out of range")
+            raise InvalidValue("out of range")
         return seconds
 
     allowed = "more than 0, in ISO 8601 form with days, hours, minutes and seconds: P1D, PT15M, PT0.5S"
-    return Kind(read, allowed, _as_iso_8601)
+    return ValueKind(read, allowed, _as_iso_8601)
 
 
 def _as_iso_8601(value: object) -> str:
@@ -141,7 +145,7 @@ def _as_iso_8601(value: object) -> str:
     return f"P{days}T{time}" if time else f"P{days}"
 
 
-def truth() -> Kind:
+def truth() -> ValueKind:
     """A boolean in the words that Java's converter knows, in any case."""
     words = {
         **dict.fromkeys(("true", "yes", "y", "on", "1"), True),
@@ -149,15 +153,15 @@ def truth() -> Kind:
     }
 
     def read(text: str) -> bool:
-        value = words.get(_some(text).lower())
+        value = words.get(_not_blank(text).lower())
         if value is None:
-            raise Refused("neither true nor false")
+            raise InvalidValue("neither true nor false")
         return value
 
-    return Kind(read, "true, yes, y, on, 1, false, no, n, off, 0")
+    return ValueKind(read, "true, yes, y, on, 1, false, no, n, off, 0")
 
 
-def choice(values: Mapping[str, object], advice: Mapping[str, str] | None = None) -> Kind:
+def choice(values: Mapping[str, object], advice: Mapping[str, str] | None = None) -> ValueKind:
     """One of some words in any case.
 
     Args:
@@ -166,36 +170,36 @@ def choice(values: Mapping[str, object], advice: Mapping[str, str] | None = None
     """
 
     def read(text: str) -> object:
-        word = _some(text).upper()
+        word = _not_blank(text).upper()
         if word not in values:
-            raise Refused((advice or {}).get(word, "not an allowed value"))
+            raise InvalidValue((advice or {}).get(word, "not an allowed value"))
         return values[word]
 
-    return Kind(read, " or ".join(values))
+    return ValueKind(read, " or ".join(values))
 
 
-def tags() -> Kind:
+def tags() -> ValueKind:
     """Tags of a table: `k=v,k2=v2`, the parts trimmed; gives pairs. Java drops a bad pair with a warning."""
 
     def read(text: str) -> tuple[tuple[str, str], ...]:
-        pairs = dict(_tag(each) for each in _some(text).split(","))
-        if len(pairs) > _TAGS_MOST:
-            raise Refused(f"more than {_TAGS_MOST} tags")
+        pairs = dict(_tag(each) for each in _not_blank(text).split(","))
+        if len(pairs) > _MAX_TAGS:
+            raise InvalidValue(f"more than {_MAX_TAGS} tags")
         return tuple(pairs.items())
 
-    return Kind(read, f"KEY=VALUE, separated by commas; at most {_TAGS_MOST}")
+    return ValueKind(read, f"KEY=VALUE, separated by commas; at most {_MAX_TAGS}")
 
 
 def _tag(text: str) -> tuple[str, str]:
     key, equals, value = (trimmed(part) for part in text.partition("="))
     if not equals or not 1 <= len(key) <= _TAG_KEY_CHARACTERS or len(value) > _TAG_VALUE_CHARACTERS:
-        raise Refused(f"{trimmed(text)!r:.80} is not a tag")
+        raise InvalidValue(f"{trimmed(text)!r:.80} is not a tag")
     if key.lower().startswith("aws:"):
-        raise Refused("keys that begin with aws: are reserved by AWS")
+        raise InvalidValue("keys that begin with aws: are reserved by AWS")
     return key, value
 
 
-def start_word() -> Kind:
+def start_word() -> ValueKind:
     """`initialPositionInStream`; a timestamp has a key of its own."""
     return choice(
         {"LATEST": InitialPosition(StartAt.LATEST), "TRIM_HORIZON": InitialPosition(StartAt.TRIM_HORIZON)},
@@ -203,35 +207,35 @@ def start_word() -> Kind:
     )
 
 
-def start_timestamp() -> Kind:
+def start_timestamp() -> ValueKind:
     """`initialPositionInStreamExtended`: epoch seconds."""
     seconds = whole_number(0, _EPOCH_SECONDS_MAX, "seconds since 1970-01-01 UTC")
 
     def read(text: str) -> InitialPosition:
         try:
             number = seconds.read(text)
-        except Refused as refusal:
+        except InvalidValue as refusal:
             word = trimmed(text)
             if word.isdecimal() and len(word) == 13:
-                raise Refused(f"out of range, these are milliseconds: write {word[:-3]}") from None
+                raise InvalidValue(f"out of range, these are milliseconds: write {word[:-3]}") from None
             raise refusal from None
         assert isinstance(number, int), "whole_number gives whole numbers"
         return InitialPosition(StartAt.TIMESTAMP, float(number))
 
-    return Kind(read, seconds.allowed)
+    return ValueKind(read, seconds.allowed)
 
 
-def name(pattern: str, allowed: str) -> Kind:
+def name(pattern: str, allowed: str) -> ValueKind:
     """A name that matches a pattern as a whole, blanks around it taken away."""
     compiled = re.compile(pattern)
 
     def read(text: str) -> str:
-        word = _some(text)
+        word = _not_blank(text)
         if not compiled.fullmatch(word):
-            raise Refused("not a valid name")
+            raise InvalidValue("not a valid name")
         return word
 
-    return Kind(read, allowed)
+    return ValueKind(read, allowed)
 
 
 def check_port(digits: str | None) -> None:
@@ -241,18 +245,18 @@ def check_port(digits: str | None) -> None:
         Refused: it is 0 or too large.
     """
     if digits is not None and not 1 <= int(digits) <= PORT_MAX:
-        raise Refused(f"{digits} is not a port; ports are 1 to {PORT_MAX}")
+        raise InvalidValue(f"{digits} is not a port; ports are 1 to {PORT_MAX}")
 
 
-def endpoint() -> Kind:
+def endpoint() -> ValueKind:
     """The base address of a service."""
     allowed = "http://HOST, http://HOST:PORT or the same with https"
 
     def refuse() -> NoReturn:
-        raise Refused("not a valid service endpoint")
+        raise InvalidValue("not a valid service endpoint")
 
     def read(text: str) -> str:
-        word = _some(text)
+        word = _not_blank(text)
         if not word.isascii() or not word.isprintable() or " " in word:
             refuse()
         try:
@@ -263,37 +267,37 @@ def endpoint() -> Kind:
         if not good or parts.query or parts.fragment:
             refuse()
         if parts.username is not None or parts.password is not None:
-            raise Refused("it has a user name; requests are signed and need none")
+            raise InvalidValue("it has a user name; requests are signed and need none")
         return word
 
-    return Kind(read, allowed)
+    return ValueKind(read, allowed)
 
 
-def stream_arn() -> Kind:
+def stream_arn() -> ValueKind:
     """A stream's ARN (KCL: KinesisClientLibConfigurator checks the same form)."""
 
     def read(text: str) -> StreamArn:
-        word = _some(text)
+        word = _not_blank(text)
         match = _ARN.fullmatch(word)
         if match is None:
-            raise Refused("not the ARN of a stream")
+            raise InvalidValue("not the ARN of a stream")
         return StreamArn(word, match["region"], match["name"], match["account"])
 
-    return Kind(read, "arn:aws:kinesis:REGION:ACCOUNT:stream/NAME, with an account of 12 digits")
+    return ValueKind(read, "arn:aws:kinesis:REGION:ACCOUNT:stream/NAME, with an account of 12 digits")
 
 
-def command() -> Kind:
+def command() -> ValueKind:
     """Program and arguments, split at runs of spaces and at nothing else (KCL: MultiLangRecordProcessorFactory)."""
 
     def read(text: str) -> tuple[str, ...]:
         words = tuple(word for word in text.split(" ") if word)
         if not words:
-            raise Refused("empty; name the program that speaks the protocol")
+            raise InvalidValue("empty; name the program that speaks the protocol")
         if any("\0" in word or not _has_bytes(word) for word in words):
-            raise Refused("a character that cannot be used in a command line")
+            raise InvalidValue("a character that cannot be used in a command line")
         return words
 
-    return Kind(read, "a program and its arguments, separated by spaces; no quotes, no shell")
+    return ValueKind(read, "a program and its arguments, separated by spaces; no quotes, no shell")
 
 
 def _has_bytes(word: str) -> bool:
@@ -302,3 +306,34 @@ def _has_bytes(word: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+MILLISECONDS: Final = whole_number(1, LONG_MAX, "milliseconds")
+MILLISECONDS_OR_NONE: Final = whole_number(0, LONG_MAX, "milliseconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One property.
+
+    Args:
+        name: as Java has it; names are case-sensitive.
+        kind: how its value is read.
+        target: the field of `Settings` that it fills, as a dotted path.
+        meaning: one line for the reference.
+        aliases: other names of the same property; the one that comes last in the file counts.
+        default: what the reference says where the default of `Settings` does not tell it.
+        required: whether the daemon cannot start without it.
+        blank_is_absent: whether an empty value is the same as no line, as in Java.
+        extension: whether the Java daemon does not know it from a file; it ignores it.
+    """
+
+    name: str
+    kind: ValueKind
+    target: str
+    meaning: str
+    aliases: tuple[str, ...] = ()
+    default: str | None = None
+    required: bool = False
+    blank_is_absent: bool = False
+    extension: bool = False

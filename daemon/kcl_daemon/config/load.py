@@ -2,50 +2,65 @@
 
 `load` reads the file, `interpret` is pure. Every problem of a file is reported at once; nothing is guessed where the
 Java daemon would silently take another value than the one written.
+
+What is in force, key by key: the value, and where it comes from.
+
+Pure. Owns how values and defaults are written out, for the reference and for `kcl-daemon check`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
+import javaproperties
+
 from kcl_daemon.config import properties
-from kcl_daemon.config.access_settings import CredentialsSettings, ServiceSettings
-from kcl_daemon.config.admin_settings import AdminSettings
-from kcl_daemon.config.checks import across
-from kcl_daemon.config.checks_failures import of_failures
-from kcl_daemon.config.checks_names import of_names
-from kcl_daemon.config.checks_spark import of_spark
-from kcl_daemon.config.checks_streams import of_streams, regions_of
-from kcl_daemon.config.compatibility import honoured
-from kcl_daemon.config.environment import overrides
-from kcl_daemon.config.failure_settings import FailureSettings
-from kcl_daemon.config.fan_out_settings import FanOutSettings
-from kcl_daemon.config.keys import EXECUTABLE_NAME, KEYS, REGION_NAME, STREAM_ARN, STREAM_NAME, WORKER_ID
-from kcl_daemon.config.keys_fan_out import resolve_mode
-from kcl_daemon.config.kinds import StreamArn
-from kcl_daemon.config.metrics_settings import MetricsSettings
-from kcl_daemon.config.notices import Notice, Problem
-from kcl_daemon.config.reading import NAMES, Reading
-from kcl_daemon.config.schema_settings import SchemaSettings
-from kcl_daemon.config.settings import (
-    BalanceSettings,
-    ChildSettings,
-    Endpoints,
-    LeaseSettings,
-    RetrievalSettings,
-    Settings,
+from kcl_daemon.config.balance import BalanceSettings, LeaseSettings, ShardSettings
+from kcl_daemon.config.checks import (
+    check_failures,
+    check_names,
+    check_spark,
+    check_streams,
+    check_together,
+    regions_of,
 )
-from kcl_daemon.config.shard_settings import ShardSettings
-from kcl_daemon.config.spark_settings import SparkSettings
-from kcl_daemon.config.stream_settings import StreamsSettings
-from kcl_daemon.config.table_settings import TablesSettings
+from kcl_daemon.config.children import ChildSettings, FailureSettings
+from kcl_daemon.config.keys import (
+    EXECUTABLE_NAME,
+    EXPAND_ENVIRONMENT,
+    INITIAL_POSITION,
+    INITIAL_POSITION_EXTENDED,
+    KEYS,
+    REGION_NAME,
+    STREAM_ARN,
+    STREAM_NAME,
+    WORKER_ID,
+)
+from kcl_daemon.config.kinds import Key, StreamArn
+from kcl_daemon.config.metrics_and_page import AdminSettings, MetricsSettings
+from kcl_daemon.config.properties import Notice, Problem, PropertyEntry, overrides
+from kcl_daemon.config.reading import NAMES, Reading, java_differences
+from kcl_daemon.config.retrieval import (
+    RETRIEVAL_MODE,
+    FanOutSettings,
+    RetrievalSettings,
+    SchemaSettings,
+    resolve_mode,
+)
+from kcl_daemon.config.services import CredentialsSettings, Endpoints, ServiceSettings
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.config.spark import CONF_PREFIX, SparkSettings
+from kcl_daemon.config.streams import STREAM_ARNS, StreamsSettings
+from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.errors import ConfigurationError
-from kcl_daemon.observe.redact import encodable, on_one_line
 from kcl_daemon.ports import Randomness
+from kcl_daemon.shards.lineage import InitialPosition
+from kcl_daemon.text import encodable, on_one_line, shown
 
 FILE_BYTES_MAX: Final = 1024 * 1024
 RELAY: Final = (sys.executable, "-m", "kcl_spark.relay")
@@ -67,7 +82,7 @@ class Loaded:
     settings: Settings
     warnings: tuple[Notice, ...]
     file: str
-    entries: Mapping[str, properties.Entry]
+    entries: Mapping[str, properties.PropertyEntry]
     texts: Mapping[str, str]
 
     def about_executable(self, reason: str) -> ConfigurationError:
@@ -136,16 +151,16 @@ def interpret(
     values = reading.values()
     resolve_mode(values, (*reading.entries.values(), *reading.others.values()))
     lines = {name: entry.line for name, entry in reading.entries.items()}
-    problems, notices = across(values, lines, environment or {})
+    problems, notices = check_together(values, lines, environment or {})
     reading.problems += [
         *problems,
-        *of_names(values, reading.entries),
-        *of_streams(values, reading.entries),
-        *of_failures(values, reading.entries),
-        *of_spark(values, reading.entries),
+        *check_names(values, reading.entries),
+        *check_streams(values, reading.entries),
+        *check_failures(values, reading.entries),
+        *check_spark(values, reading.entries),
     ]
-    reading.notices += [*notices, *honoured(values, lines)]
-    reading.look_for_missing(values)
+    reading.notices += [*notices, *java_differences(values, lines)]
+    reading.check_required(values)
     if reading.problems:
         raise reading.failure()
     return Loaded(
@@ -235,3 +250,138 @@ def _tables(sections: Mapping[str, Mapping[str, Any]]) -> TablesSettings:
         worker_metrics=replace(defaults.worker_metrics, **sections["tables.worker_metrics"]),
         coordinator=replace(defaults.coordinator, **sections["tables.coordinator"]),
     )
+
+
+_NOTHING: Final = Settings(application_name="", stream_name="", child=ChildSettings(command=()), worker_id="")
+"""All defaults; the required ones stand empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveProperty:
+    """One key.
+
+    Args:
+        key: its name.
+        value: what is in force, printable, secrets masked.
+        origin: `FILE:LINE`, the variable of the environment, `default`, or what it was derived from.
+        is_default: whether nobody wrote it.
+    """
+
+    key: str
+    value: str
+    origin: str
+    is_default: bool
+
+
+def effective(loaded: Loaded) -> Iterator[EffectiveProperty]:
+    """Every key that is acted on, in the order of the reference."""
+    for key in KEYS:
+        derived = _derived_from(key, loaded)
+        entry = loaded.entries.get(key.name)
+        if derived is None and (entry is None or key.name not in loaded.texts):
+            yield EffectiveProperty(
+                key.name, _default_in_force(key, loaded.settings), "default", is_default=True
+            )
+            continue
+        text = _in_force(key, loaded)
+        if derived is not None or entry is None:
+            origin = derived or ""
+        else:
+            origin = entry.variable or f"{loaded.file}:{entry.line}"
+        yield EffectiveProperty(key.name, shown(text, name=key.name), origin, is_default=False)
+
+
+def as_properties(loaded: Loaded) -> str:
+    """A properties file that means the same wherever it is read: overrides and variables are in it, secrets too."""
+    # What DEFAULT means may depend on properties that nothing else depends on, and those are not written out.
+    texts = {**loaded.texts, RETRIEVAL_MODE.name: value_text(loaded.settings.retrieval.mode)}
+    values = {key.name: texts[key.name] for key in KEYS if key.name in texts}
+    if loaded.settings.stream_arn is None and values.pop(STREAM_ARN.name, None) is not None:
+        # What else is in it does not count, and where it would must not depend on where the file is read.
+        values[STREAM_NAME.name] = loaded.settings.stream_name
+        if loaded.settings.endpoints.region_name is not None:
+            values[REGION_NAME.name] = loaded.settings.endpoints.region_name
+        values = {key.name: values[key.name] for key in KEYS if key.name in values}
+    values.pop(EXPAND_ENVIRONMENT.name, None)  # what they stood for is written out
+    values |= {f"{CONF_PREFIX}{name}": value for name, value in loaded.settings.spark.conf}
+    return "".join(f"{javaproperties.join_key_value(name, value, ' = ')}\n" for name, value in values.items())
+
+
+def _in_force(key: Key, loaded: Loaded) -> str:
+    """The value as it could stand in a file; as it does stand there where it is made of several parts."""
+    value = field_of(loaded.settings, key.target)
+    if key.kind.written is not None:
+        return key.kind.written(value)
+    if isinstance(value, int | float | str | Enum | InitialPosition):
+        return value_text(value)
+    return loaded.texts.get(key.name, "none")
+
+
+def _default_in_force(key: Key, settings: Settings) -> str:
+    if key is WORKER_ID:
+        return shown(settings.worker_id)
+    return default_of(key).replace("`", "")
+
+
+def _derived_from(key: Key, loaded: Loaded) -> str | None:
+    """What filled the field of a key that was not written, or overruled what was."""
+    if STREAM_ARN.name in loaded.texts and (derived := _derived_from_arn(key, loaded)) is not None:
+        return derived
+    if loaded.settings.streams.arns and key is REGION_NAME and key.name not in loaded.entries:
+        return STREAM_ARNS.name
+    if key is RETRIEVAL_MODE and _is_default(loaded.entries.get(key.name)):
+        return "default"
+    if key is INITIAL_POSITION and INITIAL_POSITION_EXTENDED.name in loaded.texts:
+        return INITIAL_POSITION_EXTENDED.name
+    if key is EXECUTABLE_NAME and loaded.settings.spark.pipeline is not None:
+        return "sparkPipeline"
+    return None
+
+
+def _derived_from_arn(key: Key, loaded: Loaded) -> str | None:
+    names_region = loaded.settings.endpoints.region_name is not None
+    if key is STREAM_NAME or (key is REGION_NAME and names_region and key.name not in loaded.entries):
+        return STREAM_ARN.name
+    if key is STREAM_ARN and loaded.settings.stream_arn is None:
+        return "only its name is used"
+    return None
+
+
+def _is_default(entry: PropertyEntry | None) -> bool:
+    return entry is None or entry.value.strip().upper() == "DEFAULT"
+
+
+def default_of(key: Key) -> str:
+    """The default as the reference shows it."""
+    if key.default is not None:
+        return key.default
+    if key.required:
+        return "required"
+    return value_text(field_of(_NOTHING, key.target))
+
+
+def field_of(settings: Settings, target: str) -> object:
+    """The field that a key fills.
+
+    Raises:
+        LookupError: there is none.
+    """
+    value: object = settings
+    for name in target.split("."):
+        if not hasattr(value, name):
+            raise LookupError(f"{target} is no field of the settings")
+        value = getattr(value, name)
+    return value
+
+
+def value_text(value: object) -> str:
+    """A value of the settings as it could stand in a file."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case InitialPosition():
+            return value.at.value if value.timestamp_s is None else f"{value.timestamp_s:.0f}"
+        case Enum():
+            return str(value.value)
+        case _:
+            return str(value)

@@ -2,17 +2,30 @@
 
 Owns nothing but syntax, which is that of `java.util.Properties` (ISO-8859-1, escapes, continued lines) as
 `javaproperties` reads it. Knows no key.
+
+Which variables of the environment are properties: `KCL_` and a name, in any spelling, unless Kubernetes has set them.
+
+Pure. Imports next to nothing: health checks, which are started every few seconds, read the environment as the daemon does.
+
+Properties from the environment: `KCL_` and a property's name override the file; `${NAME}` in values, where asked for.
+
+Pure: works on the mapping that it is given.
+
+What reading a file has to say beside the settings: notices, which are logged, and problems, which stop the start.
 """
 
 from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 import javaproperties
+
+from kcl_daemon.config.kinds import InvalidValue
+from kcl_daemon.text import on_one_line, shown
 
 # CR, LF and CRLF all end a line.
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
@@ -20,7 +33,7 @@ _HEAD_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PropertyEntry:
     """One `key = value`.
 
     Args:
@@ -50,7 +63,7 @@ class MalformedProperties(ValueError):
         self.reason = reason
 
 
-def parse(data: bytes) -> Iterator[Entry]:
+def parse(data: bytes) -> Iterator[PropertyEntry]:
     """Every entry in the order of the file, repeated keys included (Java: the last one counts).
 
     A byte order mark of UTF-8, which editors on Windows put in front, is passed over.
@@ -72,7 +85,7 @@ def parse(data: bytes) -> Iterator[Entry]:
                 line, f"{error.escape} is not a character: \\u needs four hexadecimal digits"
             ) from None
         if isinstance(element, javaproperties.KeyValue):
-            yield Entry(element.key, element.value, line + _blank_lines_before(element.source))
+            yield PropertyEntry(element.key, element.value, line + _blank_lines_before(element.source))
         line += len(_LINE_END.findall(element.source))
 
 
@@ -80,3 +93,150 @@ def _blank_lines_before(source: str) -> int:
     """How many continued blank lines stand before the first character of the key."""
     before = source[: len(source) - len(source.lstrip(" \t\f\r\n\\"))]
     return len(_LINE_END.findall(before)) if "\\" in before else 0
+
+
+PREFIX: Final = "KCL_"
+# Of others, or for others.
+_NOT_OURS: Final = frozenset({"KCL_DEMO_LEDGER", "KCL_MVN_REPO_SEARCH_URL", "KCL_TEST_MARK"})
+_SERVICE: Final = r"KCL(?:_[A-Z0-9_]+)?"
+_PORT_OF_IT: Final = r"PORT_[0-9]+_(?:TCP|UDP|SCTP)"
+_LINK_BY_NAME: Final = re.compile(
+    # The first group keeps what cannot be such a name from being tried at each of its underlines.
+    rf"(?=[A-Z0-9_]*+\Z){_SERVICE}_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|{_PORT_OF_IT}_(?:PROTO|PORT|ADDR))"
+)
+_LINK_WITH_ADDRESS: Final = re.compile(rf"{_SERVICE}_(?:PORT|{_PORT_OF_IT})")
+_ADDRESS: Final = re.compile(r"(?:tcp|udp|sctp)://\S+:[0-9]+")
+
+
+def normal(name: str) -> str:
+    """A name without what environments cannot tell apart: case, and how words are separated."""
+    return re.sub(r"[._-]", "", name).lower()
+
+
+def is_service_link(variable: str, value: str) -> bool:
+    """Whether Kubernetes has set a variable, since there is a Service whose name begins with `kcl`.
+
+    A Service `kcl-admin` gives each pod of its namespace `KCL_ADMIN_PORT=tcp://10.0.0.1:80`, `KCL_ADMIN_SERVICE_HOST` and more,
+    unless the pod has `enableServiceLinks: false`.
+    """
+    if _LINK_BY_NAME.fullmatch(variable):
+        return True
+    return bool(_LINK_WITH_ADDRESS.fullmatch(variable) and _ADDRESS.fullmatch(value))
+
+
+def given(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Name and value of each variable that is meant for us, in order of names; an empty variable is none."""
+    for variable in sorted(environment):
+        value = environment[variable]
+        is_ours = variable.upper().startswith(PREFIX) and variable not in _NOT_OURS
+        if is_ours and value and not is_service_link(variable, value):
+            yield variable, value
+
+
+def given_for(key: str, environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """The variable that counts for a property, and its value; None: there is none."""
+    wanted = normal(PREFIX + key)
+    found = [each for each in given(environment) if normal(each[0]) == wanted]
+    return found[-1] if found else None
+
+
+_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+def variable_for(key: str) -> str:
+    """How a property is usually written as a variable: `failoverTimeMillis` is `KCL_FAILOVER_TIME_MILLIS`."""
+    words = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", key.replace(".", "_"))
+    return PREFIX + words.upper()
+
+
+def overrides(environment: Mapping[str, str], names: Iterable[str]) -> Iterator[PropertyEntry]:
+    """The entries of an environment, by name of the variable; an empty variable is none, nor is a service link.
+
+    A variable that is like no name is given with the key as written, so that it is told like any unknown property.
+
+    Args:
+        environment: variables of this process.
+        names: all that properties are called.
+    """
+    by_normal = {normal(name): name for name in names}
+    for variable, value in given(environment):
+        written = variable[len(PREFIX) :]
+        yield PropertyEntry(by_normal.get(normal(written), written), value, 0, variable)
+
+
+def expanded(text: str, environment: Mapping[str, str]) -> str:
+    """The text with each `${NAME}` and `${NAME:-DEFAULT}` replaced, once: what comes in is not looked at again.
+
+    Raises:
+        Refused: a variable is not set and has no default.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
+        # As a shell has it: an empty variable with a default is one that is not set.
+        found = environment.get(name) or default if default is not None else environment.get(name)
+        if found is None:
+            raise InvalidValue(
+                f"the environment variable {name} is not set; set it, or write ${{{name}:-DEFAULT}}"
+            )
+        return found
+
+    end = text.rfind("}") + 1  # none ends behind it, and each would be looked for up to the end of the text
+    return _REFERENCE.sub(value, text[:end]) + text[end:]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something about one line that a person should know; the daemon starts all the same.
+
+    Args:
+        event: name of the log event.
+        key: the property as it is written, printable.
+        line: where it stands.
+        facts: further fields of the event.
+        level: how loud.
+        variable: of the environment, where the property comes from there.
+    """
+
+    event: str
+    key: str
+    line: int
+    facts: Mapping[str, object] = field(default_factory=dict[str, object])
+    level: Literal["info", "warning"] = "warning"
+    variable: str | None = None
+
+    def fields(self, file: str) -> dict[str, object]:
+        """All fields of the log event."""
+        if self.variable is not None:
+            return {"variable": self.variable, "key": self.key, **self.facts}
+        return {"file": file, "line": self.line, "key": self.key, **self.facts}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that must be put right first.
+
+    Args:
+        reason: what is wrong and what is allowed.
+        key: the property, None where it is the file as a whole.
+        value: its value as written, None where it is missing.
+        line: where it stands, None where it is missing.
+        variable: of the environment, where the property comes from there.
+    """
+
+    reason: str
+    key: str | None = None
+    value: str | None = None
+    line: int | None = None
+    variable: str | None = None
+
+    def rendered(self, file: str) -> str:
+        """One line: `app.properties:12: failoverTimeMillis = abc: not a whole number; allowed: ...`."""
+        where = on_one_line(file) if self.line is None else f"{on_one_line(file)}:{self.line}"
+        if self.variable is not None:
+            where = f"environment, {self.variable}"
+        if self.key is None:
+            return f"{where}: {self.reason}"
+        if self.value is None:
+            return f"{where}: {self.key} {self.reason}"
+        return f"{where}: {shown(self.key)} = {shown(self.value, name=self.key)}: {self.reason}"

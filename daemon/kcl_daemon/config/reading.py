@@ -1,34 +1,44 @@
 """Making sense of the entries of a properties file one by one, and collecting what has to be said about them.
 
 Pure. Owns which entry counts, what is unknown and what is missing; `checks` compares values with each other.
+
+Where a value is honoured here that the Java daemon leaves aside.
+
+Java's properties are put into its objects only where they differ from 0 and `false`, unless they are boxed; so those two
+cannot be configured for some properties (KCL: ConfigurationSettableUtils). Pure.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kcl_daemon.config import credentials, properties
-from kcl_daemon.config.environment import expanded
-from kcl_daemon.config.inert import INERT
-from kcl_daemon.config.key import Key
-from kcl_daemon.config.keys import BY_NAME, EXECUTABLE_NAME, EXPAND_ENVIRONMENT, KEYS, STREAM_ARN, STREAM_NAME
-from kcl_daemon.config.keys_admin import ADMIN_TOKEN, ADMIN_TOKEN_FILE
-from kcl_daemon.config.keys_services import CLIENT_PREFIXES
-from kcl_daemon.config.keys_spark import CONF_PREFIX, SPARK_PIPELINE
-from kcl_daemon.config.keys_streams import STREAM_ARNS, STREAM_FILTER, STREAM_NAMES
-from kcl_daemon.config.kinds import Refused, trimmed
-from kcl_daemon.config.notices import Notice, Problem
+from kcl_daemon.config import properties, services
+from kcl_daemon.config.keys import (
+    BY_NAME,
+    EXECUTABLE_NAME,
+    EXPAND_ENVIRONMENT,
+    INERT,
+    KEYS,
+    STREAM_ARN,
+    STREAM_NAME,
+)
+from kcl_daemon.config.kinds import InvalidValue, Key, trimmed
+from kcl_daemon.config.metrics_and_page import ADMIN_TOKEN, ADMIN_TOKEN_FILE
+from kcl_daemon.config.properties import Notice, Problem, expanded
+from kcl_daemon.config.services import CLIENT_PREFIXES
+from kcl_daemon.config.spark import CONF_PREFIX, SPARK_PIPELINE
+from kcl_daemon.config.streams import STREAM_ARNS, STREAM_FILTER, STREAM_NAMES
 from kcl_daemon.errors import ConfigurationError
-from kcl_daemon.observe.redact import shown
+from kcl_daemon.text import shown
 
 _NEAREST_CUTOFF: Final = 0.75
 NAMES: Final = (*BY_NAME, *INERT)
 _KNOWN: Final = {name.lower(): name for name in NAMES}
 # Java passes what stands behind them to builders, which refuse what they do not know.
-_STRICT_PREFIXES: Final = (*(f"{name}." for name in CLIENT_PREFIXES), *credentials.BUILDER_PREFIXES)
+_STRICT_PREFIXES: Final = (*(f"{name}." for name in CLIENT_PREFIXES), *services.BUILDER_PREFIXES)
 # Builders inside those of the SDK's clients: Java takes what they have (BuilderDynaBean), such as apiCallTimeout of
 # overrideConfiguration. Of httpClientBuilder it takes nothing.
 _CLIENT_BUILDERS: Final = tuple(f"{name}." for name in CLIENT_PREFIXES)
@@ -62,18 +72,20 @@ class Reading:
 
     file: str
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    entries: dict[str, properties.Entry] = field(default_factory=dict[str, properties.Entry])
-    others: dict[str, properties.Entry] = field(default_factory=dict[str, properties.Entry])
+    entries: dict[str, properties.PropertyEntry] = field(default_factory=dict[str, properties.PropertyEntry])
+    others: dict[str, properties.PropertyEntry] = field(default_factory=dict[str, properties.PropertyEntry])
     notices: list[Notice] = field(default_factory=list[Notice])
     problems: list[Problem] = field(default_factory=list[Problem])
     unknown: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
-    spark_entries: dict[str, properties.Entry] = field(default_factory=dict[str, properties.Entry])
+    spark_entries: dict[str, properties.PropertyEntry] = field(
+        default_factory=dict[str, properties.PropertyEntry]
+    )
     spark_conf: dict[str, str] = field(default_factory=dict[str, str])
     texts: dict[str, str] = field(default_factory=dict[str, str])
 
-    def take(self, entry: properties.Entry) -> None:
+    def take(self, entry: properties.PropertyEntry) -> None:
         """Put an entry where it belongs; of two entries for one property the later one counts."""
-        key = BY_NAME.get(credentials.canonical_name(entry.key) or entry.key)
+        key = BY_NAME.get(services.canonical_name(entry.key) or entry.key)
         if key is not None:
             self._instead_of_another(key, entry)
             self._last_wins(self.entries, key.name, entry)
@@ -82,27 +94,29 @@ class Reading:
         else:
             self._last_wins(self.others, entry.key, entry)
 
-    def _instead_of_another(self, key: Key, entry: properties.Entry) -> None:
+    def _instead_of_another(self, key: Key, entry: properties.PropertyEntry) -> None:
         """A variable wins over the file, also where the file says the same thing by another property."""
         other = _SAME_THING.get(key.name, "")
         before = self.entries.get(other)
         if entry.variable is not None and before is not None and before.variable is None:
             del self.entries[other]
-            self._tell_overridden(entry, before)
+            self._note_overridden(entry, before)
 
-    def _tell_overridden(self, entry: properties.Entry, before: properties.Entry) -> None:
+    def _note_overridden(self, entry: properties.PropertyEntry, before: properties.PropertyEntry) -> None:
         facts: dict[str, object] = {"ignored_line": before.line, "ignored_key": shown(before.key)}
         self.notices.append(Notice("property_overridden", shown(entry.key), 0, facts, "info", entry.variable))
 
-    def _last_wins(self, entries: dict[str, properties.Entry], name: str, entry: properties.Entry) -> None:
+    def _last_wins(
+        self, entries: dict[str, properties.PropertyEntry], name: str, entry: properties.PropertyEntry
+    ) -> None:
         before = entries.pop(name, None)
         entries[name] = entry
         if before is None or before.value == entry.value:
             return
         if entry.variable is not None:
-            self._tell_overridden(entry, before)
+            self._note_overridden(entry, before)
             return
-        self._say(
+        self._notice(
             "property_given_twice", entry, {"ignored_line": before.line, "ignored_key": shown(before.key)}
         )
 
@@ -120,12 +134,12 @@ class Reading:
             try:
                 text = expanded(given.value, self.environment) if expands else given.value
                 values[key.name] = key.kind.read(text)
-            except Refused as refusal:
+            except InvalidValue as refusal:
                 reason = f"{refusal}; allowed: {key.kind.allowed}"
                 self.problems.append(Problem(reason, given.key, given.value, given.line, given.variable))
             else:
                 self.texts[key.name] = trimmed(text)
-                self._tell(key, text, given)
+                self._note_value(key, text, given)
         return values
 
     def _read_spark_conf(self, *, expands: bool) -> None:
@@ -133,7 +147,7 @@ class Reading:
         for name, given in self.spark_entries.items():
             try:
                 text = expanded(given.value, self.environment) if expands else given.value
-            except Refused as refusal:
+            except InvalidValue as refusal:
                 self.problems.append(
                     Problem(str(refusal), given.key, given.value, given.line, given.variable)
                 )
@@ -145,21 +159,21 @@ class Reading:
         given = self.entries.get(EXPAND_ENVIRONMENT.name)
         try:
             return given is not None and EXPAND_ENVIRONMENT.kind.read(given.value) is True
-        except Refused:
+        except InvalidValue:
             return False
 
-    def _tell(self, key: Key, text: str, given: properties.Entry) -> None:
+    def _note_value(self, key: Key, text: str, given: properties.PropertyEntry) -> None:
         """What there is to say about a good value."""
-        if key.name in credentials.SPELLINGS:
-            self.notices += credentials.notices(text, key=given.key, line=given.line)
+        if key.name in services.SPELLINGS:
+            self.notices += services.notices(text, key=given.key, line=given.line)
 
-    def _other(self, entry: properties.Entry) -> None:
+    def _other(self, entry: properties.PropertyEntry) -> None:
         inert = INERT.get(entry.key)
         if inert is not None:
-            self._say("property_has_no_effect", entry, {"why": inert.why})
+            self._notice("property_has_no_effect", entry, {"why": inert.why})
             return
         if _is_nested(entry.key):
-            self._say("property_has_no_effect", entry, {"why": _NESTED})
+            self._notice("property_has_no_effect", entry, {"why": _NESTED})
             return
         nearest = nearest_name(entry.key)
         if entry.key.startswith(_STRICT_PREFIXES):
@@ -169,14 +183,14 @@ class Reading:
             return
         if nearest is not None:
             self.unknown[nearest] = (shown(entry.key), entry.line)
-        self._say("unknown_property", entry, {} if nearest is None else {"nearest": nearest})
+        self._notice("unknown_property", entry, {} if nearest is None else {"nearest": nearest})
 
-    def _say(self, event: str, entry: properties.Entry, facts: Mapping[str, object]) -> None:
+    def _notice(self, event: str, entry: properties.PropertyEntry, facts: Mapping[str, object]) -> None:
         self.notices.append(Notice(event, shown(entry.key), entry.line, facts, variable=entry.variable))
 
-    def look_for_missing(self, values: Mapping[str, object]) -> None:
+    def check_required(self, values: Mapping[str, object]) -> None:
         """A problem for each required key that is absent; one with a bad value has its problem already."""
-        written = (credentials.canonical_name(each.key or "") or each.key for each in self.problems)
+        written = (services.canonical_name(each.key or "") or each.key for each in self.problems)
         bad = {BY_NAME[key].name for key in written if key in BY_NAME}
         for key in KEYS:
             if not key.required or key.name in values or key.name in bad:
@@ -227,3 +241,27 @@ def nearest_name(key: str) -> str | None:
     """The known property that a misspelt one most looks like, if any."""
     found = difflib.get_close_matches(key[:100].lower(), _KNOWN, n=1, cutoff=_NEAREST_CUTOFF)
     return _KNOWN[found[0]] if found else None
+
+
+# What Java uses where the file says 0 or false. Those for which it makes no difference, or where 0 is refused here, are
+# not in the list.
+_JAVA_USES: Final = {
+    "cleanupLeasesUponShardCompletion": "true",
+    "fanoutConfig.retryBackoffMillis": "1000",
+    "schedulerInitializationBackoffTimeMillis": "1000",
+    "taskBackoffTimeMillis": "500",
+}
+
+
+def java_differences(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator[Notice]:
+    """A note for each value that Java would have left aside.
+
+    Args:
+        values: by key name.
+        lines: where each key stands.
+    """
+    for name, java_uses in _JAVA_USES.items():
+        value = values.get(name)
+        if value is False or value == 0:
+            facts = {"value": value, "java_uses": java_uses}
+            yield Notice("property_honoured_unlike_java", name, lines[name], facts, level="info")

@@ -1,51 +1,162 @@
-"""One held lease at work: waits for its parents, keeps a child running, ends with the lease (KCL: ShardConsumer)."""
+"""One held lease at work: waits for its parents, keeps a child running, ends with the lease (KCL: ShardConsumer).
+
+What follows when a child has failed: another one after a pause, another worker, or the end of the daemon.
+
+Owns the count of failures in a row and the pauses. Which record is to blame is the matter of `poison_search`.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from kcl_daemon.consumer.aftermath import Aftermath
-from kcl_daemon.consumer.incarnation import CalledAway, Failed, Finished, Incarnation
-from kcl_daemon.consumer.interrupts import Call, Interrupts
-from kcl_daemon.consumer.parts import ConsumerParts
-from kcl_daemon.coordination.keeper import HeldLease
-from kcl_daemon.coordination.stream_watch import RECHECK_S, StreamState
-from kcl_daemon.errors import AwsError
+from kcl_daemon.config.children import ChildFailurePolicy, PoisonRecordPolicy
+from kcl_daemon.consumer.child_session import ChildRun, Failed, Finished, Stopped
+from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
+from kcl_daemon.consumer.poison import PoisonSearch, SearchProgress
+from kcl_daemon.errors import AwsError, ChildStartFailed
+from kcl_daemon.fleet.lease_renewer import HeldLease
+from kcl_daemon.fleet.streams import RECHECK_S, StreamState
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.leases.row import lease_from_row
-from kcl_daemon.progress.cause import Cause
-from kcl_daemon.retrieval.start import StartMemory
-from kcl_daemon.shards.children import unfinished_parents
+from kcl_daemon.ports import Log
+from kcl_daemon.progress.progress import WaitReason
+from kcl_daemon.retrieval.source import StartMemory
+from kcl_daemon.shards.lineage import unfinished_parents
+
+
+class RestartPolicy:
+    """Of one lease.
+
+    Args:
+        parts: settings and ports.
+        held: the lease.
+        interrupts: end every pause.
+        log: of the shard.
+
+    Attributes:
+        scrutiny: looks for records that make children fail; None where nobody wants to know.
+        degraded: whether the lease is to be released because its children kept failing.
+    """
+
+    def __init__(self, *, parts: ConsumerContext, held: HeldLease, stop_signal: StopSignal, log: Log) -> None:
+        self._parts = parts
+        self._held = held
+        self._stop_signal = stop_signal
+        self._log = log
+        self._settings = parts.settings.failures
+        self._failures = 0
+        self.degraded = False
+        self.poison_search: PoisonSearch | None = None
+        if self._settings.poison is not PoisonRecordPolicy.RETRY:
+            self.poison_search = PoisonSearch(parts=parts, held=held, stop_signal=stop_signal, log=log)
+
+    async def cool_down(self) -> None:
+        """Wait before the first child, where this worker has released the lease for its failures a moment ago."""
+        before = self._parts.degraded.failures(self._held.lease)
+        if before is not None:
+            self._held.progress.continue_after(before)
+        cooldown_s = self._parts.degraded.cooldown_s(self._held.lease)
+        if cooldown_s:
+            self._log.info("shard_rests", for_s=round(cooldown_s, 1))
+            await self._pause(cooldown_s)
+
+    async def continue_after(self, failed: Failed) -> bool:
+        """Say what happened, and wait; False where no other child is to be started here."""
+        found = SearchProgress()
+        if self.poison_search is not None:
+            found = await self.poison_search.judge(failed.error, refused=failed.refused, stderr=failed.stderr)
+        if failed.progressed or found.progressed:
+            self._failures = 0
+        if not found.narrowed:
+            self._failures += 1
+        self._log_failure(failed)
+        self._report_failing_starts(failed)
+        if self._settings.policy is ChildFailurePolicy.EXIT:
+            self._parts.on_fatal(failed.error)
+            return False
+        if 0 < self._settings.failures_most <= self._failures and self._stop_signal.reason is StopReason.NONE:
+            self._release()
+            return False
+        await self._back_off(1 if found.narrowed else self._failures)
+        return True
+
+    def _log_failure(self, failed: Failed) -> None:
+        log_event = self._log.error if isinstance(failed.error, ChildStartFailed) else self._log.warning
+        log_event(
+            "child_failed",
+            error=str(failed.error),
+            failures=self._failures,
+            restart_from=str(self._held.lease.checkpoint),
+        )
+
+    def _report_failing_starts(self, failed: Failed) -> None:
+        count = self._parts.startup_failures.failed(self._held.key)
+        if count:
+            self._log.error(
+                "every_child_fails_at_start",
+                failures=count,
+                error=str(failed.error),
+                stderr=failed.stderr[-1] if failed.stderr else None,
+                advice="no child of this worker has answered `initialize` yet: read its stderr, and test the "
+                "program with `kcl-daemon run-child`. Other shards will have the same problem",
+            )
+
+    def _release(self) -> None:
+        self.degraded = True
+        self._parts.degraded.released(self._held.lease, self._held.progress.failure_history)
+        self._log.error(
+            "shard_degraded",
+            failures=self._failures,
+            checkpoint=str(self._held.lease.checkpoint),
+            rests_s=self._settings.degraded_ms / 1000,
+            advice="its children keep failing on this host, so the lease is released and other hosts are "
+            "preferred; read child_failed and child_stderr of this shard. If it fails everywhere, see "
+            "poisonRecordPolicy",
+        )
+
+    async def _back_off(self, failures: int) -> None:
+        """Wait before the next child: twice as long after each failure in a row, never in step with other shards."""
+        settings = self._parts.settings.child
+        most_ms = min(settings.backoff_first_ms * 2 ** min(failures - 1, 20), settings.backoff_most_ms)
+        await self._pause(most_ms / 1000 * self._parts.randomness.uniform(0.5, 1.0))
+
+    async def _pause(self, seconds: float) -> None:
+        self._held.progress.pauses(seconds)
+        with self._parts.clock.move_on_after(seconds):
+            await self._stop_signal.until_stop_requested()
+
 
 _STREAM_PAUSE_S: Final = 5.0
 # It takes longer to delete a stream and to create it again.
-_FRESH_S: Final = 5.0
+_CONFIRMED_WITHIN_S: Final = 5.0
 
 
-class Consumer:
+class ShardConsumer:
     """The consumer of one held lease. A failing child is replaced here; other shards do not notice."""
 
-    def __init__(self, *, parts: ConsumerParts, held: HeldLease) -> None:
+    def __init__(self, *, parts: ConsumerContext, held: HeldLease) -> None:
         self._parts = parts
         self._held = held
-        self._interrupts = Interrupts()
+        self._stop_signal = StopSignal()
         self._memory = StartMemory()
         stream = held.lease.stream
         named = {} if stream is None else {"stream": str(stream)}
         self._log = parts.log.bind(**named, shard_id=held.lease.shard_id)
-        self._aftermath = Aftermath(parts=parts, held=held, interrupts=self._interrupts, log=self._log)
+        self._restart_policy = RestartPolicy(
+            parts=parts, held=held, stop_signal=self._stop_signal, log=self._log
+        )
         held.on_change = self._lease_changed
 
     def request_stop(self) -> None:
         """Finish what is under way, let the child checkpoint, release the lease. Idempotent."""
-        self._interrupts.raise_to(Call.STOP)
+        self._stop_signal.request(StopReason.STOP)
 
-    async def until_called(self) -> None:
+    async def until_stop_requested(self) -> None:
         """Wait until there is a reason to end: a stop, a hand-off, or the loss of the lease."""
-        await self._interrupts.until_called()
+        await self._stop_signal.until_stop_requested()
 
     def _lease_changed(self) -> None:
-        self._interrupts.raise_to(Call.STOP if self._held.lost is None else Call.LEASE_LOST)
+        self._stop_signal.request(StopReason.STOP if self._held.lost is None else StopReason.LEASE_LOST)
 
     async def run(self) -> None:
         """Until the shard is finished or the lease is gone.
@@ -58,50 +169,52 @@ class Consumer:
             self.request_stop()
         if await self._parents_finished():
             await self._work()
-        keeper = self._parts.keeper
-        stays = self._held.lease.is_finished and keeper.keeps_finished and not self._stopped
-        self._held.progress.waits(Cause.LEASE, "it is released")
-        if self._held.lost is None and keeper.holds(self._held.key) and not stays:
-            await keeper.give_up(self._held, degraded=self._aftermath.degraded)
+        renewer = self._parts.renewer
+        stays = self._held.lease.is_finished and renewer.keeps_finished and not self._stopped
+        self._held.progress.waits(WaitReason.LEASE, "it is released")
+        if self._held.lost is None and renewer.holds(self._held.key) and not stays:
+            await renewer.release_lease(self._held, degraded=self._restart_policy.degraded)
 
     @property
     def _stopped(self) -> bool:
-        return self._interrupts.call is not Call.NONE
+        return self._stop_signal.reason is not StopReason.NONE
 
     async def _work(self) -> None:
-        await self._aftermath.rest()
-        while await self._stream_found() and self._interrupts.call is Call.NONE:
-            incarnation = Incarnation(
+        await self._restart_policy.cool_down()
+        while await self._stream_found() and self._stop_signal.reason is StopReason.NONE:
+            child_run = ChildRun(
                 parts=self._parts,
                 held=self._held,
-                interrupts=self._interrupts,
+                stop_signal=self._stop_signal,
                 memory=self._memory,
                 log=self._log,
-                scrutiny=self._aftermath.scrutiny,
+                poison_search=self._restart_policy.poison_search,
             )
-            match await incarnation.run():
+            match await child_run.run():
                 case Finished():
                     self._log.info("shard_finished")
                     self._parts.shard_finished.fire()
                     return
-                case CalledAway():
+                case Stopped():
                     return
                 case Failed() as failed:
                     self._held.progress.failed(str(failed.error), failed.stderr)
-                    if not await self._aftermath.goes_on(failed):
+                    if not await self._restart_policy.continue_after(failed):
                         return
 
     async def _parents_finished(self) -> bool:
         """Wait until the parents are done; False where called away first."""
-        said = False
-        while self._interrupts.call is Call.NONE:
+        reported = False
+        while self._stop_signal.reason is StopReason.NONE:
             waiting = await self._unfinished_parents()
             if not waiting:
                 self._held.progress.moved()
                 return True
-            (self._log.debug if said else self._log.info)("shard_waits_for_parents", parents=sorted(waiting))
-            said = True
-            await self._interrupts.interruptible(
+            (self._log.debug if reported else self._log.info)(
+                "shard_waits_for_parents", parents=sorted(waiting)
+            )
+            reported = True
+            await self._stop_signal.interruptible(
                 lambda: self._parts.shard_finished.wait(self._parts.timings.parents_s)
             )
         return False
@@ -112,25 +225,25 @@ class Consumer:
         Where one stream only is read, its readers find out. Among many a lease may be left of a stream that was deleted
         and created anew: the new one's shards have the same names, and must not be read for the old one.
         """
-        lease, said = self._held.lease, False
+        lease, reported = self._held.lease, False
         if lease.stream is None:
             return True
         watch = self._parts.streams.of(lease).watch
         # A number of a former stream is refused by the new one, a word is not.
-        within_s = _FRESH_S if lease.checkpoint.is_sentinel else RECHECK_S
-        while self._interrupts.call is Call.NONE:
+        within_s = _CONFIRMED_WITHIN_S if lease.checkpoint.is_sentinel else RECHECK_S
+        while self._stop_signal.reason is StopReason.NONE:
             try:
                 if await watch.confirm(within_s) is StreamState.THERE:
-                    if said:
+                    if reported:
                         self._held.progress.moved()
                     return True
                 why = "it is not there"
             except AwsError as error:
                 why = str(error)
-            self._held.progress.waits(Cause.STREAM, why)
-            (self._log.debug if said else self._log.info)("shard_waits_for_stream", why=why)
-            said = True
-            await self._interrupts.interruptible(lambda: self._parts.clock.sleep(_STREAM_PAUSE_S))
+            self._held.progress.waits(WaitReason.STREAM, why)
+            (self._log.debug if reported else self._log.info)("shard_waits_for_stream", why=why)
+            reported = True
+            await self._stop_signal.interruptible(lambda: self._parts.clock.sleep(_STREAM_PAUSE_S))
         return False
 
     async def _unfinished_parents(self) -> frozenset[ShardId]:
@@ -140,10 +253,10 @@ class Consumer:
                 row = await self._parts.table.get(self._held.lease.key_of(shard_id))
                 parents[shard_id] = None if row is None else lease_from_row(row)
         except (AwsError, ValueError) as error:
-            self._held.progress.waits(Cause.PARENT, str(error))
+            self._held.progress.waits(WaitReason.PARENT, str(error))
             self._log.warning("parents_unreadable", error=str(error))
             return self._held.lease.parent_shard_ids
         unfinished = unfinished_parents(self._held.lease, parents)
         if unfinished:
-            self._held.progress.waits(Cause.PARENT, ", ".join(sorted(unfinished)))
+            self._held.progress.waits(WaitReason.PARENT, ", ".join(sorted(unfinished)))
         return unfinished

@@ -5,14 +5,13 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Final
 
-from kcl_daemon.cpu.recorder import Recorder
+from kcl_daemon.cpu.figures import CpuRecorder
 from kcl_daemon.errors import CpuUnreadable
 from kcl_daemon.metrics.kcl import CAPTURE_FAILED
-from kcl_daemon.ports import Clock, Cpu, Log, Randomness
-from kcl_daemon.ports_metrics import NO_METERS, Meters
+from kcl_daemon.ports import NO_METERS, Clock, Cpu, Log, Meters, Randomness
 
 _CAPTURE_S: Final = 1.0
-_CAPTURE_S_MAX: Final = 5.0
+_MAX_CAPTURE_S: Final = 5.0
 _ADVICE: Final = (
     "a worker whose CPU measurement fails gets no new leases; set disableWorkerMetrics=true to balance it "
     "by throughput"
@@ -28,7 +27,7 @@ class CpuSampler:
         randomness: for a start that is not the same moment on all workers.
         log: told once when captures fail.
         capture_s: time between two captures (KCL: inMemoryWorkerMetricsCaptureFrequencyMillis).
-        averages_most: how many averages a report has at most.
+        max_averages: how many averages a report has at most.
         meters: told of captures that fail.
     """
 
@@ -40,7 +39,7 @@ class CpuSampler:
         randomness: Randomness,
         log: Log,
         capture_s: float = _CAPTURE_S,
-        averages_most: int = 10,
+        max_averages: int = 10,
         meters: Meters = NO_METERS,
     ) -> None:
         self._meters = meters
@@ -49,7 +48,7 @@ class CpuSampler:
         self._randomness = randomness
         self._log = log
         self._capture_s = capture_s
-        self._recorder = Recorder(averages_most)
+        self._recorder = CpuRecorder(max_averages)
         self._failures = 0
 
     @property
@@ -66,9 +65,9 @@ class CpuSampler:
 
     async def capture(self) -> None:
         """Take one sample. Never raises: a figure that is missing must not end a worker."""
-        percent, problem = None, f"no answer within {_CAPTURE_S_MAX:g} s"
+        percent, problem = None, f"no answer within {_MAX_CAPTURE_S:g} s"
         try:
-            with self._clock.move_on_after(_CAPTURE_S_MAX):
+            with self._clock.move_on_after(_MAX_CAPTURE_S):
                 percent, problem = await self._cpu.sample(), ""
         except CpuUnreadable as error:
             problem = str(error)

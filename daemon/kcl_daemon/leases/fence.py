@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kcl_daemon.leases.lease import Lease, WorkerId
-from kcl_daemon.leases.row import MalformedRowError, lease_from_row
-from kcl_daemon.leases.table import Row
+from kcl_daemon.leases.row import MalformedRowError, Row, lease_from_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class StillOurs:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class LeaseGone:
     """We do not hold it any more.
 
     Args:
@@ -36,10 +35,12 @@ class Gone:
     """
 
     reason: str
-    by_namesake: bool = False
+    by_duplicate: bool = False
 
 
-def judge(held: Lease, row: Row | None, *, me: WorkerId, uncertain: bool) -> StillOurs | Gone:
+def judge_written_row(
+    held: Lease, row: Row | None, *, me: WorkerId, uncertain: bool
+) -> StillOurs | LeaseGone:
     """What a row says about a lease that we believe to hold.
 
     Args:
@@ -49,21 +50,21 @@ def judge(held: Lease, row: Row | None, *, me: WorkerId, uncertain: bool) -> Sti
         uncertain: whether a write of ours may have taken effect without our knowing.
     """
     if row is None:
-        return Gone("its row was deleted")
+        return LeaseGone("its row was deleted")
     try:
         lease = lease_from_row(row)
     except MalformedRowError as malformed:
-        return Gone(str(malformed))
+        return LeaseGone(str(malformed))
     taken = _taken_by_another(lease, me)
     if taken is not None:
-        return Gone(taken)
+        return LeaseGone(taken)
     ahead = lease.lease_counter - held.lease_counter
     if ahead == 0 or (ahead == 1 and uncertain):
         return StillOurs(lease, moved=ahead == 1)
-    return Gone(
+    return LeaseGone(
         f"its counter is {lease.lease_counter}, not {held.lease_counter}: was it assigned to this worker "
         "again, or does another process use this worker's id?",
-        by_namesake=True,
+        by_duplicate=True,
     )
 
 

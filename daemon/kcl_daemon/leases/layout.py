@@ -6,17 +6,156 @@ known here (`table_migration`).
 
 To leave other workers no doubt, a fresh application in separate tables makes those two before its lease table: a Java
 worker makes the lease table first and then looks for the coordinator table.
+
+Rows that hold one state of the whole application, who set it, and what it was before (KCL: MigrationState).
+
+Two migrations keep their state like this; what their states mean is not known here. The only place that knows the
+attributes which such rows have in common.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
+from typing import Final, Generic, TypeVar
 
-from kcl_daemon.leases.row import KEY
-from kcl_daemon.leases.state_row import ENTITY
-from kcl_daemon.leases.table import Row
+from kcl_daemon.leases.row import KEY, Absent, Conditions, Equals, Present, Row, RowUpdate, Value
+
+MAX_HISTORY: Final = 10
+"""So many earlier states are kept."""
+
+ENTITY: Final = "entityType"
+_BY: Final = "mb"
+_AT: Final = "mts"
+_HISTORY: Final = "h"
+
+_State = TypeVar("_State", bound=StrEnum)
+
+
+@dataclass(frozen=True, slots=True)
+class StateRefusal:
+    """Nothing is done: what is in the way, and what a person can do about it."""
+
+    problem: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class PastState:
+    """An earlier state: its wire name, who set it, when in epoch milliseconds."""
+
+    state: str
+    by: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow(Generic[_State]):
+    """A state, who set it, when in epoch milliseconds, and the states before, newest first."""
+
+    state: _State
+    by: str
+    at_ms: int
+    history: tuple[PastState, ...] = ()
+
+    def followed_by(self, state: _State, *, by: str, at_ms: int) -> StateRow[_State]:
+        """The row after a change; its history gains this state and loses what is older than the ten latest."""
+        past = PastState(str(self.state), self.by, self.at_ms)
+        return StateRow(state, by, at_ms, (past, *self.history)[:MAX_HISTORY])
+
+
+@dataclass(frozen=True, slots=True)
+class StateRowCreation:
+    """A whole row to put, if the conditions hold."""
+
+    row: Row
+    require: Conditions
+
+
+@dataclass(frozen=True, slots=True)
+class StateCodec(Generic[_State]):
+    """How one kind of these rows is read and written.
+
+    Args:
+        row_key: value of its key attribute; that attribute's name depends on the table.
+        entity: its `entityType`, absent on rows up to KCL 3.4.
+        attribute: the state's attribute, in the row and in each entry of the history.
+        states: those that a row may hold.
+    """
+
+    row_key: str
+    entity: str
+    attribute: str
+    states: tuple[_State, ...]
+
+    def read(self, row: Row | None) -> StateRow[_State] | StateRefusal | None:
+        """The state in a row, None where there is no row. What cannot be read is refused, not taken for absent.
+
+        Entries of the history that cannot be read are left out: they are for people.
+        """
+        if row is None:
+            return None
+        if row.get(ENTITY, self.entity) != self.entity:
+            return self._refused(ENTITY, row)
+        known = {str(state): state for state in self.states}
+        name = row.get(self.attribute)
+        if not isinstance(name, str) or name not in known:
+            return self._refused(self.attribute, row)
+        by, at_ms = row.get(_BY), row.get(_AT)
+        if not isinstance(by, str):
+            return self._refused(_BY, row)
+        if not isinstance(at_ms, int):
+            return self._refused(_AT, row)
+        return StateRow(known[name], by, at_ms, self._past(row.get(_HISTORY)))
+
+    def row(self, state: StateRow[_State], *, key_attribute: str) -> Row:
+        """The whole row."""
+        return {key_attribute: self.row_key, ENTITY: self.entity, **self._attributes(state)}
+
+    def creation(self, state: StateRow[_State], *, key_attribute: str) -> StateRowCreation:
+        """The write that makes the row where none is."""
+        return StateRowCreation(self.row(state, key_attribute=key_attribute), (Absent(key_attribute),))
+
+    def update(self, before: StateRow[_State], after: StateRow[_State], *, key_attribute: str) -> RowUpdate:
+        """The write that replaces the state, refused unless the row still holds the one before."""
+        return RowUpdate(
+            self.row_key,
+            put=self._attributes(after),
+            require=(Present(key_attribute), self.holds(before.state)),
+        )
+
+    def holds(self, state: _State) -> Equals:
+        """The condition that the row holds a state."""
+        return Equals(self.attribute, state.value)
+
+    def _attributes(self, state: StateRow[_State]) -> dict[str, Value]:
+        written: dict[str, Value] = {self.attribute: state.state.value, _BY: state.by, _AT: state.at_ms}
+        if state.history:
+            written[_HISTORY] = tuple(
+                {self.attribute: past.state, _BY: past.by, _AT: past.at_ms} for past in state.history
+            )
+        return written
+
+    def _past(self, entries: Value | None) -> tuple[PastState, ...]:
+        if not isinstance(entries, tuple):
+            return ()
+        history: list[PastState] = []
+        for entry in entries:
+            if isinstance(entry, Mapping):
+                state, by, at_ms = entry.get(self.attribute), entry.get(_BY), entry.get(_AT)
+                if isinstance(state, str) and isinstance(by, str) and isinstance(at_ms, int):
+                    history.append(PastState(state, by, at_ms))
+        return tuple(history)
+
+    def _refused(self, attribute: str, row: Row) -> StateRefusal:
+        found = repr(row[attribute])[:80] if attribute in row else "nothing"
+        return StateRefusal(
+            f"row {self.row_key}: {attribute} holds {found}",
+            f"it was written by a newer version or by hand; {self.attribute} should be one of "
+            f"{', '.join(str(state) for state in self.states)}, with {_BY} and {_AT}",
+        )
+
 
 _LEASE = "LEASE"
 _KEYS_OF_COORDINATOR_ROWS = frozenset({"Leader", "Migration3.0", "TableMigration3.5"})
@@ -31,7 +170,7 @@ class TableLayout(Enum):
     """All in the lease table (KCL 3.5)."""
 
 
-class LeaseTableHolds(Enum):
+class LeaseTableContents(Enum):
     """What the lease table tells of those who wrote it."""
 
     NO_TABLE = "does not exist"
@@ -42,7 +181,7 @@ class LeaseTableHolds(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundTables:
     """What exists when a worker starts.
 
     Args:
@@ -54,7 +193,7 @@ class Found:
 
     coordinator_table: bool
     metrics_table: bool
-    lease_table: LeaseTableHolds
+    lease_table: LeaseTableContents
     migration_row: bool = False
 
 
@@ -67,23 +206,23 @@ class LayoutDecision:
     warning: str | None = None
 
 
-def lease_table_holds(rows: Iterable[Row] | None) -> LeaseTableHolds:
+def lease_table_contents(rows: Iterable[Row] | None) -> LeaseTableContents:
     """What the rows of the lease table tell; None: there is no such table."""
     if rows is None:
-        return LeaseTableHolds.NO_TABLE
-    holds = LeaseTableHolds.NOTHING
+        return LeaseTableContents.NO_TABLE
+    holds = LeaseTableContents.NOTHING
     for row in rows:
         entity = row.get(ENTITY)
         if row.get(KEY) in _KEYS_OF_COORDINATOR_ROWS or (entity is not None and entity != _LEASE):
-            return LeaseTableHolds.OTHER_ROWS
+            return LeaseTableContents.OTHER_ROWS
         if entity is not None:
-            holds = LeaseTableHolds.TYPED_LEASES
-        elif holds is LeaseTableHolds.NOTHING:
-            holds = LeaseTableHolds.PLAIN_LEASES
+            holds = LeaseTableContents.TYPED_LEASES
+        elif holds is LeaseTableContents.NOTHING:
+            holds = LeaseTableContents.PLAIN_LEASES
     return holds
 
 
-def decide_layout(found: Found, asked: TableLayout, *, migrate_all: bool) -> LayoutDecision:
+def decide_layout(found: FoundTables, asked: TableLayout, *, migrate_all: bool) -> LayoutDecision:
     """The layout of an application.
 
     Args:
@@ -98,20 +237,20 @@ def decide_layout(found: Found, asked: TableLayout, *, migrate_all: bool) -> Lay
     return LayoutDecision(layout, reason, _warning(found, layout, asked, migrate_all=migrate_all))
 
 
-def _by_what_exists(found: Found) -> tuple[TableLayout, str] | None:
+def _by_what_exists(found: FoundTables) -> tuple[TableLayout, str] | None:
     if found.coordinator_table:
         return TableLayout.SEPARATE, "the coordinator table exists"
-    if found.lease_table is LeaseTableHolds.OTHER_ROWS:
+    if found.lease_table is LeaseTableContents.OTHER_ROWS:
         return TableLayout.SINGLE, f"the lease table {found.lease_table.value}"
     if found.metrics_table:
         return TableLayout.SEPARATE, "the table of worker rows exists"
-    if found.lease_table is LeaseTableHolds.TYPED_LEASES:
+    if found.lease_table is LeaseTableContents.TYPED_LEASES:
         # Workers of KCL 3.5 in phase 1 of an upgrade from 2.x leave nothing else.
         return TableLayout.SINGLE, f"the lease table {found.lease_table.value} and there is no other table"
     return None
 
 
-def _by_settings(found: Found, asked: TableLayout, *, migrate_all: bool) -> LayoutDecision:
+def _by_settings(found: FoundTables, asked: TableLayout, *, migrate_all: bool) -> LayoutDecision:
     where = f"there is no table of worker rows or of the leader's lock, and the lease table {found.lease_table.value}"
     if asked is TableLayout.SINGLE or migrate_all:
         setting = (
@@ -119,7 +258,7 @@ def _by_settings(found: Found, asked: TableLayout, *, migrate_all: bool) -> Layo
             if asked is TableLayout.SINGLE
             else "migrateAllEntitiesToLeaseTable=true"
         )
-        old = found.lease_table is LeaseTableHolds.PLAIN_LEASES
+        old = found.lease_table is LeaseTableContents.PLAIN_LEASES
         warning = (
             "workers up to KCL 3.4 fail on rows that are not leases; start this one only after all of them "
             "have stopped"
@@ -128,9 +267,9 @@ def _by_settings(found: Found, asked: TableLayout, *, migrate_all: bool) -> Layo
     return LayoutDecision(TableLayout.SEPARATE, f"{where}; metadataTableLayout=separate")
 
 
-def _warning(found: Found, layout: TableLayout, asked: TableLayout, *, migrate_all: bool) -> str | None:
+def _warning(found: FoundTables, layout: TableLayout, asked: TableLayout, *, migrate_all: bool) -> str | None:
     if layout is TableLayout.SEPARATE:
-        if found.lease_table is LeaseTableHolds.OTHER_ROWS and not found.migration_row:
+        if found.lease_table is LeaseTableContents.OTHER_ROWS and not found.migration_row:
             return (
                 "the lease table has rows of a fleet that uses only this table, but there are separate "
                 "tables too: two leaders are possible. Stop all workers, delete the tables that you do "

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.table import Absent, Condition, Conditions, Equals, Present, Row, RowUpdate
+from kcl_daemon.leases.row import Absent, Condition, Conditions, Equals, Present, Row, RowUpdate
 
 LEADER_KEY: Final = "Leader"
 _OWNER: Final = "ownerName"
@@ -22,7 +22,7 @@ _DURATION: Final = "leaseDuration"
 _VERSION: Final = "recordVersionNumber"
 _RELEASED: Final = "isReleased"
 _ENTITY: Final = "entityType"
-_NEWS: Final = "daemonAssigned"
+_ASSIGNMENT_EPOCH: Final = "daemonAssigned"
 _DEPUTY: Final = "daemonDeputy"
 
 # A row whose duration cannot be read is treated as KCL's default would be.
@@ -46,12 +46,12 @@ class LeaderLock:
     version: str
     duration_ms: int
     released: bool = False
-    news: str | None = None
+    assignment_epoch: str | None = None
     deputy: WorkerId | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class LockObservation:
     """Since when (monotonic seconds) a version of the lock has been seen unchanged."""
 
     version: str
@@ -59,7 +59,7 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ClaimLock:
     """Try to take the lock: the conditions for the write, and why, for people."""
 
     require: Conditions
@@ -67,10 +67,10 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class WatchLock:
     """Do not; remember this sighting. `silent_s`: for how long the leader has not been heard of."""
 
-    sighting: Sighting
+    observation: LockObservation
     owner: WorkerId
     silent_s: float
     duration_s: float
@@ -82,13 +82,13 @@ def lock_from_row(row: Row | None) -> LeaderLock | None:
         return None
     owner, version, duration = row.get(_OWNER), row.get(_VERSION), row.get(_DURATION)
     readable = isinstance(duration, str) and duration.isdecimal()
-    news, deputy = row.get(_NEWS), row.get(_DEPUTY)
+    assignment_epoch, deputy = row.get(_ASSIGNMENT_EPOCH), row.get(_DEPUTY)
     return LeaderLock(
         WorkerId(owner if isinstance(owner, str) else ""),
         version if isinstance(version, str) else "",
         int(str(duration)) if readable else _DEFAULT_DURATION_MS,
         row.get(_RELEASED) == "1",
-        news if isinstance(news, str) else None,
+        assignment_epoch if isinstance(assignment_epoch, str) else None,
         WorkerId(deputy) if isinstance(deputy, str) else None,
     )
 
@@ -101,19 +101,19 @@ def lock_row(key_attribute: str, lock: LeaderLock) -> Row:
         _DURATION: str(lock.duration_ms),  # a string, as the lock client writes it
         _VERSION: lock.version,
         _ENTITY: "LEADER",
-        **({} if lock.news is None else {_NEWS: lock.news}),
+        **({} if lock.assignment_epoch is None else {_ASSIGNMENT_EPOCH: lock.assignment_epoch}),
     }
 
 
-def decide(
+def decide_lock_claim(
     lock: LeaderLock | None,
-    seen: Sighting | None,
+    seen: LockObservation | None,
     *,
     me: WorkerId,
     now_s: float,
     key_attribute: str,
     dead: LeaderLock | None = None,
-) -> Claim | Watch:
+) -> ClaimLock | WatchLock:
     """Whether to try for the lock, from the row as read now and the sighting remembered from earlier looks.
 
     As in KCL's lock client the owner does not matter for that, only the version. A row without one is left alone: there
@@ -128,41 +128,45 @@ def decide(
         dead: a lock whose owner is proven dead, as it was read before the proof.
     """
     if lock is None:
-        return Claim((Absent(key_attribute),), "there is no leader")
+        return ClaimLock((Absent(key_attribute),), "there is no leader")
     there: tuple[Condition, ...] = (Present(key_attribute), Equals(_VERSION, lock.version))
     if lock.released:
-        return Claim((Present(key_attribute), Equals(_RELEASED, "1")), f"{lock.owner} released it")
+        return ClaimLock((Present(key_attribute), Equals(_RELEASED, "1")), f"{lock.owner} released it")
     if lock.owner == me and lock.version:
-        return Claim(there, "an earlier process of this worker held it")
+        return ClaimLock(there, "an earlier process of this worker held it")
     if dead is not None and (lock.owner, lock.version) == (dead.owner, dead.version) and lock.version:
-        return Claim(there, f"{lock.owner} has died on this host")
+        return ClaimLock(there, f"{lock.owner} has died on this host")
     since = seen.since_s if seen is not None and seen.version == lock.version else now_s
     silent_s, duration_s = now_s - since, lock.duration_ms / 1000
     if silent_s > duration_s and lock.version:
-        return Claim(there, f"{lock.owner or 'an owner without a name'} was silent for {silent_s:.1f} s")
-    return Watch(Sighting(lock.version, since), lock.owner, silent_s, duration_s)
+        return ClaimLock(there, f"{lock.owner or 'an owner without a name'} was silent for {silent_s:.1f} s")
+    return WatchLock(LockObservation(lock.version, since), lock.owner, silent_s, duration_s)
 
 
-def heartbeat(lock: LeaderLock, version: str, news: str | None = None) -> RowUpdate:
-    """Show that the leader lives: a new version, if the row is still ours; `news` where leases were given away.
+def heartbeat(lock: LeaderLock, version: str, assignment_epoch: str | None = None) -> RowUpdate:
+    """Show that the leader lives: a new version, if the row is still ours; `assignment_epoch` where leases were given away.
 
     Duration and deputy are those of `lock`.
 
-    Without news the attribute is left alone: others may have changed it meanwhile (`telling`).
+    Without news the attribute is left alone: others may have changed it meanwhile (`options`).
     """
-    told = {} if news is None else {_NEWS: news}
+    reported = {} if assignment_epoch is None else {_ASSIGNMENT_EPOCH: assignment_epoch}
     named = {} if lock.deputy is None else {_DEPUTY: lock.deputy}
     return RowUpdate(
         LEADER_KEY,
-        put={_VERSION: version, _DURATION: str(lock.duration_ms), **told, **named},
+        put={_VERSION: version, _DURATION: str(lock.duration_ms), **reported, **named},
         remove=frozenset() if named else frozenset({_DEPUTY}),
         require=ours(lock),
     )
 
 
-def telling(lock: LeaderLock, news: str) -> RowUpdate:
+def assignment_notice(lock: LeaderLock, assignment_epoch: str) -> RowUpdate:
     """Tell, in another's row, that leases were given away; the version stays, so it is no sign of life of the leader."""
-    return RowUpdate(LEADER_KEY, put={_NEWS: news}, require=(Equals(_OWNER, lock.owner), Present(_NEWS)))
+    return RowUpdate(
+        LEADER_KEY,
+        put={_ASSIGNMENT_EPOCH: assignment_epoch},
+        require=(Equals(_OWNER, lock.owner), Present(_ASSIGNMENT_EPOCH)),
+    )
 
 
 def ours(lock: LeaderLock) -> Conditions:

@@ -1,12 +1,73 @@
-"""The lease: the right to read one shard and the record of how far it has been read."""
+"""The lease: the right to read one shard and the record of how far it has been read.
+
+Which stream a lease is of, where one application reads many (KCL: StreamIdentifier).
+
+Pure. Owns the text form and the lease keys made from it. Knows nothing of positions, or of how a stream is called.
+
+Which checkpoints a record processor may ask for (KCL: ShardRecordProcessorCheckpointer).
+
+Not before the stored checkpoint and not beyond the last position handed to the processor. Without a sequence number it is
+that last position; with a sequence number alone the sub-sequence number is 0.
+
+How many KiB per second a lease delivers, smoothed (KCL: LeaseStatsRecorder).
+
+Bytes and times in, a figure out. It knows neither leases nor renewals; whoever holds a lease keeps one of these beside
+it and drops it with the lease.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from dataclasses import dataclass
-from typing import NewType
+from typing import Final, NewType
 
-from kcl_daemon.leases.stream import StreamIdentity
-from kcl_protocol.sequence import ExtendedSequenceNumber
+from kcl_protocol.errors import CheckpointIllegalArgument
+from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
+
+_IDENTITY: Final = re.compile(r"([0-9]+):([^:]+):([0-9]+)", re.ASCII)
+_ARN: Final = re.compile(r"arn:[^:]+:kinesis:[^:]*:([0-9]+):stream/([^:/]+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamIdentity:
+    """One stream among many, and which of the streams that had its name one after the other.
+
+    Args:
+        account: the account that owns it, decimal digits.
+        name: its name.
+        creation_epoch: when it was created, in whole epoch seconds, above 0.
+    """
+
+    account: str
+    name: str
+    creation_epoch: int
+
+    def __str__(self) -> str:
+        """`account:name:creationEpoch`, as it stands in rows."""
+        return f"{self.account}:{self.name}:{self.creation_epoch}"
+
+    @staticmethod
+    def parse(text: str) -> StreamIdentity:
+        """The identity of a text; ValueError where it is none."""
+        match = _IDENTITY.fullmatch(text)
+        if match is None or not int(match[3]):
+            raise ValueError(f"not an identity of a stream, account:name:creationEpoch: {text!r:.80}")
+        return StreamIdentity(match[1], match[2], int(match[3]))
+
+    @staticmethod
+    def of_arn(arn: str, created_s: float) -> StreamIdentity:
+        """The identity of a stream that Kinesis describes; ValueError where that is not the ARN of a stream.
+
+        Args:
+            arn: its ARN.
+            created_s: its creation time, epoch seconds.
+        """
+        match = _ARN.fullmatch(arn)
+        if match is None:
+            raise ValueError(f"not the ARN of a stream: {arn!r:.200}")
+        return StreamIdentity(match[1], match[2], int(created_s))
+
 
 LeaseKey = NewType("LeaseKey", str)
 ShardId = NewType("ShardId", str)
@@ -88,3 +149,97 @@ class Lease:
     def is_finished(self) -> bool:
         """Whether the whole shard has been processed."""
         return self.checkpoint.is_shard_end
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWindow:
+    """What may be checkpointed now.
+
+    Args:
+        last: the checkpoint that is stored.
+        largest: the last position handed to the processor; before any, the checkpoint it started from.
+        shard_ended: whether everything has been handed over and the processor was told so.
+    """
+
+    last: ExtendedSequenceNumber
+    largest: ExtendedSequenceNumber
+    shard_ended: bool = False
+
+    def position(
+        self, sequence_number: str | None, sub_sequence_number: int | None
+    ) -> ExtendedSequenceNumber:
+        """The position that a request stands for.
+
+        No sequence number means everything handed over, which at the end of a shard is SHARD_END; so does the last
+        position itself then, stored before or not (KCL drops that case and the shard never completes, kcl#211).
+
+        Raises:
+            CheckpointIllegalArgument: malformed, before the stored checkpoint or beyond what was handed over.
+        """
+        everything = SHARD_END if self.shard_ended else self.largest
+        if sequence_number is None:
+            return everything
+        try:
+            asked = ExtendedSequenceNumber(sequence_number, sub_sequence_number or 0)
+        except ValueError as wrong:
+            raise CheckpointIllegalArgument(str(wrong)) from wrong
+        if self.shard_ended and asked == self.largest:
+            return SHARD_END
+        if asked < self.last:
+            raise CheckpointIllegalArgument(f"{asked} is before the stored checkpoint {self.last}")
+        # KCL lets any number pass at the end of a shard; a stored position that no record has cannot be read from.
+        if asked > (everything if asked.is_shard_end else self.largest):
+            raise CheckpointIllegalArgument(f"{asked} is beyond {self.largest}, the last delivered position")
+        return asked
+
+
+_ALPHA: Final = 0.5
+_BYTES_IN_KIB: Final = 1024
+# Rows carry six decimals: what would be written as 0 is 0.
+_MIN_KBPS: Final = 0.0000005
+
+
+class Throughput:
+    """The throughput of one lease. Not for use by several threads.
+
+    Differs from KCL in that a new owner goes on from the figure in the row instead of forgetting it: a shard that has
+    just been moved because it is busy does not look idle while its new owner starts.
+    """
+
+    def __init__(self, window_s: float, *, stored_kbps: float | None = None) -> None:
+        """Begin.
+
+        Args:
+            window_s: how long a delivery counts, the interval between two renewals.
+            stored_kbps: what the lease row said when the lease was taken over.
+        """
+        if window_s <= 0:
+            raise ValueError(f"window of a throughput is {window_s} s, it must be above 0")
+        self._window_s = window_s
+        self._kbps = stored_kbps
+        self._deliveries: deque[tuple[float, int]] = deque()
+
+    def record(self, size_bytes: int, *, now_s: float) -> None:
+        """A batch is about to be delivered: the bytes of its user records, at a monotonic time."""
+        self._deliveries.append((now_s, size_bytes))
+        self._forget_before(now_s - self._window_s)
+
+    def at_renewal(self, *, now_s: float) -> float | None:
+        """Take the next step of the average, once in each window, and return KiB per second.
+
+        Half of the figure comes from the window that ends now, so it halves with each idle window. None until
+        something was recorded or stored: the row is then left without a figure.
+        """
+        seen = bool(self._deliveries)
+        self._forget_before(now_s - self._window_s)
+        latest = sum(size_bytes for _, size_bytes in self._deliveries) / _BYTES_IN_KIB / self._window_s
+        if self._kbps is not None:
+            smoothed = _ALPHA * latest + (1 - _ALPHA) * self._kbps
+            self._kbps = smoothed if smoothed >= _MIN_KBPS else 0.0
+        elif seen:
+            self._kbps = latest
+        return self._kbps
+
+    def _forget_before(self, time_s: float) -> None:
+        while self._deliveries and self._deliveries[0][0] <= time_s:
+            self._deliveries.popleft()

@@ -2,18 +2,140 @@
 
 The only place that knows KCL's names of lease attributes (KCL: DynamoDBLeaseSerializer). Rows are read tolerantly and
 written exactly; attributes that are not ours survive because no write replaces a row.
+
+Rows and conditional writes as plain values: what a loop decides and an adapter carries out.
+
+A row maps attribute names to Python values that stand for DynamoDB types: str = S, int and Decimal = N, bytes = B,
+frozenset of str = SS, tuple = L, dict = M. The rules of KCL's rows (`row`, `leader`, `stats`) are written in these
+terms, so that the same decision runs against DynamoDB and in memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
-from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
-from kcl_daemon.leases.stream import StreamIdentity
-from kcl_daemon.leases.table import Absent, Condition, Equals, Row, RowUpdate, Value
+from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, StreamIdentity, WorkerId
 from kcl_protocol.sequence import ExtendedSequenceNumber
+
+Value: TypeAlias = "str | int | Decimal | bytes | frozenset[str] | tuple[Value, ...] | Mapping[str, Value]"
+Row: TypeAlias = Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Equals:
+    """The attribute is there and has this value."""
+
+    attribute: str
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The attribute is not there."""
+
+    attribute: str
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """The attribute is there."""
+
+    attribute: str
+
+
+Condition = Equals | Absent | Present
+Conditions = tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowUpdate:
+    """One conditional UpdateItem: everything takes effect if all conditions hold, else nothing does.
+
+    Args:
+        key: value of the table's key attribute.
+        put: attributes to set.
+        add: attributes to raise by a number; an absent one counts as 0.
+        remove: attributes to take away; an absent one is fine.
+        require: all must hold for the row as it is, an absent row has no attributes. None at all: an upsert.
+    """
+
+    key: str
+    put: Row = field(default_factory=dict[str, Value])
+    add: Mapping[str, int] = field(default_factory=dict[str, int])
+    remove: frozenset[str] = frozenset()
+    require: Conditions = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RowCheck:
+    """Part of a transaction: a row must be so; it stays as it is."""
+
+    key: str
+    require: Conditions
+
+
+@dataclass(frozen=True, slots=True)
+class RowPut:
+    """Part of a transaction: a whole row is written, over one for which all conditions hold."""
+
+    row: Row
+    require: Conditions = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RowDelete:
+    """Part of a transaction: a row for which all conditions hold is removed."""
+
+    key: str
+    require: Conditions = ()
+
+
+RowPart: TypeAlias = RowCheck | RowPut | RowDelete
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """What came of a conditional write.
+
+    Args:
+        applied: whether the conditions held and the write took effect.
+        row: the row afterwards (None after a delete); where it was refused, the row that refused it (None: no row).
+    """
+
+    applied: bool
+    row: Row | None
+
+
+def holds(condition: Condition, row: Row | None) -> bool:
+    """Whether a condition holds for a row; an absent row has no attributes."""
+    value = None if row is None else row.get(condition.attribute)
+    match condition:
+        case Equals(_, wanted):
+            return value is not None and value == wanted
+        case Absent():
+            return value is None
+        case Present():
+            return value is not None
+
+
+def apply_update(update: RowUpdate, row: Row | None, *, key_attribute: str) -> WriteResult:
+    """The meaning of a `RowUpdate` on a row, as DynamoDB would carry it out."""
+    if not all(holds(condition, row) for condition in update.require):
+        return WriteResult(applied=False, row=row)
+    new: dict[str, Value] = {**(row or {}), **update.put, key_attribute: update.key}
+    for name, amount in update.add.items():
+        old = new.get(name, 0)
+        if not isinstance(old, int | Decimal):
+            raise TypeError(f"{name} of row {update.key} is no number: {old!r}")
+        new[name] = old + amount
+    for name in update.remove:
+        new.pop(name, None)
+    return WriteResult(applied=True, row=new)
+
 
 KEY: Final = "leaseKey"
 OWNER: Final = "leaseOwner"
@@ -63,7 +185,7 @@ def is_lease_row(row: Row) -> bool:
     return row.get(_ENTITY, _LEASE_ENTITY) == _LEASE_ENTITY
 
 
-def is_of_many(row: Row) -> bool:
+def is_multi_stream_row(row: Row) -> bool:
     """Whether a lease is one of many streams (KCL: MultiStreamLease)."""
     return _STREAM in row
 
@@ -174,7 +296,7 @@ def assignment(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -
     )
 
 
-def taking(lease: Lease, me: WorkerId) -> RowUpdate:
+def steal_or_take(lease: Lease, me: WorkerId) -> RowUpdate:
     """Take a lease for oneself as KCL 2.x does: fenced by the counter alone, and it ends any hand-off."""
     return RowUpdate(
         lease.lease_key,
@@ -216,11 +338,11 @@ def release(lease: Lease, *, degraded_by: WorkerId | None = None) -> RowUpdate:
         put={} if degraded_by is None else {_DEGRADED: degraded_by},
         add={_COUNTER: 1},
         remove=frozenset({OWNER, _CHECKPOINT_OWNER}),
-        require=as_it_was_read(lease),
+        require=if_unchanged(lease),
     )
 
 
-def children_of(lease: Lease, child_shard_ids: frozenset[ShardId]) -> RowUpdate:
+def child_ids_update(lease: Lease, child_shard_ids: frozenset[ShardId]) -> RowUpdate:
     """Write down which shards follow; the counter stays."""
     return RowUpdate(
         lease.lease_key,
@@ -229,7 +351,7 @@ def children_of(lease: Lease, child_shard_ids: frozenset[ShardId]) -> RowUpdate:
     )
 
 
-def hashes_of(lease: Lease, hash_range: HashRange) -> RowUpdate:
+def hash_range_update(lease: Lease, hash_range: HashRange) -> RowUpdate:
     """Write down which hashes a shard takes, where an old version has not; the counter stays."""
     return RowUpdate(
         lease.lease_key,
@@ -238,7 +360,7 @@ def hashes_of(lease: Lease, hash_range: HashRange) -> RowUpdate:
     )
 
 
-def stream_creation_of(lease: Lease, created_s: int) -> RowUpdate:
+def stream_creation_update(lease: Lease, created_s: int) -> RowUpdate:
     """Note when the stream of a lease was created, where nobody has; the counter stays.
 
     The epoch in a lease's key does not tell: KCL takes whatever a program writes there.
@@ -250,7 +372,7 @@ def stream_creation_of(lease: Lease, created_s: int) -> RowUpdate:
     )
 
 
-def still_finished(lease: Lease) -> tuple[Condition, ...]:
+def if_still_finished(lease: Lease) -> tuple[Condition, ...]:
     """That a lease is finished as it was: what deleting it demands (KCL deletes without a condition).
 
     The counter does not count: somebody may keep a finished lease alive. Moved back by hand it is finished no more.
@@ -258,7 +380,7 @@ def still_finished(lease: Lease) -> tuple[Condition, ...]:
     return (Equals(KEY, lease.lease_key), Equals(_CHECKPOINT, lease.checkpoint.sequence_number))
 
 
-def still_there(lease: Lease) -> tuple[Condition, ...]:
+def if_exists(lease: Lease) -> tuple[Condition, ...]:
     """That there is a row: all that deleting the lease of a former stream demands, whoever keeps it alive."""
     return (Equals(KEY, lease.lease_key),)
 
@@ -272,11 +394,11 @@ def reposition(lease: Lease, position: ExtendedSequenceNumber) -> RowUpdate:
         remove=frozenset(
             {OWNER, _CHECKPOINT_OWNER, _PENDING, _PENDING_SUB, _PENDING_STATE, *_no_longer_degraded(lease)}
         ),
-        require=as_it_was_read(lease),
+        require=if_unchanged(lease),
     )
 
 
-def as_it_was_read(lease: Lease) -> tuple[Condition, ...]:
+def if_unchanged(lease: Lease) -> tuple[Condition, ...]:
     """That nobody has written the lease since."""
     return (*_as_read(lease), _counter_is(lease))
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Final
 
-from kcl_daemon.metrics import kcl, kcl_shards, ours, spark
-from kcl_daemon.metrics.metric import OPERATIONS, Family, Kind, Labels, Metric, Operation
+from kcl_daemon.metrics import kcl, own
+from kcl_daemon.metrics.metric import OPERATIONS, Family, Labels, Metric, MetricKind, Operation
 
 
 def _declared(module: ModuleType) -> Iterator[Metric | Operation]:
@@ -27,16 +27,16 @@ def _metrics(module: ModuleType) -> Iterator[Metric]:
             yield from (part for part in (each.success, each.time) if part is not None)
 
 
-TOLD: Final[tuple[Metric, ...]] = (*_metrics(kcl), *_metrics(kcl_shards))
+CLOUDWATCH_METRICS: Final[tuple[Metric, ...]] = tuple(_metrics(kcl))
 """What CloudWatch is told."""
 
-OWN: Final[tuple[Metric, ...]] = tuple(_metrics(ours))
+OWN: Final[tuple[Metric, ...]] = tuple(_metrics(own))
 """What KCL lacks and is counted on the way."""
 
 
 def _families() -> tuple[Family, ...]:
-    found = [OPERATIONS, *(each.family for each in (*TOLD, *OWN) if each.family is not None)]
-    return tuple(dict.fromkeys((*found, *ours.FROM_SNAPSHOT, *spark.FAMILIES)))
+    found = [OPERATIONS, *(each.family for each in (*CLOUDWATCH_METRICS, *OWN) if each.family is not None)]
+    return tuple(dict.fromkeys((*found, *own.FROM_SNAPSHOT, *own.FAMILIES)))
 
 
 FAMILIES: Final[tuple[Family, ...]] = _families()
@@ -44,9 +44,9 @@ FAMILIES: Final[tuple[Family, ...]] = _families()
 
 
 def _known_counts() -> Iterator[tuple[Family, Labels]]:
-    for each in (*TOLD, *OWN):
+    for each in (*CLOUDWATCH_METRICS, *OWN):
         family = each.family
-        if family is None or family.from_snapshot or family.kind is not Kind.COUNTER:
+        if family is None or family.from_snapshot or family.kind is not MetricKind.COUNTER:
             continue
         if {name for name, _ in each.fixed} == set(family.labels):
             yield family, each.fixed

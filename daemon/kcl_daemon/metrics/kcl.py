@@ -1,15 +1,21 @@
 """KCL's metrics of what a worker does beside its shards: leases, leader, shard sync, migrations.
 
 Pure data; names, dimensions and levels are KCL's. What KCL has and cannot occur here is in `java_only`.
+
+KCL's metrics of shards: what is read, processed, checkpointed, and how shards begin and end.
+
+Pure data; names, dimensions and levels are KCL's.
+
+KCL's metrics that cannot occur here, each with the reason. Pure data; told to nobody.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from kcl_daemon.metrics.metric import Level, Metric, Unit, counter, gauge, operation
+from kcl_daemon.metrics.metric import SHARD, Metric, MetricLevel, MetricUnit, counter, gauge, operation
 
-_D: Final = Level.DETAILED
+_D: Final = MetricLevel.DETAILED
 
 # Families that several operations tell.
 _LEASES: Final = gauge(
@@ -93,11 +99,11 @@ ASSIGNMENT_FAILED: Final = Metric(
 FLEET_SUPPORT: Final = Metric(
     "WorkerMetrics",
     "FleetMinSupportCode",
-    Unit.NONE,
+    MetricUnit.NONE,
     family=gauge(
         "fleet_support_code",
         "The lowest support code of all lease owners; 1: all know the single table.",
-        unit=Unit.NONE,
+        unit=MetricUnit.NONE,
     ),
 )
 
@@ -279,11 +285,11 @@ TABLE: Final = operation(_TABLE, success=False)
 TABLE_STATUS: Final = Metric(
     _TABLE,
     "StatusOrdinal",
-    Unit.NONE,
+    MetricUnit.NONE,
     family=gauge(
         "table_migration_status",
         "State of the move to one table: 0 unknown, 1 to 4 (complete).",
-        unit=Unit.NONE,
+        unit=MetricUnit.NONE,
     ),
 )
 _TABLE_WORKERS: Final = gauge(
@@ -304,3 +310,89 @@ TABLE_COMPLETE_FAULT: Final = Metric(
 _TABLE_MOVE: Final = "TableMigrationAsyncMove"
 TABLE_MOVE: Final = operation(_TABLE_MOVE)
 TABLE_MOVE_BATCHES: Final = Metric(_TABLE_MOVE, "BatchCount")
+
+
+_KCL_SHARDS_D: Final = MetricLevel.DETAILED
+
+INITIALIZE_CHILD: Final = operation("InitializeTask", "RecordProcessor.initialize", success=False)
+
+_PROCESS: Final = "ProcessTask"
+PROCESS: Final = operation(_PROCESS, labels=SHARD)
+PROCESS_CHILD: Final = operation(_PROCESS, "RecordProcessor.processRecords", success=False, labels=SHARD)
+PROCESS_READ: Final = operation(_PROCESS, "KinesisDataFetcher.getRecords", level=_KCL_SHARDS_D, labels=SHARD)
+PROCESS_ITERATOR: Final = operation(
+    _PROCESS, "KinesisDataFetcher.getShardIterator", level=_KCL_SHARDS_D, labels=SHARD
+)
+PROCESS_CHECKPOINT: Final = operation(_PROCESS, "UpdateLease", level=_KCL_SHARDS_D, labels=SHARD)
+PROCESS_RECORDS: Final = Metric(
+    _PROCESS,
+    "RecordsProcessed",
+    labels=SHARD,
+    family=counter("processed_records", "Records that children have processed.", SHARD),
+)
+PROCESS_BYTES: Final = Metric(
+    _PROCESS,
+    "DataBytesProcessed",
+    MetricUnit.BYTES,
+    labels=SHARD,
+    family=counter("processed", "Data of the records that children have processed.", SHARD, MetricUnit.BYTES),
+)
+SHARD_BEHIND: Final = gauge(
+    "shard_behind_latest",
+    "The age of the oldest record of a shard that is not done: not read yet, waiting for the child, or with the child. 0: all are done.",
+    SHARD,
+    MetricUnit.SECONDS,
+    from_snapshot=True,
+)
+PROCESS_BEHIND: Final = Metric(
+    _PROCESS, "MillisBehindLatest", MetricUnit.SECONDS, labels=SHARD, family=SHARD_BEHIND
+)
+PROCESS_EXPIRED: Final = Metric(
+    _PROCESS,
+    "ExpiredIterator",
+    family=counter("expired_iterators", "Shard iterators that had expired when used."),
+)
+
+APPLICATION_BEHIND: Final = Metric("ApplicationTracker", "MillisBehindLatest", MetricUnit.SECONDS)
+
+_SHUTDOWN: Final = "ShutdownTask"
+SHUTDOWN_CHILD: Final = operation(_SHUTDOWN, "RecordProcessor.shutdown", success=False)
+SHUTDOWN_CREATE: Final = operation(_SHUTDOWN, "CreateLease", level=_KCL_SHARDS_D)
+SHUTDOWN_CREATE_AT: Final = operation(_SHUTDOWN, "CreateLease_TRIM_HORIZON", level=_KCL_SHARDS_D, time=False)
+SHUTDOWN_CHILDREN: Final = operation(_SHUTDOWN, "UpdateLease", level=_KCL_SHARDS_D, labels=SHARD)
+SHUTDOWN_NO_PARENT: Final = Metric(
+    _SHUTDOWN,
+    "MissingMergeParent",
+    family=counter("merge_parents_missing", "Times that Kinesis did not list one of the parents of a merge."),
+)
+SHUTDOWN_NO_PARENT_LEASE: Final = Metric(
+    _SHUTDOWN,
+    "MissingMergeParentLease",
+    family=counter("merge_parent_leases_missing", "Times that one of the parents of a merge had no lease."),
+)
+
+
+_NO_SEQUENCE: Final = "a new lease never starts at a sequence number"
+_TRIM_ONLY: Final = "leases of child shards always start at their oldest record"
+_NO_IDS: Final = "stream ids are a reserved feature that KCL has turned off"
+
+JAVA_ONLY: Final = (
+    Metric(
+        "LeaseRenewerInitialize",
+        "Fault",
+        level=MetricLevel.DETAILED,
+        java_only="the worker does not scan for its own leases at the start: LeaseDiscovery finds them as all others",
+    ),
+    Metric(
+        "ShardSyncTask",
+        "CreateLease_SEQUENCE_NUMBER.Success",
+        level=MetricLevel.DETAILED,
+        java_only=_NO_SEQUENCE,
+    ),
+    *(
+        Metric("ShutdownTask", f"CreateLease_{at}.Success", level=MetricLevel.DETAILED, java_only=_TRIM_ONLY)
+        for at in ("LATEST", "AT_TIMESTAMP", "SEQUENCE_NUMBER")
+    ),
+    Metric("StreamIdFetch", "Success", java_only=_NO_IDS),
+    Metric("StreamIdFetch", "QueueSize", MetricUnit.COUNT, java_only=_NO_IDS),
+)

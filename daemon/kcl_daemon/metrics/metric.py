@@ -17,14 +17,14 @@ SHARD: Final = ("shard_id", "stream")
 """Labels of what is told for each shard; `stream` only where there are many."""
 
 
-class Level(IntEnum):
+class MetricLevel(IntEnum):
     """How much is told; numbers are KCL's."""
 
     DETAILED = 9_000
     SUMMARY = 10_000
 
 
-class Unit(Enum):
+class MetricUnit(Enum):
     """What values are given in. CloudWatch is told milliseconds for seconds."""
 
     COUNT = "Count"
@@ -33,7 +33,7 @@ class Unit(Enum):
     NONE = "None"
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """What becomes of the values of a family; named as Prometheus names its types."""
 
     COUNTER = "counter"
@@ -41,8 +41,8 @@ class Kind(Enum):
     HISTOGRAM = "histogram"
 
 
-_SUFFIXES: Final = {Unit.SECONDS: "_seconds", Unit.BYTES: "_bytes"}
-_OTLP_UNITS: Final = {Unit.SECONDS: "s", Unit.BYTES: "By"}
+_SUFFIXES: Final = {MetricUnit.SECONDS: "_seconds", MetricUnit.BYTES: "_bytes"}
+_OTLP_UNITS: Final = {MetricUnit.SECONDS: "s", MetricUnit.BYTES: "By"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,10 +60,10 @@ class Family:
     """
 
     stem: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
-    unit: Unit = Unit.COUNT
+    unit: MetricUnit = MetricUnit.COUNT
     buckets: tuple[float, ...] = ()
     from_snapshot: bool = False
 
@@ -76,11 +76,11 @@ class Family:
     def sample_names(self) -> tuple[str, ...]:
         """The names of its samples on Prometheus."""
         match self.kind:
-            case Kind.COUNTER:
+            case MetricKind.COUNTER:
                 return (f"{self.name}_total",)
-            case Kind.GAUGE:
+            case MetricKind.GAUGE:
                 return (self.name,)
-            case Kind.HISTOGRAM:
+            case MetricKind.HISTOGRAM:
                 return tuple(f"{self.name}_{ending}" for ending in ("bucket", "count", "sum"))
 
     @property
@@ -112,8 +112,8 @@ class Metric:
 
     operation: str
     name: str
-    unit: Unit = Unit.COUNT
-    level: Level = Level.SUMMARY
+    unit: MetricUnit = MetricUnit.COUNT
+    level: MetricLevel = MetricLevel.SUMMARY
     labels: tuple[str, ...] = ()
     by_worker: bool = False
     family: Family | None = None
@@ -146,10 +146,10 @@ class Operation:
 
 OPERATIONS: Final = Family(
     "operation_duration",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "What the daemon does, how long it takes and how it ends. Operations and steps are KCL's, as on CloudWatch.",
     labels=("operation", "step", "outcome"),
-    unit=Unit.SECONDS,
+    unit=MetricUnit.SECONDS,
     buckets=(0.005, 0.025, 0.1, 0.5, 2.0, 10.0, 60.0),
 )
 
@@ -158,7 +158,7 @@ def operation(
     name: str,
     step: str = "",
     *,
-    level: Level = Level.SUMMARY,
+    level: MetricLevel = MetricLevel.SUMMARY,
     success: bool = True,
     time: bool = True,
     labels: tuple[str, ...] = (),
@@ -177,15 +177,15 @@ def operation(
     """
     before = f"{step}." if step else ""
 
-    def metric(ending: str, unit: Unit) -> Metric:
+    def metric(ending: str, unit: MetricUnit) -> Metric:
         """One of the two."""
         return Metric(name, f"{before}{ending}", unit, level, labels=labels, by_worker=by_worker)
 
     return Operation(
         name,
         step,
-        metric("Success", Unit.COUNT) if success else None,
-        metric("Time", Unit.SECONDS) if time else None,
+        metric("Success", MetricUnit.COUNT) if success else None,
+        metric("Time", MetricUnit.SECONDS) if time else None,
     )
 
 
@@ -193,21 +193,21 @@ def counter(
     stem: str,
     text: str,
     labels: tuple[str, ...] = (),
-    unit: Unit = Unit.COUNT,
+    unit: MetricUnit = MetricUnit.COUNT,
     *,
     from_snapshot: bool = False,
 ) -> Family:
     """A family that only grows."""
-    return Family(stem, Kind.COUNTER, text, labels, unit, from_snapshot=from_snapshot)
+    return Family(stem, MetricKind.COUNTER, text, labels, unit, from_snapshot=from_snapshot)
 
 
 def gauge(
     stem: str,
     text: str,
     labels: tuple[str, ...] = (),
-    unit: Unit = Unit.COUNT,
+    unit: MetricUnit = MetricUnit.COUNT,
     *,
     from_snapshot: bool = False,
 ) -> Family:
     """A family of values as they are now."""
-    return Family(stem, Kind.GAUGE, text, labels, unit, from_snapshot=from_snapshot)
+    return Family(stem, MetricKind.GAUGE, text, labels, unit, from_snapshot=from_snapshot)

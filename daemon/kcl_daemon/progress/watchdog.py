@@ -2,26 +2,283 @@
 
 Owns what was said, the rates, and how late the event loop is. Knows nothing of AWS or of processes: it goes by the
 records on the board (`rules`).
+
+PURE: what a shard waits for, when that is too long, and what is said about it.
+
+Each wait has a limit of its own, so that what took long before is not blamed on what comes next. A child that fails, is
+started, and fails again waits for nothing long and never gets on: that is judged by the time since it first failed.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final
 
 from kcl_daemon.leases.lease import LeaseKey
 from kcl_daemon.ports import Clock, Log
-from kcl_daemon.progress.board import Board, Watched
-from kcl_daemon.progress.cause import Cause
-from kcl_daemon.progress.rules import ADVICE, Limits, Say, Seen, Told, child_stuck_s, judge, see
+from kcl_daemon.progress.progress import NEVER_S, ActiveLease, ActiveLeases, LeaseProgress, WaitReason
+
+REPORT_EVERY_S: Final = 600.0
+"""What is still stalled is told again after so long."""
+
+ADVICE: Final[Mapping[WaitReason, str]] = {
+    WaitReason.STARTING: "the child has not answered its first action: read its stderr, and test it with `kcl-daemon "
+    "run-child`",
+    WaitReason.CHILD: "the record processor has not answered: read its stderr, and find out what it waits for; "
+    "childStuckTimeoutMillis replaces such a child",
+    WaitReason.RESTART: "the child keeps failing at the same place: read `child_failed` and its stderr",
+    WaitReason.KINESIS: "Kinesis does not answer the reads of this shard: check permissions, network and `read_failed`",
+    WaitReason.DYNAMODB: "the lease table does not accept the writes of this shard: check its capacity, permissions and the "
+    "network",
+    WaitReason.PARENT: "records are read in order: check the parent shards, which other workers may read",
+    WaitReason.STREAM: "the stream of this lease does not exist: was it deleted? `kcl-daemon leases` shows and removes "
+    "leases",
+    WaitReason.LEASE: "a lease handoff makes no progress: check the former child and the lease table",
+    WaitReason.NOTHING_NEW: "nothing to do",
+}
+
+
+class ShardState(Enum):
+    """How a held shard is, in a word that programs may rely on."""
+
+    FAILING = "failing"
+    """Its children fail one after the other: the second one in a row has."""
+    STALLED = "stalled"
+    STARTING = "starting"
+    WAITING = "waiting"
+    READING = "reading"
+    CAUGHT_UP = "caught_up"
+    FINISHED = "finished"
+
+
+FAILING_FROM: Final = 2
+"""Children may fail for passing reasons; the second one in a row is told of."""
+_STATES: Final[Mapping[WaitReason, ShardState]] = {
+    WaitReason.STARTING: ShardState.STARTING,
+    WaitReason.RESTART: ShardState.STARTING,
+    WaitReason.PARENT: ShardState.WAITING,
+    WaitReason.STREAM: ShardState.WAITING,
+    WaitReason.LEASE: ShardState.WAITING,
+    WaitReason.NOTHING_NEW: ShardState.CAUGHT_UP,
+}
+
+
+def state_of(cause: WaitReason, *, failures: int, stalled: bool, finished: bool = False) -> ShardState:
+    """How a held shard is; trouble first.
+
+    Args:
+        cause: what it waits for.
+        failures: children that failed since the last progress.
+        stalled: whether it makes no progress for too long.
+        finished: whether SHARD_END is its checkpoint.
+    """
+    if failures >= FAILING_FROM:
+        return ShardState.FAILING
+    if stalled:
+        return ShardState.STALLED
+    return ShardState.FINISHED if finished else _STATES.get(cause, ShardState.READING)
+
+
+@dataclass(frozen=True, slots=True)
+class StallLimits:
+    """For how long a shard may make no progress, in seconds, by what it waits for. NOTHING_NEW has no limit.
+
+    Args:
+        starting_s: a JVM, or Spark, takes its time.
+        child_s: longer batches are possible, but worth a word.
+        restart_s: since a child first failed, without progress; enough for several.
+        kinesis_s: an answer is given up after a minute.
+        dynamodb_s: of a checkpoint, or what is written at the end of a shard.
+        parent_s: a backlog of the parent is no fault.
+        stream_s: to delete and create one takes a minute.
+        lease_s: to end a child and pass a lease on.
+        answer_s: without an answer for so long nobody can say that there is nothing new.
+        child_stuck_s: a child that works for so long and shows nothing for it is replaced; None: for ever.
+    """
+
+    starting_s: float = 120.0
+    child_s: float = 300.0
+    restart_s: float = 180.0
+    kinesis_s: float = 60.0
+    dynamodb_s: float = 60.0
+    parent_s: float = 3600.0
+    stream_s: float = 120.0
+    lease_s: float = 90.0
+    answer_s: float = 35.0
+    child_stuck_s: float | None = None
+
+    def of(self, cause: WaitReason) -> float | None:
+        """The limit of a cause; None: it has none."""
+        limits: dict[WaitReason, float | None] = {
+            WaitReason.STARTING: self.starting_s,
+            WaitReason.CHILD: self.child_s,
+            WaitReason.RESTART: self.restart_s,
+            WaitReason.KINESIS: self.kinesis_s,
+            WaitReason.DYNAMODB: self.dynamodb_s,
+            WaitReason.PARENT: self.parent_s,
+            WaitReason.STREAM: self.stream_s,
+            WaitReason.LEASE: self.lease_s,
+            WaitReason.NOTHING_NEW: None,
+        }
+        return limits[cause]
+
+
+@dataclass(frozen=True, slots=True)
+class StallStatus:
+    """A shard at one moment.
+
+    Args:
+        cause: what it waits for.
+        detail: more words on it.
+        waits_s: for how long it has waited for that.
+        idle_s: since the last progress.
+        stalled_by: what holds it up, where that takes longer than it may; None: nothing does. Another cause than that of
+            this moment where its children fail one after the other.
+    """
+
+    cause: WaitReason
+    detail: str
+    waits_s: float
+    idle_s: float
+    stalled_by: WaitReason | None
+
+
+def stall_status(
+    progress: LeaseProgress, limits: StallLimits, now_s: float, *, timeout_s: float = 0.0
+) -> StallStatus:
+    """What a shard waits for at this moment, by its record.
+
+    Args:
+        progress: the record.
+        limits: of the waits.
+        now_s: monotonic seconds.
+        timeout_s: how much longer than these limits it may wait now.
+    """
+    cause, detail, since_s = _waits_for(progress, limits, now_s, timeout_s)
+    if progress.failures and cause is not WaitReason.RESTART:
+        detail = f"{detail}; the last child failed: {progress.failure}".removeprefix("; ")
+    waits_s, limit_s, stalled_by = now_s - since_s, limits.of(cause), None
+    if limit_s is not None and waits_s > limit_s + timeout_s:
+        stalled_by = cause
+    elif progress.failures and now_s - progress.failing_s > limits.restart_s + timeout_s:
+        stalled_by = WaitReason.RESTART
+    return StallStatus(cause, detail, waits_s, now_s - progress.progressed_s, stalled_by)
+
+
+def _waits_for(
+    progress: LeaseProgress, limits: StallLimits, now_s: float, timeout_s: float
+) -> tuple[WaitReason, str, float]:
+    """For what, in more words, and since when: nothing that goes on for ever may begin anew in between."""
+    match progress.cause:
+        case WaitReason.KINESIS:
+            return _waits_for_records(progress, limits, now_s, timeout_s)
+        case WaitReason.CHILD if progress.refused is not None:
+            # It may be the child that tries again and again, but it is not the child that is in the way.
+            return WaitReason.DYNAMODB, progress.refused, progress.refused_s
+        case WaitReason.CHILD if progress.busy_since_s is not None:
+            return WaitReason.CHILD, progress.detail, progress.busy_since_s
+        case WaitReason.DYNAMODB if progress.refused is not None:
+            return WaitReason.DYNAMODB, progress.refused, progress.refused_s
+        case cause:
+            return cause, progress.detail, progress.since_s
+
+
+def _waits_for_records(
+    progress: LeaseProgress, limits: StallLimits, now_s: float, timeout_s: float
+) -> tuple[WaitReason, str, float]:
+    last_fetch, since_s = progress.last_fetch, max(progress.without_records_since_s, progress.progressed_s)
+    if last_fetch.trouble is not None:
+        return WaitReason.KINESIS, last_fetch.trouble, since_s
+    if now_s - last_fetch.answered_s > limits.answer_s + timeout_s:
+        return WaitReason.KINESIS, "no answer", since_s
+    if last_fetch.at_tip:
+        return WaitReason.NOTHING_NEW, "", progress.without_records_since_s
+    return WaitReason.KINESIS, "no records in the answers, although there are some", since_s
+
+
+def lag_s(progress: LeaseProgress, limits: StallLimits, now_s: float) -> float | None:
+    """The age of the oldest record of a shard that is not done; 0: everything is; None: nobody can know yet.
+
+    Of records that are not read yet it is known how far behind the tip the last answer was. While no answer comes, all
+    that has come to the stream since the last one may wait there.
+    """
+    if progress.oldest_s is not None:
+        return max(0.0, now_s - progress.oldest_s)
+    if progress.at_end:
+        return 0.0
+    last_fetch = progress.last_fetch
+    since_answer_s = now_s - max(last_fetch.answered_s, progress.began_s)
+    is_silent = last_fetch.trouble is not None or since_answer_s > limits.answer_s
+    if last_fetch.answered_s == NEVER_S:
+        may_wait = is_silent and progress.cause not in {WaitReason.PARENT, WaitReason.STREAM}
+        return since_answer_s if may_wait else None
+    behind_s = (last_fetch.behind_ms or 0) / 1000
+    return behind_s + since_answer_s if behind_s or is_silent else 0.0
+
+
+def child_stuck_s(
+    progress: LeaseProgress, limits: StallLimits, now_s: float, *, timeout_s: float = 0.0
+) -> float | None:
+    """For how long a child has worked without showing anything for it, where that is too long; else None.
+
+    What a checkpoint that cannot be written costs is not the child's fault.
+    """
+    if limits.child_stuck_s is None or progress.busy_since_s is None or progress.refused is not None:
+        return None
+    if progress.cause not in {WaitReason.CHILD, WaitReason.STARTING} or progress.timed_out is not None:
+        return None
+    worked_s = now_s - progress.busy_since_s
+    return worked_s if worked_s > limits.child_stuck_s + timeout_s else None
+
+
+class StallReport(Enum):
+    """What is to be said about a shard now."""
+
+    NOTHING = auto()
+    STALLED = auto()
+    STILL_STALLED = auto()
+    RESUMED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class LastReport:
+    """What was said about a shard that is stalled.
+
+    Args:
+        first_s: monotonic seconds of the first word.
+        last_s: of the last.
+    """
+
+    first_s: float
+    last_s: float
+
+
+def next_report(
+    status: StallStatus, last_report: LastReport | None, now_s: float
+) -> tuple[LastReport | None, StallReport]:
+    """What to remember, and what to say: once for each stall, then now and then, and when it is over."""
+    if last_report is None:
+        return (
+            (None, StallReport.NOTHING)
+            if status.stalled_by is None
+            else (LastReport(now_s, now_s), StallReport.STALLED)
+        )
+    if now_s - status.idle_s > last_report.first_s:
+        return None, StallReport.RESUMED
+    if now_s - last_report.last_s >= REPORT_EVERY_S:
+        return LastReport(last_report.first_s, now_s), StallReport.STILL_STALLED
+    return last_report, StallReport.NOTHING
+
 
 TICK_S: Final = 2.0
 _LATE_S: Final = 1.0
-_LATE_AGAIN_S: Final = 60.0
+_LATE_REPORT_EVERY_S: Final = 60.0
 # After a pause of the whole process everything seems to have stood still; so long it may take to get on again. For that
 # time the pause is added to every limit, no more: short ones that come again and again must not keep all from being judged.
-_COME_TO_S: Final = 60.0
+_CATCH_UP_S: Final = 60.0
 # Of the fail-over time: a lease that is renewed as it should be is at most half as old.
 _RENEWAL_LATE: Final = 0.7
 _RATE_WINDOW_S: Final = 10.0
@@ -41,7 +298,7 @@ class Watchdog:
     """The watchdog of one worker.
 
     Args:
-        board: what it looks at.
+        active_leases: what it looks at.
         limits: of the rules.
         failover_s: after this long without a renewal a lease is lost.
         clock: for the ticks.
@@ -51,16 +308,18 @@ class Watchdog:
         loop_lag_s: by how much the last tick came too late.
     """
 
-    def __init__(self, *, board: Board, limits: Limits, failover_s: float, clock: Clock, log: Log) -> None:
-        self.board = board
+    def __init__(
+        self, *, active_leases: ActiveLeases, limits: StallLimits, failover_s: float, clock: Clock, log: Log
+    ) -> None:
+        self.active_leases = active_leases
         self.limits = limits
         self.loop_lag_s = 0.0
         self._renewal_late_s = _RENEWAL_LATE * failover_s
         self._clock = clock
         self._log = log
-        self._told: dict[LeaseKey, tuple[Watched, Told]] = {}
+        self._reports: dict[LeaseKey, tuple[ActiveLease, LastReport]] = {}
         self._rates: dict[LeaseKey, _Rate] = {}
-        self._late_told_s: float | None = None
+        self._late_reported_s: float | None = None
         self._lags: deque[tuple[float, float]] = deque()
         self._renewals_late = False
 
@@ -78,19 +337,19 @@ class Watchdog:
             lag_s: by how much it comes too late.
         """
         now_s = self._clock.monotonic()
-        self._notice_lag(lag_s, now_s)
-        patience_s = self._patience_s(now_s)
-        shards = self.board.shards
-        self._forget_the_gone(shards)
+        self._record_loop_lag(lag_s, now_s)
+        timeout_s = self._timeout_s(now_s)
+        shards = self.active_leases.shards
+        self._drop_released(shards)
         for watched in shards:
             self._measure(watched, now_s)
-            self._look(watched, now_s, patience_s)
-        self._look_at_renewals(shards, now_s)
+            self._check(watched, now_s, timeout_s)
+        self._check_renewals(shards, now_s)
 
-    def is_stalled(self, watched: Watched) -> bool:
+    def is_stalled(self, watched: ActiveLease) -> bool:
         """Whether the log has said that it does not get on, and it has not since."""
-        told = self._told.get(watched.key)
-        return told is not None and told[0] is watched
+        last_report = self._reports.get(watched.key)
+        return last_report is not None and last_report[0] is watched
 
     def bytes_per_s(self, key: LeaseKey) -> float:
         """What its child got done in the last ten to twenty seconds."""
@@ -99,24 +358,24 @@ class Watchdog:
             return 0.0
         return (rate.since_bytes - rate.before_bytes) / (rate.since_s - rate.before_s)
 
-    def _forget_the_gone(self, shards: tuple[Watched, ...]) -> None:
+    def _drop_released(self, shards: tuple[ActiveLease, ...]) -> None:
         up = {watched.key for watched in shards}
-        for known in (self._told, self._rates):
+        for known in (self._reports, self._rates):
             for key in known.keys() - up:
                 del known[key]
 
-    def _look(self, watched: Watched, now_s: float, patience_s: float) -> None:
-        known = self._told.get(watched.key)
-        told = known[1] if known is not None and known[0] is watched else None
-        seen = see(watched.progress, self.limits, now_s, patience_s=patience_s)
-        told, say = judge(seen, told, now_s)
-        if told is None:
-            self._told.pop(watched.key, None)
+    def _check(self, watched: ActiveLease, now_s: float, timeout_s: float) -> None:
+        known = self._reports.get(watched.key)
+        last_report = known[1] if known is not None and known[0] is watched else None
+        status = stall_status(watched.progress, self.limits, now_s, timeout_s=timeout_s)
+        last_report, report = next_report(status, last_report, now_s)
+        if last_report is None:
+            self._reports.pop(watched.key, None)
         else:
-            self._told[watched.key] = (watched, told)
-        if say is not Say.NOTHING:
-            self._say(say, watched, seen)
-        worked_s = child_stuck_s(watched.progress, self.limits, now_s, patience_s=patience_s)
+            self._reports[watched.key] = (watched, last_report)
+        if report is not StallReport.NOTHING:
+            self._log_report(report, watched, status)
+        worked_s = child_stuck_s(watched.progress, self.limits, now_s, timeout_s=timeout_s)
         if worked_s is not None:
             self._log_of(watched).warning(
                 "child_stuck",
@@ -127,24 +386,24 @@ class Watchdog:
             )
             watched.progress.child_stuck(worked_s)
 
-    def _say(self, say: Say, watched: Watched, seen: Seen) -> None:
+    def _log_report(self, report: StallReport, watched: ActiveLease, status: StallStatus) -> None:
         log = self._log_of(watched)
-        if say is Say.MOVES_AGAIN:
-            log.info("shard_moves_again", cause=seen.cause.value)
+        if report is StallReport.RESUMED:
+            log.info("shard_moves_again", cause=status.cause.value)
             return
         # The first word may be about something that heals by itself. That of a parent is never a fault of this shard.
-        cause = seen.stalled_by or seen.cause
-        is_lasting = say is Say.STILL_STALLED and cause is not Cause.PARENT
+        cause = status.stalled_by or status.cause
+        is_lasting = report is StallReport.STILL_STALLED and cause is not WaitReason.PARENT
         (log.error if is_lasting else log.warning)(
             "shard_stalled",
             cause=cause.value,
-            detail=seen.detail,
-            waited_s=round(seen.waits_s, 1),
-            no_progress_s=round(seen.idle_s, 1),
+            detail=status.detail,
+            waited_s=round(status.waits_s, 1),
+            no_progress_s=round(status.idle_s, 1),
             advice=ADVICE[cause],
         )
 
-    def _log_of(self, watched: Watched) -> Log:
+    def _log_of(self, watched: ActiveLease) -> Log:
         lease = watched.lease
         named = {} if lease.stream is None else {"stream": str(lease.stream)}
         child = watched.progress.child
@@ -152,7 +411,7 @@ class Watchdog:
             **named, shard_id=lease.shard_id, **({} if child is None else {"pid": child.pid})
         )
 
-    def _measure(self, watched: Watched, now_s: float) -> None:
+    def _measure(self, watched: ActiveLease, now_s: float) -> None:
         done = watched.progress.data_bytes
         rate = self._rates.get(watched.key)
         if rate is None or done < rate.since_bytes:
@@ -161,13 +420,13 @@ class Watchdog:
             rate.before_s, rate.before_bytes = rate.since_s, rate.since_bytes
             rate.since_s, rate.since_bytes = now_s, done
 
-    def _notice_lag(self, lag_s: float, now_s: float) -> None:
+    def _record_loop_lag(self, lag_s: float, now_s: float) -> None:
         self.loop_lag_s = lag_s
         if lag_s <= _LATE_S:
             return
         self._lags.append((now_s, lag_s))
-        if self._late_told_s is None or now_s - self._late_told_s >= _LATE_AGAIN_S:
-            self._late_told_s = now_s
+        if self._late_reported_s is None or now_s - self._late_reported_s >= _LATE_REPORT_EVERY_S:
+            self._late_reported_s = now_s
             self._log.warning(
                 "event_loop_late",
                 late_s=round(lag_s, 1),
@@ -175,13 +434,13 @@ class Watchdog:
                 "Leases that are not renewed in time are lost",
             )
 
-    def _patience_s(self, now_s: float) -> float:
+    def _timeout_s(self, now_s: float) -> float:
         """For how long the daemon did not run lately."""
-        while self._lags and now_s - self._lags[0][0] >= _COME_TO_S:
+        while self._lags and now_s - self._lags[0][0] >= _CATCH_UP_S:
             self._lags.popleft()
         return sum(lag_s for _, lag_s in self._lags)
 
-    def _look_at_renewals(self, shards: tuple[Watched, ...], now_s: float) -> None:
+    def _check_renewals(self, shards: tuple[ActiveLease, ...], now_s: float) -> None:
         late = [watched for watched in shards if watched.lost is None and self._is_late(watched, now_s)]
         if bool(late) == self._renewals_late:
             return
@@ -196,5 +455,5 @@ class Watchdog:
         else:
             self._log.info("leases_renewed_again")
 
-    def _is_late(self, watched: Watched, now_s: float) -> bool:
+    def _is_late(self, watched: ActiveLease, now_s: float) -> bool:
         return now_s - watched.moved_s > self._renewal_late_s

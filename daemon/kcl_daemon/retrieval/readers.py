@@ -1,40 +1,141 @@
 """Which way each shard is read: by fan-out, by polling, or by polling because there can be no fan-out.
 
 Owns the choice, and what is done to records in either way: KPL aggregates taken apart, schemas resolved. Knows nothing of leases and children.
+
+The ports to Kinesis with every call of a shard timed and counted (KCL: KinesisDataFetcher, PrefetchRecordsPublisher).
+
+Owns what a call is called on CloudWatch. The readers above know nothing of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from typing import Final
 
 import anyio
 
-from kcl_daemon.config.fan_out_settings import RetrievalMode
+from kcl_daemon.call_metrics import CallMetrics
+from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.errors import AwsError
-from kcl_daemon.leases.lease import HashRange
-from kcl_daemon.ports import Clock, Kinesis, Log, Randomness, StreamRef
-from kcl_daemon.ports_fan_out import FanOut
-from kcl_daemon.ports_metrics import NO_METERS, Meters
-from kcl_daemon.ports_schemas import Schemas
-from kcl_daemon.progress.heard import Heard
-from kcl_daemon.retrieval.aggregate import Complaint, Deaggregator
-from kcl_daemon.retrieval.batch import Batch, EndOfShard
-from kcl_daemon.retrieval.fanout import FanOutReader
-from kcl_daemon.retrieval.fanout_consumer import IMPOSSIBLE, ConsumerRegistration
-from kcl_daemon.retrieval.gate import BodyGate
-from kcl_daemon.retrieval.left_out import LeftOut
-from kcl_daemon.retrieval.metered import shard_labels
-from kcl_daemon.retrieval.pacing import keeps_limits
-from kcl_daemon.retrieval.prefetch import Prefetch
-from kcl_daemon.retrieval.reader import Reader
+from kcl_daemon.errors import AwsError, IteratorExpired
+from kcl_daemon.leases.lease import HashRange, ShardId
+from kcl_daemon.metrics import kcl as shard_metrics
+from kcl_daemon.ports import (
+    NO_METERS,
+    Clock,
+    ConsumerName,
+    FanOut,
+    FetchedRecords,
+    Kinesis,
+    Log,
+    Meters,
+    Randomness,
+    ReadFrom,
+    Schemas,
+    StreamConsumer,
+    StreamRef,
+    StreamSummary,
+    Subscription,
+)
+from kcl_daemon.progress.progress import LastFetch
+from kcl_daemon.records.kpl import Deaggregator, OnMalformed
+from kcl_daemon.retrieval.byte_budget import ByteBudget
+from kcl_daemon.retrieval.fan_out import IMPOSSIBLE, ConsumerRegistration, FanOutReader
+from kcl_daemon.retrieval.polling import PollingReader, has_service_limits
 from kcl_daemon.retrieval.schemas import SchemaDecoder
-from kcl_daemon.retrieval.source import Source
+from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ShardReader, ShardSource, SkippedRecords
+from kcl_daemon.shards.lineage import InitialPosition, Shard
+
+_SERVICE: Final = "kinesis"
+_SUBSCRIBE: Final = "SubscribeToShard"
+
+
+def shard_labels(shard_id: ShardId, stream: StreamRef) -> dict[str, str]:
+    """What tells a shard's figures apart: its id, and its stream where there are many."""
+    if stream.identity is None:
+        return {"shard_id": shard_id}
+    return {"shard_id": shard_id, "stream": str(stream.identity)}
+
+
+class MeteredKinesis:
+    """The port `Kinesis` over another one."""
+
+    def __init__(self, kinesis: Kinesis, meters: Meters) -> None:
+        self._kinesis = kinesis
+        self._meters = meters
+        self._calls = CallMetrics(meters, _SERVICE)
+
+    async def describe_stream(self, stream: StreamRef) -> StreamSummary:
+        """As the port says."""
+        return await self._calls.counted("DescribeStreamSummary", self._kinesis.describe_stream(stream))
+
+    async def list_streams(self) -> tuple[StreamSummary, ...]:
+        """As the port says."""
+        return await self._calls.counted("ListStreams", self._kinesis.list_streams())
+
+    async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
+        """As the port says."""
+        return await self._calls.counted("ListShards", self._kinesis.list_shards(stream, start))
+
+    async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
+        """As the port says."""
+        with self._meters.operation(shard_metrics.PROCESS_ITERATOR, **shard_labels(shard_id, stream)):
+            return await self._calls.counted(
+                "GetShardIterator", self._kinesis.get_shard_iterator(stream, shard_id, read_from)
+            )
+
+    async def get_records(
+        self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
+    ) -> FetchedRecords:
+        """As the port says."""
+        labels = shard_labels(shard_id, stream)
+        try:
+            with self._meters.operation(shard_metrics.PROCESS_READ, **labels):
+                return await self._calls.counted(
+                    "GetRecords", self._kinesis.get_records(stream, shard_id, iterator, limit)
+                )
+        except IteratorExpired:
+            self._meters.add(shard_metrics.PROCESS_EXPIRED)
+            raise
+
+
+class MeteredFanOut:
+    """The port `FanOut` over another one.
+
+    Args:
+        fan_out: the other one.
+        meters: told of calls. KCL's fetcher has no part in events.
+    """
+
+    def __init__(self, fan_out: FanOut, meters: Meters) -> None:
+        self._fan_out = fan_out
+        self._meters = meters
+        self._calls = CallMetrics(meters, _SERVICE)
+
+    async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None:
+        """As the port says."""
+        return await self._calls.counted("DescribeStreamConsumer", self._fan_out.describe_consumer(consumer))
+
+    async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer:
+        """As the port says."""
+        return await self._calls.counted("RegisterStreamConsumer", self._fan_out.register_consumer(consumer))
+
+    @asynccontextmanager
+    async def subscribe(
+        self, stream: StreamRef, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
+    ) -> AsyncGenerator[Subscription, None]:
+        """As the port says. One that breaks off was a success: the call was answered."""
+        opened = self._fan_out.subscribe(stream, consumer_arn, shard_id, read_from)
+        async with AsyncExitStack() as stack:
+            yield await self._calls.counted(_SUBSCRIBE, stack.enter_async_context(opened))
+
 
 _RETRY_S = 5.0
 
 
-class Readers:
+class ReaderFactory:
     """Makes the readers of one worker.
 
     Args:
@@ -64,7 +165,7 @@ class Readers:
         self._kinesis = kinesis
         self._clock = clock
         self._randomness = randomness
-        self._gate = BodyGate(clock)
+        self._budget = ByteBudget(clock)
         self._fan_out = fan_out if settings.retrieval.mode is RetrievalMode.FANOUT else None
         self._log = log
         self._meters = meters
@@ -76,11 +177,11 @@ class Readers:
         )
 
     @property
-    def in_hand_bytes(self) -> int:
+    def reserved_bytes(self) -> int:
         """What all of them have read and not yet handed on."""
-        return self._gate.held_bytes
+        return self._budget.reserved_bytes
 
-    def reader(self, source: Source, *, hash_range: HashRange | None, log: Log) -> Reader:
+    def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader:
         """The reader of a shard for one child.
 
         Args:
@@ -88,11 +189,13 @@ class Readers:
             hash_range: of the shard, as far as it is known.
             log: of the shard.
         """
-        left_out = LeftOut(self._meters, shard_labels(source.shard_id, source.stream), log)
+        skipped = SkippedRecords(self._meters, shard_labels(source.shard_id, source.stream), log)
         source = replace(
             source,
-            split=Deaggregator(hash_range, _complaint(log), left_out.other_shard, left_out.bad_keys),
-            left_out=left_out,
+            split=Deaggregator(
+                hash_range, _malformed_aggregate_logger(log), skipped.other_shard, skipped.bad_keys
+            ),
+            skipped=skipped,
             schemas=None if self._schemas is None else self._schemas.of_shard(log),
         )
         if self._fan_out is None:
@@ -104,7 +207,7 @@ class Readers:
             consumer,
             pushed=self._pushed(source, self._fan_out, consumer, log),
             polled=self._polling(source, log),
-            heard=source.heard,
+            last_fetch=source.last_fetch,
             clock=self._clock,
             log=log,
         )
@@ -125,21 +228,21 @@ class Readers:
             )
         return found
 
-    def _polling(self, source: Source, log: Log) -> Prefetch:
-        return Prefetch(
+    def _polling(self, source: ShardSource, log: Log) -> PollingReader:
+        return PollingReader(
             source,
             kinesis=self._kinesis,
             settings=self._settings.retrieval,
             clock=self._clock,
             randomness=self._randomness,
             log=log,
-            gate=self._gate,
-            limited=keeps_limits(self._settings.endpoints.kinesis),
-            tells_empty=self._settings.child.call_for_empty,
+            budget=self._budget,
+            limited=has_service_limits(self._settings.endpoints.kinesis),
+            reports_empty=self._settings.child.call_for_empty,
         )
 
     def _pushed(
-        self, source: Source, fan_out: FanOut, consumer: ConsumerRegistration, log: Log
+        self, source: ShardSource, fan_out: FanOut, consumer: ConsumerRegistration, log: Log
     ) -> FanOutReader:
         return FanOutReader(
             source,
@@ -148,8 +251,8 @@ class Readers:
             clock=self._clock,
             randomness=self._randomness,
             log=log,
-            gate=self._gate,
-            tells_empty=self._settings.child.call_for_empty,
+            budget=self._budget,
+            reports_empty=self._settings.child.call_for_empty,
         )
 
 
@@ -169,9 +272,9 @@ class FanOutOrPolling:
         self,
         consumer: ConsumerRegistration,
         *,
-        pushed: Reader,
-        polled: Reader,
-        heard: Heard,
+        pushed: ShardReader,
+        polled: ShardReader,
+        last_fetch: LastFetch,
         clock: Clock,
         log: Log,
     ) -> None:
@@ -180,14 +283,14 @@ class FanOutOrPolling:
         self._polled = polled
         self._clock = clock
         self._log = log
-        self._chosen: Reader | None = None
+        self._chosen: ShardReader | None = None
         self._is_chosen = anyio.Event()
-        self._heard = heard
+        self._last_fetch = last_fetch
 
     @property
     def trouble(self) -> str | None:
         """As the protocol says."""
-        return self._heard.trouble
+        return self._last_fetch.trouble
 
     @property
     def oldest_s(self) -> float | None:
@@ -200,7 +303,7 @@ class FanOutOrPolling:
         self._is_chosen.set()
         await chosen.run()
 
-    async def next(self) -> Batch | EndOfShard:
+    async def next(self) -> DeliveryBatch | EndOfShard:
         """As the protocol says."""
         while self._chosen is None:
             await self._is_chosen.wait()
@@ -211,7 +314,7 @@ class FanOutOrPolling:
         self._pushed.close()
         self._polled.close()
 
-    async def _choose(self) -> Reader:
+    async def _choose(self) -> ShardReader:
         while True:
             try:
                 await self._consumer.arn()
@@ -219,21 +322,21 @@ class FanOutOrPolling:
                 self._log.info("polling_instead_of_fan_out", why=str(error))
                 return self._polled
             except AwsError as error:
-                self._heard.trouble = str(error)
+                self._last_fetch.trouble = str(error)
                 await self._clock.sleep(_RETRY_S)
             else:
                 return self._pushed
 
 
-def _complaint(log: Log) -> Complaint:
+def _malformed_aggregate_logger(log: Log) -> OnMalformed:
     """Loud once for each reader: where one aggregate is broken, all of its producer's may be."""
     count = 0
 
     def complain(reason: str, sequence_number: str) -> None:
         nonlocal count
         count += 1
-        tell = log.warning if count == 1 else log.debug
-        tell(
+        log_event = log.warning if count == 1 else log.debug
+        log_event(
             "aggregate_malformed",
             reason=reason,
             sequence_number=sequence_number,

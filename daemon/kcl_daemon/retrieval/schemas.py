@@ -3,35 +3,258 @@
 Owns the order: what comes before a record whose schema is awaited is delivered, what comes behind it is not. Knows
 neither Glue (`ports_schemas`) nor the bytes (`schema_header`). Records without a header cost one look at three
 characters of a batch, done in C.
+
+The schemas that this worker has seen, so that each is asked for once, whichever shard needs it.
+
+Owns how much is kept and for how long. Knows nothing of records. A version never changes, so that what is known stays
+true; that there is none may change, as a registry can be a moment behind its producers.
+
+What becomes of a record that cannot be opened: its schema is unknown, or what follows the header cannot be unpacked.
+
+Owns the choice between waiting and passing it on (`schemaRegistryFailure`), with its back-off and its words in the log. A
+policy that skips such records or puts them aside is another `OpeningPolicy`; whoever asks does as the `Verdict` says.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from enum import Enum
+from typing import Final, Protocol
 
+import anyio
 from anyio.lowlevel import checkpoint
 
-from kcl_daemon.config.schema_settings import SchemaFailure
-from kcl_daemon.errors import AwsError, SchemaNotFound
-from kcl_daemon.ports import Clock, Log, Randomness
-from kcl_daemon.ports_schemas import Schemas
-from kcl_daemon.retrieval import schema_header
-from kcl_daemon.retrieval.payload import RECORD_OVERHEAD_BYTES, Payload, RawRecord, SchemaRecord, SchemaTexts
-from kcl_daemon.retrieval.schema_cache import SchemaCache
-from kcl_daemon.retrieval.schema_header import Header, UnreadablePayload
-from kcl_daemon.retrieval.schema_policy import Failure, OpeningPolicy, Patience, Verdict, policy_of
+from kcl_daemon.config.retrieval import SchemaFailure
+from kcl_daemon.errors import AccessDenied, AwsError, SchemaNotFound, Unavailable
+from kcl_daemon.ports import Clock, Log, Randomness, Schemas
+from kcl_daemon.records import schema_header
+from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES, Payload, RawRecord, SchemaRecord, SchemaTexts
+from kcl_daemon.records.schema_header import Header, UnreadablePayload
+from kcl_protocol.messages import RecordSchema
+
+MAX_KNOWN_BYTES: Final = 16 * 2**20
+"""Definitions that are kept; one has 170,000 characters at most."""
+UNKNOWN_S: Final = 30.0
+"""A version that the registry did not know is not asked for again within this time."""
+_MAX_UNKNOWN: Final = 10_000
+# Asking takes longer only where connecting, reading and the queue before it all do.
+_CALL_S: Final = 20.0
+
+
+class SchemaCache:
+    """What the registry has told, bounded.
+
+    Args:
+        schemas: the registry.
+        clock: for how long something is unknown.
+    """
+
+    def __init__(self, schemas: Schemas, clock: Clock) -> None:
+        self._schemas = schemas
+        self._clock = clock
+        self._known: OrderedDict[str, SchemaTexts] = OrderedDict()
+        self._known_bytes = 0
+        self._unknown: OrderedDict[str, tuple[float, SchemaNotFound]] = OrderedDict()
+        self._asking: dict[str, anyio.Lock] = {}
+
+    async def schema(self, version_id: str) -> SchemaTexts:
+        """A version; whoever asks while it is asked for waits for that answer. Cancelled: the next one asks.
+
+        Raises:
+            SchemaNotFound: there is no such version, as far as is known.
+            AwsError: the registry did not tell; nothing is kept of that.
+        """
+        found = self._found(version_id)
+        if found is not None:
+            return found
+        lock = self._asking.setdefault(version_id, anyio.Lock())
+        try:
+            async with lock:
+                return self._found(version_id) or await self._ask(version_id)
+        finally:
+            if not lock.locked() and not lock.statistics().tasks_waiting:
+                self._asking.pop(version_id, None)
+
+    def _found(self, version_id: str) -> SchemaTexts | None:
+        """What is known; SchemaNotFound where it is known that there is none."""
+        found = self._known.get(version_id)
+        if found is not None:
+            self._known.move_to_end(version_id)
+            return found
+        until_s, error = self._unknown.get(version_id, (0.0, None))
+        if error is not None and self._clock.monotonic() < until_s:
+            raise SchemaNotFound(str(error))
+        return None
+
+    async def _ask(self, version_id: str) -> SchemaTexts:
+        try:
+            return self._keep(version_id, await self._answer(version_id))
+        except SchemaNotFound as error:
+            self._unknown[version_id] = (self._clock.monotonic() + UNKNOWN_S, error)
+            self._unknown.move_to_end(version_id)
+            if len(self._unknown) > _MAX_UNKNOWN:
+                self._unknown.popitem(last=False)
+            raise
+
+    async def _answer(self, version_id: str) -> SchemaTexts:
+        with self._clock.move_on_after(_CALL_S):
+            registered = await self._schemas.schema(version_id)
+            return SchemaTexts.of(
+                RecordSchema(registered.name, version_id, registered.data_format, registered.definition)
+            )
+        raise Unavailable(f"no answer within {_CALL_S:g} s", operation="GetSchemaVersion")
+
+    def _keep(self, version_id: str, schema: SchemaTexts) -> SchemaTexts:
+        self._unknown.pop(version_id, None)
+        self._known[version_id] = schema
+        self._known_bytes += len(schema.definition)
+        while self._known_bytes > MAX_KNOWN_BYTES and len(self._known) > 1:
+            _, forgotten = self._known.popitem(last=False)
+            self._known_bytes -= len(forgotten.definition)
+        return schema
+
+
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+_MAX_DOUBLINGS: Final = 10
+_OF_THE_RECORD: Final = (
+    "the shard waits. Was the schema deleted, or is it in another account or region (glueClient.region, "
+    "AwsCredentialsProviderGlue)? With schemaRegistryFailure = PASSTHROUGH, a record that only looks "
+    "like one of the registry is delivered"
+)
+
+
+class FailureAction(Enum):
+    """What to do about a record that could not be opened."""
+
+    RETRY = "try to open it again"
+    AS_RECEIVED = "deliver it with its header, without a schema"
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeFailure:
+    """An attempt to open a record that failed through the record.
+
+    Args:
+        record: as it came.
+        version_id: that its header names.
+        reason: why.
+        attempt: 1 for the first.
+    """
+
+    record: RawRecord
+    version_id: str
+    reason: str
+    attempt: int
+
+
+class DecodeFailurePolicy(Protocol):
+    """Judges records that cannot be opened; one for each reader of a shard."""
+
+    async def judge(self, failure: DecodeFailure) -> FailureAction:
+        """What is to be done; may take its time, as nothing of the shard goes on meanwhile. Cancelled: nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RetryWait:
+    """How one reader waits, and how loud it is about it: the first time, then ever more rarely.
+
+    Args:
+        clock: for the pauses.
+        randomness: spreads them.
+        log: of the shard.
+    """
+
+    clock: Clock
+    randomness: Randomness
+    log: Log
+
+    async def wait_for_schema(self, failure: DecodeFailure) -> None:
+        """A while, after the registry did not know a schema or a record could not be unpacked."""
+        await self._wait("schema_unresolved", failure, _OF_THE_RECORD)
+
+    async def wait_for_registry(self, failure: DecodeFailure, error: AwsError) -> None:
+        """A while, after the registry did not answer or refused: no fault of the record."""
+        if isinstance(error, AccessDenied):
+            await self._wait("schema_registry_refused", failure, "allow glue:GetSchemaVersion", is_grave=True)
+        else:
+            await self._wait("schema_registry_failed", failure, "the shard waits until Glue answers")
+
+    async def _wait(self, event: str, failure: DecodeFailure, advice: str, *, is_grave: bool = False) -> None:
+        longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failure.attempt - 1, _MAX_DOUBLINGS))
+        pause_s = longest_s * self.randomness.uniform(0.5, 1.0)
+        rarely = failure.attempt & (failure.attempt - 1) == 0
+        loud = self.log.error if is_grave else self.log.warning
+        log_event = loud if rarely else self.log.debug
+        log_event(
+            event,
+            reason=failure.reason,
+            schema_version_id=failure.version_id,
+            sequence_number=failure.record.sequence_number,
+            sub_sequence_number=failure.record.sub_sequence_number,
+            attempt=failure.attempt,
+            pause_s=round(pause_s, 1),
+            advice=advice,
+        )
+        await self.clock.sleep(pause_s)
+
+
+class RetryPolicy:
+    """The policy that waits: no record is lost or passed unopened, and the shard stands still until it can be."""
+
+    def __init__(self, patience: RetryWait) -> None:
+        self._patience = patience
+
+    async def judge(self, failure: DecodeFailure) -> FailureAction:
+        """As the protocol says."""
+        await self._patience.wait_for_schema(failure)
+        return FailureAction.RETRY
+
+
+class PassThroughPolicy:
+    """The policy that delivers the record as it came; loud about the first one of each reader."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._count = 0
+
+    async def judge(self, failure: DecodeFailure) -> FailureAction:
+        """As the protocol says."""
+        self._count += 1
+        log_event = self._log.warning if self._count == 1 else self._log.debug
+        log_event(
+            "schema_passed_over",
+            reason=failure.reason,
+            schema_version_id=failure.version_id,
+            sequence_number=failure.record.sequence_number,
+            sub_sequence_number=failure.record.sub_sequence_number,
+            count=self._count,
+            advice="it is delivered with its header; the processor sees it by the missing schemaVersionId",
+        )
+        return FailureAction.AS_RECEIVED
+
+
+def policy_of(choice: SchemaFailure, patience: RetryWait) -> DecodeFailurePolicy:
+    """The policy that the settings name."""
+    match choice:
+        case SchemaFailure.RETRY:
+            return RetryPolicy(patience)
+        case SchemaFailure.PASSTHROUGH:
+            return PassThroughPolicy(patience.log)
+
 
 PART_BYTES: Final = 4 * 2**20
 """About the length of a line of opened records: each holds its definition, so that ten thousand could be very long."""
 
-Trouble = Callable[[str | None], None]
+OnTrouble = Callable[[str | None], None]
 """Is told why a shard waits, and None when it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownSchema:
     """What all records with the same header have in common."""
 
     header: Header
@@ -56,13 +279,13 @@ class SchemaDecoder:
         self._clock = clock
         self._randomness = randomness
 
-    def of_shard(self, log: Log) -> ShardSchemas:
+    def of_shard(self, log: Log) -> ShardSchemaDecoder:
         """For one reader; `log` is that of its shard."""
-        patience = Patience(self._clock, self._randomness, log)
-        return ShardSchemas(self._cache, policy_of(self._on_failure, patience), patience)
+        patience = RetryWait(self._clock, self._randomness, log)
+        return ShardSchemaDecoder(self._cache, policy_of(self._on_failure, patience), patience)
 
 
-class ShardSchemas:
+class ShardSchemaDecoder:
     """Opens the records of one reader.
 
     Args:
@@ -71,12 +294,12 @@ class ShardSchemas:
         patience: for a registry that does not answer.
     """
 
-    def __init__(self, cache: SchemaCache, policy: OpeningPolicy, patience: Patience) -> None:
+    def __init__(self, cache: SchemaCache, policy: DecodeFailurePolicy, patience: RetryWait) -> None:
         self._cache = cache
         self._policy = policy
         self._patience = patience
 
-    def opening(self, payload: Payload, trouble: Trouble) -> Opening | None:
+    def decoder(self, payload: Payload, trouble: OnTrouble) -> PayloadDecoder | None:
         """The payload to be opened; None where none of its records can have a header, and it is as it should be.
 
         Args:
@@ -85,29 +308,29 @@ class ShardSchemas:
         """
         if not schema_header.may_have_header(payload.records):
             return None
-        return Opening(self, payload.records, trouble)
+        return PayloadDecoder(self, payload.records, trouble)
 
     async def schema(self, version_id: str) -> SchemaTexts:
         """From the cache, or from the registry; raises as `SchemaCache.schema`."""
         return await self._cache.schema(version_id)
 
-    async def judge(self, failure: Failure, error: AwsError | UnreadablePayload) -> Verdict:
+    async def judge(self, failure: DecodeFailure, error: AwsError | UnreadablePayload) -> FailureAction:
         """What to do about a record that could not be opened, after such a while as that takes."""
         if isinstance(error, AwsError) and not isinstance(error, SchemaNotFound):
             await self._patience.wait_for_registry(failure, error)
-            return Verdict.AGAIN
+            return FailureAction.RETRY
         return await self._policy.judge(failure)
 
 
-class Opening:
+class PayloadDecoder:
     """One payload on its way through; `next` until there is nothing more."""
 
-    def __init__(self, schemas: ShardSchemas, records: Sequence[RawRecord], trouble: Trouble) -> None:
+    def __init__(self, schemas: ShardSchemaDecoder, records: Sequence[RawRecord], trouble: OnTrouble) -> None:
         self._schemas = schemas
         self._records = records
         self._trouble = trouble
         self._at = 0
-        self._known: dict[bytes, _Known] = {}
+        self._known: dict[bytes, _KnownSchema] = {}
 
     async def next(self) -> Payload | None:
         """The next part, in order; None at the end. Never raises for what the registry does.
@@ -142,12 +365,14 @@ class Opening:
             attempt += 1
             try:
                 if known is None:
-                    known = self._known[text] = _Known(header, await self._schemas.schema(header.version_id))
+                    known = self._known[text] = _KnownSchema(
+                        header, await self._schemas.schema(header.version_id)
+                    )
                 opened = SchemaRecord.of(record, schema_header.payload(record.data, header), known.schema)
             except (AwsError, UnreadablePayload) as error:
                 if not may_wait:
                     return None
-                if await self._judge(record, header, error, attempt) is Verdict.AS_IT_CAME:
+                if await self._judge(record, header, error, attempt) is FailureAction.AS_RECEIVED:
                     return record
             else:
                 if attempt > 1:
@@ -156,11 +381,11 @@ class Opening:
 
     async def _judge(
         self, record: RawRecord, header: Header, error: AwsError | UnreadablePayload, attempt: int
-    ) -> Verdict:
+    ) -> FailureAction:
         reason = str(error)
         self._trouble(reason)
-        verdict = await self._schemas.judge(Failure(record, header.version_id, reason, attempt), error)
-        if verdict is Verdict.AS_IT_CAME:
+        verdict = await self._schemas.judge(DecodeFailure(record, header.version_id, reason, attempt), error)
+        if verdict is FailureAction.AS_RECEIVED:
             self._trouble(None)
         return verdict
 

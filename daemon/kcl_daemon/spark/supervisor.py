@@ -1,30 +1,119 @@
 """Keeps the engine running: starts it, starts it again when it dies, ends the daemon where that does not help.
 
 Owns when the engine runs and what its end means. Relays wait for it by themselves, so that the worker need not know.
+
+What a Spark pipeline makes of the settings: the engine's options, and children that are relays to it.
+
+Pure. Owns the names of the engine's options; knows nothing of processes.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Protocol
 
 import anyio
+import orjson
 
-from kcl_daemon.children.environment import environment_of
+from kcl_daemon.children.start import environment_of
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError, KclError
-from kcl_daemon.observe.spark_view import SparkView
 from kcl_daemon.ports import Clock, Log
-from kcl_daemon.spark.figures import EngineFigures
-from kcl_daemon.spark.lines import Event, Unreadable
-from kcl_daemon.spark.process import EngineProcess
-from kcl_daemon.spark.wiring import engine_options, uplink_options, with_relays
+from kcl_daemon.spark.process import EngineMetrics, EngineProcess, Event, UnreadableLine
+from kcl_daemon.telemetry.snapshot import SparkView
+
+# After the drain, for the last checkpoints and statuses.
+_LAST_WORDS_MS: Final = 5_000
+
+
+def engine_options(settings: Settings, socket: Path) -> bytes:
+    """The line that the engine reads first.
+
+    Args:
+        settings: with a pipeline.
+        socket: where it is to listen.
+    """
+    spark = settings.spark
+    options: Mapping[str, object] = {
+        "pipeline": spark.pipeline,
+        "application": settings.application_name,
+        "stream": settings.stream_name,
+        "socket": str(socket),
+        "state_dir": spark.state_dir or f"{settings.application_name}-spark",
+        "spool_dir": spark.spool_dir or "",
+        "spool_max_bytes": spark.spool_max_bytes,
+        "master": spark.master,
+        "remote": spark.remote or "",
+        "transport": spark.used_transport,
+        "listen": spark.engine_listen or "",
+        "certificate": spark.engine_certificate or "",
+        "key": spark.engine_key or "",
+        "token_file": spark.engine_token_file or "",
+        "conf": dict(spark.conf),
+        "packages": spark.packages,
+        "driver_memory": spark.driver_memory,
+        "trigger": spark.trigger,
+        "max_bytes_per_trigger": spark.max_bytes_per_trigger,
+        "max_skew_ms": spark.max_skew_ms,
+        "max_skew_wait_ms": spark.max_skew_wait_ms,
+        "checkpoint_interval_ms": spark.checkpoint_interval_ms,
+        "drain_timeout_ms": spark.drain_timeout_ms,
+        "on_lost_range": spark.on_lost_range,
+        "state_reset": spark.state_reset,
+        "columns": spark.columns,
+    }
+    return orjson.dumps(options, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def uplink_options(settings: Settings, socket: Path) -> bytes:
+    """The line that the uplink reads first, which stands in for the engine where that is another host's.
+
+    Args:
+        settings: with a pipeline, and an engine to feed.
+        socket: where it is to listen.
+    """
+    spark = settings.spark
+    options: Mapping[str, object] = {
+        "engine": spark.engine,
+        "authority": spark.engine_authority or "",
+        "token_file": spark.engine_token_file,
+        "application": settings.application_name,
+        "stream": settings.stream_name,
+        "socket": str(socket),
+    }
+    return orjson.dumps(options, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def with_relays(settings: Settings, *, relay: Path, socket: Path) -> Settings:
+    """The settings under which the worker's children are relays.
+
+    No answer of theirs is timed: while Spark is behind, they hold it back. They are given empty batches too, so that what Spark commits while the stream is idle is checkpointed; and at a stop
+    they have the time that the batches under way may take.
+
+    Args:
+        settings: with a pipeline.
+        relay: its file. Run as one, without the site's packages: a process for each shard must be small.
+        socket: of the engine.
+    """
+    child = replace(
+        settings.child,
+        command=(sys.executable, "-I", "-S", str(relay), str(socket)),
+        call_for_empty=True,
+        stuck_timeout_ms=None,
+        timeout_s=None,  # an answer that does not come is how Spark holds a shard back
+        shutdown_grace_ms=max(
+            settings.child.shutdown_grace_ms, settings.spark.drain_timeout_ms + _LAST_WORDS_MS
+        ),
+    )
+    return replace(settings, child=child)
+
 
 COMMAND: Final = (sys.executable, "-m", "kcl_spark.engine")
 UPLINK: Final = (sys.executable, "-m", "kcl_spark.uplink")
@@ -40,7 +129,7 @@ _GOOD_AFTER_S: Final = 300.0
 _ONE_VERSION: Final = "engine and daemon have different versions: install both from one package"
 
 
-class Runnable(Protocol):
+class StoppableWorker(Protocol):
     """A worker, as far as the engine knows one."""
 
     async def run(self) -> None:
@@ -56,7 +145,7 @@ class PipelineFailed(KclError):
     """Raised when the Spark pipeline failed for good; nothing of what it had in hand was checkpointed."""
 
 
-class Engine:
+class SparkEngine:
     """The engine of a daemon, over all its runs. `run` and `stop` once.
 
     Args:
@@ -90,13 +179,13 @@ class Engine:
         self._log = log
         self._process: EngineProcess | None = None
         self._stopping = anyio.Event()
-        self._worker: Runnable | None = None
+        self._worker: StoppableWorker | None = None
         self._asked = False
         self._said = ""
-        self._figures = EngineFigures(clock)
+        self._figures = EngineMetrics(clock)
         self.failure: KclError | None = None
 
-    def beside(self, worker: Runnable) -> Runnable:
+    def background(self, worker: StoppableWorker) -> StoppableWorker:
         """The worker to run: the same, with a word to the engine when it is asked to stop.
 
         It is asked also by the engine: when all was read, or the pipeline failed.
@@ -104,17 +193,17 @@ class Engine:
         self._worker = worker
         if self._asked:
             worker.request_stop()
-        return _Beside(worker, self.worker_stops)
+        return _WorkerWithEngine(worker, self.on_worker_stop)
 
     def figures(self) -> SparkView | None:
         """How its queries and shards are; None: it does not run, or is not heard of."""
         return self._figures.now()
 
-    def tell_by(self, log: Log) -> None:
+    def log_to(self, log: Log) -> None:
         """Log by this from now on, with an engine that runs already, too: it may be a log that is counted."""
         self._log = log
 
-    def worker_stops(self) -> None:
+    def on_worker_stop(self) -> None:
         """The worker begins to stop: nobody must wait for an engine that is not there yet."""
         if not self._ready:
             self._closed.touch()
@@ -129,7 +218,7 @@ class Engine:
                 return
             self.failure = self._judge(code)
             if self.failure is not None:
-                self._ask_to_stop()
+                self._request_worker_stop()
                 return
             if self._clock.monotonic() - started_s > _GOOD_AFTER_S:
                 pause_s = _FIRST_PAUSE_S
@@ -159,9 +248,9 @@ class Engine:
             self._process, self._ready = None, False
             self._figures.forget()
 
-    def _heard(self, event: Event | Unreadable, pid: int) -> None:
+    def _heard(self, event: Event | UnreadableLine, pid: int) -> None:
         log = self._log.bind(engine_pid=pid)
-        if isinstance(event, Unreadable):
+        if isinstance(event, UnreadableLine):
             log.warning("spark_event_not_read", error=event.error, line=event.line, advice=_ONE_VERSION)
             return
         fields = {name: value for name, value in event.items() if name not in {"level", "event"}}
@@ -173,9 +262,9 @@ class Engine:
         elif name == "engine_ready":
             self._ready = True
         elif name == "caught_up":
-            self._ask_to_stop()
+            self._request_worker_stop()
         elif name == "spark_started":
-            self._figures.shown_at(fields.get("ui"))
+            self._figures.set_ui(fields.get("ui"))
         elif name == "spark_figures" and (problem := self._figures.take(fields)) is not None:
             log.warning("spark_figures_not_read", error=problem, advice=_ONE_VERSION)
 
@@ -186,19 +275,19 @@ class Engine:
             return PipelineFailed(self._said)
         return None
 
-    def _ask_to_stop(self) -> None:
+    def _request_worker_stop(self) -> None:
         self._asked = True
-        self.worker_stops()
+        self.on_worker_stop()
         if self._worker is not None:
             self._worker.request_stop()
 
 
-class _Beside:
+class _WorkerWithEngine:
     """A worker beside an engine."""
 
-    def __init__(self, worker: Runnable, worker_stops: Callable[[], None]) -> None:
+    def __init__(self, worker: StoppableWorker, on_worker_stop: Callable[[], None]) -> None:
         self._worker = worker
-        self._worker_stops = worker_stops
+        self._worker_stops = on_worker_stop
 
     async def run(self) -> None:
         await self._worker.run()
@@ -211,7 +300,7 @@ class _Beside:
 class NoEngine:
     """Stands in where there is no pipeline."""
 
-    def beside(self, worker: Runnable) -> Runnable:
+    def background(self, worker: StoppableWorker) -> StoppableWorker:
         """The worker as it is."""
         return worker
 
@@ -219,14 +308,14 @@ class NoEngine:
         """Nothing."""
         return None
 
-    def tell_by(self, log: Log) -> None:
+    def log_to(self, log: Log) -> None:
         """It has nothing to tell."""
 
 
 @asynccontextmanager
 async def spark_engine(
     settings: Settings, *, clock: Clock, log: Log
-) -> AsyncGenerator[tuple[Settings, Engine | NoEngine], None]:
+) -> AsyncGenerator[tuple[Settings, SparkEngine | NoEngine], None]:
     """The engine for the time of the block, and the settings for a worker beside it; without a pipeline nothing happens.
 
     Raises:
@@ -240,7 +329,7 @@ async def spark_engine(
     with TemporaryDirectory(prefix="kcl-spark-") as folder:  # a socket's path must be short
         socket = Path(folder) / "engine"
         feeds = settings.spark.engine is not None
-        engine = Engine(
+        engine = SparkEngine(
             uplink_options(settings, socket) if feeds else engine_options(settings, socket),
             closed=socket.with_suffix(CLOSED),
             clock=clock,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
 
-from kcl_local.demo.ledger import Counted, Entry
+from kcl_local.demo.ledger import CountedRecord, LedgerEntry
 
 
 class ShardState(Enum):
@@ -53,7 +53,7 @@ class ShardProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckResult:
     """The account of a run; see `Checker.verdict`. All counts are of records.
 
     Args:
@@ -135,7 +135,7 @@ class Checker:
         self._shard(shard_id).written.add(int(sequence_number))
         self._words_written.update(word_counts)
 
-    def told(self, entry: Entry) -> None:
+    def reported(self, entry: LedgerEntry) -> None:
         """A process wrote this into its ledger. Entries of one process must come in their order."""
         shard = self._shard(entry.shard_id)
         match entry.kind:
@@ -157,7 +157,7 @@ class Checker:
             case _:
                 assert_never(entry.kind)
 
-    def _delivered(self, shard: _Shard, entry: Entry, record: Counted) -> None:
+    def _delivered(self, shard: _Shard, entry: LedgerEntry, record: CountedRecord) -> None:
         number = int(record.sequence_number)
         if number <= shard.last_of_process.get(entry.process, -1):
             self._out_of_order += 1
@@ -219,10 +219,10 @@ class Checker:
         """The highest sequence number delivered from a shard; None: nothing yet."""
         return max(self._shard(shard_id).first_delivered_s, default=None)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CheckResult:
         """The account of all that was told so far."""
         shards = self._shards.values()
-        return Verdict(
+        return CheckResult(
             written=self.written,
             delivered=sum(len(shard.written & shard.first_delivered_s.keys()) for shard in shards),
             repeated=self._repeated,

@@ -3,12 +3,18 @@
 Owns the format, its writer and its reader. A line is a JSON array `[kind, time, shard, details]`, written whole and
 handed to the operating system before the process goes on; so a killed process leaves at most one unfinished line,
 which is not read. Knows nothing of what is right or wrong (`check`).
+
+The one clock of the demo: what its processes compare their times by.
+
+Owns nothing else. The daemon takes its time from a port, so that it can be simulated; the demo is a program of its own
+around real processes, and has to compare times that several of them took.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,16 +22,20 @@ from typing import Final, Literal
 
 import orjson
 
-from kcl_local.demo.clock import monotonic_s
+
+def monotonic_s() -> float:
+    """Seconds by the system's monotonic clock; the same clock in every process of one machine (CLOCK_MONOTONIC)."""
+    return time.monotonic()  # noqa: TID251 - real processes on one machine: there is no port between them
+
 
 DIRECTORY_VARIABLE: Final = "KCL_DEMO_LEDGER"
 SUFFIX: Final = ".ledger"
 
-Kind = Literal["start", "records", "checkpoint", "ended", "stopping", "lost"]
+EntryKind = Literal["start", "records", "checkpoint", "ended", "stopping", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedRecord:
     """One record as a process saw it: its sequence number and how often it has each word."""
 
     sequence_number: str
@@ -33,7 +43,7 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """One line of a ledger.
 
     Args:
@@ -46,11 +56,11 @@ class Entry:
         records: of a batch, in the order of delivery; else empty.
     """
 
-    kind: Kind
+    kind: EntryKind
     at_s: float
     shard_id: str
     process: str
-    records: Sequence[Counted] = field(default=())
+    records: Sequence[CountedRecord] = field(default=())
 
 
 class LedgerWriter:
@@ -66,15 +76,15 @@ class LedgerWriter:
         """Close the file; nothing can be appended any more."""
         self._file.close()
 
-    def note(self, kind: Kind) -> None:
+    def note(self, kind: EntryKind) -> None:
         """Append an entry without records. On return it outlives the process."""
         self._append(kind, monotonic_s(), ())
 
-    def records(self, at_s: float, records: Sequence[Counted]) -> None:
+    def records(self, at_s: float, records: Sequence[CountedRecord]) -> None:
         """Append a batch that arrived then. On return it outlives the process."""
         self._append("records", at_s, records)
 
-    def _append(self, kind: Kind, at_s: float, records: Sequence[Counted]) -> None:
+    def _append(self, kind: EntryKind, at_s: float, records: Sequence[CountedRecord]) -> None:
         details = [(record.sequence_number, record.words) for record in records]
         self._file.write(
             orjson.dumps((kind, at_s, self._shard_id, details), option=orjson.OPT_APPEND_NEWLINE)
@@ -89,19 +99,19 @@ class LedgerReader:
         self._directory = directory
         self._positions: dict[str, int] = {}
 
-    def new_entries(self) -> Iterator[Entry]:
+    def new_entries(self) -> Iterator[LedgerEntry]:
         """Every whole entry since the last call, in the order of each file; the files in no order of time."""
         for path in sorted(self._directory.glob(f"*{SUFFIX}")):
             yield from self._of(path)
 
-    def _of(self, path: Path) -> Iterator[Entry]:
+    def _of(self, path: Path) -> Iterator[LedgerEntry]:
         position = self._positions.get(path.name, 0)
         with path.open("rb") as file:
             file.seek(position)
-            news = file.read()
-        whole = news[: news.rfind(b"\n") + 1]
+            new_lines = file.read()
+        whole = new_lines[: new_lines.rfind(b"\n") + 1]
         self._positions[path.name] = position + len(whole)
         for line in whole.splitlines():
             kind, at_s, shard_id, details = orjson.loads(line)
-            records = tuple(Counted(number, counts) for number, counts in details)
-            yield Entry(kind, at_s, shard_id, path.name, records)
+            records = tuple(CountedRecord(number, counts) for number, counts in details)
+            yield LedgerEntry(kind, at_s, shard_id, path.name, records)

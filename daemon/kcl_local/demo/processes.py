@@ -22,8 +22,8 @@ import orjson
 from anyio.abc import Process
 
 from kcl_local.demo import ledger, tied
-from kcl_local.demo.errors import DemoError
 from kcl_local.demo.stream import KEY_ID, REGION, SECRET_KEY
+from kcl_local.demo.text import DemoError
 
 ENDPOINTS_READY_WITHIN_S: Final = 60.0
 ENDPOINTS_END_WITHIN_S: Final = 20.0
@@ -40,7 +40,7 @@ class Urls:
     dynamodb: str
 
 
-class Running:
+class RunningProcess:
     """A started process.
 
     Args:
@@ -120,7 +120,7 @@ class Processes:
     """All processes of a run."""
 
     def __init__(self) -> None:
-        self._running: list[Running] = []
+        self._running: list[RunningProcess] = []
 
     def kill_all(self) -> None:
         """SIGKILL to all that still run: for the user who presses Ctrl-C again."""
@@ -128,7 +128,7 @@ class Processes:
             running.signal(signal.SIGKILL)
 
     @asynccontextmanager
-    async def endpoints(self, directory: Path) -> AsyncGenerator[tuple[Running, Urls]]:
+    async def endpoints(self, directory: Path) -> AsyncGenerator[tuple[RunningProcess, Urls]]:
         """The local Kinesis and DynamoDB, for the time of the block; DemoError where they do not start."""
         answer = directory / "endpoints.json"
         command = [sys.executable, "-m", "kcl_local", "--until-eof", "--format", "json"]
@@ -143,12 +143,12 @@ class Processes:
                 start_new_session=True,
             )
         async with self._kept(
-            Running("the local endpoints", process, directory / "endpoints.log")
+            RunningProcess("the local endpoints", process, directory / "endpoints.log")
         ) as running:
             yield running, await _urls(running, answer)
 
     @asynccontextmanager
-    async def daemon(self, name: str, properties: Path, ledgers: Path) -> AsyncGenerator[Running]:
+    async def daemon(self, name: str, properties: Path, ledgers: Path) -> AsyncGenerator[RunningProcess]:
         """A daemon on a properties file, for the time of the block; one still running at its end is stopped."""
         program = [
             sys.executable,
@@ -171,11 +171,11 @@ class Processes:
                 env=environment({ledger.DIRECTORY_VARIABLE: str(ledgers)}),
                 start_new_session=True,
             )
-        async with self._kept(Running(name, process, log)) as running:
+        async with self._kept(RunningProcess(name, process, log)) as running:
             yield running
 
     @asynccontextmanager
-    async def _kept(self, running: Running) -> AsyncGenerator[Running]:
+    async def _kept(self, running: RunningProcess) -> AsyncGenerator[RunningProcess]:
         """End it at the end of the block, also when that is cancelled: by EOF if it reads one, else by SIGTERM."""
         self._running.append(running)
         try:
@@ -187,7 +187,7 @@ class Processes:
                 await running.close_stdin()
                 self._running.remove(running)
 
-    async def _end(self, running: Running) -> None:
+    async def _end(self, running: RunningProcess) -> None:
         if running.reads_stdin:
             await running.close_stdin()
             await running.ended(ENDPOINTS_END_WITHIN_S)
@@ -206,14 +206,14 @@ def _open_files(*paths: Path) -> Generator[tuple[int, ...]]:
             os.close(descriptor)
 
 
-async def _urls(running: Running, answer: Path) -> Urls:
+async def _urls(running: RunningProcess, answer: Path) -> Urls:
     """What the endpoints tell in their first line, once it is there."""
     with anyio.move_on_after(ENDPOINTS_READY_WITHIN_S):
         while running.exit_code is None:
             line, end, _ = _content(answer).partition(b"\n")
             if end:
-                told: Mapping[str, str] = orjson.loads(line)
-                return Urls(told["kinesis_url"], told["dynamodb_url"])
+                reported: Mapping[str, str] = orjson.loads(line)
+                return Urls(reported["kinesis_url"], reported["dynamodb_url"])
             await anyio.sleep(_POLL_S)
         await running.fail_when_ended()
     raise DemoError(

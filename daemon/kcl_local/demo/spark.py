@@ -19,23 +19,22 @@ from urllib.parse import unquote, urlparse
 
 import anyio
 
-from kcl_local.demo.errors import DemoError
-from kcl_local.demo.processes import Running
-from kcl_local.demo.properties import DaemonFile
-from kcl_local.demo.stream import Stream, in_thread, said_by
-from kcl_local.demo.text import words
+from kcl_local.demo.processes import RunningProcess
+from kcl_local.demo.stream import DaemonFile, DemoStream, errors_of, in_thread
+from kcl_local.demo.text import DemoError, words
 
 if TYPE_CHECKING:
     from mypy_boto3_kinesis.type_defs import RecordTypeDef
 
     from kcl_local.demo.stage import Stage
 
+
 APPLICATION: Final = "demo-spark"
 FOLDER: Final = "spark"
 SETTLED_WITHIN_S: Final = 240.0
 STOPPED_WITHIN_S: Final = 90.0
 WINDOW_S: Final = 5
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 _TOP_WORDS: Final = 3
 
 Window = tuple[int, str]
@@ -86,7 +85,7 @@ class SparkOutcome:
 
 
 @dataclass(slots=True)
-class Output:
+class SparkOutput:
     """The parquet files of the pipeline, read as they grow.
 
     Args:
@@ -100,7 +99,7 @@ class Output:
     _read: set[str] = field(default_factory=set[str])
     _looking: Lock = field(default_factory=Lock)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take in what is new: whole batches of counts in their order, and files that the sink's log names.
 
         From one thread at a time: the screen looks while the wait for the end does, and a batch counted by both
@@ -141,26 +140,26 @@ class SparkJob:
         output: that it writes.
     """
 
-    def __init__(self, running: Running, stream: Stream, output: Output) -> None:
+    def __init__(self, running: RunningProcess, stream: DemoStream, output: SparkOutput) -> None:
         self.running = running
         self._stream = stream
         self._output = output
 
-    async def look(self) -> SparkProgress:
+    async def poll(self) -> SparkProgress:
         """Read what is new in its output."""
-        await anyio.to_thread.run_sync(self._output.look)
+        await anyio.to_thread.run_sync(self._output.poll)
         return self._output.progress()
 
     async def settled(self, records: int) -> bool:
         """Wait until it has seen so many records and counted the words of each; False where that takes too long."""
         with anyio.move_on_after(SETTLED_WITHIN_S):
             while len(self._output.seen) < records:
-                await self.look()
-                await anyio.sleep(_LOOK_S)
+                await self.poll()
+                await anyio.sleep(_POLL_S)
             expected = await self._expected()
             while self._output.counts != expected:
-                await self.look()
-                await anyio.sleep(_LOOK_S)
+                await self.poll()
+                await anyio.sleep(_POLL_S)
             return True
         return False
 
@@ -171,7 +170,7 @@ class SparkJob:
             written: sequence numbers of all records.
         """
         exit_code = await self.running.stop(STOPPED_WITHIN_S)
-        await self.look()
+        await self.poll()
         seen, expected = self._output.seen, await self._expected()
         return SparkOutcome(
             records=len(seen),
@@ -218,13 +217,13 @@ async def spark_job(stage: Stage) -> AsyncGenerator[SparkJob]:
     text = "".join(f"{line}\n" for line in file.text().splitlines() if not line.startswith("executableName"))
     properties.write_text(text, "ascii")
     async with stage.processes.daemon("the Spark daemon", properties, stage.ledgers) as running:
-        yield SparkJob(running, stage.stream, Output(folder))
+        yield SparkJob(running, stage.stream, SparkOutput(folder))
 
 
-def _records_of(stream: Stream, shard_id: str) -> list[tuple[int, bytes]]:
+def _records_of(stream: DemoStream, shard_id: str) -> list[tuple[int, bytes]]:
     """Arrival in epoch seconds and data of every record of a shard."""
     found: list[tuple[int, bytes]] = []
-    with said_by("GetRecords"):
+    with errors_of("GetRecords"):
         answer = stream.client.get_shard_iterator(
             StreamName=stream.name, ShardId=shard_id, ShardIteratorType="TRIM_HORIZON"
         )

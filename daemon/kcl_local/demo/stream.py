@@ -1,15 +1,22 @@
 """The demo's stream: creating it, looking at its shards, splitting and merging them. A normal client of Kinesis.
 
 Owns the control calls and the choice of which shards to split and merge. Knows nothing of records (`producer`).
+
+The properties file that the demo gives to the daemon: an ordinary one, shown on the screen.
+
+Owns its text and the launcher for a Python whose path has blanks. Pure but for writing those two files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+import shlex
+import sys
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 import anyio
@@ -19,12 +26,13 @@ from anyio import to_thread
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from kcl_local.demo.clock import monotonic_s
-from kcl_local.demo.errors import DemoError
+from kcl_local.demo.ledger import monotonic_s
+from kcl_local.demo.text import DemoError
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_kinesis import KinesisClient
+
 
 REGION: Final = "us-east-1"
 KEY_ID: Final = "local"
@@ -65,7 +73,7 @@ def shards_to_merge(shards: Iterable[ShardView]) -> tuple[ShardView, ShardView] 
 
 
 @contextmanager
-def said_by(operation: str) -> Generator[None]:
+def errors_of(operation: str) -> Generator[None]:
     """Turn what boto3 raises into a DemoError that names the call."""
     try:
         yield
@@ -100,7 +108,7 @@ def dynamodb_client(url: str) -> DynamoDBClient:
     return local_session().client("dynamodb", endpoint_url=url, config=client_config())
 
 
-class Stream:
+class DemoStream:
     """One stream by its name. Every method may raise DemoError."""
 
     def __init__(self, client: KinesisClient, name: str) -> None:
@@ -109,7 +117,7 @@ class Stream:
 
     async def create(self, shard_count: int) -> float:
         """Create it and wait until it is ACTIVE; the time of that by `clock.monotonic_s`."""
-        with said_by("CreateStream"):
+        with errors_of("CreateStream"):
             await in_thread(self.client.create_stream, StreamName=self.name, ShardCount=shard_count)
         await self._active()
         return monotonic_s()
@@ -117,7 +125,7 @@ class Stream:
     async def shards(self) -> tuple[ShardView, ...]:
         """All its shards, closed ones included."""
         found: list[ShardView] = []
-        with said_by("ListShards"):
+        with errors_of("ListShards"):
             page = await in_thread(self.client.list_shards, StreamName=self.name)
             while True:
                 for shard in page["Shards"]:
@@ -141,7 +149,7 @@ class Stream:
         """Split a shard in two and wait until the stream is ACTIVE again; which one, None where none is open."""
         shard = shard_to_split(await self.shards())
         if shard is not None:
-            with said_by("SplitShard"):
+            with errors_of("SplitShard"):
                 await in_thread(
                     self.client.split_shard,
                     StreamName=self.name,
@@ -155,7 +163,7 @@ class Stream:
         """Merge two adjacent shards and wait until the stream is ACTIVE again; which, None where there are no two."""
         pair = shards_to_merge(await self.shards())
         if pair is not None:
-            with said_by("MergeShards"):
+            with errors_of("MergeShards"):
                 await in_thread(
                     self.client.merge_shards,
                     StreamName=self.name,
@@ -166,10 +174,85 @@ class Stream:
         return pair
 
     async def _active(self) -> None:
-        with said_by("DescribeStreamSummary"), anyio.move_on_after(ACTIVE_WITHIN_S):
+        with errors_of("DescribeStreamSummary"), anyio.move_on_after(ACTIVE_WITHIN_S):
             while True:
                 answer = await in_thread(self.client.describe_stream_summary, StreamName=self.name)
                 if answer["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE":
                     return
                 await anyio.sleep(_POLL_S)
         raise DemoError(f"stream {self.name} did not become ACTIVE within {ACTIVE_WITHIN_S:g} s")
+
+
+PROCESSOR: Final = "kcl_local.demo.wordcount"
+LAUNCHER: Final = "wordcount.sh"
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonFile:
+    """What differs between the properties files of one run.
+
+    Args:
+        executable: `executableName`.
+        worker_id: name of the worker.
+        application: name of the application, and so of its lease table.
+        stream: name of the stream.
+        kinesis_url: where the local Kinesis is.
+        dynamodb_url: where the local DynamoDB is.
+        more: further keys, as they are to stand in the file.
+    """
+
+    executable: str
+    worker_id: str
+    application: str
+    stream: str
+    kinesis_url: str
+    dynamodb_url: str
+    more: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def text(self) -> str:
+        """The whole file: ASCII, as java.util.Properties reads it."""
+        values = {
+            "executableName": self.executable,
+            "streamName": self.stream,
+            "applicationName": self.application,
+            "workerId": self.worker_id,
+            "AwsCredentialsProvider": "DefaultCredentialsProvider",
+            "regionName": REGION,
+            "kinesisEndpoint": self.kinesis_url,
+            "dynamoDBEndpoint": self.dynamodb_url,
+            "initialPositionInStream": "TRIM_HORIZON",
+            "retrievalMode": "POLLING",
+            "idleTimeBetweenReadsInMillis": "250",
+            "parentShardPollIntervalMillis": "500",
+            "shutdownGraceMillis": "15000",
+            **self.more,
+        }
+        return "".join(f"{key} = {escaped(value)}\n" for key, value in values.items())
+
+
+def escaped(value: str) -> str:
+    """A value as it must stand in a properties file: backslashes doubled, all beyond ASCII as UTF-16 escapes."""
+    out: list[str] = []
+    for character in value:
+        if character == "\\":
+            out.append("\\\\")
+        elif " " <= character <= "~":
+            out.append(character)
+        else:
+            units = character.encode("utf-16-be", "surrogatepass")
+            out.extend(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    return "".join(out)
+
+
+def executable_name(directory: Path, python: str = sys.executable) -> str:
+    """The `executableName` of the word-count processor.
+
+    The daemon splits it on spaces, so a Python with a blank in its path is started by a launcher script in
+    `directory`, named relative to it: the daemon must run there.
+    """
+    if python.isascii() and python.isprintable() and " " not in python:
+        return f"{python} -m {PROCESSOR}"
+    launcher = directory / LAUNCHER
+    launcher.write_text(f"#!/bin/sh\nexec {shlex.quote(python)} -m {PROCESSOR}\n", "utf-8", "surrogateescape")
+    launcher.chmod(0o700)
+    return f"./{LAUNCHER}"

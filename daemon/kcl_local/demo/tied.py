@@ -17,7 +17,7 @@ from typing import Final
 PR_SET_PDEATHSIG: Final = 1  # prctl(2); kept across execve(2)
 
 
-def tie_to(parent: int) -> bool:
+def die_with(parent: int) -> bool:
     """Have the kernel kill this process when its parent ends; False where that has already happened."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
@@ -28,7 +28,7 @@ def tie_to(parent: int) -> bool:
 def main() -> None:
     """Become the program; exit code 1 where the parent is gone already."""
     parent, program = int(sys.argv[1]), sys.argv[2:]
-    if not tie_to(parent):
+    if not die_with(parent):
         sys.exit(1)
     os.execvp(program[0], program)  # noqa: S606 - no shell wanted
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from kcl_client import Batch, Checkpointer, RecordProcessor, ShardStart, run
-from kcl_local.demo.clock import monotonic_s
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE, Counted, LedgerWriter
+from kcl_local.demo.ledger import DIRECTORY_VARIABLE, CountedRecord, LedgerWriter, monotonic_s
 from kcl_local.demo.text import words
 
 CHECKPOINT_EVERY_S: Final = 1.0
@@ -46,7 +45,7 @@ class WordCount(RecordProcessor):
     def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
         """Count, write down, and checkpoint about once a second."""
         arrived_s = monotonic_s()
-        counted = [Counted(record.sequence_number, Counter(words(record.data))) for record in batch]
+        counted = [CountedRecord(record.sequence_number, Counter(words(record.data))) for record in batch]
         self._ledger.records(arrived_s, counted)
         if arrived_s - self._saved_at_s >= CHECKPOINT_EVERY_S:
             self._save(checkpointer)

@@ -1,23 +1,175 @@
 """The HTTP face of the Kinesis model: JSON 1.1 over POST, event streams. Knows no operation but the one that streams.
 
-Signatures are not checked. Beside it the paths of `kcl_local.control`, and `POST /_local/trim`.
+Signatures are not checked. Beside it the paths of `kcl_local.serving`, and `POST /_local/trim`.
+
+Frames of `application/vnd.amazon.eventstream` as the service sends them. Knows no subscription.
+
+A subscription over HTTP: frames in chunks until it ends or the reader goes. Knows no shard.
 """
 
 from __future__ import annotations
 
+import struct
+import zlib
+from collections.abc import Mapping
 from itertools import count
 from typing import Final, cast
 
 import orjson
 from aiohttp import web
-from anyio import CancelScope
+from anyio import CancelScope, Event, move_on_after, sleep
 
-from kcl_local.control import add_control, read_object
-from kcl_local.faults import DROP, http_status
-from kcl_local.kinesis.errors import ServiceError
+from kcl_local.faults import DROP, ResponseFault, ResponseFaultKind, corrupted, http_status
+from kcl_local.kinesis.arguments import ServiceError
 from kcl_local.kinesis.model import SUBSCRIBE, KinesisModel
-from kcl_local.kinesis.streaming import EventStream
-from kcl_local.serving import BODY_BYTES_MAX, drop, send_troubled
+from kcl_local.kinesis.read_write import Subscription
+from kcl_local.serving import (
+    BODY_BYTES_MAX,
+    add_control,
+    close_after_sending,
+    drop,
+    read_object,
+    send_troubled,
+)
+
+CONTENT_TYPE: Final = "application/vnd.amazon.eventstream"
+_JSON: Final = "application/x-amz-json-1.1"
+_TEXT: Final = 7  # the type of a header's value
+_LENGTHS: Final = struct.Struct("!II")
+_CHECKSUM: Final = struct.Struct("!I")
+
+
+def event_frame(event_type: str, payload: bytes) -> bytes:
+    """A frame with an event.
+
+    Args:
+        event_type: such as `SubscribeToShardEvent`.
+        payload: JSON.
+    """
+    return _frame({":message-type": "event", ":event-type": event_type, ":content-type": _JSON}, payload)
+
+
+def exception_frame(exception_type: str, payload: bytes) -> bytes:
+    """A frame with an exception, after which the stream ends.
+
+    Args:
+        exception_type: such as `ResourceInUseException`.
+        payload: JSON with a `message`.
+    """
+    headers = {":message-type": "exception", ":exception-type": exception_type, ":content-type": _JSON}
+    return _frame(headers, payload)
+
+
+def _frame(headers: Mapping[str, str], payload: bytes) -> bytes:
+    head = b"".join(_header(name, value) for name, value in headers.items())
+    lengths = _LENGTHS.pack(_LENGTHS.size + _CHECKSUM.size * 2 + len(head) + len(payload), len(head))
+    message = lengths + _CHECKSUM.pack(zlib.crc32(lengths)) + head + payload
+    return message + _CHECKSUM.pack(zlib.crc32(message))
+
+
+def _header(name: str, value: str) -> bytes:
+    name_bytes, value_bytes = name.encode(), value.encode()
+    return (
+        struct.pack("!B", len(name_bytes))
+        + name_bytes
+        + struct.pack("!BH", _TEXT, len(value_bytes))
+        + value_bytes
+    )
+
+
+_EVENT: Final = "SubscribeToShardEvent"
+
+
+class EventStream:
+    """One answer to SubscribeToShard.
+
+    Args:
+        request: what is answered.
+        subscription: where the events come from; closed at the end, whatever the end is.
+        trouble: what happens to one of them.
+    """
+
+    def __init__(
+        self, request: web.Request, subscription: Subscription, trouble: ResponseFault | None
+    ) -> None:
+        self._request = request
+        self._subscription = subscription
+        self._trouble = trouble
+        self._response = web.StreamResponse()
+        self._sent = 0
+
+    async def run(self, request_id: str, *, initial_response: bool) -> web.StreamResponse:
+        """Answer, until the end; a reader who is gone ends it too.
+
+        Args:
+            request_id: told in the headers.
+            initial_response: whether that frame comes first.
+        """
+        try:
+            self._response.headers["Content-Type"] = CONTENT_TYPE
+            self._response.headers["x-amzn-RequestId"] = request_id
+            self._response.enable_chunked_encoding()
+            await self._response.prepare(self._request)
+            if initial_response:
+                await self._response.write(event_frame("initial-response", b"{}"))
+            await self._send_all()
+        except ConnectionResetError:
+            pass  # the reader went, as readers may at any time
+        finally:
+            self._subscription.close()
+        return self._response
+
+    async def _send_all(self) -> None:
+        while True:
+            bell = Event()
+            self._subscription.ring(bell.set)
+            try:
+                event = self._subscription.next_event()
+            except ServiceError as error:
+                await self._response.write(_exception(error.code, error.message))
+                break
+            if event is not None:
+                if not await self._send(event_frame(_EVENT, orjson.dumps(event))):
+                    return
+            elif self._subscription.ended:
+                break
+            else:
+                with move_on_after(self._subscription.due_in_s()):
+                    await bell.wait()
+        await self._response.write_eof()
+
+    async def _send(self, frame: bytes) -> bool:
+        """Send a frame, or what its trouble makes of it; tells whether the stream goes on."""
+        trouble = self._trouble if self._trouble and self._trouble.event == self._sent else None
+        self._sent += 1
+        if trouble is None:
+            await self._response.write(frame)
+            return True
+        match trouble.kind:
+            case ResponseFaultKind.DELAY:
+                await sleep(trouble.seconds)
+                await self._response.write(frame)
+                return True
+            case ResponseFaultKind.CORRUPT:
+                await self._response.write(corrupted(frame))
+                return True
+            case ResponseFaultKind.CUT:
+                await self._response.write(frame[: len(frame) // 2])
+                close_after_sending(self._request)
+                return False
+            case ResponseFaultKind.SHORT:
+                await self._response.write(frame[: len(frame) // 2])
+            case ResponseFaultKind.EXCEPTION:
+                await self._response.write(_exception(trouble.code, "the subscription was told to fail"))
+            case ResponseFaultKind.END:
+                pass
+        await self._response.write_eof()
+        return False
+
+
+def _exception(code: str, message: str) -> bytes:
+    return exception_frame(code, orjson.dumps({"message": message}))
+
 
 TRIM: Final = "/_local/trim"
 _TARGET_PREFIX: Final = "Kinesis_20131202."
@@ -64,8 +216,8 @@ class _Answers:
     async def trim(self, request: web.Request) -> web.Response:
         """Forget what is older than `before` (epoch seconds) in `stream`."""
         try:
-            told = await read_object(request)
-            self._model.trim(str(told["stream"]), float(cast("float", told["before"])))
+            reported = await read_object(request)
+            self._model.trim(str(reported["stream"]), float(cast("float", reported["before"])))
         except KeyError as error:
             raise web.HTTPBadRequest(text=f"nothing is trimmed: {error} is missing\n") from error
         except (TypeError, ValueError, ServiceError) as error:

@@ -1,15 +1,136 @@
-"""The operations on whole streams: create, delete, list, describe, retention. Knows no record."""
+"""The operations on whole streams: create, delete, list, describe, retention. Knows no record.
+
+ListShards: filters and pages. Knows no record.
+
+SplitShard, MergeShards and UpdateShardCount; they take effect at once. Knows no record.
+
+The operations on consumers: register, describe, list, deregister. Knows no subscription.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from kcl_local.kinesis.account import Account, Answer
-from kcl_local.kinesis.arguments import Arguments
-from kcl_local.kinesis.errors import in_use, invalid_argument, malformed
-from kcl_local.kinesis.listing import shard_entry
-from kcl_local.kinesis.stream import Stream, stream_arn
+from kcl_local.kinesis.account import Account, Answer, ConsumerPage, ShardPage
+from kcl_local.kinesis.arguments import (
+    Arguments,
+    ServiceError,
+    in_use,
+    invalid_argument,
+    malformed,
+    not_found,
+)
+from kcl_local.kinesis.stream import RegisteredConsumer, Shard, Stream, stream_arn
+
+_PAGE: Final = 1000
+_PAGE_MAX: Final = 10_000
+_TOKEN_TTL_S: Final = 300.0
+_NOT_WITH_TOKEN: Final = (
+    "StreamName",
+    "StreamARN",
+    "StreamCreationTimestamp",
+    "ExclusiveStartShardId",
+    "ShardFilter",
+)
+
+
+def list_shards(account: Account, arguments: Arguments) -> Answer:
+    """ListShards. A page token must come without the stream, the start and the filter of the first call."""
+    page_size = arguments.optional_integer("MaxResults", 1, _PAGE_MAX) or _PAGE
+    if arguments.has("NextToken"):
+        stream, after, shard_filter = _resume(account, arguments)
+    else:
+        stream = account.active_stream(arguments)
+        after = arguments.optional_text("ExclusiveStartShardId") or ""
+        shard_filter = _read_filter(arguments.structure("ShardFilter"))
+    shards = [shard for shard in _filtered(account, stream, shard_filter) if shard.shard_id > after]
+    page = shards[:page_size]
+    answer: Answer = {"Shards": [shard_entry(stream, shard) for shard in page]}
+    if len(shards) > page_size:
+        token = ShardPage(stream.arn, stream.identity, page[-1].shard_id, account.now_s, shard_filter)
+        answer["NextToken"] = token.encode()
+    return answer
+
+
+def shard_entry(stream: Stream, shard: Shard) -> Answer:
+    """`Shard` on the wire."""
+    numbers: Answer = {"StartingSequenceNumber": stream.numbers.text(shard.opened_tick, shard.index)}
+    if shard.closed_tick is not None:
+        numbers["EndingSequenceNumber"] = stream.numbers.text(shard.closed_tick, shard.index)
+    entry: Answer = {
+        "ShardId": shard.shard_id,
+        "HashKeyRange": shard.hash_range(),
+        "SequenceNumberRange": numbers,
+    }
+    for name, parent_id in zip(("ParentShardId", "AdjacentParentShardId"), shard.parent_ids, strict=False):
+        entry[name] = parent_id
+    return entry
+
+
+def _resume(account: Account, arguments: Arguments) -> tuple[Stream, str, Answer | None]:
+    for name in _NOT_WITH_TOKEN:
+        if arguments.has(name):
+            raise invalid_argument(f"NextToken and {name} cannot be provided together.")
+    token = ShardPage.decode(arguments.text("NextToken"))
+    if account.now_s - token.issued_s >= _TOKEN_TTL_S:
+        raise ServiceError("ExpiredNextTokenException", f"NextToken is older than {_TOKEN_TTL_S:g} s")
+    stream = account.identified_stream(token.stream_arn, token.stream_identity)
+    return stream, token.after_shard_id, token.shard_filter
+
+
+def _read_filter(given: Arguments | None) -> Answer | None:
+    """The filter, checked, in the form that a page token keeps."""
+    if given is None:
+        return None
+    kind = given.text("Type")
+    checked: Answer = {"Type": kind}
+    if kind == "AFTER_SHARD_ID":
+        checked["ShardId"] = given.optional_text("ShardId")
+    elif kind in {"AT_TIMESTAMP", "FROM_TIMESTAMP"}:
+        checked["Timestamp"] = given.optional_timestamp("Timestamp")
+    elif kind not in {"AT_TRIM_HORIZON", "FROM_TRIM_HORIZON", "AT_LATEST"}:
+        raise malformed(f"ShardFilter.Type {kind!r:.80} is unknown")
+    for name, value in checked.items():
+        if value is None:
+            raise invalid_argument(f"ShardFilter of type {kind} needs {name}")
+    return checked
+
+
+def _filtered(account: Account, stream: Stream, shard_filter: Answer | None) -> list[Shard]:
+    match shard_filter:
+        case {"Type": "AT_LATEST"}:
+            return [shard for shard in stream.shards if shard.is_open]
+        case {"Type": "AFTER_SHARD_ID", "ShardId": str(shard_id)}:
+            return [shard for shard in stream.shards if shard.shard_id > shard_id]
+        case {"Type": "AT_TRIM_HORIZON"}:
+            return _oldest(stream)
+        case {"Type": "AT_TIMESTAMP", "Timestamp": float(at_s)}:
+            return _open_at(account, stream, at_s)
+        case {"Type": "FROM_TIMESTAMP", "Timestamp": float(from_s)}:
+            return [shard for shard in stream.shards if shard.closed_s is None or shard.closed_s >= from_s]
+        case _:  # FROM_TRIM_HORIZON, which no filter means too: whatever has not expired
+            return stream.shards
+
+
+def _oldest(stream: Stream) -> list[Shard]:
+    """The shards that were open at the trim horizon: those whose parents have expired, or who never had any.
+
+    Said by lineage and not by time because a split in the millisecond of the horizon must not count twice.
+    """
+    return [shard for shard in stream.shards if not any(map(stream.knows, shard.parent_ids))]
+
+
+def _open_at(account: Account, stream: Stream, at_s: float) -> list[Shard]:
+    """Both ends count, as documented. A time before the horizon or the stream means the horizon."""
+    if at_s <= max(stream.horizon_s(account.now_s), stream.created_s):
+        return _oldest(stream)
+    return [
+        shard
+        for shard in stream.shards
+        if shard.opened_s <= at_s and (shard.closed_s is None or shard.closed_s >= at_s)
+    ]
+
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _MODES: Final = ("PROVISIONED", "ON_DEMAND")
@@ -168,4 +289,154 @@ def _settings(stream: Stream) -> Answer:
         "RetentionPeriodHours": stream.retention_hours,
         "EnhancedMonitoring": [{"ShardLevelMetrics": []}],
         "EncryptionType": "NONE",
+    }
+
+
+_RESHARDING_SHARDS_MAX: Final = 10_000
+
+
+def split_shard(account: Account, arguments: Arguments) -> Answer:
+    """SplitShard."""
+    stream = account.active_stream(arguments)
+    shard = stream.shard(arguments.text("ShardToSplit"))
+    stream.split(shard, arguments.hash_key("NewStartingHashKey"), account.now_s)
+    return {}
+
+
+def merge_shards(account: Account, arguments: Arguments) -> Answer:
+    """MergeShards."""
+    stream = account.active_stream(arguments)
+    shard = stream.shard(arguments.text("ShardToMerge"))
+    adjacent = stream.shard(arguments.text("AdjacentShardToMerge"))
+    stream.merge(shard, adjacent, account.now_s)
+    return {}
+
+
+def update_shard_count(account: Account, arguments: Arguments) -> Answer:
+    """UpdateShardCount: to at most twice and at least half of the open shards, as the service allows."""
+    stream = account.active_stream(arguments)
+    target = arguments.integer("TargetShardCount", 1, _RESHARDING_SHARDS_MAX)
+    if arguments.text("ScalingType") != "UNIFORM_SCALING":
+        raise malformed("ScalingType must be UNIFORM_SCALING")
+    current = len(stream.open_shards)
+    if not current <= target * 2 <= current * 4:
+        raise ServiceError(
+            "LimitExceededException",
+            f"TargetShardCount {target} is more than double or less than half of the {current} open shards",
+        )
+    stream.scale(target, account.now_s)
+    return {
+        "StreamName": stream.name,
+        "StreamARN": stream.arn,
+        "CurrentShardCount": current,
+        "TargetShardCount": target,
+    }
+
+
+_REGISTERING_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+_CREATING_MAX: Final = 5
+_REGISTERING_PAGE: Final = 100
+_REGISTERING_PAGE_MAX: Final = 10_000
+
+
+def register_consumer(account: Account, arguments: Arguments) -> Answer:
+    """RegisterStreamConsumer. The answer says CREATING, as the service's does, even where that is over at once."""
+    arguments.text("StreamARN")  # the name alone would not do
+    name = arguments.text("ConsumerName")
+    if not _REGISTERING_NAME.fullmatch(name):
+        raise malformed(f"ConsumerName must be 1 to 128 of a-z A-Z 0-9 _ . -, not {name!r:.140}")
+    stream = account.active_stream(arguments)
+    consumers = account.consumers(stream)
+    if name in consumers:
+        raise in_use(f"consumer {name} of stream {stream.name} already exists")
+    creating = [each for each in consumers.values() if _status(account, each) == "CREATING"]
+    if len(consumers) >= account.options.fan_out.consumers_max or len(creating) >= _CREATING_MAX:
+        raise ServiceError(
+            "LimitExceededException",
+            f"stream {stream.name} has {len(consumers)} consumers, {len(creating)} of them CREATING",
+        )
+    consumer = RegisteredConsumer(name, stream.arn, account.now_s)
+    consumers[name] = consumer
+    return {"Consumer": _entry(account, consumer) | {"ConsumerStatus": "CREATING"}}
+
+
+def describe_consumer(account: Account, arguments: Arguments) -> Answer:
+    """DescribeStreamConsumer, by ConsumerARN or by StreamARN and ConsumerName."""
+    consumer = named_consumer(account, arguments)[1]
+    return {"ConsumerDescription": _entry(account, consumer) | {"StreamARN": consumer.stream_arn}}
+
+
+def list_consumers(account: Account, arguments: Arguments) -> Answer:
+    """ListStreamConsumers, in the order of names."""
+    page_size = arguments.optional_integer("MaxResults", 1, _REGISTERING_PAGE_MAX) or _REGISTERING_PAGE
+    arguments.text("StreamARN")
+    stream = account.stream(arguments)
+    after = ""
+    if arguments.has("NextToken"):
+        if arguments.has("StreamCreationTimestamp"):
+            raise invalid_argument("NextToken and StreamCreationTimestamp cannot be provided together.")
+        token = ConsumerPage.decode(arguments.text("NextToken"))
+        if account.identified_stream(token.stream_arn, token.stream_identity) is not stream:
+            raise invalid_argument("StreamARN is not the stream of the NextToken")
+        after = token.after_name
+    consumers = account.consumers(stream)
+    names = sorted(name for name in consumers if name > after)
+    page = names[:page_size]
+    answer: Answer = {"Consumers": [_entry(account, consumers[name]) for name in page]}
+    if len(names) > page_size:
+        answer["NextToken"] = ConsumerPage(stream.arn, stream.identity, page[-1]).encode()
+    return answer
+
+
+def deregister_consumer(account: Account, arguments: Arguments) -> Answer:
+    """DeregisterStreamConsumer; its subscriptions end."""
+    stream, consumer = named_consumer(account, arguments)
+    if consumer.deleted_s is not None:
+        raise in_use(f"consumer {consumer.name} of stream {stream.name} is DELETING")
+    consumer.deleted_s = account.now_s
+    account.consumers(stream)
+    for shard_id in consumer.turns:
+        if stream.knows(shard_id):
+            stream.shard(shard_id).wake()
+    return {}
+
+
+def named_consumer(account: Account, arguments: Arguments) -> tuple[Stream, RegisteredConsumer]:
+    """The consumer that ConsumerARN, or StreamARN and ConsumerName, name, and its stream."""
+    arn = arguments.optional_text("ConsumerARN")
+    if arn is None:
+        if not (arguments.has("StreamARN") and arguments.has("ConsumerName")):
+            raise invalid_argument("ConsumerARN, or StreamARN and ConsumerName, must be given")
+        stream = account.stream(arguments)
+        consumer = account.consumers(stream).get(arguments.text("ConsumerName"))
+    else:
+        stream_arn, found, rest = arn.partition("/consumer/")
+        if not found:
+            raise invalid_argument(f"ConsumerARN {arn:.300} is not that of a consumer")
+        stream = account.stream_of(stream_arn)
+        consumer = account.consumers(stream).get(rest.partition(":")[0])
+        if consumer is not None and consumer.arn != arn:
+            consumer = None
+    if consumer is None:
+        raise not_found(f"consumer {arn or arguments.text('ConsumerName')} of stream {stream.name} not found")
+    return stream, consumer
+
+
+def require_active(account: Account, consumer: RegisteredConsumer) -> None:
+    """ServiceError where the consumer cannot read (yet, or any more)."""
+    status = _status(account, consumer)
+    if status != "ACTIVE":
+        raise in_use(f"consumer {consumer.arn} is not ACTIVE, but {status}")
+
+
+def _status(account: Account, consumer: RegisteredConsumer) -> str:
+    return consumer.status(account.now_s, account.options.fan_out.creating_s)
+
+
+def _entry(account: Account, consumer: RegisteredConsumer) -> Answer:
+    return {
+        "ConsumerName": consumer.name,
+        "ConsumerARN": consumer.arn,
+        "ConsumerStatus": _status(account, consumer),
+        "ConsumerCreationTimestamp": consumer.created_s,
     }

@@ -10,36 +10,33 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kcl_local.faults import Fault, Faults
-from kcl_local.kinesis import listing, managing, reading, registering, resharding, subscribing, writing
+from kcl_local.faults import Fault, Faults, ResponseFaults
+from kcl_local.kinesis import managing, read_write
 from kcl_local.kinesis.account import Account, Answer
-from kcl_local.kinesis.arguments import Arguments
-from kcl_local.kinesis.errors import ServiceError
-from kcl_local.kinesis.options import DEFAULTS, Options
-from kcl_local.kinesis.subscribing import Subscription
-from kcl_local.troubles import Troubles
+from kcl_local.kinesis.arguments import DEFAULTS, Arguments, KinesisOptions, ServiceError
+from kcl_local.kinesis.read_write import Subscription
 
 _OPERATIONS: Final[Mapping[str, Callable[[Account, Arguments], Answer]]] = {
     "CreateStream": managing.create_stream,
     "DecreaseStreamRetentionPeriod": managing.decrease_retention,
     "DeleteStream": managing.delete_stream,
-    "DeregisterStreamConsumer": registering.deregister_consumer,
+    "DeregisterStreamConsumer": managing.deregister_consumer,
     "DescribeStream": managing.describe_stream,
-    "DescribeStreamConsumer": registering.describe_consumer,
+    "DescribeStreamConsumer": managing.describe_consumer,
     "DescribeStreamSummary": managing.describe_stream_summary,
-    "GetRecords": reading.get_records,
-    "GetShardIterator": reading.get_shard_iterator,
+    "GetRecords": read_write.get_records,
+    "GetShardIterator": read_write.get_shard_iterator,
     "IncreaseStreamRetentionPeriod": managing.increase_retention,
-    "ListShards": listing.list_shards,
-    "ListStreamConsumers": registering.list_consumers,
+    "ListShards": managing.list_shards,
+    "ListStreamConsumers": managing.list_consumers,
     "ListStreams": managing.list_streams,
-    "MergeShards": resharding.merge_shards,
-    "PutRecord": writing.put_record,
-    "PutRecords": writing.put_records,
-    "RegisterStreamConsumer": registering.register_consumer,
-    "SplitShard": resharding.split_shard,
+    "MergeShards": managing.merge_shards,
+    "PutRecord": read_write.put_record,
+    "PutRecords": read_write.put_records,
+    "RegisterStreamConsumer": managing.register_consumer,
+    "SplitShard": managing.split_shard,
     "UpdateMaxRecordSize": managing.update_max_record_size,
-    "UpdateShardCount": resharding.update_shard_count,
+    "UpdateShardCount": managing.update_shard_count,
     "UpdateStreamMode": managing.update_stream_mode,
 }
 SUBSCRIBE: Final = "SubscribeToShard"
@@ -58,12 +55,12 @@ class KinesisModel:
         troubles: what happens to answers on their way; only a server looks at it.
     """
 
-    def __init__(self, now: Callable[[], float], options: Options = DEFAULTS) -> None:
+    def __init__(self, now: Callable[[], float], options: KinesisOptions = DEFAULTS) -> None:
         self._now = now
         self._account = Account(options, now())
         self._faults = Faults()
         self.options = options
-        self.troubles = Troubles()
+        self.troubles = ResponseFaults()
         self.calls: Counter[str] = Counter()
 
     def handle(self, operation: str, arguments: Mapping[str, object]) -> dict[str, object]:
@@ -77,7 +74,7 @@ class KinesisModel:
         perform = _OPERATIONS.get(operation)
         if perform is None:
             raise ServiceError("UnknownOperationException", f"{operation:.80} is not known here")
-        self._look_at_clock()
+        self._advance_clock()
         return perform(self._account, Arguments(arguments))
 
     def subscribe(self, arguments: Mapping[str, object]) -> Subscription:
@@ -87,8 +84,8 @@ class KinesisModel:
             ServiceError: as `handle`.
         """
         self._begin(SUBSCRIBE)
-        self._look_at_clock()
-        return subscribing.subscribe(self._account, self._look_at_clock, Arguments(arguments))
+        self._advance_clock()
+        return read_write.subscribe(self._account, self._advance_clock, Arguments(arguments))
 
     def wake(self) -> None:
         """Let every subscription look at the clock again: for a clock that was set by hand."""
@@ -104,7 +101,7 @@ class KinesisModel:
         Raises:
             ServiceError: there is no such stream; it may be named by its ARN too.
         """
-        self._look_at_clock()
+        self._advance_clock()
         naming = "StreamARN" if stream_name.startswith("arn:") else "StreamName"
         stream = self._account.stream(Arguments({naming: stream_name}))
         stream.trimmed_before_s = max(stream.trimmed_before_s, before_s)
@@ -141,5 +138,5 @@ class KinesisModel:
         if fault is not None:
             raise ServiceError(fault.code, f"{operation} was told to fail")
 
-    def _look_at_clock(self) -> None:
+    def _advance_clock(self) -> None:
         self._account.advance(self._now())

@@ -2,19 +2,305 @@
 
 Keeps two promises: the open shards always cover every hash exactly once, and sequence numbers grow from parent to
 child. Knows nothing of calls, tokens or JSON.
+
+Sequence numbers: 56 digits that grow over all shards, reshards and streams of one model.
+
+Knows nothing of streams or records. Inside the model a record is known by its tick, a small counter; the long number
+is made from it on the way out, together with the shard's index, so that a number tells whose it is.
+
+The records of one shard, in columns, found by bisection. Knows no shard, no iterator and no limit of the service.
+
+One shard: its place in the lineage and among the hashes, its records, and how much of it was read lately.
+
+Does not know its stream; who may split or merge it is decided there.
+
+One consumer with enhanced fan-out: its life and who reads with it. Knows no stream.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
 
-from kcl_local.kinesis.arguments import MAX_HASH
-from kcl_local.kinesis.consumer import Consumer
-from kcl_local.kinesis.errors import invalid_argument, not_found
-from kcl_local.kinesis.records import StoredRecord
-from kcl_local.kinesis.sequence import SequenceNumbers
-from kcl_local.kinesis.shard import Shard
+from kcl_local.kinesis.arguments import MAX_HASH, ReadLimits, invalid_argument, not_found
+
+_SMALLEST: Final = 495 * 10**53
+_DIGITS_MAX: Final = 56
+_SHARD_BITS: Final = 24
+_TICK_BITS: Final = 56
+_TICK_MASK: Final = 2**_TICK_BITS - 1
+_SHARD_MASK: Final = 2**_SHARD_BITS - 1
+
+
+class SequenceNumbers:
+    """Issues ticks and translates them.
+
+    Args:
+        started_s: when the model started; a later model's numbers are greater, so that a checkpoint which outlived
+            its stream is not taken for one of the new stream.
+    """
+
+    def __init__(self, started_s: float) -> None:
+        self._base = _SMALLEST + (int(started_s * 1000) << (_TICK_BITS + _SHARD_BITS))
+        self._last_tick = 0
+
+    def next_tick(self) -> int:
+        """The next free tick, from 1."""
+        self._last_tick += 1
+        return self._last_tick
+
+    def text(self, tick: int, shard_index: int) -> str:
+        """The sequence number as on the wire."""
+        return str(self._base + (tick << _SHARD_BITS) + shard_index)
+
+    def tick_of(self, text: str, shard_index: int) -> int | None:
+        """The tick behind a number of this shard; None for a number that cannot be one of its."""
+        if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
+            return None
+        offset = int(text) - self._base
+        tick = offset >> _SHARD_BITS
+        belongs = (
+            offset > 0 and offset & _SHARD_MASK == shard_index and tick <= min(self._last_tick, _TICK_MASK)
+        )
+        return tick if belongs else None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """One record.
+
+    Args:
+        tick: its place in the order of the whole model.
+        arrival_s: epoch seconds, whole milliseconds.
+        partition_key: as it was put.
+        data: base64 text as it was put.
+        size_bytes: of the decoded data and the partition key.
+    """
+
+    tick: int
+    arrival_s: float
+    partition_key: str
+    data: str
+    size_bytes: int
+
+
+class RecordLog:
+    """Records in the order in which they came. Indices count what is still kept and hold until the next trim."""
+
+    __slots__ = ("_arrivals", "_data", "_ends", "_keys", "_ticks", "_trimmed_bytes", "_trimmed_tick")
+
+    def __init__(self) -> None:
+        self._ticks = array("Q")
+        self._arrivals = array("d")
+        self._keys: list[str] = []
+        self._data: list[str] = []
+        self._ends = array("Q")  # bytes up to and including this record since the log began
+        self._trimmed_bytes = 0
+        self._trimmed_tick = 0
+
+    def __len__(self) -> int:
+        return len(self._ticks)
+
+    def append(self, record: StoredRecord) -> None:
+        """Add a record; its tick is above and its arrival not before those of the last one."""
+        self._ticks.append(record.tick)
+        self._arrivals.append(record.arrival_s)
+        self._keys.append(record.partition_key)
+        self._data.append(record.data)
+        self._ends.append(self._bytes_before(len(self._ends)) + record.size_bytes)
+
+    def trim(self, before_s: float) -> None:
+        """Forget the records that arrived before that time."""
+        count = bisect_left(self._arrivals, before_s)
+        if not count:
+            return
+        self._trimmed_bytes = self._ends[count - 1]
+        self._trimmed_tick = self._ticks[count - 1]
+        for column in (self._ticks, self._arrivals, self._keys, self._data, self._ends):
+            del column[:count]
+
+    def may_hold(self, tick: int) -> bool:
+        """Whether a kept record has this tick or a forgotten one may have had it."""
+        index = bisect_left(self._ticks, tick)
+        return tick <= self._trimmed_tick or (index < len(self) and self._ticks[index] == tick)
+
+    def first_after(self, tick: int) -> int:
+        """Index of the first record above that tick; the length where there is none."""
+        return bisect_right(self._ticks, tick)
+
+    def last_tick_before(self, timestamp_s: float) -> int:
+        """Tick of the last record that arrived before that time, 0 where none is kept."""
+        index = bisect_left(self._arrivals, timestamp_s)
+        return self._ticks[index - 1] if index else 0
+
+    def end_of_page(self, start: int, count_max: int, bytes_max: int) -> int:
+        """Index behind the last record that fits beside those from `start` on; at least one record is taken."""
+        by_bytes = bisect_right(self._ends, self._bytes_before(start) + bytes_max, lo=start)
+        return min(max(by_bytes, start + 1), start + count_max, len(self))
+
+    def size_bytes(self, start: int, end: int) -> int:
+        """Bytes of the records from `start` to before `end`."""
+        return self._bytes_before(end) - self._bytes_before(start)
+
+    def arrival_s(self, index: int) -> float:
+        """When that record came."""
+        return self._arrivals[index]
+
+    def tick(self, index: int) -> int:
+        """The tick of that record."""
+        return self._ticks[index]
+
+    def columns(self, start: int, end: int) -> Iterator[tuple[int, float, str, str]]:
+        """Tick, arrival, partition key and data of the records from `start` to before `end`."""
+        span = slice(start, end)
+        return zip(self._ticks[span], self._arrivals[span], self._keys[span], self._data[span], strict=True)
+
+    def _bytes_before(self, index: int) -> int:
+        return self._ends[index - 1] if index else self._trimmed_bytes
+
+
+_WINDOW_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class ReadTraffic:
+    """How much a shard gave within the last second."""
+
+    _answers: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
+    _refuse_until_s: float = 0.0
+
+    def allows(self, now_s: float, limits: ReadLimits) -> bool:
+        """Whether one more call may read now."""
+        while self._answers and self._answers[0][0] <= now_s - _WINDOW_S:
+            self._answers.popleft()
+        return now_s >= self._refuse_until_s and len(self._answers) < limits.reads_per_s
+
+    def count(self, now_s: float, size_bytes: int, limits: ReadLimits) -> None:
+        """Account for an answer of that size."""
+        self._answers.append((now_s, size_bytes))
+        recent_bytes = sum(size for _, size in self._answers)
+        if recent_bytes > limits.bytes_per_s:
+            self._refuse_until_s = now_s + recent_bytes / limits.bytes_per_s
+
+
+@dataclass(slots=True, eq=False)
+class Shard:
+    """A shard, open or closed.
+
+    Args:
+        index: number of the shard in its stream, from 0.
+        start_hash: first hash of its partition keys.
+        end_hash: last one.
+        opened_tick: where its sequence numbers start; above its parents' `closed_tick`.
+        opened_s: when.
+        parent_ids: none for an original shard, one after a split, two after a merge.
+        closed_tick: where its sequence numbers end, None while it is open.
+        closed_s: when.
+        children: the shards that follow it.
+        bells: called when there is something new to read; they must only take note, as the change may be half done.
+    """
+
+    index: int
+    start_hash: int
+    end_hash: int
+    opened_tick: int
+    opened_s: float
+    parent_ids: tuple[str, ...] = ()
+    closed_tick: int | None = None
+    closed_s: float | None = None
+    children: list[Shard] = field(default_factory=list["Shard"])
+    records: RecordLog = field(default_factory=RecordLog)
+    traffic: ReadTraffic = field(default_factory=ReadTraffic)
+    bells: dict[int, Callable[[], None]] = field(default_factory=dict[int, "Callable[[], None]"])
+    _continued: array[int] = field(default_factory=lambda: array("Q"))
+
+    @property
+    def shard_id(self) -> str:
+        """Its name in the stream."""
+        return shard_id_of(self.index)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still takes records."""
+        return self.closed_tick is None
+
+    def has_issued(self, tick: int) -> bool:
+        """Whether a caller can have that number from here, as far as that is still known.
+
+        That is: its first or last number, that of a record, or one to continue at.
+        """
+        if tick in {self.opened_tick, self.closed_tick}:
+            return True
+        index = bisect_left(self._continued, tick)
+        if index < len(self._continued) and self._continued[index] == tick:
+            return True
+        return tick > self.opened_tick and self.records.may_hold(tick)
+
+    def continue_at(self, tick: int) -> None:
+        """Issue a number without a record; ticks come in rising order."""
+        self._continued.append(tick)
+
+    def wake(self) -> None:
+        """Tell whoever waits for this shard."""
+        for ring in tuple(self.bells.values()):
+            ring()
+
+    def hash_range(self) -> dict[str, object]:
+        """`HashKeyRange` on the wire."""
+        return {"StartingHashKey": str(self.start_hash), "EndingHashKey": str(self.end_hash)}
+
+
+def shard_id_of(index: int) -> str:
+    """The name of a stream's nth shard."""
+    return f"shardId-{index:012d}"
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionTurn:
+    """A subscription to a shard.
+
+    Args:
+        number: tells it from all others of the model.
+        started_s: epoch seconds.
+    """
+
+    number: int
+    started_s: float
+
+
+@dataclass(slots=True, eq=False)
+class RegisteredConsumer:
+    """A consumer.
+
+    Args:
+        name: unique in its stream.
+        stream_arn: its stream.
+        created_s: epoch seconds.
+        deleted_s: when it was deregistered, None while it was not.
+        turns: the last subscription to each shard, by shard ID, also where it is over.
+    """
+
+    name: str
+    stream_arn: str
+    created_s: float
+    deleted_s: float | None = None
+    turns: dict[str, SubscriptionTurn] = field(default_factory=dict[str, SubscriptionTurn])
+
+    @property
+    def arn(self) -> str:
+        """Its ARN, with the second of its creation."""
+        return f"{self.stream_arn}/consumer/{self.name}:{int(self.created_s)}"
+
+    def status(self, now_s: float, creating_s: float) -> str:
+        """`ConsumerStatus` on the wire."""
+        if self.deleted_s is not None:
+            return "DELETING"
+        return "ACTIVE" if now_s >= self.created_s + creating_s else "CREATING"
+
 
 ACCOUNT_ID = "123456789012"
 REGION = "us-east-1"
@@ -51,7 +337,7 @@ class Stream:
     ) -> None:
         self.arn = arn
         self.name = arn.rpartition("/")[2]
-        self.consumers: dict[str, Consumer] = {}
+        self.consumers: dict[str, RegisteredConsumer] = {}
         self.trimmed_before_s = 0.0
         self.created_s = created_s
         self.mode = mode

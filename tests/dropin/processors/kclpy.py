@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any  # Any: the library has no types
 
-from kcl_local.demo.clock import monotonic_s
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE, Counted, Kind, LedgerWriter
+from kcl_local.demo.ledger import DIRECTORY_VARIABLE, CountedRecord, EntryKind, LedgerWriter, monotonic_s
 
 FOLDER, GENERATION = sys.argv[1:3]
 sys.path.insert(0, FOLDER)
@@ -44,17 +43,17 @@ class Notes:
             self._ledger = LedgerWriter(Path(os.environ[DIRECTORY_VARIABLE]), shard_id)
         self.note("start")
 
-    def note(self, kind: Kind) -> None:
+    def note(self, kind: EntryKind) -> None:
         if self._ledger is not None:
             self._ledger.note(kind)
 
     def process(self, records: Iterable[Any], checkpointer: Any) -> None:
         if self._ledger is not None:
-            numbers = [Counted(record.get("sequenceNumber"), {}) for record in records]
+            numbers = [CountedRecord(record.get("sequenceNumber"), {}) for record in records]
             self._ledger.records(monotonic_s(), numbers)
         for record in records:
             size = len(b64decode(record.get("data"), validate=True))
-            tell(f"record {record.get('partitionKey')!a} {size} {record.get('subSequenceNumber')}")
+            report(f"record {record.get('partitionKey')!a} {size} {record.get('subSequenceNumber')}")
         if self.checkpoint(checkpointer):
             self.note("checkpoint")
 
@@ -62,7 +61,7 @@ class Notes:
         try:
             checkpointer.checkpoint()
         except KCL.CheckpointError as error:
-            tell(f"told {error.value}")
+            report(f"told {error.value}")
             return False
         return True
 
@@ -71,7 +70,7 @@ class Notes:
             self._ledger.close()
 
 
-def tell(text: str) -> None:
+def report(text: str) -> None:
     """A line on stderr."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

@@ -13,8 +13,7 @@ from base64 import b64decode
 from pathlib import Path
 from typing import Any, Final  # Any: JSON
 
-from kcl_local.demo.clock import monotonic_s
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE, Counted, Kind, LedgerWriter
+from kcl_local.demo.ledger import DIRECTORY_VARIABLE, CountedRecord, EntryKind, LedgerWriter, monotonic_s
 
 DOTNET: Final = sys.argv[1] == "dotnet"
 RECORD_FIELDS: Final = ("data", "partitionKey", "sequenceNumber")
@@ -80,10 +79,12 @@ class Processor:
             _ = message["millisBehindLatest"]
         records = message["records"]
         if self._ledger is not None:
-            self._ledger.records(monotonic_s(), [Counted(each["sequenceNumber"], {}) for each in records])
+            self._ledger.records(
+                monotonic_s(), [CountedRecord(each["sequenceNumber"], {}) for each in records]
+            )
         for record in records:
             _ = [record[name] for name in RECORD_FIELDS]
-            tell(f"record {record['partitionKey']!a} {len(b64decode(record['data'], validate=True))}")
+            report(f"record {record['partitionKey']!a} {len(b64decode(record['data'], validate=True))}")
         if self._checkpoint():
             self._note("checkpoint")
 
@@ -105,20 +106,20 @@ class Processor:
         write("checkpoint", **fields)
         answer = read()
         if answer is None or answer["action"] != "checkpoint":
-            tell("told InvalidStateException")
+            report("told InvalidStateException")
             return False
         error = answer.get("error")
         failed = bool(error) if DOTNET else error is not None
         if failed:
-            tell(f"told {error}")
+            report(f"told {error}")
         return not failed
 
-    def _note(self, kind: Kind) -> None:
+    def _note(self, kind: EntryKind) -> None:
         if self._ledger is not None:
             self._ledger.note(kind)
 
 
-def tell(text: str) -> None:
+def report(text: str) -> None:
     """A line on stderr."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

@@ -110,7 +110,7 @@ def say(text: str) -> None:
     write_all(2, bytes.fromhex(text))
 
 
-def tell(_: str) -> None:
+def report(_: str) -> None:
     """What a child sees of how it was started."""
     facts = {
         "session": os.getsid(0) == os.getpid(),
@@ -138,7 +138,7 @@ PROGRAMS: dict[str, Callable[[str], None]] = {
         one_line,
         flood,
         say,
-        tell,
+        report,
     )
 }
 

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 from kcl_client import Batch, Checkpointer, RecordProcessor, ShardStart, run
-from kcl_local.demo.clock import monotonic_s
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE, Counted, LedgerWriter
+from kcl_local.demo.ledger import DIRECTORY_VARIABLE, CountedRecord, LedgerWriter, monotonic_s
 
 
 class Careful(RecordProcessor):
@@ -27,7 +26,7 @@ class Careful(RecordProcessor):
         self._ledger.note("start")
 
     def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
-        self._ledger.records(monotonic_s(), [Counted(record.sequence_number, {}) for record in batch])
+        self._ledger.records(monotonic_s(), [CountedRecord(record.sequence_number, {}) for record in batch])
         checkpointer.checkpoint()
         self._ledger.note("checkpoint")
 

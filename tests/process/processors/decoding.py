@@ -20,12 +20,12 @@ class Decoding(RecordProcessor):
         with self._file.open("a", encoding="ascii") as lines:
             for record in batch:
                 schema = record.schema
-                told = (
+                reported = (
                     [record.data.hex()]
                     if schema is None
                     else [schema.name, schema.data_format, schema.version_id, decode(record)]
                 )
-                lines.write(json.dumps(told) + "\n")
+                lines.write(json.dumps(reported) + "\n")
         checkpointer.checkpoint()
 
 

@@ -16,8 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kcl_local.demo.clock import monotonic_s
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE, Counted, LedgerWriter
+from kcl_local.demo.ledger import DIRECTORY_VARIABLE, CountedRecord, LedgerWriter, monotonic_s
 
 BAD_SHARD = "shardId-000000000001"
 HEALED = Path("healed")
@@ -171,7 +170,7 @@ class Processor:
     def _process(self, message: Message) -> None:
         assert self._open_ledger is not None, "initialize comes before all else"
         numbers = [record["sequenceNumber"] for record in message["records"]]
-        self._open_ledger.records(monotonic_s(), [Counted(number, {}) for number in numbers])
+        self._open_ledger.records(monotonic_s(), [CountedRecord(number, {}) for number in numbers])
         if self._lapsed_at("checkpoint", message):
             return
         if (error := checkpoint(numbers[-1])) is not None:

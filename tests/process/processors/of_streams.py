@@ -21,8 +21,8 @@ class OfStreams(RecordProcessor):
 
     def initialize(self, start: ShardStart) -> None:
         self._file = self._directory / f"{start.extra['streamName']}.{start.shard_id}"
-        told = {name: os.environ.get(name) for name in _TOLD}
-        self._note({**told, "streamArn": start.extra["streamArn"], "shardId": start.shard_id})
+        reported = {name: os.environ.get(name) for name in _TOLD}
+        self._note({**reported, "streamArn": start.extra["streamArn"], "shardId": start.shard_id})
 
     def process_records(self, batch: Batch, checkpointer: Checkpointer) -> None:
         for record in batch:

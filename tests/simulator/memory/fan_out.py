@@ -11,8 +11,7 @@ from typing import TypeVar
 
 import anyio
 
-from kcl_daemon.aws.codes import service_error
-from kcl_daemon.aws.consumers import consumer_of
+from kcl_daemon.aws.kinesis import consumer_of
 from kcl_daemon.errors import (
     AwsError,
     ConsumerLimitReached,
@@ -21,13 +20,13 @@ from kcl_daemon.errors import (
     Unavailable,
 )
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import ReadFrom, StreamRef
-from kcl_daemon.ports_fan_out import Consumer, ConsumerName, Pushed
-from kcl_daemon.transport.events import pushed_shape
+from kcl_daemon.ports import ConsumerName, PushedRecords, ReadFrom, StreamConsumer, StreamRef
+from kcl_daemon.transport.event_stream import event_of_shape
+from kcl_daemon.transport.service_answers import service_error
 from kcl_local.faults import DROP, http_status
-from kcl_local.kinesis.errors import ServiceError
+from kcl_local.kinesis.arguments import ServiceError
 from kcl_local.kinesis.model import SUBSCRIBE, KinesisModel
-from kcl_local.kinesis.subscribing import Subscription
+from kcl_local.kinesis.read_write import Subscription
 
 T = TypeVar("T")
 
@@ -38,14 +37,14 @@ class MemorySubscription:
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
 
-    async def next(self) -> Pushed | None:
+    async def next(self) -> PushedRecords | None:
         """As the port says."""
         while True:
             bell = anyio.Event()
             self._subscription.ring(bell.set)
-            event = _told(SUBSCRIBE, self._subscription.next_event)
+            event = _reported(SUBSCRIBE, self._subscription.next_event)
             if event is not None:
-                return pushed_shape(event)
+                return event_of_shape(event)
             if self._subscription.ended:
                 return None
             with anyio.move_on_after(self._subscription.due_in_s()):
@@ -62,7 +61,7 @@ class MemoryFanOut:
     def __init__(self, model: KinesisModel) -> None:
         self.model = model
 
-    async def describe_consumer(self, consumer: ConsumerName | str) -> Consumer | None:
+    async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None:
         """As the port says."""
         arguments: dict[str, object] = (
             {"ConsumerARN": consumer}
@@ -71,16 +70,16 @@ class MemoryFanOut:
         )
         operation = "DescribeStreamConsumer"
         try:
-            answer = _told(operation, lambda: self.model.handle(operation, arguments))
+            answer = _reported(operation, lambda: self.model.handle(operation, arguments))
         except StreamNotFound:
             return None
         return consumer_of(answer.get("ConsumerDescription"), operation)
 
-    async def register_consumer(self, consumer: ConsumerName) -> Consumer:
+    async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer:
         """As the port says."""
         arguments: Mapping[str, object] = {"StreamARN": consumer.stream_arn, "ConsumerName": consumer.name}
         operation = "RegisterStreamConsumer"
-        answer = _told(operation, lambda: self.model.handle(operation, arguments))
+        answer = _reported(operation, lambda: self.model.handle(operation, arguments))
         return consumer_of(answer.get("Consumer"), operation)
 
     def open(self, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom) -> MemorySubscription:
@@ -91,7 +90,7 @@ class MemoryFanOut:
         if read_from.timestamp_s is not None:
             position["Timestamp"] = read_from.timestamp_s
         arguments = {"ConsumerARN": consumer_arn, "ShardId": shard_id, "StartingPosition": position}
-        return MemorySubscription(_told(SUBSCRIBE, lambda: self.model.subscribe(arguments)))
+        return MemorySubscription(_reported(SUBSCRIBE, lambda: self.model.subscribe(arguments)))
 
     @asynccontextmanager
     async def subscribe(
@@ -109,7 +108,7 @@ class MemoryFanOut:
             subscription.close()
 
 
-def _told(operation: str, call: Callable[[], T]) -> T:
+def _reported(operation: str, call: Callable[[], T]) -> T:
     """What a call gives, or its error in the daemon's words."""
     try:
         return call()

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from kcl_daemon.aws import shapes
-from kcl_daemon.aws.codes import service_error
 from kcl_daemon.errors import StreamNotFound, Unavailable
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import Fetched, ReadFrom, StreamRef, StreamSummary
-from kcl_daemon.shards.shard import InitialPosition, Shard
+from kcl_daemon.ports import FetchedRecords, ReadFrom, StreamRef, StreamSummary
+from kcl_daemon.shards.lineage import InitialPosition, Shard
+from kcl_daemon.transport import service_answers
+from kcl_daemon.transport.service_answers import service_error
 from kcl_local.faults import DROP, http_status
-from kcl_local.kinesis.errors import ServiceError
+from kcl_local.kinesis.arguments import ServiceError
 from kcl_local.kinesis.model import KinesisModel
 
 
@@ -28,8 +28,8 @@ class MemoryKinesis:
 
     async def describe_stream(self, stream: StreamRef) -> StreamSummary:
         """As the port says."""
-        return shapes.summary(
-            cast("shapes.SummaryShape", self._call("DescribeStreamSummary", _naming(stream)))
+        return service_answers.summary(
+            cast("service_answers.SummaryShape", self._call("DescribeStreamSummary", _naming(stream)))
         )
 
     async def list_streams(self) -> tuple[StreamSummary, ...]:
@@ -37,8 +37,8 @@ class MemoryKinesis:
         found: list[StreamSummary] = []
         arguments: dict[str, object] = {}
         while True:
-            answer = cast("shapes.StreamsShape", self._call("ListStreams", arguments))
-            found.extend(shapes.summaries(answer))
+            answer = cast("service_answers.StreamsShape", self._call("ListStreams", arguments))
+            found.extend(service_answers.summaries(answer))
             token = answer.get("NextToken")
             if token is None:
                 return tuple(found)
@@ -48,14 +48,14 @@ class MemoryKinesis:
         """As the port says."""
         arguments = _naming(stream)
         if start is not None:
-            chosen: dict[str, object] = {"Type": shapes.filter_type(start.at)}
+            chosen: dict[str, object] = {"Type": service_answers.filter_type(start.at)}
             arguments["ShardFilter"] = chosen
             if start.timestamp_s is not None:
                 chosen["Timestamp"] = start.timestamp_s
         found: list[Shard] = []
         while True:
-            answer = cast("shapes.ShardsShape", self._call("ListShards", arguments))
-            found.extend(shapes.shards(answer))
+            answer = cast("service_answers.ShardsShape", self._call("ListShards", arguments))
+            found.extend(service_answers.shards(answer))
             token = answer.get("NextToken")
             if token is None:
                 return tuple(found)
@@ -69,14 +69,20 @@ class MemoryKinesis:
             arguments["StartingSequenceNumber"] = read_from.sequence_number
         if read_from.timestamp_s is not None:
             arguments["Timestamp"] = read_from.timestamp_s
-        return shapes.iterator(cast("shapes.IteratorShape", self._call("GetShardIterator", arguments)))
+        return service_answers.iterator(
+            cast("service_answers.IteratorShape", self._call("GetShardIterator", arguments))
+        )
 
-    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:
+    async def get_records(
+        self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
+    ) -> FetchedRecords:
         """As the port says."""
         arguments: dict[str, object] = {"ShardIterator": iterator, "Limit": limit}
         if stream.arn is not None:
             arguments["StreamARN"] = stream.arn
-        return shapes.fetched(cast("shapes.RecordsShape", self._call("GetRecords", arguments)))
+        return service_answers.fetched(
+            cast("service_answers.RecordsShape", self._call("GetRecords", arguments))
+        )
 
     def _call(self, operation: str, arguments: Mapping[str, object]) -> dict[str, object]:
         try:

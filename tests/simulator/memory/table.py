@@ -12,11 +12,9 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Final, assert_never
 
-from kcl_daemon.aws.expressions import check_key, check_update
-from kcl_daemon.aws.values import number, number_text
+from kcl_daemon.aws.items import check_key, check_update, number, number_text
 from kcl_daemon.errors import InvalidRequest, TableNotFound
-from kcl_daemon.leases.row import OWNER
-from kcl_daemon.leases.table import Conditions, Row, RowUpdate, Value, Written, apply_update, holds
+from kcl_daemon.leases.row import OWNER, Conditions, Row, RowUpdate, Value, WriteResult, apply_update, holds
 from kcl_daemon.ports import IndexState, TableState
 
 # A whole number below this has no more digits than DynamoDB keeps.
@@ -137,18 +135,18 @@ class MemoryTable:
             raise TableNotFound(f"table {self._name} has no index by owner that is ready", operation="Query")
         return sorted(key for key, shown in self._owners.items() if shown == owner)
 
-    async def put(self, row: Row, require: Conditions = ()) -> Written:
+    async def put(self, row: Row, require: Conditions = ()) -> WriteResult:
         """As the port says."""
         self._require_table("PutItem")
         key = self._checked(row.get(self._key_attribute))
         frozen = frozen_row(row)
         old = self._rows.get(key)
         if not _all_hold(require, old):
-            return Written(applied=False, row=old)
+            return WriteResult(applied=False, row=old)
         self._store(key, frozen)
-        return Written(applied=True, row=frozen)
+        return WriteResult(applied=True, row=frozen)
 
-    async def update(self, update: RowUpdate) -> Written:
+    async def update(self, update: RowUpdate) -> WriteResult:
         """As the port says."""
         self._require_table("UpdateItem")
         check_update(update, key_attribute=self._key_attribute)
@@ -161,16 +159,16 @@ class MemoryTable:
             return written
         row = MappingProxyType({**written.row, **_raised(update, written.row)} if update.add else written.row)
         self._store(update.key, row)
-        return Written(applied=True, row=row)
+        return WriteResult(applied=True, row=row)
 
-    async def delete(self, key: str, require: Conditions = ()) -> Written:
+    async def delete(self, key: str, require: Conditions = ()) -> WriteResult:
         """As the port says."""
         self._require_table("DeleteItem")
         old = self._rows.get(self._checked(key))
         if not _all_hold(require, old):
-            return Written(applied=False, row=old)
+            return WriteResult(applied=False, row=old)
         self._store(key, None)
-        return Written(applied=True, row=None)
+        return WriteResult(applied=True, row=None)
 
     def _require_table(self, operation: str) -> None:
         if not self._exists:

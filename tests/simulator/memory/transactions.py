@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kcl_daemon.aws.transactions import check_parts, row_key
+from kcl_daemon.aws.dynamodb import check_parts, row_key
 from kcl_daemon.errors import InvalidRequest, TableNotFound
-from kcl_daemon.leases.table import RowCheck, RowDelete, RowPut, holds
-from kcl_daemon.ports import Committed, InTable, Table
+from kcl_daemon.leases.row import RowCheck, RowDelete, RowPut, holds
+from kcl_daemon.ports import CommitResult, Table, TablePart
 from tests.simulator.memory.table import frozen_row
 
 
@@ -28,10 +28,10 @@ class MemoryTransactions:
         """One more table of the account."""
         self._tables[table.name] = table
 
-    async def commit(self, parts: Sequence[InTable]) -> Committed:
+    async def commit(self, parts: Sequence[TablePart]) -> CommitResult:
         """As the port says."""
         check_parts(parts)
-        own = [InTable(self._own(part), part.what) for part in parts]
+        own = [TablePart(self._own(part), part.what) for part in parts]
         for part in own:
             if isinstance(part.what, RowPut):
                 frozen_row(part.what.row)
@@ -39,7 +39,7 @@ class MemoryTransactions:
                 raise InvalidRequest(f"nothing to check of row {row_key(part)}")
         refused = tuple([number for number, part in enumerate(own) if not await _allowed(part)])
         if refused:
-            return Committed(applied=False, refused=refused)
+            return CommitResult(applied=False, refused=refused)
         for part in own:
             match part.what:
                 case RowPut(row):
@@ -48,15 +48,15 @@ class MemoryTransactions:
                     await part.table.delete(key)
                 case RowCheck():
                     pass
-        return Committed(applied=True)
+        return CommitResult(applied=True)
 
-    def _own(self, part: InTable) -> Table:
+    def _own(self, part: TablePart) -> Table:
         try:
             return self._tables[part.table.name]
         except KeyError:
             raise TableNotFound(f"table {part.table.name} does not exist") from None
 
 
-async def _allowed(part: InTable) -> bool:
+async def _allowed(part: TablePart) -> bool:
     row = await part.table.get(row_key(part))
     return all(holds(condition, row) for condition in part.what.require)

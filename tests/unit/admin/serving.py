@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from anyio.from_thread import start_blocking_portal
 
-from kcl_daemon.admin.serve import served
-from kcl_daemon.admin.site import Metrics
-from kcl_daemon.config.admin_settings import AdminSettings
+from kcl_daemon.admin.server import served
+from kcl_daemon.admin.site import MetricsRenderer
+from kcl_daemon.config.metrics_and_page import AdminSettings
 from kcl_daemon.system import SystemClock
 from tests.unit.admin.stage import Standing
 from tests.unit.fakes import MemoryLog
@@ -53,7 +53,7 @@ class Served:
 
 @contextmanager
 def serving(
-    source: Standing, settings: AdminSettings | None = None, *, metrics: Metrics | None = None
+    source: Standing, settings: AdminSettings | None = None, *, metrics: MetricsRenderer | None = None
 ) -> Generator[Served]:
     """The page while the block lasts; on a free port unless the settings have one."""
     chosen = settings or AdminSettings()

@@ -8,17 +8,19 @@ from functools import partial
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from kcl_daemon.observe.snapshot import (
-    Cause,
+from kcl_daemon.progress.progress import WaitReason
+from kcl_daemon.telemetry.snapshot import (
     ChildView,
     LeaseView,
     MoveView,
     ShardState,
     ShardView,
     Snapshot,
+    SparkQueryView,
+    SparkShardView,
+    SparkView,
     WorkerView,
 )
-from kcl_daemon.observe.spark_view import SparkQueryView, SparkShardView, SparkView
 
 HOSTILE = "</script><script>alert(1)</script>\"'&\x00\x1b[31m"
 
@@ -30,7 +32,7 @@ READING = ShardView(
     shard_id="shardId-000000000001",
     stream=None,
     parents=("shardId-000000000000",),
-    cause=Cause.CHILD,
+    cause=WaitReason.CHILD,
     waits_s=0.2,
     detail="",
     idle_s=0.2,
@@ -48,7 +50,7 @@ STALLED = replace(
     READING,
     key="shardId-000000000002",
     shard_id="shardId-000000000002",
-    cause=Cause.KINESIS,
+    cause=WaitReason.KINESIS,
     waits_s=300.0,
     detail="Throttled: slow down",
     stalled=True,
@@ -167,7 +169,7 @@ _shards = st.builds(
     shard_id=_words,
     stream=st.none() | _words,
     parents=_some,
-    cause=st.sampled_from(Cause),
+    cause=st.sampled_from(WaitReason),
     waits_s=_seconds,
     detail=_words,
     idle_s=_seconds,

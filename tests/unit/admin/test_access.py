@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.admin.access import Access, Request, host_name
+from kcl_daemon.admin.access import AdminAccess, AdminRequest, host_name
 
 TOKEN = "0123456789abcdef"
-LOCAL = Access("127.0.0.1")
-OPEN = Access("0.0.0.0", TOKEN)
+LOCAL = AdminAccess("127.0.0.1")
+OPEN = AdminAccess("0.0.0.0", TOKEN)
 
 
-def status(access: Access, request: Request) -> int:
+def status(access: AdminAccess, request: AdminRequest) -> int:
     """Of the refusal; 200: there is none."""
     refusal = access.refusal(request)
     return 200 if refusal is None else refusal.status
@@ -38,7 +38,7 @@ def basic(password: str, user: str = "me") -> str:
     ],
 )
 def test_on_loopback_it_answers_to_names_of_this_machine(host: str) -> None:
-    assert status(LOCAL, Request("GET", "/", host)) == 200
+    assert status(LOCAL, AdminRequest("GET", "/", host)) == 200
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,18 @@ def test_on_loopback_it_answers_to_names_of_this_machine(host: str) -> None:
 )
 def test_a_name_that_somebody_made_lead_here_is_refused(host: str) -> None:
     """Else any page in a browser of this machine could read this (DNS rebinding)."""
-    assert status(LOCAL, Request("GET", "/", host)) == 421
-    assert status(LOCAL, Request("GET", "/livez", host)) == 421
+    assert status(LOCAL, AdminRequest("GET", "/", host)) == 421
+    assert status(LOCAL, AdminRequest("GET", "/livez", host)) == 421
 
 
 def test_its_own_address_is_a_name() -> None:
-    assert status(Access("::1"), Request("GET", "/", "[0:0::1]:1")) == 200
+    assert status(AdminAccess("::1"), AdminRequest("GET", "/", "[0:0::1]:1")) == 200
     assert host_name("[0:0::1]:1") == "::1"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "get"])
 def test_only_reading_is_possible(method: str) -> None:
-    refusal = LOCAL.refusal(Request(method, "/", "localhost"))
+    refusal = LOCAL.refusal(AdminRequest(method, "/", "localhost"))
     assert refusal is not None
     assert (refusal.status, refusal.headers["Allow"]) == (405, "GET, HEAD")
 
@@ -98,7 +98,7 @@ def test_only_reading_is_possible(method: str) -> None:
     ],
 )
 def test_where_there_is_a_token_it_has_to_be_shown(authorization: str, answer: int) -> None:
-    request = Request("GET", "/status.json", "any.name", authorization)
+    request = AdminRequest("GET", "/status.json", "any.name", authorization)
     assert status(OPEN, request) == answer
     if answer == 401:
         refusal = OPEN.refusal(request)
@@ -109,10 +109,10 @@ def test_where_there_is_a_token_it_has_to_be_shown(authorization: str, answer: i
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz"])
 def test_probes_need_no_token(path: str) -> None:
-    assert status(OPEN, Request("GET", path, "10.0.0.1:8080")) == 200
+    assert status(OPEN, AdminRequest("GET", path, "10.0.0.1:8080")) == 200
 
 
 @given(st.text(max_size=40))
 def test_no_header_whatever_raises(header: str) -> None:
-    assert status(OPEN, Request("GET", "/", header, header)) == 401
-    assert status(LOCAL, Request("GET", "/", f"x{header}")) == 421
+    assert status(OPEN, AdminRequest("GET", "/", header, header)) == 401
+    assert status(LOCAL, AdminRequest("GET", "/", f"x{header}")) == 421

@@ -7,16 +7,16 @@ import json
 import pytest
 from hypothesis import given
 
-from kcl_daemon.admin.document import NoStatus, document, status_from
-from kcl_daemon.admin.history import History
-from kcl_daemon.observe.snapshot import Snapshot
+from kcl_daemon.admin.site import NoStatus, status_document, status_from
+from kcl_daemon.admin.view import ThroughputHistory
+from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.unit.admin.stage import SNAPSHOT, SPARKING, calmly, many, snapshots
 
 
 def written(snapshot: Snapshot) -> bytes:
-    history = History()
+    history = ThroughputHistory()
     history.remember(snapshot, 1.0)
-    return b"".join(document(snapshot, history, now_s=4.0))
+    return b"".join(status_document(snapshot, history, now_s=4.0))
 
 
 @pytest.mark.parametrize("snapshot", [SNAPSHOT, SPARKING, many(50)], ids=["all kinds", "an engine", "many"])

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from kcl_daemon.admin.lineage import State, entries, lineage
-from kcl_daemon.admin.summary import counts, in_words, not_ready
-from kcl_daemon.observe.snapshot import Cause, LeaseView, ShardView, Snapshot
+from kcl_daemon.admin.view import DisplayState, count_leases, in_words, lineage, not_ready, shard_entries
+from kcl_daemon.progress.progress import WaitReason
+from kcl_daemon.telemetry.snapshot import LeaseView, ShardView, Snapshot
 from tests.unit.admin.stage import FOLLOWER, READING, READY, SNAPSHOT, calmly, lease, snapshots
 
 
 def drawn(snapshot: Snapshot) -> list[str]:
-    return [f"{placed.lead}{placed.entry.shard_id[-1]}" for placed in lineage(entries(snapshot))]
+    return [f"{placed.lead}{placed.entry.shard_id[-1]}" for placed in lineage(shard_entries(snapshot))]
 
 
 def test_shards_stand_below_what_they_came_out_of_and_merged_ones_once() -> None:
@@ -24,7 +24,7 @@ def test_shards_stand_below_what_they_came_out_of_and_merged_ones_once() -> None
 @given(snapshots)
 @calmly(max_examples=60)
 def test_every_lease_is_shown_once_whatever_the_rows_say(snapshot: Snapshot) -> None:
-    known = entries(snapshot)
+    known = shard_entries(snapshot)
     keys = {shard.key for shard in snapshot.shards} | {row.key for row in snapshot.fleet}
     assert sorted(placed.entry.key for placed in lineage(known)) == sorted(keys)
 
@@ -39,7 +39,7 @@ def test_rows_that_are_each_others_parents_are_shown() -> None:
 
 def test_a_lineage_of_a_thousand_generations_is_drawn_no_further_to_the_right_than_there_is_room() -> None:
     line = tuple(lease(n, owner=None, parents=(f"shardId-{n - 1:012}",)) for n in range(1000))
-    placed = list(lineage(entries(replace(SNAPSHOT, shards=(), fleet=line))))
+    placed = list(lineage(shard_entries(replace(SNAPSHOT, shards=(), fleet=line))))
     assert [each.depth for each in placed] == list(range(1000))
     assert max(len(each.lead) for each in placed) == 3 * 8
 
@@ -49,7 +49,7 @@ def test_streams_are_kept_apart_though_their_shards_have_the_same_names() -> Non
         lease(1, owner=None, key="b:1", stream="b", parents=("shardId-000000000000",)),
         lease(0, owner=None, key="a:0", stream="a"),
     )
-    placed = list(lineage(entries(replace(SNAPSHOT, shards=(), fleet=fleet))))
+    placed = list(lineage(shard_entries(replace(SNAPSHOT, shards=(), fleet=fleet))))
     assert [(each.entry.key, each.depth) for each in placed] == [("a:0", 0), ("b:1", 0)]
 
 
@@ -62,7 +62,7 @@ def test_streams_of_one_name_are_kept_apart_and_called_by_what_tells_them_apart(
     ]
     held = replace(READING, key="2:clicks:7:1", stream="clicks", stream_id="2:clicks:7")
 
-    placed = list(lineage(entries(replace(SNAPSHOT, shards=(held,), fleet=tuple(fleet)))))
+    placed = list(lineage(shard_entries(replace(SNAPSHOT, shards=(held,), fleet=tuple(fleet)))))
 
     assert [(each.entry.key, each.entry.stream, each.depth) for each in placed] == [
         ("1:clicks:7:0", "1:clicks:7", 0),
@@ -80,39 +80,39 @@ KEY = READING.key
 @pytest.mark.parametrize(
     ("row", "held", "state"),
     [
-        (None, READING, State.READING),
-        (None, replace(READING, cause=Cause.NOTHING_NEW), State.AT_TIP),
-        (None, replace(READING, cause=Cause.PARENT), State.WAITING),
-        (None, replace(READING, cause=Cause.RESTART), State.STARTING),
-        (None, replace(READING, checkpoint="SHARD_END"), State.FINISHED),
-        (None, replace(READING, failures=1, cause=Cause.RESTART), State.STARTING),
-        (None, replace(READING, failures=2, cause=Cause.CHILD), State.FAILING),
-        (None, replace(READING, failures=9, stalled=True), State.FAILING),
-        (None, replace(READING, stalled=True, cause=Cause.NOTHING_NEW), State.STALLED),
-        (lease(1, owner="w-1", next_owner="w-2"), READING, State.HANDING_OVER),
-        (lease(1, owner="w-2", next_owner="w-1"), None, State.HANDING_OVER),
-        (lease(1, owner=None), None, State.NOBODY),
-        (lease(1, owner="w-2"), None, State.ELSEWHERE),
-        (lease(1, owner="w-1"), None, State.UNSETTLED),
-        (lease(1, owner="w-2", checkpoint="SHARD_END"), None, State.FINISHED),
+        (None, READING, DisplayState.READING),
+        (None, replace(READING, cause=WaitReason.NOTHING_NEW), DisplayState.AT_TIP),
+        (None, replace(READING, cause=WaitReason.PARENT), DisplayState.WAITING),
+        (None, replace(READING, cause=WaitReason.RESTART), DisplayState.STARTING),
+        (None, replace(READING, checkpoint="SHARD_END"), DisplayState.FINISHED),
+        (None, replace(READING, failures=1, cause=WaitReason.RESTART), DisplayState.STARTING),
+        (None, replace(READING, failures=2, cause=WaitReason.CHILD), DisplayState.FAILING),
+        (None, replace(READING, failures=9, stalled=True), DisplayState.FAILING),
+        (None, replace(READING, stalled=True, cause=WaitReason.NOTHING_NEW), DisplayState.STALLED),
+        (lease(1, owner="w-1", next_owner="w-2"), READING, DisplayState.HANDING_OFF),
+        (lease(1, owner="w-2", next_owner="w-1"), None, DisplayState.HANDING_OFF),
+        (lease(1, owner=None), None, DisplayState.NOBODY),
+        (lease(1, owner="w-2"), None, DisplayState.ELSEWHERE),
+        (lease(1, owner="w-1"), None, DisplayState.UNSETTLED),
+        (lease(1, owner="w-2", checkpoint="SHARD_END"), None, DisplayState.FINISHED),
     ],
 )
-def test_a_shard_has_one_state(row: LeaseView | None, held: ShardView | None, state: State) -> None:
+def test_a_shard_has_one_state(row: LeaseView | None, held: ShardView | None, state: DisplayState) -> None:
     shards = () if held is None else (held,)
-    (entry,) = entries(replace(SNAPSHOT, shards=shards, fleet=() if row is None else (row,)))
+    (entry,) = shard_entries(replace(SNAPSHOT, shards=shards, fleet=() if row is None else (row,)))
     assert (entry.key, entry.state) == (KEY, state)
 
 
 def test_what_this_worker_knows_of_its_own_leases_wins_over_what_the_table_told() -> None:
     old = lease(1, owner="w-2", checkpoint="TRIM_HORIZON")
-    (entry,) = entries(replace(SNAPSHOT, shards=(READING,), fleet=(old,)))
+    (entry,) = shard_entries(replace(SNAPSHOT, shards=(READING,), fleet=(old,)))
     assert (entry.owner, entry.checkpoint) == ("w-1", READING.checkpoint)
 
 
 def test_leases_are_counted_by_where_they_are() -> None:
-    counted = counts(entries(SNAPSHOT))
+    counted = count_leases(shard_entries(SNAPSHOT))
     assert (counted.leases, counted.held, counted.stalled) == (6, 2, 1)
-    assert (counted.nobody, counted.handing_over, counted.finished) == (1, 1, 1)
+    assert (counted.nobody, counted.handing_off, counted.finished) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_worker_with_a_crash_loop_is_not_ready_and_says_what_the_child_said_la
             "(ValueError: not an order)"
         ),
     )
-    assert in_words(failing, counts(entries(replace(failing, fleet=())))) == (
+    assert in_words(failing, count_leases(shard_entries(replace(failing, fleet=())))) == (
         "This worker is running, is the leader and holds 1 shard, 1 failing."
     )
     assert not_ready(replace(READY, shards=(replace(FAILING, failures=1),))) == (), (
@@ -173,6 +173,6 @@ def test_the_sentence_that_is_read_out_changes_only_when_something_happens() -> 
         renewed_s=0.1,
         shards=tuple(replace(s, waits_s=9) for s in SNAPSHOT.shards),
     )
-    said = in_words(SNAPSHOT, counts(entries(SNAPSHOT)))
+    said = in_words(SNAPSHOT, count_leases(shard_entries(SNAPSHOT)))
     assert said == "This worker is running, is the leader and holds 2 shards, 1 stalled."
-    assert in_words(later, counts(entries(later))) == said
+    assert in_words(later, count_leases(shard_entries(later))) == said

@@ -11,11 +11,9 @@ import html5lib
 import pytest
 from hypothesis import given
 
-from kcl_daemon.admin.history import History
-from kcl_daemon.admin.page import assets, live_part, page
-from kcl_daemon.admin.shards import ROWS_MOST
-from kcl_daemon.admin.spark import SHARDS_MOST
-from kcl_daemon.observe.snapshot import Snapshot
+from kcl_daemon.admin.page import MAX_ROWS, MAX_SHARDS, assets, live_part, page
+from kcl_daemon.admin.view import ThroughputHistory
+from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.unit.admin.stage import (
     CHILD,
     FOLLOWER,
@@ -74,8 +72,8 @@ ELEMENTS: Final = frozenset(
 )
 
 
-def rendered(snapshot: Snapshot, history: History | None = None) -> str:
-    return "".join(page(snapshot, history or History(), now_s=0.0, every_s=2.0))
+def rendered(snapshot: Snapshot, history: ThroughputHistory | None = None) -> str:
+    return "".join(page(snapshot, history or ThroughputHistory(), now_s=0.0, every_s=2.0))
 
 
 def parsed(text: str) -> Element:
@@ -214,10 +212,10 @@ def test_it_shows_the_spark_engine_where_there_is_one() -> None:
 def test_of_very_many_shards_those_are_shown_that_wait_longest_for_spark() -> None:
     assert SPARKING.spark is not None
     calm, late = SPARKING.spark.shards
-    shards = (*(replace(calm, shard_id=f"s-{number}") for number in range(2 * SHARDS_MOST)), late)
+    shards = (*(replace(calm, shard_id=f"s-{number}") for number in range(2 * MAX_SHARDS)), late)
     tree = parsed(rendered(replace(SPARKING, spark=replace(SPARKING.spark, queries=(), shards=shards))))
     shown = table_of(tree, "spark")
-    assert len(shown) == SHARDS_MOST
+    assert len(shown) == MAX_SHARDS
     assert shown[0][0] == late.shard_id
 
 
@@ -229,13 +227,13 @@ def test_a_worker_that_knows_nothing_yet_says_so() -> None:
 
 
 def test_of_a_very_large_application_only_the_own_leases_are_shown() -> None:
-    large = many(ROWS_MOST + 1)
+    large = many(MAX_ROWS + 1)
     tree = parsed(rendered(replace(large, shards=large.shards[:3])))
     assert len(table_of(tree, "shards")) == 3
 
 
 def test_the_part_that_is_renewed_is_the_part_that_is_in_the_page() -> None:
-    live = "".join(live_part(SNAPSHOT, History(), now_s=0.0, every_s=2.0))
+    live = "".join(live_part(SNAPSHOT, ThroughputHistory(), now_s=0.0, every_s=2.0))
     assert live in rendered(SNAPSHOT)
     assert live.startswith('<div id="live" data-every="2.0">')
 

@@ -15,12 +15,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from kcl_daemon.admin.serve import RETRY_S, served, token_of, url_of
-from kcl_daemon.admin.server import CONNECTIONS_MOST
-from kcl_daemon.config.admin_settings import AdminSettings
+from kcl_daemon.admin.probe import probe
+from kcl_daemon.admin.server import MAX_CONNECTIONS, RETRY_S, served, token_of, url_of
+from kcl_daemon.config.metrics_and_page import AdminSettings
 from kcl_daemon.errors import ConfigurationError
-from kcl_daemon.observe.probe import probe
-from kcl_daemon.observe.snapshot import Snapshot
+from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.unit.admin.serving import serving
 from tests.unit.admin.stage import READY, SNAPSHOT, Standing
 from tests.unit.fakes import LoopClock, MemoryLog
@@ -87,7 +86,7 @@ def test_many_callers_at_once_are_answered() -> None:
 
 def test_idle_connections_keep_nobody_from_an_answer() -> None:
     with serving(Standing()) as made, ExitStack() as idle:
-        for _ in range(CONNECTIONS_MOST + 1):
+        for _ in range(MAX_CONNECTIONS + 1):
             idle.enter_context(socket.create_connection(("127.0.0.1", made.port), timeout=90))
         assert made.get("/livez")[0] == 200
 

@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.admin.access import Answer, Request, plain
-from kcl_daemon.admin.server import HEAD_BYTES_MOST, Limits, Server
+from kcl_daemon.admin.access import AdminRequest, AdminResponse, plain
+from kcl_daemon.admin.server import MAX_HEAD_BYTES, AdminServer, ServerLimits
 from tests.simulator.loop import run_virtual
 from tests.unit.admin.stage import calmly
 from tests.unit.admin.wire import Wire
 from tests.unit.fakes import LoopClock, MemoryLog
 
 GET = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
-LIMITS = Limits(connections_most=3, head_within_s=10.0, sent_within_s=20.0)
+LIMITS = ServerLimits(max_connections=3, head_within_s=10.0, sent_within_s=20.0)
 
 
 class Echo:
     """Tells what was asked for; remembers it."""
 
     def __init__(self) -> None:
-        self.asked: list[Request] = []
+        self.asked: list[AdminRequest] = []
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: AdminRequest) -> AdminResponse:
         self.asked.append(request)
         if request.path == "/fault":
             raise ValueError("of ours")
@@ -38,7 +38,7 @@ def talk(*wires: Wire) -> tuple[Echo, MemoryLog, float]:
     echo, log = Echo(), MemoryLog()
 
     async def main() -> float:
-        server = Server(echo.answer, clock=LoopClock(), log=log, limits=LIMITS)
+        server = AdminServer(echo.answer, clock=LoopClock(), log=log, limits=LIMITS)
         began_s = anyio.current_time()
         async with anyio.create_task_group() as group:
             for wire in wires:
@@ -60,7 +60,7 @@ def test_a_request_is_answered_with_what_keeps_browsers_careful() -> None:
     assert headers["cache-control"] == "no-store"
     assert headers["referrer-policy"] == "no-referrer"
     assert not {"set-cookie", "server", "access-control-allow-origin"} & set(headers)
-    assert echo.asked == [Request("GET", "/livez", host="localhost")]
+    assert echo.asked == [AdminRequest("GET", "/livez", host="localhost")]
 
 
 def test_a_connection_serves_many_requests_however_they_are_cut() -> None:
@@ -82,7 +82,7 @@ def test_the_query_is_passed_over_and_the_headers_that_count_are_passed_on() -> 
         b"GET /metrics?a=b HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer t\r\nAccept: x/y\r\n\r\n", finish=True
     )
     echo, _, _ = talk(wire)
-    assert echo.asked == [Request("GET", "/metrics", "h", "Bearer t", "x/y")]
+    assert echo.asked == [AdminRequest("GET", "/metrics", "h", "Bearer t", "x/y")]
 
 
 def test_a_caller_of_http_1_0_is_answered_and_done() -> None:
@@ -152,7 +152,7 @@ def test_a_head_without_end_is_cut_off() -> None:
     talk(wire)
     ((status, _, _),) = wire.answers()
     assert status == 431
-    assert len(line) * 8 > HEAD_BYTES_MOST
+    assert len(line) * 8 > MAX_HEAD_BYTES
 
 
 @given(st.lists(st.binary(min_size=1, max_size=60) | st.sampled_from([GET, b"\r\n", b"GET /"]), max_size=6))
@@ -234,7 +234,7 @@ def staged(*steps: tuple[float, Wire], echo: Echo | None = None) -> tuple[Echo, 
     echo, log, closed = echo or Echo(), MemoryLog(), list[Wire]()
 
     async def main() -> None:
-        server = Server(echo.answer, clock=LoopClock(), log=log, limits=LIMITS)
+        server = AdminServer(echo.answer, clock=LoopClock(), log=log, limits=LIMITS)
         async with anyio.create_task_group() as group:
             for pause_s, wire in steps:
                 await anyio.sleep(pause_s)
@@ -261,7 +261,7 @@ def test_where_all_is_full_who_keeps_it_waiting_longest_makes_room() -> None:
 
 
 def test_who_does_not_take_an_answer_makes_room_as_well() -> None:
-    deaf = [Wire(GET) for _ in range(LIMITS.connections_most)]
+    deaf = [Wire(GET) for _ in range(LIMITS.max_connections)]
     for wire in deaf:
         wire.stuck = True
     probe = Wire(GET, finish=True)
@@ -276,12 +276,12 @@ def test_nobody_from_elsewhere_puts_out_who_is_on_this_machine() -> None:
     _, _, closed = staged(*((0.1, wire) for wire in (*here, *there)))
     assert closed == there[:2]
     late = Wire(GET, finish=True, peer="10.1.2.3")
-    here = [Wire(peer="127.0.0.1") for _ in range(LIMITS.connections_most)]
+    here = [Wire(peer="127.0.0.1") for _ in range(LIMITS.max_connections)]
     _, _, closed = staged(*((0.1, wire) for wire in (*here, late)))
     ((status, headers, _),) = late.answers()
     assert (status, headers["retry-after"], headers["connection"]) == (503, "5", "close")
     probe = Wire(GET, finish=True, peer="127.0.0.1")
-    here = [Wire(peer="127.0.0.1") for _ in range(LIMITS.connections_most)]
+    here = [Wire(peer="127.0.0.1") for _ in range(LIMITS.max_connections)]
     _, _, closed = staged(*((0.1, wire) for wire in (*here, probe)))
     assert probe.answers()[0][0] == 200
     assert closed == [here[0], probe]
@@ -289,12 +289,12 @@ def test_nobody_from_elsewhere_puts_out_who_is_on_this_machine() -> None:
 
 def test_whose_answer_is_being_made_stays_and_others_are_turned_away() -> None:
     class Slow(Echo):
-        async def answer(self, request: Request) -> Answer:
+        async def answer(self, request: AdminRequest) -> AdminResponse:
             if request.path == "/livez":
                 await anyio.sleep(60)
             return await super().answer(request)
 
-    asking = [Wire(GET) for _ in range(LIMITS.connections_most)]
+    asking = [Wire(GET) for _ in range(LIMITS.max_connections)]
     late = Wire(b"GET /late HTTP/1.1\r\nHost: a\r\n\r\n", finish=True)
     echo, _, closed = staged(*((0.1, wire) for wire in (*asking, late)), echo=Slow())
     assert late.answers()[0][0] == 503
@@ -304,7 +304,7 @@ def test_whose_answer_is_being_made_stays_and_others_are_turned_away() -> None:
 
 def test_a_caller_that_goes_makes_room_for_the_next() -> None:
     patient = Wire()  # who would be put out first if those who have gone kept their places
-    callers = [Wire(GET, finish=True) for _ in range(2 * LIMITS.connections_most)]
+    callers = [Wire(GET, finish=True) for _ in range(2 * LIMITS.max_connections)]
     _, _, closed = staged((0, patient), *((0.1, wire) for wire in callers))
     assert [wire.answers()[0][0] for wire in callers] == [200] * len(callers)
     assert closed == callers

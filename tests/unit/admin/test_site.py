@@ -11,11 +11,10 @@ from http import HTTPStatus
 import anyio
 import pytest
 
-from kcl_daemon.admin.access import Access, Answer, Request
-from kcl_daemon.admin.document import status_from
-from kcl_daemon.admin.history import UNWATCHED_EVERY_S
-from kcl_daemon.admin.site import LIVE_EVERY_S, Site
-from kcl_daemon.observe.snapshot import Snapshot
+from kcl_daemon.admin.access import AdminAccess, AdminRequest, AdminResponse
+from kcl_daemon.admin.site import LIVE_EVERY_S, AdminSite, status_from
+from kcl_daemon.admin.view import UNWATCHED_EVERY_S
+from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.simulator.loop import run_virtual
 from tests.unit.admin.stage import READING, READY, SNAPSHOT, Standing, many
 from tests.unit.fakes import LoopClock
@@ -37,13 +36,13 @@ class Figures:
         return Text("text/x", f"asked for {accept}".encode())
 
 
-def ask(path: str, *, source: Standing | None = None, token: str | None = None, **more: str) -> Answer:
+def ask(path: str, *, source: Standing | None = None, token: str | None = None, **more: str) -> AdminResponse:
     """The answer to one request of somebody on this machine."""
 
-    async def main() -> Answer:
-        access = Access("127.0.0.1", token)
-        site = Site(source or Standing(), access=access, clock=LoopClock(), metrics=Figures())
-        return await site.answer(Request("GET", path, "localhost", **more))
+    async def main() -> AdminResponse:
+        access = AdminAccess("127.0.0.1", token)
+        site = AdminSite(source or Standing(), access=access, clock=LoopClock(), metrics=Figures())
+        return await site.answer(AdminRequest("GET", path, "localhost", **more))
 
     return run_virtual(main)
 
@@ -70,9 +69,9 @@ def test_another_path_is_told_what_there_is() -> None:
 
 
 def test_without_metrics_there_are_none() -> None:
-    async def main() -> Answer:
-        site = Site(Standing(), access=Access("127.0.0.1"), clock=LoopClock())
-        return await site.answer(Request("GET", "/metrics", "localhost"))
+    async def main() -> AdminResponse:
+        site = AdminSite(Standing(), access=AdminAccess("127.0.0.1"), clock=LoopClock())
+        return await site.answer(AdminRequest("GET", "/metrics", "localhost"))
 
     assert run_virtual(main).status == 404
 
@@ -114,8 +113,8 @@ def test_many_who_look_at_once_cost_as_much_as_one() -> None:
     source = Standing()
 
     async def main() -> None:
-        site = Site(source, access=Access("127.0.0.1"), clock=LoopClock())
-        request = Request("GET", "/live", "localhost")
+        site = AdminSite(source, access=AdminAccess("127.0.0.1"), clock=LoopClock())
+        request = AdminRequest("GET", "/live", "localhost")
         for _ in range(5):
             await site.answer(request)
         assert source.asked_for == 1
@@ -137,17 +136,17 @@ def test_throughput_is_sampled_more_often_while_somebody_looks() -> None:
     source = Counting(READY)
 
     async def main() -> tuple[int, int, int, str]:
-        site = Site(source, access=Access("127.0.0.1"), clock=LoopClock())
-        idle, watched, extra, live = 0, 0, 0, Answer(HTTPStatus.OK, b"")
+        site = AdminSite(source, access=AdminAccess("127.0.0.1"), clock=LoopClock())
+        idle, watched, extra, live = 0, 0, 0, AdminResponse(HTTPStatus.OK, b"")
         async with anyio.create_task_group() as group:
             group.start_soon(site.sample)
             await anyio.sleep(4 * UNWATCHED_EVERY_S - 1)
             idle = source.calls
             for number in range(10):
-                await site.answer(Request("GET", "/status.json", "localhost"))
+                await site.answer(AdminRequest("GET", "/status.json", "localhost"))
                 await anyio.sleep(LIVE_EVERY_S + 0.02 * (-1) ** number)
             watched, extra = len(site._history.of(READING.key, 0.0)) - idle, source.calls - idle
-            live = await site.answer(Request("GET", "/live", "localhost"))
+            live = await site.answer(AdminRequest("GET", "/live", "localhost"))
             group.cancel_scope.cancel()
         return idle, watched, extra, live.body.decode()
 
@@ -178,8 +177,8 @@ class CpuClock(LoopClock):
 def test_with_a_thousand_shards_nothing_is_held_up_for_long(path: str, record_property: Record) -> None:
     async def main() -> list[float]:
         clock = CpuClock()
-        site = Site(Standing(many(1000)), access=Access("127.0.0.1"), clock=clock)
-        request = Request("GET", path, "localhost")
+        site = AdminSite(Standing(many(1000)), access=AdminAccess("127.0.0.1"), clock=clock)
+        request = AdminRequest("GET", path, "localhost")
         await site.answer(request)  # what is made once
         site._live = None
         clock.slices.clear()
@@ -197,8 +196,8 @@ def test_with_a_thousand_shards_nothing_is_held_up_for_long(path: str, record_pr
 def test_who_looks_costs_less_than_one_percent_of_a_core(record_property: Record) -> None:
     async def main() -> tuple[float, float]:
         clock = CpuClock()
-        site = Site(Standing(many(256)), access=Access("127.0.0.1"), clock=clock)
-        request = Request("GET", "/live", "localhost")
+        site = AdminSite(Standing(many(256)), access=AdminAccess("127.0.0.1"), clock=clock)
+        request = AdminRequest("GET", "/live", "localhost")
         await site.answer(request)
         began_s = time.thread_time()
         site._live = None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kcl_daemon.admin.history import History
-from kcl_daemon.admin.sparklines import Sparklines
+from kcl_daemon.admin.page import Sparklines
+from kcl_daemon.admin.view import ThroughputHistory
 from tests.unit.admin.stage import READING, READY
 
 
 def lines(moments: Mapping[float, Mapping[str, float]], *, now_s: float) -> Sparklines:
     """Of moments with the throughput of leases by key."""
-    history = History()
+    history = ThroughputHistory()
     for at_s, throughput in moments.items():
         shards = tuple(
             replace(READING, key=key, bytes_per_s=bytes_per_s) for key, bytes_per_s in throughput.items()
@@ -22,7 +22,7 @@ def lines(moments: Mapping[float, Mapping[str, float]], *, now_s: float) -> Spar
 
 
 def test_there_is_no_line_where_there_are_not_two_samples() -> None:
-    assert Sparklines(History(), 0.0).of("a") == ""
+    assert Sparklines(ThroughputHistory(), 0.0).of("a") == ""
     drawn = lines({0.0: {"b": 1.0}, 3.0: {"a": 1.0, "b": 1.0}}, now_s=3.0)
     assert drawn.of("a") == drawn.of("nobody") == ""
     assert drawn.of("b") != ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kcl_daemon.assignment.plan import Fleet, Move
+from kcl_daemon.assignment.plan import Fleet, LeaseMove
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.stats import CPU, WorkerRow
+from kcl_daemon.leases.worker_row import CPU, WorkerRow
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 
 A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
@@ -69,7 +69,7 @@ def fleet(
     )
 
 
-def applied(leases: Sequence[Lease], moves: Sequence[Move]) -> list[Lease]:
+def applied(leases: Sequence[Lease], moves: Sequence[LeaseMove]) -> list[Lease]:
     """The leases once all moves are done."""
     to = {move.lease.lease_key: move.to for move in moves}
     return [

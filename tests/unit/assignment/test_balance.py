@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcl_daemon.assignment.plan import Fleet, How, Move
-from kcl_daemon.assignment.variance import BalanceOptions, by_utilization
+from kcl_daemon.assignment.plan import Fleet, LeaseMove, MoveKind
+from kcl_daemon.assignment.utilization import BalanceOptions, by_utilization
 from kcl_daemon.leases.lease import Lease, WorkerId
-from kcl_daemon.leases.stats import CPU, WorkerRow
+from kcl_daemon.leases.worker_row import CPU, WorkerRow
 from tests.unit.assignment.fleets import A, B, C, Host, applied, fleet, lease, loads, on_one_host, reports
 
 RUNS_MOST = 6
@@ -21,7 +21,7 @@ def moves(state: Fleet, options: BalanceOptions | None = None) -> list[tuple[str
     return [(move.lease.lease_key[-1], move.to) for move in planned(state, options)]
 
 
-def planned(state: Fleet, options: BalanceOptions | None = None) -> tuple[Move, ...]:
+def planned(state: Fleet, options: BalanceOptions | None = None) -> tuple[LeaseMove, ...]:
     return by_utilization(options or BalanceOptions())(state).moves
 
 
@@ -34,7 +34,7 @@ BUSY = [*read_by(A, 100.0, 60.0, 40.0, 30.0), *read_by(B, 20.0, 20.0, first=5)]
 
 def test_a_busy_worker_hands_over_the_largest_lease_that_fits_with_a_reason() -> None:
     (move,) = planned(fleet(BUSY, A, B, stats=reports(a=80.0, b=30.0)))
-    assert (move.lease.lease_key, move.to, move.how) == ("shard-000002", B, How.HAND_OFF)
+    assert (move.lease.lease_key, move.to, move.how) == ("shard-000002", B, MoveKind.HANDOFF)
     assert move.reason == "shard-000002: a -> b, cpu 80 % -> 30 %"
 
 
@@ -206,7 +206,7 @@ def test_the_same_fleet_in_another_order_gets_the_same_moves() -> None:
     assert moves(fleet(BUSY, A, B, stats=stats)) == moves(fleet(BUSY[::-1], B, A, stats=stats))
 
 
-def balanced_run(leases: Sequence[Lease], hosts: Mapping[WorkerId, Host]) -> tuple[Move, ...]:
+def balanced_run(leases: Sequence[Lease], hosts: Mapping[WorkerId, Host]) -> tuple[LeaseMove, ...]:
     cpu = loads(leases, hosts)
     return planned(fleet(leases, *hosts, stats=reports(**{str(name): each for name, each in cpu.items()})))
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.assignment.count import by_lease_count
-from kcl_daemon.assignment.plan import Fleet, How, Move
+from kcl_daemon.assignment.plan import Fleet, LeaseMove, MoveKind
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 
@@ -41,14 +41,14 @@ def fleet(
     return Fleet(leases, abandoned, overdue, frozenset(workers), most)
 
 
-def placed(moves: tuple[Move, ...]) -> Counter[WorkerId]:
+def placed(moves: tuple[LeaseMove, ...]) -> Counter[WorkerId]:
     return Counter(move.to for move in moves)
 
 
 def test_a_fresh_fleet_is_spread_evenly_with_nobody_idle() -> None:
     plan = by_lease_count(fleet([lease(n) for n in range(4)], A, B, C))
     assert placed(plan.moves) == {A: 2, B: 1, C: 1}
-    assert {move.how for move in plan.moves} == {How.TAKE}
+    assert {move.how for move in plan.moves} == {MoveKind.TAKE}
 
 
 def test_what_its_owner_may_not_have_found_yet_is_not_asked_back() -> None:
@@ -81,7 +81,7 @@ def test_who_cannot_claim_a_lease_in_a_dead_handoff_is_a_worker_like_any_other()
     lost = frozenset(each.lease_key for each in leases[:2])
     plan = by_lease_count(fleet(leases, A, B, abandoned=lost))
     assert placed(plan.moves) == {A: 3}
-    assert [(move.how, move.to) for move in plan.moves[:1]] == [(How.TAKE, A)]
+    assert [(move.how, move.to) for move in plan.moves[:1]] == [(MoveKind.TAKE, A)]
     full = by_lease_count(fleet(leases, A, B, abandoned=lost, most=2))
     assert placed(full.moves) == {A: 2}
     assert placed(by_lease_count(fleet(leases[:1], A, abandoned=lost)).moves) == {A: 1}
@@ -92,7 +92,7 @@ def test_a_new_worker_is_handed_its_share_by_those_with_most() -> None:
         fleet([lease(n, A) for n in range(4)] + [lease(n, B) for n in range(4, 8)], A, B, C)
     )
     assert placed(plan.moves) == {C: 2}
-    assert {move.how for move in plan.moves} == {How.HAND_OFF}
+    assert {move.how for move in plan.moves} == {MoveKind.HANDOFF}
     assert sorted(str(move.lease.lease_owner) for move in plan.moves) == ["a", "b"]
     assert "leases 4 -> " in plan.moves[0].reason
 
@@ -114,14 +114,14 @@ def test_a_handoff_under_way_counts_for_the_next_owner_and_is_left_alone() -> No
 def test_an_overdue_handoff_is_forced() -> None:
     leases = [lease(0, B, old_owner=A), lease(1, A)]
     (move,) = by_lease_count(fleet(leases, A, B, overdue=frozenset({leases[0].lease_key}))).moves
-    assert (move.how, move.to) == (How.FORCE, B)
+    assert (move.how, move.to) == (MoveKind.FORCE, B)
     assert "took too long" in move.reason
 
 
 def test_a_handoff_whose_old_owner_died_is_taken() -> None:
     leases = [lease(0, B, old_owner=A)]
     (move,) = by_lease_count(fleet(leases, B, abandoned=frozenset({leases[0].lease_key}))).moves
-    assert (move.how, move.to) == (How.TAKE, B)
+    assert (move.how, move.to) == (MoveKind.TAKE, B)
 
 
 def test_leases_beyond_the_limit_are_reported_not_placed() -> None:

@@ -6,17 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.assignment.count import by_lease_count
-from kcl_daemon.assignment.plan import Fleet, How, Move, Plan, taking
+from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove, MoveKind, move_to_worker
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from tests.unit.assignment import fleets
 
 WORKERS = [WorkerId(name) for name in ("a", "b", "ba", "c", "d")]
 
 
-def plainly(state: Fleet) -> Plan:
+def plainly(state: Fleet) -> AssignmentPlan:
     counts = dict.fromkeys(sorted(state.workers), 0)
     if not counts:
-        return Plan(unplaced=tuple(lease.lease_key for lease in state.unfinished if state.is_free(lease)))
+        return AssignmentPlan(
+            unplaced=tuple(lease.lease_key for lease in state.unfinished if state.is_free(lease))
+        )
     for lease in state.unfinished:
         future = state.future_owner(lease)
         if future is not None and future in counts:
@@ -24,32 +26,32 @@ def plainly(state: Fleet) -> Plan:
     moves, unplaced = _place(state, counts)
     if not moves and not unplaced:
         moves = _even_out(state, counts)
-    return Plan(tuple(moves), tuple(unplaced), counts)
+    return AssignmentPlan(tuple(moves), tuple(unplaced), counts)
 
 
-def _place(state: Fleet, counts: dict[WorkerId, int]) -> tuple[list[Move], list[LeaseKey]]:
-    moves: list[Move] = []
+def _place(state: Fleet, counts: dict[WorkerId, int]) -> tuple[list[LeaseMove], list[LeaseKey]]:
+    moves: list[LeaseMove] = []
     unplaced: list[LeaseKey] = []
     waiting = (lease for lease in state.unfinished if state.future_owner(lease) is None)
     for lease in sorted(waiting, key=lambda lease: lease.lease_key):
         room = [worker for worker in counts if counts[worker] < state.max_leases_for_worker]
-        wanted = [worker for worker in room if worker != state.unwanted(lease)]
+        wanted = [worker for worker in room if worker != state.avoided_worker(lease)]
         to = min(wanted or room, key=lambda worker: (counts[worker], worker), default=None)
         if to is None:
             unplaced.append(lease.lease_key)
             continue
         counts[to] += 1
-        moves.append(taking(lease, to, state))
+        moves.append(move_to_worker(lease, to, state))
     return moves, unplaced
 
 
-def _even_out(state: Fleet, counts: dict[WorkerId, int]) -> list[Move]:
+def _even_out(state: Fleet, counts: dict[WorkerId, int]) -> list[LeaseMove]:
     movable: dict[WorkerId, list[Lease]] = {worker: [] for worker in counts}
     for lease in sorted(state.unfinished, key=lambda lease: lease.lease_key, reverse=True):
         owner = lease.lease_owner
         if owner is not None and owner in movable and lease.checkpoint_owner is None:
             movable[owner].append(lease)
-    moves: list[Move] = []
+    moves: list[LeaseMove] = []
     while True:
         to = min(counts, key=lambda worker: (counts[worker], worker))
         donors = [worker for worker in counts if movable[worker] and counts[worker] - counts[to] >= 2]
@@ -60,7 +62,7 @@ def _even_out(state: Fleet, counts: dict[WorkerId, int]) -> list[Move]:
         reason = f"{lease.lease_key}: {donor} -> {to}, leases {counts[donor]} -> {counts[to]}"
         counts[donor] -= 1
         counts[to] += 1
-        moves.append(Move(lease, to, reason, How.HAND_OFF))
+        moves.append(LeaseMove(lease, to, reason, MoveKind.HANDOFF))
 
 
 owners = st.sampled_from([None, *WORKERS, WorkerId("gone")])

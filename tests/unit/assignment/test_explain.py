@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kcl_daemon.assignment.explain import explain
-from kcl_daemon.assignment.variance import BalanceOptions, by_utilization
+from kcl_daemon.assignment.utilization import BalanceOptions, by_utilization
+from kcl_daemon.cli.leases.show import explain_plan
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.stats import FAILED, MetricName, WorkerRow
+from kcl_daemon.leases.worker_row import FAILED, MetricName, WorkerRow
 from tests.unit.assignment.fleets import A, B, C, fleet, lease, on_one_host, reports
 
 DEAD, MUTE = WorkerId("dead"), WorkerId("mute")
@@ -30,7 +30,7 @@ def test_workers_moves_and_leases_without_a_place_are_listed() -> None:
         abandoned=frozenset({leases[5].lease_key}),
         most=2,
     )
-    text = explain(state, by_utilization(BalanceOptions(balance_this_run=False))(state))
+    text = explain_plan(state, by_utilization(BalanceOptions(balance_this_run=False))(state))
     assert [line.split() for line in text] == [
         ["worker", "leases", "cpu", "throughput", "headroom"],
         ["a", "3", "80", "%", "200", "KiB/s", "-33", "%", "of", "its", "share", "of", "cpu"],
@@ -48,7 +48,7 @@ def test_workers_moves_and_leases_without_a_place_are_listed() -> None:
 
 def test_without_figures_headroom_is_that_of_throughput() -> None:
     state = fleet([lease(0, A, 30.0), lease(1, B, 10.0)], A, B)
-    text = explain(state, by_utilization(BalanceOptions())(state))
+    text = explain_plan(state, by_utilization(BalanceOptions())(state))
     assert text[1].endswith("-50 % of its share of throughput")
     assert text[-1] == "nothing to move"
 
@@ -56,7 +56,7 @@ def test_without_figures_headroom_is_that_of_throughput() -> None:
 def test_leases_that_find_no_place_are_named() -> None:
     state = fleet([lease(0, A), lease(1)], A, most=1)
     assert (
-        explain(state, by_utilization(BalanceOptions())(state))[-1]
+        explain_plan(state, by_utilization(BalanceOptions())(state))[-1]
         == "shard-000001: no worker has room for it"
     )
 
@@ -64,16 +64,16 @@ def test_leases_that_find_no_place_are_named() -> None:
 def test_an_unknown_metric_goes_by_its_short_name() -> None:
     stats = {A: WorkerRow(A, 1, {MetricName("X"): (50.0,)}, {MetricName("X"): 100})}
     state = fleet([lease(0, A, 10.0)], A, stats=stats)
-    assert explain(state, by_utilization(BalanceOptions())(state))[1].endswith("+0 % of its share of X")
+    assert explain_plan(state, by_utilization(BalanceOptions())(state))[1].endswith("+0 % of its share of X")
 
 
 def test_what_workers_are_told_apart_by_is_said() -> None:
     leases = [lease(0, A, 10.0), lease(1, B, 10.0)]
     state = fleet(leases, A, B, stats=on_one_host(reports(a=98.0, b=98.0)))
-    text = explain(state, by_utilization(BalanceOptions())(state))
+    text = explain_plan(state, by_utilization(BalanceOptions())(state))
     assert "balanced by cpu (98 % and 98 %), then by number of leases" in text
     assert "a and b report the CPU of one host, so they share by number of leases" in text
     apart = fleet(leases, A, B)
-    assert "balanced by throughput (10 KiB/s and 10 KiB/s), then by number of leases" in explain(
+    assert "balanced by throughput (10 KiB/s and 10 KiB/s), then by number of leases" in explain_plan(
         apart, by_utilization(BalanceOptions())(apart)
     )

@@ -8,17 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.assignment.count import by_lease_count
-from kcl_daemon.assignment.parting import parting
-from kcl_daemon.assignment.plan import How
+from kcl_daemon.assignment.plan import MoveKind, handoffs_on_shutdown
 from kcl_daemon.leases.lease import WorkerId
 from tests.unit.assignment.test_count import A, B, C, fleet, lease
 
 
 def test_the_leases_of_the_leaver_go_to_the_others_evenly() -> None:
     leases = [lease(n, (A, B, C)[n % 3]) for n in range(12)]
-    moves = parting(fleet(leases, A, B, C), A, by_lease_count)
+    moves = handoffs_on_shutdown(fleet(leases, A, B, C), A, by_lease_count)
     assert Counter(move.to for move in moves) == {B: 2, C: 2}
-    assert {move.how for move in moves} == {How.HAND_OFF}
+    assert {move.how for move in moves} == {MoveKind.HANDOFF}
     assert all(move.lease.lease_owner == A for move in moves)
     assert "a stops" in moves[0].reason
 
@@ -31,17 +30,17 @@ def test_what_is_not_the_leavers_or_is_on_its_way_already_is_left_alone() -> Non
         lease(3, A, finished=True),
         lease(4, A, old_owner=B),
     ]
-    assert parting(fleet(leases, A, B), A, by_lease_count) == ()
+    assert handoffs_on_shutdown(fleet(leases, A, B), A, by_lease_count) == ()
 
 
 def test_without_peers_or_room_nothing_is_announced() -> None:
-    assert parting(fleet([lease(0, A)], A), A, by_lease_count) == ()
-    assert parting(fleet([lease(0, A), lease(1, B)], A, B, most=1), A, by_lease_count) == ()
+    assert handoffs_on_shutdown(fleet([lease(0, A)], A), A, by_lease_count) == ()
+    assert handoffs_on_shutdown(fleet([lease(0, A), lease(1, B)], A, B, most=1), A, by_lease_count) == ()
 
 
 @given(owners=st.lists(st.sampled_from([A, B, C, None]), max_size=30), there=st.booleans())
 def test_the_leaver_is_never_named(owners: list[WorkerId | None], *, there: bool) -> None:
     leases = [lease(n, owner) for n, owner in enumerate(owners)]
-    moves = parting(fleet(leases, *((A,) if there else ()), B, C), A, by_lease_count)
+    moves = handoffs_on_shutdown(fleet(leases, *((A,) if there else ()), B, C), A, by_lease_count)
     assert len(moves) == owners.count(A)
     assert all(move.to in {B, C} for move in moves)

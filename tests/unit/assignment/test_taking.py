@@ -10,18 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.assignment.taking import (
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.row import apply_update, lease_from_row, new_lease_row, steal_or_take
+from kcl_daemon.migrations.kcl2_rules import JavaRandom
+from kcl_daemon.migrations.kcl2_taking import (
+    CounterHistory,
     Pick,
-    Sightings,
     TakingOptions,
     TakingPlan,
-    confirmed,
+    if_still_takeable,
     plan_taking,
 )
-from kcl_daemon.leases.java_random import JavaRandom
-from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.row import lease_from_row, new_lease_row, taking
-from kcl_daemon.leases.table import apply_update
 from kcl_protocol.sequence import TRIM_HORIZON
 
 ME, A, B, C = WorkerId("me"), WorkerId("a"), WorkerId("b"), WorkerId("c")
@@ -43,14 +42,14 @@ def leases(*owners: WorkerId | None) -> list[Lease]:
     ]
 
 
-def aged(table: list[Lease], ages_s: dict[int, float] | None = None, *, scan_s: float = 0) -> Sightings:
+def aged(table: list[Lease], ages_s: dict[int, float] | None = None, *, scan_s: float = 0) -> CounterHistory:
     """Sightings in which leases have the given ages, by number; the others have just moved."""
     ages = ages_s or {}
     counters = {
         lease.lease_key: (lease.lease_counter, 1000.0 - ages.get(number, 0))
         for number, lease in enumerate(table)
     }
-    return Sightings(counters, 1000.0, scan_s)
+    return CounterHistory(counters, 1000.0, scan_s)
 
 
 def plan(
@@ -72,7 +71,7 @@ def victims(decision: TakingPlan) -> Counter[WorkerId | None]:
 
 def test_a_lease_seen_first_is_new_where_it_is_owned_and_infinitely_old_where_it_is_not() -> None:
     owned, unowned = table = leases(A, None)
-    seen = Sightings().look(table, began_s=10, ended_s=12)
+    seen = CounterHistory().poll(table, began_s=10, ended_s=12)
     assert seen.age_s(owned) == -2  # the scan began before it was seen
     assert seen.age_s(unowned) == inf
     assert seen.scan_s == 2
@@ -80,20 +79,20 @@ def test_a_lease_seen_first_is_new_where_it_is_owned_and_infinitely_old_where_it
 
 def test_a_lease_ages_while_its_counter_stands_still() -> None:
     table = leases(A, None)
-    seen = Sightings().look(table, began_s=10, ended_s=10)
-    later = seen.look(table, began_s=25, ended_s=26)
+    seen = CounterHistory().poll(table, began_s=10, ended_s=10)
+    later = seen.poll(table, began_s=25, ended_s=26)
     assert [later.age_s(lease) for lease in table] == [15, inf]
 
 
 def test_a_counter_that_moved_starts_the_age_anew_even_of_a_released_lease() -> None:
-    seen = Sightings().look(leases(A, None), began_s=10, ended_s=10)
+    seen = CounterHistory().poll(leases(A, None), began_s=10, ended_s=10)
     moved = [replace(lease, lease_counter=6, lease_owner=None) for lease in leases(A, None)]
-    assert [seen.look(moved, began_s=25, ended_s=25).age_s(lease) for lease in moved] == [0, 0]
+    assert [seen.poll(moved, began_s=25, ended_s=25).age_s(lease) for lease in moved] == [0, 0]
 
 
 def test_a_lease_that_vanished_is_forgotten() -> None:
-    seen = Sightings().look(leases(A, A), began_s=10, ended_s=10)
-    assert len(seen.look(leases(A), began_s=11, ended_s=11).counters) == 1
+    seen = CounterHistory().poll(leases(A, A), began_s=10, ended_s=10)
+    assert len(seen.poll(leases(A), began_s=11, ended_s=11).counters) == 1
 
 
 # Target
@@ -232,21 +231,21 @@ def test_a_theft_is_checked_again_where_the_scan_took_long() -> None:
 def test_a_theft_goes_on_with_the_present_counter_while_the_owner_is_the_same() -> None:
     take = plan(leases(A, A, A)).takes[0]
     now = replace(take.lease, lease_counter=9)
-    again = confirmed(take, now, ME)
+    again = if_still_takeable(take, now, ME)
     assert again is not None
-    assert (again.lease, again.update) == (now, taking(now, ME))
+    assert (again.lease, again.update) == (now, steal_or_take(now, ME))
 
 
 @pytest.mark.parametrize("owner", [None, B, ME])
 def test_a_theft_is_dropped_when_the_owner_has_changed(owner: WorkerId | None) -> None:
     take = plan(leases(A, A, A)).takes[0]
-    assert confirmed(take, replace(take.lease, lease_owner=owner), ME) is None
-    assert confirmed(take, None, ME) is None
+    assert if_still_takeable(take, replace(take.lease, lease_owner=owner), ME) is None
+    assert if_still_takeable(take, None, ME) is None
 
 
 def test_the_write_is_the_one_of_kcl_2() -> None:
     take = plan(leases(None), {0: inf}).takes[0]
-    assert take.update == taking(take.lease, ME)
+    assert take.update == steal_or_take(take.lease, ME)
 
 
 def test_a_run_follows_two_failover_times_after_the_last() -> None:
@@ -259,7 +258,7 @@ def test_a_run_follows_two_failover_times_after_the_last() -> None:
 def run_fleet(table: list[Lease], workers: list[WorkerId], pick: Pick, options: TakingOptions) -> list[Lease]:
     """Every worker renews what it holds and takes in its turn, until in a whole round nobody takes anything, for so
     long that dead owners are noticed."""
-    books = dict.fromkeys(workers, Sightings())
+    books = dict.fromkeys(workers, CounterHistory())
     now_s, quiet = 0.0, 0
     for _ in range(40 + 2 * len(table) * len(workers)):
         moved = False
@@ -269,7 +268,7 @@ def run_fleet(table: list[Lease], workers: list[WorkerId], pick: Pick, options: 
                 replace(each, lease_counter=each.lease_counter + 1) if each.lease_owner in workers else each
                 for each in table
             ]
-            books[me] = books[me].look(table, began_s=now_s, ended_s=now_s)
+            books[me] = books[me].poll(table, began_s=now_s, ended_s=now_s)
             decision = plan_taking(me, table, books[me], options, pick)
             writes = {take.lease.lease_key: take.update for take in decision.takes}
             moved = moved or bool(writes) or decision.free > 0
@@ -281,7 +280,7 @@ def run_fleet(table: list[Lease], workers: list[WorkerId], pick: Pick, options: 
 
 
 def written(lease: Lease, me: WorkerId) -> Lease:
-    outcome = apply_update(taking(lease, me), new_lease_row(lease), key_attribute="leaseKey")
+    outcome = apply_update(steal_or_take(lease, me), new_lease_row(lease), key_attribute="leaseKey")
     assert outcome.applied
     assert outcome.row is not None
     return lease_from_row(outcome.row)

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.assignment.plan import Fleet, How, Move, Plan
-from kcl_daemon.assignment.survey import smoothed
-from kcl_daemon.assignment.variance import BalanceOptions, by_utilization
+from kcl_daemon.assignment.load import smoothed
+from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove, MoveKind
+from kcl_daemon.assignment.utilization import BalanceOptions, by_utilization
 from kcl_daemon.leases.lease import LeaseKey, WorkerId
-from kcl_daemon.leases.stats import CPU, FAILED, THROUGHPUT, WorkerRow
+from kcl_daemon.leases.worker_row import CPU, FAILED, THROUGHPUT, WorkerRow
 from tests.unit.assignment.fleets import A, B, C, applied, fleet, lease, reports
 
 WORKERS = (A, B, C)
 
 
-def plan(state: Fleet, options: BalanceOptions | None = None) -> Plan:
+def plan(state: Fleet, options: BalanceOptions | None = None) -> AssignmentPlan:
     return by_utilization(options or BalanceOptions(balance_this_run=False))(state)
 
 
-def placed(moves: tuple[Move, ...]) -> Counter[WorkerId]:
+def placed(moves: tuple[LeaseMove, ...]) -> Counter[WorkerId]:
     return Counter(move.to for move in moves)
 
 
@@ -31,7 +31,7 @@ def test_a_fresh_fleet_without_figures_is_spread_evenly() -> None:
     answer = plan(fleet([lease(n) for n in range(8)], A, B, C))
     assert placed(answer.moves) == {A: 3, B: 3, C: 2}
     assert answer.counts == {A: 3, B: 3, C: 2}
-    assert {move.how for move in answer.moves} == {How.TAKE}
+    assert {move.how for move in answer.moves} == {MoveKind.TAKE}
 
 
 def test_a_fresh_fleet_of_idle_hosts_is_spread_evenly() -> None:
@@ -70,7 +70,7 @@ def test_a_lease_that_stands_still_does_not_stay_where_another_has_room() -> Non
     leases = [lease(0, A, 10.0), lease(1, B, 10.0)]
     state = fleet(leases, A, B, stats=reports(a=0.0, b=90.0), abandoned=frozenset({leases[0].lease_key}))
     (move,) = plan(state).moves
-    assert (move.to, move.how) == (B, How.TAKE)
+    assert (move.to, move.how) == (B, MoveKind.TAKE)
     assert "silent" in move.reason
 
 
@@ -86,25 +86,25 @@ def test_who_cannot_claim_a_lease_in_a_dead_handoff_is_a_worker_like_any_other()
     leases = [lease(0, WorkerId("gone"), 10.0, old_owner=A), lease(1, A, 10.0), lease(2, B, 10.0), lease(3)]
     state = fleet(leases, A, B, stats=reports(a=10.0, b=90.0), abandoned=frozenset({leases[0].lease_key}))
     assert [(move.lease.lease_key, move.to, move.how) for move in plan(state).moves] == [
-        (leases[3].lease_key, A, How.TAKE),
-        (leases[0].lease_key, A, How.TAKE),
+        (leases[3].lease_key, A, MoveKind.TAKE),
+        (leases[0].lease_key, A, MoveKind.TAKE),
     ]
     alone = fleet(leases[:1], A, stats=reports(a=10.0), abandoned=state.abandoned)
-    assert [(move.to, move.how) for move in plan(alone).moves] == [(A, How.TAKE)]
+    assert [(move.to, move.how) for move in plan(alone).moves] == [(A, MoveKind.TAKE)]
 
 
 def test_a_stuck_handoff_is_given_even_to_its_own_next_owner() -> None:
     leases = [lease(0, A, 10.0, old_owner=C), lease(1, A, 10.0), lease(2, B, 10.0)]
     state = fleet(leases, A, B, stats=reports(a=10.0, b=90.0), abandoned=frozenset({leases[0].lease_key}))
     (move,) = plan(state).moves
-    assert (move.to, move.how) == (A, How.TAKE)
+    assert (move.to, move.how) == (A, MoveKind.TAKE)
 
 
 def test_an_overdue_handoff_is_forced() -> None:
     leases = [lease(0, B, 10.0, old_owner=A), lease(1, A, 10.0)]
     state = fleet(leases, A, B, stats=reports(a=80.0, b=20.0), overdue=frozenset({leases[0].lease_key}))
     (move,) = plan(state).moves
-    assert (move.how, move.to) == (How.FORCE, B)
+    assert (move.how, move.to) == (MoveKind.FORCE, B)
 
 
 def test_a_handoff_under_way_counts_for_the_next_owner() -> None:
@@ -215,7 +215,7 @@ def test_every_plan_keeps_the_rules(
             stays = each.lease_owner in able and each.lease_key not in answer.unplaced
             assert stays or each.lease_key in moved or each.lease_key in answer.unplaced
     for move in answer.moves:
-        assert move.how is (How.TAKE if state.is_free(move.lease) else How.HAND_OFF)
+        assert move.how is (MoveKind.TAKE if state.is_free(move.lease) else MoveKind.HANDOFF)
         assert move.lease.lease_owner != move.to
     assert all(after[worker] <= max(most, before[worker]) for worker in able if not lost)
     backwards = plan(replace(state, leases=leases[::-1]), BalanceOptions(balance_this_run=balance))

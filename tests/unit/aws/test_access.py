@@ -11,13 +11,12 @@ import anyio
 import pytest
 from botocore.credentials import Credentials, RefreshableCredentials
 
-from kcl_daemon.aws.access import AwsAccess
-from kcl_daemon.aws.lanes import Lanes
-from kcl_daemon.aws.proxied import proxies_for
+from kcl_daemon.aws.access import AwsAccess, proxies_for
+from kcl_daemon.aws.calls import CallLimiters
 from kcl_daemon.aws.session import Clients, make_clients
-from kcl_daemon.config.settings import Endpoints
+from kcl_daemon.config.services import Endpoints
 from kcl_daemon.errors import AccessDenied, InvalidRequest
-from kcl_daemon.transport.values import Keys, Target
+from kcl_daemon.transport.pool import AccessKeys, ServiceEndpoint
 
 pytestmark = pytest.mark.anyio
 
@@ -92,28 +91,28 @@ async def test_a_request_goes_where_the_sdk_would_send_it(
     endpoint: str | None, variables: dict[str, str], operation: str, parameters: dict[str, object], url: str
 ) -> None:
     with opened(endpoint, **variables) as clients:
-        access = AwsAccess(clients.of_kinesis, Lanes().kinesis)
+        access = AwsAccess(clients.of_kinesis, CallLimiters().kinesis)
         found = await access.target(operation, parameters)
-        assert found == Target(url, "eu-west-1", "kinesis")
+        assert found == ServiceEndpoint(url, "eu-west-1", "kinesis")
         assert await access.target(operation, parameters) is found
 
 
 async def test_parameters_that_the_sdk_refuses_are_an_invalid_request() -> None:
     with opened() as clients, pytest.raises(InvalidRequest):
-        await AwsAccess(clients.of_kinesis, Lanes().kinesis).target("GetRecords", {"ShardIterator": 7})
+        await AwsAccess(clients.of_kinesis, CallLimiters().kinesis).target("GetRecords", {"ShardIterator": 7})
 
 
 async def test_the_sdks_own_calls_are_not_stopped() -> None:
     with opened("http://127.0.0.1:1") as clients:
-        AwsAccess(clients.of_kinesis, Lanes().kinesis)
+        AwsAccess(clients.of_kinesis, CallLimiters().kinesis)
         with pytest.raises(Exception, match="Could not connect"):
             clients.kinesis.list_streams()
 
 
 async def test_fixed_credentials_are_taken_as_they_are() -> None:
     with opened() as clients:
-        access = AwsAccess(clients.of_kinesis, Lanes().kinesis)
-        assert await access.keys() == Keys("AKID", "secret")
+        access = AwsAccess(clients.of_kinesis, CallLimiters().kinesis)
+        assert await access.keys() == AccessKeys("AKID", "secret")
         assert await access.keys() is await access.keys()
 
 
@@ -145,18 +144,18 @@ def with_credentials(clients: Clients, renewals: Renewals) -> Clients:
 async def test_credentials_that_last_are_not_renewed() -> None:
     renewals = Renewals(lives_s=7200)
     with opened() as clients:
-        access = AwsAccess(with_credentials(clients, renewals).of_kinesis, Lanes().kinesis)
+        access = AwsAccess(with_credentials(clients, renewals).of_kinesis, CallLimiters().kinesis)
         for _ in range(3):
-            assert await access.keys() == Keys("AKID1", "secret", "token")
+            assert await access.keys() == AccessKeys("AKID1", "secret", "token")
     assert renewals.count == 1
 
 
 async def test_calls_go_on_with_what_is_valid_while_credentials_are_renewed() -> None:
     renewals = Renewals(lives_s=60)  # so that they are always about to end
     with opened() as clients:
-        access = AwsAccess(with_credentials(clients, renewals).of_kinesis, Lanes().kinesis)
+        access = AwsAccess(with_credentials(clients, renewals).of_kinesis, CallLimiters().kinesis)
         first = await access.keys()
-        seen: list[Keys] = []
+        seen: list[AccessKeys] = []
 
         async def another() -> None:
             seen.append(await access.keys())
@@ -164,7 +163,7 @@ async def test_calls_go_on_with_what_is_valid_while_credentials_are_renewed() ->
         async with anyio.create_task_group() as group:
             for _ in range(5):
                 group.start_soon(another)
-        assert first == Keys("AKID2", "secret", "token")
+        assert first == AccessKeys("AKID2", "secret", "token")
         assert seen.count(first) == 4
         assert renewals.count == 3
 
@@ -189,13 +188,13 @@ async def test_what_somebody_else_has_renewed_is_used() -> None:
     with opened() as clients:
         prepared = Clients(clients.kinesis, clients.dynamodb, shared, shared, None)
         reads, writes = (
-            AwsAccess(prepared.of_kinesis, Lanes().kinesis),
-            AwsAccess(prepared.of_dynamodb, Lanes().reads),
+            AwsAccess(prepared.of_kinesis, CallLimiters().kinesis),
+            AwsAccess(prepared.of_dynamodb, CallLimiters().reads),
         )
-        assert await reads.keys() == await writes.keys() == Keys("AKID1", "secret", "token")
+        assert await reads.keys() == await writes.keys() == AccessKeys("AKID1", "secret", "token")
         now += timedelta(hours=5, minutes=50)
-        assert await writes.keys() == Keys("AKID2", "secret", "token")
-        assert await reads.keys() == Keys("AKID2", "secret", "token")
+        assert await writes.keys() == AccessKeys("AKID2", "secret", "token")
+        assert await reads.keys() == AccessKeys("AKID2", "secret", "token")
         assert await reads.keys() is await reads.keys(), "nothing is made anew while nothing is new"
 
 
@@ -208,19 +207,19 @@ async def test_credentials_that_cannot_be_renewed_any_more_are_denied() -> None:
         prepared = with_credentials(clients, renewals)
         renewals.before = broken
         with pytest.raises(Exception, match="no such host"):
-            await AwsAccess(prepared.of_kinesis, Lanes().kinesis).keys()
+            await AwsAccess(prepared.of_kinesis, CallLimiters().kinesis).keys()
 
 
 async def test_empty_credentials_are_denied() -> None:
     with opened() as clients:
         empty = Clients(clients.kinesis, clients.dynamodb, Credentials("", ""), clients.credentials, None)
         with pytest.raises(AccessDenied):
-            await AwsAccess(empty.of_kinesis, Lanes().kinesis).keys()
+            await AwsAccess(empty.of_kinesis, CallLimiters().kinesis).keys()
 
 
 async def test_connections_are_verified() -> None:
     with opened() as clients:
-        access = AwsAccess(clients.of_kinesis, Lanes().kinesis)
+        access = AwsAccess(clients.of_kinesis, CallLimiters().kinesis)
         context = access.tls()
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
@@ -252,4 +251,4 @@ def test_proxies_are_those_of_the_environment(
         monkeypatch.delenv(name.lower(), raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert proxies_for(Target(url, "eu-west-1", "kinesis")) == expected
+    assert proxies_for(ServiceEndpoint(url, "eu-west-1", "kinesis")) == expected

@@ -1,4 +1,4 @@
-"""The parser that leaves answers as they are: `kcl_daemon.aws.bodies`."""
+"""The parser that leaves answers as they are: `kcl_daemon.aws.session`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.parsers import ResponseParserError, ResponseParserFactory
 
-from kcl_daemon.aws.bodies import PlainParser, PlainParserFactory
+from kcl_daemon.aws.session import PlainParser, PlainParserFactory
 
 
 def parser() -> PlainParser:

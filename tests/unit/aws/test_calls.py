@@ -12,7 +12,7 @@ from botocore import exceptions as sdk
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import ProtocolError
 
-from kcl_daemon.aws.calls import ConditionFailed, Lane, TransactionCancelled, translated
+from kcl_daemon.aws.calls import CallLimiter, ConditionFailed, TransactionCancelled, translated
 from kcl_daemon.errors import (
     AccessDenied,
     AwsError,
@@ -85,22 +85,22 @@ def gate() -> Generator[Gate, None, None]:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 async def test_errors_of_the_sdk_are_told_in_our_words(error: Exception, kind: type[AwsError]) -> None:
-    lane = Lane(1, not_found=StreamNotFound)
+    limiter = CallLimiter(1, not_found=StreamNotFound)
 
     def call() -> None:
         raise error
 
     with pytest.raises(AwsError) as raised:
-        await lane.run("UpdateItem", call)
+        await limiter.run("UpdateItem", call)
     assert type(raised.value) is kind
     assert raised.value.operation == "UpdateItem"
     assert raised.value.__cause__ is error
 
 
 async def test_our_own_mistakes_are_not_taken_for_the_services() -> None:
-    lane = Lane(1, not_found=StreamNotFound)
+    limiter = CallLimiter(1, not_found=StreamNotFound)
     with pytest.raises(ZeroDivisionError):
-        await lane.run("UpdateItem", lambda: 1 // 0)
+        await limiter.run("UpdateItem", lambda: 1 // 0)
 
 
 def test_a_refused_condition_brings_the_item() -> None:
@@ -159,19 +159,19 @@ def test_a_call_that_the_sdk_made_on_the_way_is_named() -> None:
 
 
 async def test_a_cancelled_call_is_left_at_once(gate: Gate) -> None:
-    lane = Lane(1, not_found=TableNotFound)
+    limiter = CallLimiter(1, not_found=TableNotFound)
     with fail_after(30):
         async with create_task_group() as tasks:
-            tasks.start_soon(lane.run, "UpdateItem", gate)
+            tasks.start_soon(limiter.run, "UpdateItem", gate)
             await to_thread.run_sync(gate.began.wait)
             tasks.cancel_scope.cancel()
         assert not gate.ended.is_set()
         # And its slot is free for others.
-        assert await lane.run("UpdateItem", lambda: "next") == "next"
+        assert await limiter.run("UpdateItem", lambda: "next") == "next"
 
 
 async def test_a_lane_runs_no_more_calls_than_it_has_slots(gate: Gate) -> None:
-    lane = Lane(2, not_found=TableNotFound)
+    limiter = CallLimiter(2, not_found=TableNotFound)
     running: list[int] = []
     most: list[int] = []
 
@@ -183,7 +183,7 @@ async def test_a_lane_runs_no_more_calls_than_it_has_slots(gate: Gate) -> None:
 
     async with create_task_group() as tasks:
         for _ in range(6):
-            tasks.start_soon(lane.run, "UpdateItem", call)
+            tasks.start_soon(limiter.run, "UpdateItem", call)
         await wait_all_tasks_blocked()
         gate.go.set()
     assert len(most) == 6
@@ -191,7 +191,7 @@ async def test_a_lane_runs_no_more_calls_than_it_has_slots(gate: Gate) -> None:
 
 
 async def test_a_full_lane_does_not_hold_up_another(gate: Gate) -> None:
-    slow, quick = Lane(1, not_found=TableNotFound), Lane(1, not_found=TableNotFound)
+    slow, quick = CallLimiter(1, not_found=TableNotFound), CallLimiter(1, not_found=TableNotFound)
     async with create_task_group() as tasks:
         tasks.start_soon(slow.run, "Scan", gate)
         await to_thread.run_sync(gate.began.wait)
@@ -202,7 +202,7 @@ async def test_a_full_lane_does_not_hold_up_another(gate: Gate) -> None:
 
 
 async def test_threads_whose_callers_have_gone_are_bounded(gate: Gate) -> None:
-    lane = Lane(1, not_found=TableNotFound)
+    limiter = CallLimiter(1, not_found=TableNotFound)
     for _ in range(3):
         began = threading.Event()
 
@@ -211,8 +211,8 @@ async def test_threads_whose_callers_have_gone_are_bounded(gate: Gate) -> None:
             gate.go.wait(60)
 
         async with create_task_group() as tasks:
-            tasks.start_soon(lane.run, "UpdateItem", call)
+            tasks.start_soon(limiter.run, "UpdateItem", call)
             await to_thread.run_sync(began.wait)
             tasks.cancel_scope.cancel()
     with pytest.raises(Unavailable, match="earlier calls"):
-        await lane.run("UpdateItem", lambda: "never")
+        await limiter.run("UpdateItem", lambda: "never")

@@ -15,9 +15,11 @@ from anyio import to_thread
 
 from kcl_daemon.aws.cloudwatch import AwsCloudWatch, datum, open_cloudwatch
 from kcl_daemon.aws.session import Services
-from kcl_daemon.config.settings import ChildSettings, Endpoints, Settings
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.services import Endpoints
+from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, AwsError, InvalidRequest, Throttled, Unavailable
-from kcl_daemon.ports_metrics import Statistic
+from kcl_daemon.ports import Statistic
 from tests.contract.aws_access import REGION, credentials_that_nobody_checks, local_clients
 from tests.unit.fakes import LoopClock, MemoryLog
 from tests.unit.transport.scripted import Exchange, Script, Server, serving
@@ -42,7 +44,7 @@ def statistics(count: int) -> list[Statistic]:
 
 
 @asynccontextmanager
-async def telling(script: Script) -> AsyncGenerator[tuple[Server, AwsCloudWatch, Services]]:
+async def options(script: Script) -> AsyncGenerator[tuple[Server, AwsCloudWatch, Services]]:
     async with serving(script) as server:
         endpoints = Endpoints(REGION, cloudwatch=f"http://127.0.0.1:{server.port}")
         settings = Settings("app", "words", ChildSettings(("true",)), "w-1", endpoints=endpoints)
@@ -69,13 +71,13 @@ async def test_it_is_the_request_that_the_sdk_would_send(
         heads.append(headers(exchange.head))
         await exchange.answer()
 
-    told = statistics(count)
-    async with telling(script) as (server, cloudwatch, services):
-        await cloudwatch.put("app", told)
+    reported = statistics(count)
+    async with options(script) as (server, cloudwatch, services):
+        await cloudwatch.put("app", reported)
         client: Any = services.client("cloudwatch", 1)
         await to_thread.run_sync(
             lambda: client.put_metric_data(
-                Namespace="app", MetricData=msgspec.to_builtins([datum(each) for each in told])
+                Namespace="app", MetricData=msgspec.to_builtins([datum(each) for each in reported])
             )
         )
         client.close()
@@ -103,7 +105,7 @@ async def test_it_is_the_request_that_the_sdk_would_send(
     ],
 )
 async def test_refusals_are_told_in_our_words(status: str, body: bytes, kind: type[AwsError]) -> None:
-    async with telling(lambda exchange: exchange.answer(body, status)) as (server, cloudwatch, _):
+    async with options(lambda exchange: exchange.answer(body, status)) as (server, cloudwatch, _):
         with pytest.raises(kind, match="PutMetricData") as raised:
             await cloudwatch.put("app", statistics(FEW))
     assert type(raised.value) is kind

@@ -1,10 +1,9 @@
-"""What error codes mean: `kcl_daemon.aws.codes`."""
+"""What error codes mean: `kcl_daemon.transport.service_answers`."""
 
 from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.aws.codes import service_error
 from kcl_daemon.errors import (
     AccessDenied,
     AwsError,
@@ -15,6 +14,7 @@ from kcl_daemon.errors import (
     Throttled,
     Unavailable,
 )
+from kcl_daemon.transport.service_answers import service_error
 
 
 @pytest.mark.parametrize(

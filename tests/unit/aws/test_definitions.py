@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kcl_daemon.aws.definitions import TableSpec, check_definition, creation_request, index_request, state_of
-from kcl_daemon.config.table_settings import BillingMode, TableOptions
+from kcl_daemon.aws.tables import TableSpec, check_definition, creation_request, index_request, state_of
+from kcl_daemon.config.tables import BillingMode, TableOptions
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.ports import IndexState, TableState
 

@@ -1,17 +1,12 @@
-"""Conditions and updates as DynamoDB writes them: `kcl_daemon.aws.expressions`."""
+"""Conditions and updates as DynamoDB writes them: `kcl_daemon.aws.items`."""
 
 from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.aws.expressions import (
-    Placeholders,
-    check_key,
-    condition_expression,
-    update_expression,
-)
+from kcl_daemon.aws.items import Placeholders, check_key, condition_expression, update_expression
 from kcl_daemon.errors import InvalidRequest
-from kcl_daemon.leases.table import Absent, Equals, Present, RowUpdate
+from kcl_daemon.leases.row import Absent, Equals, Present, RowUpdate
 
 KEY = "leaseKey"
 

@@ -1,4 +1,4 @@
-"""As whom the services are asked: `kcl_daemon.aws.identity`, and what each service's session is made of."""
+"""As whom the services are asked: `kcl_daemon.aws.session`, and what each service's session is made of."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from typing import Any
 import botocore.session
 import pytest
 
-from kcl_daemon.aws.identity import session_as
-from kcl_daemon.aws.session import Services, make_clients
-from kcl_daemon.config.access_settings import CredentialsSettings, Provider, ServiceSettings, Source
-from kcl_daemon.config.settings import Endpoints
+from kcl_daemon.aws.session import Services, make_clients, session_as
+from kcl_daemon.config.services import (
+    CredentialsProvider,
+    CredentialsSettings,
+    CredentialsSource,
+    Endpoints,
+    ServiceSettings,
+)
 from kcl_daemon.errors import AccessDenied
 
 ROLE = "arn:aws:iam::111122223333:role/reader"
@@ -42,7 +46,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPat
     return monkeypatch
 
 
-def key_of(*providers: Provider) -> str | None:
+def key_of(*providers: CredentialsProvider) -> str | None:
     """The access key that these providers give."""
     found = session_as(providers, REGION).get_credentials()
     return None if found is None else found.access_key
@@ -53,30 +57,42 @@ def key_of(*providers: Provider) -> str | None:
     ("providers", "key"),
     [
         ((), "of-environment"),
-        ((Provider(),), "of-environment"),
-        ((Provider(Source.ENVIRONMENT),), "of-environment"),
-        ((Provider(Source.PROFILE),), "of-default"),
-        ((Provider(Source.PROFILE, profile_name="staging"),), "of-staging"),
-        ((Provider(Source.CONTAINER),), None),
-        ((Provider(Source.INSTANCE),), None),
-        ((Provider(Source.WEB_IDENTITY),), None),
-        ((Provider(Source.CONTAINER), Provider(Source.PROFILE), Provider(Source.ENVIRONMENT)), "of-default"),
+        ((CredentialsProvider(),), "of-environment"),
+        ((CredentialsProvider(CredentialsSource.ENVIRONMENT),), "of-environment"),
+        ((CredentialsProvider(CredentialsSource.PROFILE),), "of-default"),
+        ((CredentialsProvider(CredentialsSource.PROFILE, profile_name="staging"),), "of-staging"),
+        ((CredentialsProvider(CredentialsSource.CONTAINER),), None),
+        ((CredentialsProvider(CredentialsSource.INSTANCE),), None),
+        ((CredentialsProvider(CredentialsSource.WEB_IDENTITY),), None),
+        (
+            (
+                CredentialsProvider(CredentialsSource.CONTAINER),
+                CredentialsProvider(CredentialsSource.PROFILE),
+                CredentialsProvider(CredentialsSource.ENVIRONMENT),
+            ),
+            "of-default",
+        ),
     ],
 )
 def test_only_the_sources_that_are_named_are_asked_in_their_order(
-    providers: tuple[Provider, ...], key: str | None
+    providers: tuple[CredentialsProvider, ...], key: str | None
 ) -> None:
     assert key_of(*providers) == key
 
 
 def test_a_profile_without_a_name_is_that_of_the_environment(machine: pytest.MonkeyPatch) -> None:
     machine.setenv("AWS_PROFILE", "staging")
-    assert key_of(Provider(Source.PROFILE)) == "of-staging"
+    assert key_of(CredentialsProvider(CredentialsSource.PROFILE)) == "of-staging"
 
 
 def test_sources_that_have_nothing_are_named_in_the_error(machine: pytest.MonkeyPatch) -> None:
     machine.delenv("AWS_ACCESS_KEY_ID")
-    credentials = CredentialsSettings(kinesis=(Provider(Source.ENVIRONMENT), Provider(Source.CONTAINER)))
+    credentials = CredentialsSettings(
+        kinesis=(
+            CredentialsProvider(CredentialsSource.ENVIRONMENT),
+            CredentialsProvider(CredentialsSource.CONTAINER),
+        )
+    )
     with pytest.raises(
         AccessDenied, match="EnvironmentVariableCredentialsProvider, ContainerCredentialsProvider"
     ):
@@ -94,12 +110,12 @@ def test_each_service_is_asked_as_its_own_and_else_as_kinesis_is() -> None:
             services.credentials("glue").access_key,
         ]
 
-    staging = (Provider(Source.PROFILE, profile_name="staging"),)
+    staging = (CredentialsProvider(CredentialsSource.PROFILE, profile_name="staging"),)
     assert keys(CredentialsSettings()) == ["of-environment"] * 4
     assert keys(CredentialsSettings(kinesis=staging)) == ["of-staging"] * 4
     other = ["of-environment"]
     assert keys(CredentialsSettings(dynamodb=staging)) == [*other, "of-staging", *other, *other]
-    apart = CredentialsSettings(kinesis=staging, cloudwatch=(Provider(),))
+    apart = CredentialsSettings(kinesis=staging, cloudwatch=(CredentialsProvider(),))
     assert keys(apart) == ["of-staging", "of-staging", *other, "of-staging"]
     assert keys(CredentialsSettings(glue=staging)) == [*other * 3, "of-staging"]
 
@@ -164,10 +180,10 @@ def sts(machine: pytest.MonkeyPatch) -> list[Sts]:
 @pytest.mark.parametrize(
     ("provider", "region_name", "endpoint_url"),
     [
-        (Provider(Source.ROLE, role_arn=ROLE, session_name="kcl"), REGION, None),
+        (CredentialsProvider(CredentialsSource.ROLE, role_arn=ROLE, session_name="kcl"), REGION, None),
         (
-            Provider(
-                Source.ROLE,
+            CredentialsProvider(
+                CredentialsSource.ROLE,
                 role_arn=ROLE,
                 session_name="kcl",
                 region_name="us-east-2",
@@ -179,7 +195,7 @@ def sts(machine: pytest.MonkeyPatch) -> list[Sts]:
     ],
 )
 def test_a_role_is_assumed_when_it_is_needed_with_what_the_chain_finds(
-    sts: list[Sts], provider: Provider, region_name: str, endpoint_url: str | None
+    sts: list[Sts], provider: CredentialsProvider, region_name: str, endpoint_url: str | None
 ) -> None:
     found = session_as((provider,), REGION).get_credentials()
     assert found is not None
@@ -193,7 +209,7 @@ def test_a_role_is_assumed_when_it_is_needed_with_what_the_chain_finds(
 
 
 def test_an_external_id_is_told(sts: list[Sts]) -> None:
-    role = Provider(Source.ROLE, role_arn=ROLE, session_name="kcl", external_id="q7")
+    role = CredentialsProvider(CredentialsSource.ROLE, role_arn=ROLE, session_name="kcl", external_id="q7")
     found = session_as((role,), REGION).get_credentials()
     assert found is not None
     found.get_frozen_credentials()
@@ -203,4 +219,4 @@ def test_an_external_id_is_told(sts: list[Sts]) -> None:
 def test_nobody_assumes_a_role_without_credentials(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine.delenv("AWS_ACCESS_KEY_ID")
     (tmp_path / "credentials").unlink()
-    assert key_of(Provider(Source.ROLE, role_arn=ROLE, session_name="kcl")) is None
+    assert key_of(CredentialsProvider(CredentialsSource.ROLE, role_arn=ROLE, session_name="kcl")) is None

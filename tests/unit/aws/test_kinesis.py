@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from botocore.stub import Stubber
 
+from kcl_daemon.aws.calls import CallLimiters
 from kcl_daemon.aws.kinesis import AwsKinesis
-from kcl_daemon.aws.lanes import Lanes
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import IteratorKind, ReadFrom, StreamRef
-from kcl_daemon.shards.shard import InitialPosition, StartAt
+from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from tests.contract.aws_access import local_clients
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +40,7 @@ def script() -> Generator[Script, None, None]:
     with local_clients() as clients:
         stubber = Stubber(clients.kinesis)
         stubber.activate()
-        yield Script(AwsKinesis(clients.kinesis, Lanes().kinesis), stubber)
+        yield Script(AwsKinesis(clients.kinesis, CallLimiters().kinesis), stubber)
         stubber.assert_no_pending_responses()
 
 

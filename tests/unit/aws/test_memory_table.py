@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from kcl_daemon.errors import InvalidRequest
-from kcl_daemon.leases.table import RowUpdate, Value
+from kcl_daemon.leases.row import RowUpdate, Value
 from tests.simulator.loop import at_once
 from tests.simulator.memory.table import MemoryTable
 

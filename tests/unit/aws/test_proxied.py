@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from kcl_daemon.aws.proxied import ProxiedWire
+from kcl_daemon.aws.access import ProxyTransport
 from kcl_daemon.errors import StreamNotFound, Throttled, Unavailable
-from kcl_daemon.transport.caller import Caller
+from kcl_daemon.transport.caller import AwsJsonClient
 from tests.unit.fakes import LoopClock
 from tests.unit.transport.scripted import Exchange, FixedAccess, Script, Server, serving
 
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.anyio
 @asynccontextmanager
 async def through_a_proxy(
     script: Script, *, silence_s: float = 60.0
-) -> AsyncGenerator[tuple[Server, Caller], None]:
+) -> AsyncGenerator[tuple[Server, AwsJsonClient], None]:
     """A caller of a service that only the proxy can reach."""
     async with serving(script) as proxy:
-        caller = Caller(
+        caller = AwsJsonClient(
             FixedAccess("http://kinesis.invalid/"),
             clock=LoopClock(),
-            wire=lambda target: ProxiedWire(
+            wire=lambda target: ProxyTransport(
                 target,
                 {"http": f"http://127.0.0.1:{proxy.port}"},
                 ca_bundle=None,

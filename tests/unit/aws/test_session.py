@@ -9,11 +9,10 @@ import pytest
 
 from kcl_daemon import __version__
 from kcl_daemon.aws import session
-from kcl_daemon.aws.lanes import DYNAMODB_CONNECTIONS, KINESIS_CONNECTIONS
+from kcl_daemon.aws.calls import DYNAMODB_CONNECTIONS, KINESIS_CONNECTIONS
 from kcl_daemon.aws.session import Clients, make_clients, open_clients
-from kcl_daemon.cli.failures import advice_for, exit_code
-from kcl_daemon.config.access_settings import ServiceSettings
-from kcl_daemon.config.settings import Endpoints
+from kcl_daemon.cli.common import advice_for, exit_code
+from kcl_daemon.config.services import Endpoints, ServiceSettings
 from kcl_daemon.errors import AccessDenied, ConfigurationError, NoCredentials, NoRegion, Unavailable
 
 _FORGET = (

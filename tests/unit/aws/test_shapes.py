@@ -1,4 +1,4 @@
-"""Answers of Kinesis: `kcl_daemon.aws.shapes`."""
+"""Answers of Kinesis: `kcl_daemon.transport.service_answers`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.aws import shapes
 from kcl_daemon.errors import Unavailable
-from kcl_daemon.retrieval.payload import RECORD_OVERHEAD_BYTES
+from kcl_daemon.records.payload import RECORD_OVERHEAD_BYTES
+from kcl_daemon.transport import service_answers
 from kcl_protocol.messages import Record
 
 ENTRY: Any = {
@@ -22,7 +22,7 @@ ENTRY: Any = {
 
 
 def test_a_record_is_taken_as_it_came() -> None:
-    fetched = shapes.fetched(
+    fetched = service_answers.fetched(
         {"Records": [ENTRY], "NextShardIterator": "next", "MillisBehindLatest": 7, "ChildShards": []}
     )
     assert fetched.records == [Record("eA==", "k", "49", 1_795_190_407_660)]
@@ -31,7 +31,7 @@ def test_a_record_is_taken_as_it_came() -> None:
 
 
 def test_what_the_service_may_leave_out_is_none() -> None:
-    fetched = shapes.fetched({"Records": [{"SequenceNumber": "1", "PartitionKey": "", "Data": ""}]})
+    fetched = service_answers.fetched({"Records": [{"SequenceNumber": "1", "PartitionKey": "", "Data": ""}]})
     assert fetched.records == [Record("", "", "1", None)]
     assert (fetched.next_iterator, fetched.millis_behind_latest, fetched.child_shards) == (None, None, ())
 
@@ -39,7 +39,7 @@ def test_what_the_service_may_leave_out_is_none() -> None:
 @given(st.integers(0, 4_102_444_800_000))
 def test_an_arrival_is_exact_to_the_millisecond(arrival_ms: int) -> None:
     entry: Any = {**ENTRY, "ApproximateArrivalTimestamp": arrival_ms / 1000}
-    (record,) = shapes.fetched({"Records": [entry]}).records
+    (record,) = service_answers.fetched({"Records": [entry]}).records
     assert record.approximate_arrival_timestamp == arrival_ms
 
 
@@ -68,18 +68,18 @@ RANGE = {"StartingHashKey": "0", "EndingHashKey": "9"}
 )
 def test_what_is_no_answer_of_get_records_is_unavailable(answer: Any) -> None:
     with pytest.raises(Unavailable, match="GetRecords: the answer cannot be understood"):
-        shapes.fetched(answer)
+        service_answers.fetched(answer)
 
 
 @pytest.mark.parametrize("answer", [{}, {"Shards": [{"ShardId": "s"}]}, {"Shards": 7}])
 def test_what_is_no_answer_of_list_shards_is_unavailable(answer: Any) -> None:
     with pytest.raises(Unavailable, match="ListShards"):
-        shapes.shards(answer)
+        service_answers.shards(answer)
 
 
 def test_other_answers_that_are_none_are_unavailable() -> None:
     empty: Any = {}
     with pytest.raises(Unavailable, match="GetShardIterator"):
-        shapes.iterator(empty)
+        service_answers.iterator(empty)
     with pytest.raises(Unavailable, match="DescribeStreamSummary"):
-        shapes.summary(empty)
+        service_answers.summary(empty)

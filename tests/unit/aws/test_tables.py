@@ -9,14 +9,15 @@ import pytest
 from botocore.stub import Stubber
 
 from kcl_daemon.aws.build import build_tables
-from kcl_daemon.aws.definitions import TableSpec, creation_request, index_request
+from kcl_daemon.aws.calls import CallLimiters
 from kcl_daemon.aws.dynamodb import DynamoTable
-from kcl_daemon.aws.lanes import Lanes
 from kcl_daemon.aws.session import Clients
-from kcl_daemon.config.settings import ChildSettings, Settings
-from kcl_daemon.config.table_settings import TableOptions, TablesSettings
+from kcl_daemon.aws.tables import TableSpec, creation_request, index_request
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.config.tables import TableOptions, TablesSettings
 from kcl_daemon.errors import AccessDenied, AwsError, InvalidRequest, TableNotFound, Throttled, Unavailable
-from kcl_daemon.leases.table import Equals, RowUpdate
+from kcl_daemon.leases.row import Equals, RowUpdate
 from tests.contract.aws_access import QuickClock, local_clients
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +39,9 @@ class Script:
     def __init__(self, clients: Clients) -> None:
         self.clock = QuickClock()
         self._stubber = Stubber(clients.dynamodb)
-        self.table = DynamoTable(SPEC, clients.dynamodb, Lanes().leases, clock=self.clock, ready_within_s=10)
+        self.table = DynamoTable(
+            SPEC, clients.dynamodb, CallLimiters().leases, clock=self.clock, ready_within_s=10
+        )
         self._stubber.activate()
 
     def answer(self, operation: str, answer: dict[str, Any], **expected: Any) -> None:

@@ -10,11 +10,10 @@ import pytest
 
 from kcl_daemon.aws.access import AwsAccess
 from kcl_daemon.aws.build import open_updates
-from kcl_daemon.aws.calls import ConditionFailed, Item
-from kcl_daemon.aws.lanes import Lanes
-from kcl_daemon.aws.updates import Updates
+from kcl_daemon.aws.calls import CallLimiters, ConditionFailed, Item
+from kcl_daemon.aws.dynamodb import TableUpdates
 from kcl_daemon.errors import AccessDenied, AwsError, InvalidRequest, TableNotFound, Throttled, Unavailable
-from kcl_daemon.transport.values import Target
+from kcl_daemon.transport.pool import ServiceEndpoint
 from tests.contract.aws_access import local_clients
 from tests.unit.fakes import LoopClock
 from tests.unit.transport.scripted import Exchange, Script, Server, serving
@@ -39,7 +38,9 @@ class Ahead(LoopClock):
 
 
 @asynccontextmanager
-async def updating(script: Script, clock: LoopClock | None = None) -> AsyncGenerator[tuple[Server, Updates]]:
+async def updating(
+    script: Script, clock: LoopClock | None = None
+) -> AsyncGenerator[tuple[Server, TableUpdates]]:
     async with serving(script) as server:
         with local_clients(dynamodb=f"http://127.0.0.1:{server.port}") as clients:
             async with open_updates(clients, clock or LoopClock()) as updates:
@@ -47,7 +48,7 @@ async def updating(script: Script, clock: LoopClock | None = None) -> AsyncGener
                 yield server, updates
 
 
-async def update(updates: Updates) -> Item:
+async def update(updates: TableUpdates) -> Item:
     return await updates.update(
         {"TableName": "t", "Key": {"leaseKey": {"S": "k"}}, "ReturnValues": "ALL_NEW"}
     )
@@ -69,12 +70,14 @@ async def test_an_update_is_the_request_that_the_sdk_would_send() -> None:
 
 
 @pytest.mark.parametrize("name", ["Message", "message"])
-@pytest.mark.parametrize(("told", "item"), [(b',"Item":%b' % ROW, ITEM), (b"", None), (b',"Item":7', None)])
+@pytest.mark.parametrize(
+    ("reported", "item"), [(b',"Item":%b' % ROW, ITEM), (b"", None), (b',"Item":7', None)]
+)
 async def test_a_condition_that_does_not_hold_tells_the_item_in_the_way(
-    told: bytes, item: Item | None, name: str
+    reported: bytes, item: Item | None, name: str
 ) -> None:
     code = b"com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException"
-    body = b'{"__type":"%b","%b":"The conditional request failed"%b}' % (code, name.encode(), told)
+    body = b'{"__type":"%b","%b":"The conditional request failed"%b}' % (code, name.encode(), reported)
     async with updating(lambda exchange: exchange.answer(body, "400 Bad Request")) as (_, updates):
         with pytest.raises(ConditionFailed) as raised:
             await update(updates)
@@ -133,9 +136,9 @@ async def test_an_update_goes_where_the_sdk_would_send_it(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with local_clients(real_dynamodb=True) as clients:
-        access = AwsAccess(clients.of_dynamodb, Lanes().reads)
+        access = AwsAccess(clients.of_dynamodb, CallLimiters().reads)
         found = await access.target("UpdateItem", {"TableName": "t", "Key": {"leaseKey": {"S": "k"}}})
-    assert found == Target(url, "us-east-1", "dynamodb")
+    assert found == ServiceEndpoint(url, "us-east-1", "dynamodb")
 
 
 async def test_where_endpoints_are_discovered_the_sdk_does_it(monkeypatch: pytest.MonkeyPatch) -> None:

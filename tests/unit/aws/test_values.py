@@ -1,4 +1,4 @@
-"""Row values and DynamoDB attributes: `kcl_daemon.aws.values`."""
+"""Row values and DynamoDB attributes: `kcl_daemon.aws.items`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.aws.values import decode, decode_row, encode, encode_row, number_text
+from kcl_daemon.aws.items import decode, decode_row, encode, encode_row, number_text
 from kcl_daemon.errors import InvalidRequest
-from kcl_daemon.leases.table import Value
+from kcl_daemon.leases.row import Value
 
 numbers: st.SearchStrategy[Value] = st.one_of(
     st.integers(-(10**38) + 1, 10**38 - 1),

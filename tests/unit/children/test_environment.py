@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.children.environment import environment_of
+from kcl_daemon.children.start import environment_of
 
 PLAIN = {
     "PATH": "/bin",
@@ -68,8 +68,8 @@ def test_a_child_is_told_by_nobody_but_the_daemon_that_it_may_log_by_messages(cr
     found = environment_of(inherited, {}, credentials=credentials)
     assert "KCL_LOG_MESSAGES" not in found
     assert found["KCL_STREAM_NAME"] == "orders"  # a processor may go by it, as under the Java daemon
-    told = {"KCL_LOG_MESSAGES": "true", "KCL_STREAM_NAME": "returns"}
-    assert environment_of(inherited, told, credentials=credentials).items() >= told.items()
+    reported = {"KCL_LOG_MESSAGES": "true", "KCL_STREAM_NAME": "returns"}
+    assert environment_of(inherited, reported, credentials=credentials).items() >= reported.items()
 
 
 @pytest.mark.parametrize("credentials", [True, False])

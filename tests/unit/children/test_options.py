@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from kcl_daemon.children.options import Account, account_of, options_of
-from kcl_daemon.config.settings import ChildSettings
+from kcl_daemon.children.start import ChildAccount, account_of, options_of
+from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.errors import ChildStartFailed
 
 ROOT = 0
@@ -37,4 +37,4 @@ def test_nobody_is_started_under_a_number_that_means_no_change(
 
 def test_the_largest_number_is_somebodys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: ROOT)
-    assert account_of("4294967294:4294967294") == Account(2**32 - 2, 2**32 - 2, (2**32 - 2,))
+    assert account_of("4294967294:4294967294") == ChildAccount(2**32 - 2, 2**32 - 2, (2**32 - 2,))

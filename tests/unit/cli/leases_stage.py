@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from kcl_daemon.assignment.plan import Fleet
-from kcl_daemon.cli.leases_seen import Lag, Leader, Origin, Seen, UnreadableRow
+from kcl_daemon.cli.leases.look import LeaderView, LeaseLag, ObservedFleet, TableOrigin, UnreadableRow
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
-from kcl_daemon.leases.stats import CPU, FAILED, WorkerRow
+from kcl_daemon.leases.worker_row import CPU, FAILED, WorkerRow
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 
 NOW_S: Final = 1_770_000_000
@@ -32,7 +32,7 @@ LEASES: Final = (
     Lease(MOVING, 7, ExtendedSequenceNumber(NUMBER), lease_owner=TWO, checkpoint_owner=ONE),
     Lease(ORPHAN, 5, TRIM_HORIZON, lease_owner=OLD, owner_switches_since_checkpoint=4),
 )
-LEADER: Final = Leader(ONE, 30.0, released=False, silent_s=0.0)
+LEADER: Final = LeaderView(ONE, 30.0, released=False, silent_s=0.0)
 ROWS: Final = {
     ONE: WorkerRow(ONE, NOW_S - 4, {CPU: (10.0, 12.4)}, {CPU: 100}),
     TWO: WorkerRow(TWO, NOW_S - 400, {CPU: (10.0, FAILED)}, {CPU: 100}),
@@ -50,15 +50,15 @@ FLEET: Final = Fleet(
 def seen(
     *,
     fleet: Fleet = FLEET,
-    leader: Leader | None = LEADER,
+    leader: LeaderView | None = LEADER,
     unreadable: tuple[UnreadableRow, ...] = (),
-    lags: Mapping[LeaseKey, Lag] | None = None,
+    lags: Mapping[LeaseKey, LeaseLag] | None = None,
     watched_s: float = 0.0,
-) -> Seen:
+) -> ObservedFleet:
     """The stage, as one look shows it unless told otherwise."""
     tables = ("billing", "billing-WorkerMetricStats", "billing-CoordinatorState")
-    origin = Origin("billing", "orders", TableLayout.SEPARATE, "the coordinator table exists", tables)
-    return Seen(origin, leader, fleet, unreadable, lags, float(NOW_S), watched_s, 10.0)
+    origin = TableOrigin("billing", "orders", TableLayout.SEPARATE, "the coordinator table exists", tables)
+    return ObservedFleet(origin, leader, fleet, unreadable, lags, float(NOW_S), watched_s, 10.0)
 
 
 def abandoned(*keys: LeaseKey) -> Fleet:

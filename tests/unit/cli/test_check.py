@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kcl_daemon.cli import main
-from kcl_daemon.cli.findings import not_tried
-from kcl_daemon.cli.verdict import Verdict, missing_script, verdict_of
+from kcl_daemon.cli.check import CheckVerdict, missing_script, verdict_of
+from kcl_daemon.cli.common import not_checked
 from kcl_daemon.config.load import interpret
 
 GOOD = "executableName = true\nstreamName = orders\napplicationName = billing\nregionName = eu-west-1\n"
@@ -60,9 +60,9 @@ def test_notices_are_sentences(tmp_path: Path) -> None:
     result = check(
         tmp_path, GOOD + "failoverTimeMilis = 1\ncleanupLeasesUponShardCompletion = false\nzz = 1\n"
     )
-    told = result.stdout.split("\n\n")[1].splitlines()
+    reported = result.stdout.split("\n\n")[1].splitlines()
     file, unknown = f"{tmp_path}/app.properties", "is not a known property and has no effect"
-    assert told == [
+    assert reported == [
         f"{file}:6: info: cleanupLeasesUponShardCompletion = false is honoured; the Java daemon uses true",
         f"{file}:5: warning: failoverTimeMilis {unknown}; did you mean failoverTimeMillis?",
         f"{file}:7: warning: zz {unknown}",
@@ -94,19 +94,19 @@ def test_the_last_line_is_the_verdict(
 @pytest.mark.parametrize(
     ("verdict", "line"),
     [
-        (Verdict(asked_aws=True, not_tried=2), "OK: would start; 2 things not tried"),
-        (Verdict(errors=1, warnings=1, asked_aws=True), "1 error, 1 warning"),
-        (Verdict(errors=2, not_tried=1, asked_aws=True), "2 errors; 1 thing not tried"),
-        (Verdict(asked_aws=True), "OK: would start"),
+        (CheckVerdict(asked_aws=True, not_tried=2), "OK: would start; 2 things not tried"),
+        (CheckVerdict(errors=1, warnings=1, asked_aws=True), "1 error, 1 warning"),
+        (CheckVerdict(errors=2, not_tried=1, asked_aws=True), "2 errors; 1 thing not tried"),
+        (CheckVerdict(asked_aws=True), "OK: would start"),
     ],
 )
-def test_what_aws_said_counts(verdict: Verdict, line: str) -> None:
+def test_what_aws_said_counts(verdict: CheckVerdict, line: str) -> None:
     assert verdict.line() == line
 
 
 def test_findings_are_counted() -> None:
-    findings = [(True, "stream s: ACTIVE"), (False, "x: NOT TRIED, as y"), not_tried("a", "b")]
-    assert verdict_of(["w"], findings) == Verdict(1, 1, 1, asked_aws=True)
+    findings = [(True, "stream s: ACTIVE"), (False, "x: NOT TRIED, as y"), not_checked("a", "b")]
+    assert verdict_of(["w"], findings) == CheckVerdict(1, 1, 1, asked_aws=True)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,11 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from kcl_daemon.cli.check_aws import table_findings
-from kcl_daemon.cli.check_streams import lease_findings, stream_findings
-from kcl_daemon.cli.findings import Finding
+from kcl_daemon.cli.check import lease_findings, stream_findings, table_findings
+from kcl_daemon.cli.common import Finding
 from kcl_daemon.errors import AccessDenied
-from kcl_daemon.leases.row import creation
-from kcl_daemon.leases.table import Row
-from kcl_daemon.ports import StreamRef
-from kcl_daemon.ports_fan_out import ConsumerName
+from kcl_daemon.leases.row import Row, creation
+from kcl_daemon.ports import ConsumerName, StreamRef
 from kcl_daemon.shards.sync import new_lease
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
@@ -55,12 +52,12 @@ class Service:
         """All that is said of the stream."""
         settings = read(more).settings
 
-        async def look() -> list[Finding]:
+        async def poll() -> list[Finding]:
             return await stream_findings(
                 settings, STREAM, MemoryKinesis(self.model), MemoryFanOut(self.model)
             )
 
-        return anyio.run(look)
+        return anyio.run(poll)
 
 
 @pytest.fixture
@@ -116,12 +113,12 @@ class Unscannable(MemoryTable):
 
 
 def tables_findings(table: MemoryTable, *, exists: bool = True) -> list[Finding]:
-    async def look() -> list[Finding]:
+    async def poll() -> list[Finding]:
         if exists:
             await table.ensure()
         return await table_findings(table, indexed=True)
 
-    return anyio.run(look)
+    return anyio.run(poll)
 
 
 def test_rows_are_called_readable_only_where_they_can_be_scanned() -> None:
@@ -156,10 +153,10 @@ class Fleet:
             await self.table.put(*creation(new_lease(shard, checkpoint or first)))
 
     def findings(self, more: str = "") -> list[Finding]:
-        async def look() -> list[Finding]:
+        async def poll() -> list[Finding]:
             return await lease_findings(read(more).settings, self.kinesis, self.table)
 
-        return anyio.run(look)
+        return anyio.run(poll)
 
 
 @pytest.fixture

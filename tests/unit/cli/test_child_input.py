@@ -11,15 +11,16 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.cli.child_input import (
+from kcl_daemon.cli.run_child import (
     FIRST_NUMBER,
     BadRecord,
+    BadTranscript,
     in_batches,
+    lines_of,
     records_of_json,
     records_of_lines,
+    run_child,
 )
-from kcl_daemon.cli.replay import BadTranscript, lines_of
-from kcl_daemon.cli.run_child import run_child
 from kcl_protocol.messages import CheckpointRequest, Record, RecordSchema, Status
 from tests.transcripts.transcript import FOLDER
 

@@ -17,8 +17,7 @@ from click.testing import CliRunner
 
 from kcl_daemon import __version__
 from kcl_daemon.cli import main
-from kcl_daemon.cli.commands import CommandGroup, LaterCommand
-from kcl_daemon.cli.examples import EXAMPLES
+from kcl_daemon.cli.root import EXAMPLES, CommandGroup, LaterCommand
 from tests.documents.commandlines import check_command
 
 
@@ -154,7 +153,7 @@ def test_completing_commands_imports_none_of_them_and_needs_no_extra() -> None:
     code = (
         "import sys; from kcl_daemon.cli import main; from click.shell_completion import ShellComplete as S;"
         "sys.modules['moto'] = None; found = S(main, {}, 'kcl-daemon', 'X').get_completions;"
-        "print(len(found([], '')), found(['local'], '--'), 'kcl_daemon.cli.leases' in sys.modules)"
+        "print(len(found([], '')), found(['local'], '--'), 'kcl_daemon.cli.leases.command' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60

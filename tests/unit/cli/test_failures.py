@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.cli.failures import advice_for, leaves, report_failure
+from kcl_daemon.cli.common import advice_for, leaves, report_failure
 from kcl_daemon.errors import (
     AccessDenied,
     ConfigurationError,

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from kcl_daemon import __version__
 from kcl_daemon.cli import main
 from kcl_daemon.cli import run as run_module
-from kcl_daemon.cli.launcher import MAIN_CLASSES, as_daemon
+from kcl_daemon.cli.root import MAIN_CLASSES, as_daemon
 
 MAIN = MAIN_CLASSES[0]
 
@@ -82,9 +82,9 @@ def test_words_for_java_are_words_for_the_daemon(words: list[str], ours: list[st
 
 
 @pytest.fixture
-def request_of(monkeypatch: pytest.MonkeyPatch) -> list[run_module.Request]:
+def request_of(monkeypatch: pytest.MonkeyPatch) -> list[run_module.RunRequest]:
     """The requests that reach the daemon, which is not run."""
-    requests: list[run_module.Request] = []
+    requests: list[run_module.RunRequest] = []
     monkeypatch.setattr(run_module, "run_daemon", requests.append)
     return requests
 
@@ -100,7 +100,7 @@ def request_of(monkeypatch: pytest.MonkeyPatch) -> list[run_module.Request]:
     ],
 )
 def test_the_daemon_is_run_and_what_is_for_java_is_told(
-    request_of: list[run_module.Request], words: list[str]
+    request_of: list[run_module.RunRequest], words: list[str]
 ) -> None:
     result = CliRunner().invoke(main, words)
     assert (result.exit_code, result.output) == (0, "")
@@ -156,6 +156,6 @@ def test_the_helper_becomes_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
         became.append([program, *words])
         raise SystemExit(0)
 
-    monkeypatch.setattr("kcl_daemon.cli.helper.os.execv", execv)
+    monkeypatch.setattr("kcl_daemon.cli.root.os.execv", execv)
     CliRunner().invoke(main, ["helper", "-e", "-p", "f"])
     assert became == [[sys.executable, sys.executable, "-m", "kcl_daemon", "--properties", "f"]]

@@ -7,21 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from kcl_daemon.cli.leases_change import (
-    Done,
+from kcl_daemon.cli.leases.change import (
+    ChangeResult,
     NotChanged,
     all_leases,
     carry_out,
     carry_out_all,
     chosen_leases,
-    let_go,
-    let_go_all,
     move_past,
+    release_all,
+    release_lease,
 )
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.row import checkpoint, lease_from_row, new_lease_row, renewal
-from kcl_daemon.leases.table import Row
-from kcl_daemon.shards.reset import Change, Kind
+from kcl_daemon.leases.row import Row, checkpoint, lease_from_row, new_lease_row, renewal
+from kcl_daemon.shards.sync import LeaseChange, ResetKind
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.table import MemoryTable
@@ -29,7 +28,7 @@ from tests.simulator.memory.table import MemoryTable
 KEY = LeaseKey("shardId-000000000000")
 OWNER = WorkerId("w-1")
 LEASE = Lease(KEY, 7, ExtendedSequenceNumber("49", 3), lease_owner=OWNER, owner_switches_since_checkpoint=2)
-BACK = Change(Kind.RESET, LEASE, TRIM_HORIZON, "")
+BACK = LeaseChange(ResetKind.RESET, LEASE, TRIM_HORIZON, "")
 
 
 class Busy(MemoryTable):
@@ -63,7 +62,7 @@ async def stored(table: MemoryTable) -> Lease:
 
 def test_a_reset_takes_the_lease_from_its_owner_who_cannot_write_any_more() -> None:
     async def scene(table: Busy) -> None:
-        assert (await carry_out(table, BACK)).done is Done.WRITTEN
+        assert (await carry_out(table, BACK)).done is ChangeResult.WRITTEN
         now = await stored(table)
         assert now == replace(
             LEASE,
@@ -81,7 +80,7 @@ def test_a_reset_takes_the_lease_from_its_owner_who_cannot_write_any_more() -> N
 def test_a_renewal_in_between_is_met_by_another_try() -> None:
     async def scene(table: Busy) -> None:
         table.renewals = 3
-        assert (await carry_out(table, BACK)).done is Done.WRITTEN
+        assert (await carry_out(table, BACK)).done is ChangeResult.WRITTEN
         assert (await stored(table)).lease_counter == 7 + 3 + 1
 
     on_table(scene)
@@ -94,30 +93,30 @@ def test_a_lease_that_never_holds_still_is_given_up_and_told() -> None:
             await carry_out(table, BACK)
         assert (await stored(table)).checkpoint == LEASE.checkpoint
         with pytest.raises(NotChanged, match="kept changing"):
-            await let_go(table, KEY)
+            await release_lease(table, KEY)
 
     on_table(scene)
 
 
 def test_what_is_gone_or_there_already_is_told_and_left_alone() -> None:
     async def scene(table: Busy) -> None:
-        create = Change(Kind.CREATE, replace(LEASE, lease_owner=None), TRIM_HORIZON, "")
-        assert (await carry_out(table, create)).done is Done.THERE
-        delete = Change(Kind.DELETE, LEASE, None, "")
-        assert (await carry_out(table, delete)).done is Done.WRITTEN
-        assert (await carry_out(table, delete)).done is Done.GONE
-        assert (await carry_out(table, BACK)).done is Done.GONE
-        assert (await carry_out(table, create)).done is Done.WRITTEN
+        create = LeaseChange(ResetKind.CREATE, replace(LEASE, lease_owner=None), TRIM_HORIZON, "")
+        assert (await carry_out(table, create)).done is ChangeResult.THERE
+        delete = LeaseChange(ResetKind.DELETE, LEASE, None, "")
+        assert (await carry_out(table, delete)).done is ChangeResult.WRITTEN
+        assert (await carry_out(table, delete)).done is ChangeResult.GONE
+        assert (await carry_out(table, BACK)).done is ChangeResult.GONE
+        assert (await carry_out(table, create)).done is ChangeResult.WRITTEN
         with pytest.raises(NotChanged, match="no longer exists"):
-            await let_go(table, LeaseKey("shardId-9"))
+            await release_lease(table, LeaseKey("shardId-9"))
 
     on_table(scene)
 
 
 def test_a_released_lease_has_no_owner_and_keeps_its_checkpoint() -> None:
     async def scene(table: Busy) -> None:
-        assert await let_go(table, KEY)
-        assert not await let_go(table, KEY)
+        assert await release_lease(table, KEY)
+        assert not await release_lease(table, KEY)
         now = await stored(table)
         assert (now.lease_owner, now.checkpoint, now.lease_counter) == (None, LEASE.checkpoint, 8)
 
@@ -129,13 +128,13 @@ def test_a_checkpoint_is_moved_ahead_only_from_where_it_was_seen() -> None:
 
     async def scene(table: Busy) -> None:
         table.renewals = 2
-        assert (await move_past(table, LEASE, past)).done is Done.WRITTEN
+        assert (await move_past(table, LEASE, past)).done is ChangeResult.WRITTEN
         now = await stored(table)
         assert (now.lease_owner, now.checkpoint) == (None, past)
         with pytest.raises(NotChanged, match="has just moved to 49/4"):
             await move_past(table, LEASE, past)
         await table.delete(KEY)
-        assert (await move_past(table, LEASE, past)).done is Done.GONE
+        assert (await move_past(table, LEASE, past)).done is ChangeResult.GONE
 
     on_table(scene)
 
@@ -172,8 +171,8 @@ def test_only_leases_that_were_written_are_counted_and_the_others_are_told() -> 
 def test_only_leases_that_had_an_owner_are_counted_as_let_go() -> None:
     async def scene(table: Busy) -> None:
         said: list[str] = []
-        assert await let_go_all(table, (KEY,), said.append) == 1
-        assert await let_go_all(table, (KEY,), said.append) == 0
+        assert await release_all(table, (KEY,), said.append) == 1
+        assert await release_all(table, (KEY,), said.append) == 0
         assert said == [f"{KEY}: it no longer has an owner"]
 
     on_table(scene)

@@ -8,11 +8,10 @@ from typing import TypeVar
 import anyio
 import pytest
 
-from kcl_daemon.app_streams import streams_of
-from kcl_daemon.cli.leases_look import Observer, lags, open_existing
-from kcl_daemon.cli.leases_seen import Lag, Seen
-from kcl_daemon.config.settings import ChildSettings, Settings
-from kcl_daemon.coordination.streams import Streams
+from kcl_daemon.app import streams_of
+from kcl_daemon.cli.leases.look import FleetObserver, LeaseLag, ObservedFleet, lags, open_existing
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import (
     AccessDenied,
     AwsError,
@@ -21,15 +20,15 @@ from kcl_daemon.errors import (
     TableNotFound,
     Throttled,
 )
+from kcl_daemon.fleet.streams import StreamTracker
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.leader import LeaderLock, heartbeat, lock_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
-from kcl_daemon.leases.row import new_lease_row, renewal
-from kcl_daemon.leases.stats import report
-from kcl_daemon.leases.table import Row, apply_update
-from kcl_daemon.ports import Fetched, IteratorKind, Kinesis, ReadFrom, StreamRef, StreamSummary, Tables
-from kcl_daemon.retrieval.payload import EMPTY
-from kcl_daemon.shards.shard import InitialPosition, Shard
+from kcl_daemon.leases.row import Row, apply_update, new_lease_row, renewal
+from kcl_daemon.leases.worker_row import report
+from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom, StreamRef, StreamSummary, Tables
+from kcl_daemon.records.payload import EMPTY
+from kcl_daemon.shards.lineage import InitialPosition, Shard
 from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog
@@ -80,11 +79,11 @@ class Stage:
         for table in (self.leases, self.workers, self.coordinator):
             table.calls.clear()
 
-    async def look(self, watch_s: float = 0.0) -> Seen:
+    async def poll(self, watch_s: float = 0.0) -> ObservedFleet:
         """Look, and make sure that it was reading only."""
         self.forget_calls()
         opened = await open_existing(Tables(self.leases, self.workers, self.coordinator), SETTINGS)
-        seen = await Observer(opened, SETTINGS, clock=self.clock, log=MemoryLog()).watch(watch_s)
+        seen = await FleetObserver(opened, SETTINGS, clock=self.clock, log=MemoryLog()).watch(watch_s)
         calls = {call for table in (self.leases, self.workers, self.coordinator) for call in table.calls}
         assert calls <= {"get", "scan", "other"}
         return seen
@@ -97,7 +96,7 @@ def on_stage(test: Callable[[Stage], Awaitable[T]]) -> T:
 def test_an_application_without_lease_table_is_an_error_and_none_is_made() -> None:
     async def test(stage: Stage) -> None:
         with pytest.raises(TableNotFound, match="no lease table billing"):
-            await stage.look()
+            await stage.poll()
         assert await stage.leases.describe() is None
 
     on_stage(test)
@@ -108,7 +107,7 @@ def test_separate_tables_of_java_workers_are_read() -> None:
         await stage.make_separate()
         await stage.leases.put(JAVA_ROW)
         await stage.has_worker(stage.workers, ONE)
-        seen = await stage.look()
+        seen = await stage.poll()
         assert seen.origin.layout is TableLayout.SEPARATE
         assert seen.origin.tables == ("billing", "billing-WorkerMetricStats", "billing-CoordinatorState")
         assert [(lease.lease_key, lease.lease_owner) for lease in seen.leases] == [(FIRST, ONE)]
@@ -123,7 +122,7 @@ def test_a_fleet_of_kcl_2_has_neither_workers_nor_a_lock() -> None:
     async def test(stage: Stage) -> None:
         await stage.leases.ensure()
         await stage.leases.put(JAVA_ROW)
-        seen = await stage.look()
+        seen = await stage.poll()
         assert seen.origin.tables == ("billing",)
         assert seen.leader is None
         assert not seen.fleet.workers
@@ -139,7 +138,7 @@ def test_one_table_for_all_is_told_apart_by_kind() -> None:
         await stage.leases.put(new_lease_row(Lease(FIRST, 1, TRIM_HORIZON, lease_owner=ONE)))
         await stage.leases.put(lock_row("leaseKey", LOCK))
         await stage.has_worker(stage.leases, ONE)
-        seen = await stage.look()
+        seen = await stage.poll()
         assert seen.origin.layout is TableLayout.SINGLE
         assert seen.origin.tables == ("billing",)
         assert len(seen.leases) == 1
@@ -157,7 +156,7 @@ def test_rows_that_are_not_what_they_should_be_are_named_with_table_and_problem(
         await stage.leases.put({"leaseKey": "odd", "leaseCounter": 1, "ownerSwitchesSinceCheckpoint": 0})
         await stage.workers.put({"wid": "strange", "lut": "yesterday"})
         await stage.coordinator.put({"key": "Leader", "ownerName": 3})
-        seen = await stage.look()
+        seen = await stage.poll()
         assert len(seen.leases) == 1
         assert seen.leader is None
         assert [(row.table, row.key) for row in seen.unreadable] == [
@@ -175,7 +174,7 @@ def test_an_invalid_worker_row_in_the_single_table_is_no_lease_and_is_named() ->
         await stage.leases.ensure()
         await stage.leases.put(lock_row("leaseKey", LOCK))
         await stage.leases.put({"leaseKey": "w-9", "entityType": "WORKER_METRIC_STATS"})
-        seen = await stage.look()
+        seen = await stage.poll()
         assert [row.key for row in seen.unreadable] == ["w-9"]
 
     on_stage(test)
@@ -185,9 +184,9 @@ def test_one_look_never_calls_an_owner_silent() -> None:
     async def test(stage: Stage) -> None:
         await stage.make_separate()
         await stage.leases.put(new_lease_row(Lease(FIRST, 1, TRIM_HORIZON, lease_owner=GONE)))
-        seen = await stage.look()
+        seen = await stage.poll()
         assert seen.watched_s == 0
-        assert not seen.could_tell_abandoned
+        assert not seen.knows_abandoned
         assert not seen.fleet.abandoned
 
     on_stage(test)
@@ -201,7 +200,7 @@ def test_watching_longer_than_the_fail_over_time_shows_what_stands_still() -> No
         await stage.leases.put(new_lease_row(Lease(SECOND, 1, TRIM_HORIZON, lease_owner=ONE)))
         await stage.has_worker(stage.workers, GONE)
         await stage.has_worker(stage.workers, ONE)
-        seen: list[Seen] = []
+        seen: list[ObservedFleet] = []
 
         async def renew() -> None:
             lease, lock = Lease(SECOND, 1, TRIM_HORIZON, lease_owner=ONE), LOCK
@@ -222,9 +221,9 @@ def test_watching_longer_than_the_fail_over_time_shows_what_stands_still() -> No
         async with anyio.create_task_group() as group:
             group.start_soon(renew)
             opened = await open_existing(Tables(stage.leases, stage.workers, stage.coordinator), SETTINGS)
-            seen.append(await Observer(opened, SETTINGS, clock=stage.clock, log=MemoryLog()).watch(14.0))
+            seen.append(await FleetObserver(opened, SETTINGS, clock=stage.clock, log=MemoryLog()).watch(14.0))
             group.cancel_scope.cancel()
-        assert seen[0].could_tell_abandoned
+        assert seen[0].knows_abandoned
         assert seen[0].fleet.abandoned == {FIRST}
         assert seen[0].fleet.workers == {ONE}
         assert seen[0].leader is not None
@@ -236,7 +235,7 @@ def test_watching_longer_than_the_fail_over_time_shows_what_stands_still() -> No
 def test_a_lock_that_stands_still_under_our_eyes_is_no_longer_in_force() -> None:
     async def test(stage: Stage) -> None:
         await stage.make_separate()
-        seen = await stage.look(watch_s=31.0)
+        seen = await stage.poll(watch_s=31.0)
         assert seen.leader is not None
         assert not seen.leader.leads
 
@@ -264,15 +263,17 @@ class Answers:
         self.asked[shard_id] = read_from
         return shard_id
 
-    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:
+    async def get_records(
+        self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
+    ) -> FetchedRecords:
         self.limits.add(limit)
         answer = self._answers[shard_id]
         if isinstance(answer, AwsError):
             raise answer
-        return Fetched(EMPTY, None, answer, ())
+        return FetchedRecords(EMPTY, None, answer, ())
 
 
-def streams(kinesis: Kinesis) -> Streams:
+def streams(kinesis: Kinesis) -> StreamTracker:
     return streams_of(SETTINGS, kinesis, LoopClock(), MemoryLog(), table=TroubledTable())
 
 
@@ -284,7 +285,7 @@ def test_the_lag_is_asked_at_the_checkpoint_with_one_record_of_each_unfinished_s
     async def test(stage: Stage) -> None:
         kinesis = Answers({"a": 85, "b": 0})
         asked = [lease("a", ExtendedSequenceNumber("77")), lease("b"), lease("c", SHARD_END)]
-        assert await lags(asked, kinesis, streams(kinesis)) == {"a": Lag(85), "b": Lag(0)}
+        assert await lags(asked, kinesis, streams(kinesis)) == {"a": LeaseLag(85), "b": LeaseLag(0)}
         assert kinesis.limits == {1}
         assert kinesis.asked["a"] == ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number="77")
 

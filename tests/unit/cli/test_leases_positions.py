@@ -10,11 +10,17 @@ import anyio
 import click
 import pytest
 
-from kcl_daemon.cli.leases_change import NotChanged
-from kcl_daemon.cli.leases_positions import PositionType, RecordType, Skipped, just_before, next_records
+from kcl_daemon.cli.leases.change import (
+    NotChanged,
+    PositionType,
+    RecordType,
+    SkippedRange,
+    just_before,
+    next_records,
+)
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, ShardId
 from kcl_daemon.ports import StreamRef
-from kcl_daemon.shards.shard import InitialPosition, StartAt
+from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_daemon.system import SystemClock
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
@@ -47,7 +53,7 @@ class Stage:
     async def before(self, at_s: float) -> ExtendedSequenceNumber:
         return await just_before(MemoryKinesis(self.model), STREAM, SHARD, at_s, clock=self.clock)
 
-    async def skipped(self, checkpoint: ExtendedSequenceNumber, record: str | None = None) -> Skipped:
+    async def skipped(self, checkpoint: ExtendedSequenceNumber, record: str | None = None) -> SkippedRange:
         """What `leases skip` would go past."""
         wanted = None if record is None else RecordType().convert(record, None, None)
         lease = Lease(LeaseKey(SHARD), 1, checkpoint, hash_range=HashRange(0, MAX_HASH))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kcl_daemon.cli.leases_seen import Lag
-from kcl_daemon.cli.leases_tree import tree_lines
-from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId, lease_key_of
-from kcl_daemon.leases.stream import StreamIdentity
+from kcl_daemon.cli.leases.look import LeaseLag
+from kcl_daemon.cli.leases.show import tree_lines
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, StreamIdentity, WorkerId, lease_key_of
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.unit.cli.leases_stage import FLEET, seen
 
@@ -21,8 +20,8 @@ def lease(
 
 
 def drawn(*leases: Lease, **lags: int) -> list[str]:
-    told = {LeaseKey(name): Lag(millis) for name, millis in lags.items()}
-    return list(tree_lines(seen(fleet=replace(FLEET, leases=leases), lags=told or None)))
+    reported = {LeaseKey(name): LeaseLag(millis) for name, millis in lags.items()}
+    return list(tree_lines(seen(fleet=replace(FLEET, leases=leases), lags=reported or None)))
 
 
 def test_a_split_and_a_merge_are_drawn_with_state_and_lag() -> None:

@@ -9,13 +9,21 @@ from typing import Any
 import click
 import pytest
 
-from kcl_daemon.cli.leases import explain_seen, of_stream
-from kcl_daemon.cli.leases_json import explain_json, list_json
-from kcl_daemon.cli.leases_seen import Lag, Leader, Seen, UnreadableRow
-from kcl_daemon.cli.leases_view import aligned, explain_lines, list_lines, shortened
-from kcl_daemon.config.settings import AssignmentStrategy, BalanceSettings, ChildSettings, Settings
+from kcl_daemon.cli.leases.command import explain_seen, of_stream
+from kcl_daemon.cli.leases.look import LeaderView, LeaseLag, ObservedFleet, UnreadableRow
+from kcl_daemon.cli.leases.show import (
+    aligned,
+    explain_json,
+    explain_lines,
+    list_json,
+    list_lines,
+    shortened,
+)
+from kcl_daemon.config.balance import AssignmentStrategy, BalanceSettings
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.settings import Settings
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.observe.words import duration
+from kcl_daemon.text import duration
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.unit.cli.leases_stage import (
     ENDED,
@@ -52,16 +60,16 @@ w-old   no row            -       -       1
 5 leases: 3 with an owner, 1 without, 1 in handoff, 1 finished (shown with --all); 3 workers, 1 alive; leader: w-1"""
 
 
-def lines(state: Seen, *, with_finished: bool = False) -> str:
+def lines(state: ObservedFleet, *, with_finished: bool = False) -> str:
     return "\n".join(list_lines(state, with_finished=with_finished))
 
 
-def document(state: Seen, *, with_finished: bool = False) -> dict[str, Any]:
+def document(state: ObservedFleet, *, with_finished: bool = False) -> dict[str, Any]:
     loaded: dict[str, Any] = json.loads(list_json(state, with_finished=with_finished))
     return loaded
 
 
-def by_lease(state: Seen, *, with_finished: bool = False) -> dict[str, dict[str, Any]]:
+def by_lease(state: ObservedFleet, *, with_finished: bool = False) -> dict[str, dict[str, Any]]:
     return {each["lease"]: each for each in document(state, with_finished=with_finished)["leases"]}
 
 
@@ -76,7 +84,7 @@ def test_finished_leases_are_shown_when_asked_for() -> None:
 
 
 def test_lags_have_a_column_when_they_were_asked_for() -> None:
-    lags = {HELD: Lag(85), MOVING: Lag(7_400_000), FREE: Lag(None, "throttled")}
+    lags = {HELD: LeaseLag(85), MOVING: LeaseLag(7_400_000), FREE: LeaseLag(None, "throttled")}
     rows = lines(seen(lags=lags)).splitlines()
     assert rows[2].endswith("lag")
     assert [row.split("  ")[-1].strip() for row in rows[3:7]] == ["85 ms", "2 h", "throttled", "-"]
@@ -86,11 +94,14 @@ def test_lags_have_a_column_when_they_were_asked_for() -> None:
     ("leader", "said"),
     [
         (None, "leader: none; the next worker"),
-        (Leader(TWO, 30.0, released=True, silent_s=0.0), "leader: none, w-2 released the lock"),
-        (Leader(TWO, 30.0, released=False, silent_s=31.0), "w-2, but its lock was not renewed for 31.0 s"),
+        (LeaderView(TWO, 30.0, released=True, silent_s=0.0), "leader: none, w-2 released the lock"),
+        (
+            LeaderView(TWO, 30.0, released=False, silent_s=31.0),
+            "w-2, but its lock was not renewed for 31.0 s",
+        ),
     ],
 )
-def test_a_lock_out_of_force_makes_nobody_leader(leader: Leader | None, said: str) -> None:
+def test_a_lock_out_of_force_makes_nobody_leader(leader: LeaderView | None, said: str) -> None:
     text = lines(seen(leader=leader))
     assert said in text
     assert "leader\n" not in text
@@ -118,7 +129,7 @@ def test_an_application_without_leases_and_workers_says_so() -> None:
 
 
 def test_json_holds_every_value_in_full() -> None:
-    held = by_lease(seen(lags={HELD: Lag(85), MOVING: Lag(None, "throttled")}))[HELD]
+    held = by_lease(seen(lags={HELD: LeaseLag(85), MOVING: LeaseLag(None, "throttled")}))[HELD]
     assert held == {
         "lease": HELD,
         "owner": "w-1",
@@ -141,7 +152,7 @@ def test_json_holds_every_value_in_full() -> None:
 
 
 def test_json_tells_hand_offs_lineage_and_hashes() -> None:
-    found = by_lease(seen(lags={MOVING: Lag(None, "throttled")}), with_finished=True)
+    found = by_lease(seen(lags={MOVING: LeaseLag(None, "throttled")}), with_finished=True)
     assert tuple(found) == KEYS
     assert (found[MOVING]["owner"], found[MOVING]["handoff_to"]) == ("w-1", "w-2")
     assert (found[MOVING]["lag_ms"], found[MOVING]["lag_unknown_because"]) == (None, "throttled")
@@ -151,16 +162,16 @@ def test_json_tells_hand_offs_lineage_and_hashes() -> None:
 
 
 def test_json_of_the_application_around_the_leases() -> None:
-    told = document(seen())
-    assert told["schema"] == 1
-    assert told["leader"] == {
+    reported = document(seen())
+    assert reported["schema"] == 1
+    assert reported["leader"] == {
         "worker": "w-1",
         "leads": True,
         "released": False,
         "lease_s": 30.0,
         "silent_s": 0.0,
     }
-    assert told["summary"] == {
+    assert reported["summary"] == {
         "leases": 5,
         "owned": 3,
         "unowned": 1,
@@ -168,8 +179,8 @@ def test_json_of_the_application_around_the_leases() -> None:
         "handing_off": 1,
         "finished": 1,
     }
-    assert [each["worker"] for each in told["workers"]] == ["w-1", "w-2", "w-old"]
-    assert told["workers"][1] == {
+    assert [each["worker"] for each in reported["workers"]] == ["w-1", "w-2", "w-old"]
+    assert reported["workers"][1] == {
         "worker": "w-2",
         "alive": False,
         "leader": False,
@@ -215,7 +226,7 @@ def test_explain_of_a_fleet_that_has_died_says_that_nobody_works() -> None:
     assert "note: no worker is alive" in text
 
 
-def uneven() -> Seen:
+def uneven() -> ObservedFleet:
     """One worker has everything, another has just come."""
     leases = [Lease(key, 3, TRIM_HORIZON, lease_owner=ONE, throughput_kbps=100.0) for key in KEYS]
     both = {ONE: FLEET.stats[ONE], TWO: replace(FLEET.stats[ONE], worker_id=TWO)}

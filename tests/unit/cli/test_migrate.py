@@ -12,19 +12,27 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kcl_daemon.cli import main
-from kcl_daemon.cli.leases_look import open_existing
-from kcl_daemon.cli.migrate_steps import Direction, NotSteered, decide, remove_index, status, steer
-from kcl_daemon.cli.migrate_view import status_json, status_lines
-from kcl_daemon.config.settings import ChildSettings, Settings
+from kcl_daemon.cli.leases.look import open_existing
+from kcl_daemon.cli.migrate import (
+    Direction,
+    MigrationNotChanged,
+    change_version,
+    decide,
+    migration_status,
+    remove_index,
+    status_json,
+    status_lines,
+)
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, AwsError
-from kcl_daemon.leases.client_version import CODEC, ClientVersion
+from kcl_daemon.leases.layout import PastState, StateRow
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.row import new_lease_row
-from kcl_daemon.leases.state_row import Past, StateRow
-from kcl_daemon.leases.stats import report
-from kcl_daemon.leases.table import RowUpdate, Written
-from kcl_daemon.leases.table_migration import CODEC as MOVE
-from kcl_daemon.leases.table_migration import TableStatus
+from kcl_daemon.leases.row import RowUpdate, WriteResult, new_lease_row
+from kcl_daemon.leases.worker_row import report
+from kcl_daemon.migrations.kcl2_rules import CLIENT_VERSION_CODEC, ClientVersion
+from kcl_daemon.migrations.one_table_rules import TABLE_STATUS_CODEC as MOVE
+from kcl_daemon.migrations.one_table_rules import TableStatus
 from kcl_daemon.ports import IndexState, Tables
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
@@ -39,18 +47,20 @@ class Coordinator(MemoryTable):
 
     rival: ClientVersion | None = None
 
-    async def update(self, update: RowUpdate) -> Written:
+    async def update(self, update: RowUpdate) -> WriteResult:
         if self.rival is not None:
             rival, self.rival = self.rival, None
             await self.says(rival)
         return await super().update(update)
 
     async def says(self, version: ClientVersion) -> None:
-        past = (Past(V.INIT.value, "w-1", 1_770_000_000_000),)
-        await self.put(CODEC.row(StateRow(version, "w-1", 1_770_000_000_000, past), key_attribute="key"))
+        past = (PastState(V.INIT.value, "w-1", 1_770_000_000_000),)
+        await self.put(
+            CLIENT_VERSION_CODEC.row(StateRow(version, "w-1", 1_770_000_000_000, past), key_attribute="key")
+        )
 
     async def state(self) -> ClientVersion:
-        stored = CODEC.read(await self.get(CODEC.row_key))
+        stored = CLIENT_VERSION_CODEC.read(await self.get(CLIENT_VERSION_CODEC.row_key))
         assert isinstance(stored, StateRow)
         return stored.state
 
@@ -75,7 +85,7 @@ class Stage:
 
     async def steer(self, direction: Direction) -> None:
         """All of what the command does."""
-        done = await steer(self.tables, direction, clock=self.clock)
+        done = await change_version(self.tables, direction, clock=self.clock)
         if done.remove_index_after_s is not None:
             await self.remove(done.remove_index_after_s)
 
@@ -103,8 +113,8 @@ def play(scene: Callable[[Stage], Awaitable[None]], leases: type[MemoryTable] = 
 def test_a_rollback_deletes_the_index_when_all_have_noticed(version: ClientVersion) -> None:
     async def scene(stage: Stage) -> None:
         await stage.coordinator.says(version)
-        async with anyio.create_task_group() as beside:
-            beside.start_soon(stage.steer, Direction.ROLLBACK)
+        async with anyio.create_task_group() as background:
+            background.start_soon(stage.steer, Direction.ROLLBACK)
             await anyio.sleep(119)
             assert await stage.coordinator.state() is V.V2X
             assert await stage.index() is IndexState.ACTIVE
@@ -117,13 +127,13 @@ def test_a_rollback_deletes_the_index_when_all_have_noticed(version: ClientVersi
 def test_a_rollforward_during_the_wait_saves_the_index() -> None:
     async def scene(stage: Stage) -> None:
         await stage.coordinator.says(V.V2X)
-        async with anyio.create_task_group() as beside:
+        async with anyio.create_task_group() as background:
 
             async def removed() -> None:
-                with pytest.raises(NotSteered, match="the index is kept"):
+                with pytest.raises(MigrationNotChanged, match="the index is kept"):
                     await stage.remove(120)
 
-            beside.start_soon(removed)
+            background.start_soon(removed)
             await anyio.sleep(50)
             await stage.steer(Direction.ROLLFORWARD)
         assert await stage.coordinator.state() is V.UPGRADE_FROM_2X
@@ -167,7 +177,7 @@ def test_what_the_state_does_not_allow_is_refused_with_words(
     async def scene(stage: Stage) -> None:
         if version is not None:
             await stage.coordinator.says(version)
-        with pytest.raises(NotSteered, match=said):
+        with pytest.raises(MigrationNotChanged, match=said):
             await decide(stage.tables, direction, clock=stage.clock)
 
     play(scene)
@@ -177,12 +187,12 @@ def test_a_change_in_between_is_read_and_judged_anew() -> None:
     async def scene(stage: Stage) -> None:
         await stage.coordinator.says(V.UPGRADE_FROM_2X)
         stage.coordinator.rival = V.V3X_WITH_ROLLBACK
-        await steer(stage.tables, Direction.ROLLBACK, clock=stage.clock)
+        await change_version(stage.tables, Direction.ROLLBACK, clock=stage.clock)
         assert await stage.coordinator.state() is V.V2X
         await stage.coordinator.says(V.UPGRADE_FROM_2X)
         stage.coordinator.rival = V.V3X
-        with pytest.raises(NotSteered, match="is not possible"):
-            await steer(stage.tables, Direction.ROLLBACK, clock=stage.clock)
+        with pytest.raises(MigrationNotChanged, match="is not possible"):
+            await change_version(stage.tables, Direction.ROLLBACK, clock=stage.clock)
 
     play(scene)
 
@@ -200,7 +210,7 @@ def test_the_status_names_everything_that_an_upgrade_waits_for() -> None:
         now_s = stage.clock.wall_ms() // 1000
         await stage.workers.update(report(WorkerId("w-1"), now_s=now_s - 4))
         await stage.workers.update(report(WorkerId("w-2"), now_s=now_s - 300))
-        seen = await status(stage.tables, clock=stage.clock, report_s=30.0)
+        seen = await migration_status(stage.tables, clock=stage.clock, report_s=30.0)
         text = "\n".join(status_lines(seen))
         for part in (
             "CLIENT_VERSION_UPGRADE_FROM_2X: workers take leases",
@@ -232,7 +242,7 @@ def test_the_status_of_a_new_application_says_nothing_of_an_upgrade() -> None:
         await stage.leases.put(
             new_lease_row(Lease(LeaseKey("shardId-1"), 1, TRIM_HORIZON, lease_owner=WorkerId("w-1")))
         )
-        text = "\n".join(status_lines(await status(stage.tables, clock=stage.clock, report_s=30.0)))
+        text = "\n".join(status_lines(await migration_status(stage.tables, clock=stage.clock, report_s=30.0)))
         assert "the leader assigns leases; no upgrade is in progress" in text
         assert "tables: separate; no migration to one table is in progress" in text
         for part in ("ready", "the upgrade waits", "complete"):
@@ -243,11 +253,11 @@ def test_the_status_of_a_new_application_says_nothing_of_an_upgrade() -> None:
 
 def test_the_status_of_an_application_without_a_row_or_with_a_strange_one_is_told() -> None:
     async def scene(stage: Stage) -> None:
-        seen = await status(stage.tables, clock=stage.clock, report_s=30.0)
+        seen = await migration_status(stage.tables, clock=stage.clock, report_s=30.0)
         assert "no row Migration3.0" in next(status_lines(seen))
         assert json.loads(status_json(seen))["clientVersion"] is None
-        await stage.coordinator.put({"key": CODEC.row_key, "cv": "CLIENT_VERSION_9X"})
-        seen = await status(stage.tables, clock=stage.clock, report_s=30.0)
+        await stage.coordinator.put({"key": CLIENT_VERSION_CODEC.row_key, "cv": "CLIENT_VERSION_9X"})
+        seen = await migration_status(stage.tables, clock=stage.clock, report_s=30.0)
         assert "CLIENT_VERSION_9X" in next(status_lines(seen))
         assert "CLIENT_VERSION_9X" in json.loads(status_json(seen))["problem"]
 
@@ -269,7 +279,7 @@ def test_the_status_of_an_application_without_a_row_or_with_a_strange_one_is_tol
 def test_the_status_tells_how_far_the_move_into_one_table_is(state: TableStatus | None, said: str) -> None:
     async def scene(stage: Stage) -> None:
         if state is not None:
-            row = StateRow(state, "w-9", 1_770_000_000_000, (Past("earlier", "w-8", 0),))
+            row = StateRow(state, "w-9", 1_770_000_000_000, (PastState("earlier", "w-8", 0),))
             await stage.coordinator.put(MOVE.row(row, key_attribute="key"))
         for number, owner in enumerate(("w-1", "w-2")):
             lease = Lease(LeaseKey(f"shardId-{number}"), 1, TRIM_HORIZON, lease_owner=WorkerId(owner))
@@ -278,7 +288,7 @@ def test_the_status_tells_how_far_the_move_into_one_table_is(state: TableStatus 
         await stage.workers.update(report(WorkerId("w-1"), now_s=now_s - 4))
         await stage.leases.update(report(WorkerId("w-1"), now_s=now_s - 40))
         await stage.leases.update(report(WorkerId("w-3"), now_s=now_s - 2))
-        seen = await status(stage.tables, clock=stage.clock, report_s=30.0)
+        seen = await migration_status(stage.tables, clock=stage.clock, report_s=30.0)
         text = "\n".join(status_lines(seen))
         for part in (
             said,
@@ -288,11 +298,14 @@ def test_the_status_tells_how_far_the_move_into_one_table_is(state: TableStatus 
         ):
             assert part in text
         assert "w-3: reported 2 s ago" in text
-        told = json.loads(status_json(seen))["tables"]
-        assert (told["layout"], told["migration"]) == ("separate", None if state is None else state.value)
-        assert told["ownersThatDoNotKnowTheSingleTable"] == ["w-2"]
-        assert told["workersThatReportToTheOldTable"] == ["w-1"]
-        assert [past["modifiedBy"] for past in told["history"]] == ([] if state is None else ["w-8"])
+        reported = json.loads(status_json(seen))["tables"]
+        assert (reported["layout"], reported["migration"]) == (
+            "separate",
+            None if state is None else state.value,
+        )
+        assert reported["ownersThatDoNotKnowTheSingleTable"] == ["w-2"]
+        assert reported["workersThatReportToTheOldTable"] == ["w-1"]
+        assert [past["modifiedBy"] for past in reported["history"]] == ([] if state is None else ["w-8"])
 
     play(scene)
 
@@ -300,11 +313,11 @@ def test_the_status_tells_how_far_the_move_into_one_table_is(state: TableStatus 
 def test_the_status_of_one_table_names_how_it_came_to_be_so() -> None:
     async def scene(stage: Stage) -> None:
         tables = Tables(stage.leases, stage.leases, stage.leases)
-        lines = list(status_lines(await status(tables, clock=stage.clock, report_s=30.0)))
+        lines = list(status_lines(await migration_status(tables, clock=stage.clock, report_s=30.0)))
         assert lines[-1] == "tables: one, all rows are in the lease table"
         row = StateRow(TableStatus.COMPLETE, "w-9", 1_770_000_000_000)
         await stage.leases.put(MOVE.row(row, key_attribute="leaseKey"))
-        seen = await status(tables, clock=stage.clock, report_s=30.0)
+        seen = await migration_status(tables, clock=stage.clock, report_s=30.0)
         assert list(status_lines(seen))[-1] == "  since 2026-02-02T02:40:00+00:00, set by w-9"
         assert json.loads(status_json(seen))["tables"]["migration"] == TableStatus.COMPLETE.value
 
@@ -314,7 +327,7 @@ def test_the_status_of_one_table_names_how_it_came_to_be_so() -> None:
 def test_a_strange_row_of_the_move_is_told() -> None:
     async def scene(stage: Stage) -> None:
         await stage.coordinator.put({"key": MOVE.row_key, "tm": "TABLE_MIGRATION_STATUS_ODD"})
-        seen = await status(stage.tables, clock=stage.clock, report_s=30.0)
+        seen = await migration_status(stage.tables, clock=stage.clock, report_s=30.0)
         assert "TABLE_MIGRATION_STATUS_ODD" in "\n".join(status_lines(seen))
         assert "TABLE_MIGRATION_STATUS_ODD" in json.loads(status_json(seen))["tables"]["problem"]
 
@@ -324,15 +337,15 @@ def test_a_strange_row_of_the_move_is_told() -> None:
 def test_a_rollback_finds_the_version_row_that_was_carried_over() -> None:
     async def scene(stage: Stage) -> None:
         await stage.coordinator.put(MOVE.row(StateRow(TableStatus.PENDING, "w-9", 5), key_attribute="key"))
-        version = CODEC.row(StateRow(V.V3X_WITH_ROLLBACK, "w-1", 5), key_attribute="leaseKey")
+        version = CLIENT_VERSION_CODEC.row(StateRow(V.V3X_WITH_ROLLBACK, "w-1", 5), key_attribute="leaseKey")
         await stage.leases.put(version)
         settings = Settings("billing", "orders", ChildSettings(("true",)), "w-1")
         opened = await open_existing(stage.tables, settings)
-        await steer(opened.tables, Direction.ROLLBACK, clock=stage.clock)
-        stored = CODEC.read(await stage.leases.get(CODEC.row_key))
+        await change_version(opened.tables, Direction.ROLLBACK, clock=stage.clock)
+        stored = CLIENT_VERSION_CODEC.read(await stage.leases.get(CLIENT_VERSION_CODEC.row_key))
         assert isinstance(stored, StateRow)
         assert stored.state is V.V2X
-        assert await stage.coordinator.get(CODEC.row_key) is None
+        assert await stage.coordinator.get(CLIENT_VERSION_CODEC.row_key) is None
 
     play(scene)
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 import kcl_daemon
 from kcl_daemon.cli import main
-from kcl_daemon.cli.policy import policy
+from kcl_daemon.cli.iam_policy import build_policy
 from tests.unit.config.helpers import GOOD, read
 
 SOURCE = Path(kcl_daemon.__file__).parent
@@ -30,7 +30,7 @@ TRANSACTION = "TransactWriteItems"
 
 
 def statements(more: str = "", account: str | None = None) -> dict[str, dict[str, Any]]:
-    document = policy(
+    document = build_policy(
         read(REGION + more).settings, ("kinesis", "dynamodb", "glue", "cloudwatch"), account=account
     )
     assert document["Version"] == "2012-10-17"
@@ -64,12 +64,12 @@ def calls_in_the_source() -> set[str]:
                 r"(?:_client|clients?\.(?:kinesis|dynamodb|glue))\.([a-z]+_[a-z_]+)\b", text
             )
         }
-    return found - {"Credentials", TRANSACTION}
+    return found - {"Credentials", "CaBundle", TRANSACTION}
 
 
 def test_every_call_that_is_made_is_allowed() -> None:
     assert {"GetRecords", "UpdateItem", "CreateTable"} <= calls_in_the_source()
-    by_filter = policy(read(base=FILTER).settings, ("kinesis",))
+    by_filter = build_policy(read(base=FILTER).settings, ("kinesis",))
     assert by_filter["Statement"][0]["Action"] == ["kinesis:ListStreams"]  # goes to no stream
     assert calls_in_the_source() <= actions(EVERYTHING) | actions(QUEUE) | {"ListStreams"}
 
@@ -133,7 +133,7 @@ def test_a_daemon_with_a_consumer_of_its_own_registers_none() -> None:
 
 def test_an_arn_tells_the_partition_and_not_the_account_of_the_tables() -> None:
     arn = "arn:aws-cn:kinesis:cn-north-1:111122223333:stream/clicks"
-    document = policy(read(f"streamArn = {arn}\n").settings, ("kinesis", "dynamodb"))
+    document = build_policy(read(f"streamArn = {arn}\n").settings, ("kinesis", "dynamodb"))
     resources = [each for statement in document["Statement"] for each in statement["Resource"]]
     assert resources[0] == arn
     assert "arn:aws-cn:dynamodb:cn-north-1:*:table/billing" in resources
@@ -159,11 +159,11 @@ def test_the_command_prints_json_and_notes_apart(tmp_path: Path) -> None:
 def test_the_account_that_is_given_is_that_of_tables_and_of_streams_by_name_alone() -> None:
     theirs = "arn:aws:kinesis:eu-west-1:999988887777:stream/theirs"
     many = GOOD.replace("streamName = orders", f"streamArns = {theirs}\nstreamNames = ours")
-    for given, told in ((None, "*"), ("111122223333", "111122223333")):
-        document = policy(read(REGION, base=many).settings, ("kinesis", "dynamodb"), account=given)
+    for given, reported in ((None, "*"), ("111122223333", "111122223333")):
+        document = build_policy(read(REGION, base=many).settings, ("kinesis", "dynamodb"), account=given)
         resources = {each["Sid"]: each["Resource"] for each in document["Statement"]}
-        assert resources["ReadStream"] == [theirs, f"arn:aws:kinesis:eu-west-1:{told}:stream/ours"]
-        assert resources["OwnerIndex"] == [f"arn:aws:dynamodb:eu-west-1:{told}:table/billing"]
+        assert resources["ReadStream"] == [theirs, f"arn:aws:kinesis:eu-west-1:{reported}:stream/ours"]
+        assert resources["OwnerIndex"] == [f"arn:aws:dynamodb:eu-west-1:{reported}:table/billing"]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_an_account_has_twelve_digits(tmp_path: Path, account: str) -> None:
 
 
 def test_many_streams_are_all_there() -> None:
-    document = policy(read(REGION, base=FILTER).settings, ("kinesis",), account="111122223333")
+    document = build_policy(read(REGION, base=FILTER).settings, ("kinesis",), account="111122223333")
     resources = next(each["Resource"] for each in document["Statement"] if each["Sid"] == "ReadStream")
     prefix = "arn:aws:kinesis:eu-west-1:111122223333:stream/"
     assert resources == [f"{prefix}orders", f"{prefix}log-*"]

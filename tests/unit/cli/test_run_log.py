@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from kcl_daemon.cli.run_log import LogRequest, open_log
-from kcl_daemon.observe.levels import Levels
+from kcl_daemon.cli.run import LogRequest, open_log
+from kcl_daemon.telemetry.logs import LogLevels
 
 
-@pytest.mark.parametrize(("levels", "logged"), [(None, ["two"]), (Levels("debug"), ["one", "two"])])
+@pytest.mark.parametrize(("levels", "logged"), [(None, ["two"]), (LogLevels("debug"), ["one", "two"])])
 def test_the_log_is_on_stderr_from_info_on_unless_levels_are_given(
-    capsys: pytest.CaptureFixture[str], levels: Levels | None, logged: list[str]
+    capsys: pytest.CaptureFixture[str], levels: LogLevels | None, logged: list[str]
 ) -> None:
     log = open_log(LogRequest(levels=levels))
     log.debug("one")

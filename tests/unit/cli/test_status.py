@@ -11,9 +11,8 @@ import pytest
 from click import Command
 from click.testing import CliRunner, Result
 
-from kcl_daemon.cli.status import status, top
-from kcl_daemon.cli.status_source import NoAnswer, Source, fetch
-from kcl_daemon.config.admin_settings import AdminSettings
+from kcl_daemon.cli.status import NoAnswer, StatusSource, fetch, status, top
+from kcl_daemon.config.metrics_and_page import AdminSettings
 from tests.unit.admin.serving import Served, serving
 from tests.unit.admin.stage import READY, SNAPSHOT, Standing
 from tests.unit.config.helpers import GOOD
@@ -163,4 +162,4 @@ def test_a_daemon_that_does_not_run_is_named_with_what_to_look_at() -> None:
 
 def test_something_else_that_answers_is_no_daemon(made: Served) -> None:
     with pytest.raises(NoAnswer, match="status 404: is it a kcl-daemon"):
-        fetch(Source(f"{made.url}elsewhere"))
+        fetch(StatusSource(f"{made.url}elsewhere"))

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from kcl_daemon.admin.document import FORMAT, Status
-from kcl_daemon.admin.summary import waits_for
-from kcl_daemon.cli.status_rich import renderable
-from kcl_daemon.cli.status_view import plain_lines, spark, view
-from kcl_daemon.observe.snapshot import Snapshot
+from kcl_daemon.admin.site import FORMAT, StatusDocument
+from kcl_daemon.admin.view import waits_for
+from kcl_daemon.cli.status_view import build_view, plain_lines, renderable, spark
+from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.unit.admin.stage import FOLLOWER, READING, SNAPSHOT, SPARKING, calmly, many, snapshots
 
 SHOWN = """\
@@ -62,29 +61,29 @@ shardId-000000000002  1000        900      100         2 min
 shardId-000000000001  1000       1000        0             -"""
 
 
-def status(snapshot: Snapshot) -> Status:
+def status(snapshot: Snapshot) -> StatusDocument:
     samples = [(6.0, 10_000.0), (4.0, 0.0), (2.0, 4_000.0), (0.0, 20_000.0)]
-    return Status(FORMAT, snapshot, {READING.key: samples})
+    return StatusDocument(FORMAT, snapshot, {READING.key: samples})
 
 
-def drawn(snapshot: Snapshot, *, width: int = 200, lines_most: int | None = None) -> str:
+def drawn(snapshot: Snapshot, *, width: int = 200, max_lines: int | None = None) -> str:
     console = Console(width=width, force_terminal=True, color_system=None)
     with console.capture() as captured:
-        console.print(renderable(view(status(snapshot), lines_most=lines_most), width=width))
+        console.print(renderable(build_view(status(snapshot), max_lines=max_lines), width=width))
     return captured.get()
 
 
 def test_everything_of_the_page_is_shown_in_lines() -> None:
-    assert "\n".join(plain_lines(view(status(SNAPSHOT)))) == f"{SHOWN}\n{MOVED}"
+    assert "\n".join(plain_lines(build_view(status(SNAPSHOT)))) == f"{SHOWN}\n{MOVED}"
 
 
 def test_the_spark_engine_stands_below() -> None:
-    assert "\n".join(plain_lines(view(status(SPARKING)))) == f"{SHOWN}\n{SHOWN_OF_SPARK}\n{MOVED}"
+    assert "\n".join(plain_lines(build_view(status(SPARKING)))) == f"{SHOWN}\n{SHOWN_OF_SPARK}\n{MOVED}"
     assert "failed, starts again" in drawn(SPARKING)
 
 
 def test_a_worker_that_knows_nothing_yet_says_so() -> None:
-    text = "\n".join(plain_lines(view(status(replace(FOLLOWER, shards=(), started=False)))))
+    text = "\n".join(plain_lines(build_view(status(replace(FOLLOWER, shards=(), started=False)))))
     for words in ("it has not started yet", "were not read yet", "no lease is known", "no child is running"):
         assert words in text
 
@@ -118,7 +117,7 @@ def large(count: int = 64) -> Snapshot:
 
 def headings_at(width: int, snapshot: Snapshot) -> list[str]:
     """Of the table of shards."""
-    lines = drawn(snapshot, width=width, lines_most=50).splitlines()
+    lines = drawn(snapshot, width=width, max_lines=50).splitlines()
     place = next(number for number, line in enumerate(lines) if line.startswith("Shards"))
     return re.split(r"\s{2,}", lines[place + 2].strip())
 
@@ -143,7 +142,7 @@ def test_columns_give_up_one_after_the_other_and_never_state_and_lag(width: int,
 def test_a_screen_of_a_usual_size_shows_trouble_first_and_is_kept_to(
     width: int, height: int, snapshot: Snapshot
 ) -> None:
-    lines = drawn(snapshot, width=width, lines_most=height).splitlines()
+    lines = drawn(snapshot, width=width, max_lines=height).splitlines()
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
     assert lines[0].startswith("not ready, worst lag ")
@@ -155,19 +154,19 @@ def test_a_screen_of_a_usual_size_shows_trouble_first_and_is_kept_to(
 
 
 def test_the_last_moves_stand_last_and_only_where_there_is_room() -> None:
-    assert "Last moves" not in drawn(SNAPSHOT, width=80, lines_most=24)
-    shown = drawn(SNAPSHOT, width=120, lines_most=40)
+    assert "Last moves" not in drawn(SNAPSHOT, width=80, max_lines=24)
+    shown = drawn(SNAPSHOT, width=120, max_lines=40)
     assert shown.index("Last moves") > shown.index("Children")
     many_moves = replace(SNAPSHOT, moves=SNAPSHOT.moves * 64)
-    assert len(view(status(many_moves)).blocks[-1].rows) == 8
+    assert len(build_view(status(many_moves)).blocks[-1].rows) == 8
 
 
 def test_what_there_is_no_room_for_is_counted() -> None:
-    shards, workers, children = view(status(large(100)), lines_most=60).blocks[:3]
+    shards, workers, children = build_view(status(large(100)), max_lines=60).blocks[:3]
     assert (shards.left_out, workers.left_out) == (100 - len(shards.rows), 0)
     assert children.left_out == 100 - len(children.rows)
     assert [row[0][-2:] for row in shards.rows[:3]] == ["40", "99", "98"]
-    assert f"{shards.left_out} more" in drawn(large(100), lines_most=60)
+    assert f"{shards.left_out} more" in drawn(large(100), max_lines=60)
 
 
 @pytest.mark.parametrize(("waits_s", "shown"), [(4.9, ""), (5.0, "child for 5 s")])
@@ -178,9 +177,9 @@ def test_a_short_wait_is_not_shown(waits_s: float, shown: str) -> None:
 @given(snapshots, st.none() | st.integers(0, 50))
 @calmly(max_examples=40)
 def test_whatever_is_told_nothing_reaches_the_terminal_but_printable_text(
-    snapshot: Snapshot, lines_most: int | None
+    snapshot: Snapshot, max_lines: int | None
 ) -> None:
-    shown = view(status(snapshot), lines_most=lines_most)
+    shown = build_view(status(snapshot), max_lines=max_lines)
     assert all(line.isprintable() for line in plain_lines(shown))
     console = Console(width=120, color_system=None)
     with console.capture() as captured:

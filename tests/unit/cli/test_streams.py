@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.cli.leases_change import NotChanged, chosen_leases
-from kcl_daemon.cli.streams import Chosen, chosen_stream, leases_of, stream_text
-from kcl_daemon.config.settings import ChildSettings, Settings
-from kcl_daemon.config.stream_settings import ListedStream, StreamsSettings
-from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, lease_key_of
-from kcl_daemon.leases.stream import StreamIdentity
+from kcl_daemon.cli.common import ChosenStream, chosen_stream, leases_of, stream_text
+from kcl_daemon.cli.leases.change import NotChanged, chosen_leases
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.config.streams import ListedStream, StreamsSettings
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, StreamIdentity, lease_key_of
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
@@ -34,8 +34,8 @@ MANY = Settings(
 )
 
 
-def chosen(settings: Settings, stream: str | None) -> Chosen:
-    async def main() -> Chosen:
+def chosen(settings: Settings, stream: str | None) -> ChosenStream:
+    async def main() -> ChosenStream:
         clock = LoopClock()
         model = KinesisModel(lambda: clock.wall_ms() / 1000)
         for name in ("clicks", "log-a"):
@@ -84,7 +84,7 @@ def test_one_stream_needs_no_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "name", "told"),
+    ("settings", "name", "reported"),
     [
         (MANY, None, "add --stream with one of clicks, orders, log-"),
         (MANY, "orders", "--stream orders: none of clicks, orders, log-"),
@@ -92,8 +92,8 @@ def test_one_stream_needs_no_name() -> None:
         (ONE, "orders", "this application reads clicks, not orders"),
     ],
 )
-def test_what_cannot_be_chosen_is_said(settings: Settings, name: str | None, told: str) -> None:
-    with pytest.raises(NotChanged, match=told):
+def test_what_cannot_be_chosen_is_said(settings: Settings, name: str | None, reported: str) -> None:
+    with pytest.raises(NotChanged, match=reported):
         chosen(settings, name)
 
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from kcl_daemon.cli.supervise import Runnable, supervise
+from kcl_daemon.cli.run import SupervisedWorker, supervise
 from kcl_daemon.errors import StreamNotFound
 from kcl_daemon.ports import Log
 
@@ -55,9 +55,9 @@ class Work:
         self.stops += 1
         self._asked.set()
 
-    def open(self, gate: anyio.Event | None = None) -> AbstractAsyncContextManager[Runnable]:
+    def open(self, gate: anyio.Event | None = None) -> AbstractAsyncContextManager[SupervisedWorker]:
         @asynccontextmanager
-        async def opened() -> AsyncGenerator[Runnable]:
+        async def opened() -> AsyncGenerator[SupervisedWorker]:
             try:
                 if gate is not None:
                     await gate.wait()

@@ -8,10 +8,9 @@ from collections import deque
 from collections.abc import Callable
 
 from kcl_client import AsyncCheckpointer, AsyncRecordProcessor, Batch, Checkpointer, RecordProcessor
-from kcl_client.asynchronous import AsyncRuntime
-from kcl_client.callbacks import AsyncCallbacks, PlainCallbacks
-from kcl_client.plain import PlainRuntime, complete
-from kcl_client.session import Session
+from kcl_client._asynchronous import AsyncRuntime
+from kcl_client._processor import PlainRuntime, complete
+from kcl_client._session import AsyncCallbacks, PlainCallbacks, Session
 from kcl_protocol.codec import decode_child_line, encode
 from kcl_protocol.messages import (
     CheckpointAnswer,

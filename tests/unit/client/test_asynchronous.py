@@ -17,8 +17,8 @@ from kcl_client import (
     CheckpointThrottled,
     ShardStart,
 )
-from kcl_client.asynchronous import AsyncReader
-from kcl_client.session import ProcessorFailed
+from kcl_client._asynchronous import AsyncReader
+from kcl_client._session import ProcessorFailed
 from kcl_client.testing import Ending, drive
 from kcl_protocol.messages import CheckpointAnswer, CheckpointRequest, LeaseLost, Status
 from kcl_protocol.sequence import SHARD_END

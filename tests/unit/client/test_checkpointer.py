@@ -22,9 +22,8 @@ from kcl_client import (
     ShardStart,
     UnknownCheckpointError,
 )
-from kcl_client.callbacks import PlainCallbacks
-from kcl_client.plain import PlainRuntime, PlainTurn, complete
-from kcl_client.session import Session
+from kcl_client._processor import PlainRuntime, PlainTurn, complete
+from kcl_client._session import PlainCallbacks, Session
 from kcl_client.testing import Ending, Report, drive, make_record
 from kcl_protocol.messages import CheckpointRequest, Status
 from kcl_protocol.sequence import SHARD_END, Sentinel

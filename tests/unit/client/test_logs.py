@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from kcl_client._run import pipes_in_use
 from kcl_client.logs import DaemonLogHandler
-from kcl_client.stdio import pipes_in_use
 
 
 @pytest.fixture

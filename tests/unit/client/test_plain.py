@@ -7,7 +7,7 @@ import asyncio  # noqa: TID251 - a coroutine that suspends
 import pytest
 
 from kcl_client import RecordProcessor, run
-from kcl_client.plain import complete
+from kcl_client._processor import complete
 
 
 async def answer() -> int:

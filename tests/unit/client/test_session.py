@@ -17,7 +17,7 @@ from kcl_client import (
     RecordProcessor,
     ShardStart,
 )
-from kcl_client.session import ProcessorFailed
+from kcl_client._session import ProcessorFailed
 from kcl_protocol.errors import RemoteProtocolError
 from kcl_protocol.messages import (
     CheckpointAnswer,
@@ -79,12 +79,12 @@ def test_the_start_tells_shard_position_and_further_scalars() -> None:
     assert diary.start.extra == {"streamName": "orders", "attempt": 3, "fast": True, "none": None}
 
 
-@pytest.mark.parametrize(("told", "expected"), [(None, None), ("TRIM_HORIZON", TRIM_HORIZON)])
+@pytest.mark.parametrize(("reported", "expected"), [(None, None), ("TRIM_HORIZON", TRIM_HORIZON)])
 def test_a_shard_never_checkpointed_starts_at_a_sentinel_or_nowhere(
-    told: str | None, expected: object
+    reported: str | None, expected: object
 ) -> None:
     diary = Diary()
-    serve(diary, Wire(Initialize("s", told, None)))
+    serve(diary, Wire(Initialize("s", reported, None)))
     assert diary.start is not None
     assert diary.start.sequence_number == expected
     assert diary.start.extra == {}

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.config.access_settings import CredentialsSettings, Provider, Source
 from kcl_daemon.config.load import Loaded
+from kcl_daemon.config.services import CredentialsProvider, CredentialsSettings, CredentialsSource
 from tests.unit.config.helpers import read, refusals
 
 ROLE = "arn:aws:iam::111122223333:role/team/reader"
-PLAIN = [source for source in Source if source is not Source.ROLE]
+PLAIN = [source for source in CredentialsSource if source is not CredentialsSource.ROLE]
 
 
-def kinesis(value: str) -> tuple[Provider, ...]:
+def kinesis(value: str) -> tuple[CredentialsProvider, ...]:
     """What the string means for Kinesis."""
     return read(f"AwsCredentialsProvider = {value}\n").settings.endpoints.credentials.kinesis
 
 
-def told(loaded: Loaded) -> list[tuple[str, str]]:
+def reported(loaded: Loaded) -> list[tuple[str, str]]:
     """Level and event of every notice."""
     return [(notice.level, notice.event) for notice in loaded.warnings]
 
 
 @pytest.mark.parametrize("source", PLAIN, ids=lambda source: source.name)
 @pytest.mark.parametrize("package", ["", "software.amazon.awssdk.auth.credentials."])
-def test_a_class_without_arguments_is_its_source(source: Source, package: str) -> None:
-    assert kinesis(package + source.value) == (Provider(source),)
+def test_a_class_without_arguments_is_its_source(source: CredentialsSource, package: str) -> None:
+    assert kinesis(package + source.value) == (CredentialsProvider(source),)
 
 
 @pytest.mark.parametrize(
@@ -33,20 +33,20 @@ def test_a_class_without_arguments_is_its_source(source: Source, package: str) -
 )
 def test_the_first_part_of_the_name_is_taken_in_any_case(key: str) -> None:
     loaded = read(f"{key} = DefaultCredentialsProvider\n")
-    assert loaded.settings.endpoints.credentials.kinesis == (Provider(),)
-    assert told(loaded) == [("info", "credentials_from_sdk_chain")]
+    assert loaded.settings.endpoints.credentials.kinesis == (CredentialsProvider(),)
+    assert reported(loaded) == [("info", "credentials_from_sdk_chain")]
 
 
 def test_a_list_is_kept_in_its_order_and_blanks_do_not_count() -> None:
     assert kinesis(" InstanceProfileCredentialsProvider ,EnvironmentVariableCredentialsProvider,") == (
-        Provider(Source.INSTANCE),
-        Provider(Source.ENVIRONMENT),
+        CredentialsProvider(CredentialsSource.INSTANCE),
+        CredentialsProvider(CredentialsSource.ENVIRONMENT),
     )
 
 
 def test_a_profile_is_named_by_its_argument() -> None:
     assert kinesis("ProfileCredentialsProvider|data team") == (
-        Provider(Source.PROFILE, profile_name="data team"),
+        CredentialsProvider(CredentialsSource.PROFILE, profile_name="data team"),
     )
 
 
@@ -60,7 +60,9 @@ def test_a_profile_is_named_by_its_argument() -> None:
     ],
 )
 def test_a_role_has_an_arn_and_a_session(name: str) -> None:
-    assert kinesis(f"{name}|{ROLE}|kcl-a") == (Provider(Source.ROLE, role_arn=ROLE, session_name="kcl-a"),)
+    assert kinesis(f"{name}|{ROLE}|kcl-a") == (
+        CredentialsProvider(CredentialsSource.ROLE, role_arn=ROLE, session_name="kcl-a"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,8 +77,8 @@ def test_a_role_has_an_arn_and_a_session(name: str) -> None:
 def test_a_role_may_have_its_own_sts_in_any_order(
     nested: str, region_name: str, endpoint_url: str | None
 ) -> None:
-    expected = Provider(
-        Source.ROLE,
+    expected = CredentialsProvider(
+        CredentialsSource.ROLE,
         role_arn=ROLE,
         session_name="kcl-a",
         region_name=region_name,
@@ -95,9 +97,9 @@ def test_each_service_may_have_its_own() -> None:
         "cloudWatchCredentialsProvider.class = ContainerCredentialsProvider\n"
     )
     assert loaded.settings.endpoints.credentials == CredentialsSettings(
-        kinesis=(Provider(Source.PROFILE, profile_name="a"),),
-        dynamodb=(Provider(Source.PROFILE, profile_name="b"),),
-        cloudwatch=(Provider(Source.CONTAINER),),
+        kinesis=(CredentialsProvider(CredentialsSource.PROFILE, profile_name="a"),),
+        dynamodb=(CredentialsProvider(CredentialsSource.PROFILE, profile_name="b"),),
+        cloudwatch=(CredentialsProvider(CredentialsSource.CONTAINER),),
     )
     assert loaded.warnings == ()
 
@@ -107,28 +109,31 @@ def test_each_service_may_have_its_own() -> None:
     [
         (
             "DefaultAWSCredentialsProviderChain",
-            (Provider(),),
+            (CredentialsProvider(),),
             ["credentials_from_sdk_chain", "credentials_provider_doubtful"],
         ),
         (
             "EC2ContainerCredentialsProviderWrapper",
-            (Provider(Source.CONTAINER), Provider(Source.INSTANCE)),
+            (
+                CredentialsProvider(CredentialsSource.CONTAINER),
+                CredentialsProvider(CredentialsSource.INSTANCE),
+            ),
             ["credentials_provider_doubtful"],
         ),
         (
             "SystemPropertyCredentialsProvider, EnvironmentVariableCredentialsProvider",
-            (Provider(Source.ENVIRONMENT),),
+            (CredentialsProvider(CredentialsSource.ENVIRONMENT),),
             ["credentials_provider_doubtful"],
         ),
     ],
 )
 def test_what_is_old_or_of_the_jvm_is_told(
-    value: str, expected: tuple[Provider, ...], events: list[str]
+    value: str, expected: tuple[CredentialsProvider, ...], events: list[str]
 ) -> None:
     loaded = read(f"AwsCredentialsProvider = {value}\n")
     assert loaded.settings.endpoints.credentials.kinesis == expected
-    assert [event for _, event in told(loaded)] == events
-    assert all(level == "warning" for level, event in told(loaded) if event.endswith("doubtful"))
+    assert [event for _, event in reported(loaded)] == events
+    assert all(level == "warning" for level, event in reported(loaded) if event.endswith("doubtful"))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.config.fan_out_settings import FanOutSettings, RetrievalMode
+from kcl_daemon.config.retrieval import FanOutSettings, RetrievalMode
 from kcl_daemon.errors import ConfigurationError
 from tests.unit.config.helpers import read
 

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcl_daemon.config.effective import as_properties, default_of, effective
-from kcl_daemon.config.key import Key
 from kcl_daemon.config.keys import KEYS
-from kcl_daemon.config.kinds import Refused, trimmed, truth
-from kcl_daemon.config.load import Loaded, interpret
+from kcl_daemon.config.kinds import InvalidValue, Key, trimmed, truth
+from kcl_daemon.config.load import Loaded, as_properties, default_of, effective, interpret
 from kcl_daemon.errors import ConfigurationError
-from kcl_daemon.observe.redact import shown
+from kcl_daemon.text import shown
 from tests.unit.config.helpers import WORKER
 from tests.unit.config.test_tables import SAMPLES
 
@@ -74,7 +72,7 @@ def reads(key: Key, text: str) -> bool:
     """Whether the text is a value of the key."""
     try:
         key.kind.read(text)
-    except Refused:
+    except InvalidValue:
         return False
     return True
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.config.admin_settings import AdminSettings, is_loopback
-from kcl_daemon.config.effective import effective
+from kcl_daemon.config.load import effective
+from kcl_daemon.config.metrics_and_page import AdminSettings, is_loopback
 from tests.unit.config.helpers import read, refusals
 
 TOKEN = "0123456789abcdef"

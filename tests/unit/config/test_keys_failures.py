@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.config.failure_settings import (
+from kcl_daemon.config.children import (
     ChildFailurePolicy,
-    Destination,
+    DeadLetterDestination,
+    DeadLetterStore,
     FailureSettings,
-    LetterBox,
     PoisonRecordPolicy,
+    dead_letter_destination,
 )
-from kcl_daemon.config.keys_failures import letter_box
-from kcl_daemon.config.kinds import Refused
+from kcl_daemon.config.kinds import InvalidValue
 from tests.unit.config.helpers import read, refusals
 
 DEAD = "poisonRecordPolicy = deadletter\ndeadLetterDestination = file:dead.jsonl\n"
@@ -29,7 +29,7 @@ def test_each_property_fills_its_field() -> None:
         degraded_ms=5,
         poison=PoisonRecordPolicy.DEADLETTER,
         poison_tries=4,
-        dead_letters=Destination(LetterBox.FILE, "dead.jsonl"),
+        dead_letters=DeadLetterDestination(DeadLetterStore.FILE, "dead.jsonl"),
     )
     assert loaded.warnings == ()
 
@@ -44,20 +44,20 @@ ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/dead"
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("file:dead.jsonl", Destination(LetterBox.FILE, "dead.jsonl")),
-        ("file:/var/lib/dead.jsonl", Destination(LetterBox.FILE, "/var/lib/dead.jsonl")),
-        ("file:///var/lib/dead.jsonl", Destination(LetterBox.FILE, "/var/lib/dead.jsonl")),
-        (f" sqs:{QUEUE} ", Destination(LetterBox.SQS, QUEUE, "eu-west-1")),
-        (f"sqs:{VPC}", Destination(LetterBox.SQS, VPC, "us-gov-west-1")),
-        (f"sqs:{LEGACY}", Destination(LetterBox.SQS, LEGACY, "ap-south-1")),
-        (f"sqs:{LOCAL}", Destination(LetterBox.SQS, LOCAL)),
-        ("kinesis:dead", Destination(LetterBox.KINESIS, "dead")),
-        (f"kinesis:{ARN}", Destination(LetterBox.KINESIS, ARN, "eu-west-1")),
+        ("file:dead.jsonl", DeadLetterDestination(DeadLetterStore.FILE, "dead.jsonl")),
+        ("file:/var/lib/dead.jsonl", DeadLetterDestination(DeadLetterStore.FILE, "/var/lib/dead.jsonl")),
+        ("file:///var/lib/dead.jsonl", DeadLetterDestination(DeadLetterStore.FILE, "/var/lib/dead.jsonl")),
+        (f" sqs:{QUEUE} ", DeadLetterDestination(DeadLetterStore.SQS, QUEUE, "eu-west-1")),
+        (f"sqs:{VPC}", DeadLetterDestination(DeadLetterStore.SQS, VPC, "us-gov-west-1")),
+        (f"sqs:{LEGACY}", DeadLetterDestination(DeadLetterStore.SQS, LEGACY, "ap-south-1")),
+        (f"sqs:{LOCAL}", DeadLetterDestination(DeadLetterStore.SQS, LOCAL)),
+        ("kinesis:dead", DeadLetterDestination(DeadLetterStore.KINESIS, "dead")),
+        (f"kinesis:{ARN}", DeadLetterDestination(DeadLetterStore.KINESIS, ARN, "eu-west-1")),
     ],
 )
-def test_a_place_is_a_file_a_queue_or_a_stream(text: str, place: Destination) -> None:
-    assert letter_box().read(text) == place
-    assert letter_box().read(str(place)) == place
+def test_a_place_is_a_file_a_queue_or_a_stream(text: str, place: DeadLetterDestination) -> None:
+    assert dead_letter_destination().read(text) == place
+    assert dead_letter_destination().read(str(place)) == place
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_a_place_is_a_file_a_queue_or_a_stream(text: str, place: Destination) ->
     ],
 )
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(Refused):
-        letter_box().read(text)
+    with pytest.raises(InvalidValue):
+        dead_letter_destination().read(text)
 
 
 @pytest.mark.parametrize(

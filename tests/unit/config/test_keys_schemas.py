@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.config.access_settings import Source
-from kcl_daemon.config.schema_settings import SchemaFailure, SchemaRegistry, SchemaSettings
+from kcl_daemon.config.retrieval import SchemaFailure, SchemaRegistry, SchemaSettings
+from kcl_daemon.config.services import CredentialsSource
 from kcl_daemon.errors import ConfigurationError
 from tests.unit.config.helpers import read
 
@@ -26,7 +26,7 @@ def test_where_and_as_whom_glue_is_asked_can_differ() -> None:
     endpoints = loaded.settings.endpoints
     assert loaded.settings.schemas.on_failure is SchemaFailure.PASSTHROUGH
     assert (endpoints.of_glue.region_name, endpoints.glue) == ("us-west-2", "http://127.0.0.1:1")
-    assert [each.source for each in endpoints.credentials.glue] == [Source.ROLE]
+    assert [each.source for each in endpoints.credentials.glue] == [CredentialsSource.ROLE]
     assert not loaded.warnings
 
 

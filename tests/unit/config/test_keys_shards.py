@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.config.shard_settings import ShardSettings, ShardSyncStrategy
+from kcl_daemon.config.balance import ShardSettings, ShardSyncStrategy
 from tests.unit.config.helpers import read, refusals
 
 CLEANUP_LINES = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.config.stream_settings import FormerStreams, ListedStream
-from kcl_daemon.leases.stream import StreamIdentity
-from kcl_daemon.shards.shard import InitialPosition, StartAt
+from kcl_daemon.config.streams import FormerStreams, ListedStream
+from kcl_daemon.leases.lease import StreamIdentity
+from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from tests.unit.config.helpers import read, refusals
 
 BASE = "executableName = consumer.py\napplicationName = billing\n"
@@ -50,7 +50,7 @@ def test_what_becomes_of_former_streams() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "reported"),
     [
         ("streamNames = a,a\n", "streamNames = a,a: a is listed twice"),
         ("streamNames = a@NOW\n", "streamNames = a@NOW: 'a@NOW': not an allowed value"),
@@ -77,10 +77,10 @@ def test_what_becomes_of_former_streams() -> None:
         ("streamNames = a\nstreamIdentifiersForLeaseCleanup = b\n", "not an identity of a stream"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_file_key_and_value(lines: str, told: str) -> None:
+def test_what_cannot_be_meant_is_refused_with_file_key_and_value(lines: str, reported: str) -> None:
     (refusal, *_) = refusals(lines, base=BASE)
     assert refusal.startswith("app.properties:")
-    assert told in refusal
+    assert reported in refusal
 
 
 def test_no_stream_at_all_is_missing() -> None:

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.config.kinds import LONG_MAX, Kind, Refused, check_port, duration, number
+from kcl_daemon.config.kinds import LONG_MAX, InvalidValue, ValueKind, check_port, duration, number
 
 PART = number(above=0, high=1)
 RATE = number(above=0, high=inf, unit="KiB per second")
 
 
-def reason(kind: Kind, text: str) -> str:
-    with pytest.raises(Refused) as caught:
+def reason(kind: ValueKind, text: str) -> str:
+    with pytest.raises(InvalidValue) as caught:
         kind.read(text)
     return str(caught.value)
 
@@ -137,5 +137,5 @@ def test_a_port_is_one_that_there_is(digits: str | None) -> None:
 
 @pytest.mark.parametrize("digits", ["0", "65536", "99999"])
 def test_what_is_no_port_is_told_with_what_is_one(digits: str) -> None:
-    with pytest.raises(Refused, match=f"{digits} is not a port; ports are 1 to 65535"):
+    with pytest.raises(InvalidValue, match=f"{digits} is not a port; ports are 1 to 65535"):
         check_port(digits)

@@ -12,15 +12,15 @@ from hypothesis import given as given_any
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from kcl_daemon.config.effective import as_properties, effective
-from kcl_daemon.config.fan_out_settings import RetrievalMode
-from kcl_daemon.config.inert import INERT
-from kcl_daemon.config.keys import BY_NAME
+from kcl_daemon.config.balance import LeaseSettings
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.keys import BY_NAME, INERT
 from kcl_daemon.config.kinds import LONG_MAX
-from kcl_daemon.config.load import FILE_BYTES_MAX, Loaded, interpret, load
-from kcl_daemon.config.settings import ChildSettings, LeaseSettings, RetrievalSettings, Settings
+from kcl_daemon.config.load import FILE_BYTES_MAX, Loaded, as_properties, effective, interpret, load
+from kcl_daemon.config.retrieval import RetrievalMode, RetrievalSettings
+from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError
-from kcl_daemon.shards.shard import InitialPosition, StartAt
+from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_daemon.system import SystemRandomness
 from tests.unit.config.helpers import GOOD, WORKER, events, read
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcl_daemon.config.properties import Entry, MalformedProperties, parse
+from kcl_daemon.config.properties import MalformedProperties, PropertyEntry, parse
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from kcl_daemon.config.properties import Entry, MalformedProperties, parse
     ],
 )
 def test_an_entry_reads_as_in_java(text: bytes, key: str, value: str) -> None:
-    assert list(parse(text)) == [Entry(key, value, 1)]
+    assert list(parse(text)) == [PropertyEntry(key, value, 1)]
 
 
 def test_lines_are_counted_over_comments_blank_lines_and_all_line_ends() -> None:
@@ -38,7 +38,7 @@ def test_lines_are_counted_over_comments_blank_lines_and_all_line_ends() -> None
 
 
 def test_an_entry_after_a_continued_blank_line_stands_where_its_key_is() -> None:
-    assert list(parse(b"  \\\n  a = 1\n")) == [Entry("a", "1", 2)]
+    assert list(parse(b"  \\\n  a = 1\n")) == [PropertyEntry("a", "1", 2)]
 
 
 def test_repeated_keys_are_all_given_in_order() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kcl_daemon.config.load import Loaded, interpret
-from kcl_daemon.shards.shard import InitialPosition, StartAt
+from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from tests.unit.config.helpers import WORKER
 
 _ARN = "streamArn = arn:aws:kinesis:us-east-5:000000000000:stream/words\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.config.table_settings import BillingMode, TableOptions, TablesSettings
+from kcl_daemon.config.tables import BillingMode, TableOptions, TablesSettings
 from kcl_daemon.leases.layout import TableLayout
 from tests.unit.config.helpers import events, read, refusals
 
@@ -104,8 +104,8 @@ def test_a_new_application_may_ask_for_one_table(word: str) -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused(line: str, reason: str) -> None:
-    (told,) = refusals(f"{line}\n")
-    assert reason in told
+    (reported,) = refusals(f"{line}\n")
+    assert reason in reported
 
 
 @pytest.mark.parametrize("worker_id", ["Leader-1", "leader", "shardId-eater", "TableMigration3.5.1"])

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kcl_daemon.config.effective import default_of, field_of
-from kcl_daemon.config.inert import INERT
-from kcl_daemon.config.key import Key
-from kcl_daemon.config.keys import BY_NAME, KEYS
-from kcl_daemon.config.keys_streams import STREAMS_KEYS
-from kcl_daemon.config.reference import reference
+from kcl_daemon.config.keys import BY_NAME, INERT, KEYS
+from kcl_daemon.config.kinds import Key
+from kcl_daemon.config.load import default_of, field_of
+from kcl_daemon.config.streams import STREAMS_KEYS
 from tests.unit.config.helpers import GOOD, read
+from tools.properties_reference import reference
 
 MANY = GOOD.replace("streamName =", "streamNames =")
 ROOT = Path(__file__).parents[3]
@@ -154,4 +153,4 @@ def test_a_default_can_be_written_out_without_changing_anything() -> None:
 
 def test_the_committed_reference_is_the_generated_one() -> None:
     committed = (ROOT / "docs" / "properties.md").read_text(encoding="utf-8")
-    assert committed == reference(), "run: python -m kcl_daemon.config.reference > docs/properties.md"
+    assert committed == reference(), "run: python -m tools.properties_reference > docs/properties.md"

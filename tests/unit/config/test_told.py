@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.config.inert import INERT
+from kcl_daemon.config.keys import INERT
 from kcl_daemon.config.reading import nearest_name
 from tests.unit.config.helpers import GOOD, events, read, refusals
 

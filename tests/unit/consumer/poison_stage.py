@@ -10,14 +10,21 @@ from typing import Any, Final, cast
 import anyio
 
 from kcl_daemon.app import Adapters, build
-from kcl_daemon.config.failure_settings import Destination, FailureSettings, LetterBox, PoisonRecordPolicy
-from kcl_daemon.config.settings import ChildSettings, RetrievalSettings, Settings
+from kcl_daemon.config.children import (
+    ChildSettings,
+    DeadLetterDestination,
+    DeadLetterStore,
+    FailureSettings,
+    PoisonRecordPolicy,
+)
+from kcl_daemon.config.retrieval import RetrievalSettings
+from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ChildStartFailed, InvalidRequest, Throttled
-from kcl_daemon.failures.letter import DeadLetter
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.leases.table import RowUpdate, Written
+from kcl_daemon.leases.row import RowUpdate, WriteResult
 from kcl_daemon.ports import StreamRef, Tables
-from kcl_daemon.shards.shard import InitialPosition, StartAt
+from kcl_daemon.records.dead_letter import DeadLetter
+from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol import encode
 from kcl_protocol.messages import (
@@ -39,7 +46,8 @@ from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
 STREAM: Final = "orders"
 POISON: Final = "poison"
 DEAD: Final = FailureSettings(
-    poison=PoisonRecordPolicy.DEADLETTER, dead_letters=Destination(LetterBox.FILE, "dead.jsonl")
+    poison=PoisonRecordPolicy.DEADLETTER,
+    dead_letters=DeadLetterDestination(DeadLetterStore.FILE, "dead.jsonl"),
 )
 SKIP: Final = FailureSettings(poison=PoisonRecordPolicy.SKIP)
 
@@ -49,7 +57,7 @@ class Leases(MemoryTable):
 
     refuses = False
 
-    async def update(self, update: RowUpdate) -> Written:
+    async def update(self, update: RowUpdate) -> WriteResult:
         if self.refuses and "checkpoint" in update.put:
             raise Throttled("too many", operation="UpdateItem")
         return await super().update(update)
@@ -238,7 +246,7 @@ class Stage:
         """The texts of the dead letters."""
         return [b64decode(letter.record.data).decode() for letter in self.letters.letters]
 
-    def told(self, event: str) -> list[dict[str, Any]]:
+    def reported(self, event: str) -> list[dict[str, Any]]:
         """The fields of all log events of this name."""
         return [fields for _, found, fields in self.log.lines if found == event]
 
@@ -264,13 +272,13 @@ class Stage:
     async def work(self, scene: Callable[[], Awaitable[None]], **changes: Any) -> None:
         """Play a scene while the worker works; then stop it."""
         worker = build(replace(self.settings, **changes), self.adapters())
-        async with anyio.create_task_group() as beside:
+        async with anyio.create_task_group() as background:
 
             async def play() -> None:
                 await scene()
                 worker.request_stop()
 
-            beside.start_soon(play)
+            background.start_soon(play)
             await worker.run()
             self.ended_s = anyio.current_time()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from kcl_daemon.config.failure_settings import FailureSettings
+from kcl_daemon.config.children import FailureSettings
 from kcl_daemon.errors import ChildBrokeProtocol
 from kcl_protocol import CheckpointAnswer, CheckpointRequest, encode
 from kcl_protocol.messages import (
@@ -32,7 +32,7 @@ def test_it_is_answered_before_the_child_hears_of_the_next_action(action: Action
         stage.child.say(encode(ASKED) * 2)
         await anyio.sleep(60)
         assert stage.asked == []
-        await stage.dialogue.perform(action, on_its_way=lambda: known.append(len(stage.asked)))
+        await stage.dialogue.perform(action, before_send=lambda: known.append(len(stage.asked)))
 
     known: list[int] = []
     stage = talk(obedient, scene)
@@ -59,7 +59,7 @@ def test_a_status_behind_it_still_breaks_the_protocol() -> None:
         stage.child.say(encode(ASKED) + encode(Status("processRecords")))
         await anyio.sleep(1)
         with pytest.raises(ChildBrokeProtocol, match="before it was given processRecords"):
-            await stage.dialogue.perform(BATCH, on_its_way=lambda: known.append(1))
+            await stage.dialogue.perform(BATCH, before_send=lambda: known.append(1))
 
     known: list[int] = []
     stage = talk(obedient, scene)

@@ -7,8 +7,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from kcl_daemon.config.failure_settings import ChildFailurePolicy, FailureSettings
-from kcl_daemon.config.settings import ChildSettings
+from kcl_daemon.config.children import ChildFailurePolicy, ChildSettings, FailureSettings
 from kcl_daemon.errors import ChildExited
 from tests.unit.consumer.poison_stage import DEAD, STREAM, LateReader, Stage, Ways, perform, until
 
@@ -21,11 +20,11 @@ def test_after_so_many_failures_in_a_row_the_lease_is_released_and_rests_here() 
 
     async def scene() -> None:
         stage.put(["poison"])
-        await until(lambda: bool(stage.told("shard_degraded")))
+        await until(lambda: bool(stage.reported("shard_degraded")))
         times.append(anyio.current_time())
         assert len(stage.children.seen) == 4
         # Nobody else is there, so that the leader gives it back; its child starts when the shard has rested.
-        await until(lambda: bool(stage.told("shard_rests")))
+        await until(lambda: bool(stage.reported("shard_rests")))
         row = stage.row
         assert (row["leaseOwner"], row["daemonDegraded"]) == ("worker", "worker")
         stage.ways.dies_at = lambda text: False
@@ -35,7 +34,7 @@ def test_after_so_many_failures_in_a_row_the_lease_is_released_and_rests_here() 
 
     perform(stage, scene)
     assert times[1] - times[0] == pytest.approx(120, abs=5)
-    assert len(stage.told("shard_degraded")) == 1
+    assert len(stage.reported("shard_degraded")) == 1
 
 
 def test_another_worker_gets_it_and_works_on() -> None:
@@ -45,7 +44,7 @@ def test_another_worker_gets_it_and_works_on() -> None:
     async def scene() -> None:
         stage.put(["poison", "fine"])
         other.model, other.tables, other.leases = stage.model, stage.tables, stage.leases
-        await until(lambda: len(stage.told("child_failed")) == 1)
+        await until(lambda: len(stage.reported("child_failed")) == 1)
         await other.work(both, worker_id="other")
 
     async def both() -> None:
@@ -54,8 +53,8 @@ def test_another_worker_gets_it_and_works_on() -> None:
 
     perform(stage, scene)
     assert stage.seen == []
-    assert len(stage.told("shard_degraded")) == 1
-    assert stage.told("shard_rests") == []
+    assert len(stage.reported("shard_degraded")) == 1
+    assert stage.reported("shard_rests") == []
 
 
 def test_progress_begins_the_count_anew() -> None:
@@ -77,8 +76,8 @@ def test_progress_begins_the_count_anew() -> None:
             await until(lambda: len(stage.seen) > number)  # noqa: B023 - it is over before the next
 
     perform(stage, scene)
-    assert len(stage.told("child_failed")) == 12
-    assert stage.told("shard_degraded") == []
+    assert len(stage.reported("child_failed")) == 12
+    assert stage.reported("shard_degraded") == []
 
 
 def test_the_search_for_a_record_does_not_count_as_failing() -> None:
@@ -90,8 +89,8 @@ def test_the_search_for_a_record_does_not_count_as_failing() -> None:
 
     perform(stage, scene)
     assert stage.set_aside == ["poison"]
-    assert len(stage.told("child_failed")) > 8
-    assert stage.told("shard_degraded") == []
+    assert len(stage.reported("child_failed")) > 8
+    assert stage.reported("shard_degraded") == []
 
 
 def test_where_every_record_is_refused_the_lease_goes_before_the_stream_is_emptied() -> None:
@@ -99,7 +98,7 @@ def test_where_every_record_is_refused_the_lease_goes_before_the_stream_is_empti
 
     async def scene() -> None:
         stage.put(f"record {number}" for number in range(200))
-        await until(lambda: bool(stage.told("shard_degraded")))
+        await until(lambda: bool(stage.reported("shard_degraded")))
 
     perform(stage, scene)
     assert 0 < len(stage.set_aside) <= 3
@@ -115,7 +114,7 @@ def test_with_exit_the_daemon_stops_in_order_and_says_why() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         perform(stage, scene)
     assert caught.group_contains(ChildExited, match="exit code 3 during processRecords")
-    assert len(stage.told("child_failed")) == 1
+    assert len(stage.reported("child_failed")) == 1
     assert "leaseOwner" not in stage.row
 
 
@@ -129,10 +128,10 @@ def test_a_child_that_hangs_after_the_end_of_its_shard_is_stored_is_not_replaced
         stage.call(
             "SplitShard", StreamName=STREAM, ShardToSplit="shardId-000000000000", NewStartingHashKey="7"
         )
-        await until(lambda: bool(stage.told("child_stuck")))
+        await until(lambda: bool(stage.reported("child_stuck")))
         await anyio.sleep(120)
 
     perform(stage, scene, child=ChildSettings(("child",), stuck_timeout_ms=30_000))
-    assert len(stage.told("shard_finished")) == 1
-    assert len(stage.told("child_started")) == 3  # one for each shard
-    assert stage.told("consumer_crashed") == []
+    assert len(stage.reported("shard_finished")) == 1
+    assert len(stage.reported("child_started")) == 3  # one for each shard
+    assert stage.reported("consumer_crashed") == []

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from kcl_daemon.config.settings import ChildProtocol
-from kcl_daemon.consumer.dialect import Dialect
+from kcl_daemon.config.children import ChildProtocol
+from kcl_daemon.consumer.connection import Dialect
 from kcl_protocol import encode
 from kcl_protocol.messages import CheckpointAnswer, LeaseLost, ShardEnded, Shutdown, ShutdownRequested
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from kcl_daemon.consumer.dialogue import Dialogue
+from kcl_daemon.consumer.connection import ChildConnection
 from kcl_daemon.errors import ChildBrokeProtocol, ChildError, ChildExited, ChildTimedOut
 from kcl_protocol import CheckpointAnswer, CheckpointRequest, encode
 from kcl_protocol.messages import Initialize, LeaseLost, ProcessRecords, Record, ShardEnded, Status
@@ -27,14 +27,14 @@ class Talk:
         self.log = MemoryLog()
         self.asked: list[CheckpointRequest] = []
         self.silences = 0
-        self.dialogue = Dialogue(
+        self.dialogue = ChildConnection(
             self.child,
             clock=LoopClock(),
             log=self.log,
             timeout_s=timeout_s,
             warn_after_s=warn_after_s,
             on_checkpoint=self._checkpoint,
-            on_silence=self._silence,
+            on_end_of_output=self._silence,
         )
 
     async def _checkpoint(self, request: CheckpointRequest) -> CheckpointAnswer:
@@ -56,10 +56,10 @@ def talk(
 
     async def play() -> Talk:
         stage = Talk(answer, timeout_s, warn_after_s)
-        async with anyio.create_task_group() as beside:
-            beside.start_soon(stage.dialogue.pump)
+        async with anyio.create_task_group() as background:
+            background.start_soon(stage.dialogue.pump)
             await scene(stage)
-            beside.cancel_scope.cancel()
+            background.cancel_scope.cancel()
         return stage
 
     return run_virtual(play)

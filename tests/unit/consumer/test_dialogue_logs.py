@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from kcl_daemon.consumer.dialogue import Dialogue
+from kcl_daemon.consumer.connection import ChildConnection
 from kcl_protocol import CheckpointAnswer, CheckpointRequest, LogLine, encode, encode_log_line
 from kcl_protocol.messages import Initialize, Status
 from tests.simulator.loop import run_virtual
@@ -16,7 +16,7 @@ START = Initialize("shardId-1", "TRIM_HORIZON", 0)
 DONE = encode(Status("initialize"))
 
 
-def initialized(*lines: bytes, hears_logs: bool = True) -> MemoryLog:
+def initialized(*lines: bytes, accepts_logs: bool = True) -> MemoryLog:
     """The log after a child has answered `initialize` with these lines."""
     log = MemoryLog()
 
@@ -24,19 +24,19 @@ def initialized(*lines: bytes, hears_logs: bool = True) -> MemoryLog:
         raise AssertionError(f"asked for {request}")
 
     async def play() -> None:
-        dialogue = Dialogue(
+        dialogue = ChildConnection(
             Puppet(saying(b"".join(lines))),
             clock=LoopClock(),
             log=log,
             timeout_s=5.0,
-            hears_logs=hears_logs,
+            accepts_logs=accepts_logs,
             on_checkpoint=never,
-            on_silence=lambda: None,
+            on_end_of_output=lambda: None,
         )
-        async with anyio.create_task_group() as beside:
-            beside.start_soon(dialogue.pump)
+        async with anyio.create_task_group() as background:
+            background.start_soon(dialogue.pump)
             await dialogue.perform(START)
-            beside.cancel_scope.cancel()
+            background.cancel_scope.cancel()
 
     run_virtual(play)
     return log
@@ -52,7 +52,7 @@ def test_a_log_message_is_logged_at_its_level_and_answers_nothing(word: str, lev
 
 
 def test_without_leave_it_is_stray_output_as_ever() -> None:
-    log = initialized(encode_log_line(LogLine("error", "hello")), DONE, hears_logs=False)
+    log = initialized(encode_log_line(LogLine("error", "hello")), DONE, accepts_logs=False)
     assert log.events() == ["child_stray_output"]
     assert log.lines[0][2]["reason"] == "unknown action 'log'"
 

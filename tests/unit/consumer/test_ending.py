@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from kcl_daemon.consumer.ending import end_child
+from kcl_daemon.consumer.child_session import end_child
 from tests.simulator.loop import run_virtual
 from tests.unit.consumer.puppet import Puppet
 from tests.unit.fakes import LoopClock, MemoryLog

@@ -7,8 +7,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from kcl_daemon.config.failure_settings import FailureSettings
-from kcl_daemon.config.settings import ChildSettings
+from kcl_daemon.config.children import ChildSettings, FailureSettings
 from tests.unit.consumer.poison_stage import (
     DEAD,
     POISON,
@@ -51,7 +50,7 @@ def test_exactly_the_records_that_kill_children_become_dead_letters(
     perform(stage, scene)
     assert stage.seen == [*GOOD, "one more"]
     assert stage.set_aside == [f"{POISON} {place}" for place in places]
-    assert len(stage.told("record_set_aside")) == len(places)
+    assert len(stage.reported("record_set_aside")) == len(places)
     for each in stage.children.seen:
         assert each == [text for text in [*GOOD, "one more"] if text in set(each)]
 
@@ -65,7 +64,7 @@ def test_a_dead_letter_tells_what_it_is_where_it_was_and_the_childs_last_words()
 
     perform(stage, scene)
     (letter,) = stage.letters.letters
-    (row,) = stage.told("record_set_aside")
+    (row,) = stage.reported("record_set_aside")
     assert letter.record.partition_key == "k\u00fc"
     assert letter.record.sequence_number == row["sequence_number"]
     assert letter.record.approximate_arrival_timestamp == pytest.approx(1_770_000_000_000, abs=60_000)
@@ -81,7 +80,7 @@ def test_a_checkpoint_may_pass_it_so_that_the_next_worker_does_not_meet_it() -> 
 
     async def scene() -> None:
         stage.put(["fine", "poison at the end"])
-        await until(lambda: bool(stage.told("record_set_aside")))
+        await until(lambda: bool(stage.reported("record_set_aside")))
         await anyio.sleep(5)
 
     perform(stage, scene)
@@ -98,9 +97,9 @@ def test_a_record_is_left_out_only_after_so_many_lone_failures_in_a_row(failures
         await until(lambda: len(stage.seen) == 3)
 
     perform(stage, scene)
-    searches = [fields["records"] for fields in stage.told("poison_record_search")]
+    searches = [fields["records"] for fields in stage.reported("poison_record_search")]
     assert searches == [4, 2, 1, 1, 1, 1, 1]
-    assert len(stage.told("record_skipped")) == (failures is not DEAD and failures.poison is SKIP.poison)
+    assert len(stage.reported("record_skipped")) == (failures is not DEAD and failures.poison is SKIP.poison)
     assert len(stage.set_aside) == (failures.poison is DEAD.poison)
 
 
@@ -131,13 +130,13 @@ def test_a_child_that_is_killed_from_outside_says_nothing_of_its_records(status:
 
     async def scene() -> None:
         stage.put(["fine"])
-        await until(lambda: len(stage.told("child_failed")) == 12)
+        await until(lambda: len(stage.reported("child_failed")) == 12)
         stage.ways.dies_at = lambda text: False
         await until(lambda: stage.seen == ["fine"])
 
     perform(stage, scene)
     assert stage.set_aside == []
-    assert stage.told("poison_record_search") == []
+    assert stage.reported("poison_record_search") == []
 
 
 def test_a_program_that_cannot_be_started_says_nothing_of_its_records() -> None:
@@ -145,7 +144,7 @@ def test_a_program_that_cannot_be_started_says_nothing_of_its_records() -> None:
 
     async def scene() -> None:
         stage.put(["fine"])
-        await until(lambda: len(stage.told("child_failed")) == 12)
+        await until(lambda: len(stage.reported("child_failed")) == 12)
         stage.ways.starts = True
         await until(lambda: stage.seen == ["fine"])
 
@@ -159,14 +158,14 @@ def test_a_child_that_fails_at_a_refused_checkpoint_says_nothing_of_its_records(
     async def scene() -> None:
         stage.leases.refuses = True
         stage.put(["fine"])
-        await until(lambda: len(stage.told("child_failed")) == 12)
+        await until(lambda: len(stage.reported("child_failed")) == 12)
         stage.leases.refuses = False
         await until(lambda: bool(stage.row.get("checkpoint", "").isdigit()))
 
     perform(stage, scene)
-    assert len(stage.told("checkpoint_refused")) == 12
+    assert len(stage.reported("checkpoint_refused")) == 12
     assert stage.set_aside == []
-    assert stage.told("poison_record_search") == []
+    assert stage.reported("poison_record_search") == []
 
 
 def test_a_child_that_breaks_the_protocol_between_two_batches_says_nothing_of_the_next_ones_records() -> None:
@@ -180,8 +179,8 @@ def test_a_child_that_breaks_the_protocol_between_two_batches_says_nothing_of_th
 
     perform(stage, scene)
     assert stage.seen == [f"record {number}" for number in range(6)]
-    assert "before it was given processRecords" in stage.told("child_failed")[0]["error"]
-    assert stage.told("poison_record_search") == stage.told("record_skipped") == []
+    assert "before it was given processRecords" in stage.reported("child_failed")[0]["error"]
+    assert stage.reported("poison_record_search") == stage.reported("record_skipped") == []
 
 
 def test_a_child_that_fails_at_a_checkpoint_refused_between_two_batches_says_nothing_of_the_records() -> None:
@@ -193,14 +192,14 @@ def test_a_child_that_fails_at_a_checkpoint_refused_between_two_batches_says_not
         await until(lambda: stage.seen == ["fine"])
         stage.leases.refuses = True
         stage.put(["fine too"])
-        await until(lambda: len(stage.told("child_failed")) == 1)
+        await until(lambda: len(stage.reported("child_failed")) == 1)
         stage.leases.refuses = False
         await until(lambda: stage.seen == ["fine", "fine too"])
 
     perform(stage, scene)
-    assert len(stage.told("checkpoint_refused")) == 1
+    assert len(stage.reported("checkpoint_refused")) == 1
     assert stage.set_aside == []
-    assert stage.told("poison_record_search") == []
+    assert stage.reported("poison_record_search") == []
 
 
 def test_a_record_at_which_every_child_hangs_is_found_as_well() -> None:
@@ -239,15 +238,15 @@ def test_what_cannot_be_stored_is_not_left_out() -> None:
 
     async def scene() -> None:
         stage.put(["poison", "fine"])
-        await until(lambda: bool(stage.told("dead_letter_not_stored")))
+        await until(lambda: bool(stage.reported("dead_letter_not_stored")))
         assert stage.seen == []
         await until(lambda: stage.seen == ["fine"])
 
     perform(stage, scene)
     assert stage.set_aside == ["poison"]
-    assert len(stage.told("dead_letter_failed")) == 12
-    assert len(stage.told("dead_letter_not_stored")) == 2
-    assert len(stage.told("record_set_aside")) == 1
+    assert len(stage.reported("dead_letter_failed")) == 12
+    assert len(stage.reported("dead_letter_not_stored")) == 2
+    assert len(stage.reported("record_set_aside")) == 1
 
 
 def test_a_stop_does_not_wait_for_the_place_of_dead_letters() -> None:
@@ -256,7 +255,7 @@ def test_a_stop_does_not_wait_for_the_place_of_dead_letters() -> None:
 
     async def scene() -> None:
         stage.put(["poison", "fine"])
-        await until(lambda: bool(stage.told("dead_letter_failed")))
+        await until(lambda: bool(stage.reported("dead_letter_failed")))
         asked_s.append(anyio.current_time())
 
     asked_s: list[float] = []
@@ -270,12 +269,12 @@ def test_without_a_policy_nothing_is_searched_for() -> None:
 
     async def scene() -> None:
         stage.put(["fine", "poison"])
-        await until(lambda: len(stage.told("child_failed")) == 20)
+        await until(lambda: len(stage.reported("child_failed")) == 20)
 
     perform(stage, scene)
     assert stage.set_aside == []
-    assert stage.told("poison_record_search") == []
-    assert {fields["failures"] for fields in stage.told("child_failed")} == set(range(1, 21))
+    assert stage.reported("poison_record_search") == []
+    assert {fields["failures"] for fields in stage.reported("child_failed")} == set(range(1, 21))
 
 
 def test_once_it_is_behind_batches_are_delivered_as_they_come_again() -> None:

@@ -12,11 +12,11 @@ import anyio
 import pytest
 
 from kcl_daemon.app import build
-from kcl_daemon.config.failure_settings import FailureSettings
+from kcl_daemon.config.children import FailureSettings
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.observe.snapshot import ShardState, ShardView
-from kcl_daemon.observe.snapshots import Snapshots
-from kcl_daemon.ports_metrics import NO_METERS, Meters, Statistic
+from kcl_daemon.ports import NO_METERS, Meters, Statistic
+from kcl_daemon.telemetry.snapshot import ShardState, ShardView
+from kcl_daemon.telemetry.snapshots import Snapshots
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol import encode
 from kcl_protocol.messages import DaemonMessage, ProcessRecords, Status
@@ -65,14 +65,14 @@ class Seen(Stage):
         self.snapshots = Snapshots(
             worker, application="app", worker_id=WorkerId("worker"), clock=LoopClock(), log=MemoryLog()
         )
-        async with anyio.create_task_group() as beside:
+        async with anyio.create_task_group() as background:
 
             async def play() -> None:
                 await until(lambda: bool(self.snapshots.now().shards))
                 await scene()
                 worker.request_stop()
 
-            beside.start_soon(play)
+            background.start_soon(play)
             await worker.run()
 
     def begin(self) -> None:
@@ -113,7 +113,7 @@ def test_the_lag_of_a_slow_child_grows_as_its_backlog_does() -> None:
     stage.children.kind = SlowReader
     lags: list[tuple[float, float]] = []
 
-    async def look() -> None:
+    async def poll() -> None:
         for _ in range(4):
             await anyio.sleep(60.0)
             # 10 records a second are done of 40: after t seconds what is a quarter of t old.
@@ -121,9 +121,9 @@ def test_the_lag_of_a_slow_child_grows_as_its_backlog_does() -> None:
 
     async def scene() -> None:
         began_s = anyio.current_time()
-        async with anyio.create_task_group() as beside:
-            beside.start_soon(put_each_second, stage, 40, 245)
-            beside.start_soon(look)
+        async with anyio.create_task_group() as background:
+            background.start_soon(put_each_second, stage, 40, 245)
+            background.start_soon(poll)
         assert began_s < 10
         assert stage.shard.behind_ms is not None
 
@@ -223,19 +223,21 @@ def test_cloudwatch_is_told_the_lag_in_each_renewal_period_also_while_the_child_
     stage = Seen(Ways(hangs=True))
     gathered = Gathered()
     stage.meters = gathered.meters
-    told: list[Statistic] = []
+    reported: list[Statistic] = []
 
     async def scene() -> None:
         stage.put(["poison"])
         await anyio.sleep(100.0)
         gathered.take()
         await anyio.sleep(20.0)
-        told.extend(each for each in gathered.statistics.take(10_000) if each.name == "MillisBehindLatest")
+        reported.extend(
+            each for each in gathered.statistics.take(10_000) if each.name == "MillisBehindLatest"
+        )
         stage.ways.dies_at = lambda text: False
 
     perform(stage, scene)
-    assert {each.dimensions["Operation"] for each in told} == {"ProcessTask", "ApplicationTracker"}
-    for each in told:
+    assert {each.dimensions["Operation"] for each in reported} == {"ProcessTask", "ApplicationTracker"}
+    for each in reported:
         assert each.count >= 4
         assert each.least == pytest.approx(102_000, abs=5_000)
         assert each.most == pytest.approx(119_000, abs=3_000)
@@ -253,7 +255,7 @@ def test_a_crash_loop_stays_failing_and_stalled_though_its_lease_is_given_up_and
         stage.ways.dies_at = lambda text: False
 
     perform(stage, scene)
-    assert len(stage.told("shard_degraded")) > 3
+    assert len(stage.reported("shard_degraded")) > 3
     # 180 s and the longest pause since the first failure, and two looks of the watchdog; a look at each turn of the lease.
     late = seen[2 * 260 :]
     assert {shard.state for shard in late} == {ShardState.FAILING}
@@ -286,7 +288,7 @@ def test_a_child_that_dies_once_while_there_is_nothing_to_do_is_forgotten_after_
 
     perform(stage, scene)
     assert failures == [1, 0] * 3
-    assert stage.told("shard_stalled") == []
+    assert stage.reported("shard_stalled") == []
 
 
 def test_a_child_that_dies_again_and_again_while_there_is_nothing_to_do_is_failing() -> None:
@@ -312,7 +314,7 @@ def test_a_child_that_dies_again_and_again_while_there_is_nothing_to_do_is_faili
 
     perform(stage, scene)
     assert set(states) == {ShardState.FAILING}
-    assert len(stage.told("shard_stalled")) == 1
+    assert len(stage.reported("shard_stalled")) == 1
 
 
 class StartFails(Reader):
@@ -332,8 +334,8 @@ def test_where_every_child_fails_at_its_start_one_error_says_so() -> None:
 
     perform(stage, scene)
     assert len(stage.children.seen) > 5
-    (told,) = stage.told("every_child_fails_at_start")
-    assert (told["failures"], told["stderr"]) == (2, "last words")
+    (reported,) = stage.reported("every_child_fails_at_start")
+    assert (reported["failures"], reported["stderr"]) == (2, "last words")
     assert [level for level, event, _ in stage.log.lines if event == "every_child_fails_at_start"] == [
         "error"
     ]
@@ -354,8 +356,8 @@ def test_where_a_child_of_another_shard_got_past_its_start_it_is_a_matter_of_one
         await anyio.sleep(300.0)
 
     perform(stage, scene)
-    assert len(stage.told("child_failed")) > 5
-    assert stage.told("every_child_fails_at_start") == []
+    assert len(stage.reported("child_failed")) > 5
+    assert stage.reported("every_child_fails_at_start") == []
 
 
 def test_a_child_that_breaks_the_protocol_is_told_of_when_it_does_and_not_when_it_has_ended() -> None:
@@ -372,12 +374,12 @@ def test_a_child_that_breaks_the_protocol_is_told_of_when_it_does_and_not_when_i
     stage.children.kind = Stubborn
 
     async def scene() -> None:
-        await until(lambda: bool(stage.told("child_failed")))
+        await until(lambda: bool(stage.reported("child_failed")))
 
     perform(stage, scene)
     events = [event for _, event, _ in stage.log.lines if event.startswith("child_")]
     assert events[:4] == ["child_started", "child_broke_protocol", "child_ignores_eof", "child_failed"]
-    assert "shardEnded" in stage.told("child_broke_protocol")[0]["error"]
+    assert "shardEnded" in stage.reported("child_broke_protocol")[0]["error"]
 
 
 def test_a_stray_line_says_which_answer_is_still_awaited() -> None:
@@ -390,7 +392,7 @@ def test_a_stray_line_says_which_answer_is_still_awaited() -> None:
     stage.children.kind = Chatty
 
     async def scene() -> None:
-        await until(lambda: bool(stage.told("child_stray_output")))
+        await until(lambda: bool(stage.reported("child_stray_output")))
 
     perform(stage, scene)
-    assert stage.told("child_stray_output")[0]["awaits"] == "status for initialize"
+    assert stage.reported("child_stray_output")[0]["awaits"] == "status for initialize"

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kcl_daemon.cpu.cgroup import CgroupCpu, CgroupV1, CgroupV2
-from kcl_daemon.cpu.ecs import EcsCpu
-from kcl_daemon.cpu.host import HostCpu
+from kcl_daemon.cpu.sources import CgroupCpu, CgroupV1, CgroupV2, EcsCpu, HostCpu
 from kcl_daemon.errors import CpuUnreadable
 from kcl_daemon.ports import Cpu
 from tests.unit.cpu.machine import HandClock, Machine, ecs

@@ -1,4 +1,4 @@
-"""Asking a metadata server on loopback: `kcl_daemon.cpu.metadata`."""
+"""Asking a metadata server on loopback: `kcl_daemon.cpu.sources`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import anyio
 import pytest
 
-from kcl_daemon.cpu.ecs import EcsCpu
-from kcl_daemon.cpu.metadata import MetadataClient
+from kcl_daemon.cpu.sources import EcsCpu, MetadataClient
 from kcl_daemon.errors import CpuUnreadable
 from tests.unit.cpu.machine import ecs
 

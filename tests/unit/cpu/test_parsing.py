@@ -1,4 +1,4 @@
-"""Texts of the kernel and of ECS become values: `kcl_daemon.cpu.parsing`."""
+"""Texts of the kernel and of ECS become values: `kcl_daemon.cpu.figures`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.cpu.formulas import EcsUsage, HostTimes
-from kcl_daemon.cpu.parsing import (
+from kcl_daemon.cpu.figures import (
     EcsTask,
+    EcsUsage,
+    HostTimes,
     count_cpus,
     parse_counter,
     parse_cpu_max,

@@ -1,4 +1,4 @@
-"""Samples become averages: `kcl_daemon.cpu.recorder`."""
+"""Samples become averages: `kcl_daemon.cpu.figures`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.cpu.recorder import FAILED, Recorder
+from kcl_daemon.cpu.figures import FAILED, CpuRecorder
 
 
-def _recorder(*samples: float | None) -> Recorder:
-    recorder = Recorder()
+def _recorder(*samples: float | None) -> CpuRecorder:
+    recorder = CpuRecorder()
     for sample in samples:
         recorder.add(sample)
     return recorder
@@ -78,7 +78,7 @@ def test_of_more_than_300_samples_the_last_count() -> None:
 
 
 def test_the_last_ten_averages_are_kept_oldest_first() -> None:
-    recorder = Recorder()
+    recorder = CpuRecorder()
     for percent in range(13):
         recorder.add(percent)
         recorder.drain()
@@ -95,7 +95,7 @@ def test_an_average_lies_between_the_samples(samples: list[float]) -> None:
 
 
 def test_only_so_many_averages_are_kept() -> None:
-    recorder = Recorder(averages_most=2)
+    recorder = CpuRecorder(max_averages=2)
     for percent in (10, 20, 30):
         recorder.add(percent)
         recorder.drain()

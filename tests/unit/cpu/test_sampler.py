@@ -8,8 +8,8 @@ from pathlib import Path
 
 import anyio
 
-from kcl_daemon.cpu.host import HostCpu
 from kcl_daemon.cpu.sampler import CpuSampler
+from kcl_daemon.cpu.sources import HostCpu
 from kcl_daemon.errors import CpuUnreadable
 from tests.simulator.loop import run_virtual
 from tests.unit.cpu.machine import Machine

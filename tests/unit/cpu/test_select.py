@@ -1,4 +1,4 @@
-"""Which figure fits this machine: `kcl_daemon.cpu.select`."""
+"""Which figure fits this machine: `kcl_daemon.cpu.sources`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kcl_daemon.cpu.select import Choice, choose
+from kcl_daemon.cpu.sources import CpuChoice, choose_cpu
 from kcl_daemon.errors import CpuUnreadable
 from tests.unit.cpu.machine import HandClock, Machine
 
@@ -17,11 +17,11 @@ async def _no_network(url: str) -> bytes:
     raise CpuUnreadable(f"asked for {url}")
 
 
-def _choose(root: Path, **environment: str) -> Choice:
-    return choose(root=root, environment=environment, get=_no_network, clock=HandClock())
+def _choose(root: Path, **environment: str) -> CpuChoice:
+    return choose_cpu(root=root, environment=environment, get=_no_network, clock=HandClock())
 
 
-def _name(choice: Choice) -> str | None:
+def _name(choice: CpuChoice) -> str | None:
     return choice.cpu.name if choice.cpu else None
 
 
@@ -102,9 +102,9 @@ def test_an_ecs_address_of_another_kind_is_not_asked(tmp_path: Path) -> None:
 
 
 def test_other_systems_have_no_figure(tmp_path: Path) -> None:
-    assert _choose(tmp_path, **_ECS) == Choice(None, "no /proc: not Linux")
+    assert _choose(tmp_path, **_ECS) == CpuChoice(None, "no /proc: not Linux")
     (tmp_path / "proc").mkdir()
-    assert _choose(tmp_path) == Choice(None, "no /proc/stat")
+    assert _choose(tmp_path) == CpuChoice(None, "no /proc/stat")
 
 
 @pytest.mark.anyio

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_local.demo.check import Checker, ShardState
-from kcl_local.demo.ledger import Counted, Entry, Kind
+from kcl_local.demo.ledger import CountedRecord, EntryKind, LedgerEntry
 
 PARENT, OTHER_PARENT, CHILD = "shardId-0", "shardId-1", "shardId-2"
 
@@ -18,20 +18,20 @@ def wrote(checker: Checker, shard_id: str, *numbers: int) -> None:
         checker.wrote(shard_id, str(number), {f"word{number}": 1})
 
 
-def batch(shard_id: str, at_s: float, *numbers: int, process: str = "first") -> Entry:
-    records = tuple(Counted(str(number), {f"word{number}": 1}) for number in numbers)
-    return Entry("records", at_s, shard_id, process, records)
+def batch(shard_id: str, at_s: float, *numbers: int, process: str = "first") -> LedgerEntry:
+    records = tuple(CountedRecord(str(number), {f"word{number}": 1}) for number in numbers)
+    return LedgerEntry("records", at_s, shard_id, process, records)
 
 
-def note(kind: Kind, shard_id: str, at_s: float, process: str = "first") -> Entry:
-    return Entry(kind, at_s, shard_id, process)
+def note(kind: EntryKind, shard_id: str, at_s: float, process: str = "first") -> LedgerEntry:
+    return LedgerEntry(kind, at_s, shard_id, process)
 
 
 def test_everything_delivered_once_in_order_is_right() -> None:
     checker = Checker()
     wrote(checker, PARENT, 1, 2, 30)
-    checker.told(batch(PARENT, 1.0, 1, 2))
-    checker.told(batch(PARENT, 2.0, 30))
+    checker.reported(batch(PARENT, 1.0, 1, 2))
+    checker.reported(batch(PARENT, 2.0, 30))
     verdict = checker.verdict()
     assert verdict.is_right
     assert (verdict.written, verdict.delivered, verdict.repeated, verdict.lost) == (3, 3, 0, 0)
@@ -42,7 +42,7 @@ def test_everything_delivered_once_in_order_is_right() -> None:
 def test_a_record_that_never_arrived_is_lost() -> None:
     checker = Checker()
     wrote(checker, PARENT, 1, 2, 3)
-    checker.told(batch(PARENT, 1.0, 1, 3))
+    checker.reported(batch(PARENT, 1.0, 1, 3))
     assert checker.verdict().lost == 1
     assert not checker.verdict().is_right
     assert not checker.is_settled
@@ -51,15 +51,15 @@ def test_a_record_that_never_arrived_is_lost() -> None:
 def test_a_record_delivered_by_another_shard_is_lost_and_unknown() -> None:
     checker = Checker()
     wrote(checker, PARENT, 1)
-    checker.told(batch(OTHER_PARENT, 1.0, 1))
+    checker.reported(batch(OTHER_PARENT, 1.0, 1))
     assert (checker.verdict().lost, checker.verdict().unknown) == (1, 1)
 
 
 def test_a_second_process_may_repeat_and_its_words_count_once() -> None:
     checker = Checker()
     wrote(checker, PARENT, 1, 2, 3)
-    checker.told(batch(PARENT, 1.0, 1, 2))
-    checker.told(batch(PARENT, 5.0, 2, 3, process="second"))
+    checker.reported(batch(PARENT, 1.0, 1, 2))
+    checker.reported(batch(PARENT, 5.0, 2, 3, process="second"))
     verdict = checker.verdict()
     assert verdict.is_right
     assert verdict.repeated == 1
@@ -69,8 +69,8 @@ def test_a_second_process_may_repeat_and_its_words_count_once() -> None:
 def test_going_back_within_a_process_is_out_of_order() -> None:
     checker = Checker()
     wrote(checker, PARENT, 1, 2, 3)
-    checker.told(batch(PARENT, 1.0, 1, 3))
-    checker.told(batch(PARENT, 2.0, 2))
+    checker.reported(batch(PARENT, 1.0, 1, 3))
+    checker.reported(batch(PARENT, 2.0, 2))
     assert checker.verdict().out_of_order == 1
     assert not checker.verdict().is_right
 
@@ -78,14 +78,14 @@ def test_going_back_within_a_process_is_out_of_order() -> None:
 def test_the_same_record_twice_in_a_process_is_out_of_order_too() -> None:
     checker = Checker()
     wrote(checker, PARENT, 1)
-    checker.told(batch(PARENT, 1.0, 1, 1))
+    checker.reported(batch(PARENT, 1.0, 1, 1))
     assert (checker.verdict().out_of_order, checker.verdict().repeated) == (1, 1)
 
 
 def test_numbers_are_compared_as_numbers() -> None:
     checker = Checker()
     wrote(checker, PARENT, 9, 10)
-    checker.told(batch(PARENT, 1.0, 9, 10))
+    checker.reported(batch(PARENT, 1.0, 9, 10))
     assert checker.verdict().out_of_order == 0
 
 
@@ -109,7 +109,7 @@ def test_a_child_shard_after_both_parents_is_right() -> None:
         note("ended", OTHER_PARENT, 4.0),
         batch(CHILD, 5.0, 3, 4),
     ):
-        checker.told(entry)
+        checker.reported(entry)
     assert checker.verdict().is_right
 
 
@@ -123,7 +123,7 @@ def test_a_child_shard_before_the_end_of_one_parent_is_counted() -> None:
         note("ended", OTHER_PARENT, 4.0),
         batch(CHILD, 5.0, 4),
     ):
-        checker.told(entry)
+        checker.reported(entry)
     assert checker.verdict().before_parents == 1
     assert not checker.verdict().is_right
 
@@ -136,7 +136,7 @@ def test_a_child_shard_of_a_parent_that_never_ended_is_counted_whole() -> None:
         batch(OTHER_PARENT, 3.0, 2),
         batch(CHILD, 9.0, 3, 4),
     ):
-        checker.told(entry)
+        checker.reported(entry)
     assert checker.verdict().before_parents == 2
 
 
@@ -149,7 +149,7 @@ def test_a_parent_record_first_delivered_after_the_child_shard_counts_against_it
         batch(CHILD, 5.0, 3, 4),
         batch(PARENT, 6.0, 1, process="late"),
     ):
-        checker.told(entry)
+        checker.reported(entry)
     assert checker.verdict().before_parents == 2
 
 
@@ -163,7 +163,7 @@ def test_a_parent_ended_again_by_a_second_process_was_done_at_the_first() -> Non
         batch(CHILD, 5.0, 3, 4),
         note("ended", PARENT, 9.0, "zombie"),
     ):
-        checker.told(entry)
+        checker.reported(entry)
     assert checker.verdict().is_right
 
 
@@ -171,14 +171,14 @@ def test_a_closed_shard_is_settled_once_its_end_was_told() -> None:
     checker = Checker()
     checker.lineage(PARENT, parents=(), is_open=False)
     assert not checker.is_settled
-    checker.told(note("ended", PARENT, 1.0))
+    checker.reported(note("ended", PARENT, 1.0))
     assert checker.is_settled
 
 
 def test_differing_words_are_wrong() -> None:
     checker = Checker()
     checker.wrote(PARENT, "1", {"right": 1})
-    checker.told(Entry("records", 1.0, PARENT, "first", (Counted("1", {"wrong": 1}),)))
+    checker.reported(LedgerEntry("records", 1.0, PARENT, "first", (CountedRecord("1", {"wrong": 1}),)))
     verdict = checker.verdict()
     assert verdict.lost == 0
     assert not verdict.words_agree
@@ -195,24 +195,24 @@ def test_progress_follows_a_shard_through_its_life() -> None:
         return shard.state, shard.delivered, shard.behind, shard.unsaved
 
     assert now() == (ShardState.WAITING, 0, 3, 0)
-    checker.told(note("start", PARENT, 1.0))
-    checker.told(batch(PARENT, 2.0, 1, 2))
+    checker.reported(note("start", PARENT, 1.0))
+    checker.reported(batch(PARENT, 2.0, 1, 2))
     assert now() == (ShardState.READING, 2, 1, 2)
-    checker.told(note("checkpoint", PARENT, 3.0))
+    checker.reported(note("checkpoint", PARENT, 3.0))
     assert now() == (ShardState.READING, 2, 1, 0)
-    checker.told(note("lost", PARENT, 4.0))
+    checker.reported(note("lost", PARENT, 4.0))
     assert now() == (ShardState.STOPPED, 2, 1, 0)
-    checker.told(note("start", PARENT, 5.0, "second"))
-    checker.told(batch(PARENT, 6.0, 3, process="second"))
-    checker.told(note("ended", PARENT, 7.0, "second"))
+    checker.reported(note("start", PARENT, 5.0, "second"))
+    checker.reported(batch(PARENT, 6.0, 3, process="second"))
+    checker.reported(note("ended", PARENT, 7.0, "second"))
     assert now() == (ShardState.ENDED, 3, 0, 1)
-    checker.told(note("stopping", PARENT, 8.0, "second"))
+    checker.reported(note("stopping", PARENT, 8.0, "second"))
     assert now()[0] is ShardState.ENDED
 
 
 def test_a_delivery_known_before_its_write_is_not_behind() -> None:
     checker = Checker()
-    checker.told(batch(PARENT, 1.0, 1))
+    checker.reported(batch(PARENT, 1.0, 1))
     assert checker.progress()[0].behind == 0
     wrote(checker, PARENT, 1)
     assert checker.verdict().is_right
@@ -223,7 +223,7 @@ def test_the_account_always_adds_up(written: set[int], deliveries: list[list[int
     checker = Checker()
     wrote(checker, PARENT, *written)
     for process, numbers in enumerate(deliveries):
-        checker.told(batch(PARENT, 1.0, *numbers, process=str(process)))
+        checker.reported(batch(PARENT, 1.0, *numbers, process=str(process)))
     verdict = checker.verdict()
     all_deliveries = [number for numbers in deliveries for number in numbers]
     assert verdict.delivered + verdict.lost == verdict.written == len(written)

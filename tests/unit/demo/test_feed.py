@@ -10,9 +10,7 @@ import anyio
 import pytest
 from anyio import lowlevel
 
-from kcl_local.demo.errors import DemoError
-from kcl_local.demo.feed import Feed, PipeFeed, input_feed, library_feed
-from kcl_local.demo.text import LINE_BYTES_MAX, Line
+from kcl_local.demo.text import LINE_BYTES_MAX, DemoError, Feed, Line, PipeFeed, input_feed, library_feed
 
 
 async def take_all(feed: Feed, most: int = 7) -> list[Line]:

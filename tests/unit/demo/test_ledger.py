@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from kcl_local.demo.ledger import SUFFIX, Counted, LedgerReader, LedgerWriter
+from kcl_local.demo.ledger import SUFFIX, CountedRecord, LedgerReader, LedgerWriter
 
 SHARD = "shardId-000000000003"
 
@@ -19,7 +19,7 @@ def writer(directory: Path) -> Generator[LedgerWriter]:
 
 def test_what_is_written_is_read_once(tmp_path: Path) -> None:
     reader = LedgerReader(tmp_path)
-    records = [Counted("1" * 56, {"the": 2}), Counted("2" * 56, {})]
+    records = [CountedRecord("1" * 56, {"the": 2}), CountedRecord("2" * 56, {})]
     with writer(tmp_path) as ledger:
         ledger.note("start")
         ledger.records(12.5, records)

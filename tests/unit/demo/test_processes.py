@@ -24,9 +24,9 @@ def test_nothing_of_the_users_account_reaches_a_process() -> None:
 def test_the_end_of_a_log_is_shown_with_its_path(tmp_path: Path) -> None:
     log = tmp_path / "daemon.log"
     log.write_bytes(b"".join(b"line %d\n" % number for number in range(100)) + b"\xff last")
-    told = log_tail(log, lines=2).splitlines()
-    assert str(log) in told[0]
-    assert told[1:] == ["  line 99", "  \ufffd last"]
+    reported = log_tail(log, lines=2).splitlines()
+    assert str(log) in reported[0]
+    assert reported[1:] == ["  line 99", "  \ufffd last"]
 
 
 def test_a_log_that_is_not_there_is_no_second_failure(tmp_path: Path) -> None:

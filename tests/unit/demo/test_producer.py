@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_local.demo.check import Checker
-from kcl_local.demo.errors import DemoError
-from kcl_local.demo.feed import FileFeed
-from kcl_local.demo.producer import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, Pace, Producer, batches
-from kcl_local.demo.stream import Stream, kinesis_client
-from kcl_local.demo.text import Line
+from kcl_local.demo.stage import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, Producer, WriteRate, batches
+from kcl_local.demo.stream import DemoStream, kinesis_client
+from kcl_local.demo.text import DemoError, FileFeed, Line
 
 LINES: list[Line] = [Line("key", b"one word"), Line("key", b"two words")]
 REQUEST: dict[str, object] = {
@@ -37,18 +35,18 @@ def taken(number: int) -> dict[str, str]:
 def test_never_more_is_due_than_rate_and_cap_allow(
     elapsed: float, rate: float, sent: int, cap: int | None
 ) -> None:
-    due = Pace(rate=rate, seconds=1e4, records=cap).due(elapsed, sent)
+    due = WriteRate(rate=rate, seconds=1e4, records=cap).due(elapsed, sent)
     assert 0 <= due <= elapsed * rate + 1
     if cap is not None:
         assert sent + due <= max(cap, sent)
 
 
 def test_the_first_record_is_due_at_once() -> None:
-    assert Pace(rate=1, seconds=1).due(0.0, 0) == 1
+    assert WriteRate(rate=1, seconds=1).due(0.0, 0) == 1
 
 
 def test_a_cap_ends_the_writing() -> None:
-    pace = Pace(rate=10, seconds=60, records=5)
+    pace = WriteRate(rate=10, seconds=60, records=5)
     assert not pace.is_done(4)
     assert pace.is_done(5)
 
@@ -73,7 +71,7 @@ def put(*answers: dict[str, object] | str, requests: list[dict[str, object]]) ->
                 stub.add_client_error("put_records", answer, expected_params=request)
             else:
                 stub.add_response("put_records", answer, request)
-        anyio.run(Producer(Stream(client, "stream"), checker).put, LINES)
+        anyio.run(Producer(DemoStream(client, "stream"), checker).put, LINES)
         stub.assert_no_pending_responses()
     return checker
 
@@ -112,24 +110,24 @@ def test_an_endpoint_that_is_gone_ends_the_demo() -> None:
         closing(kinesis_client("http://127.0.0.1:1")) as client,
         pytest.raises(DemoError, match="it is unknown"),
     ):
-        anyio.run(Producer(Stream(client, "stream"), Checker()).put, LINES)
+        anyio.run(Producer(DemoStream(client, "stream"), Checker()).put, LINES)
 
 
 def test_a_cancelled_producer_that_is_behind_its_pace_writes_nothing_more() -> None:
-    async def main(stream: Stream) -> None:
+    async def main(stream: DemoStream) -> None:
         producer = Producer(stream, Checker())
         with anyio.CancelScope() as scope:
             scope.cancel()
-            await producer.run(FileFeed("text", iter(LINES * 10_000)), Pace(rate=1e9, seconds=60))
+            await producer.run(FileFeed("text", iter(LINES * 10_000)), WriteRate(rate=1e9, seconds=60))
         assert scope.cancelled_caught
 
     with closing(kinesis_client("http://127.0.0.1:1")) as client, Stubber(client):  # any call would fail
-        anyio.run(main, Stream(client, "stream"))
+        anyio.run(main, DemoStream(client, "stream"))
 
 
 def test_time_that_is_up_ends_the_writing() -> None:
-    async def main(stream: Stream) -> None:
-        await Producer(stream, Checker()).run(FileFeed("text", iter(LINES)), Pace(rate=1e9, seconds=0))
+    async def main(stream: DemoStream) -> None:
+        await Producer(stream, Checker()).run(FileFeed("text", iter(LINES)), WriteRate(rate=1e9, seconds=0))
 
     with closing(kinesis_client("http://127.0.0.1:1")) as client, Stubber(client):
-        anyio.run(main, Stream(client, "stream"))
+        anyio.run(main, DemoStream(client, "stream"))

@@ -11,7 +11,7 @@ import javaproperties
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_local.demo.properties import LAUNCHER, PROCESSOR, DaemonFile, escaped, executable_name
+from kcl_local.demo.stream import LAUNCHER, PROCESSOR, DaemonFile, escaped, executable_name
 
 
 @given(

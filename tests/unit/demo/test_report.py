@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from kcl_local.demo.check import Checker, Verdict
-from kcl_local.demo.ledger import Counted, Entry
-from kcl_local.demo.report import Outcome, report, shards_not_saved
+from kcl_local.demo.check import Checker, CheckResult
+from kcl_local.demo.ledger import CountedRecord, LedgerEntry
+from kcl_local.demo.screen import DemoOutcome, report, shards_not_saved
 
 WORDS = Counter({"the": 30, "of": 20, "a": 10})
-RIGHT = Outcome(
-    verdict=Verdict(
+RIGHT = DemoOutcome(
+    verdict=CheckResult(
         written=1_000,
         delivered=1_000,
         repeated=0,
@@ -51,7 +51,7 @@ def test_a_right_run_ends_with_lost_0() -> None:
         replace(RIGHT.verdict, before_parents=1),
     ],
 )
-def test_one_such_record_makes_a_run_wrong(verdict: Verdict) -> None:
+def test_one_such_record_makes_a_run_wrong(verdict: CheckResult) -> None:
     wrong = replace(RIGHT, verdict=verdict)
     assert not wrong.is_right
     assert list(report(wrong))[-2].split() == ["result", "WRONG"]
@@ -66,7 +66,7 @@ def test_one_such_record_makes_a_run_wrong(verdict: Verdict) -> None:
         replace(RIGHT, verdict=replace(RIGHT.verdict, words_delivered=Counter({"the": 29}))),
     ],
 )
-def test_these_make_a_run_wrong_too(wrong: Outcome) -> None:
+def test_these_make_a_run_wrong_too(wrong: DemoOutcome) -> None:
     assert not wrong.is_right
 
 
@@ -74,14 +74,14 @@ def test_these_make_a_run_wrong_too(wrong: Outcome) -> None:
     "fine",
     [replace(RIGHT, first_record_s=9.0), replace(RIGHT, verdict=replace(RIGHT.verdict, repeated=50))],
 )
-def test_being_slow_or_repeating_is_told_but_right(fine: Outcome) -> None:
+def test_being_slow_or_repeating_is_told_but_right(fine: DemoOutcome) -> None:
     assert fine.is_right
     assert list(report(fine)) != list(report(RIGHT))
 
 
 def test_the_most_frequent_words_come_in_order() -> None:
-    told = [line.split() for line in report(RIGHT)]
-    assert told.index(["30", "the"]) < told.index(["20", "of"]) < told.index(["10", "a"])
+    reported = [line.split() for line in report(RIGHT)]
+    assert reported.index(["30", "the"]) < reported.index(["20", "of"]) < reported.index(["10", "a"])
 
 
 def test_a_run_without_any_delivery_can_be_told() -> None:
@@ -91,12 +91,14 @@ def test_a_run_without_any_delivery_can_be_told() -> None:
 
 
 def checker() -> Checker:
-    told = Checker()
-    told.lineage("closed", parents=(), is_open=False)
-    told.lineage("open", parents=("closed",), is_open=True)
-    told.lineage("unread", parents=("closed",), is_open=True)
-    told.told(Entry("records", 1.0, "open", "process", (Counted("7", {}), Counted("8", {}))))
-    return told
+    reported = Checker()
+    reported.lineage("closed", parents=(), is_open=False)
+    reported.lineage("open", parents=("closed",), is_open=True)
+    reported.lineage("unread", parents=("closed",), is_open=True)
+    reported.reported(
+        LedgerEntry("records", 1.0, "open", "process", (CountedRecord("7", {}), CountedRecord("8", {})))
+    )
+    return reported
 
 
 def test_checkpoints_where_processing_ended_are_saved() -> None:

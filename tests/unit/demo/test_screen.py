@@ -10,8 +10,8 @@ from rich.live import Live
 
 from kcl_local.demo.check import ShardProgress, ShardState
 from kcl_local.demo.screen import (
+    DemoProgress,
     PlainScreen,
-    Progress,
     TableScreen,
     checkpoint_in_words,
     open_screen,
@@ -39,7 +39,7 @@ def shard(
 ENDED = shard(0, ShardState.ENDED)
 READING = shard(1, ShardState.READING, unsaved=3)
 WAITING = shard(12, ShardState.WAITING, 0, 1, delivered=0)
-PROGRESS = Progress(12.34, (ENDED, READING, WAITING))
+PROGRESS = DemoProgress(12.34, (ENDED, READING, WAITING))
 
 
 def test_names_are_short() -> None:
@@ -66,7 +66,7 @@ def test_a_plain_line_has_everything() -> None:
 def test_plain_lines_come_once_a_second(capsys: pytest.CaptureFixture[str]) -> None:
     screen = PlainScreen()
     for tenth in range(31):
-        screen.show(Progress(tenth / 10, ()))
+        screen.show(DemoProgress(tenth / 10, ()))
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 

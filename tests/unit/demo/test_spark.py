@@ -17,10 +17,9 @@ import pytest
 from pyarrow import parquet
 
 from kcl_local.demo import spark
-from kcl_local.demo.check import Verdict
-from kcl_local.demo.report import Outcome, report
-from kcl_local.demo.screen import Progress, plain_line, progress_table
-from kcl_local.demo.spark import Output, SparkOutcome, SparkProgress
+from kcl_local.demo.check import CheckResult
+from kcl_local.demo.screen import DemoOutcome, DemoProgress, plain_line, progress_table, report
+from kcl_local.demo.spark import SparkOutcome, SparkOutput, SparkProgress
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 RIGHT = SparkOutcome(records=10, lost=0, repeated=0, windows=2, words_agree=True, exit_code=0)
@@ -45,35 +44,35 @@ def write_seen(folder: Path, batch: int, numbers: list[str], *, logged: bool = T
 
 
 def test_of_a_word_in_a_window_the_newest_batch_counts(tmp_path: Path) -> None:
-    output = Output(tmp_path)
+    output = SparkOutput(tmp_path)
     write_counts(tmp_path, 0, {"a": 1, "b": 2})
-    output.look()
+    output.poll()
     write_counts(tmp_path, 1, {"a": 5})
     write_counts(tmp_path, 2, {"a": 9}, whole=False)
-    output.look()
+    output.poll()
     start_s = int(START.timestamp())
     assert output.counts == {(start_s, "a"): 5, (start_s, "b"): 2}
     assert output.progress() == SparkProgress(batches=2, records=0, windows=1, top=(("a", 5), ("b", 2)))
 
 
 def test_only_files_that_the_sinks_log_names_are_seen_and_each_once(tmp_path: Path) -> None:
-    output = Output(tmp_path)
+    output = SparkOutput(tmp_path)
     write_seen(tmp_path, 0, ["1", "2"])
     write_seen(tmp_path, 1, ["3"], logged=False)
-    output.look()
-    output.look()
+    output.poll()
+    output.poll()
     assert output.seen == Counter({"1": 1, "2": 1})
 
 
 def test_nothing_there_yet_is_nothing_seen(tmp_path: Path) -> None:
-    output = Output(tmp_path)
-    output.look()
+    output = SparkOutput(tmp_path)
+    output.poll()
     assert output.progress().records == 0
 
 
-def outcome(spark: SparkOutcome | None) -> Outcome:
-    verdict = Verdict(10, 10, 0, 0, 0, 0, 0, Counter(), Counter())
-    return Outcome(verdict, 2, 1.0, 0.5, 1.0, 0, 0.5, (), spark)
+def outcome(spark: SparkOutcome | None) -> DemoOutcome:
+    verdict = CheckResult(10, 10, 0, 0, 0, 0, 0, Counter(), Counter())
+    return DemoOutcome(verdict, 2, 1.0, 0.5, 1.0, 0, 0.5, (), spark)
 
 
 def test_a_run_is_right_only_if_both_applications_are() -> None:
@@ -84,21 +83,21 @@ def test_a_run_is_right_only_if_both_applications_are() -> None:
 
 
 def test_the_report_tells_of_spark_where_it_ran() -> None:
-    told = list(report(outcome(RIGHT)))
-    assert "on Spark        10 records, lost 0, repeated 0" in told
-    assert told[-1] == "lost 0"
+    reported = list(report(outcome(RIGHT)))
+    assert "on Spark        10 records, lost 0, repeated 0" in reported
+    assert reported[-1] == "lost 0"
     assert not any("Spark" in line for line in report(outcome(None)))
 
 
 def test_the_screen_shows_where_spark_is() -> None:
-    progress = Progress(1.0, (), SparkProgress(3, 1_200, 2, (("the", 50),)))
+    progress = DemoProgress(1.0, (), SparkProgress(3, 1_200, 2, (("the", 50),)))
     assert plain_line(progress).endswith("spark 1,200 records in 3 batches, 2 windows: the 50")
     assert "1,200 records" in str(progress_table(progress).caption)
 
 
 def test_two_looks_at_once_count_a_batch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The screen looks while the wait for the end does; a batch that both took in had the next one skipped."""
-    output, read = Output(tmp_path), spark._rows
+    output, read = SparkOutput(tmp_path), spark._rows
     both = Barrier(2)
 
     def slowly(files: list[Path]) -> list[dict[str, Any]]:
@@ -109,6 +108,6 @@ def test_two_looks_at_once_count_a_batch_once(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(spark, "_rows", slowly)
     write_counts(tmp_path, 0, {"a": 1})
     with ThreadPoolExecutor(2) as threads:
-        looks = [threads.submit(output.look) for _ in range(2)]
-    assert [look.result() for look in looks] == [None, None]
+        polls = [threads.submit(output.poll) for _ in range(2)]
+    assert [poll.result() for poll in polls] == [None, None]
     assert output.batches == 1

@@ -9,7 +9,7 @@ import pytest
 
 from kcl_client.testing import Ending, Report, drive
 from kcl_local.demo import wordcount
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE, Counted, Entry, LedgerReader
+from kcl_local.demo.ledger import DIRECTORY_VARIABLE, CountedRecord, LedgerEntry, LedgerReader
 from kcl_local.demo.wordcount import CHECKPOINT_EVERY_S, WordCount
 
 
@@ -33,7 +33,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     return standing
 
 
-def count(directory: Path, *payloads: bytes, ending: Ending) -> tuple[Report, list[Entry]]:
+def count(directory: Path, *payloads: bytes, ending: Ending) -> tuple[Report, list[LedgerEntry]]:
     with closing(WordCount(directory)) as processor:
         report = drive(processor, payloads, shard_id="shardId-000000000007", batch_size=2, ending=ending)
     return report, list(LedgerReader(directory).new_entries())
@@ -41,7 +41,7 @@ def count(directory: Path, *payloads: bytes, ending: Ending) -> tuple[Report, li
 
 def test_the_words_of_each_record_are_in_the_ledger(tmp_path: Path) -> None:
     _, entries = count(tmp_path, b"to be or", b"not to be", b"\xff", ending=Ending.CLOSED)
-    counted: list[Counted] = [record for entry in entries for record in entry.records]
+    counted: list[CountedRecord] = [record for entry in entries for record in entry.records]
     assert [record.words for record in counted] == [
         {"to": 1, "be": 1, "or": 1},
         {"not": 1, "to": 1, "be": 1},

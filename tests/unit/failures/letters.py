@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kcl_daemon.failures.letter import DeadLetter
+from kcl_daemon.records.dead_letter import DeadLetter
 from kcl_protocol.messages import Record
 
 LETTER = DeadLetter(

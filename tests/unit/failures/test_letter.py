@@ -45,9 +45,9 @@ def test_the_key_is_that_of_the_record_whoever_sets_it_aside() -> None:
 
 def test_a_schema_is_told_as_the_child_was_told_it() -> None:
     schema = RecordSchema("order", "b7b4", "JSON", '{"type":"object"}')
-    told = orjson.loads(replace(LETTER, record=replace(LETTER.record, schema=schema)).line())
+    reported = orjson.loads(replace(LETTER, record=replace(LETTER.record, schema=schema)).line())
     plain = orjson.loads(LETTER.line())
-    assert {key: value for key, value in told.items() if key not in plain} == {
+    assert {key: value for key, value in reported.items() if key not in plain} == {
         "schemaName": "order",
         "schemaVersionId": "b7b4",
         "schemaDataFormat": "JSON",

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcl_daemon.failures.quarantine import Delivery, Next, Quarantine, Suspects, Verdict
+from kcl_daemon.consumer.poison import BisectResult, BisectState, BisectStep, Delivery, Suspects
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 
 
@@ -47,7 +47,7 @@ class Shard:
     when: When
     dies_at: Callable[[int], bool]
     tries: int
-    state: Quarantine = field(default_factory=Quarantine)
+    state: BisectState = field(default_factory=BisectState)
     checkpoint: int = -1
     processed: list[list[int]] = field(default_factory=list[list[int]])
     set_aside: list[int] = field(default_factory=list[int])
@@ -73,7 +73,7 @@ class Shard:
             batch, numbers = numbers[:size], numbers[size:]
             while batch:
                 step = (
-                    Next(0, len(batch))
+                    BisectStep(0, len(batch))
                     if self.state.is_clear
                     else self.state.next([at(each) for each in batch])
                 )
@@ -107,11 +107,11 @@ class Shard:
         self.state, verdict = self.state.failed(delivery, tries=self.tries)
         if delivery.alone:
             self.lone_failures.append(numbers[0])
-        if verdict is Verdict.GUILTY:
+        if verdict is BisectResult.GUILTY:
             (number,) = numbers
             assert self.lone_failures[-self.tries :] == [number] * self.tries
             self.set_aside.append(number)
-            self.state = self.state.put_aside(at(number))
+            self.state = self.state.with_set_aside(at(number))
 
     def assert_nothing_lost(self) -> None:
         """Every record was processed or set aside, and each child got them in order without a gap."""
@@ -179,51 +179,51 @@ def test_one_among_many_is_found_by_halving(count: int, place: float) -> None:
 
 
 def test_what_fails_once_in_a_batch_is_suspected_and_nothing_more() -> None:
-    state, verdict = Quarantine().failed(Delivery(at(-1), at(9), 10), tries=1)
-    assert verdict is Verdict.SUSPECTED
+    state, verdict = BisectState().failed(Delivery(at(-1), at(9), 10), tries=1)
+    assert verdict is BisectResult.SUSPECTED
     assert state.suspects == Suspects(at(-1), at(9), 10)
     assert not state.is_clear
 
 
 def test_a_batch_of_one_record_is_no_trial_of_it_alone() -> None:
-    state, verdict = Quarantine().failed(Delivery(at(-1), at(0), 1), tries=1)
-    assert verdict is Verdict.SUSPECTED
+    state, verdict = BisectState().failed(Delivery(at(-1), at(0), 1), tries=1)
+    assert verdict is BisectResult.SUSPECTED
     assert state.suspects == Suspects(at(-1), at(0), 1, failures=0)
 
 
 @pytest.mark.parametrize("between", [Delivery(at(0), at(1), 1, alone=True), Delivery(at(0), at(4), 4)])
 def test_failures_count_only_in_a_row(between: Delivery) -> None:
-    lone = Delivery(at(4), at(5), 1, alone=True)
-    state, _ = Quarantine().failed(lone, tries=2)
+    single = Delivery(at(4), at(5), 1, alone=True)
+    state, _ = BisectState().failed(single, tries=2)
     state, _ = state.failed(between, tries=2)
-    state, verdict = state.failed(lone, tries=2)
-    assert verdict is not Verdict.GUILTY
-    _, verdict = state.failed(lone, tries=2)
-    assert verdict is Verdict.GUILTY
+    state, verdict = state.failed(single, tries=2)
+    assert verdict is not BisectResult.GUILTY
+    _, verdict = state.failed(single, tries=2)
+    assert verdict is BisectResult.GUILTY
 
 
 def test_a_success_in_between_clears_the_record() -> None:
-    lone = Delivery(at(4), at(5), 1, alone=True)
-    state, _ = Quarantine().failed(lone, tries=2)
-    state = state.delivered(lone)
+    single = Delivery(at(4), at(5), 1, alone=True)
+    state, _ = BisectState().failed(single, tries=2)
+    state = state.delivered(single)
     assert state.is_clear
-    _, verdict = state.failed(lone, tries=2)
-    assert verdict is not Verdict.GUILTY
+    _, verdict = state.failed(single, tries=2)
+    assert verdict is not BisectResult.GUILTY
 
 
 def test_a_record_that_could_not_be_stored_is_found_guilty_again() -> None:
-    lone = Delivery(at(4), at(5), 1, alone=True)
-    state, first = Quarantine().failed(lone, tries=1)
-    assert state.next([at(5), at(6)]) == Next(0, 1)
-    _, second = state.failed(lone, tries=1)
-    assert (first, second) == (Verdict.GUILTY, Verdict.GUILTY)
+    single = Delivery(at(4), at(5), 1, alone=True)
+    state, first = BisectState().failed(single, tries=1)
+    assert state.next([at(5), at(6)]) == BisectStep(0, 1)
+    _, second = state.failed(single, tries=1)
+    assert (first, second) == (BisectResult.GUILTY, BisectResult.GUILTY)
 
 
 def test_what_was_set_aside_is_passed_over_until_a_checkpoint_covers_it() -> None:
-    state = Quarantine().put_aside(at(3)).put_aside(at(2)).put_aside(at(7))
+    state = BisectState().with_set_aside(at(3)).with_set_aside(at(2)).with_set_aside(at(7))
     rest = [at(number) for number in range(1, 9)]
-    assert state.next(rest) == Next(0, 1)
-    assert state.next(rest[1:]) == Next(2, 0)
-    assert state.next(rest[3:]) == Next(0, 3)
+    assert state.next(rest) == BisectStep(0, 1)
+    assert state.next(rest[1:]) == BisectStep(2, 0)
+    assert state.next(rest[3:]) == BisectStep(0, 3)
     assert state.checkpointed(at(6)).set_aside == (at(7),)
     assert state.checkpointed(at(7)).is_clear

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.leases.checkpoint import CheckpointWindow
+from kcl_daemon.leases.lease import CheckpointWindow
 from kcl_protocol.errors import CheckpointIllegalArgument
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 

@@ -6,26 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.leases.client_version import (
-    CODEC,
+from kcl_daemon.leases.layout import MAX_HISTORY, PastState, StateRefusal, StateRow, StateRowCreation
+from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.row import Absent, Equals, Present, Row, RowUpdate, Value, apply_update, holds
+from kcl_daemon.migrations.kcl2_rules import (
+    CLIENT_VERSION_CODEC,
     AssignmentMode,
     ClientVersion,
     ClientVersionConfig,
+    Component,
     Components,
     IndexNeed,
+    KeepVersion,
     LeaderKind,
-    Part,
-    Start,
-    Stay,
-    Switch,
+    StartVersion,
+    SwitchVersion,
     VersionRow,
-    components,
-    follow,
-    start,
+    components_of_version,
+    decide_start_version,
+    follow_stored_version,
 )
-from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.state_row import HISTORY_MOST, Creation, Past, Refusal, StateRow
-from kcl_daemon.leases.table import Absent, Equals, Present, Row, RowUpdate, Value, apply_update, holds
 
 INIT, UPGRADE, WITH_ROLLBACK, V2X, V3X = ClientVersion
 PHASE_1, CONFIG_2X, CONFIG_3X = ClientVersionConfig
@@ -47,12 +47,12 @@ def at(version: ClientVersion, by: str = "w-0") -> VersionRow:
 
 def begin(
     config: ClientVersionConfig, stored: VersionRow | None, *, key: str = "leaseKey", me: WorkerId = ME
-) -> Start:
-    return start(config, stored, me=me, now_ms=1770000000000, key_attribute=key)
+) -> StartVersion:
+    return decide_start_version(config, stored, me=me, now_ms=1770000000000, key_attribute=key)
 
 
 def read(row: Row | None) -> VersionRow:
-    state = CODEC.read(row)
+    state = CLIENT_VERSION_CODEC.read(row)
     assert isinstance(state, StateRow)
     return state
 
@@ -63,8 +63,8 @@ class OneRow:
     def __init__(self, key: str = "leaseKey", row: Row | None = None) -> None:
         self.key, self.row = key, row
 
-    def write(self, write: Creation | RowUpdate) -> bool:
-        if isinstance(write, Creation):
+    def write(self, write: StateRowCreation | RowUpdate) -> bool:
+        if isinstance(write, StateRowCreation):
             applied = all(holds(condition, self.row) for condition in write.require)
             self.row = write.row if applied else self.row
             return applied
@@ -78,7 +78,7 @@ class OneRow:
 
 def test_the_first_row_is_javas() -> None:
     write = begin(CONFIG_3X, None).write
-    assert isinstance(write, Creation)
+    assert isinstance(write, StateRowCreation)
     assert write.row == JAVA
     assert write.require == (Absent("leaseKey"),)
     assert type(write.row["cv"]) is str  # adapters look at exact types
@@ -86,26 +86,29 @@ def test_the_first_row_is_javas() -> None:
 
 def test_in_a_table_of_its_own_only_the_key_differs() -> None:
     write = begin(CONFIG_3X, None, key="key").write
-    assert isinstance(write, Creation)
+    assert isinstance(write, StateRowCreation)
     assert write.row == {"key": "Migration3.0", **{n: v for n, v in JAVA.items() if n != "leaseKey"}}
     assert write.require == (Absent("key"),)
 
 
 def test_what_is_written_is_read_back() -> None:
     state = read(JAVA)
-    assert state == StateRow(V3X, "w-1", 1770000000000, (Past(INIT.value, "w-1", 1770000000000),))
-    assert CODEC.row(state, key_attribute="leaseKey") == JAVA
+    assert state == StateRow(V3X, "w-1", 1770000000000, (PastState(INIT.value, "w-1", 1770000000000),))
+    assert CLIENT_VERSION_CODEC.row(state, key_attribute="leaseKey") == JAVA
 
 
 def test_a_row_without_history_has_no_such_attribute_and_an_older_java_wrote_no_entity_type() -> None:
     row: Row = {n: v for n, v in JAVA.items() if n not in {"h", "entityType"}}
     state = read(row)
     assert state.history == ()
-    assert CODEC.row(state, key_attribute="leaseKey") == {**row, "entityType": "CLIENT_VERSION_MIGRATION"}
+    assert CLIENT_VERSION_CODEC.row(state, key_attribute="leaseKey") == {
+        **row,
+        "entityType": "CLIENT_VERSION_MIGRATION",
+    }
 
 
 def test_no_row_is_no_state() -> None:
-    assert CODEC.read(None) is None
+    assert CLIENT_VERSION_CODEC.read(None) is None
 
 
 @pytest.mark.parametrize(
@@ -120,33 +123,33 @@ def test_no_row_is_no_state() -> None:
     ],
 )
 def test_a_row_that_cannot_be_read_is_refused_with_advice(changes: dict[str, Value], named: str) -> None:
-    refusal = CODEC.read({**JAVA, **changes})
-    assert isinstance(refusal, Refusal)
+    refusal = CLIENT_VERSION_CODEC.read({**JAVA, **changes})
+    assert isinstance(refusal, StateRefusal)
     assert f"{named} holds" in refusal.problem
     assert "CLIENT_VERSION_3X" in refusal.advice
 
 
 def test_a_row_that_lacks_its_state_is_refused() -> None:
-    refusal = CODEC.read({"leaseKey": "Migration3.0"})
-    assert isinstance(refusal, Refusal)
+    refusal = CLIENT_VERSION_CODEC.read({"leaseKey": "Migration3.0"})
+    assert isinstance(refusal, StateRefusal)
     assert "cv holds nothing" in refusal.problem
 
 
 @pytest.mark.parametrize("entry", ["text", {"cv": 1}, {"cv": "x", "mb": "y"}])
 def test_a_history_that_cannot_be_read_stops_nobody(entry: Value) -> None:
     good: Value = {"cv": "CLIENT_VERSION_2X", "mb": "w", "mts": 1}
-    assert read({**JAVA, "h": (entry, good)}).history == (Past("CLIENT_VERSION_2X", "w", 1),)
+    assert read({**JAVA, "h": (entry, good)}).history == (PastState("CLIENT_VERSION_2X", "w", 1),)
     assert read({**JAVA, "h": "lost"}).history == ()
 
 
-@given(st.lists(st.sampled_from(CODEC.states), max_size=30))
+@given(st.lists(st.sampled_from(CLIENT_VERSION_CODEC.states), max_size=30))
 def test_the_history_is_newest_first_and_never_longer_than_ten(versions: list[ClientVersion]) -> None:
     state = at(V3X)
     for number, version in enumerate(versions):
         state = state.followed_by(version, by=f"w-{number}", at_ms=2000 + number)
-    assert len(state.history) == min(len(versions), HISTORY_MOST)
+    assert len(state.history) == min(len(versions), MAX_HISTORY)
     assert list(state.history) == sorted(state.history, key=lambda past: past.at_ms, reverse=True)
-    row = CODEC.row(state, key_attribute="key")
+    row = CLIENT_VERSION_CODEC.row(state, key_attribute="key")
     assert read(row) == state
 
 
@@ -181,7 +184,7 @@ def test_the_version_to_start_in(
 def test_a_start_writes_exactly_where_its_version_differs_from_the_row(
     config: ClientVersionConfig, version: ClientVersion | None, key: str
 ) -> None:
-    row = None if version is None else CODEC.row(at(version), key_attribute=key)
+    row = None if version is None else CLIENT_VERSION_CODEC.row(at(version), key_attribute=key)
     table = OneRow(key, row)
     decision = begin(config, None if version is None else at(version), key=key)
     if decision.version in {version, INIT}:
@@ -198,7 +201,7 @@ def test_ending_the_time_of_rollback_is_refused_once_somebody_rolled_back() -> N
     write = begin(CONFIG_3X, at(WITH_ROLLBACK)).write
     assert isinstance(write, RowUpdate)
     assert write.require == (Present("leaseKey"), Equals("cv", "CLIENT_VERSION_3X_WITH_ROLLBACK"))
-    assert not OneRow(row=CODEC.row(at(V2X), key_attribute="leaseKey")).write(write)
+    assert not OneRow(row=CLIENT_VERSION_CODEC.row(at(V2X), key_attribute="leaseKey")).write(write)
 
 
 @pytest.mark.parametrize("config", [CONFIG_2X, CONFIG_3X])
@@ -223,7 +226,7 @@ def test_losing_the_race_to_create_the_row_is_answered_by_reading_it_again(
 def test_the_parts_of_each_version() -> None:
     taking, assigned = AssignmentMode.TAKING, AssignmentMode.ASSIGNED
     shuffle, lock = LeaderKind.SHUFFLE, LeaderKind.LOCK
-    assert {version: components(version) for version in ClientVersion} == {
+    assert {version: components_of_version(version) for version in ClientVersion} == {
         INIT: Components(taking, shuffle, False, IndexNeed.NONE, False),
         UPGRADE: Components(taking, shuffle, True, IndexNeed.CREATE, False),
         WITH_ROLLBACK: Components(assigned, lock, True, IndexNeed.USE, True),
@@ -232,19 +235,28 @@ def test_the_parts_of_each_version() -> None:
     }
 
 
-def switch(before: ClientVersion, after: ClientVersion) -> Switch:
-    decision = follow(before, at(after))
-    assert isinstance(decision, Switch)
+def switch(before: ClientVersion, after: ClientVersion) -> SwitchVersion:
+    decision = follow_stored_version(before, at(after))
+    assert isinstance(decision, SwitchVersion)
     assert decision.version is after
     return decision
 
 
 def test_assignment_changes_before_the_leader_and_the_leader_before_it_assigns() -> None:
-    assert switch(UPGRADE, WITH_ROLLBACK).order == (Part.ASSIGNMENT, Part.LEADER, Part.ASSIGNER)
+    assert switch(UPGRADE, WITH_ROLLBACK).order == (
+        Component.ASSIGNMENT,
+        Component.LEADER,
+        Component.ASSIGNER,
+    )
 
 
 def test_on_the_way_back_metrics_stop_first_and_the_leader_changes_last() -> None:
-    assert switch(WITH_ROLLBACK, V2X).order == (Part.METRICS, Part.ASSIGNMENT, Part.ASSIGNER, Part.LEADER)
+    assert switch(WITH_ROLLBACK, V2X).order == (
+        Component.METRICS,
+        Component.ASSIGNMENT,
+        Component.ASSIGNER,
+        Component.LEADER,
+    )
 
 
 @pytest.mark.parametrize(
@@ -258,10 +270,10 @@ def test_on_the_way_back_metrics_stop_first_and_the_leader_changes_last() -> Non
     ],
 )
 def test_a_switch_names_every_part_that_differs(before: ClientVersion, after: ClientVersion) -> None:
-    old, new = components(before), components(after)
-    differing = {part for part in Part if getattr(old, part.value) != getattr(new, part.value)}
+    old, new = components_of_version(before), components_of_version(after)
+    differing = {part for part in Component if getattr(old, part.value) != getattr(new, part.value)}
     if new.index is not IndexNeed.CREATE:
-        differing.discard(Part.INDEX)  # a worker never removes it, and what it may use is there already
+        differing.discard(Component.INDEX)  # a worker never removes it, and what it may use is there already
     assert set(switch(before, after).order) == differing
 
 
@@ -277,8 +289,8 @@ def test_only_3x_ends_the_reading_of_the_row() -> None:
 def test_other_changes_are_refused_and_the_worker_goes_on(
     before: ClientVersion, after: ClientVersion
 ) -> None:
-    decision = follow(before, at(after))
-    assert isinstance(decision, Refusal)
+    decision = follow_stored_version(before, at(after))
+    assert isinstance(decision, StateRefusal)
     assert after in decision.problem
 
 
@@ -286,15 +298,15 @@ def test_other_changes_are_refused_and_the_worker_goes_on(
 def test_a_worker_stays_where_the_row_has_not_changed_and_where_it_cannot_be_read(
     version: ClientVersion,
 ) -> None:
-    assert isinstance(follow(version, at(version)), Stay)
-    unreadable = Refusal("what", "do")
-    assert follow(version, unreadable) is unreadable
-    assert isinstance(follow(version, None), Refusal)
+    assert isinstance(follow_stored_version(version, at(version)), KeepVersion)
+    unreadable = StateRefusal("what", "do")
+    assert follow_stored_version(version, unreadable) is unreadable
+    assert isinstance(follow_stored_version(version, None), StateRefusal)
 
 
 @pytest.mark.parametrize("version", [INIT, V3X])
-@pytest.mark.parametrize("seen", [None, Refusal("what", "do"), at(V2X), at(UPGRADE)])
+@pytest.mark.parametrize("seen", [None, StateRefusal("what", "do"), at(V2X), at(UPGRADE)])
 def test_a_worker_in_phase_1_or_3x_changes_only_by_a_restart(
-    version: ClientVersion, seen: VersionRow | Refusal | None
+    version: ClientVersion, seen: VersionRow | StateRefusal | None
 ) -> None:
-    assert isinstance(follow(version, seen), Stay)
+    assert isinstance(follow_stored_version(version, seen), KeepVersion)

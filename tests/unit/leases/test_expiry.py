@@ -7,89 +7,93 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.leases.expiry import Watchbook
+from kcl_daemon.leases.expiry import LivenessLog
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.stats import WorkerRow, report, worker_from_row
-from kcl_daemon.leases.table import Value, apply_update
+from kcl_daemon.leases.row import Value, apply_update
+from kcl_daemon.leases.worker_row import WorkerRow, report, worker_from_row
 from kcl_protocol.sequence import TRIM_HORIZON
 
 A, B = WorkerId("a"), WorkerId("b")
 LEASE = Lease(LeaseKey("s"), 1, TRIM_HORIZON, lease_owner=A)
 
 
-def look(
-    at_s: float, leases: list[Lease], workers: list[WorkerRow] | None = None, *, book: Watchbook | None = None
-) -> Watchbook:
+def poll(
+    at_s: float,
+    leases: list[Lease],
+    workers: list[WorkerRow] | None = None,
+    *,
+    book: LivenessLog | None = None,
+) -> LivenessLog:
     """One more look, that takes no time."""
-    return (book or Watchbook()).look(leases, workers or [], began_s=at_s, ended_s=at_s, failover_s=10.0)
+    return (book or LivenessLog()).poll(leases, workers or [], began_s=at_s, ended_s=at_s, failover_s=10.0)
 
 
-def living(book: Watchbook, wall_s: float) -> frozenset[WorkerId]:
+def living(book: LivenessLog, wall_s: float) -> frozenset[WorkerId]:
     return book.reporting(wall_s=wall_s, active_s=60.0)
 
 
 def test_a_lease_seen_for_the_first_time_does_not_stand_still() -> None:
-    assert Watchbook().still_s(LEASE) == 0.0
-    assert look(10.0, [LEASE]).still_s(LEASE) == 0.0
+    assert LivenessLog().still_s(LEASE) == 0.0
+    assert poll(10.0, [LEASE]).still_s(LEASE) == 0.0
 
 
 def test_an_unmoved_lease_grows_old_and_a_moved_one_is_young_again() -> None:
-    book = look(21.0, [LEASE], book=look(10.0, [LEASE]))
+    book = poll(21.0, [LEASE], book=poll(10.0, [LEASE]))
     assert book.still_s(LEASE) == 11.0
     moved = replace(LEASE, lease_counter=2)
-    book = look(23.0, [moved], book=look(22.0, [moved], book=book))
+    book = poll(23.0, [moved], book=poll(22.0, [moved], book=book))
     assert book.still_s(moved) == 1.0
 
 
 def test_a_slow_reading_never_makes_a_lease_look_older() -> None:
-    book = Watchbook().look([LEASE], [], began_s=0.0, ended_s=5.0, failover_s=10.0)
-    book = book.look([LEASE], [], began_s=12.0, ended_s=17.0, failover_s=10.0)
+    book = LivenessLog().poll([LEASE], [], began_s=0.0, ended_s=5.0, failover_s=10.0)
+    book = book.poll([LEASE], [], began_s=12.0, ended_s=17.0, failover_s=10.0)
     assert book.still_s(LEASE) == 7.0
 
 
 def test_the_beginning_of_a_handoff_is_no_sign_of_life_of_the_owner() -> None:
     handed = replace(LEASE, lease_owner=B, checkpoint_owner=A)
-    assert look(11.0, [handed], book=look(0.0, [LEASE])).still_s(handed) == 11.0
+    assert poll(11.0, [handed], book=poll(0.0, [LEASE])).still_s(handed) == 11.0
 
 
 def test_a_new_owner_has_its_own_time() -> None:
     given = replace(LEASE, lease_owner=B)
-    assert look(6.0, [given], book=look(5.0, [given], book=look(0.0, [LEASE]))).still_s(given) == 1.0
+    assert poll(6.0, [given], book=poll(5.0, [given], book=poll(0.0, [LEASE]))).still_s(given) == 1.0
 
 
 def test_a_counter_that_went_back_belongs_to_a_new_row() -> None:
-    book = look(50.0, [LEASE], book=look(0.0, [replace(LEASE, lease_counter=9)]))
-    assert look(51.0, [LEASE], book=book).still_s(LEASE) == 1.0
+    book = poll(50.0, [LEASE], book=poll(0.0, [replace(LEASE, lease_counter=9)]))
+    assert poll(51.0, [LEASE], book=book).still_s(LEASE) == 1.0
 
 
 def test_a_handoff_is_timed_from_its_beginning_through_all_renewals() -> None:
     handed = replace(LEASE, lease_owner=B, checkpoint_owner=A)
-    book = look(0.0, [LEASE])
+    book = poll(0.0, [LEASE])
     for second in range(10, 60, 10):
-        book = look(float(second), [replace(handed, lease_counter=second)], book=book)
+        book = poll(float(second), [replace(handed, lease_counter=second)], book=book)
     assert book.handoff_s(handed) == 40.0
-    assert look(60.0, [LEASE], book=book).handoff_s(LEASE) == 0.0
+    assert poll(60.0, [LEASE], book=book).handoff_s(LEASE) == 0.0
 
 
 def test_a_vanished_row_is_forgotten() -> None:
-    book = look(1.0, [], book=look(0.0, [LEASE], [WorkerRow(A, 5)]))
+    book = poll(1.0, [], book=poll(0.0, [LEASE], [WorkerRow(A, 5)]))
     assert (book.leases, book.workers) == ({}, {})
 
 
 def test_a_worker_counts_as_reporting_by_its_own_time_at_first_sight() -> None:
-    assert living(look(0.0, [], [WorkerRow(A, 1000), WorkerRow(B, 900)]), 1010.0) == {A}
+    assert living(poll(0.0, [], [WorkerRow(A, 1000), WorkerRow(B, 900)]), 1010.0) == {A}
 
 
 def test_a_worker_with_a_wrong_clock_counts_once_its_row_is_seen_to_change() -> None:
-    book = look(0.0, [], [WorkerRow(A, 5)])
+    book = poll(0.0, [], [WorkerRow(A, 5)])
     assert living(book, 9000.0) == set()
-    book = look(30.0, [], [WorkerRow(A, 35)], book=book)
-    assert living(look(89.0, [], [WorkerRow(A, 35)], book=book), 9000.0) == {A}
-    assert living(look(91.0, [], [WorkerRow(A, 35)], book=book), 9000.0) == set()
+    book = poll(30.0, [], [WorkerRow(A, 35)], book=book)
+    assert living(poll(89.0, [], [WorkerRow(A, 35)], book=book), 9000.0) == {A}
+    assert living(poll(91.0, [], [WorkerRow(A, 35)], book=book), 9000.0) == set()
 
 
 def test_a_worker_whose_clock_runs_ahead_does_not_live_for_ever() -> None:
-    book = look(100.0, [], [WorkerRow(A, 1000)], book=look(0.0, [], [WorkerRow(A, 1000)]))
+    book = poll(100.0, [], [WorkerRow(A, 1000)], book=poll(0.0, [], [WorkerRow(A, 1000)]))
     assert living(book, 1000.0) == set()
 
 
@@ -97,12 +101,12 @@ def test_a_worker_whose_clock_runs_ahead_does_not_live_for_ever() -> None:
     st.lists(st.tuples(st.integers(0, 3), st.floats(0.1, 20.0), st.floats(0.0, 5.0)), min_size=1, max_size=30)
 )
 def test_a_lease_never_looks_older_than_it_is(steps: list[tuple[int, float, float]]) -> None:
-    book, now_s, last_moved_s, counter = Watchbook(), 0.0, 0.0, 0
+    book, now_s, last_moved_s, counter = LivenessLog(), 0.0, 0.0, 0
     for moves, pause_s, reading_s in steps:
         if moves:
             counter, last_moved_s = counter + moves, now_s
         lease = replace(LEASE, lease_counter=counter)
-        book = book.look([lease], [], began_s=now_s, ended_s=now_s + reading_s, failover_s=10.0)
+        book = book.poll([lease], [], began_s=now_s, ended_s=now_s + reading_s, failover_s=10.0)
         assert book.still_s(lease) <= now_s - last_moved_s
         now_s += reading_s + pause_s
 
@@ -138,20 +142,20 @@ def test_rows_that_are_no_valid_report_are_not_workers() -> None:
 
 
 def test_a_worker_that_lets_a_lease_stand_still_is_under_suspicion_until_it_reports_anew() -> None:
-    book = look(10.5, [LEASE], [WorkerRow(A, 1000)], book=look(0.0, [LEASE], [WorkerRow(A, 1000)]))
+    book = poll(10.5, [LEASE], [WorkerRow(A, 1000)], book=poll(0.0, [LEASE], [WorkerRow(A, 1000)]))
     assert living(book, 1010.0) == set()
     given_away = replace(LEASE, lease_owner=B, lease_counter=2)
-    book = look(12.5, [given_away], [WorkerRow(A, 1000)], book=book)
+    book = poll(12.5, [given_away], [WorkerRow(A, 1000)], book=book)
     assert (
         living(book, 1012.0) == set()
     )  # it has no lease any more, and a fresh row, and is dead all the same
-    assert living(look(14.5, [given_away], [WorkerRow(A, 1014)], book=book), 1014.0) == {A}
+    assert living(poll(14.5, [given_away], [WorkerRow(A, 1014)], book=book), 1014.0) == {A}
 
 
 def test_a_lease_that_moves_again_ends_the_suspicion() -> None:
-    book = Watchbook()
+    book = LivenessLog()
     for now_s, counter in ((0.0, 1), (11.0, 1), (13.0, 2)):
-        book = look(now_s, [replace(LEASE, lease_counter=counter)], [WorkerRow(A, 1000)], book=book)
+        book = poll(now_s, [replace(LEASE, lease_counter=counter)], [WorkerRow(A, 1000)], book=book)
     assert living(book, 1013.0) == {A}
 
 
@@ -160,21 +164,21 @@ REPORTING = [WorkerRow(A, 100), WorkerRow(B, 100)]
 
 def test_a_lease_given_to_a_worker_without_others_may_stand_still_for_longer() -> None:
     given = replace(LEASE, lease_owner=B)
-    book = look(1.0, [given], REPORTING, book=look(0.0, [LEASE], REPORTING))
-    later = look(15.9, [given], REPORTING, book=book)
+    book = poll(1.0, [given], REPORTING, book=poll(0.0, [LEASE], REPORTING))
+    later = poll(15.9, [given], REPORTING, book=book)
     assert later.abandoned(10.0) == frozenset()
     assert B in later.reporting(wall_s=100.0, active_s=60.0)
-    too_late = look(16.1, [given], REPORTING, book=later)
+    too_late = poll(16.1, [given], REPORTING, book=later)
     assert too_late.abandoned(10.0) == {LEASE.lease_key}
     assert B not in too_late.reporting(wall_s=100.0, active_s=60.0)
 
 
 def test_once_claimed_it_has_the_usual_time() -> None:
     given, claimed = replace(LEASE, lease_owner=B), replace(LEASE, lease_owner=B, lease_counter=3)
-    book = look(1.0, [given], REPORTING, book=look(0.0, [LEASE], REPORTING))
-    book = look(2.0, [claimed], REPORTING, book=book)
-    assert look(12.0, [claimed], REPORTING, book=book).abandoned(10.0) == frozenset()
-    assert look(12.1, [claimed], REPORTING, book=book).abandoned(10.0) == {LEASE.lease_key}
+    book = poll(1.0, [given], REPORTING, book=poll(0.0, [LEASE], REPORTING))
+    book = poll(2.0, [claimed], REPORTING, book=book)
+    assert poll(12.0, [claimed], REPORTING, book=book).abandoned(10.0) == frozenset()
+    assert poll(12.1, [claimed], REPORTING, book=book).abandoned(10.0) == {LEASE.lease_key}
 
 
 def test_a_worker_that_renews_others_has_longer_as_well() -> None:
@@ -183,69 +187,69 @@ def test_a_worker_that_renews_others_has_longer_as_well() -> None:
     def leases(renewals: int) -> list[Lease]:
         return [replace(LEASE, lease_owner=B), replace(OTHERS, lease_owner=B, lease_counter=renewals)]
 
-    book = look(1.0, leases(1), REPORTING, book=look(0.0, [LEASE, *leases(1)[1:]], REPORTING))
+    book = poll(1.0, leases(1), REPORTING, book=poll(0.0, [LEASE, *leases(1)[1:]], REPORTING))
     for second in range(2, 17):
-        book = look(float(second), leases(second), REPORTING, book=book)
+        book = poll(float(second), leases(second), REPORTING, book=book)
         assert book.unclaimed == {LEASE.lease_key}
         assert B in book.reporting(wall_s=100.0, active_s=60.0)
         assert book.abandoned(10.0) == frozenset()
-    assert look(17.0, leases(17), REPORTING, book=book).abandoned(10.0) == {LEASE.lease_key}
+    assert poll(17.0, leases(17), REPORTING, book=book).abandoned(10.0) == {LEASE.lease_key}
 
 
 def test_a_worker_whose_other_leases_stand_still_or_that_is_gone_has_the_usual_time() -> None:
     given = replace(LEASE, lease_owner=B)
     other = Lease(LeaseKey("t"), 1, TRIM_HORIZON, lease_owner=B)
     for leases, workers in (([other], REPORTING), ([], REPORTING[:1])):
-        book = look(1.0, [given, *leases], workers, book=look(0.0, [LEASE, *leases], workers))
-        assert LEASE.lease_key in look(11.1, [given, *leases], workers, book=book).abandoned(10.0)
+        book = poll(1.0, [given, *leases], workers, book=poll(0.0, [LEASE, *leases], workers))
+        assert LEASE.lease_key in poll(11.1, [given, *leases], workers, book=book).abandoned(10.0)
 
 
 def test_what_is_abandoned_has_an_owner_and_has_stood_still() -> None:
     free = replace(LEASE, lease_owner=None)
-    assert look(99.0, [free], book=look(0.0, [free])).abandoned(10.0) == frozenset()
-    assert look(10.0, [LEASE], book=look(0.0, [LEASE])).abandoned(10.0) == frozenset()
-    assert look(10.1, [LEASE], book=look(0.0, [LEASE])).abandoned(10.0) == {LEASE.lease_key}
+    assert poll(99.0, [free], book=poll(0.0, [free])).abandoned(10.0) == frozenset()
+    assert poll(10.0, [LEASE], book=poll(0.0, [LEASE])).abandoned(10.0) == frozenset()
+    assert poll(10.1, [LEASE], book=poll(0.0, [LEASE])).abandoned(10.0) == {LEASE.lease_key}
 
 
 def test_a_worker_without_leases_has_longer_for_its_first_ones_but_not_one_that_was_given_up() -> None:
     rows = [WorkerRow(A, 100), WorkerRow(B, 100)]
     given = replace(LEASE, lease_owner=B, lease_counter=5)
-    fresh = look(1.0, [given], rows, book=look(0.0, [LEASE], rows))
-    assert look(12.0, [given], rows, book=fresh).abandoned(10.0) == frozenset()
-    assert look(17.0, [given], rows, book=fresh).abandoned(10.0) == {LEASE.lease_key}
+    fresh = poll(1.0, [given], rows, book=poll(0.0, [LEASE], rows))
+    assert poll(12.0, [given], rows, book=fresh).abandoned(10.0) == frozenset()
+    assert poll(17.0, [given], rows, book=fresh).abandoned(10.0) == {LEASE.lease_key}
     # B let another lease stand still, which was taken from it; somebody who stops gives it this one all the same.
     silent = Lease(LeaseKey("t"), 1, TRIM_HORIZON, lease_owner=B)
-    book = look(11.0, [LEASE, silent], rows, book=look(0.0, [LEASE, silent], rows))
+    book = poll(11.0, [LEASE, silent], rows, book=poll(0.0, [LEASE, silent], rows))
     taken = replace(silent, lease_owner=A, lease_counter=2)
-    book = look(12.0, [LEASE, taken], rows, book=book)
-    book = look(13.0, [given, taken], rows, book=book)
-    assert LEASE.lease_key in look(24.0, [given, taken], rows, book=book).abandoned(10.0)
+    book = poll(12.0, [LEASE, taken], rows, book=book)
+    book = poll(13.0, [given, taken], rows, book=book)
+    assert LEASE.lease_key in poll(24.0, [given, taken], rows, book=book).abandoned(10.0)
     reported = [rows[0], WorkerRow(B, 101)]
-    book = look(14.0, [given, taken], reported, book=book)
-    assert LEASE.lease_key not in look(24.0, [given, taken], reported, book=book).abandoned(10.0)
+    book = poll(14.0, [given, taken], reported, book=book)
+    assert LEASE.lease_key not in poll(24.0, [given, taken], reported, book=book).abandoned(10.0)
 
 
 def test_a_worker_that_looks_rarely_has_as_long_as_it_needs_for_a_lease_it_was_given() -> None:
     """leaseAssignmentIntervalMillis=60000: a Java worker looks every 30 s."""
     rows = [WorkerRow(A, 100), WorkerRow(B, 100)]
     given = replace(LEASE, lease_owner=B, lease_counter=5)
-    patient = Watchbook(unclaimed_s=45.0)
-    fresh = look(1.0, [given], rows, book=look(0.0, [LEASE], rows, book=patient))
-    assert look(40.0, [given], rows, book=fresh).abandoned(10.0) == frozenset()
-    assert look(47.0, [given], rows, book=fresh).abandoned(10.0) == {LEASE.lease_key}
+    patient = LivenessLog(unclaimed_s=45.0)
+    fresh = poll(1.0, [given], rows, book=poll(0.0, [LEASE], rows, book=patient))
+    assert poll(40.0, [given], rows, book=fresh).abandoned(10.0) == frozenset()
+    assert poll(47.0, [given], rows, book=fresh).abandoned(10.0) == {LEASE.lease_key}
 
 
 STUCK = replace(LEASE, lease_owner=B, checkpoint_owner=A)
 OTHERS = Lease(LeaseKey("t"), 1, TRIM_HORIZON, lease_owner=A)
 
 
-def watched(seconds: int, *, renews_until_s: float, reports_until_s: float) -> Watchbook:
+def watched(seconds: int, *, renews_until_s: float, reports_until_s: float) -> LivenessLog:
     """A look every 2 s at A: a lease of a hand-off that A cannot claim, another that it renews, its row each 30 s."""
-    book = Watchbook()
+    book = LivenessLog()
     for at_s in range(0, seconds + 1, 2):
         renewed = replace(OTHERS, lease_counter=int(min(at_s, renews_until_s)) // 4)
         row = WorkerRow(A, 1000 + int(min(at_s, reports_until_s)) // 30 * 30)
-        book = look(float(at_s), [STUCK, renewed], [row, WorkerRow(B, 900)], book=book)
+        book = poll(float(at_s), [STUCK, renewed], [row, WorkerRow(B, 900)], book=book)
     return book
 
 
@@ -257,8 +261,8 @@ def test_a_worker_that_renews_other_leases_is_no_suspect_for_one_that_it_cannot_
 
 
 def test_a_worker_that_reports_long_after_it_should_have_claimed_a_lease_lives() -> None:
-    def seen(at_s: float, reported: int, book: Watchbook | None = None) -> Watchbook:
-        return look(at_s, [STUCK], [WorkerRow(A, reported)], book=book)
+    def seen(at_s: float, reported: int, book: LivenessLog | None = None) -> LivenessLog:
+        return poll(at_s, [STUCK], [WorkerRow(A, reported)], book=book)
 
     book = seen(11.0, 1000, seen(0.0, 1000))
     assert living(book, 1011.0) == set()
@@ -270,9 +274,9 @@ def test_a_worker_that_reports_long_after_it_should_have_claimed_a_lease_lives()
 
 
 def test_rows_that_were_read_long_ago_prove_nothing() -> None:
-    def seen(at_s: float, reported: int, read_s: float, book: Watchbook | None = None) -> Watchbook:
+    def seen(at_s: float, reported: int, read_s: float, book: LivenessLog | None = None) -> LivenessLog:
         rows = [WorkerRow(A, reported)]
-        return (book or Watchbook()).look(
+        return (book or LivenessLog()).poll(
             [STUCK], rows, began_s=at_s, ended_s=at_s, failover_s=10.0, workers_read_s=read_s
         )
 
@@ -288,19 +292,19 @@ def test_a_worker_that_dies_with_such_a_lease_is_suspected_by_its_others() -> No
 
 def test_an_outage_of_the_observer_proves_nobody_alive() -> None:
     one, two = LEASE, OTHERS
-    book = look(1.0, [one, two], REPORTING, book=look(0.0, [one, two], REPORTING))
+    book = poll(1.0, [one, two], REPORTING, book=poll(0.0, [one, two], REPORTING))
     # A died at 1.5 s, just after it had renewed one of its leases; the observer saw that at 12 s only.
-    book = look(12.0, [one, replace(two, lease_counter=2)], REPORTING, book=book)
+    book = poll(12.0, [one, replace(two, lease_counter=2)], REPORTING, book=book)
     assert A not in book.reporting(wall_s=100.0, active_s=60.0)
 
 
 def test_what_the_leader_gives_back_at_the_end_of_a_handoff_is_no_sign_of_life() -> None:
     given = replace(LEASE, lease_counter=2)
-    book = look(
-        12.0, [given], REPORTING, book=look(11.0, [STUCK], REPORTING, book=look(0.0, [STUCK], REPORTING))
+    book = poll(
+        12.0, [given], REPORTING, book=poll(11.0, [STUCK], REPORTING, book=poll(0.0, [STUCK], REPORTING))
     )
     assert A not in book.reporting(wall_s=100.0, active_s=60.0)
-    claimed = look(13.0, [replace(given, lease_counter=3)], REPORTING, book=book)
+    claimed = poll(13.0, [replace(given, lease_counter=3)], REPORTING, book=book)
     assert A in claimed.reporting(wall_s=100.0, active_s=60.0)
     assert claimed.has_lived_since(A, 12.0)
     assert not claimed.has_lived_since(A, 12.1)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.leases.fence import Gone, StillOurs, judge
+from kcl_daemon.leases.fence import LeaseGone, StillOurs, judge_written_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.row import new_lease_row
-from kcl_daemon.leases.table import Row
+from kcl_daemon.leases.row import Row, new_lease_row
 from kcl_protocol.sequence import TRIM_HORIZON
 
 ME, OTHER = WorkerId("me"), WorkerId("other")
@@ -22,11 +21,11 @@ def row(counter: int, owner: WorkerId | None = ME, checkpoint_owner: WorkerId | 
 
 
 def test_an_unchanged_row_is_still_ours_and_shows_no_write() -> None:
-    assert judge(HELD, row(7), me=ME, uncertain=True) == StillOurs(HELD, moved=False)
+    assert judge_written_row(HELD, row(7), me=ME, uncertain=True) == StillOurs(HELD, moved=False)
 
 
 def test_our_own_lost_answer_is_recognised() -> None:
-    verdict = judge(HELD, row(8), me=ME, uncertain=True)
+    verdict = judge_written_row(HELD, row(8), me=ME, uncertain=True)
     assert isinstance(verdict, StillOurs)
     assert verdict.moved
     assert verdict.lease.lease_counter == 8
@@ -46,12 +45,12 @@ def test_our_own_lost_answer_is_recognised() -> None:
     ],
 )
 def test_everything_else_is_lost_with_a_reason(now: Row | None, uncertain: bool, reason: str) -> None:
-    verdict = judge(HELD, now, me=ME, uncertain=uncertain)
-    assert isinstance(verdict, Gone)
+    verdict = judge_written_row(HELD, now, me=ME, uncertain=uncertain)
+    assert isinstance(verdict, LeaseGone)
     assert reason in verdict.reason
 
 
 def test_a_handoff_away_from_us_is_still_ours_until_we_pass_it_on() -> None:
-    verdict = judge(HELD, row(7, OTHER, ME), me=ME, uncertain=False)
+    verdict = judge_written_row(HELD, row(7, OTHER, ME), me=ME, uncertain=False)
     assert isinstance(verdict, StillOurs)
     assert verdict.lease.lease_owner == OTHER

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.leases.java_random import JavaRandom, java_order, shuffled
+from kcl_daemon.migrations.kcl2_rules import JavaRandom, java_order, shuffled
 
 SHUFFLED = {
     0: [],

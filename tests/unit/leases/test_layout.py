@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.leases.layout import (
-    Found,
-    LeaseTableHolds,
+    FoundTables,
+    LeaseTableContents,
     TableLayout,
     decide_layout,
-    lease_table_holds,
+    lease_table_contents,
 )
-from kcl_daemon.leases.table import Row
+from kcl_daemon.leases.row import Row
 
-NO_TABLE, NOTHING, PLAIN, TYPED, OTHER = LeaseTableHolds
+NO_TABLE, NOTHING, PLAIN, TYPED, OTHER = LeaseTableContents
 SEPARATE, SINGLE = TableLayout
 PLAIN_LEASE: Row = {"leaseKey": "shardId-1", "leaseCounter": 1}
 TYPED_LEASE: Row = {**PLAIN_LEASE, "entityType": "LEASE"}
@@ -33,8 +33,8 @@ TYPED_LEASE: Row = {**PLAIN_LEASE, "entityType": "LEASE"}
         ([{"leaseKey": "Migration3.0", "entityType": "CLIENT_VERSION_MIGRATION"}], OTHER),
     ],
 )
-def test_rows_tell_who_wrote_them(rows: list[Row] | None, holds: LeaseTableHolds) -> None:
-    assert lease_table_holds(rows) is holds
+def test_rows_tell_who_wrote_them(rows: list[Row] | None, holds: LeaseTableContents) -> None:
+    assert lease_table_contents(rows) is holds
 
 
 @pytest.mark.parametrize(
@@ -51,17 +51,17 @@ def test_rows_tell_who_wrote_them(rows: list[Row] | None, holds: LeaseTableHolds
     ],
 )
 def test_what_exists_wins_over_the_settings(
-    coordinator: bool, metrics: bool, leases: LeaseTableHolds, layout: TableLayout
+    coordinator: bool, metrics: bool, leases: LeaseTableContents, layout: TableLayout
 ) -> None:
     for asked in TableLayout:
         for migrate_all in (False, True):
-            found = Found(coordinator, metrics, leases, migration_row=True)
+            found = FoundTables(coordinator, metrics, leases, migration_row=True)
             assert decide_layout(found, asked, migrate_all=migrate_all).layout is layout
 
 
 @pytest.mark.parametrize("leases", [NO_TABLE, NOTHING, PLAIN])
-def test_a_fresh_application_goes_by_its_settings(leases: LeaseTableHolds) -> None:
-    found = Found(False, False, leases)
+def test_a_fresh_application_goes_by_its_settings(leases: LeaseTableContents) -> None:
+    found = FoundTables(False, False, leases)
     assert decide_layout(found, SEPARATE, migrate_all=False).layout is SEPARATE
     single = decide_layout(found, SINGLE, migrate_all=False)
     assert single.layout is SINGLE
@@ -69,21 +69,21 @@ def test_a_fresh_application_goes_by_its_settings(leases: LeaseTableHolds) -> No
 
 
 def test_a_fresh_application_that_shall_migrate_begins_where_it_would_end() -> None:
-    decision = decide_layout(Found(False, False, NO_TABLE), SEPARATE, migrate_all=True)
+    decision = decide_layout(FoundTables(False, False, NO_TABLE), SEPARATE, migrate_all=True)
     assert decision.layout is SINGLE
     assert "migrateAllEntitiesToLeaseTable" in decision.reason
 
 
 def test_one_is_warned_before_rows_are_put_where_a_2x_worker_would_fail_on_them() -> None:
-    old = decide_layout(Found(False, False, PLAIN), SINGLE, migrate_all=False)
-    fresh = decide_layout(Found(False, False, NOTHING), SINGLE, migrate_all=False)
+    old = decide_layout(FoundTables(False, False, PLAIN), SINGLE, migrate_all=False)
+    fresh = decide_layout(FoundTables(False, False, NOTHING), SINGLE, migrate_all=False)
     assert old.warning is not None
     assert "3.4" in old.warning
     assert fresh.warning is None
 
 
 def test_one_is_warned_that_asking_for_the_single_table_moves_nothing() -> None:
-    found = Found(True, True, PLAIN)
+    found = FoundTables(True, True, PLAIN)
     warning = decide_layout(found, SINGLE, migrate_all=False).warning
     assert warning is not None
     assert "migrateAllEntitiesToLeaseTable" in warning
@@ -92,8 +92,8 @@ def test_one_is_warned_that_asking_for_the_single_table_moves_nothing() -> None:
 
 
 def test_one_is_warned_of_two_fleets_with_a_leader_each() -> None:
-    split = decide_layout(Found(True, True, OTHER), SEPARATE, migrate_all=False)
-    moving = decide_layout(Found(True, True, OTHER, migration_row=True), SEPARATE, migrate_all=False)
+    split = decide_layout(FoundTables(True, True, OTHER), SEPARATE, migrate_all=False)
+    moving = decide_layout(FoundTables(True, True, OTHER, migration_row=True), SEPARATE, migrate_all=False)
     assert split.warning is not None
     assert "two leaders" in split.warning
     assert moving.warning is None
@@ -102,7 +102,7 @@ def test_one_is_warned_of_two_fleets_with_a_leader_each() -> None:
 @given(
     coordinator=st.booleans(),
     metrics=st.booleans(),
-    leases=st.sampled_from(LeaseTableHolds),
+    leases=st.sampled_from(LeaseTableContents),
     row=st.booleans(),
     asked=st.sampled_from(TableLayout),
     migrate_all=st.booleans(),
@@ -111,12 +111,12 @@ def test_the_coordinator_table_alone_decides_where_it_exists_and_there_is_always
     *,
     coordinator: bool,
     metrics: bool,
-    leases: LeaseTableHolds,
+    leases: LeaseTableContents,
     row: bool,
     asked: TableLayout,
     migrate_all: bool,
 ) -> None:
-    decision = decide_layout(Found(coordinator, metrics, leases, row), asked, migrate_all=migrate_all)
+    decision = decide_layout(FoundTables(coordinator, metrics, leases, row), asked, migrate_all=migrate_all)
     assert decision.reason
     if coordinator:
         assert decision.layout is SEPARATE

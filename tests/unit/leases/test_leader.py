@@ -8,25 +8,27 @@ import pytest
 
 from kcl_daemon.leases.leader import (
     LEADER_KEY,
-    Claim,
+    ClaimLock,
     LeaderLock,
-    Sighting,
-    Watch,
-    decide,
+    LockObservation,
+    WatchLock,
+    assignment_notice,
+    decide_lock_claim,
     heartbeat,
     lock_from_row,
     lock_row,
-    telling,
 )
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.table import Absent, Equals, Present, apply_update
+from kcl_daemon.leases.row import Absent, Equals, Present, apply_update
 
 ME, OTHER = WorkerId("me"), WorkerId("other")
 LOCK = LeaderLock(OTHER, "v-1", 120_000)
 
 
-def ask(lock: LeaderLock | None, seen: Sighting | None = None, *, now_s: float = 1000.0) -> Claim | Watch:
-    return decide(lock, seen, me=ME, now_s=now_s, key_attribute="key")
+def ask(
+    lock: LeaderLock | None, seen: LockObservation | None = None, *, now_s: float = 1000.0
+) -> ClaimLock | WatchLock:
+    return decide_lock_claim(lock, seen, me=ME, now_s=now_s, key_attribute="key")
 
 
 def test_the_row_is_that_of_the_lock_client() -> None:
@@ -52,56 +54,56 @@ def test_a_duration_that_cannot_be_read_counts_as_the_default() -> None:
 
 
 def test_no_row_is_claimed_only_if_there_is_still_none() -> None:
-    assert ask(None) == Claim((Absent("key"),), "there is no leader")
+    assert ask(None) == ClaimLock((Absent("key"),), "there is no leader")
 
 
 def test_a_released_row_is_claimed_at_once() -> None:
     claim = ask(LeaderLock(OTHER, "v-1", 120_000, released=True))
-    assert isinstance(claim, Claim)
+    assert isinstance(claim, ClaimLock)
     assert claim.require == (Present("key"), Equals("isReleased", "1"))
 
 
 def test_a_lock_seen_for_the_first_time_is_watched() -> None:
-    assert ask(LOCK) == Watch(Sighting("v-1", 1000.0), OTHER, 0.0, 120.0)
+    assert ask(LOCK) == WatchLock(LockObservation("v-1", 1000.0), OTHER, 0.0, 120.0)
 
 
 def test_a_lock_is_taken_once_its_version_stood_still_for_its_owners_duration() -> None:
-    seen = Sighting("v-1", 1000.0)
-    assert isinstance(ask(LOCK, seen, now_s=1120.0), Watch)
+    seen = LockObservation("v-1", 1000.0)
+    assert isinstance(ask(LOCK, seen, now_s=1120.0), WatchLock)
     claim = ask(LOCK, seen, now_s=1120.1)
-    assert isinstance(claim, Claim)
+    assert isinstance(claim, ClaimLock)
     assert claim.require == (Present("key"), Equals("recordVersionNumber", "v-1"))
 
 
 def test_a_heartbeat_starts_the_wait_anew() -> None:
-    watch = ask(LeaderLock(OTHER, "v-2", 120_000), Sighting("v-1", 0.0), now_s=5000.0)
-    assert watch == Watch(Sighting("v-2", 5000.0), OTHER, 0.0, 120.0)
+    watch = ask(LeaderLock(OTHER, "v-2", 120_000), LockObservation("v-1", 0.0), now_s=5000.0)
+    assert watch == WatchLock(LockObservation("v-2", 5000.0), OTHER, 0.0, 120.0)
 
 
 def test_a_lock_of_an_earlier_process_of_ours_is_taken_at_once() -> None:
-    assert isinstance(ask(LeaderLock(ME, "v-1", 120_000)), Claim)
+    assert isinstance(ask(LeaderLock(ME, "v-1", 120_000)), ClaimLock)
 
 
 def test_a_row_that_is_no_lock_is_never_overwritten() -> None:
     lock = lock_from_row({"key": LEADER_KEY, "something": "else"})
-    assert isinstance(ask(lock, Sighting("", 0.0), now_s=10_000.0), Watch)
+    assert isinstance(ask(lock, LockObservation("", 0.0), now_s=10_000.0), WatchLock)
 
 
 @pytest.mark.parametrize("owner", [{}, {"ownerName": 7}])
 def test_a_lock_without_an_owner_is_taken_by_its_version_like_another(owner: dict[str, int]) -> None:
     lock = lock_from_row({"key": LEADER_KEY, "recordVersionNumber": "v-1", "leaseDuration": "1000", **owner})
-    assert isinstance(ask(lock, Sighting("v-1", 1000.0), now_s=1000.9), Watch)
-    claim = ask(lock, Sighting("v-1", 1000.0), now_s=1001.1)
-    assert isinstance(claim, Claim)
+    assert isinstance(ask(lock, LockObservation("v-1", 1000.0), now_s=1000.9), WatchLock)
+    claim = ask(lock, LockObservation("v-1", 1000.0), now_s=1001.1)
+    assert isinstance(claim, ClaimLock)
     assert claim.require == (Present("key"), Equals("recordVersionNumber", "v-1"))
     assert claim.reason == "an owner without a name was silent for 1.1 s"
 
 
 def test_a_lock_without_a_version_is_left_alone_even_if_it_names_us_and_until_it_is_released() -> None:
     row = {"key": LEADER_KEY, "ownerName": ME}
-    assert isinstance(ask(lock_from_row(row), Sighting("", 0.0), now_s=10_000.0), Watch)
+    assert isinstance(ask(lock_from_row(row), LockObservation("", 0.0), now_s=10_000.0), WatchLock)
     claim = ask(lock_from_row({**row, "isReleased": "1"}))
-    assert isinstance(claim, Claim)
+    assert isinstance(claim, ClaimLock)
     assert claim.require == (Present("key"), Equals("isReleased", "1"))
 
 
@@ -115,13 +117,13 @@ def test_a_heartbeat_is_refused_when_the_lock_is_not_ours_any_more(change: dict[
 
 
 def test_news_are_one_attribute_more_and_are_read_back() -> None:
-    row = lock_row("key", replace(LOCK, news="n-1"))
+    row = lock_row("key", replace(LOCK, assignment_epoch="n-1"))
     assert row == {**lock_row("key", LOCK), "daemonAssigned": "n-1"}
-    assert lock_from_row(row) == replace(LOCK, news="n-1")
+    assert lock_from_row(row) == replace(LOCK, assignment_epoch="n-1")
 
 
 def test_a_heartbeat_without_news_leaves_those_of_others_alone() -> None:
-    row = lock_row("key", replace(LOCK, news="theirs"))
+    row = lock_row("key", replace(LOCK, assignment_epoch="theirs"))
     quiet = apply_update(heartbeat(LOCK, "v-2"), row, key_attribute="key").row
     assert quiet == {**row, "recordVersionNumber": "v-2"}
     telling_beat = apply_update(heartbeat(LOCK, "v-2", "n-2"), row, key_attribute="key").row
@@ -129,16 +131,16 @@ def test_a_heartbeat_without_news_leaves_those_of_others_alone() -> None:
 
 
 def test_whoever_tells_in_anothers_row_changes_nothing_else() -> None:
-    row = lock_row("key", replace(LOCK, news="n-1"))
-    assert apply_update(telling(LOCK, "n-2"), row, key_attribute="key").row == {
+    row = lock_row("key", replace(LOCK, assignment_epoch="n-1"))
+    assert apply_update(assignment_notice(LOCK, "n-2"), row, key_attribute="key").row == {
         **row,
         "daemonAssigned": "n-2",
     }
 
 
 def test_nothing_is_told_in_the_row_of_a_leader_that_does_not_tell_or_of_another_one() -> None:
-    told = telling(LOCK, "n-2")
-    assert not apply_update(told, lock_row("key", LOCK), key_attribute="key").applied
-    another = lock_row("key", replace(LOCK, owner=ME, news="n-1"))
-    assert not apply_update(told, another, key_attribute="key").applied
-    assert not apply_update(told, None, key_attribute="key").applied
+    reported = assignment_notice(LOCK, "n-2")
+    assert not apply_update(reported, lock_row("key", LOCK), key_attribute="key").applied
+    another = lock_row("key", replace(LOCK, owner=ME, assignment_epoch="n-1"))
+    assert not apply_update(reported, another, key_attribute="key").applied
+    assert not apply_update(reported, None, key_attribute="key").applied

@@ -9,11 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcl_daemon.leases.expiry import (
+    FileLockState,
+    ProcessObservation,
+    ProcessRecord,
+    ProvenDead,
+    Unproven,
+    judge_process,
+)
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.predecessor import Dead, Lock, ProcessRecord, Seen, Unproven, judge
 
 RECORD = ProcessRecord(WorkerId("worker-1"), "nonce", "boot-1", 7, 4711, 4026531836, 64769, 1234)
-GONE = Seen("boot-1", 64769, 1234, Lock.FREE, is_local=True, running=False)
+GONE = ProcessObservation("boot-1", 64769, 1234, FileLockState.FREE, is_local=True, running=False)
 
 
 @pytest.mark.parametrize(
@@ -21,26 +28,28 @@ GONE = Seen("boot-1", 64769, 1234, Lock.FREE, is_local=True, running=False)
     [
         (GONE, True),
         (replace(GONE, running=None), True),  # another container on the same volume
-        (replace(GONE, lock=Lock.UNKNOWN), True),  # by the process table alone
+        (replace(GONE, lock=FileLockState.UNKNOWN), True),  # by the process table alone
         (replace(GONE, is_local=False), True),  # likewise: the lock of a network file system says nothing
         (replace(GONE, is_local=False, running=None), False),
-        (replace(GONE, lock=Lock.UNKNOWN, running=None), False),
+        (replace(GONE, lock=FileLockState.UNKNOWN, running=None), False),
         (replace(GONE, boot_id="boot-2"), False),  # another host with a cloned volume, or a reboot
         (replace(GONE, boot_id=None), False),
         (replace(GONE, boot_id=""), False),
         (replace(GONE, inode=99), False),  # `cp -a` of the folder, for a second daemon
         (replace(GONE, device=99), False),
         (replace(GONE, running=True), False),  # somebody has put the lock file away
-        (replace(GONE, lock=Lock.HELD), False),  # its guard still ends its children
-        (replace(GONE, lock=Lock.HELD, running=None), False),
+        (replace(GONE, lock=FileLockState.HELD), False),  # its guard still ends its children
+        (replace(GONE, lock=FileLockState.HELD, running=None), False),
     ],
 )
-def test_only_this_boot_of_this_kernel_and_the_end_of_the_process_prove_it(seen: Seen, is_dead: bool) -> None:
-    assert isinstance(judge(RECORD, seen), Dead) is is_dead
+def test_only_this_boot_of_this_kernel_and_the_end_of_the_process_prove_it(
+    seen: ProcessObservation, is_dead: bool
+) -> None:
+    assert isinstance(judge_process(RECORD, seen), ProvenDead) is is_dead
 
 
 def test_a_held_lock_of_one_that_is_gone_is_worth_another_look() -> None:
-    assert judge(RECORD, replace(GONE, lock=Lock.HELD)) == Unproven(
+    assert judge_process(RECORD, replace(GONE, lock=FileLockState.HELD)) == Unproven(
         "its lock is held, by itself or by the guard of its children", may_change=True
     )
 
@@ -48,11 +57,11 @@ def test_a_held_lock_of_one_that_is_gone_is_worth_another_look() -> None:
 def test_nothing_proves_the_death_of_one_that_may_live() -> None:
     """Whatever else is seen: another boot, a copy, a running process, a held lock are never a death."""
     for boot, inode, lock, is_local, running in product(
-        ("boot-1", "boot-2", None), (1234, 99), Lock, (True, False), (True, False, None)
+        ("boot-1", "boot-2", None), (1234, 99), FileLockState, (True, False), (True, False, None)
     ):
-        seen = Seen(boot, 64769, inode, lock, is_local=is_local, running=running)
-        if boot != "boot-1" or inode != 1234 or running or lock is Lock.HELD:
-            assert isinstance(judge(RECORD, seen), Unproven)
+        seen = ProcessObservation(boot, 64769, inode, lock, is_local=is_local, running=running)
+        if boot != "boot-1" or inode != 1234 or running or lock is FileLockState.HELD:
+            assert isinstance(judge_process(RECORD, seen), Unproven)
 
 
 def test_a_record_survives_being_stored() -> None:

@@ -8,8 +8,16 @@ import pytest
 
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
-from kcl_daemon.leases.row import MalformedRowError, lease_from_row
-from kcl_daemon.leases.table import Absent, Equals, Row, RowUpdate, Value, apply_update
+from kcl_daemon.leases.row import (
+    Absent,
+    Equals,
+    MalformedRowError,
+    Row,
+    RowUpdate,
+    Value,
+    apply_update,
+    lease_from_row,
+)
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 
 A, B = WorkerId("w-a"), WorkerId("w-b")
@@ -282,7 +290,7 @@ def test_a_lease_that_changed_hands_cannot_be_released() -> None:
 
 
 def test_children_are_written_only_on_a_row_that_exists() -> None:
-    update = lease_row.children_of(lease_from_row(stored()), frozenset({ShardId("c-1"), ShardId("c-2")}))
+    update = lease_row.child_ids_update(lease_from_row(stored()), frozenset({ShardId("c-1"), ShardId("c-2")}))
     assert written(update, stored()) == {**stored(), "childShardIds": frozenset({"c-1", "c-2"})}
     assert refused(update, None)
     assert Equals("leaseKey", KEY) in update.require

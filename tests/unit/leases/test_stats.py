@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.stats import (
-    AVERAGES_MOST,
+from kcl_daemon.leases.row import Row, Value, apply_update, holds
+from kcl_daemon.leases.worker_row import (
     CPU,
     FAILED,
+    MAX_AVERAGES,
     MEMORY,
     MetricName,
     WorkerRow,
@@ -20,7 +21,6 @@ from kcl_daemon.leases.stats import (
     unchanged,
     worker_from_row,
 )
-from kcl_daemon.leases.table import Row, Value, apply_update, holds
 
 ME = WorkerId("w-1")
 JAVA: Row = {
@@ -172,7 +172,7 @@ def test_what_is_reported_is_read_back(metrics: dict[MetricName, list[float]]) -
     assert worker is not None
     assert worker.metrics.keys() == metrics.keys() == worker.operating_ranges.keys()
     for name, averages in metrics.items():
-        assert worker.metrics[name] == pytest.approx(averages[-AVERAGES_MOST:], abs=0.0000005)
+        assert worker.metrics[name] == pytest.approx(averages[-MAX_AVERAGES:], abs=0.0000005)
 
 
 def test_the_host_whose_cpu_is_reported_is_kept_and_taken_away() -> None:

@@ -6,10 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, lease_key_of
-from kcl_daemon.leases.row import MalformedRowError, checkpoint, is_of_many, lease_from_row, new_lease_row
-from kcl_daemon.leases.stream import StreamIdentity
-from kcl_daemon.leases.table import Row
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, StreamIdentity, lease_key_of
+from kcl_daemon.leases.row import (
+    MalformedRowError,
+    Row,
+    checkpoint,
+    is_multi_stream_row,
+    lease_from_row,
+    new_lease_row,
+)
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 
 CLICKS = StreamIdentity("111122223333", "clicks", 1_700_000_000)
@@ -52,7 +57,7 @@ def test_the_key_is_the_shard_behind_its_stream_and_the_row_names_both() -> None
         "shardId": "shardId-000000000007",
         "parentShardId": frozenset({"shardId-000000000001"}),
     }
-    assert is_of_many(row)
+    assert is_multi_stream_row(row)
     assert lease_from_row(row) == LEASE
 
 
@@ -65,7 +70,7 @@ def test_where_there_is_one_stream_nothing_of_it_is_written() -> None:
     lease = Lease(LeaseKey(SHARD), 0, TRIM_HORIZON)
     assert {str(lease.shard_id), str(lease.key_of(SHARD)), str(lease_key_of(None, SHARD))} == {str(SHARD)}
     for row in (new_lease_row(lease), checkpoint(lease, ExtendedSequenceNumber("12")).put):
-        assert not is_of_many(row)
+        assert not is_multi_stream_row(row)
         assert not row.keys() & {"streamName", "shardId"}
 
 

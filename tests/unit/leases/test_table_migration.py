@@ -8,27 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcl_daemon.leases.layout import PastState, StateRefusal, StateRow
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.state_row import Past, Refusal, StateRow
-from kcl_daemon.leases.stats import WorkerRow
-from kcl_daemon.leases.table import Row
-from kcl_daemon.leases.table_migration import (
-    CODEC,
+from kcl_daemon.leases.row import Row
+from kcl_daemon.leases.worker_row import WorkerRow
+from kcl_daemon.migrations.one_table_rules import (
+    TABLE_STATUS_CODEC,
+    MigrationReadiness,
     MigrationRow,
-    Place,
     Routing,
+    TableSide,
     TableStatus,
     effective_status,
+    fleet_support,
     followed,
+    migration_readiness,
     routing,
 )
-from kcl_daemon.leases.table_migration_survey import Survey, fleet_support, survey
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 
 INIT, DEPLOYED, PENDING, COMPLETE = TableStatus
-LEGACY, LEASES = Place
+LEGACY, LEASES = TableSide
 ME, OTHER = WorkerId("w-1"), WorkerId("w-2")
-UNREADABLE = Refusal("odd", "do")
+UNREADABLE = StateRefusal("odd", "do")
 
 
 def at(status: TableStatus, at_ms: int = 0) -> MigrationRow:
@@ -39,7 +41,7 @@ def at(status: TableStatus, at_ms: int = 0) -> MigrationRow:
 
 
 def test_the_row_is_javas() -> None:
-    row = CODEC.row(at(INIT, 5).followed_by(DEPLOYED, by=ME, at_ms=9), key_attribute="key")
+    row = TABLE_STATUS_CODEC.row(at(INIT, 5).followed_by(DEPLOYED, by=ME, at_ms=9), key_attribute="key")
     assert row == {
         "key": "TableMigration3.5",
         "entityType": "TABLE_MIGRATION",
@@ -48,7 +50,7 @@ def test_the_row_is_javas() -> None:
         "mts": 9,
         "h": ({"tm": "TABLE_MIGRATION_STATUS_INIT", "mb": "w-0", "mts": 5},),
     }
-    assert CODEC.read(row) == StateRow(DEPLOYED, ME, 9, (Past(INIT.value, "w-0", 5),))
+    assert TABLE_STATUS_CODEC.read(row) == StateRow(DEPLOYED, ME, 9, (PastState(INIT.value, "w-0", 5),))
 
 
 # Status
@@ -71,7 +73,7 @@ def test_the_status_of_a_worker_follows_from_the_row_and_its_setting(
     assert effective_status(stored, legacy_table=True, migrate_all=False) is stays
     status = effective_status(stored, legacy_table=True, migrate_all=True)
     if migrates is None:
-        assert isinstance(status, Refusal)
+        assert isinstance(status, StateRefusal)
         assert "migrateAllEntitiesToLeaseTable" in status.problem
         assert DEPLOYED in status.advice
     else:
@@ -163,7 +165,7 @@ def test_rows_and_support_codes_count_for_periods_of_reporting() -> None:
     assert fleet_support(leases(ME), slow, wall_s=1000, report_s=60) == (1, ())
     assert fleet_support(leases(ME), slow, wall_s=1000, report_s=59) == (0, (ME,))
     for report_s, silent in ((60, ()), (59, (ME,))):
-        seen = survey(
+        seen = migration_readiness(
             row=None,
             leases=leases(ME),
             legacy_workers=slow,
@@ -187,7 +189,7 @@ def test_owners_of_finished_leases_only_are_not_waited_for() -> None:
 
 def test_a_survey_sums_up_what_was_read() -> None:
     stream: Row = {"key": "orders", "entityType": "STREAM"}
-    seen = survey(
+    seen = migration_readiness(
         row=at(DEPLOYED),
         leases=leases(ME, OTHER, WorkerId("w-3")),
         legacy_workers=[worker(OTHER, 940), worker(WorkerId("w-3"), 939)],
@@ -196,6 +198,6 @@ def test_a_survey_sums_up_what_was_read() -> None:
         wall_s=1000,
         report_s=30,
     )
-    assert seen == Survey(
+    assert seen == MigrationReadiness(
         at(DEPLOYED), 1, unsupporting=(), silent=(WorkerId("w-3"),), in_legacy=(OTHER,), legacy_rows=(stream,)
     )

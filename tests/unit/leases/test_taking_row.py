@@ -8,8 +8,7 @@ import pytest
 
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.leases.row import lease_from_row
-from kcl_daemon.leases.table import Equals, Row, Value, apply_update
+from kcl_daemon.leases.row import Equals, Row, Value, apply_update, lease_from_row
 
 A, B, C = WorkerId("w-a"), WorkerId("w-b"), WorkerId("w-c")
 
@@ -30,7 +29,7 @@ def stored(**changes: Value | None) -> dict[str, Value]:
 
 
 def taken(row: Row, me: WorkerId) -> Row | None:
-    outcome = apply_update(lease_row.taking(lease_from_row(row), me), row, key_attribute="leaseKey")
+    outcome = apply_update(lease_row.steal_or_take(lease_from_row(row), me), row, key_attribute="leaseKey")
     assert outcome.applied
     return outcome.row
 
@@ -58,7 +57,7 @@ def test_others_that_take_end_a_handoff_with_a_switch(me: WorkerId) -> None:
 
 
 def test_the_counter_alone_fences_it() -> None:
-    update = lease_row.taking(lease_from_row(stored()), B)
+    update = lease_row.steal_or_take(lease_from_row(stored()), B)
     assert update.require == (Equals("leaseCounter", 42),)
     assert apply_update(update, stored(leaseOwner=C, checkpointOwner=A), key_attribute="leaseKey").applied
     for moved in (stored(leaseCounter=43), None):

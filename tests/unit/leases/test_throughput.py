@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.leases.throughput import Throughput
+from kcl_daemon.leases.lease import Throughput
 
 KIB = 1024
 

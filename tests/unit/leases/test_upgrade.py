@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.leases.client_version import CODEC, ClientVersion, VersionRow
+from kcl_daemon.leases.layout import PastState, StateRefusal, StateRow
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.state_row import Past, Refusal, StateRow
-from kcl_daemon.leases.stats import WorkerRow
-from kcl_daemon.leases.table import Row, RowUpdate, apply_update
-from kcl_daemon.leases.upgrade import (
-    NotYet,
-    Readiness,
-    Steering,
+from kcl_daemon.leases.row import Row, RowUpdate, apply_update
+from kcl_daemon.leases.worker_row import WorkerRow
+from kcl_daemon.migrations.kcl2_rules import (
+    CLIENT_VERSION_CODEC,
+    ClientVersion,
+    NotReady,
     Upgrade,
-    consider,
-    readiness,
+    UpgradeReadiness,
+    VersionChange,
+    VersionRow,
+    consider_upgrade,
     rollback,
     rollforward,
+    upgrade_readiness,
 )
 from kcl_protocol.sequence import TRIM_HORIZON
 
@@ -30,7 +32,7 @@ def at(version: ClientVersion) -> VersionRow:
 
 
 def read(row: Row | None) -> VersionRow:
-    state = CODEC.read(row)
+    state = CLIENT_VERSION_CODEC.read(row)
     assert isinstance(state, StateRow)
     return state
 
@@ -40,7 +42,7 @@ class OneRow:
 
     def __init__(self, key: str, version: ClientVersion) -> None:
         self.key = key
-        self.row: Row | None = CODEC.row(at(version), key_attribute=key)
+        self.row: Row | None = CLIENT_VERSION_CODEC.row(at(version), key_attribute=key)
 
     def write(self, update: RowUpdate) -> bool:
         written = apply_update(update, self.row, key_attribute=self.key)
@@ -58,60 +60,62 @@ def worker(worker_id: WorkerId, last_update_s: int) -> WorkerRow:
 
 def test_all_is_ready_when_the_index_is_active_and_every_owner_reports() -> None:
     rows = [worker(ME, 941), worker(OTHER, 2000)]
-    ready = readiness(leases(ME, OTHER, ME), rows, index_active=True, wall_s=1000.5, report_s=30)
+    ready = upgrade_readiness(leases(ME, OTHER, ME), rows, index_active=True, wall_s=1000.5, report_s=30)
     assert ready.is_met
     assert ready.missing == ""
 
 
 def test_a_report_counts_for_less_than_a_minute() -> None:
-    assert readiness(leases(ME), [worker(ME, 941)], index_active=True, wall_s=1000, report_s=30).is_met
-    late = readiness(leases(ME), [worker(ME, 940)], index_active=True, wall_s=1000, report_s=30)
+    assert upgrade_readiness(
+        leases(ME), [worker(ME, 941)], index_active=True, wall_s=1000, report_s=30
+    ).is_met
+    late = upgrade_readiness(leases(ME), [worker(ME, 940)], index_active=True, wall_s=1000, report_s=30)
     assert late.silent == (ME,)
 
 
 def test_a_report_counts_for_less_than_two_periods_of_reporting() -> None:
     """workerMetricsReporterFreqInMillis=60000: each row is a minute old once in a minute."""
     rows = [worker(ME, 881)]
-    assert readiness(leases(ME), rows, index_active=True, wall_s=1000, report_s=60).is_met
-    assert not readiness(leases(ME), rows, index_active=True, wall_s=1000, report_s=59).is_met
+    assert upgrade_readiness(leases(ME), rows, index_active=True, wall_s=1000, report_s=60).is_met
+    assert not upgrade_readiness(leases(ME), rows, index_active=True, wall_s=1000, report_s=59).is_met
 
 
 def test_what_is_missing_is_named() -> None:
-    ready = readiness(
+    ready = upgrade_readiness(
         leases(ME, None, OTHER), [worker(ME, 1000)], index_active=False, wall_s=1000, report_s=30
     )
-    assert ready == Readiness(False, (OTHER,), (LeaseKey("s-1"),))
+    assert ready == UpgradeReadiness(False, (OTHER,), (LeaseKey("s-1"),))
     assert not ready.is_met
     for part in ("index", "w-2", "s-1"):
         assert part in ready.missing
 
 
-READY, UNREADY = Readiness(True), Readiness(False)
+READY, UNREADY = UpgradeReadiness(True), UpgradeReadiness(False)
 
 
 def ask(
     since_s: float | None,
     now_s: float,
     *,
-    ready: Readiness = READY,
+    ready: UpgradeReadiness = READY,
     leads: bool = True,
     version: ClientVersion = UPGRADE,
-) -> NotYet | Upgrade:
-    return consider(
+) -> NotReady | Upgrade:
+    return consider_upgrade(
         at(version), ready, since_s, leads=leads, me=ME, now_s=now_s, now_ms=5000, key_attribute="key"
     )
 
 
 def test_ten_minutes_without_a_break_upgrade_the_fleet() -> None:
     first = ask(None, 100)
-    assert isinstance(first, NotYet)
+    assert isinstance(first, NotReady)
     assert first.ready_since_s == 100
-    assert isinstance(ask(first.ready_since_s, 699), NotYet)
+    assert isinstance(ask(first.ready_since_s, 699), NotReady)
     decision = ask(first.ready_since_s, 700)
     assert isinstance(decision, Upgrade)
     table = OneRow("key", UPGRADE)
     assert table.write(decision.update)
-    assert read(table.row) == StateRow(WITH_ROLLBACK, ME, 5000, (Past(UPGRADE.value, "w-0", 1000),))
+    assert read(table.row) == StateRow(WITH_ROLLBACK, ME, 5000, (PastState(UPGRADE.value, "w-0", 1000),))
     assert not table.write(decision.update)  # once
 
 
@@ -124,8 +128,8 @@ def test_ten_minutes_without_a_break_upgrade_the_fleet() -> None:
         ask(100, 2000, version=WITH_ROLLBACK),
     ],
 )
-def test_anything_else_starts_the_time_anew(decision: NotYet | Upgrade) -> None:
-    assert isinstance(decision, NotYet)
+def test_anything_else_starts_the_time_anew(decision: NotReady | Upgrade) -> None:
+    assert isinstance(decision, NotReady)
     assert decision.ready_since_s is None
     assert decision.reason
 
@@ -144,18 +148,18 @@ def test_an_upgrade_is_refused_once_somebody_rolled_back() -> None:
 def test_an_upgrade_is_rolled_back_and_forward(version: ClientVersion, key: str) -> None:
     table = OneRow(key, version)
     back = rollback(read(table.row), now_ms=2000, key_attribute=key)
-    assert isinstance(back, Steering)
+    assert isinstance(back, VersionChange)
     assert back.remove_index_after_s == 120
     assert table.write(back.update)
     forward = rollforward(read(table.row), now_ms=3000, key_attribute=key)
-    assert isinstance(forward, Steering)
+    assert isinstance(forward, VersionChange)
     assert forward.remove_index_after_s is None
     assert table.write(forward.update)
     assert read(table.row) == StateRow(
         UPGRADE,
         "KclMigrationTool-rollforward",
         3000,
-        (Past(V2X.value, "KclMigrationTool-rollback", 2000), Past(version.value, "w-0", 1000)),
+        (PastState(V2X.value, "KclMigrationTool-rollback", 2000), PastState(version.value, "w-0", 1000)),
     )
 
 
@@ -165,14 +169,16 @@ def test_an_upgrade_is_rolled_back_and_forward(version: ClientVersion, key: str)
         (rollback(at(V2X), now_ms=1, key_attribute="key"), "already"),
         (rollback(at(V3X), now_ms=1, key_attribute="key"), "complete"),
         (rollback(None, now_ms=1, key_attribute="key"), "no row"),
-        (rollback(Refusal("odd", "do"), now_ms=1, key_attribute="key"), "odd"),
+        (rollback(StateRefusal("odd", "do"), now_ms=1, key_attribute="key"), "odd"),
         (rollforward(at(UPGRADE), now_ms=1, key_attribute="key"), "not rolled back"),
         (rollforward(at(V3X), now_ms=1, key_attribute="key"), "not rolled back"),
         (rollforward(None, now_ms=1, key_attribute="key"), "no row"),
-        (rollforward(Refusal("odd", "do"), now_ms=1, key_attribute="key"), "odd"),
+        (rollforward(StateRefusal("odd", "do"), now_ms=1, key_attribute="key"), "odd"),
     ],
 )
-def test_the_tool_refuses_with_a_reason_and_advice(decision: Steering | Refusal, problem: str) -> None:
-    assert isinstance(decision, Refusal)
+def test_the_tool_refuses_with_a_reason_and_advice(
+    decision: VersionChange | StateRefusal, problem: str
+) -> None:
+    assert isinstance(decision, StateRefusal)
     assert problem in decision.problem
     assert decision.advice

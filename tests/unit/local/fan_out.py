@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from kcl_local.kinesis.errors import ServiceError
-from kcl_local.kinesis.subscribing import Subscription
+from kcl_local.kinesis.arguments import ServiceError
+from kcl_local.kinesis.read_write import Subscription
 from tests.unit.local.world import ARN, World, shard_id
 
 

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from kcl_local.kinesis.options import FanOut, Options
+from kcl_local.kinesis.arguments import FanOutRules, KinesisOptions
 from tests.unit.local.fan_out import listed, register, status, subscribe
 from tests.unit.local.world import ARN, START_S, STREAM, World
 
@@ -30,7 +30,7 @@ def test_a_consumer_is_found_by_its_arn_and_by_its_name() -> None:
 
 
 def test_a_consumer_is_creating_for_its_moment_and_deleting_for_another() -> None:
-    world = World(Options(fan_out=FanOut(creating_s=3, deleting_s=2)))
+    world = World(KinesisOptions(fan_out=FanOutRules(creating_s=3, deleting_s=2)))
     world.create()
 
     arn = register(world)
@@ -84,7 +84,7 @@ def test_a_stream_has_twenty_consumers() -> None:
 
 
 def test_five_can_be_creating_at_a_time() -> None:
-    world = World(Options(fan_out=FanOut(creating_s=1)))
+    world = World(KinesisOptions(fan_out=FanOutRules(creating_s=1)))
     world.create()
     for number in range(5):
         register(world, f"app-{number}")

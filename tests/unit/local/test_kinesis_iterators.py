@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_local.kinesis.options import Options
+from kcl_local.kinesis.arguments import KinesisOptions
 from tests.unit.local.world import HASHES, START_S, STREAM, World, shard_id
 
 
@@ -100,7 +100,7 @@ class TestIterators:
         assert world.refused("GetShardIterator", StreamName=STREAM, ShardId=shard_id(0), **arguments) == code
 
     def test_an_iterator_is_good_for_its_life(self) -> None:
-        world = World(Options(iterator_ttl_s=5))
+        world = World(KinesisOptions(iterator_ttl_s=5))
         world.create()
         iterator = world.iterator(0)
         world.now_s += 4.999

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcl_local.kinesis.options import Options
+from kcl_local.kinesis.arguments import KinesisOptions
 from tests.unit.local.world import HASHES, START_S, ShardView, World
 
 PAGES_MAX = 100  # more than there can be records
@@ -156,7 +156,7 @@ def test_numbers_grow_and_open_shards_cover_every_hash(steps: list[Step], shard_
 @given(steps=_steps)
 def test_the_same_steps_give_the_same_answers(steps: list[Step]) -> None:
     def run() -> tuple[list[tuple[int, bytes]], list[ShardView], str]:
-        world = World(Options(retention_hours=24))
+        world = World(KinesisOptions(retention_hours=24))
         world.create(2)
         return _play(world, steps), world.shards(), world.iterator(0, "AT_TIMESTAMP", Timestamp=START_S)
 

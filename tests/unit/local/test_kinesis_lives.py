@@ -7,8 +7,7 @@ from typing import cast
 
 import pytest
 
-from kcl_local.kinesis.errors import ServiceError
-from kcl_local.kinesis.options import MIB
+from kcl_local.kinesis.arguments import MIB, ServiceError
 from tests.unit.local.fan_out import following, register, subscribe
 from tests.unit.local.world import ARN, HASHES, START_S, STREAM, World, shard_id
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from kcl_local.kinesis.options import MIB, Limits, Options
+from kcl_local.kinesis.arguments import MIB, KinesisOptions, ReadLimits
 from tests.unit.local.world import HASHES, START_S, STREAM, World, shard_id
 
 HOUR_S = 3600
@@ -205,7 +205,7 @@ class TestLimits:
         assert (len(first.records), len(second.records)) == (10, 2)
 
     def test_one_record_larger_than_an_answer_is_given_all_the_same(self) -> None:
-        world = World(Options(answer_bytes_max=10))
+        world = World(KinesisOptions(answer_bytes_max=10))
         world.create()
         world.put(bytes(20))
         world.put(b"1")
@@ -213,7 +213,7 @@ class TestLimits:
         assert len(world.read(world.iterator(0)).records) == 1
 
     def test_the_sixth_read_within_a_second_is_refused(self) -> None:
-        world = World(Options(limits=Limits()))
+        world = World(KinesisOptions(limits=ReadLimits()))
         world.create(2)
         iterator = world.iterator(0)
         for _ in range(5):
@@ -226,7 +226,7 @@ class TestLimits:
         world.read(iterator)
 
     def test_after_ten_mebibytes_a_shard_gives_nothing_for_five_seconds(self) -> None:
-        world = World(Options(limits=Limits()))
+        world = World(KinesisOptions(limits=ReadLimits()))
         world.create()
         for _ in range(11):
             world.put(bytes(MIB - 3))
@@ -241,7 +241,7 @@ class TestLimits:
         assert len(world.read(following).records) == 1
 
     def test_answers_within_the_rate_are_not_refused(self) -> None:
-        world = World(Options(limits=Limits()))
+        world = World(KinesisOptions(limits=ReadLimits()))
         world.create()
         iterator: str | None = world.iterator(0)
         for _ in range(6):
@@ -291,7 +291,7 @@ class TestRetention:
         )
 
     def test_a_shorter_retention_takes_effect_at_once(self) -> None:
-        world = World(Options(retention_hours=48))
+        world = World(KinesisOptions(retention_hours=48))
         world.create()
         world.put(b"old")
         world.now_s += 30 * HOUR_S

@@ -6,8 +6,7 @@ from typing import cast
 
 import pytest
 
-from kcl_local.kinesis.errors import ServiceError
-from kcl_local.kinesis.options import Options
+from kcl_local.kinesis.arguments import KinesisOptions, ServiceError
 from tests.unit.local.world import ARN, HASHES, START_S, STREAM, World, shard_id
 
 HOUR_S = 3600
@@ -40,7 +39,7 @@ def test_a_name_can_be_had_once_until_it_is_deleted() -> None:
 
 
 def test_a_new_stream_is_creating_for_the_set_time() -> None:
-    world = World(Options(creating_s=10))
+    world = World(KinesisOptions(creating_s=10))
     world.create()
     world.now_s += 9.999
     assert world.refused("ListShards", StreamName=STREAM) == "ResourceInUseException"
@@ -150,7 +149,7 @@ class TestListShards:
         assert found == [shard_id(index) for index in range(1, 5)]
 
     @pytest.mark.parametrize(
-        "beside",
+        "background",
         [
             {"StreamName": STREAM},
             {"StreamARN": ARN},
@@ -158,12 +157,12 @@ class TestListShards:
             {"ShardFilter": {"Type": "AT_LATEST"}},
         ],
     )
-    def test_a_token_must_come_alone(self, beside: dict[str, object]) -> None:
+    def test_a_token_must_come_alone(self, background: dict[str, object]) -> None:
         world = World()
         world.create(2)
         token = world.call("ListShards", StreamName=STREAM, MaxResults=1)["NextToken"]
 
-        assert world.refused("ListShards", NextToken=token, **beside) == "InvalidArgumentException"
+        assert world.refused("ListShards", NextToken=token, **background) == "InvalidArgumentException"
 
     def test_a_token_keeps_the_filter_and_expires(self) -> None:
         world = World()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_local.kinesis.options import MIB, FanOut, Limits, Options
+from kcl_local.kinesis.arguments import MIB, FanOutRules, KinesisOptions, ReadLimits
 from tests.unit.local.fan_out import ended_by, following, refused_subscription, register, subscribe
 from tests.unit.local.world import ARN, START_S, STREAM, World, shard_id
 
 
-def _world(options: Options | None = None) -> tuple[World, str]:
-    world = World(options or Options())
+def _world(options: KinesisOptions | None = None) -> tuple[World, str]:
+    world = World(options or KinesisOptions())
     world.create()
     return world, register(world)
 
@@ -32,7 +32,7 @@ def test_records_come_and_then_those_that_are_put_later() -> None:
 
 
 def test_each_kind_of_position_begins_at_its_place() -> None:
-    world, arn = _world(Options(fan_out=FanOut(protected_s=0)))
+    world, arn = _world(KinesisOptions(fan_out=FanOutRules(protected_s=0)))
     numbers: list[str] = []
     for index in range(4):
         world.now_s = START_S + index
@@ -99,7 +99,7 @@ def test_an_event_is_bounded_and_tells_how_far_behind_it_is() -> None:
 
 
 def test_a_consumer_gets_no_more_than_its_share_where_limits_hold() -> None:
-    world, arn = _world(Options(limits=Limits()))
+    world, arn = _world(KinesisOptions(limits=ReadLimits()))
     for _ in range(2):
         world.put(bytes(MIB - 4))
     subscription = subscribe(world, arn)
@@ -229,7 +229,7 @@ def test_a_subscription_that_makes_no_sense_is_refused(change: dict[str, object]
 
 
 def test_a_consumer_that_is_being_created_cannot_read() -> None:
-    world, arn = _world(Options(fan_out=FanOut(creating_s=1)))
+    world, arn = _world(KinesisOptions(fan_out=FanOutRules(creating_s=1)))
     arguments = {"ConsumerARN": arn, "ShardId": shard_id(0), "StartingPosition": {"Type": "LATEST"}}
 
     assert refused_subscription(world, arguments) == "ResourceInUseException"

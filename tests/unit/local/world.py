@@ -8,9 +8,8 @@ from typing import cast
 
 import pytest
 
-from kcl_local.kinesis.errors import ServiceError
+from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions, ServiceError
 from kcl_local.kinesis.model import KinesisModel
-from kcl_local.kinesis.options import DEFAULTS, Options
 
 STREAM = "orders"
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
@@ -43,7 +42,7 @@ class Page:
 class World:
     """The model and its time."""
 
-    def __init__(self, options: Options = DEFAULTS) -> None:
+    def __init__(self, options: KinesisOptions = DEFAULTS) -> None:
         self.now_s = START_S
         self.model = KinesisModel(lambda: self.now_s, options)
 

@@ -11,35 +11,40 @@ from typing import Any, Final, cast
 
 import anyio
 
-from kcl_daemon.assignment.taking import Take
-from kcl_daemon.config.shard_settings import ShardSettings
-from kcl_daemon.config.stream_settings import FormerStreams
-from kcl_daemon.config.table_settings import TablesSettings
-from kcl_daemon.consumer import shard_end
-from kcl_daemon.coordination.tables import ApplicationTables
+from kcl_daemon.config.balance import ShardSettings
+from kcl_daemon.config.streams import FormerStreams
+from kcl_daemon.config.tables import TablesSettings
+from kcl_daemon.consumer import child_session
 from kcl_daemon.cpu.sampler import CpuSampler
 from kcl_daemon.errors import AwsError, CpuUnreadable, IteratorExpired
+from kcl_daemon.fleet.tables import ApplicationTables
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId
-from kcl_daemon.leases.row import taking
-from kcl_daemon.leases.table import Absent, RowCheck, RowUpdate
-from kcl_daemon.leases.table_migration import Place, TableStatus
-from kcl_daemon.leases.table_migration_moves import Complete, Move, Part
-from kcl_daemon.leases.table_migration_steps import Advance, Step, Withdraw
-from kcl_daemon.ports import Fetched, StreamRef, Tables
-from kcl_daemon.ports_metrics import Meters
-from kcl_daemon.retrieval.metered import MeteredKinesis
-from kcl_daemon.shards.shard import StartAt
+from kcl_daemon.leases.row import Absent, RowCheck, RowUpdate, steal_or_take
+from kcl_daemon.migrations.kcl2_taking import LeaseTake
+from kcl_daemon.migrations.one_table_rules import (
+    AdvanceStatus,
+    MigrationCompletion,
+    MigrationStep,
+    RowBatch,
+    RowWrite,
+    TableSide,
+    TableStatus,
+    WithdrawStatusRow,
+)
+from kcl_daemon.ports import FetchedRecords, Meters, StreamRef, Tables
+from kcl_daemon.retrieval.readers import MeteredKinesis
+from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.memory.kinesis import MemoryKinesis
-from tests.unit.coordination import assigner_stage as assigning
-from tests.unit.coordination import test_discovery as discovering
-from tests.unit.coordination import test_many_streams as streaming
-from tests.unit.coordination import test_table_migrator as moving
-from tests.unit.coordination import test_taker as taking_leases
-from tests.unit.coordination import test_versions as upgrading
-from tests.unit.coordination.syncer_stage import Stage as Syncing
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fleet import assigner_stage as assigning
+from tests.unit.fleet import test_discovery as discovering
+from tests.unit.fleet import test_many_streams
+from tests.unit.fleet import test_table_migrator as moving
+from tests.unit.fleet import test_taker as taking_leases
+from tests.unit.fleet import test_versions as upgrading
+from tests.unit.fleet.syncer_stage import Stage as Syncing
 from tests.unit.troubled import Trouble, TroubledTable
 
 _KEY: Final = LeaseKey("shardId-000000000000")
@@ -53,7 +58,7 @@ async def leases_cannot_be_read(meters: Meters) -> None:
     await stage.has_lease()
     stage.table.reads.append(Trouble.FAILED_BEFORE)
     with suppress(AwsError):
-        await stage.discovery.look()
+        await stage.discovery.poll()
     await stage.table.update(RowUpdate(discovering.KEY, put={"leaseOwner": "other"}))
     await stage.discovery._take(discovering.KEY)
 
@@ -79,8 +84,8 @@ async def lease_is_taken_by_another(meters: Meters) -> None:
     stage.taker._meters = meters
     await stage.table.ensure()
     lease = await stage.lease(await stage.has_lease(0, None))
-    await stage.table.update(taking(lease, taking_leases.OTHER))
-    await stage.taker._take(Take(lease, taking(lease, taking_leases.ME), None, "it was free"))
+    await stage.table.update(steal_or_take(lease, taking_leases.OTHER))
+    await stage.taker._take(LeaseTake(lease, steal_or_take(lease, taking_leases.ME), None, "it was free"))
 
 
 async def version_cannot_be_read(meters: Meters) -> None:
@@ -88,26 +93,26 @@ async def version_cannot_be_read(meters: Meters) -> None:
     stage = upgrading.Stage()
     stage.versions._meters = meters
     stage.coordinator.reads.append(Trouble.FAILED_BEFORE)
-    await stage.versions._look()
+    await stage.versions._poll()
 
 
 async def former_stream_goes(meters: Meters) -> None:
     """A stream is deleted and listed no more; its leases go."""
-    stage = streaming.Stage(streaming.listing("clicks", "orders"))
+    stage = test_many_streams.Stage(test_many_streams.listing("clicks", "orders"))
     await stage.table.ensure()
     stage.create("clicks")
     stage.create("orders")
-    await stage.look()
+    await stage.poll()
     stage.delete("clicks")
-    stage.configure(streaming.listing("orders", former=FormerStreams.DELETE_ALL, wait_s=1e6))
-    stage.syncer._meters = stage.syncer._former._meters = meters
+    stage.configure(test_many_streams.listing("orders", former=FormerStreams.DELETE_ALL, wait_s=1e6))
+    stage.shard_sync._meters = stage.shard_sync._former._meters = meters
     await stage.later(2.0)
 
 
 async def stream_goes_before_the_audit(meters: Meters) -> None:
     """The stream is not there when its leases are looked through."""
     stage = Syncing(ShardSettings(), StartAt.TRIM_HORIZON)
-    stage.syncer._meters = meters
+    stage.shard_sync._meters = meters
     await stage.table.ensure()
     stage.delete_stream()
     await stage.ensure()
@@ -117,7 +122,7 @@ async def leases_begin_late(meters: Meters) -> None:
     """Fresh applications that begin at a time, and at the tip."""
     for position in (StartAt.TIMESTAMP, StartAt.LATEST):
         stage = Syncing(ShardSettings(), position)
-        stage.syncer._meters = meters
+        stage.shard_sync._meters = meters
         await stage.table.ensure()
         stage.kinesis.lists.append(tuple((await stage.shards()).values()))
         await stage.ensure()
@@ -143,7 +148,7 @@ async def merge_lacks_a_parent(meters: Meters) -> None:
     parts: Any = _Only(meters=meters, table=stage.table, kinesis=stage.kinesis, streams=_Only(of=of))
     child = Lease(LeaseKey("shardId-000000001000"), 0, TRIM_HORIZON, parent_shard_ids=parents)
     stage.kinesis.lists.append(tuple((await stage.shards()).values()))
-    await shard_end._awaited(parts, held, child)
+    await child_session._missing_parents(parts, held, child)
 
 
 async def steps_of_the_move_fail(meters: Meters) -> None:
@@ -152,22 +157,22 @@ async def steps_of_the_move_fail(meters: Meters) -> None:
     stage.migrator._meters = meters
     await stage.begin()
     update = RowUpdate("TableMigration3.5", put={"tm": "x"})
-    steps: tuple[Step, ...] = (
-        Withdraw("TableMigration3.5", (), "regressed"),
-        Advance(update, TableStatus.DEPLOYED, "all know it"),
+    steps: tuple[MigrationStep, ...] = (
+        WithdrawStatusRow("TableMigration3.5", (), "regressed"),
+        AdvanceStatus(update, TableStatus.DEPLOYED, "all know it"),
     )
     for step in steps:
         stage.coordinator.writes.append(Trouble.FAILED_BEFORE)
         with suppress(AwsError):
             await stage.migrator._carry_out(step)
-    part = Part(Place.LEGACY, RowCheck("another", (Absent("key"),)))
-    nothing_to_do = Complete((part, part), "two parts on one row")
+    part = RowWrite(TableSide.LEGACY, RowCheck("another", (Absent("key"),)))
+    nothing_to_do = MigrationCompletion((part, part), "two parts on one row")
     with suppress(AwsError):
         await stage.migrator._carry_out(nothing_to_do)
-    await stage.migrator._carry_out(Move((part,), ("row",), "it is the last one"))
+    await stage.migrator._carry_out(RowBatch((part,), ("row",), "it is the last one"))
     stage.coordinator.reads.extend([Trouble.FAILED_BEFORE] * 2)
     with suppress(AwsError):
-        await stage.migrator._look()
+        await stage.migrator._poll()
 
 
 async def tables_cannot_be_read_at_the_start(meters: Meters) -> None:
@@ -202,7 +207,9 @@ class _BrokenCpu:
 
 
 class _OldIterators(MemoryKinesis):
-    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:
+    async def get_records(
+        self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
+    ) -> FetchedRecords:
         raise IteratorExpired("it is older than five minutes", operation="GetRecords")
 
 

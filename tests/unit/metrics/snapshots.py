@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from kcl_daemon.observe.snapshot import Cause, ChildView, ShardView, Snapshot
-from kcl_daemon.observe.spark_view import SparkQueryView, SparkShardView, SparkView
+from kcl_daemon.progress.progress import WaitReason
+from kcl_daemon.telemetry.snapshot import (
+    ChildView,
+    ShardView,
+    Snapshot,
+    SparkQueryView,
+    SparkShardView,
+    SparkView,
+)
 
 ENGINE = SparkView(
     ui=None,
@@ -23,7 +30,7 @@ def shard(
         shard_id=f"shardId-{number:012d}",
         stream=None if stream_id is None else stream_id.split(":")[1],
         parents=(),
-        cause=Cause.CHILD,
+        cause=WaitReason.CHILD,
         waits_s=2.25,
         detail="",
         idle_s=3.5,

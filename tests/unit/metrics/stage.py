@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kcl_daemon.metrics.metric import Family, Level, Metric
-from kcl_daemon.metrics.recorder import Recorder
-from kcl_daemon.metrics.statistics import StatisticSets, Telling
-from kcl_daemon.metrics.totals import Histogram, Totals
-from kcl_daemon.ports_metrics import Statistic
+from kcl_daemon.metrics.metric import Family, Metric, MetricLevel
+from kcl_daemon.ports import Statistic
+from kcl_daemon.telemetry.cloudwatch import CloudWatchOptions, StatisticSets
+from kcl_daemon.telemetry.prometheus import Histogram, Totals
+from kcl_daemon.telemetry.recorder import MetricsRecorder
 from tests.unit.fakes import LoopClock
 
 WORKER = "w-1"
@@ -20,14 +20,14 @@ class Gathered:
     def __init__(
         self,
         *,
-        level: Level | None = Level.DETAILED,
+        level: MetricLevel | None = MetricLevel.DETAILED,
         dimensions: Sequence[str] | None = None,
         queue_most: int = 10_000,
     ) -> None:
         shown = None if dimensions is None else frozenset(dimensions)
-        self.statistics = StatisticSets(Telling(level, shown, WORKER, queue_most))
+        self.statistics = StatisticSets(CloudWatchOptions(level, shown, WORKER, queue_most))
         self.totals = Totals()
-        self.meters = Recorder(LoopClock().monotonic, self.statistics, self.totals)
+        self.meters = MetricsRecorder(LoopClock().monotonic, self.statistics, self.totals)
 
     def value(self, what: Metric | Family, **labels: str) -> float | None:
         """The series of these labels; of a histogram how many values it has."""
@@ -56,5 +56,5 @@ class MemoryCloudWatch:
         self.calls.append((namespace, list(statistics)))
 
     @property
-    def told(self) -> list[Statistic]:
+    def reported(self) -> list[Statistic]:
         return [each for _, statistics in self.calls for each in statistics]

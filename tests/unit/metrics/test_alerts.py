@@ -8,12 +8,12 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from kcl_daemon.app_metrics import telemetry_of
-from kcl_daemon.config.metrics_settings import MetricsLevel
+from kcl_daemon.call_metrics import CallMetrics
+from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.errors import Throttled
-from kcl_daemon.metrics import kcl, ours
-from kcl_daemon.metrics.calls import Calls
+from kcl_daemon.metrics import kcl, own
 from kcl_daemon.metrics.catalog import KNOWN_COUNTS
+from kcl_daemon.production import telemetry_of
 from tests.unit.metrics.promql import Scrapes, evaluate
 from tests.unit.metrics.snapshots import snapshot
 from tests.unit.metrics.test_dashboard import panels, rules
@@ -41,7 +41,7 @@ class Target:
     def restart(self, now_s: float) -> None:
         """Another process, at the same address."""
         self._began_s = now_s
-        self._telemetry = telemetry_of(settings(level=MetricsLevel.NONE), adapters(None), serves_text=True)
+        self._telemetry = telemetry_of(settings(level=MetricsLevel.NONE), adapters(None), serves_metrics=True)
         self.meters = self._telemetry.adapters.meters
         self.log = self._telemetry.adapters.log
 
@@ -146,7 +146,7 @@ def test_a_burst_of_refusals_fires_though_there_was_none_before() -> None:
     async def look_up(error: Exception | None) -> None:
         await calls.counted("GetItem", call(error))
 
-    calls = Calls(stage.target.meters, "dynamodb")
+    calls = CallMetrics(stage.target.meters, "dynamodb")
     anyio.run(look_up, None)
     stage.scrape_for(600.0)
     assert not stage.fires("KclDynamoDbThrottled")
@@ -172,7 +172,7 @@ def test_a_panel_shows_the_first_of_a_count_with_labels() -> None:
     stage = Stage()
     stage.scrape_for(600.0)
     stage.target.log.error("lease_row_malformed")
-    stage.target.meters.add(ours.LEFT_OUT, 3, shard_id="shardId-000000000001", reason="other_shard")
+    stage.target.meters.add(own.NOT_DELIVERED, 3, shard_id="shardId-000000000001", reason="other_shard")
     stage.scrape_for(PERIOD_S)
     assert sum(evaluate("increase(kcl_log_events_total[2m])", stage.scrapes, stage.now_s).values()) == 0.0
     assert stage.panel("Warnings and errors in the log") == 1.0
@@ -186,10 +186,10 @@ def test_a_panel_shows_the_first_of_a_count_with_labels() -> None:
 
 def test_counts_of_the_whole_worker_are_there_from_the_start_and_stay() -> None:
     known = {family.name for family, _ in KNOWN_COUNTS}
-    for metric in (ours.TRIMMED, ours.DEAD_LETTERS, ours.SKIPPED, ours.CRASHES, kcl.RENEWAL_LOST):
+    for metric in (own.TRIMMED, own.DEAD_LETTERS, own.SKIPPED, own.CRASHES, kcl.RENEWAL_LOST):
         assert metric.family is not None
         assert metric.family.name in known
-    telemetry = telemetry_of(settings(level=MetricsLevel.NONE), adapters(None), serves_text=True)
+    telemetry = telemetry_of(settings(level=MetricsLevel.NONE), adapters(None), serves_metrics=True)
     text = anyio.run(telemetry.exposition().render).body.decode()
     assert "kcl_positions_trimmed_total 0.0\n" in text
     assert 'kcl_table_migration_faults_total{step="read"} 0.0\n' in text

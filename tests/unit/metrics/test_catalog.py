@@ -6,11 +6,11 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from kcl_daemon.metrics import kcl, kcl_shards
-from kcl_daemon.metrics.catalog import FAMILIES, OWN, TOLD
-from kcl_daemon.metrics.java_only import JAVA_ONLY
-from kcl_daemon.metrics.metric import Kind, Level, Operation, Unit
-from kcl_daemon.metrics.reference import reference
+from kcl_daemon.metrics import kcl
+from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, FAMILIES, OWN
+from kcl_daemon.metrics.kcl import JAVA_ONLY
+from kcl_daemon.metrics.metric import MetricKind, MetricLevel, MetricUnit, Operation
+from tools.metrics_reference import reference
 
 ROOT = Path(__file__).parents[3]
 SHARD_METRICS = {"ProcessTask", "ShutdownTask"}
@@ -49,14 +49,14 @@ StreamIdFetch: Success QueueSize
 """
 
 
-def of_kcl() -> dict[tuple[str, str], Level]:
-    found: dict[tuple[str, str], Level] = {}
+def of_kcl() -> dict[tuple[str, str], MetricLevel]:
+    found: dict[tuple[str, str], MetricLevel] = {}
     for line in KCL.replace("\n  ", " ").strip().splitlines():
         operation, names = line.split(": ", 1)
-        level = Level.SUMMARY
+        level = MetricLevel.SUMMARY
         for name in names.split():
             if name == "(D)":
-                level = Level.DETAILED
+                level = MetricLevel.DETAILED
                 continue
             for ending in ("Success", "Time") if name.endswith("*") else ("",):
                 found[operation, name.replace("*", "") + ending] = level
@@ -64,29 +64,35 @@ def of_kcl() -> dict[tuple[str, str], Level]:
 
 
 def test_all_of_kcl_is_listed_with_its_level_and_nothing_else() -> None:
-    metrics = (*TOLD, *JAVA_ONLY)
+    metrics = (*CLOUDWATCH_METRICS, *JAVA_ONLY)
     listed = {(metric.operation, metric.name): metric.level for metric in metrics}
     assert listed == of_kcl()
     assert len(metrics) == len(listed)
 
 
 def test_what_is_told_has_no_excuse_and_what_is_not_has_one() -> None:
-    assert [metric.name for metric in TOLD if metric.java_only] == []
+    assert [metric.name for metric in CLOUDWATCH_METRICS if metric.java_only] == []
     assert [metric.name for metric in JAVA_ONLY if not metric.java_only] == []
 
 
 def test_dimensions_and_units_are_those_of_kcl() -> None:
-    by_worker = {metric.operation for metric in TOLD if metric.by_worker}
+    by_worker = {metric.operation for metric in CLOUDWATCH_METRICS if metric.by_worker}
     assert by_worker == {"WorkerMetricStatsReporter", "LeaseDiscovery", "RenewAllLeases", "TakeLeases"}
-    assert {metric.operation for metric in TOLD if metric.labels} == SHARD_METRICS
-    units = Counter(metric.unit for metric in TOLD)
-    assert {metric.name for metric in TOLD if metric.unit is Unit.BYTES} == {"DataBytesProcessed"}
-    assert {metric.name for metric in TOLD if metric.unit is Unit.NONE} == {
+    assert {metric.operation for metric in CLOUDWATCH_METRICS if metric.labels} == SHARD_METRICS
+    units = Counter(metric.unit for metric in CLOUDWATCH_METRICS)
+    assert {metric.name for metric in CLOUDWATCH_METRICS if metric.unit is MetricUnit.BYTES} == {
+        "DataBytesProcessed"
+    }
+    assert {metric.name for metric in CLOUDWATCH_METRICS if metric.unit is MetricUnit.NONE} == {
         "FleetMinSupportCode",
         "StatusOrdinal",
     }
-    assert all(metric.unit is Unit.SECONDS for metric in TOLD if metric.name.endswith((".Time", "Latest")))
-    assert units[Unit.SECONDS] > 20
+    assert all(
+        metric.unit is MetricUnit.SECONDS
+        for metric in CLOUDWATCH_METRICS
+        if metric.name.endswith((".Time", "Latest"))
+    )
+    assert units[MetricUnit.SECONDS] > 20
 
 
 def test_names_of_families_follow_the_rules_of_prometheus() -> None:
@@ -99,9 +105,9 @@ def test_names_of_families_follow_the_rules_of_prometheus() -> None:
             family.name
         )
         # A name that ends in a unit is of that unit, and no other unit hides behind a name.
-        assert family.name.endswith("_seconds") == (family.unit is Unit.SECONDS), family.name
-        assert family.name.endswith("_bytes") == (family.unit is Unit.BYTES), family.name
-        assert bool(family.buckets) == (family.kind is Kind.HISTOGRAM), family.name
+        assert family.name.endswith("_seconds") == (family.unit is MetricUnit.SECONDS), family.name
+        assert family.name.endswith("_bytes") == (family.unit is MetricUnit.BYTES), family.name
+        assert bool(family.buckets) == (family.kind is MetricKind.HISTOGRAM), family.name
         assert list(family.buckets) == sorted(family.buckets)
         assert all(re.fullmatch(r"[a-z][a-z0-9_]*", label) for label in family.labels)
 
@@ -114,21 +120,21 @@ def test_names_over_otlp_come_to_the_same_in_a_collector() -> None:
 
 
 def test_fixed_labels_are_labels_of_the_family() -> None:
-    for metric in (*TOLD, *OWN):
+    for metric in (*CLOUDWATCH_METRICS, *OWN):
         if metric.family is not None:
             assert {name for name, _ in metric.fixed} <= set(metric.family.labels)
 
 
 def operations() -> list[Operation]:
     """All that KCL measures as a whole: whether it went well, and how long it took."""
-    declared = [value for module in (kcl, kcl_shards) for value in vars(module).values()]
+    declared = [value for module in (kcl, kcl) for value in vars(module).values()]
     several = [each for value in declared if isinstance(value, dict) for each in value.values()]
     return [each for each in (*declared, *several) if isinstance(each, Operation)]
 
 
 def test_everything_that_kcl_counts_can_be_seen_on_prometheus_or_is_a_part_of_it() -> None:
     timed = {part for operation in operations() for part in (operation.success, operation.time)}
-    unseen = {metric.name for metric in TOLD if metric.family is None and metric not in timed}
+    unseen = {metric.name for metric in CLOUDWATCH_METRICS if metric.family is None and metric not in timed}
     assert unseen == {
         "DeterministicShuffleShardSyncLeaderDecider",
         "DynamoDBLockBasedLeaderDecider",
@@ -144,4 +150,4 @@ def test_everything_that_kcl_counts_can_be_seen_on_prometheus_or_is_a_part_of_it
 
 def test_the_committed_page_is_what_the_list_says() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
-    assert page == reference(), "run: python -m kcl_daemon.metrics.reference > docs/metrics.md"
+    assert page == reference(), "run: python -m tools.metrics_reference > docs/metrics.md"

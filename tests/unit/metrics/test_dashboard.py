@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from kcl_daemon.metrics.catalog import FAMILIES
-from kcl_daemon.metrics.metric import Family, Kind
+from kcl_daemon.metrics.metric import Family, MetricKind
 
 PACKAGING = Path(__file__).parents[3] / "packaging"
 BY_SAMPLE = {name: family for family in FAMILIES for name in family.sample_names}
@@ -69,7 +69,7 @@ def test_labels_are_those_of_the_metric() -> None:
 
 def test_what_only_grows_is_asked_for_as_a_rate() -> None:
     for where, family, labels, span, expression in used():
-        grows = family.kind is not Kind.GAUGE
+        grows = family.kind is not MetricKind.GAUGE
         if grows and not span:
             # As it is only where there is nothing yet that it could have grown from.
             name = f"{family.sample_names[0]}{labels}"

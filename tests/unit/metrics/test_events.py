@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 import kcl_daemon
-from kcl_daemon.metrics import ours
-from kcl_daemon.metrics.events import OF_EVENTS, CountedLog
-from kcl_daemon.observe.levels import parse_levels
-from kcl_daemon.observe.logs import build_log
+from kcl_daemon.metrics import own
+from kcl_daemon.telemetry.logs import build_log, parse_levels
+from kcl_daemon.telemetry.recorder import OF_EVENTS, CountedLog
 from tests.unit.fakes import LoopClock, MemoryLog
 from tests.unit.metrics.stage import Gathered
 
@@ -36,16 +35,16 @@ def test_warnings_and_errors_are_counted_by_event() -> None:
     log.warning("lease_lost")
     log.warning("lease_lost")
     log.error("lease_row_malformed")
-    assert gathered.value(ours.EVENTS, level="warning", event="lease_lost") == 2.0
-    assert gathered.value(ours.EVENTS, level="error", event="lease_row_malformed") == 1.0
-    assert gathered.value(ours.EVENTS, level="info", event="lease_taken") is None
+    assert gathered.value(own.EVENTS, level="warning", event="lease_lost") == 2.0
+    assert gathered.value(own.EVENTS, level="error", event="lease_row_malformed") == 1.0
+    assert gathered.value(own.EVENTS, level="info", event="lease_taken") is None
 
 
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
 def test_an_event_with_a_metric_counts_at_every_level(level: str) -> None:
     gathered = Gathered()
     getattr(CountedLog(MemoryLog(), gathered.meters), level)("child_stray_output", text="hello")
-    assert gathered.value(ours.STRAY_LINES) == 1.0
+    assert gathered.value(own.STRAY_LINES) == 1.0
 
 
 def test_events_are_written_as_they_are_counted() -> None:
@@ -61,11 +60,11 @@ class StillClock(LoopClock):
 
 def test_levels_by_component_see_through_it() -> None:
     stream = StringIO()
-    levels = parse_levels("error,kcl_daemon.coordination=warning")
+    levels = parse_levels("error,kcl_daemon.fleet=warning")
     log = CountedLog(
         build_log(level=levels, form="json", stream=stream, clock=StillClock()), Gathered().meters
     )
-    for module in ("kcl_daemon.coordination.keeper", "kcl_daemon.retrieval.prefetch"):
+    for module in ("kcl_daemon.fleet.lease_renewer", "kcl_daemon.retrieval.polling"):
         exec('log.bind(number=1).warning("lease_lost", who=__name__)', {"log": log, "__name__": module})
     (line,) = stream.getvalue().splitlines()
-    assert '"who":"kcl_daemon.coordination.keeper"' in line
+    assert '"who":"kcl_daemon.fleet.lease_renewer"' in line

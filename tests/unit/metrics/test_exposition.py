@@ -12,14 +12,13 @@ from prometheus_client.metrics_core import Metric as Parsed
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
-from kcl_daemon.coordination.renewals import lease_labels
-from kcl_daemon.leases.lease import Lease, LeaseKey
-from kcl_daemon.leases.stream import StreamIdentity
-from kcl_daemon.metrics import kcl, kcl_shards, ours
-from kcl_daemon.metrics.catalog import FAMILIES, OWN, TOLD
-from kcl_daemon.metrics.exposition import Exposition
-from kcl_daemon.metrics.metric import OPERATIONS, Kind
-from kcl_daemon.observe.snapshot import Snapshot
+from kcl_daemon.fleet.lease_renewer import lease_labels
+from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity
+from kcl_daemon.metrics import kcl, own
+from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, FAMILIES, OWN
+from kcl_daemon.metrics.metric import OPERATIONS, MetricKind
+from kcl_daemon.telemetry.prometheus import PrometheusExposition
+from kcl_daemon.telemetry.snapshot import Snapshot
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.unit.metrics.snapshots import ENGINE, shard, snapshot
 from tests.unit.metrics.stage import Gathered
@@ -31,7 +30,7 @@ SHARD = "shardId-000000000001"
 def everything() -> Gathered:
     """One value of all that can be counted."""
     gathered = Gathered()
-    for metric in (*TOLD, *OWN):
+    for metric in (*CLOUDWATCH_METRICS, *OWN):
         labels = metric.labels if metric.operation == "" else metric.labels[:1]
         gathered.meters.add(metric, 1.5, **dict.fromkeys(labels, 'a "b"\\\n'))
     gathered.meters.done(kcl.DISCOVERY, 0.3)
@@ -40,7 +39,7 @@ def everything() -> Gathered:
 
 
 def text_of(gathered: Gathered, seen: Snapshot | None = None, accept: str = "") -> str:
-    text = anyio.run(Exposition(gathered.totals, lambda: seen).render, accept)
+    text = anyio.run(PrometheusExposition(gathered.totals, lambda: seen).render, accept)
     assert text.content_type.startswith(OPEN.partition(";")[0] if accept else "text/plain; version=0.0.4")
     return text.body.decode()
 
@@ -129,7 +128,7 @@ def test_streams_of_one_name_have_series_of_their_own_which_fit_those_that_are_c
     accounts = [StreamIdentity(account, "clicks", 2) for account in ("1", "2")]
     for stream in accounts:
         lease = Lease(LeaseKey(f"{stream}:{SHARD}"), 0, TRIM_HORIZON, stream=stream)
-        gathered.meters.add(kcl_shards.PROCESS_RECORDS, 1, **lease_labels(lease))
+        gathered.meters.add(kcl.PROCESS_RECORDS, 1, **lease_labels(lease))
     seen = snapshot(*(shard(1, stream_id=str(stream)) for stream in accounts))
 
     families = ours_of(parsed(text_of(gathered, seen)))
@@ -141,12 +140,12 @@ def test_streams_of_one_name_have_series_of_their_own_which_fit_those_that_are_c
 
 def test_an_engine_tells_of_its_queries_and_shards_while_it_is_there() -> None:
     families = ours_of(parsed(text_of(Gathered(), snapshot(spark=ENGINE))))
-    told = {
+    reported = {
         name.removeprefix("kcl_spark_"): [(*sample.labels.values(), sample.value) for sample in found.samples]
         for name, found in families.items()
         if name.startswith("kcl_spark_")
     }
-    assert told == {
+    assert reported == {
         "query_running": [("counts", 1.0), ("raw", 0.0)],
         "query_failures": [("counts", 1.0), ("raw", 6.0)],
         "query_batch": [("counts", 12.0)],  # what is not known has no series
@@ -175,7 +174,7 @@ def test_the_process_tells_of_itself() -> None:
 def test_a_family_is_in_one_piece_though_others_run_in_between() -> None:
     gathered = Gathered()
     for number in range(1000):
-        gathered.meters.add(kcl_shards.PROCESS_RECORDS, number, shard_id=f"shard-{number}")
+        gathered.meters.add(kcl.PROCESS_RECORDS, number, shard_id=f"shard-{number}")
     text = text_of(gathered, accept=OPEN)
     assert text.count("# TYPE kcl_processed_records ") == 1
     assert len(ours_of(parsed(text, OPEN))["kcl_processed_records"].samples) == 1000
@@ -185,13 +184,13 @@ def test_a_thousand_shards_take_less_than_fifty_milliseconds_and_the_loop_goes_o
     gathered = Gathered()
     seen = snapshot(*map(shard, range(1000)))
     for number in range(1000):
-        for metric in (kcl_shards.PROCESS_RECORDS, kcl_shards.PROCESS_BYTES):
+        for metric in (kcl.PROCESS_RECORDS, kcl.PROCESS_BYTES):
             gathered.meters.add(metric, 5, shard_id=f"shardId-{number:012d}")
-    gathered.meters.add(ours.IN_HAND, 1)
+    gathered.meters.add(own.BUFFERED_BYTES, 1)
 
     async def measure() -> tuple[float, float]:
         """CPU time of a text, and of its longest piece between two turns of the loop."""
-        exposition = Exposition(gathered.totals, lambda: seen)
+        exposition = PrometheusExposition(gathered.totals, lambda: seen)
         pieces = [time.thread_time()]
         over = False
 
@@ -200,8 +199,8 @@ def test_a_thousand_shards_take_less_than_fifty_milliseconds_and_the_loop_goes_o
                 pieces.append(time.thread_time())
                 await anyio.lowlevel.checkpoint()
 
-        async with anyio.create_task_group() as beside:
-            beside.start_soon(beat)
+        async with anyio.create_task_group() as background:
+            background.start_soon(beat)
             await anyio.lowlevel.checkpoint()
             began_s = time.thread_time()
             body = (await exposition.render()).body
@@ -221,5 +220,5 @@ def test_counters_are_told_apart_from_gauges() -> None:
     kinds = {family.name: family.kind for family in FAMILIES}
     text = text_of(everything(), snapshot(shard(1)))
     for family in ours_of(parsed(text)).values():
-        is_counter = kinds[family.name] is Kind.COUNTER
+        is_counter = kinds[family.name] is MetricKind.COUNTER
         assert all(sample.name.endswith("_total") is is_counter for sample in family.samples)

@@ -10,20 +10,27 @@ import anyio
 import pytest
 
 from kcl_daemon.app import Adapters
-from kcl_daemon.app_metrics import Runnable, telemetry_of
-from kcl_daemon.config.metrics_settings import MetricsLevel, MetricsSettings
-from kcl_daemon.config.settings import ChildSettings, Settings
-from kcl_daemon.coordination.renewals import Renewals
-from kcl_daemon.coordination.table_views import WatchedTable
+from kcl_daemon.call_metrics import OUTCOMES, CallMetrics
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.metrics_and_page import MetricsLevel, MetricsSettings
+from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ConfigurationError, SubscriptionTaken, Throttled, Unavailable
+from kcl_daemon.fleet.lease_renewer import RenewalMetrics
+from kcl_daemon.fleet.table_views import MonitoredTable
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.metrics import kcl, kcl_shards, ours
-from kcl_daemon.metrics.calls import OUTCOMES, Calls
+from kcl_daemon.metrics import kcl, own
 from kcl_daemon.metrics.metric import OPERATIONS
-from kcl_daemon.ports import Fetched, IteratorKind, ReadFrom, StreamRef
-from kcl_daemon.ports_fan_out import ConsumerName
-from kcl_daemon.ports_metrics import NO_METERS, Statistic
-from kcl_daemon.retrieval.metered import MeteredFanOut, MeteredKinesis
+from kcl_daemon.ports import (
+    NO_METERS,
+    ConsumerName,
+    FetchedRecords,
+    IteratorKind,
+    ReadFrom,
+    Statistic,
+    StreamRef,
+)
+from kcl_daemon.production import MeteredWorker, telemetry_of
+from kcl_daemon.retrieval.readers import MeteredFanOut, MeteredKinesis
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.kinesis import MemoryKinesis
@@ -40,7 +47,9 @@ class SlowKinesis(MemoryKinesis):
 
     refusals = 0
 
-    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:
+    async def get_records(
+        self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
+    ) -> FetchedRecords:
         await anyio.sleep(0.5)
         if self.refusals:
             self.refusals -= 1
@@ -49,7 +58,7 @@ class SlowKinesis(MemoryKinesis):
 
 
 def calls(gathered: Gathered, service: str, operation: str, outcome: str) -> float | None:
-    return gathered.value(ours.CALLS, service=service, operation=operation, outcome=outcome)
+    return gathered.value(own.CALLS, service=service, operation=operation, outcome=outcome)
 
 
 def test_reads_of_a_shard_are_timed_and_refusals_counted() -> None:
@@ -68,11 +77,11 @@ def test_reads_of_a_shard_are_timed_and_refusals_counted() -> None:
 
     run_virtual(main)
 
-    told = gathered.take()
-    reads = told["KinesisDataFetcher.getRecords.Success"]
+    reported = gathered.take()
+    reads = reported["KinesisDataFetcher.getRecords.Success"]
     assert (reads.count, reads.total, reads.dimensions["ShardId"]) == (2, 1.0, SHARD)
-    assert told["KinesisDataFetcher.getRecords.Time"].least == 500.0
-    assert "MillisBehindLatest" not in told, "of what is not done the gauges tell"
+    assert reported["KinesisDataFetcher.getRecords.Time"].least == 500.0
+    assert "MillisBehindLatest" not in reported, "of what is not done the gauges tell"
     assert calls(gathered, "kinesis", "GetRecords", "throttled") == 1.0
     assert calls(gathered, "kinesis", "GetRecords", "success") == 1.0
 
@@ -82,7 +91,7 @@ def test_calls_of_a_table_are_counted_by_what_came_of_them() -> None:
 
     async def main() -> None:
         await table.ensure()
-        watched = WatchedTable(table, clock=LoopClock(), log=MemoryLog(), meters=gathered.meters)
+        watched = MonitoredTable(table, clock=LoopClock(), log=MemoryLog(), meters=gathered.meters)
         table.reads.extend([Trouble.THROTTLED, Trouble.FAILED_BEFORE])
         with pytest.raises(Throttled):
             await watched.get("row")
@@ -101,7 +110,7 @@ def test_a_refusal_is_seen_to_rise_from_nothing_and_what_is_cut_off_is_not_count
     gathered = Gathered()
 
     async def main() -> None:
-        counted = Calls(gathered.meters, "kinesis")
+        counted = CallMetrics(gathered.meters, "kinesis")
         with anyio.move_on_after(1.0):
             await counted.counted("GetRecords", anyio.sleep_forever())
 
@@ -152,7 +161,7 @@ def test_renewals_of_a_period_are_told_as_one_run() -> None:
     gathered = Gathered()
 
     async def main() -> None:
-        renewals = Renewals(gathered.meters, LoopClock())
+        renewals = RenewalMetrics(gathered.meters, LoopClock())
         await anyio.sleep(1.0)
         renewals.renewed(0.75, ok=True)
         renewals.renewed(0.0, ok=False)
@@ -162,11 +171,11 @@ def test_renewals_of_a_period_are_told_as_one_run() -> None:
 
     run_virtual(main)
 
-    told = gathered.take()
-    assert (told["Success"].count, told["Success"].total) == (2, 1.0)
-    assert (told["Time"].most, told["Time"].least) == (1000.0, 0.0)
-    assert (told["LostLeases"].total, told["CurrentLeases"].least) == (1.0, 6.0)
-    assert told["RenewLease.Success"].total == 1.0
+    reported = gathered.take()
+    assert (reported["Success"].count, reported["Success"].total) == (2, 1.0)
+    assert (reported["Time"].most, reported["Time"].least) == (1000.0, 0.0)
+    assert (reported["LostLeases"].total, reported["CurrentLeases"].least) == (1.0, 6.0)
+    assert reported["RenewLease.Success"].total == 1.0
 
 
 # --- beside a worker
@@ -206,10 +215,10 @@ def settings(**metrics: Any) -> Settings:
 def test_where_nobody_is_told_nothing_is_counted_and_the_worker_is_as_it_was() -> None:
     base = adapters(None)
     telemetry = telemetry_of(settings(), base)
-    worker: Runnable = Idle(anyio.lowlevel.checkpoint)
+    worker: MeteredWorker = Idle(anyio.lowlevel.checkpoint)
     assert telemetry.adapters is base
     assert telemetry.adapters.meters is NO_METERS
-    assert telemetry.beside(worker) is worker
+    assert telemetry.background(worker) is worker
     none = telemetry_of(settings(level=MetricsLevel.NONE), adapters(MemoryCloudWatch()))
     assert none.adapters.meters is NO_METERS
 
@@ -225,18 +234,18 @@ def test_figures_are_told_while_it_runs_and_the_rest_at_its_end(fails: bool) -> 
         async def work() -> None:
             telemetry.adapters.meters.add(kcl.RENEWAL_HELD, 1)
             await anyio.sleep(15.0)
-            after.append(len(cloudwatch.told))
+            after.append(len(cloudwatch.reported))
             telemetry.adapters.meters.add(kcl.RENEWAL_HELD, 1)
             if fails:
                 raise ConfigurationError("it cannot go on")
 
         try:
-            await telemetry.beside(Idle(work)).run()
+            await telemetry.background(Idle(work)).run()
         except ConfigurationError:
             assert fails
         else:
             assert not fails
-        return [*after, len(cloudwatch.told)]
+        return [*after, len(cloudwatch.reported)]
 
     assert run_virtual(main) == [1, 2]
     assert {namespace for namespace, _ in cloudwatch.calls} == {"mine"}
@@ -254,9 +263,9 @@ class SlowCloudWatch(MemoryCloudWatch):
         await super().put(namespace, statistics)
 
 
-@pytest.mark.parametrize(("takes_s", "told", "ends_s"), [(2.0, 3, 14.0), (1000.0, 0, 16.0)])
+@pytest.mark.parametrize(("takes_s", "reported", "ends_s"), [(2.0, 3, 14.0), (1000.0, 0, 16.0)])
 def test_a_call_under_way_at_the_end_is_waited_for_a_few_seconds(
-    takes_s: float, told: int, ends_s: float
+    takes_s: float, reported: int, ends_s: float
 ) -> None:
     cloudwatch = SlowCloudWatch(takes_s)
 
@@ -267,15 +276,15 @@ def test_a_call_under_way_at_the_end_is_waited_for_a_few_seconds(
             telemetry.adapters.meters.add(kcl.RENEWAL_HELD, 1)
             telemetry.adapters.meters.add(kcl.RENEWAL_LOST, 1)
             await anyio.sleep(11.0)  # they are on their way since a second
-            assert cloudwatch.told == []
+            assert cloudwatch.reported == []
             telemetry.adapters.meters.add(kcl.RENEWAL_HELD, 1)
 
-        await telemetry.beside(Idle(work)).run()
+        await telemetry.background(Idle(work)).run()
         return anyio.current_time()
 
     assert run_virtual(main) == pytest.approx(ends_s, abs=0.1)
-    assert len(cloudwatch.told) == told
-    assert all(each.count == 1 for each in cloudwatch.told)  # each figure once
+    assert len(cloudwatch.reported) == reported
+    assert all(each.count == 1 for each in cloudwatch.reported)  # each figure once
 
 
 def test_a_worker_that_is_killed_tells_nothing_more() -> None:
@@ -289,15 +298,15 @@ def test_a_worker_that_is_killed_tells_nothing_more() -> None:
             await anyio.sleep_forever()
 
         with anyio.move_on_after(3.0):
-            await telemetry.beside(Idle(work)).run()
+            await telemetry.background(Idle(work)).run()
 
     run_virtual(main)
-    assert cloudwatch.told == []
+    assert cloudwatch.reported == []
 
 
 def test_the_log_of_a_worker_is_counted() -> None:
     log = MemoryLog()
-    telemetry = telemetry_of(settings(), adapters(None, log), serves_text=True)
+    telemetry = telemetry_of(settings(), adapters(None, log), serves_metrics=True)
     telemetry.adapters.log.warning("position_trimmed")
     text = anyio.run(telemetry.exposition().render).body.decode()
     assert "kcl_positions_trimmed_total 1.0" in text
@@ -306,14 +315,14 @@ def test_the_log_of_a_worker_is_counted() -> None:
 
 def test_old_series_are_swept_while_it_runs() -> None:
     async def main() -> str:
-        telemetry = telemetry_of(settings(), adapters(None), serves_text=True)
+        telemetry = telemetry_of(settings(), adapters(None), serves_metrics=True)
 
         async def work() -> None:
             telemetry.adapters.meters.add(kcl.ASSIGNMENT_LEASES, 5)
-            telemetry.adapters.meters.add(kcl_shards.PROCESS_EXPIRED)
+            telemetry.adapters.meters.add(kcl.PROCESS_EXPIRED)
             await anyio.sleep(600.0)
 
-        await telemetry.beside(Idle(work)).run()
+        await telemetry.background(Idle(work)).run()
         return (await telemetry.exposition().render()).body.decode()
 
     text = run_virtual(main)
@@ -325,7 +334,7 @@ def test_otlp_without_its_packages_is_refused_with_what_to_install(monkeypatch: 
     real = builtins.__import__
 
     def without(name: str, *rest: Any) -> Any:
-        if name.startswith("kcl_daemon.metrics.otlp"):
+        if name.startswith("kcl_daemon.telemetry.otlp"):
             raise ImportError("No module named 'opentelemetry'", name="opentelemetry")
         return real(name, *rest)
 
@@ -337,6 +346,6 @@ def test_otlp_without_its_packages_is_refused_with_what_to_install(monkeypatch: 
 def test_operations_are_counted_for_all_shards_together() -> None:
     gathered = Gathered()
     for number in range(3):
-        gathered.meters.done(kcl_shards.PROCESS_READ, 0.1, shard_id=f"shard-{number}")
+        gathered.meters.done(kcl.PROCESS_READ, 0.1, shard_id=f"shard-{number}")
     step = "KinesisDataFetcher.getRecords"
     assert gathered.value(OPERATIONS, operation="ProcessTask", step=step, outcome="success") == 3

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import anyio
 
 from kcl_daemon.errors import AccessDenied, AwsError
-from kcl_daemon.metrics import kcl, kcl_shards, ours
-from kcl_daemon.metrics.publisher import BATCH_MOST, Publisher
-from kcl_daemon.ports_metrics import Statistic
+from kcl_daemon.metrics import kcl, own
+from kcl_daemon.ports import Statistic
+from kcl_daemon.telemetry.cloudwatch import MAX_BATCH, CloudWatchExporter
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog
 from tests.unit.metrics.stage import Gathered, MemoryCloudWatch
@@ -39,7 +39,7 @@ class Stage:
         self.gathered = Gathered(queue_most=queue_most)
         self.cloudwatch = Troubled()
         self.log = MemoryLog()
-        self.publisher = Publisher(
+        self.publisher = CloudWatchExporter(
             self.gathered.statistics,
             cloudwatch=self.cloudwatch,
             namespace="app",
@@ -51,16 +51,16 @@ class Stage:
 
     def some(self, count: int, first: int = 0) -> None:
         for number in range(first, first + count):
-            self.gathered.meters.add(kcl_shards.PROCESS_RECORDS, 1, shard_id=f"shard-{number}")
+            self.gathered.meters.add(kcl.PROCESS_RECORDS, 1, shard_id=f"shard-{number}")
 
 
 def play(scene: Callable[[Stage], Awaitable[None]], stage: Stage | None = None) -> Stage:
     async def main() -> Stage:
         played = stage or Stage()
-        async with anyio.create_task_group() as beside:
-            beside.start_soon(played.publisher.run)
+        async with anyio.create_task_group() as background:
+            background.start_soon(played.publisher.run)
             await scene(played)
-            beside.cancel_scope.cancel()
+            background.cancel_scope.cancel()
         return played
 
     return run_virtual(main)
@@ -94,7 +94,7 @@ def test_many_sets_wait_for_the_buffer_time_like_few() -> None:
 
     stage = play(scene)
     assert stage.cloudwatch.at_s == [10.0, 10.0]
-    assert {each.count for each in stage.cloudwatch.told} == {10}
+    assert {each.count for each in stage.cloudwatch.reported} == {10}
 
 
 def test_a_queue_that_is_half_full_does_not_wait_but_flushes_keep_a_second_apart() -> None:
@@ -109,11 +109,11 @@ def test_a_queue_that_is_half_full_does_not_wait_but_flushes_keep_a_second_apart
 
 def test_a_call_has_no_more_sets_than_it_may() -> None:
     async def scene(stage: Stage) -> None:
-        stage.some(2 * BATCH_MOST + 1)
+        stage.some(2 * MAX_BATCH + 1)
         await anyio.sleep(10.5)
 
     sizes = [len(statistics) for _, statistics in play(scene).cloudwatch.calls]
-    assert sizes == [BATCH_MOST, BATCH_MOST, 1]
+    assert sizes == [MAX_BATCH, MAX_BATCH, 1]
 
 
 def test_failures_are_told_once_counted_and_not_tried_again() -> None:
@@ -131,8 +131,11 @@ def test_failures_are_told_once_counted_and_not_tried_again() -> None:
     (warning,) = warnings
     assert "cloudwatch:PutMetricData" in str(warning["advice"])
     assert stage.log.events("info") == ["metrics_sent_again"]
-    assert stage.gathered.value(ours.TOLD_LOST) in {12.0, 15.0}  # the last of them may just have been told
-    assert len(stage.cloudwatch.told) <= 4
+    assert stage.gathered.value(own.CLOUDWATCH_LOST) in {
+        12.0,
+        15.0,
+    }  # the last of them may just have been told
+    assert len(stage.cloudwatch.reported) <= 4
 
 
 def test_a_call_without_an_answer_is_given_up_after_five_seconds() -> None:
@@ -145,7 +148,7 @@ def test_a_call_without_an_answer_is_given_up_after_five_seconds() -> None:
 
     stage = play(scene)
     assert stage.log.events() == ["metrics_not_sent"]
-    assert stage.gathered.value(ours.TOLD_LOST) == 1.0
+    assert stage.gathered.value(own.CLOUDWATCH_LOST) == 1.0
 
 
 def test_what_finds_the_queue_full_is_told_with_advice() -> None:
@@ -165,18 +168,18 @@ def test_the_rest_is_told_at_the_end_under_cancellation_too() -> None:
         stage.some(2)
         with anyio.CancelScope() as scope:
             scope.cancel()
-            await stage.publisher.farewell()
+            await stage.publisher.shutdown()
         return stage
 
-    assert len(run_virtual(main).cloudwatch.told) == 2
+    assert len(run_virtual(main).cloudwatch.reported) == 2
 
 
 def test_the_end_does_not_wait_for_a_service_that_does_not_answer() -> None:
     async def main() -> float:
         stage = Stage()
         stage.cloudwatch.hangs = True
-        stage.some(2 * BATCH_MOST)
-        await stage.publisher.farewell()
+        stage.some(2 * MAX_BATCH)
+        await stage.publisher.shutdown()
         return anyio.current_time()
 
     assert run_virtual(main) <= 5.1
@@ -186,11 +189,13 @@ def test_what_a_flush_was_cut_off_from_is_told_by_the_next() -> None:
     async def main() -> Stage:
         stage = Stage()
         stage.cloudwatch.hangs = True
-        stage.some(BATCH_MOST + 7)
+        stage.some(MAX_BATCH + 7)
         with anyio.move_on_after(1.0):
             await stage.publisher.flush()
         stage.cloudwatch.hangs = False
-        await stage.publisher.farewell()
+        await stage.publisher.shutdown()
         return stage
 
-    assert len(run_virtual(main).cloudwatch.told) == 7  # of the first batch nobody knows whether it arrived
+    assert (
+        len(run_virtual(main).cloudwatch.reported) == 7
+    )  # of the first batch nobody knows whether it arrived

@@ -6,15 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from kcl_daemon.observe.event_scan import Said, UnreadableEvent, events_of
-from kcl_daemon.observe.events import CATALOGUE, Words, catalogue, page, problems, said, words
+from tools.event_scan import LogCall, UnreadableEvent, events_of
+from tools.events import (
+    CATALOGUE,
+    EventMeaning,
+    catalogue,
+    event_meanings,
+    logged_events,
+    page,
+    problems,
+)
 
 ROOT = Path(__file__).parents[3]
-COMMAND = "python -m kcl_daemon.observe.events > docs/events.md"
+COMMAND = "python -m tools.events > docs/events.md"
 
 
 def test_every_event_of_the_code_is_in_the_catalogue_and_no_other() -> None:
-    found = problems(said(), words())
+    found = problems(logged_events(), event_meanings())
     assert not found, f"\n{CATALOGUE.relative_to(ROOT)} and the code disagree:\n\n" + "\n".join(
         [*found, f"then: {COMMAND}"]
     )
@@ -22,11 +30,11 @@ def test_every_event_of_the_code_is_in_the_catalogue_and_no_other() -> None:
 
 def test_the_committed_page_is_the_catalogue() -> None:
     written = (ROOT / "docs" / "events.md").read_text("utf-8")
-    assert written == page(catalogue(said(), words())), f"run: {COMMAND}"
+    assert written == page(catalogue(logged_events(), event_meanings())), f"run: {COMMAND}"
 
 
 def test_the_whole_code_is_looked_at() -> None:
-    names = {place.event for place in said()}
+    names = {place.event for place in logged_events()}
     assert {
         "child_started",
         "unknown_property",
@@ -37,15 +45,17 @@ def test_the_whole_code_is_looked_at() -> None:
 
 
 def test_a_missing_event_is_told_with_what_to_write() -> None:
-    place = Said("disk_full", frozenset({"error"}), frozenset(), "kcl_daemon.x", "kcl_daemon/x/y.py:7")
-    (told,) = problems([place], {})
-    assert told.startswith("kcl_daemon/x/y.py:7: add to events.toml:\n\n[disk_full]\nmeans =")
+    place = LogCall("disk_full", frozenset({"error"}), frozenset(), "kcl_daemon.x", "kcl_daemon/x/y.py:7")
+    (reported,) = problems([place], {})
+    assert reported.startswith("kcl_daemon/x/y.py:7: add to events.toml:\n\n[disk_full]\nmeans =")
 
 
 def test_words_for_nothing_and_a_warning_without_advice_are_told() -> None:
-    place = Said("disk_full", frozenset({"warning"}), frozenset(), "kcl_daemon.x", "kcl_daemon/x/y.py:7")
-    told = problems([place], {"disk_full": Words("It is full."), "disk_gone": Words("It is gone.")})
-    assert told == [
+    place = LogCall("disk_full", frozenset({"warning"}), frozenset(), "kcl_daemon.x", "kcl_daemon/x/y.py:7")
+    reported = problems(
+        [place], {"disk_full": EventMeaning("It is full."), "disk_gone": EventMeaning("It is gone.")}
+    )
+    assert reported == [
         "events.toml: [disk_gone] is logged nowhere: take it out",
         'events.toml: [disk_full] can be warning: add do = "what a person does about it"',
     ]

@@ -9,10 +9,9 @@ from types import ModuleType
 import pytest
 
 from kcl_daemon.log_level import at_level
-from kcl_daemon.observe.levels import Levels, Threshold, component, parse_levels
-from kcl_daemon.observe.logs import build_log
 from kcl_daemon.ports import Log
 from kcl_daemon.system import SystemClock
+from kcl_daemon.telemetry.logs import LogLevels, Threshold, build_log, component, parse_levels
 
 SAYS = """
 def all_four(log):
@@ -31,7 +30,7 @@ def module(name: str) -> ModuleType:
     return made
 
 
-def written(levels: Levels, name: str) -> list[str]:
+def written(levels: LogLevels, name: str) -> list[str]:
     """What of the four levels a module of that name gets through."""
     stream = io.StringIO()
     log: Log = build_log(level=levels, form="json", stream=stream, clock=SystemClock())
@@ -48,19 +47,19 @@ def written(levels: Levels, name: str) -> list[str]:
         ("", "info", {}),
         ("OFF", "off", {}),
         ("INFO,kcl_daemon.retrieval=DEBUG", "info", {"kcl_daemon.retrieval": "debug"}),
-        ("retrieval=trace, error ,consumer.dialogue=off", "error", {
+        ("retrieval=trace, error ,consumer.connection=off", "error", {
             "kcl_daemon.retrieval": "debug",
-            "kcl_daemon.consumer.dialogue": "off",
+            "kcl_daemon.consumer.connection": "off",
         }),
         ("kcl_daemon=error", "info", {"kcl_daemon": "error"}),
     ],
 )  # fmt: skip
 def test_levels_are_read(text: str, root: Threshold, components: dict[str, Threshold]) -> None:
-    assert parse_levels(text) == Levels(root, components)
+    assert parse_levels(text) == LogLevels(root, components)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("LOUD", "'LOUD': no such level; levels are debug, info, warning, error, off"),
         ("retrieval=", "'retrieval=': no such level"),
@@ -69,31 +68,31 @@ def test_levels_are_read(text: str, root: Threshold, components: dict[str, Thres
         ("../../etc=DEBUG", "no such component"),
     ],
 )
-def test_what_cannot_be_meant_is_told(text: str, told: str) -> None:
+def test_what_cannot_be_meant_is_told(text: str, reported: str) -> None:
     with pytest.raises(ValueError) as error:
         parse_levels(text)
-    assert told in str(error.value)
+    assert reported in str(error.value)
 
 
 def test_a_component_may_be_a_module_and_may_come_without_the_daemons_name() -> None:
-    assert component("retrieval.prefetch") == component("kcl_daemon.retrieval.prefetch")
+    assert component("retrieval.polling") == component("kcl_daemon.retrieval.polling")
 
 
-LEVELS = Levels(
+LEVELS = LogLevels(
     "warning",
-    {"kcl_daemon.retrieval": "debug", "kcl_daemon.retrieval.fanout": "error", "kcl_daemon.worker": "off"},
+    {"kcl_daemon.retrieval": "debug", "kcl_daemon.retrieval.fan_out": "error", "kcl_daemon.worker": "off"},
 )
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("kcl_daemon.retrieval.prefetch", "debug info warning error"),
+        ("kcl_daemon.retrieval.polling", "debug info warning error"),
         ("kcl_daemon.retrieval", "debug info warning error"),
-        ("kcl_daemon.retrieval.fanout", "error"),
-        ("kcl_daemon.retrieval.fanout_consumer", "debug info warning error"),
+        ("kcl_daemon.retrieval.fan_out", "error"),
+        ("kcl_daemon.retrieval.fan_outs", "debug info warning error"),
         ("kcl_daemon.retrieval_of_others", "warning error"),
-        ("kcl_daemon.worker.worker", ""),
+        ("kcl_daemon.worker", ""),
         ("kcl_daemon.consumer.consumer", "warning error"),
         ("another", "warning error"),
     ],
@@ -105,7 +104,7 @@ def test_the_deepest_component_that_is_named_counts(name: str, expected: str) ->
 @pytest.mark.parametrize("root", ["off", "error", "debug"])
 def test_a_level_for_all_is_for_all(root: Threshold) -> None:
     expected = {"off": 0, "error": 1, "debug": 4}[root]
-    assert len(written(Levels(root), "kcl_daemon.retrieval")) == expected
+    assert len(written(LogLevels(root), "kcl_daemon.retrieval")) == expected
 
 
 def test_a_level_that_is_chosen_belongs_to_who_chooses_it() -> None:
@@ -113,7 +112,7 @@ def test_a_level_that_is_chosen_belongs_to_who_chooses_it() -> None:
     log = build_log(level=LEVELS, form="json", stream=stream, clock=SystemClock())
     module("kcl_daemon.consumer").chosen(log, at_level)
     assert stream.getvalue() == ""
-    module("kcl_daemon.retrieval.reader").chosen(log, at_level)
+    module("kcl_daemon.retrieval.source").chosen(log, at_level)
     assert json.loads(stream.getvalue())["level"] == "debug"
 
 

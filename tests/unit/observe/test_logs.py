@@ -10,10 +10,10 @@ from typing import Any
 import anyio
 import pytest
 
-from kcl_daemon.config.log_settings import LogLevel
-from kcl_daemon.observe.logs import LogForm, build_log
-from kcl_daemon.observe.redact import MASK
+from kcl_daemon.log_level import LogLevel
 from kcl_daemon.ports import Log
+from kcl_daemon.telemetry.logs import LogForm, build_log
+from kcl_daemon.text import MASK
 
 
 class FixedClock:

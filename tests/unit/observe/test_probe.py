@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from kcl_daemon.observe.probe import main, probe
+from kcl_daemon.admin.probe import main, probe
 
 ANSWERS = {"/livez": (200, b"ok\n"), "/readyz": (503, b"no leader\nfor 40 s\n")}
 
@@ -75,7 +75,7 @@ def test_a_port_that_cannot_be_asked_is_not_well(port: str) -> None:
 def test_nobody_there_and_no_answer_are_not_well() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes the connection and says nothing
         port = str(server.getsockname()[1])
-        assert not probe("livez", {"KCL_ADMIN_PORT": port}, patience_s=0.1)[0]
+        assert not probe("livez", {"KCL_ADMIN_PORT": port}, timeout_s=0.1)[0]
     is_well, text = probe("livez", {"KCL_ADMIN_PORT": port})
     assert not is_well
     assert f"127.0.0.1 at port {port}" in text
@@ -99,7 +99,7 @@ def test_a_service_of_kubernetes_is_no_port_of_ours() -> None:
 
 def test_it_starts_without_the_rest_of_the_daemon() -> None:
     code = (
-        "import sys; from kcl_daemon.observe import probe;"
+        "import sys; from kcl_daemon.admin import probe;"
         "print(sorted({'anyio', 'boto3', 'click', 'structlog'} & set(sys.modules)))"
     )
     done = subprocess.run(

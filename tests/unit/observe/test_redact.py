@@ -6,15 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcl_daemon.observe.redact import (
-    MASK,
-    MASKED_CHARACTERS,
-    encodable,
-    is_secret_name,
-    masked,
-    on_one_line,
-    shown,
-)
+from kcl_daemon.text import MASK, MASKED_CHARACTERS, encodable, is_secret_name, masked, on_one_line, shown
 
 
 @pytest.mark.parametrize(

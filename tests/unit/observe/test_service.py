@@ -11,9 +11,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kcl_daemon.cli.told import Told, Waiting
-from kcl_daemon.observe.service import START_EXTENDED_S, ServiceManager
-from kcl_daemon.observe.snapshot import Snapshot
+from kcl_daemon.cli.run import ServiceManaged, StopNotice
+from kcl_daemon.telemetry.service import START_EXTENDED_S, ServiceManager
+from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.simulator.loop import run_virtual
 from tests.unit.admin.stage import READING, READY, STALLED, Standing
 from tests.unit.fakes import LoopClock, MemoryLog
@@ -56,11 +56,11 @@ def told_of(environment: dict[str, str]) -> tuple[ServiceManager, MemoryLog]:
 
 
 def test_what_is_said(manager: Manager) -> None:
-    told, log = told_of({"NOTIFY_SOCKET": manager.address})
-    told.alive()
-    told.ready()
-    told.alive()
-    told.stopping()
+    reported, log = told_of({"NOTIFY_SOCKET": manager.address})
+    reported.alive()
+    reported.ready()
+    reported.alive()
+    reported.stopping()
     assert manager.heard() == [EXTENDS, "READY=1", "WATCHDOG=1", "STOPPING=1"]
     assert log.lines == []
 
@@ -72,23 +72,23 @@ def test_children_do_not_inherit_its_variables() -> None:
 
 
 def test_without_a_manager_nothing_is_said_and_nothing_is_wrong() -> None:
-    told, log = told_of({})
-    told.ready()
-    told.alive()
-    told.stopping()
+    reported, log = told_of({})
+    reported.ready()
+    reported.alive()
+    reported.stopping()
     assert log.lines == []
 
 
 @pytest.mark.parametrize("address", ["vsock:2:1234", "relative"])
 def test_a_socket_that_is_not_of_this_machine_is_told_and_not_used(address: str) -> None:
-    told, log = told_of({"NOTIFY_SOCKET": address})
-    told.ready()
+    reported, log = told_of({"NOTIFY_SOCKET": address})
+    reported.ready()
     assert [(level, event) for level, event, _ in log.lines] == [("warning", "service_manager_not_told")]
 
 
 def test_a_manager_that_is_gone_is_a_warning(tmp_path: Path) -> None:
-    told, log = told_of({"NOTIFY_SOCKET": str(tmp_path / "gone")})
-    told.ready()
+    reported, log = told_of({"NOTIFY_SOCKET": str(tmp_path / "gone")})
+    reported.ready()
     assert [event for _, event, _ in log.lines] == ["service_manager_not_told"]
 
 
@@ -104,12 +104,12 @@ def test_a_manager_that_is_gone_is_a_warning(tmp_path: Path) -> None:
     ],
 )
 def test_pings_come_twice_in_each_period(manager: Manager, more: dict[str, str], pings: int) -> None:
-    told, _ = told_of({"NOTIFY_SOCKET": manager.address, **more})
+    reported, _ = told_of({"NOTIFY_SOCKET": manager.address, **more})
 
     async def some_time() -> None:
-        told.ready()
+        reported.ready()
         with anyio.move_on_after(START_EXTENDED_S / 3 - 1):
-            await told.keep_told(LoopClock())
+            await reported.run_watchdog(LoopClock())
 
     run_virtual(some_time)
     assert manager.heard() == ["READY=1", *["WATCHDOG=1"] * pings]
@@ -135,13 +135,13 @@ class Work:
         self._asked.set()
 
 
-def waiting_for(log: MemoryLog, snapshot: Snapshot = READY) -> Waiting:
-    return Waiting(Standing(snapshot), grace_s=20, log=log)
+def waiting_for(log: MemoryLog, snapshot: Snapshot = READY) -> StopNotice:
+    return StopNotice(Standing(snapshot), grace_s=20, log=log)
 
 
 def stop_in(seconds: float, snapshot: Snapshot) -> MemoryLog:
     """The log of a worker whose stop takes so long."""
-    told, _ = told_of({})
+    reported, _ = told_of({})
     log = MemoryLog()
 
     class Slow(Work):
@@ -152,7 +152,9 @@ def stop_in(seconds: float, snapshot: Snapshot) -> MemoryLog:
     async def a_life() -> None:
         work = Slow(starts_after_s=0)
         waiting = waiting_for(log, snapshot)
-        runnable = Told(work, started=work.started, manager=told, clock=LoopClock(), waiting=waiting)
+        runnable = ServiceManaged(
+            work, started=work.started, manager=reported, clock=LoopClock(), waiting=waiting
+        )
         async with anyio.create_task_group() as group:
             group.start_soon(runnable.run)
             await anyio.sleep(1)
@@ -179,12 +181,12 @@ def test_a_quick_stop_and_one_without_children_say_nothing() -> None:
 
 
 def test_a_long_start_asks_for_time_and_the_stop_is_told(manager: Manager) -> None:
-    told, _ = told_of({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "30000000"})
+    reported, _ = told_of({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "30000000"})
 
     async def a_life() -> None:
         work = Work(starts_after_s=50)
-        runnable = Told(
-            work, started=work.started, manager=told, clock=LoopClock(), waiting=waiting_for(MemoryLog())
+        runnable = ServiceManaged(
+            work, started=work.started, manager=reported, clock=LoopClock(), waiting=waiting_for(MemoryLog())
         )
         async with anyio.create_task_group() as group:
             group.start_soon(runnable.run)
@@ -197,12 +199,14 @@ def test_a_long_start_asks_for_time_and_the_stop_is_told(manager: Manager) -> No
 
 
 def test_a_worker_that_fails_fails(tmp_path: Path) -> None:
-    told, _ = told_of({})
+    reported, _ = told_of({})
 
     async def a_life() -> None:
         work = Work(starts_after_s=1, fails=ValueError("no table"))
         waiting = waiting_for(MemoryLog())
-        await Told(work, started=work.started, manager=told, clock=LoopClock(), waiting=waiting).run()
+        await ServiceManaged(
+            work, started=work.started, manager=reported, clock=LoopClock(), waiting=waiting
+        ).run()
 
     with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="no table")):
         run_virtual(a_life)

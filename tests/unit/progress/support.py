@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kcl_daemon.leases.lease import Lease, LeaseKey
-from kcl_daemon.progress.progress import Progress
+from kcl_daemon.progress.progress import LeaseProgress
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 
 KEY: Final = LeaseKey("shardId-0")
@@ -45,7 +45,7 @@ class FakeReader:
 class Held:
     """A held lease, as far as it is watched."""
 
-    progress: Progress
+    progress: LeaseProgress
     key: LeaseKey = KEY
     moved_s: float = 0.0
     lost: str | None = None
@@ -58,10 +58,10 @@ def position(number: int) -> ExtendedSequenceNumber:
     return ExtendedSequenceNumber(str(number))
 
 
-def started(time: Time) -> Progress:
+def started(time: Time) -> LeaseProgress:
     """A lease whose child has answered `initialize` and is free."""
-    progress = Progress(time)
+    progress = LeaseProgress(time)
     progress.starts()
     progress.child_started(FakeChild(), lambda: None)
-    progress.awaits_records()
+    progress.waits_for_records()
     return progress

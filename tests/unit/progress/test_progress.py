@@ -33,11 +33,11 @@ def test_a_batch_that_an_earlier_child_had_done_is_none() -> None:
 def test_an_answer_with_nothing_new_is_progress_while_the_child_is_free() -> None:
     time = Time()
     progress = started(time)
-    progress.heard.answer(behind_ms=0, empty=True, now_s=time.passes(5))
+    progress.last_fetch.answer(behind_ms=0, empty=True, now_s=time.passes(5))
     assert progress.progressed_s == time.now_s
     progress.works("processRecords")
     worked_since_s = time.now_s
-    progress.heard.answer(behind_ms=0, empty=True, now_s=time.passes(5))
+    progress.last_fetch.answer(behind_ms=0, empty=True, now_s=time.passes(5))
     assert progress.progressed_s == worked_since_s, "the child is busy, whatever is read ahead"
 
 
@@ -45,7 +45,7 @@ def test_an_answer_with_records_is_none() -> None:
     time = Time()
     progress = started(time)
     before_s = time.now_s
-    progress.heard.answer(behind_ms=0, empty=False, now_s=time.passes(5))
+    progress.last_fetch.answer(behind_ms=0, empty=False, now_s=time.passes(5))
     assert progress.progressed_s == before_s
 
 
@@ -53,18 +53,18 @@ def test_empty_answers_that_lead_no_nearer_to_the_tip_are_none() -> None:
     time = Time()
     progress = started(time)
     for behind_ms in (90_000, 80_000):
-        progress.heard.answer(behind_ms=behind_ms, empty=True, now_s=time.passes(1))
+        progress.last_fetch.answer(behind_ms=behind_ms, empty=True, now_s=time.passes(1))
         assert progress.progressed_s == time.now_s
     before_s = time.now_s
     for behind_ms in (80_000, 81_000, 82_000):
-        progress.heard.answer(behind_ms=behind_ms, empty=True, now_s=time.passes(1))
+        progress.last_fetch.answer(behind_ms=behind_ms, empty=True, now_s=time.passes(1))
     assert progress.progressed_s == before_s
 
 
 def test_empty_batches_are_progress_like_empty_answers() -> None:
     time = Time()
     progress = started(time)
-    progress.heard.answer(behind_ms=0, empty=True, now_s=time.passes(1))
+    progress.last_fetch.answer(behind_ms=0, empty=True, now_s=time.passes(1))
     progress.works("processRecords")
     time.passes(1)
     progress.done(None, 0, 0)
@@ -76,14 +76,14 @@ def test_a_checkpoint_that_moves_is_progress_and_one_that_does_not_is_none() -> 
     progress = started(time)
     progress.works("processRecords")
     time.passes(5)
-    progress.checkpoint_begins()
+    progress.checkpoint_started()
     progress.checkpoint_ended(moved=True)
-    assert progress.progressed_s == progress.at_work_s == time.now_s
+    assert progress.progressed_s == progress.busy_since_s == time.now_s
     before_s = time.now_s
     time.passes(5)
-    progress.checkpoint_begins()
+    progress.checkpoint_started()
     progress.checkpoint_ended(moved=False)
-    assert progress.progressed_s == progress.at_work_s == before_s
+    assert progress.progressed_s == progress.busy_since_s == before_s
 
 
 def test_a_shard_that_ends_again_and_again_makes_progress_once() -> None:

@@ -8,48 +8,50 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.progress.cause import Cause
-from kcl_daemon.progress.progress import Progress
-from kcl_daemon.progress.rules import (
+from kcl_daemon.progress.progress import LeaseProgress, WaitReason
+from kcl_daemon.progress.watchdog import (
     ADVICE,
-    AGAIN_S,
-    Limits,
-    Say,
-    Seen,
-    Told,
+    REPORT_EVERY_S,
+    LastReport,
+    StallLimits,
+    StallReport,
+    StallStatus,
     child_stuck_s,
-    judge,
     lag_s,
-    see,
+    next_report,
+    stall_status,
 )
 from tests.unit.progress.support import FakeChild, FakeReader, Time, position, started
 
-LIMITS = Limits()
+LIMITS = StallLimits()
 STUCK = replace(LIMITS, child_stuck_s=60.0)
 
 
-def seen(progress: Progress, time: Time, limits: Limits = LIMITS) -> Seen:
-    return see(progress, limits, time.now_s)
+def seen(progress: LeaseProgress, time: Time, limits: StallLimits = LIMITS) -> StallStatus:
+    return stall_status(progress, limits, time.now_s)
 
 
 def test_every_cause_has_advice_and_all_but_nothing_new_a_limit() -> None:
-    assert set(ADVICE) == set(Cause)
-    assert {cause for cause in Cause if LIMITS.of(cause) is None} == {Cause.NOTHING_NEW}
+    assert set(ADVICE) == set(WaitReason)
+    assert {cause for cause in WaitReason if LIMITS.of(cause) is None} == {WaitReason.NOTHING_NEW}
     assert all(field.name.endswith("_s") for field in fields(LIMITS))
 
 
-@pytest.mark.parametrize("cause", [Cause.PARENT, Cause.STREAM, Cause.LEASE, Cause.STARTING, Cause.DYNAMODB])
-def test_a_wait_is_too_long_when_it_is_longer_than_its_limit(cause: Cause) -> None:
+@pytest.mark.parametrize(
+    "cause",
+    [WaitReason.PARENT, WaitReason.STREAM, WaitReason.LEASE, WaitReason.STARTING, WaitReason.DYNAMODB],
+)
+def test_a_wait_is_too_long_when_it_is_longer_than_its_limit(cause: WaitReason) -> None:
     time = Time()
-    progress = Progress(time)
-    progress.awaits_records()
+    progress = LeaseProgress(time)
+    progress.waits_for_records()
     time.passes(10_000)
     progress.moved()
     progress.waits(cause, "why")
     limit_s = LIMITS.of(cause)
     assert limit_s is not None
     time.passes(limit_s)
-    assert seen(progress, time) == Seen(cause, "why", limit_s, limit_s, None)
+    assert seen(progress, time) == StallStatus(cause, "why", limit_s, limit_s, None)
     time.passes(0.1)
     assert seen(progress, time).stalled_by is cause
 
@@ -58,28 +60,28 @@ def test_a_shard_at_the_tip_has_nothing_new_for_ever() -> None:
     time = Time()
     progress = started(time)
     for _ in range(1000):
-        progress.heard.answer(behind_ms=0, empty=True, now_s=time.passes(10))
+        progress.last_fetch.answer(behind_ms=0, empty=True, now_s=time.passes(10))
         found = seen(progress, time)
-        assert (found.cause, found.stalled_by) == (Cause.NOTHING_NEW, None)
+        assert (found.cause, found.stalled_by) == (WaitReason.NOTHING_NEW, None)
 
 
 def test_a_shard_that_gets_no_answer_waits_for_kinesis() -> None:
     time = Time()
     progress = started(time)
-    progress.heard.answer(behind_ms=0, empty=True, now_s=time.now_s)
+    progress.last_fetch.answer(behind_ms=0, empty=True, now_s=time.now_s)
     time.passes(LIMITS.answer_s)
-    assert seen(progress, time).cause is Cause.NOTHING_NEW
+    assert seen(progress, time).cause is WaitReason.NOTHING_NEW
     time.passes(1)
-    assert seen(progress, time) == Seen(Cause.KINESIS, "no answer", 36.0, 36.0, None)
+    assert seen(progress, time) == StallStatus(WaitReason.KINESIS, "no answer", 36.0, 36.0, None)
     time.passes(30)
-    assert seen(progress, time).stalled_by is Cause.KINESIS
+    assert seen(progress, time).stalled_by is WaitReason.KINESIS
 
 
 def test_trouble_is_told_in_the_words_of_the_reader() -> None:
     time = Time()
     progress = started(time)
-    progress.heard.trouble = "GetRecords: rate exceeded"
-    assert seen(progress, time).cause is Cause.KINESIS
+    progress.last_fetch.trouble = "GetRecords: rate exceeded"
+    assert seen(progress, time).cause is WaitReason.KINESIS
     assert seen(progress, time).detail == "GetRecords: rate exceeded"
 
 
@@ -87,13 +89,13 @@ def test_empty_answers_behind_the_tip_are_a_stall_in_the_end_even_where_the_chil
     time = Time()
     progress = started(time)
     progress.failed("child ended")  # else an empty batch that was done counts
-    progress.awaits_records()
+    progress.waits_for_records()
     for _ in range(70):
-        progress.heard.answer(behind_ms=90_000 + int(time.now_s), empty=True, now_s=time.passes(1))
+        progress.last_fetch.answer(behind_ms=90_000 + int(time.now_s), empty=True, now_s=time.passes(1))
         progress.works("processRecords")
         progress.done(None, 0, 0)
-        progress.awaits_records()
-    assert seen(progress, time).stalled_by is Cause.KINESIS
+        progress.waits_for_records()
+    assert seen(progress, time).stalled_by is WaitReason.KINESIS
 
 
 def test_what_took_long_before_is_not_blamed_on_what_comes_next() -> None:
@@ -101,10 +103,10 @@ def test_what_took_long_before_is_not_blamed_on_what_comes_next() -> None:
     progress = started(time)
     progress.works("processRecords")
     time.passes(LIMITS.child_s - 1)
-    progress.checkpoint_begins()
+    progress.checkpoint_started()
     time.passes(1)
     found = seen(progress, time)
-    assert (found.cause, found.waits_s, found.stalled_by) == (Cause.DYNAMODB, 1.0, None)
+    assert (found.cause, found.waits_s, found.stalled_by) == (WaitReason.DYNAMODB, 1.0, None)
 
 
 def test_a_child_that_checkpoints_the_same_again_and_again_is_still_a_child_that_does_not_get_on() -> None:
@@ -113,9 +115,9 @@ def test_a_child_that_checkpoints_the_same_again_and_again_is_still_a_child_that
     progress.works("processRecords")
     for _ in range(31):
         time.passes(10)
-        progress.checkpoint_begins()
+        progress.checkpoint_started()
         progress.checkpoint_ended(moved=False)
-    assert seen(progress, time).stalled_by is Cause.CHILD
+    assert seen(progress, time).stalled_by is WaitReason.CHILD
     assert child_stuck_s(progress, STUCK, time.now_s) == 310
 
 
@@ -124,12 +126,12 @@ def test_a_child_that_tries_a_refused_checkpoint_again_waits_for_dynamodb() -> N
     progress = started(time)
     progress.works("processRecords")
     for _ in range(14):
-        progress.checkpoint_begins()
+        progress.checkpoint_started()
         progress.checkpoint_ended(moved=False, refused="UpdateItem: rate exceeded")
         time.passes(5)
     found = seen(progress, time)
-    assert (found.cause, found.detail) == (Cause.DYNAMODB, "UpdateItem: rate exceeded")
-    assert found.stalled_by is Cause.DYNAMODB
+    assert (found.cause, found.detail) == (WaitReason.DYNAMODB, "UpdateItem: rate exceeded")
+    assert found.stalled_by is WaitReason.DYNAMODB
     assert child_stuck_s(progress, STUCK, time.now_s) is None, "it is not the child that is stuck"
 
 
@@ -142,11 +144,11 @@ def test_children_that_fail_one_after_the_other_are_to_blame_whatever_the_shard_
         progress.failed("child ended with signal 9 during processRecords")
         time.passes(5)
         progress.starts()
-        progress.awaits_records()
-        progress.heard.answer(behind_ms=9_000, empty=False, now_s=time.passes(1))
+        progress.waits_for_records()
+        progress.last_fetch.answer(behind_ms=9_000, empty=False, now_s=time.passes(1))
         progress.works("processRecords")
     found = seen(progress, time)
-    assert (found.cause, found.stalled_by) == (Cause.CHILD, Cause.RESTART)
+    assert (found.cause, found.stalled_by) == (WaitReason.CHILD, WaitReason.RESTART)
     assert (
         found.detail
         == "processRecords; the last child failed: child ended with signal 9 during processRecords"
@@ -155,7 +157,7 @@ def test_children_that_fail_one_after_the_other_are_to_blame_whatever_the_shard_
 
 def test_a_child_is_stuck_only_at_work_and_only_where_there_is_a_limit() -> None:
     time = Time()
-    progress = Progress(time)
+    progress = LeaseProgress(time)
     progress.starts()
     time.passes(61)
     assert child_stuck_s(progress, STUCK, time.now_s) is None, "there is no child yet"
@@ -163,7 +165,7 @@ def test_a_child_is_stuck_only_at_work_and_only_where_there_is_a_limit() -> None
     time.passes(61)
     assert child_stuck_s(progress, STUCK, time.now_s) == 61, "it has not answered initialize"
     assert child_stuck_s(progress, LIMITS, time.now_s) is None
-    progress.awaits_records()
+    progress.waits_for_records()
     assert child_stuck_s(progress, STUCK, time.now_s) is None
     progress.works("processRecords")
     time.passes(61)
@@ -178,29 +180,32 @@ def test_a_stall_is_told_at_once_then_now_and_then_and_when_it_is_over(
 ) -> None:
     """In any course of things: nothing before a stall, no second first word, no silence longer than a step too much."""
     now_s, moved_s = 0.0, 0.0
-    told: Told | None = None
+    reported: LastReport | None = None
     for passes_s, moves, stalled in steps:
         now_s += passes_s
         moved_s = now_s if moves else moved_s
-        by = Cause.CHILD if stalled and not moves else None
-        before = told
-        told, say = judge(Seen(Cause.CHILD, "", 0.0, now_s - moved_s, by), told, now_s)
+        by = WaitReason.CHILD if stalled and not moves else None
+        before = reported
+        reported, say = next_report(
+            StallStatus(WaitReason.CHILD, "", 0.0, now_s - moved_s, by), reported, now_s
+        )
         match say:
-            case Say.STALLED:
+            case StallReport.STALLED:
                 assert before is None
                 assert by is not None
-            case Say.STILL_STALLED:
+            case StallReport.STILL_STALLED:
                 assert before is not None
-                assert now_s - before.last_s >= AGAIN_S
+                assert now_s - before.last_s >= REPORT_EVERY_S
                 assert moved_s <= before.first_s
-            case Say.MOVES_AGAIN:
+            case StallReport.RESUMED:
                 assert before is not None
                 assert moved_s > before.first_s
-            case Say.NOTHING:
+            case StallReport.NOTHING:
                 assert by is None if before is None else moved_s <= before.first_s
-                assert told is None or now_s - told.last_s < AGAIN_S
-        assert (told is not None) == (
-            say in {Say.STALLED, Say.STILL_STALLED} or (say is Say.NOTHING and before is not None)
+                assert reported is None or now_s - reported.last_s < REPORT_EVERY_S
+        assert (reported is not None) == (
+            say in {StallReport.STALLED, StallReport.STILL_STALLED}
+            or (say is StallReport.NOTHING and before is not None)
         )
 
 
@@ -208,14 +213,14 @@ def test_the_lag_is_not_known_before_the_first_answer_and_nothing_once_all_is_re
     time = Time()
     progress = started(time)
     assert lag_s(progress, LIMITS, time.now_s) is None
-    progress.heard.answer(behind_ms=0, empty=True, now_s=time.now_s)
+    progress.last_fetch.answer(behind_ms=0, empty=True, now_s=time.now_s)
     assert lag_s(progress, LIMITS, time.passes(5)) == 0.0
 
 
 def test_what_is_not_read_yet_is_as_old_as_the_last_answer_was_behind_and_grows_older() -> None:
     time = Time()
     progress = started(time)
-    progress.heard.answer(behind_ms=90_000, empty=True, now_s=time.now_s)
+    progress.last_fetch.answer(behind_ms=90_000, empty=True, now_s=time.now_s)
     assert lag_s(progress, LIMITS, time.passes(2)) == pytest.approx(92)
 
 
@@ -223,18 +228,18 @@ def test_while_no_answer_comes_everything_since_the_last_one_may_wait() -> None:
     time = Time()
     progress = started(time)
     assert lag_s(progress, LIMITS, time.passes(60)) == pytest.approx(60), "there has been none at all"
-    progress.heard.answer(behind_ms=0, empty=True, now_s=time.now_s)
+    progress.last_fetch.answer(behind_ms=0, empty=True, now_s=time.now_s)
     assert lag_s(progress, LIMITS, time.passes(LIMITS.answer_s)) == 0.0
     assert lag_s(progress, LIMITS, time.passes(1)) == pytest.approx(LIMITS.answer_s + 1)
-    progress.heard.answer(behind_ms=0, empty=True, now_s=time.now_s)
-    progress.heard.trouble = "Throttled"
+    progress.last_fetch.answer(behind_ms=0, empty=True, now_s=time.now_s)
+    progress.last_fetch.trouble = "Throttled"
     assert lag_s(progress, LIMITS, time.passes(3)) == pytest.approx(3)
 
 
-@pytest.mark.parametrize("cause", [Cause.PARENT, Cause.STREAM])
-def test_of_a_shard_that_waits_for_its_parents_or_its_stream_nothing_is_known(cause: Cause) -> None:
+@pytest.mark.parametrize("cause", [WaitReason.PARENT, WaitReason.STREAM])
+def test_of_a_shard_that_waits_for_its_parents_or_its_stream_nothing_is_known(cause: WaitReason) -> None:
     time = Time()
-    progress = Progress(time)
+    progress = LeaseProgress(time)
     progress.waits(cause)
     assert lag_s(progress, LIMITS, time.passes(10_000)) is None
 
@@ -242,7 +247,7 @@ def test_of_a_shard_that_waits_for_its_parents_or_its_stream_nothing_is_known(ca
 def test_a_shard_that_is_read_to_its_end_is_not_behind_whatever_its_end_takes() -> None:
     time = Time()
     progress = started(time)
-    progress.heard.answer(behind_ms=500, empty=False, now_s=time.now_s)
+    progress.last_fetch.answer(behind_ms=500, empty=False, now_s=time.now_s)
     progress.read_to_end()
     progress.shard_ended()
     assert lag_s(progress, LIMITS, time.passes(1000)) == 0.0
@@ -269,7 +274,7 @@ def test_the_records_in_the_childs_hands_come_before_those_that_wait_for_it() ->
 def test_what_a_child_leaves_is_not_done_until_a_reader_after_it_has_an_answer() -> None:
     time = Time()
     progress = started(time)
-    progress.heard.answer(behind_ms=0, empty=False, now_s=time.now_s)
+    progress.last_fetch.answer(behind_ms=0, empty=False, now_s=time.now_s)
     progress.works("processRecords", arrived_s=time.now_s)
     time.passes(10)
     progress.reading_ended()
@@ -282,5 +287,5 @@ def test_what_a_child_leaves_is_not_done_until_a_reader_after_it_has_an_answer()
     progress.reading_ended()  # this child did not even get that far
     assert lag_s(progress, LIMITS, time.passes(10)) == pytest.approx(40)
     progress.reading(FakeReader())
-    progress.heard.answer(behind_ms=0, empty=True, now_s=time.passes(1))
+    progress.last_fetch.answer(behind_ms=0, empty=True, now_s=time.passes(1))
     assert lag_s(progress, LIMITS, time.now_s) == 0.0, "they were checkpointed, or they are no more"

@@ -8,11 +8,8 @@ from functools import partial
 import anyio
 
 from kcl_daemon.leases.lease import LeaseKey
-from kcl_daemon.progress.board import Board
-from kcl_daemon.progress.cause import Cause
-from kcl_daemon.progress.progress import Progress
-from kcl_daemon.progress.rules import Limits
-from kcl_daemon.progress.watchdog import TICK_S, Watchdog
+from kcl_daemon.progress.progress import ActiveLeases, LeaseProgress, WaitReason
+from kcl_daemon.progress.watchdog import TICK_S, StallLimits, Watchdog
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog
 from tests.unit.progress.support import FakeChild, Held, position
@@ -27,16 +24,16 @@ class Stage:
     child_stuck_s: float | None = None
 
     def __post_init__(self) -> None:
-        self.board = Board()
+        self.active_leases = ActiveLeases()
         self.watchdog = Watchdog(
-            board=self.board,
-            limits=Limits(child_stuck_s=self.child_stuck_s),
+            active_leases=self.active_leases,
+            limits=StallLimits(child_stuck_s=self.child_stuck_s),
             failover_s=10.0,
             clock=self.clock,
             log=self.log,
         )
-        self.held = Held(Progress(self.clock.monotonic), moved_s=self.clock.monotonic())
-        self.board.put_up(self.held)
+        self.held = Held(LeaseProgress(self.clock.monotonic), moved_s=self.clock.monotonic())
+        self.active_leases.add(self.held)
 
     async def passes(self, seconds: float, *, renewed: bool = True) -> None:
         """The watchdog looks so long."""
@@ -68,7 +65,7 @@ def test_a_stall_is_warned_of_then_an_error_every_ten_minutes_and_its_end_is_tol
         await stage.passes(1210)
         assert stage.events[1:] == [("error", "shard_stalled")] * 2
         stage.held.progress.done(position(1), 1, 10)
-        stage.held.progress.heard.answer(behind_ms=0, empty=True, now_s=stage.clock.monotonic())
+        stage.held.progress.last_fetch.answer(behind_ms=0, empty=True, now_s=stage.clock.monotonic())
         await stage.passes(4)
         assert stage.events[3:] == [("info", "shard_moves_again")]
         assert not stage.watchdog.is_stalled(stage.held)
@@ -79,7 +76,7 @@ def test_a_stall_is_warned_of_then_an_error_every_ten_minutes_and_its_end_is_tol
 def test_a_wait_for_a_parent_is_never_an_error() -> None:
     async def course() -> None:
         stage = Stage()
-        stage.held.progress.waits(Cause.PARENT, "shardId-7")
+        stage.held.progress.waits(WaitReason.PARENT, "shardId-7")
         await stage.passes(3600 + 1300)
         assert stage.events == [("warning", "shard_stalled")] * 3
 
@@ -89,12 +86,12 @@ def test_a_wait_for_a_parent_is_never_an_error() -> None:
 def test_a_stuck_child_is_ended_alone_and_once() -> None:
     async def course() -> None:
         stage = Stage(child_stuck_s=30.0)
-        other = Held(Progress(stage.clock.monotonic), key=LeaseKey("shardId-1"))
+        other = Held(LeaseProgress(stage.clock.monotonic), key=LeaseKey("shardId-1"))
         ended: list[str] = []
         for held, name in ((stage.held, "stuck"), (other, "other")):
             held.progress.starts()
             held.progress.child_started(FakeChild(), partial(ended.append, name))
-            held.progress.awaits_records()
+            held.progress.waits_for_records()
         stage.held.progress.works("processRecords")
         await stage.passes(29)
         assert ended == []
@@ -184,7 +181,7 @@ def test_a_rate_is_of_the_last_seconds() -> None:
             stage.held.progress.done(position(number), 1, 1000)
             await stage.passes(1 if number % 2 else TICK_S + 1)
         assert 300 < stage.watchdog.bytes_per_s(stage.held.key) < 900
-        stage.board.take_down(stage.held)
+        stage.active_leases.remove(stage.held)
         await stage.passes(3)
         assert stage.watchdog.bytes_per_s(stage.held.key) == 0
 

@@ -26,7 +26,7 @@ from kcl_protocol import (
     Status,
     state_diagram,
 )
-from kcl_protocol.conversation import CHILD_SAYS, DAEMON_SAYS, Kind
+from kcl_protocol.conversation import CHILD_TRANSITIONS, DAEMON_TRANSITIONS, MessageKind
 
 INITIALIZE = Initialize("shardId-000000000000", "TRIM_HORIZON", 0)
 BATCH = ProcessRecords([], None)
@@ -36,7 +36,7 @@ FROM_CHILD = (Status, CheckpointRequest)
 OPENING: tuple[Message, ...] = (INITIALIZE, Status("initialize"))
 
 
-def told(role: Role, *messages: Message) -> Conversation:
+def reported(role: Role, *messages: Message) -> Conversation:
     conversation = Conversation(role)
     for message in messages:
         say(conversation, role, message)
@@ -53,7 +53,7 @@ def say(conversation: Conversation, role: Role, message: Message) -> None:
 
 def owes_answer(conversation: Conversation) -> bool:
     """Whether the child waits for the answer to a checkpoint."""
-    return Kind.CHECKPOINT_ANSWER in DAEMON_SAYS.get(conversation.state, {})
+    return MessageKind.CHECKPOINT_ANSWER in DAEMON_TRANSITIONS.get(conversation.state, {})
 
 
 each_role = pytest.mark.parametrize("role", list(Role))
@@ -71,7 +71,7 @@ def test_nothing_is_owed_at_the_start(role: Role) -> None:
 
 @each_role
 def test_an_action_awaits_its_status(role: Role) -> None:
-    conversation = told(role, *OPENING, BATCH)
+    conversation = reported(role, *OPENING, BATCH)
     awaited = conversation.awaiting
     say(conversation, role, Status("processRecords"))
     assert (awaited, conversation.awaiting) == ("processRecords", None)
@@ -80,7 +80,7 @@ def test_an_action_awaits_its_status(role: Role) -> None:
 
 @each_role
 def test_a_checkpoint_waits_for_its_answer_inside_the_action(role: Role) -> None:
-    conversation = told(role, *OPENING, BATCH)
+    conversation = reported(role, *OPENING, BATCH)
     pending: list[bool] = []
     for message in (ASK, ANSWER, ASK, ANSWER):
         say(conversation, role, message)
@@ -106,7 +106,7 @@ def test_a_checkpoint_waits_for_its_answer_inside_the_action(role: Role) -> None
 def test_a_checkpoint_may_be_asked_for_everywhere_but_not_succeed_everywhere(
     role: Role, action: Message, may: bool
 ) -> None:
-    conversation = told(role, *OPENING, action)
+    conversation = reported(role, *OPENING, action)
     assert conversation.may_checkpoint is may
     say(conversation, role, ASK)
     assert conversation.may_checkpoint is may
@@ -117,7 +117,7 @@ def test_a_checkpoint_may_be_asked_for_everywhere_but_not_succeed_everywhere(
 
 @each_role
 def test_no_checkpoint_can_succeed_before_the_first_batch(role: Role) -> None:
-    conversation = told(role, INITIALIZE)
+    conversation = reported(role, INITIALIZE)
     assert not conversation.may_checkpoint
     say(conversation, role, ASK)
     assert not conversation.may_checkpoint
@@ -130,7 +130,7 @@ def test_the_end_comes_with_or_without_a_shutdown_request(
     role: Role, end: Message, is_requested: bool
 ) -> None:
     requested = (ShutdownRequested(), Status("shutdownRequested")) if is_requested else ()
-    conversation = told(role, *OPENING, *requested, end)
+    conversation = reported(role, *OPENING, *requested, end)
     was_over = conversation.is_over
     say(conversation, role, Status(end.action))
     assert (was_over, conversation.is_over) == (False, True)
@@ -213,7 +213,7 @@ REFUSED: list[tuple[tuple[Message, ...], Message, str]] = [
 def test_what_is_not_allowed_is_refused_and_changes_nothing(
     role: Role, before: tuple[Message, ...], message: Message, text: str
 ) -> None:
-    conversation = told(role, *before)
+    conversation = reported(role, *before)
     state, awaiting = conversation.state, conversation.awaiting
     speaker = Role.CHILD if isinstance(message, FROM_CHILD) else Role.DAEMON
     with pytest.raises(LocalProtocolError if speaker is role else RemoteProtocolError) as caught:
@@ -223,7 +223,7 @@ def test_what_is_not_allowed_is_refused_and_changes_nothing(
 
 
 def test_nobody_may_say_what_is_for_the_other_to_say() -> None:
-    daemon = told(Role.DAEMON, *OPENING, BATCH)
+    daemon = reported(Role.DAEMON, *OPENING, BATCH)
     with pytest.raises(LocalProtocolError, match="daemon said status"):
         daemon.send(Status("processRecords"))
     with pytest.raises(RemoteProtocolError, match="child said leaseLost"):
@@ -231,21 +231,21 @@ def test_nobody_may_say_what_is_for_the_other_to_say() -> None:
 
 
 def test_a_foreign_text_is_not_repeated_at_length() -> None:
-    daemon = told(Role.DAEMON, INITIALIZE)
+    daemon = reported(Role.DAEMON, INITIALIZE)
     with pytest.raises(RemoteProtocolError) as caught:
         daemon.receive(Status("x" * 100_000))
     assert len(str(caught.value)) < 300
 
 
 def test_each_state_is_the_turn_of_one_side() -> None:
-    assert DAEMON_SAYS.keys() | CHILD_SAYS.keys() == set(State)
-    assert not DAEMON_SAYS.keys() & CHILD_SAYS.keys()
+    assert DAEMON_TRANSITIONS.keys() | CHILD_TRANSITIONS.keys() == set(State)
+    assert not DAEMON_TRANSITIONS.keys() & CHILD_TRANSITIONS.keys()
 
 
 def test_every_state_can_be_reached() -> None:
     following = {
         next_state
-        for table in (DAEMON_SAYS, CHILD_SAYS)
+        for table in (DAEMON_TRANSITIONS, CHILD_TRANSITIONS)
         for row in table.values()
         for next_state in row.values()
     }
@@ -253,8 +253,10 @@ def test_every_state_can_be_reached() -> None:
 
 
 def test_every_kind_of_message_is_allowed_somewhere() -> None:
-    kinds = {kind for table in (DAEMON_SAYS, CHILD_SAYS) for row in table.values() for kind in row}
-    assert kinds == set(Kind)
+    kinds = {
+        kind for table in (DAEMON_TRANSITIONS, CHILD_TRANSITIONS) for row in table.values() for kind in row
+    }
+    assert kinds == set(MessageKind)
 
 
 def test_the_diagram_shows_every_state_and_transition() -> None:
@@ -262,7 +264,7 @@ def test_the_diagram_shows_every_state_and_transition() -> None:
     assert lines[0] == "stateDiagram-v2"
     for state in State:
         assert any(state.value in line.split() for line in lines), state
-    transitions = sum(len(row) for table in (DAEMON_SAYS, CHILD_SAYS) for row in table.values())
+    transitions = sum(len(row) for table in (DAEMON_TRANSITIONS, CHILD_TRANSITIONS) for row in table.values())
     assert len(lines) == 1 + transitions + 2
     assert "    idle --> processing : daemon says processRecords" in lines
     assert "    over --> [*]" in lines
@@ -292,8 +294,8 @@ class Rules:
             return not self.actions
         if not self.actions or {"leaseLost", "shardEnded", "shutdown"} & set(self.actions):
             return False
-        goes_on = isinstance(message, ProcessRecords | ShutdownRequested)
-        return not (goes_on and "shutdownRequested" in self.actions)
+        continue_after = isinstance(message, ProcessRecords | ShutdownRequested)
+        return not (continue_after and "shutdownRequested" in self.actions)
 
     def note(self, message: Message) -> None:
         if isinstance(message, CheckpointAnswer | CheckpointRequest):

@@ -11,8 +11,8 @@ from typing import cast
 from aws_kinesis_agg.aggregator import RecordAggregator
 
 from kcl_daemon.leases.lease import HashRange
-from kcl_daemon.retrieval.aggregate import MAGIC, Deaggregator
-from kcl_daemon.retrieval.payload import RawRecord, raw_record
+from kcl_daemon.records.kpl import MAGIC, Deaggregator
+from kcl_daemon.records.payload import RawRecord, raw_record
 from kcl_protocol.messages import Record
 
 UserRecord = tuple[str, bytes, str | None]

@@ -10,20 +10,17 @@ from typing import TypeVar
 
 import anyio
 
-from kcl_daemon.config.fan_out_settings import FanOutSettings, RetrievalMode
-from kcl_daemon.config.settings import ChildSettings, RetrievalSettings, Settings
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.retrieval import FanOutSettings, RetrievalMode, RetrievalSettings
+from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import HashRange, ShardId
-from kcl_daemon.ports import ReadFrom, StreamRef
-from kcl_daemon.ports_fan_out import Consumer, ConsumerName, Pushed
-from kcl_daemon.retrieval.batch import Batch, EndOfShard
-from kcl_daemon.retrieval.payload import Payload
-from kcl_daemon.retrieval.reader import Reader
-from kcl_daemon.retrieval.readers import Readers
-from kcl_daemon.retrieval.source import Source
-from kcl_daemon.retrieval.start import StartMemory
+from kcl_daemon.ports import ConsumerName, PushedRecords, ReadFrom, StreamConsumer, StreamRef
+from kcl_daemon.records.payload import Payload
+from kcl_daemon.retrieval.readers import ReaderFactory
+from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ShardReader, ShardSource, StartMemory
+from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
 from kcl_local.kinesis.model import KinesisModel
-from kcl_local.kinesis.options import DEFAULTS, Options
 from kcl_protocol import decode_daemon_line
 from kcl_protocol.messages import ProcessRecords
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
@@ -46,10 +43,10 @@ class CutSubscription(MemorySubscription):
         self._fan_out = fan_out
         self._cuts = fan_out.cuts
 
-    async def next(self) -> Pushed | None:
+    async def next(self) -> PushedRecords | None:
         if self._fan_out.ends:
             self._fan_out.ends -= 1
-            return Pushed(Payload.of(()), None, 0, ())
+            return PushedRecords(Payload.of(()), None, 0, ())
         pushed = await super().next()
         cut = self._cuts.popleft() if self._cuts else None
         if cut is not None:
@@ -72,11 +69,11 @@ class TroubledFanOut(MemoryFanOut):
         self.open_now = 0
         self.ends = 0  # so many events that say the end, and have no child shards
 
-    async def describe_consumer(self, consumer: ConsumerName | str) -> Consumer | None:
+    async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None:
         _raise_next(self.describing)
         return await super().describe_consumer(consumer)
 
-    async def register_consumer(self, consumer: ConsumerName) -> Consumer:
+    async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer:
         self.registered += 1
         _raise_next(self.registering)
         return await super().register_consumer(consumer)
@@ -105,7 +102,7 @@ def _raise_next(errors: deque[AwsError | None]) -> None:
 class FanOutStage:
     """The world of one test."""
 
-    def __init__(self, options: Options = DEFAULTS, fan_out: FanOutSettings | None = None) -> None:
+    def __init__(self, options: KinesisOptions = DEFAULTS, fan_out: FanOutSettings | None = None) -> None:
         clock = LoopClock()
         self.model = KinesisModel(lambda: clock.wall_ms() / 1000, options)
         self.model.handle("CreateStream", {"StreamName": "words", "ShardCount": 1})
@@ -113,7 +110,7 @@ class FanOutStage:
         self.log = MemoryLog()
         self.memory = StartMemory()
         self.stream_is_there = True
-        self.readers = Readers(
+        self.readers = ReaderFactory(
             Settings(
                 application_name="app",
                 stream_name="words",
@@ -152,17 +149,17 @@ class FanOutStage:
 
     def reader(
         self, checkpoint: ExtendedSequenceNumber = TRIM_HORIZON, hash_range: HashRange | None = None
-    ) -> Reader:
-        source = Source(STREAM, SHARD, checkpoint, None, self.memory, stream_is_there=self._is_there)
+    ) -> ShardReader:
+        source = ShardSource(STREAM, SHARD, checkpoint, None, self.memory, stream_is_there=self._is_there)
         return self.readers.reader(source, hash_range=hash_range, log=self.log)
 
 
-async def texts(reader: Reader, count: int) -> list[str]:
+async def texts(reader: ShardReader, count: int) -> list[str]:
     """The next records, as many as asked for."""
     found: list[str] = []
     while len(found) < count:
         item = await reader.next()
-        assert isinstance(item, Batch), f"the shard ended after {found}"
+        assert isinstance(item, DeliveryBatch), f"the shard ended after {found}"
         line = decode_daemon_line(item.take_line())
         assert isinstance(line, ProcessRecords)
         found += [base64.b64decode(record.data).decode() for record in line.records]
@@ -170,14 +167,14 @@ async def texts(reader: Reader, count: int) -> list[str]:
     return found
 
 
-async def end(reader: Reader) -> EndOfShard:
+async def end(reader: ShardReader) -> EndOfShard:
     """The end of the shard, which must come next."""
     item = await reader.next()
     assert isinstance(item, EndOfShard)
     return item
 
 
-Start = Callable[[Reader], object]
+Start = Callable[[ShardReader], object]
 
 
 def play(
@@ -187,9 +184,9 @@ def play(
 
     async def main() -> T:
         results: list[T] = []
-        async with anyio.create_task_group() as beside:
-            results.append(await scene(stage(), lambda reader: beside.start_soon(reader.run)))
-            beside.cancel_scope.cancel()
+        async with anyio.create_task_group() as background:
+            results.append(await scene(stage(), lambda reader: background.start_soon(reader.run)))
+            background.cancel_scope.cancel()
         return results[0]
 
     return run_virtual(main)

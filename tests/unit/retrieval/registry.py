@@ -9,7 +9,7 @@ from uuid import UUID
 import anyio
 
 from kcl_daemon.errors import AwsError, SchemaNotFound
-from kcl_daemon.ports_schemas import Schema
+from kcl_daemon.ports import Schema
 from kcl_protocol.messages import RecordSchema
 
 ORDERS = "b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63"
@@ -23,7 +23,7 @@ def framed(payload: bytes, version_id: str = ORDERS, *, packed: bool = False) ->
     return b"\3" + how + UUID(version_id).bytes + rest
 
 
-def told(version_id: str = ORDERS) -> RecordSchema:
+def reported(version_id: str = ORDERS) -> RecordSchema:
     """What a child hears of a version that `MemorySchemas.register` made."""
     return RecordSchema(f"schema-{version_id[:4]}", version_id, "AVRO", DEFINITION)
 

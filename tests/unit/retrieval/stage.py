@@ -9,15 +9,14 @@ from typing import TypeVar
 
 import anyio
 
-from kcl_daemon.config.settings import RetrievalSettings
+from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.errors import AwsError
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.ports import Clock, Fetched, ReadFrom, StreamRef
-from kcl_daemon.retrieval.batch import Batch
-from kcl_daemon.retrieval.gate import BodyGate
-from kcl_daemon.retrieval.payload import Payload, Split
-from kcl_daemon.retrieval.prefetch import Prefetch, Source
-from kcl_daemon.retrieval.start import StartMemory
+from kcl_daemon.ports import Clock, FetchedRecords, ReadFrom, StreamRef
+from kcl_daemon.records.payload import Payload, Split
+from kcl_daemon.retrieval.byte_budget import ByteBudget
+from kcl_daemon.retrieval.polling import PollingReader
+from kcl_daemon.retrieval.source import DeliveryBatch, ShardSource, StartMemory
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol import decode_daemon_line
 from kcl_protocol.messages import ProcessRecords
@@ -46,7 +45,9 @@ class TroubledKinesis(MemoryKinesis):
         self.positions.append(read_from)
         return await super().get_shard_iterator(stream, shard_id, read_from)
 
-    async def get_records(self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int) -> Fetched:
+    async def get_records(
+        self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
+    ) -> FetchedRecords:
         self.read_at_s.append(anyio.current_time())
         trouble = self.troubles.popleft() if self.troubles else None
         trouble = trouble or self.refusal
@@ -54,7 +55,7 @@ class TroubledKinesis(MemoryKinesis):
             raise trouble
         if self.ends:
             self.ends -= 1
-            return Fetched(Payload.of(()), None, 0, ())
+            return FetchedRecords(Payload.of(()), None, 0, ())
         return await super().get_records(stream, shard_id, iterator, limit)
 
 
@@ -88,29 +89,29 @@ class Stage:
         checkpoint: ExtendedSequenceNumber = TRIM_HORIZON,
         settings: RetrievalSettings | None = None,
         *,
-        tells_empty: bool = True,
-        gate: BodyGate | None = None,
+        reports_empty: bool = True,
+        budget: ByteBudget | None = None,
         split: Split | None = None,
         clock: Clock | None = None,
-    ) -> Prefetch:
-        return Prefetch(
-            Source(STREAM, SHARD, checkpoint, None, self.memory, split),
+    ) -> PollingReader:
+        return PollingReader(
+            ShardSource(STREAM, SHARD, checkpoint, None, self.memory, split),
             kinesis=self.kinesis,
             settings=settings or RetrievalSettings(),
             clock=clock or LoopClock(),
             randomness=CalmChance(),
             log=self.log,
-            tells_empty=tells_empty,
-            gate=gate,
+            reports_empty=reports_empty,
+            budget=budget,
         )
 
 
-async def texts(prefetch: Prefetch, count: int) -> list[str]:
+async def texts(prefetch: PollingReader, count: int) -> list[str]:
     """The next records, as many as asked for."""
     found: list[str] = []
     while len(found) < count:
         item = await prefetch.next()
-        assert isinstance(item, Batch), f"the shard ended after {found}"
+        assert isinstance(item, DeliveryBatch), f"the shard ended after {found}"
         line = decode_daemon_line(item.take_line())
         assert isinstance(line, ProcessRecords)
         assert len(line.records) == item.count
@@ -119,17 +120,17 @@ async def texts(prefetch: Prefetch, count: int) -> list[str]:
     return found
 
 
-def play(scene: Callable[[Stage, Callable[[Prefetch], object]], Awaitable[T]]) -> T:
+def play(scene: Callable[[Stage, Callable[[PollingReader], object]], Awaitable[T]]) -> T:
     """Play a scene; what it calls `start` with runs beside it."""
 
     async def main() -> T:
         results: list[T] = []
-        async with anyio.create_task_group() as beside:
-            results.append(await scene(Stage(), lambda prefetch: beside.start_soon(prefetch.run)))
-            beside.cancel_scope.cancel()
+        async with anyio.create_task_group() as background:
+            results.append(await scene(Stage(), lambda prefetch: background.start_soon(prefetch.run)))
+            background.cancel_scope.cancel()
         return results[0]
 
     return run_virtual(main)
 
 
-Start = Callable[[Prefetch], object]
+Start = Callable[[PollingReader], object]

@@ -12,9 +12,8 @@ from hypothesis import strategies as some
 from msgspec import Raw
 
 from kcl_daemon.leases.lease import MAX_HASH, HashRange
-from kcl_daemon.retrieval.aggregate import MAGIC, Deaggregator
-from kcl_daemon.retrieval.base64_text import HAS_FAST, Base64Text
-from kcl_daemon.retrieval.payload import LINE_BYTES, Payload
+from kcl_daemon.records.kpl import MAGIC, Deaggregator
+from kcl_daemon.records.payload import HAS_FAST, LINE_BYTES, Base64Text, Payload
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.unit.retrieval.aggregates import UserRecord, aggregate, apart, decoded, outer, sealed, silent
 
@@ -81,8 +80,8 @@ def test_other_data_is_delivered_as_it_is(data: bytes) -> None:
     ],
 )
 def test_a_broken_aggregate_is_delivered_whole_and_counted(data: bytes, why: str) -> None:
-    told: list[tuple[str, str]] = []
-    split = Deaggregator(LOWER, lambda reason, number: told.append((reason, number)))
+    reported: list[tuple[str, str]] = []
+    split = Deaggregator(LOWER, lambda reason, number: reported.append((reason, number)))
     payload = list(Payload([outer(data, "7"), outer(b"plain", "8")], 100).expanded(split))
 
     assert [each.data for part in payload for each in part.records] == [
@@ -90,7 +89,7 @@ def test_a_broken_aggregate_is_delivered_whole_and_counted(data: bytes, why: str
         outer(b"plain").data,
     ]
     assert split.malformed == 1
-    ((reason, number),) = told
+    ((reason, number),) = reported
     assert why in reason
     assert number == "7"
 
@@ -242,11 +241,11 @@ def plain(key: int, hash_key: int | None = None) -> bytes:
 def test_a_user_record_with_an_invalid_key_is_delivered_under_the_key_of_its_aggregate(
     bad: bytes, why: str, hash_range: HashRange | None, filler: bytes
 ) -> None:
-    told: list[tuple[str, int, int, str]] = []
+    reported: list[tuple[str, int, int, str]] = []
     data = sealed(b"\x0a\x01k\x12\x01x" + plain(0) + bad + plain(0) + filler)
 
     def bad_keys(why: str, count: int, total: int, number: str) -> None:
-        told.append((why, count, total, number))
+        reported.append((why, count, total, number))
 
     split = Deaggregator(hash_range, silent, on_bad_keys=bad_keys)
 
@@ -256,5 +255,5 @@ def test_a_user_record_with_an_invalid_key_is_delivered_under_the_key_of_its_agg
     is_asked = hash_range is not None or why != "no number"
     of_the_aggregate = bytes(outer(data, "7").partition_key)
     assert bytes(found[1].partition_key) == (of_the_aggregate if is_asked else b'"k"')
-    assert [(count, total, number) for _, count, total, number in told] == [(1, 3, "7")] * is_asked
-    assert all(why in reason for reason, *_ in told)
+    assert [(count, total, number) for _, count, total, number in reported] == [(1, 3, "7")] * is_asked
+    assert all(why in reason for reason, *_ in reported)

@@ -11,7 +11,7 @@ from aws_kinesis_agg import messages_pb2
 from hypothesis import given
 from hypothesis import strategies as some
 
-from kcl_daemon.retrieval.aggregate_message import MalformedAggregate, Message, parse, parse_slowly
+from kcl_daemon.records.kpl import MalformedAggregate, Message, parse, parse_slowly
 
 # No stubs: the module is made of descriptors at run time.
 AggregatedRecord: Any = cast("Any", messages_pb2).AggregatedRecord

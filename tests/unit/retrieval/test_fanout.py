@@ -18,18 +18,17 @@ from kcl_daemon.errors import (
     Unavailable,
 )
 from kcl_daemon.ports import IteratorKind, ReadFrom
-from kcl_daemon.retrieval.batch import Batch
-from kcl_daemon.retrieval.reader import Reader
-from kcl_local.kinesis.options import FanOut, Options
+from kcl_daemon.retrieval.source import DeliveryBatch, ShardReader
+from kcl_local.kinesis.arguments import FanOutRules, KinesisOptions
 from kcl_protocol.sequence import LATEST, ExtendedSequenceNumber
 from tests.unit.retrieval.aggregates import aggregate
 from tests.unit.retrieval.fanout_stage import SHARD, STREAM, FanOutStage, Start, end, play, texts
 
 BROKEN = Unavailable("the connection broke")
-ONE_BY_ONE = Options(fan_out=FanOut(event_bytes_max=1))
+ONE_BY_ONE = KinesisOptions(fan_out=FanOutRules(event_bytes_max=1))
 
 
-def trouble(reader: Reader) -> str | None:
+def trouble(reader: ShardReader) -> str | None:
     """What it says now."""
     return reader.trouble
 
@@ -75,8 +74,8 @@ def test_the_end_of_a_shard_names_its_children_and_ends_the_reader() -> None:
         stage.put("last")
         stage.split()
         reader = stage.reader()
-        async with anyio.create_task_group() as beside:
-            beside.start_soon(reader.run)
+        async with anyio.create_task_group() as background:
+            background.start_soon(reader.run)
             assert await texts(reader, 1) == ["last"]
             assert len((await end(reader)).children) == 2
         assert stage.fan_out.open_now == 0
@@ -208,16 +207,16 @@ def test_a_busy_child_holds_up_the_service_and_nothing_else() -> None:
 def test_bytes_in_hand_are_counted_and_given_back() -> None:
     async def scene(stage: FanOutStage, start: Start) -> None:
         stage.put(*"ab")
-        gate = stage.readers._gate
+        budget = stage.readers._budget
         reader = stage.reader()
         start(reader)
         item = await reader.next()
-        assert isinstance(item, Batch)
-        assert gate.held_bytes >= item.size_bytes > 0
+        assert isinstance(item, DeliveryBatch)
+        assert budget.reserved_bytes >= item.size_bytes > 0
         item.release()
         await anyio.sleep(1.0)
         reader.close()
-        assert gate.held_bytes == 0
+        assert budget.reserved_bytes == 0
 
     play(scene, lambda: FanOutStage(ONE_BY_ONE))
 
@@ -336,7 +335,7 @@ def test_empty_events_are_for_those_who_want_them(wanted: bool, given: list[int]
         start(reader)
         with anyio.move_on_after(60.0):
             item = await reader.next()
-            assert isinstance(item, Batch)
+            assert isinstance(item, DeliveryBatch)
             counts.append(item.count)
         assert counts == given
         assert stage.memory.idle_after is not None, "an empty event has come"

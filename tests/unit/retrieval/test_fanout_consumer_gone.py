@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import anyio
 
-from kcl_daemon.config.fan_out_settings import FanOutSettings
-from kcl_daemon.retrieval.reader import Reader
-from kcl_local.kinesis.options import DEFAULTS, FanOut
+from kcl_daemon.config.retrieval import FanOutSettings
+from kcl_daemon.retrieval.source import ShardReader
+from kcl_local.kinesis.arguments import DEFAULTS, FanOutRules
 from tests.unit.retrieval.fanout_stage import CONSUMER, STREAM, FanOutStage, Start, play, texts
 
 
-async def reading(stage: FanOutStage, start: Start) -> Reader:
+async def reading(stage: FanOutStage, start: Start) -> ShardReader:
     """One that has read its first record, and whose subscription the service protects no more."""
     stage.put("a")
     reader = stage.reader()
@@ -60,7 +60,7 @@ def test_a_consumer_that_is_being_deleted_ends_no_shard() -> None:
         stage.put("b")
         assert await texts(reader, 1) == ["b"]
 
-    play(scene, lambda: FanOutStage(replace(DEFAULTS, fan_out=FanOut(deleting_s=30.0))))
+    play(scene, lambda: FanOutStage(replace(DEFAULTS, fan_out=FanOutRules(deleting_s=30.0))))
 
 
 def test_a_given_consumer_that_is_gone_is_asked_for_ever_more_rarely() -> None:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kcl_daemon.errors import Unavailable
-from kcl_daemon.retrieval.aggregate import MAGIC
-from kcl_daemon.transport.events import pushed
-from kcl_daemon.transport.frames import Event, FrameReader, MalformedFrame
-from kcl_local.kinesis.frames import event_frame, exception_frame
+from kcl_daemon.records.kpl import MAGIC
+from kcl_daemon.transport.event_stream import FrameReader, MalformedFrame, StreamEvent, decode_event
+from kcl_local.kinesis.http import event_frame, exception_frame
 from tests.unit.retrieval.aggregates import UserRecord, aggregate, apart, sealed
 
 FUZZ_S = float(os.environ.get("FUZZ_S", "60"))
@@ -88,9 +87,9 @@ def test_events() -> None:
     def act(chance: random.Random) -> None:
         body = damaged(EVENT, chance)
         (event,) = FrameReader().feed(event_frame("SubscribeToShardEvent", body))
-        assert isinstance(event, Event)
+        assert isinstance(event, StreamEvent)
         try:
-            payload = pushed(event.payload).payload
+            payload = decode_event(event.payload).payload
             assert payload.line(0).endswith(b"\n")
             assert not payload or payload.first <= payload.last
         except Unavailable:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.retrieval.gate import BodyGate, Hold
+from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock
 
@@ -17,15 +17,17 @@ from tests.unit.fakes import LoopClock
 class Shards:
     """Shards that want in."""
 
-    def __init__(self, most_bytes: int = 100) -> None:
-        self.gate = BodyGate(LoopClock(), most_bytes)
-        self.admitted: list[str] = []
-        self.holds: dict[str, Hold] = {}
+    def __init__(self, max_bytes: int = 100) -> None:
+        self.budget = ByteBudget(LoopClock(), max_bytes)
+        self.granted: list[str] = []
+        self.holds: dict[str, Reservation] = {}
         self.awaited: set[str] = set()
 
     async def want(self, name: str, size_bytes: int) -> None:
-        self.holds[name] = await self.gate.admit(size_bytes, is_awaited=lambda: name in self.awaited)
-        self.admitted.append(name)
+        self.holds[name] = await self.budget.acquire(
+            size_bytes, is_child_waiting=lambda: name in self.awaited
+        )
+        self.granted.append(name)
 
 
 def play(scene: Callable[[Shards, Callable[[str, int], Awaitable[None]]], Awaitable[None]]) -> None:
@@ -52,11 +54,11 @@ def test_whoever_is_awaited_may_fill_the_room_and_reading_ahead_half_of_it() -> 
         await want("ahead too", 1)
         await want("a", 50)
         await want("b", 1)
-        assert shards.admitted == ["ahead", "a"]
+        assert shards.granted == ["ahead", "a"]
         shards.holds["ahead"].release()
         await anyio.sleep(0.001)
-        assert shards.admitted == ["ahead", "a", "b"]
-        assert shards.gate.held_bytes == 51
+        assert shards.granted == ["ahead", "a", "b"]
+        assert shards.budget.reserved_bytes == 51
 
     play(scene)
 
@@ -68,13 +70,13 @@ def test_each_kind_is_let_in_in_its_order() -> None:
         await want("ahead", 10)
         await want("large", 80)
         await want("small", 10)  # there is room for it, but it came later
-        assert shards.admitted == ["first"]
+        assert shards.granted == ["first"]
         shards.holds["first"].release()
         await anyio.sleep(0.001)
-        assert shards.admitted == ["first", "large", "small"]
+        assert shards.granted == ["first", "large", "small"]
         shards.holds["large"].release()
         await anyio.sleep(0.001)
-        assert shards.admitted[-1] == "ahead"
+        assert shards.granted[-1] == "ahead"
 
     play(scene)
 
@@ -83,11 +85,11 @@ def test_one_that_becomes_awaited_is_let_in() -> None:
     async def scene(shards: Shards, want: Callable[[str, int], Awaitable[None]]) -> None:
         await want("first", 50)
         await want("second", 50)
-        assert shards.admitted == ["first"]
+        assert shards.granted == ["first"]
         shards.awaited.add("second")
-        shards.gate.stir()
+        shards.budget.wake()
         await anyio.sleep(0.001)
-        assert shards.admitted == ["first", "second"]
+        assert shards.granted == ["first", "second"]
 
     play(scene)
 
@@ -96,10 +98,10 @@ def test_an_answer_larger_than_the_bound_is_let_in_alone() -> None:
     async def scene(shards: Shards, want: Callable[[str, int], Awaitable[None]]) -> None:
         await want("giant", 1000)
         await want("next", 1)
-        assert shards.admitted == ["giant"]
+        assert shards.granted == ["giant"]
         shards.holds["giant"].resize(49)
         await anyio.sleep(0.001)
-        assert shards.admitted == ["giant", "next"]
+        assert shards.granted == ["giant", "next"]
 
     play(scene)
 
@@ -111,9 +113,9 @@ def test_children_that_do_not_read_cannot_stop_the_others() -> None:
         await want("a", 10)
         await want("b", 10)
         await want("ahead", 10)
-        assert shards.admitted == ["stuck"]
+        assert shards.granted == ["stuck"]
         await anyio.sleep(11.0)
-        assert shards.admitted == ["stuck", "a", "b"]
+        assert shards.granted == ["stuck", "a", "b"]
 
     play(scene)
 
@@ -125,10 +127,10 @@ def test_one_that_goes_away_holds_nothing_and_lets_the_next_in(*, awaited: bool)
         await want("a", 40)
         with anyio.move_on_after(1.0):
             await shards.want("gone", 90)
-        assert shards.admitted == ["a"]
-        assert shards.gate.held_bytes == 40
+        assert shards.granted == ["a"]
+        assert shards.budget.reserved_bytes == 40
         await want("b", 10)
-        assert shards.admitted == ["a", "b"]
+        assert shards.granted == ["a", "b"]
 
     play(scene)
 
@@ -139,7 +141,7 @@ def test_what_is_released_twice_counts_once() -> None:
         shards.holds["a"].release()
         shards.holds["a"].release()
         shards.holds["a"].resize(70)
-        assert shards.gate.held_bytes == 0
+        assert shards.budget.reserved_bytes == 0
 
     play(scene)
 
@@ -153,16 +155,16 @@ def test_what_is_released_twice_counts_once() -> None:
 )
 def test_everybody_gets_in_and_nothing_is_left(visits: list[tuple[int, bool, float, float]]) -> None:
     async def scene() -> None:
-        gate = BodyGate(LoopClock(), 100)
+        budget = ByteBudget(LoopClock(), 100)
         admitted_above: list[float] = []
 
         async def visit(size_bytes: int, awaited: bool, arrives_s: float, stays_s: float) -> None:
             await anyio.sleep(arrives_s)
-            hold = await gate.admit(size_bytes, is_awaited=lambda: awaited)
+            hold = await budget.acquire(size_bytes, is_child_waiting=lambda: awaited)
             waited_s = anyio.current_time() - arrives_s
             if waited_s >= 5.0:  # so long nobody is made to wait for room
                 admitted_above.append(waited_s)
-            assert gate.held_bytes <= 100 or admitted_above
+            assert budget.reserved_bytes <= 100 or admitted_above
             await anyio.sleep(stays_s)
             hold.release()
 
@@ -170,6 +172,6 @@ def test_everybody_gets_in_and_nothing_is_left(visits: list[tuple[int, bool, flo
             async with anyio.create_task_group() as group:
                 for each in visits:
                     group.start_soon(visit, *each)
-        assert gate.held_bytes == 0
+        assert budget.reserved_bytes == 0
 
     run_virtual(scene)

@@ -8,15 +8,14 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from kcl_daemon.config.fan_out_settings import RetrievalMode
-from kcl_daemon.config.settings import ChildSettings, RetrievalSettings, Settings
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.retrieval import RetrievalMode, RetrievalSettings
+from kcl_daemon.config.settings import Settings
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, ShardId
-from kcl_daemon.metrics.ours import LEFT_OUT
+from kcl_daemon.metrics.own import NOT_DELIVERED
 from kcl_daemon.ports import StreamRef
-from kcl_daemon.retrieval.reader import Reader
-from kcl_daemon.retrieval.readers import Readers
-from kcl_daemon.retrieval.source import Source
-from kcl_daemon.retrieval.start import StartMemory
+from kcl_daemon.retrieval.readers import ReaderFactory
+from kcl_daemon.retrieval.source import ShardReader, ShardSource, StartMemory
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
@@ -31,7 +30,7 @@ STREAM = StreamRef("words")
 SHARD = ShardId("shardId-000000000000")
 LOWER = HashRange(0, MAX_HASH // 2)
 HERE, ELSEWHERE = "0", str(MAX_HASH)
-Start = Callable[[Reader], object]
+Start = Callable[[ShardReader], object]
 
 
 class Stage:
@@ -43,7 +42,7 @@ class Stage:
         self.model.handle("CreateStream", {"StreamName": "words", "ShardCount": 1})
         self.log = MemoryLog()
         self.gathered = Gathered()
-        self._readers = Readers(
+        self._readers = ReaderFactory(
             Settings(
                 application_name="app",
                 stream_name="words",
@@ -67,14 +66,14 @@ class Stage:
     def put_together(self, *records: UserRecord) -> str:
         return self.put(aggregate(records))
 
-    def reader(self, checkpoint: ExtendedSequenceNumber = TRIM_HORIZON) -> Reader:
-        source = Source(STREAM, SHARD, checkpoint, None, StartMemory())
+    def reader(self, checkpoint: ExtendedSequenceNumber = TRIM_HORIZON) -> ShardReader:
+        source = ShardSource(STREAM, SHARD, checkpoint, None, StartMemory())
         return self._readers.reader(source, hash_range=LOWER, log=self.log)
 
-    def left_out(self, reason: str) -> float | None:
-        return self.gathered.value(LEFT_OUT, shard_id=SHARD, reason=reason)
+    def skipped(self, reason: str) -> float | None:
+        return self.gathered.value(NOT_DELIVERED, shard_id=SHARD, reason=reason)
 
-    def told(self) -> list[tuple[str, object, object]]:
+    def reported(self) -> list[tuple[str, object, object]]:
         return [
             (level, fields["records"], fields["so_far"])
             for level, event, fields in self.log.lines
@@ -84,9 +83,9 @@ class Stage:
 
 def play(mode: RetrievalMode, scene: Callable[[Stage, Start], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with anyio.create_task_group() as beside:
-            await scene(Stage(mode), lambda reader: beside.start_soon(reader.run))
-            beside.cancel_scope.cancel()
+        async with anyio.create_task_group() as background:
+            await scene(Stage(mode), lambda reader: background.start_soon(reader.run))
+            background.cancel_scope.cancel()
 
     run_virtual(main)
 
@@ -100,9 +99,9 @@ def test_records_of_other_shards_are_counted_and_told_loudly_once(mode: Retrieva
         reader = stage.reader()
         start(reader)
         assert await texts(reader, 2) == ["a", "b"]
-        assert stage.left_out("other_shard") == 3.0
-        assert stage.left_out("before_checkpoint") is None
-        assert stage.told() == [("warning", 2, 2), ("debug", 1, 3)]
+        assert stage.skipped("other_shard") == 3.0
+        assert stage.skipped("before_checkpoint") is None
+        assert stage.reported() == [("warning", 2, 2), ("debug", 1, 3)]
 
     play(mode, scene)
 
@@ -115,8 +114,8 @@ def test_what_the_checkpoint_covers_is_counted_and_nothing_to_look_at(mode: Retr
         reader = stage.reader(ExtendedSequenceNumber(number, 1))
         start(reader)
         assert await texts(reader, 2) == ["c", "d"]
-        assert stage.left_out("before_checkpoint") == 2.0
-        assert stage.left_out("other_shard") is None
+        assert stage.skipped("before_checkpoint") == 2.0
+        assert stage.skipped("other_shard") is None
         assert stage.log.events("warning") == []
 
     play(mode, scene)
@@ -129,7 +128,7 @@ def test_nothing_is_counted_where_all_is_delivered() -> None:
         reader = stage.reader()
         start(reader)
         assert await texts(reader, 2) == ["a", "b"]
-        assert stage.left_out("before_checkpoint") is None
-        assert stage.left_out("other_shard") is None
+        assert stage.skipped("before_checkpoint") is None
+        assert stage.skipped("other_shard") is None
 
     play(RetrievalMode.POLLING, scene)

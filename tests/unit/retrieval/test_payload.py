@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from kcl_daemon.errors import Unavailable
-from kcl_daemon.retrieval.payload import EMPTY, Payload, Piece, RawRecord, line_bytes
-from kcl_daemon.transport import answers
+from kcl_daemon.records.payload import EMPTY, Payload, Piece, RawRecord, line_bytes
+from kcl_daemon.transport import kinesis
 from kcl_protocol import decode_daemon_line, encode
 from kcl_protocol.messages import ProcessRecords, Record, RecordSchema
 from kcl_protocol.sequence import ExtendedSequenceNumber
@@ -41,7 +41,7 @@ def records(draw: st.DrawFn) -> list[Record]:
 
 def body(given_records: list[Record], behind_ms: int | None, *, escaped: bool) -> bytes:
     """The answer of GetRecords with these records, with text as UTF-8 or escaped."""
-    told: dict[str, object] = {
+    reported: dict[str, object] = {
         "Records": [
             {
                 "SequenceNumber": record.sequence_number,
@@ -59,8 +59,8 @@ def body(given_records: list[Record], behind_ms: int | None, *, escaped: bool) -
         "EncryptionType": None,
     }
     if behind_ms is not None:
-        told["MillisBehindLatest"] = behind_ms
-    return json.dumps(told, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
+        reported["MillisBehindLatest"] = behind_ms
+    return json.dumps(reported, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
 
 
 def one_way(line: bytes) -> bytes:
@@ -74,7 +74,7 @@ def one_way(line: bytes) -> bytes:
 def test_an_answer_becomes_the_line_that_its_records_would(
     given_records: list[Record], behind_ms: int | None
 ) -> None:
-    fetched = answers.fetched(body(given_records, behind_ms, escaped=True))
+    fetched = kinesis.fetched(body(given_records, behind_ms, escaped=True))
     line = fetched.payload.line(fetched.millis_behind_latest)
     assert one_way(line) == one_way(encode(ProcessRecords(given_records, behind_ms)))
     assert list(fetched.records) == given_records
@@ -87,7 +87,7 @@ def test_so_it_does_when_its_text_is_not_escaped(given_records: list[Record], be
         for record in given_records
         if record.partition_key.encode("utf-8", "replace").decode() == record.partition_key
     ]
-    fetched = answers.fetched(body(plain, behind_ms, escaped=False))
+    fetched = kinesis.fetched(body(plain, behind_ms, escaped=False))
     assert fetched.payload.line(behind_ms) == encode(ProcessRecords(plain, behind_ms))
 
 
@@ -120,15 +120,15 @@ def test_decoded_records_become_a_payload_and_back(given_records: list[Record]) 
 
 
 def test_a_key_that_is_no_utf8_does_not_stop_a_shard() -> None:
-    told = b'{"Records":[{"SequenceNumber":"7","PartitionKey":"a\xff\xc3\xa9","Data":"eA=="}],"MillisBehindLatest":0}'
-    line = decode_daemon_line(answers.fetched(told).payload.line(0))
+    reported = b'{"Records":[{"SequenceNumber":"7","PartitionKey":"a\xff\xc3\xa9","Data":"eA=="}],"MillisBehindLatest":0}'
+    line = decode_daemon_line(kinesis.fetched(reported).payload.line(0))
     assert line == ProcessRecords([Record("eA==", "a\ufffd\u00e9", "7")], 0)
 
 
 @pytest.mark.parametrize("size", [0, 1, 10 * 2**20])
 def test_the_smallest_and_the_largest_record_pass(size: int) -> None:
     record = Record(base64.b64encode(bytes(size)).decode(), "k", "7", 1_795_190_407_660)
-    fetched = answers.fetched(body([record], 0, escaped=True))
+    fetched = kinesis.fetched(body([record], 0, escaped=True))
     assert fetched.payload.line(0) == encode(ProcessRecords([record], 0))
     assert size <= fetched.payload.data_bytes <= size + 2
 
@@ -189,7 +189,7 @@ def test_no_records_are_a_line_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         b"",
         b"{}",
@@ -210,24 +210,24 @@ def test_no_records_are_a_line_too() -> None:
         b"\xff\xfe",
     ],
 )
-def test_what_is_no_answer_is_unavailable(told: bytes) -> None:
+def test_what_is_no_answer_is_unavailable(reported: bytes) -> None:
     with pytest.raises(Unavailable, match="GetRecords: the answer cannot be understood"):
-        answers.fetched(told)
+        kinesis.fetched(reported)
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
-def test_no_body_fails_in_another_way(told: bytes) -> None:
+def test_no_body_fails_in_another_way(reported: bytes) -> None:
     with pytest.raises(Unavailable):
-        answers.fetched(told)
+        kinesis.fetched(reported)
     with pytest.raises(Unavailable):
-        answers.iterator(told)
+        kinesis.iterator(reported)
 
 
 @given(records(), st.data())
 def test_a_body_that_was_cut_is_no_answer(given_records: list[Record], data: st.DataObject) -> None:
     whole = body(given_records, 1, escaped=True)
     with pytest.raises(Unavailable):
-        answers.fetched(whole[: data.draw(st.integers(0, len(whole) - 1))])
+        kinesis.fetched(whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
 def test_lines_leave_nothing_behind_in_memory() -> None:

@@ -7,10 +7,10 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from kcl_daemon.config.settings import RetrievalSettings
+from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.errors import AwsError, IteratorExpired, StreamNotFound, Throttled, Unavailable
 from kcl_daemon.ports import IteratorKind, ReadFrom
-from kcl_daemon.retrieval.batch import Batch, EndOfShard
+from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard
 from kcl_protocol.sequence import LATEST, ExtendedSequenceNumber
 from tests.unit.fakes import LoopClock
 from tests.unit.retrieval.stage import Stage, Start, play, texts
@@ -130,7 +130,7 @@ def test_empty_answers_do_not_fill_the_buffer_of_a_slow_child() -> None:
         stage.put("late")
         await anyio.sleep(2.0)
         first = await prefetch.next()
-        assert isinstance(first, Batch)
+        assert isinstance(first, DeliveryBatch)
         assert (first.count, first.last) == (0, None)
         with anyio.fail_after(0.01):
             assert await texts(prefetch, 1) == ["late"]
@@ -140,7 +140,7 @@ def test_empty_answers_do_not_fill_the_buffer_of_a_slow_child() -> None:
 
 def test_empty_answers_wake_nobody_who_does_not_want_them() -> None:
     async def scene(stage: Stage, start: Start) -> None:
-        prefetch = stage.prefetch(tells_empty=False)
+        prefetch = stage.prefetch(reports_empty=False)
         start(prefetch)
         with anyio.move_on_after(60.0) as nothing:
             await prefetch.next()
@@ -148,7 +148,7 @@ def test_empty_answers_wake_nobody_who_does_not_want_them() -> None:
         assert stage.kinesis.read_at_s
         stage.put("late")
         first = await prefetch.next()
-        assert isinstance(first, Batch)
+        assert isinstance(first, DeliveryBatch)
         assert first.count == 1
 
     play(scene)
@@ -156,7 +156,7 @@ def test_empty_answers_wake_nobody_who_does_not_want_them() -> None:
 
 def test_empty_answers_that_nobody_wants_do_not_hold_up_reading_ahead() -> None:
     async def scene(stage: Stage, start: Start) -> None:
-        prefetch = stage.prefetch(settings=RetrievalSettings(prefetch_batches=1), tells_empty=False)
+        prefetch = stage.prefetch(settings=RetrievalSettings(prefetch_batches=1), reports_empty=False)
         start(prefetch)
         await anyio.sleep(60.0)
         stage.put("late")

@@ -6,12 +6,12 @@ import hashlib
 
 import anyio
 
-from kcl_daemon.config.settings import RetrievalSettings
+from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.ports import IteratorKind
-from kcl_daemon.retrieval.aggregate import Deaggregator
-from kcl_daemon.retrieval.batch import Batch, EndOfShard
-from kcl_daemon.retrieval.gate import BodyGate
-from kcl_daemon.retrieval.payload import LINE_BYTES
+from kcl_daemon.records.kpl import Deaggregator
+from kcl_daemon.records.payload import LINE_BYTES
+from kcl_daemon.retrieval.byte_budget import ByteBudget
+from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard
 from tests.unit.fakes import LoopClock
 from tests.unit.retrieval.aggregates import silent
 from tests.unit.retrieval.stage import Stage, Start, play, texts
@@ -63,16 +63,16 @@ def test_an_iterator_that_waited_for_a_slow_child_is_renewed_before_it_expires()
 def test_what_is_in_hand_is_counted_until_it_is_released() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("x" * 50_000)
-        gate = BodyGate(LoopClock())
-        prefetch = stage.prefetch(gate=gate, tells_empty=False)
+        budget = ByteBudget(LoopClock())
+        prefetch = stage.prefetch(budget=budget, reports_empty=False)
         start(prefetch)
         batch = await prefetch.next()
-        assert isinstance(batch, Batch)
-        assert 50_000 < gate.held_bytes < 200_000
+        assert isinstance(batch, DeliveryBatch)
+        assert 50_000 < budget.reserved_bytes < 200_000
         batch.release()
         batch.release()
         await anyio.sleep(1.0)
-        assert gate.held_bytes == 0
+        assert budget.reserved_bytes == 0
 
     play(scene)
 
@@ -80,14 +80,14 @@ def test_what_is_in_hand_is_counted_until_it_is_released() -> None:
 def test_what_nobody_takes_is_given_up() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("one", "two", "three")
-        gate = BodyGate(LoopClock())
-        prefetch = stage.prefetch(gate=gate, settings=RetrievalSettings(max_records=1))
+        budget = ByteBudget(LoopClock())
+        prefetch = stage.prefetch(budget=budget, settings=RetrievalSettings(max_records=1))
         start(prefetch)
         await anyio.sleep(1.2)
-        assert gate.held_bytes
+        assert budget.reserved_bytes
         prefetch.close()
         await anyio.sleep(0.05)
-        assert gate.held_bytes == 0
+        assert budget.reserved_bytes == 0
 
     play(scene)
 
@@ -96,17 +96,17 @@ def test_the_end_of_a_shard_waits_for_no_room() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put("last")
         stage.split()
-        gate = BodyGate(LoopClock())
-        prefetch = stage.prefetch(gate=gate)
+        budget = ByteBudget(LoopClock())
+        prefetch = stage.prefetch(budget=budget)
         start(prefetch)
         assert await texts(prefetch, 1) == ["last"]
         item = await prefetch.next()
-        while isinstance(item, Batch):
+        while isinstance(item, DeliveryBatch):
             item.release()
             item = await prefetch.next()
         assert isinstance(item, EndOfShard)
         assert len(item.children) == 2
-        assert gate.held_bytes == 0
+        assert budget.reserved_bytes == 0
 
     play(scene)
 
@@ -114,8 +114,10 @@ def test_the_end_of_a_shard_waits_for_no_room() -> None:
 def test_shards_share_the_room_and_all_get_on() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.put(*("x" * 20_000 for _ in range(12)))
-        gate = BodyGate(LoopClock(), 100_000)
-        prefetches = [stage.prefetch(gate=gate, settings=RetrievalSettings(max_records=1)) for _ in range(6)]
+        budget = ByteBudget(LoopClock(), 100_000)
+        prefetches = [
+            stage.prefetch(budget=budget, settings=RetrievalSettings(max_records=1)) for _ in range(6)
+        ]
         for prefetch in prefetches:
             start(prefetch)
         for _ in range(12):
@@ -133,20 +135,20 @@ def test_an_aggregate_is_taken_apart_no_faster_than_the_child_takes_it() -> None
 
     async def scene(stage: Stage, start: Start) -> None:
         stage.put_bytes(data)
-        gate = BodyGate(LoopClock())
+        budget = ByteBudget(LoopClock())
         prefetch = stage.prefetch(
-            gate=gate,
+            budget=budget,
             settings=RetrievalSettings(prefetch_bytes=8 * 2**20),
             split=Deaggregator(None, silent),
-            tells_empty=False,
+            reports_empty=False,
         )
         start(prefetch)
         count = lines = 0
         while count < 5_000:
             await anyio.sleep(1.0)
-            assert gate.held_bytes < 20 * 2**20
+            assert budget.reserved_bytes < 20 * 2**20
             batch = await prefetch.next()
-            assert isinstance(batch, Batch)
+            assert isinstance(batch, DeliveryBatch)
             assert batch.size_bytes <= LINE_BYTES + len(key) + 1_000
             count, lines = count + batch.count, lines + 1
             assert batch.last is not None
@@ -155,6 +157,6 @@ def test_an_aggregate_is_taken_apart_no_faster_than_the_child_takes_it() -> None
             batch.release()
         assert lines > 20
         await anyio.sleep(10.0)
-        assert gate.held_bytes == 0
+        assert budget.reserved_bytes == 0
 
     play(scene)

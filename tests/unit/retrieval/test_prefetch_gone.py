@@ -9,14 +9,13 @@ import pytest
 
 from kcl_daemon.errors import AccessDenied, InvalidRequest, StreamNotFound, Unavailable
 from kcl_daemon.ports import IteratorKind
-from kcl_daemon.retrieval.batch import EndOfShard
-from kcl_daemon.retrieval.prefetch import Prefetch
-from kcl_daemon.retrieval.start import has_been_trimmed
+from kcl_daemon.retrieval.polling import PollingReader
+from kcl_daemon.retrieval.source import EndOfShard, has_been_trimmed
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.unit.retrieval.stage import Stage, Start, play, texts
 
 
-def watched(prefetch: Prefetch, answers: list[bool | None]) -> Prefetch:
+def watched(prefetch: PollingReader, answers: list[bool | None]) -> PollingReader:
     """The same with somebody who knows of the stream: there, not there, or nobody knows; the last answer stays."""
 
     async def stream_is_there() -> bool:
@@ -63,7 +62,7 @@ def test_at_latest_nothing_is_skipped_while_reads_are_refused(refused_s: float) 
 
     async def scene(stage: Stage, start: Start) -> None:
         stage.kinesis.refusal = AccessDenied("not allowed to read yet")
-        prefetch = stage.prefetch(LATEST, tells_empty=False)
+        prefetch = stage.prefetch(LATEST, reports_empty=False)
         start(prefetch)
         await anyio.sleep(1.0)
         stage.put("a")
@@ -78,13 +77,13 @@ def test_at_latest_nothing_is_skipped_while_reads_are_refused(refused_s: float) 
 def test_at_latest_nothing_is_skipped_where_a_child_dies_before_the_first_answer() -> None:
     async def scene(stage: Stage, start: Start) -> None:
         stage.kinesis.refusal = Unavailable("not yet")
-        first = stage.prefetch(LATEST, tells_empty=False)
+        first = stage.prefetch(LATEST, reports_empty=False)
         with anyio.move_on_after(0.1):
             await first.run()
         first.close()
         stage.kinesis.refusal = None
         stage.put("a")
-        second = stage.prefetch(LATEST, tells_empty=False)
+        second = stage.prefetch(LATEST, reports_empty=False)
         start(second)
         await anyio.sleep(3.0)
         stage.put("b")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from kcl_daemon.config.fan_out_settings import FanOutSettings
+from kcl_daemon.config.retrieval import FanOutSettings
 from kcl_daemon.errors import (
     AccessDenied,
     AwsError,
@@ -14,8 +14,8 @@ from kcl_daemon.errors import (
     Throttled,
     Unavailable,
 )
-from kcl_daemon.ports_fan_out import Consumer, ConsumerName
-from kcl_local.kinesis.options import FanOut, Options
+from kcl_daemon.ports import ConsumerName, StreamConsumer
+from kcl_local.kinesis.arguments import FanOutRules, KinesisOptions
 from tests.unit.retrieval.aggregates import aggregate, sealed
 from tests.unit.retrieval.fanout_stage import STREAM, FanOutStage, Start, play, texts
 
@@ -31,9 +31,9 @@ def calls(stage: FanOutStage, operation: str) -> int:
 def register(stage: FanOutStage, name: str) -> str:
     named = {"StreamARN": STREAM_ARN, "ConsumerName": name}
     stage.model.handle("RegisterStreamConsumer", named)
-    told = stage.model.handle("DescribeStreamConsumer", named)["ConsumerDescription"]
-    assert isinstance(told, dict)
-    return str(told["ConsumerARN"])
+    reported = stage.model.handle("DescribeStreamConsumer", named)["ConsumerDescription"]
+    assert isinstance(reported, dict)
+    return str(reported["ConsumerARN"])
 
 
 def test_a_consumer_is_registered_once_for_all_shards_and_awaited() -> None:
@@ -47,7 +47,7 @@ def test_a_consumer_is_registered_once_for_all_shards_and_awaited() -> None:
         assert stage.fan_out.registered == 1
         assert stage.log.events("info").count("consumer_registered") == 1
 
-    play(scene, lambda: FanOutStage(Options(fan_out=FanOut(creating_s=3.0))))
+    play(scene, lambda: FanOutStage(KinesisOptions(fan_out=FanOutRules(creating_s=3.0))))
 
 
 def test_a_consumer_that_is_there_is_used_at_once() -> None:
@@ -84,7 +84,7 @@ def test_two_workers_that_register_at_the_same_time_share_the_consumer(
     async def scene(stage: FanOutStage, start: Start) -> None:
         ours = stage.fan_out.register_consumer
 
-        async def register_consumer(consumer: ConsumerName) -> Consumer:
+        async def register_consumer(consumer: ConsumerName) -> StreamConsumer:
             """The other worker is quicker, once we have seen that there is none."""
             if not stage.fan_out.registered:
                 register(stage, consumer.name)
@@ -175,11 +175,11 @@ def test_broken_aggregates_are_delivered_and_loud_once() -> None:
         start(reader)
         item = await reader.next()
         assert getattr(item, "count", None) == 4
-        told = [
+        reported = [
             (level, fields["count"])
             for level, event, fields in stage.log.lines
             if event == "aggregate_malformed"
         ]
-        assert told == [("warning", 1), ("debug", 2)]
+        assert reported == [("warning", 1), ("debug", 2)]
 
     play(scene)

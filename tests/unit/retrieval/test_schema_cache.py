@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from kcl_daemon.errors import SchemaNotFound, Unavailable
-from kcl_daemon.retrieval.schema_cache import KNOWN_BYTES_MOST, UNKNOWN_S, SchemaCache
+from kcl_daemon.retrieval.schemas import MAX_KNOWN_BYTES, UNKNOWN_S, SchemaCache
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock
 from tests.unit.retrieval.registry import CLICKS, ORDERS, MemorySchemas
@@ -87,7 +87,7 @@ def test_a_registry_that_never_answers_is_not_waited_for() -> None:
 
 def test_memory_is_bounded_by_the_definitions() -> None:
     async def scene(schemas: MemorySchemas, cache: SchemaCache) -> None:
-        huge = "x" * (KNOWN_BYTES_MOST // 3)
+        huge = "x" * (MAX_KNOWN_BYTES // 3)
         ids = [f"00000000-0000-0000-0000-00000000000{number}" for number in range(5)]
         for version_id in ids:
             schemas.register(version_id, huge)
@@ -96,7 +96,7 @@ def test_memory_is_bounded_by_the_definitions() -> None:
         assert schemas.asked[ids[-1]] == 1
         await cache.schema(ids[0])
         assert schemas.asked[ids[0]] == 2
-        assert cache._known_bytes <= KNOWN_BYTES_MOST
+        assert cache._known_bytes <= MAX_KNOWN_BYTES
         await cache.schema(CLICKS)
 
     play(scene, CLICKS)

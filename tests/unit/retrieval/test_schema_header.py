@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from kcl_daemon.retrieval import schema_header
-from kcl_daemon.retrieval.payload import RawRecord
-from kcl_daemon.retrieval.schema_header import UNPACKED_BYTES_MOST, Header, UnreadablePayload
+from kcl_daemon.records import schema_header
+from kcl_daemon.records.payload import RawRecord
+from kcl_daemon.records.schema_header import MAX_UNPACKED_BYTES, Header, UnreadablePayload
 from tests.unit.retrieval.aggregates import outer
 from tests.unit.retrieval.registry import CLICKS, ORDERS, framed
 
@@ -80,7 +80,7 @@ def test_the_beginning_is_the_same_for_all_records_of_a_version() -> None:
     [
         (framed(b"", ORDERS, packed=True)[:18] + b"no zlib", "uncompressed"),
         (framed(b"word " * 40, packed=True)[:-6], "cut off"),
-        (framed(b"", packed=True)[:18] + zlib.compress(bytes(UNPACKED_BYTES_MOST + 1)), "more than"),
+        (framed(b"", packed=True)[:18] + zlib.compress(bytes(MAX_UNPACKED_BYTES + 1)), "more than"),
     ],
     ids=["junk", "cut off", "bomb"],
 )
@@ -108,4 +108,4 @@ def test_a_few_bytes_of_zlib_take_no_more_memory_than_one_record_may() -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 3 * UNPACKED_BYTES_MOST
+    assert peak < 3 * MAX_UNPACKED_BYTES

@@ -10,16 +10,19 @@ from typing import Any
 import anyio
 import pytest
 
-from kcl_daemon.config.fan_out_settings import RetrievalMode
-from kcl_daemon.config.schema_settings import SchemaFailure, SchemaRegistry, SchemaSettings
-from kcl_daemon.config.settings import ChildSettings, RetrievalSettings, Settings
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.retrieval import (
+    RetrievalMode,
+    RetrievalSettings,
+    SchemaFailure,
+    SchemaRegistry,
+    SchemaSettings,
+)
+from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, Throttled, Unavailable
-from kcl_daemon.retrieval.batch import Batch
-from kcl_daemon.retrieval.reader import Reader
-from kcl_daemon.retrieval.readers import Readers
+from kcl_daemon.retrieval.readers import ReaderFactory
 from kcl_daemon.retrieval.schemas import PART_BYTES
-from kcl_daemon.retrieval.source import Source
-from kcl_daemon.retrieval.start import StartMemory
+from kcl_daemon.retrieval.source import DeliveryBatch, ShardReader, ShardSource, StartMemory
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol import decode_daemon_line
 from kcl_protocol.messages import ProcessRecords, Record
@@ -29,7 +32,7 @@ from tests.simulator.memory.fan_out import MemoryFanOut
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
 from tests.unit.retrieval.aggregates import aggregate
-from tests.unit.retrieval.registry import CLICKS, ORDERS, MemorySchemas, framed, told
+from tests.unit.retrieval.registry import CLICKS, ORDERS, MemorySchemas, framed, reported
 from tests.unit.retrieval.stage import SHARD, STREAM
 
 DECODE = SchemaSettings(SchemaRegistry.DECODE)
@@ -54,7 +57,7 @@ class Stage:
             retrieval=RetrievalSettings(mode=mode, **retrieval),
             schemas=schemas,
         )
-        readers = Readers(
+        readers = ReaderFactory(
             settings,
             kinesis=MemoryKinesis(self.model),
             fan_out=MemoryFanOut(self.model),
@@ -63,8 +66,8 @@ class Stage:
             log=self.log,
             schemas=self.schemas,
         )
-        self.reader: Reader = readers.reader(
-            Source(STREAM, SHARD, TRIM_HORIZON, None, StartMemory()), hash_range=None, log=self.log
+        self.reader: ShardReader = readers.reader(
+            ShardSource(STREAM, SHARD, TRIM_HORIZON, None, StartMemory()), hash_range=None, log=self.log
         )
 
     def put(self, *payloads: bytes) -> None:
@@ -75,7 +78,7 @@ class Stage:
     async def batch(self) -> list[Record]:
         """The next one that has records."""
         item = await self.reader.next()
-        assert isinstance(item, Batch)
+        assert isinstance(item, DeliveryBatch)
         message = decode_daemon_line(item.take_line())
         assert isinstance(message, ProcessRecords)
         assert len(message.records) == item.count
@@ -101,10 +104,10 @@ def play(
 ) -> None:
     async def main() -> None:
         stage = Stage(mode, schemas, **retrieval)
-        async with anyio.create_task_group() as beside:
-            beside.start_soon(stage.reader.run)
+        async with anyio.create_task_group() as background:
+            background.start_soon(stage.reader.run)
             await scene(stage)
-            beside.cancel_scope.cancel()
+            background.cancel_scope.cancel()
         stage.reader.close()
 
     run_virtual(main)
@@ -115,7 +118,7 @@ def test_records_come_without_header_and_with_their_schema(mode: RetrievalMode) 
         stage.put(b"plain", framed(b"one"), framed(b"two" * 100, packed=True), b"", framed(b""), b"\3\1no")
         records = await stage.batch()
         assert [data_of(each) for each in records] == [b"plain", b"one", b"two" * 100, b"", b"", b"\3\1no"]
-        assert [each.schema for each in records] == [None, told(), told(), None, told(), None]
+        assert [each.schema for each in records] == [None, reported(), reported(), None, reported(), None]
         assert stage.schemas.asked == {ORDERS: 1}
         assert stage.log.events("warning") == []
 
@@ -134,7 +137,7 @@ def test_inside_aggregates_too(mode: RetrievalMode) -> None:
         assert [data_of(each) for each in records] == [b"one", b"plain", b"3", b"last"]
         assert [each.sub_sequence_number for each in records] == [0, 1, 2, 0]
         assert [each.partition_key for each in records] == ["\u00e9", "b", "c", "k"]
-        assert [each.schema for each in records] == [told(), None, told(), told()]
+        assert [each.schema for each in records] == [reported(), None, reported(), reported()]
 
     play(scene, mode)
 
@@ -160,7 +163,7 @@ def test_an_unknown_schema_is_waited_for_and_what_comes_before_it_is_delivered(m
         stage.schemas.register(UNKNOWN)
         records = await stage.batch()
         assert [data_of(each) for each in records] == [b"two", b"three"]
-        assert records[0].schema == told(UNKNOWN)
+        assert records[0].schema == reported(UNKNOWN)
         assert stage.reader.trouble is None
         assert anyio.current_time() < 300
         assert stage.schemas.asked[UNKNOWN] < 10
@@ -191,7 +194,7 @@ def test_passed_through_such_records_come_as_they_are(mode: RetrievalMode) -> No
         while len(records) < 4:
             records += await stage.batch()
         assert [data_of(each) for each in records] == [b"one", framed(b"two", UNKNOWN), broken, b"three"]
-        assert [each.schema for each in records] == [told(), None, None, told()]
+        assert [each.schema for each in records] == [reported(), None, None, reported()]
         assert stage.log.events("warning") == ["schema_passed_over"]
         assert anyio.current_time() < 5
         assert stage.reader.trouble is None
@@ -207,7 +210,7 @@ def test_a_registry_that_does_not_answer_is_waited_for_in_any_case(
         stage.schemas.troubles.extend([AccessDenied("no"), Throttled("slow"), Unavailable("down")])
         stage.put(framed(b"one"))
         (record,) = await stage.batch()
-        assert (data_of(record), record.schema) == (b"one", told())
+        assert (data_of(record), record.schema) == (b"one", reported())
         told_of = [(level, event) for level, event, _ in stage.log.lines if event.startswith("schema")]
         assert told_of == [
             ("error", "schema_registry_refused"),
@@ -227,7 +230,7 @@ def test_many_large_definitions_do_not_become_one_huge_line(mode: RetrievalMode)
         while len(seen) < 100:
             await anyio.sleep(5)  # what is read ahead has its bound
             item = await stage.reader.next()
-            assert isinstance(item, Batch)
+            assert isinstance(item, DeliveryBatch)
             assert item.size_bytes < PART_BYTES + 200_000
             message = decode_daemon_line(item.take_line())
             assert isinstance(message, ProcessRecords)

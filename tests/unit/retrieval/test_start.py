@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kcl_daemon.ports import IteratorKind, ReadFrom
-from kcl_daemon.retrieval.start import StartMemory, read_from
+from kcl_daemon.retrieval.source import StartMemory, read_from
 from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kcl_daemon.leases.lease import Lease, ShardId
-from kcl_daemon.shards.shard import InitialPosition, Shard, StartAt
+from kcl_daemon.shards.lineage import InitialPosition, Shard, StartAt
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 
 

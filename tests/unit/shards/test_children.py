@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
-from kcl_daemon.shards.children import awaited_parents, child_leases, unfinished_parents
-from kcl_daemon.shards.shard import ChildShard, Shard
+from kcl_daemon.shards.lineage import ChildShard, Shard, awaited_parents, child_leases, unfinished_parents
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 
 P, Q, G = ShardId("p"), ShardId("q"), ShardId("g")

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from kcl_daemon.leases.lease import Lease, ShardId
-from kcl_daemon.shards.cleanup import Verdict, judge_finished
-from kcl_daemon.shards.former import are_of_these_shards, finished_but_open, of_former_stream
-from kcl_daemon.shards.shard import Shard
-from kcl_daemon.shards.sync import missing_leases, new_lease
+from kcl_daemon.shards.lineage import Shard, finished_but_open, leases_match_shards, leases_of_former_stream
+from kcl_daemon.shards.sync import CleanupVerdict, judge_finished, missing_leases, new_lease
 from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.unit.shards.trees import Found, Tree, tables
 
@@ -29,14 +27,14 @@ def split_once() -> tuple[Tree, Lease, list[Lease]]:
     return tree, finished, [new_lease(child, NUMBER) for child in children]
 
 
-def verdicts(leases: list[Lease], shards: list[Shard] | None = None) -> dict[ShardId, Verdict]:
+def verdicts(leases: list[Lease], shards: list[Shard] | None = None) -> dict[ShardId, CleanupVerdict]:
     return {judged.lease.shard_id: judged.verdict for judged in judge_finished(leases, shards)}
 
 
 def test_a_finished_lease_goes_when_all_its_children_have_begun() -> None:
     tree, parent, children = split_once()
-    assert verdicts([parent, *children]) == {parent.shard_id: Verdict.COMPLETED}
-    assert verdicts([parent, *children], tree.shards) == {parent.shard_id: Verdict.COMPLETED}
+    assert verdicts([parent, *children]) == {parent.shard_id: CleanupVerdict.COMPLETED}
+    assert verdicts([parent, *children], tree.shards) == {parent.shard_id: CleanupVerdict.COMPLETED}
 
 
 @pytest.mark.parametrize("checkpoint", [TRIM_HORIZON, AT_TIMESTAMP])
@@ -44,39 +42,39 @@ def test_it_stays_while_a_child_has_not_begun(checkpoint: ExtendedSequenceNumber
     tree, parent, (first, second) = split_once()
     leases = [parent, first, replace(second, checkpoint=checkpoint)]
     for shards in (None, tree.shards):
-        assert verdicts(leases, shards) == {parent.shard_id: Verdict.WAITS}
+        assert verdicts(leases, shards) == {parent.shard_id: CleanupVerdict.WAITS}
 
 
 @pytest.mark.parametrize("checkpoint", [LATEST, NUMBER, SHARD_END])
 def test_other_checkpoints_of_a_child_do_not_hold_it(checkpoint: ExtendedSequenceNumber) -> None:
     _, parent, (first, second) = split_once()
     leases = [parent, first, replace(second, checkpoint=checkpoint)]
-    assert verdicts(leases)[parent.shard_id] is Verdict.COMPLETED
+    assert verdicts(leases)[parent.shard_id] is CleanupVerdict.COMPLETED
 
 
 def test_it_stays_while_a_child_has_no_lease_unless_kinesis_has_forgotten_that_child() -> None:
     tree, parent, (first, second) = split_once()
     for shards in (None, tree.shards):
-        assert verdicts([parent, first], shards) == {parent.shard_id: Verdict.WAITS}
+        assert verdicts([parent, first], shards) == {parent.shard_id: CleanupVerdict.WAITS}
     listed = [each for each in tree.shards if each.shard_id != second.shard_id]
-    assert verdicts([parent, first], listed) == {parent.shard_id: Verdict.COMPLETED}
+    assert verdicts([parent, first], listed) == {parent.shard_id: CleanupVerdict.COMPLETED}
 
 
 def test_children_that_the_row_does_not_name_are_found_in_the_list() -> None:
     tree, parent, children = split_once()
     nameless = replace(parent, child_shard_ids=frozenset())
-    assert verdicts([nameless, *children]) == {parent.shard_id: Verdict.WAITS}
-    assert verdicts([nameless, *children], tree.shards) == {parent.shard_id: Verdict.COMPLETED}
-    assert verdicts([nameless, children[0]], tree.shards) == {parent.shard_id: Verdict.WAITS}
+    assert verdicts([nameless, *children]) == {parent.shard_id: CleanupVerdict.WAITS}
+    assert verdicts([nameless, *children], tree.shards) == {parent.shard_id: CleanupVerdict.COMPLETED}
+    assert verdicts([nameless, children[0]], tree.shards) == {parent.shard_id: CleanupVerdict.WAITS}
 
 
 def test_a_shard_that_kinesis_has_forgotten_is_garbage_once_its_children_have_begun() -> None:
     tree, parent, (first, second) = split_once()
     nameless = replace(parent, child_shard_ids=frozenset())
-    assert verdicts([nameless], []) == {parent.shard_id: Verdict.GARBAGE}
-    assert verdicts([parent, first, second], tree.open()) == {parent.shard_id: Verdict.GARBAGE}
+    assert verdicts([nameless], []) == {parent.shard_id: CleanupVerdict.GARBAGE}
+    assert verdicts([parent, first, second], tree.open()) == {parent.shard_id: CleanupVerdict.GARBAGE}
     waiting = replace(second, checkpoint=TRIM_HORIZON)
-    assert verdicts([nameless, first, waiting], tree.open()) == {parent.shard_id: Verdict.WAITS}
+    assert verdicts([nameless, first, waiting], tree.open()) == {parent.shard_id: CleanupVerdict.WAITS}
 
 
 def test_parents_go_before_their_children() -> None:
@@ -86,10 +84,10 @@ def test_parents_go_before_their_children() -> None:
     finished = replace(children[0], checkpoint=SHARD_END)
     leases = [parent, finished, children[1], *begun]
     assert verdicts(leases, tree.shards) == {
-        parent.shard_id: Verdict.COMPLETED,
-        finished.shard_id: Verdict.WAITS,
+        parent.shard_id: CleanupVerdict.COMPLETED,
+        finished.shard_id: CleanupVerdict.WAITS,
     }
-    assert verdicts(leases[1:], tree.shards) == {finished.shard_id: Verdict.COMPLETED}
+    assert verdicts(leases[1:], tree.shards) == {finished.shard_id: CleanupVerdict.COMPLETED}
 
 
 def test_each_verdict_says_why() -> None:
@@ -105,7 +103,7 @@ def test_nothing_has_to_be_created_because_something_was_forgotten(found: Found)
     gone = {
         judged.lease.shard_id
         for judged in judge_finished(found.leases, found.listed)
-        if judged.verdict is not Verdict.WAITS
+        if judged.verdict is not CleanupVerdict.WAITS
     }
     kept = [lease for lease in found.leases if lease.shard_id not in gone]
     assert all(lease.is_finished for lease in found.leases if lease.shard_id in gone)
@@ -123,12 +121,12 @@ def test_a_lease_that_is_behind_its_shards_first_number_is_of_a_former_stream() 
     shards = [replace(each, starting_sequence_number=10_000) for each in tree.shards]
     checkpoints = (NUMBER, SHARD_END, TRIM_HORIZON, FAR)
     leases = [new_lease(each, at) for each, at in zip(shards, checkpoints, strict=True)]
-    assert of_former_stream(leases, shards) == leases[:1]
+    assert leases_of_former_stream(leases, shards) == leases[:1]
     assert finished_but_open(leases, shards) == leases[1:2]
     leases[1] = replace(leases[1], child_shard_ids=frozenset({ShardId("shardId-000000000009")}))
-    assert of_former_stream(leases, shards) == leases[:2]
+    assert leases_of_former_stream(leases, shards) == leases[:2]
     assert finished_but_open(leases, shards) == []
-    assert of_former_stream(leases, []) == []
+    assert leases_of_former_stream(leases, []) == []
 
 
 def test_positions_tell_whether_leases_are_of_these_shards_or_they_do_not() -> None:
@@ -136,15 +134,15 @@ def test_positions_tell_whether_leases_are_of_these_shards_or_they_do_not() -> N
     shards = [replace(each, starting_sequence_number=10_000) for each in tree.shards]
     first, second = shards
 
-    def told(*positions: ExtendedSequenceNumber) -> bool | None:
+    def reported(*positions: ExtendedSequenceNumber) -> bool | None:
         leases = [new_lease(each, at) for each, at in zip((first, second), positions, strict=True)]
-        return are_of_these_shards(leases, shards)
+        return leases_match_shards(leases, shards)
 
-    assert told(NUMBER, FAR) is False
-    assert told(TRIM_HORIZON, FAR) is True
-    assert told(TRIM_HORIZON, SHARD_END) is None
+    assert reported(NUMBER, FAR) is False
+    assert reported(TRIM_HORIZON, FAR) is True
+    assert reported(TRIM_HORIZON, SHARD_END) is None
 
 
 def test_the_leases_of_a_living_stream_are_its_own() -> None:
     tree, parent, children = split_once()
-    assert of_former_stream([parent, *children], tree.shards) == []
+    assert leases_of_former_stream([parent, *children], tree.shards) == []

@@ -7,8 +7,14 @@ from dataclasses import replace
 from hypothesis import given
 
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey
-from kcl_daemon.shards.holes import HoleWatch, first_hole, found_ranges, lease_hole, without_range
-from kcl_daemon.shards.shard import Shard
+from kcl_daemon.shards.lineage import (
+    HoleWatch,
+    Shard,
+    first_hole,
+    lease_hole,
+    missing_hash_ranges,
+    without_range,
+)
 from kcl_daemon.shards.sync import new_lease
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.unit.shards.trees import Tree, lineages
@@ -63,5 +69,5 @@ def test_missing_ranges_are_found_for_unfinished_leases_of_listed_shards() -> No
     bare = [replace(new_lease(each, TRIM_HORIZON), hash_range=None) for each in tree.shards]
     leases = [bare[0], replace(bare[1], checkpoint=SHARD_END), new_lease(tree.shards[2], TRIM_HORIZON)]
     assert without_range(leases) == [bare[0]]
-    assert found_ranges(leases, tree.shards) == [(bare[0], tree.shards[0].hash_range)]
-    assert found_ranges(leases, tree.shards[1:]) == []
+    assert missing_hash_ranges(leases, tree.shards) == [(bare[0], tree.shards[0].hash_range)]
+    assert missing_hash_ranges(leases, tree.shards[1:]) == []

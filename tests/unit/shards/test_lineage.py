@@ -9,11 +9,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcl_daemon.leases.lease import MAX_HASH, Lease, LeaseKey, ShardId, WorkerId
-from kcl_daemon.shards.children import awaited_parents, child_leases
-from kcl_daemon.shards.cleanup import Verdict, has_begun, judge_finished
-from kcl_daemon.shards.lineage import children_by_parent, generations, parents_first, waiting_depths
-from kcl_daemon.shards.shard import ChildShard, InitialPosition, Shard, StartAt
-from kcl_daemon.shards.sync import Layers, leases_for_empty_table, missing_leases, new_lease
+from kcl_daemon.shards.lineage import (
+    ChildShard,
+    InitialPosition,
+    Shard,
+    StartAt,
+    awaited_parents,
+    child_leases,
+    children_by_parent,
+    generations,
+    parents_first,
+    waiting_depths,
+)
+from kcl_daemon.shards.sync import (
+    CleanupVerdict,
+    Layers,
+    has_started,
+    judge_finished,
+    leases_for_empty_table,
+    missing_leases,
+    new_lease,
+)
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.unit.shards.trees import NEWEST, OLDEST, Tree, shard, trees
 
@@ -151,7 +167,7 @@ class Lives:
 
     def clean(self) -> None:
         for judged in judge_finished(self.leases.values(), self.shards()):
-            if judged.verdict is not Verdict.WAITS:
+            if judged.verdict is not CleanupVerdict.WAITS:
                 del self.leases[judged.lease.shard_id]
 
     def forget(self) -> None:
@@ -204,7 +220,7 @@ def test_every_open_shard_is_reached_once_and_never_before_its_parents(
     lives.live_on()
     for each in tree.open():
         assert each.shard_id in lives.begun, f"{each.shard_id} was never read"
-        assert has_begun(lives.leases[each.shard_id])
+        assert has_started(lives.leases[each.shard_id])
     open_ids = {each.shard_id for each in tree.open()}
     assert {lease.shard_id for lease in lives.leases.values() if not lease.is_finished} == open_ids
 

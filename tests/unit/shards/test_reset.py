@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId, WorkerId
-from kcl_daemon.shards.reset import Kind, reset_shards, reset_stream
-from kcl_daemon.shards.shard import Shard
+from kcl_daemon.shards.lineage import Shard
+from kcl_daemon.shards.sync import ResetKind, reset_shards, reset_stream
 from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 
 OWNER = WorkerId("w-1")
@@ -27,9 +27,9 @@ def test_a_stream_that_begins_anew_has_the_leases_of_a_new_application() -> None
     leases = (lease(parent, SHARD_END, None), lease(child, ExtendedSequenceNumber("5")))
     changes = reset_stream([shard(other), shard(parent)], leases, {parent: TRIM_HORIZON, other: TRIM_HORIZON})
     assert [(change.kind, change.lease.shard_id, change.position) for change in changes] == [
-        (Kind.DELETE, child, None),
-        (Kind.RESET, parent, TRIM_HORIZON),
-        (Kind.CREATE, other, TRIM_HORIZON),
+        (ResetKind.DELETE, child, None),
+        (ResetKind.RESET, parent, TRIM_HORIZON),
+        (ResetKind.CREATE, other, TRIM_HORIZON),
     ]
     assert "finished" in changes[1].reason
 
@@ -39,8 +39,8 @@ def test_shards_that_were_not_named_stay() -> None:
     leases = (lease(first, TRIM_HORIZON), lease(second, TRIM_HORIZON))
     changes = reset_shards([shard(third), shard(first)], leases, {first: LATEST, third: LATEST})
     assert [(change.kind, change.lease.shard_id) for change in changes] == [
-        (Kind.RESET, first),
-        (Kind.CREATE, third),
+        (ResetKind.RESET, first),
+        (ResetKind.CREATE, third),
     ]
 
 
@@ -63,10 +63,10 @@ def test_after_a_reset_of_the_stream_there_are_just_the_leases_of_the_starting_s
         dict.fromkeys(starting, TRIM_HORIZON),
     )
     kinds = [change.kind for change in changes]
-    assert kinds == sorted(kinds, key=lambda kind: kind is not Kind.DELETE)  # deletions first
-    left = held - {change.lease.shard_id for change in changes if change.kind is Kind.DELETE}
-    made = {change.lease.shard_id for change in changes if change.kind is Kind.CREATE}
-    moved = {change.lease.shard_id for change in changes if change.kind is Kind.RESET}
+    assert kinds == sorted(kinds, key=lambda kind: kind is not ResetKind.DELETE)  # deletions first
+    left = held - {change.lease.shard_id for change in changes if change.kind is ResetKind.DELETE}
+    made = {change.lease.shard_id for change in changes if change.kind is ResetKind.CREATE}
+    moved = {change.lease.shard_id for change in changes if change.kind is ResetKind.RESET}
     assert left | made == starting
     assert made.isdisjoint(held)
     assert moved == left

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, ShardId
-from kcl_daemon.shards.lineage import in_order, unexpected_children
-from kcl_daemon.shards.shard import InitialPosition, Shard
+from kcl_daemon.shards.lineage import InitialPosition, Shard, in_order, unexpected_children
 from kcl_daemon.shards.sync import Layers, leases_for_empty_table, missing_leases
 from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.unit.shards.oracle import SlowOracle

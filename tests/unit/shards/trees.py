@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, ShardId
-from kcl_daemon.shards.shard import InitialPosition, Shard, StartAt
+from kcl_daemon.shards.lineage import InitialPosition, Shard, StartAt
 from kcl_daemon.shards.sync import new_lease
 from kcl_protocol.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 

@@ -27,10 +27,10 @@ def violation_in(action: Callable[[], object]) -> str | None:
     return None
 
 
-def in_lane(lane: Lane, run: Callable[[], Awaitable[None]]) -> None:
+def in_lane(limiter: Lane, run: Callable[[], Awaitable[None]]) -> None:
     """Run something as a simulated process of its own."""
 
     async def process() -> None:
         await run()
 
-    current_loop().spawn(lane, process)
+    current_loop().spawn(limiter, process)

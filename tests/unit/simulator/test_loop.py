@@ -132,11 +132,11 @@ def test_a_held_lane_stands_still_while_others_go_on_and_catches_up_when_release
                 await anyio.sleep(1)
                 seen.append(now())
 
-        lane = Lane("held")
-        in_lane(lane, lambda: tick(held))
+        limiter = Lane("held")
+        in_lane(limiter, lambda: tick(held))
         in_lane(Lane("free"), lambda: tick(free))
-        current_loop().after(1.5, lane.hold)
-        current_loop().after(7.25, lane.release)
+        current_loop().after(1.5, limiter.hold)
+        current_loop().after(7.25, limiter.release)
         await anyio.sleep(20)
         return held, free
 
@@ -155,10 +155,10 @@ def test_tasks_started_in_a_lane_are_held_with_it() -> None:
             async with anyio.create_task_group() as group:
                 group.start_soon(inner)
 
-        lane = Lane("held")
-        in_lane(lane, outer)
-        current_loop().after(0.5, lane.hold)
-        current_loop().after(5.0, lane.release)
+        limiter = Lane("held")
+        in_lane(limiter, outer)
+        current_loop().after(0.5, limiter.hold)
+        current_loop().after(5.0, limiter.release)
         await anyio.sleep(10)
         return seen
 
@@ -170,13 +170,13 @@ def test_a_promise_reaches_all_who_wait_also_when_one_of_them_is_cancelled() -> 
         promise: Promise[str] = Promise()
         got: list[str] = []
 
-        async def wait(patience_s: float) -> None:
-            with anyio.move_on_after(patience_s):
+        async def wait(timeout_s: float) -> None:
+            with anyio.move_on_after(timeout_s):
                 got.append(await promise.wait())
 
         async with anyio.create_task_group() as group:
-            for patience_s in (0.5, 10.0, 10.0):
-                group.start_soon(wait, patience_s)
+            for timeout_s in (0.5, 10.0, 10.0):
+                group.start_soon(wait, timeout_s)
             current_loop().after(1.0, promise.resolve, "value")
         promise.resolve("too late")
         got.append(await promise.wait())

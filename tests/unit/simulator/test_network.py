@@ -9,7 +9,7 @@ import pytest
 
 from kcl_daemon.errors import AwsError, IteratorExpired, Throttled, Unavailable
 from kcl_daemon.leases.lease import ShardId
-from kcl_daemon.leases.table import Absent, RowUpdate
+from kcl_daemon.leases.row import Absent, RowUpdate
 from kcl_daemon.ports import IteratorKind, ReadFrom, StreamRef
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.chance import Chance
@@ -165,7 +165,7 @@ def test_a_paused_worker_gets_its_answer_when_it_goes_on() -> None:
             await bench.table.update(ADD)
             answered.append(now())
 
-        in_lane(bench.life.lane, write)
+        in_lane(bench.life.limiter, write)
         await anyio.sleep(0.001)
         bench.life.pause()
         await anyio.sleep(100)
@@ -198,7 +198,7 @@ def test_a_killed_worker_makes_no_further_call_and_gets_no_answer() -> None:
                 bench.life.on_death(scope.cancel)
                 await write()
 
-        in_lane(bench.life.lane, process)
+        in_lane(bench.life.limiter, process)
         await anyio.sleep(0.001)
         bench.life.kill()
         await anyio.sleep(10)
@@ -218,7 +218,7 @@ def test_a_worker_can_be_killed_while_it_is_paused() -> None:
                 await anyio.sleep_forever()
             ended.append(now())
 
-        in_lane(bench.life.lane, process)
+        in_lane(bench.life.limiter, process)
         await anyio.sleep(1)
         bench.life.pause()
         await anyio.sleep(1)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from kcl_daemon.leases.table import Row, Value
+from kcl_daemon.leases.row import Row, Value
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.deliveries import Deliveries
@@ -304,7 +304,7 @@ def looking(prepare: Callable[[Scene], None], *, for_s: float = 90.0) -> str | N
         scene = Scene()
         prepare(scene)
         for second in range(int(for_s)):
-            current_loop().after(float(second), scene.liveness.look)
+            current_loop().after(float(second), scene.liveness.poll)
         await anyio.sleep(for_s)
 
     try:

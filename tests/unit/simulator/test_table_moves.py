@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kcl_daemon.leases.table import Row
+from kcl_daemon.leases.row import Row
 from kcl_daemon.ports import Tables
 from tests.simulator.faults import RowWrite
 from tests.simulator.loop import at_once

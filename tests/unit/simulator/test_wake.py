@@ -74,19 +74,19 @@ def test_waits_that_are_left_when_a_run_breaks_off_are_cleared_away() -> None:
 
 def test_who_waits_in_a_held_lane_goes_on_when_it_is_released() -> None:
     async def main() -> list[float]:
-        lane = Lane("held")
+        limiter = Lane("held")
         woken: list[float] = []
 
         async def wait() -> None:
             await current_loop().pause(1.0)
             woken.append(now())
 
-        in_lane(lane, wait)
+        in_lane(limiter, wait)
         await anyio.sleep(0.5)
-        lane.hold()
+        limiter.hold()
         await anyio.sleep(2.5)
         assert woken == []
-        lane.release()
+        limiter.release()
         await anyio.sleep(1.0)
         return woken
 

@@ -13,10 +13,16 @@ from anyio.abc import ByteStream, SocketAttribute
 from anyio.streams.tls import TLSListener
 
 from kcl_daemon.errors import StreamNotFound
-from kcl_daemon.transport.caller import Caller, nobody_asks
-from kcl_daemon.transport.dial import Pool
-from kcl_daemon.transport.values import Keys, Parameters, Target
-from kcl_daemon.transport.wire import LARGE_AT_ONCE, DirectWire, Wire
+from kcl_daemon.transport.caller import AwsJsonClient, ignore_date
+from kcl_daemon.transport.pool import (
+    LARGE_BODIES_AT_ONCE,
+    AccessKeys,
+    ConnectionPool,
+    DirectTransport,
+    HttpTransport,
+    Parameters,
+    ServiceEndpoint,
+)
 from tests.unit.fakes import LoopClock
 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
@@ -86,14 +92,14 @@ class FixedAccess:
     """The port `Access` with one endpoint and fixed credentials."""
 
     def __init__(self, url: str, tls: ssl.SSLContext | None = None) -> None:
-        self._target = Target(url, "us-east-1", "kinesis")
+        self._target = ServiceEndpoint(url, "us-east-1", "kinesis")
         self._tls = tls
 
-    async def target(self, operation: str, parameters: Parameters) -> Target:
+    async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
         return self._target
 
-    async def keys(self) -> Keys:
-        return Keys("AKID", "secret")
+    async def keys(self) -> AccessKeys:
+        return AccessKeys("AKID", "secret")
 
     def tls(self) -> ssl.SSLContext:
         return self._tls or ssl.create_default_context()
@@ -106,16 +112,18 @@ async def calling(
     silence_s: float = 60.0,
     tls: ssl.SSLContext | None = None,
     clock: LoopClock | None = None,
-    on_date: Callable[[float], None] = nobody_asks,
-) -> AsyncGenerator[Caller, None]:
+    on_date: Callable[[float], None] = ignore_date,
+) -> AsyncGenerator[AwsJsonClient, None]:
     """A caller of that endpoint."""
     access, used = FixedAccess(url, tls), clock or LoopClock()
-    large = anyio.Semaphore(LARGE_AT_ONCE)
+    large = anyio.Semaphore(LARGE_BODIES_AT_ONCE)
 
-    def wire(target: Target) -> Wire:
-        return DirectWire(Pool(target, access.tls, silence_s=silence_s, now_s=used.monotonic), large)
+    def wire(target: ServiceEndpoint) -> HttpTransport:
+        return DirectTransport(
+            ConnectionPool(target, access.tls, silence_s=silence_s, now_s=used.monotonic), large
+        )
 
-    caller = Caller(
+    caller = AwsJsonClient(
         access,
         clock=used,
         wire=wire,

@@ -20,7 +20,7 @@ from kcl_daemon.errors import (
     Throttled,
     Unavailable,
 )
-from kcl_daemon.transport.connection import LARGE_BYTES
+from kcl_daemon.transport.http1 import LARGE_BYTES
 from tests.unit.fakes import LoopClock
 from tests.unit.transport.certificate import write_certificate
 from tests.unit.transport.scripted import Exchange, calling, serving
@@ -30,7 +30,7 @@ MIB = 2**20
 WALL_MS = 1_770_000_000_000
 
 
-def told(code: str, message: str = "no") -> bytes:
+def reported(code: str, message: str = "no") -> bytes:
     return b'{"__type":"%s","message":"%s"}' % (code.encode(), message.encode())
 
 
@@ -94,13 +94,13 @@ async def test_a_server_that_closes_after_each_answer_is_spoken_to_all_the_same(
 @pytest.mark.parametrize(
     ("status", "body", "headers", "kind"),
     [
-        ("400 Bad Request", told("ProvisionedThroughputExceededException"), "", Throttled),
-        ("400 Bad Request", told("com.amazonaws.kinesis#ExpiredIteratorException"), "", IteratorExpired),
-        ("400 Bad Request", told("ResourceNotFoundException"), "", StreamNotFound),
-        ("400 Bad Request", told("AccessDeniedException"), "", AccessDenied),
-        ("400 Bad Request", told("InvalidArgumentException"), "", InvalidRequest),
+        ("400 Bad Request", reported("ProvisionedThroughputExceededException"), "", Throttled),
+        ("400 Bad Request", reported("com.amazonaws.kinesis#ExpiredIteratorException"), "", IteratorExpired),
+        ("400 Bad Request", reported("ResourceNotFoundException"), "", StreamNotFound),
+        ("400 Bad Request", reported("AccessDeniedException"), "", AccessDenied),
+        ("400 Bad Request", reported("InvalidArgumentException"), "", InvalidRequest),
         ("400 Bad Request", b"", "x-amzn-ErrorType: ThrottlingException:http://x\r\n", Throttled),
-        ("500 Oops", told("InternalFailure"), "", Unavailable),
+        ("500 Oops", reported("InternalFailure"), "", Unavailable),
         ("503 Busy", b"<html>busy</html>", "", Unavailable),
         ("502 Bad Gateway", b"\xff\xfe", "", Unavailable),
         ("403 No", b"[]", "", AccessDenied),
@@ -239,7 +239,7 @@ async def test_a_wrong_clock_is_put_right_by_the_servers(ahead_s: float) -> None
         stated = formatdate(WALL_MS / 1000, usegmt=True)
         if len(dates) == 1:
             await exchange.answer(
-                told("InvalidSignatureException", "Signature expired"), "400 No", f"Date: {stated}\r\n"
+                reported("InvalidSignatureException", "Signature expired"), "400 No", f"Date: {stated}\r\n"
             )
         else:
             await exchange.answer()
@@ -257,7 +257,7 @@ async def test_a_wrong_clock_is_put_right_by_the_servers(ahead_s: float) -> None
 async def test_a_signature_that_is_wrong_for_another_reason_is_not_sent_again() -> None:
     async def script(exchange: Exchange) -> None:
         date = formatdate(LoopClock().wall_ms() / 1000, usegmt=True)
-        await exchange.answer(told("InvalidSignatureException"), "403 No", f"Date: {date}\r\n")
+        await exchange.answer(reported("InvalidSignatureException"), "403 No", f"Date: {date}\r\n")
 
     async with serving(script) as server, calling(f"http://127.0.0.1:{server.port}") as caller:
         with pytest.raises(AccessDenied):

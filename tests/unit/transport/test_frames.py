@@ -13,8 +13,14 @@ from botocore.eventstream import EventStreamBuffer, ParserError
 from hypothesis import given
 from hypothesis import strategies as some
 
-from kcl_daemon.transport.frames import FRAME_BYTES_MOST, Event, Failure, FrameReader, MalformedFrame
-from kcl_local.kinesis.frames import event_frame, exception_frame
+from kcl_daemon.transport.event_stream import (
+    MAX_FRAME_BYTES,
+    FrameReader,
+    MalformedFrame,
+    StreamEvent,
+    StreamFailure,
+)
+from kcl_local.kinesis.http import event_frame, exception_frame
 
 PAYLOADS = some.lists(some.binary(max_size=3000), max_size=6)
 
@@ -25,7 +31,7 @@ def pieces(data: bytes, cuts: Sequence[int]) -> list[bytes]:
     return [data[start:end] for start, end in zip([0, *places], [*places, len(data)], strict=True)]
 
 
-def read(data: bytes, cuts: Sequence[int] = ()) -> list[Event | Failure]:
+def read(data: bytes, cuts: Sequence[int] = ()) -> list[StreamEvent | StreamFailure]:
     """All messages, and the end of the stream."""
     reader = FrameReader()
     found = [message for piece in pieces(data, cuts) for message in reader.feed(piece)]
@@ -60,7 +66,7 @@ def headers_of(values: Mapping[str, str]) -> bytes:
 def test_events_are_read_whatever_the_pieces(payloads: list[bytes], begins: bool, cuts: list[int]) -> None:
     data = event_frame("initial-response", b"{}") * begins
     data += b"".join(event_frame("SubscribeToShardEvent", payload) for payload in payloads)
-    assert read(data, cuts) == [Event("SubscribeToShardEvent", payload) for payload in payloads]
+    assert read(data, cuts) == [StreamEvent("SubscribeToShardEvent", payload) for payload in payloads]
 
 
 @given(PAYLOADS)
@@ -69,7 +75,9 @@ def test_the_reference_reads_the_same(payloads: list[bytes]) -> None:
     buffer = EventStreamBuffer()
     buffer.add_data(data)
     messages: list[Any] = list(buffer)
-    assert read(data) == [Event(message.headers[":event-type"], message.payload) for message in messages]
+    assert read(data) == [
+        StreamEvent(message.headers[":event-type"], message.payload) for message in messages
+    ]
 
 
 @given(some.data())
@@ -101,7 +109,7 @@ def test_any_headers_are_read_or_refused(headers: bytes, payload: bytes) -> None
         found = read(frame(headers, payload))
     except MalformedFrame:
         return
-    assert all(isinstance(each, Event | Failure) for each in found)
+    assert all(isinstance(each, StreamEvent | StreamFailure) for each in found)
 
 
 @given(some.integers(1, 200))
@@ -121,28 +129,28 @@ def test_headers_of_every_type_are_read_over() -> None:
     buffer.add_data(frame(headers, b"p"))
     messages: list[Any] = list(buffer)
     (reference,) = messages
-    assert read(frame(headers, b"p")) == [Event(reference.headers[":event-type"], reference.payload)]
+    assert read(frame(headers, b"p")) == [StreamEvent(reference.headers[":event-type"], reference.payload)]
 
 
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (exception_frame("ResourceInUseException", b'{"message":"taken"}'), Failure("ResourceInUseException", "taken")),
-        (exception_frame("KMSDisabledException", b'{"Message":"off"}'), Failure("KMSDisabledException", "off")),
-        (exception_frame("X", b"\xffno JSON"), Failure("X", "\xffno JSON")),
-        (exception_frame("X", b"{}"), Failure("X", "")),
-        (frame(headers_of({":message-type": "error", ":error-code": "InternalFailure", ":error-message": "oh"})), Failure("InternalFailure", "oh")),
-        (frame(headers_of({":message-type": "error"})), Failure("Unknown", "")),
+        (exception_frame("ResourceInUseException", b'{"message":"taken"}'), StreamFailure("ResourceInUseException", "taken")),
+        (exception_frame("KMSDisabledException", b'{"Message":"off"}'), StreamFailure("KMSDisabledException", "off")),
+        (exception_frame("X", b"\xffno JSON"), StreamFailure("X", "\xffno JSON")),
+        (exception_frame("X", b"{}"), StreamFailure("X", "")),
+        (frame(headers_of({":message-type": "error", ":error-code": "InternalFailure", ":error-message": "oh"})), StreamFailure("InternalFailure", "oh")),
+        (frame(headers_of({":message-type": "error"})), StreamFailure("Unknown", "")),
     ],
 )  # fmt: skip
-def test_exceptions_and_errors_are_told(data: bytes, expected: Failure) -> None:
+def test_exceptions_and_errors_are_told(data: bytes, expected: StreamFailure) -> None:
     assert read(data) == [expected]
 
 
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (frame(b"", length=FRAME_BYTES_MOST + 1), "bytes"),
+        (frame(b"", length=MAX_FRAME_BYTES + 1), "bytes"),
         (frame(b"", length=15), "bytes"),
         (frame(b"", header_length=1), "headers"),
         (frame(b"", length=2**20, header_length=128 * 1024 + 1), "headers"),
@@ -161,4 +169,4 @@ def test_what_cannot_be_is_refused_before_more_is_awaited(data: bytes, why: str)
 
 def test_a_large_event_is_read_piece_by_piece() -> None:
     payload = json.dumps({"Records": ["x" * (14 * 2**20)]}).encode()
-    assert read(event_frame("E", payload), range(0, len(payload), 64 * 1024)) == [Event("E", payload)]
+    assert read(event_frame("E", payload), range(0, len(payload), 64 * 1024)) == [StreamEvent("E", payload)]

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.transport.chunks import BodyReader, Chunks, body_reader
-from kcl_daemon.transport.head import Framing, MalformedAnswer, parse_head
+from kcl_daemon.transport.http1 import (
+    BodyReader,
+    ChunkedBody,
+    Framing,
+    MalformedAnswer,
+    body_reader,
+    parse_head,
+)
 
 
 def test_a_head_tells_status_headers_and_length() -> None:
@@ -91,7 +97,7 @@ def test_a_chunked_body_is_whole_however_it_comes(
     chunks: list[bytes], cuts: list[int], trailer: bytes, extension: bytes
 ) -> None:
     data = b"".join(b"%x%s\r\n%s\r\n" % (len(chunk), extension, chunk) for chunk in chunks)
-    reader = Chunks()
+    reader = ChunkedBody()
     assert fed(reader, data + b"0\r\n" + trailer + b"\r\n", cuts) == b"".join(chunks)
     assert reader.ended
     reader.close()
@@ -100,7 +106,7 @@ def test_a_chunked_body_is_whole_however_it_comes(
 @given(st.binary(max_size=300), st.lists(st.integers(1, 20), max_size=10))
 def test_no_chunked_body_fails_in_another_way(data: bytes, cuts: list[int]) -> None:
     with suppress(MalformedAnswer):
-        fed(Chunks(), data, cuts)
+        fed(ChunkedBody(), data, cuts)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +125,7 @@ def test_no_chunked_body_fails_in_another_way(data: bytes, cuts: list[int]) -> N
 )
 def test_a_malformed_chunk_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedAnswer):
-        Chunks().feed(memoryview(data))
+        ChunkedBody().feed(memoryview(data))
 
 
 @pytest.mark.parametrize("framing", [Framing.CHUNKED, Framing.LENGTH])

@@ -11,8 +11,8 @@ from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.transport.sign import CONTENT_TYPE, Signer
-from kcl_daemon.transport.values import Keys, Target
+from kcl_daemon.transport.caller import CONTENT_TYPE, Signer
+from kcl_daemon.transport.pool import AccessKeys, ServiceEndpoint
 
 PREFIX = "Kinesis_20131202."
 ASCII = st.characters(min_codepoint=33, max_codepoint=126)
@@ -28,7 +28,7 @@ HOSTS = st.sampled_from(
 )
 
 
-def by_the_sdk(target: Target, operation: str, body: bytes, keys: Keys, epoch_s: float) -> str:
+def by_the_sdk(target: ServiceEndpoint, operation: str, body: bytes, keys: AccessKeys, epoch_s: float) -> str:
     """The SDK's Authorization header."""
     request = AWSRequest(
         "POST",
@@ -71,22 +71,22 @@ def test_a_signature_is_the_sdks(
     token: str | None,
     times_s: list[int],
 ) -> None:
-    target, keys = Target(url, region, service), Keys("AKID", secret, token)
+    target, keys = ServiceEndpoint(url, region, service), AccessKeys("AKID", secret, token)
     signer = Signer(target, prefix=PREFIX, user_agent="tests")
     for epoch_s in times_s:  # one signer over several days
-        told = headers(signer.head(operation, body, keys, epoch_s=epoch_s))
-        assert told["Authorization"] == by_the_sdk(target, operation, body, keys, epoch_s)
-        assert told["Content-Length"] == str(len(body))
-        assert told.get("X-Amz-Security-Token") == token
+        reported = headers(signer.head(operation, body, keys, epoch_s=epoch_s))
+        assert reported["Authorization"] == by_the_sdk(target, operation, body, keys, epoch_s)
+        assert reported["Content-Length"] == str(len(body))
+        assert reported.get("X-Amz-Security-Token") == token
 
 
 def test_other_keys_sign_at_once() -> None:
-    target = Target("https://kinesis.eu-west-1.amazonaws.com", "eu-west-1", "kinesis")
+    target = ServiceEndpoint("https://kinesis.eu-west-1.amazonaws.com", "eu-west-1", "kinesis")
     signer = Signer(target, prefix=PREFIX, user_agent="tests")
-    for keys in (Keys("A", "one"), Keys("B", "two", "token"), Keys("A", "one")):
-        told = headers(signer.head("GetRecords", b"{}", keys, epoch_s=1_795_190_400))
-        assert told["Authorization"] == by_the_sdk(target, "GetRecords", b"{}", keys, 1_795_190_400)
+    for keys in (AccessKeys("A", "one"), AccessKeys("B", "two", "token"), AccessKeys("A", "one")):
+        reported = headers(signer.head("GetRecords", b"{}", keys, epoch_s=1_795_190_400))
+        assert reported["Authorization"] == by_the_sdk(target, "GetRecords", b"{}", keys, 1_795_190_400)
 
 
 def test_secrets_are_in_no_text() -> None:
-    assert "hidden" not in repr(Keys("A", "hidden", "hidden"))
+    assert "hidden" not in repr(AccessKeys("A", "hidden", "hidden"))

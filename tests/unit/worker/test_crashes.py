@@ -7,8 +7,8 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from kcl_daemon.config.failure_settings import FailureSettings
-from kcl_daemon.consumer.incarnation import Incarnation, Outcome
+from kcl_daemon.config.children import FailureSettings
+from kcl_daemon.consumer.child_session import ChildRun, ChildRunOutcome
 from tests.unit.consumer.poison_stage import Stage, perform, until
 
 # The leader, who is this worker, looks every 5 to 20 seconds.
@@ -19,13 +19,13 @@ LOOK_S = 20.0
 def crashes_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """When consumers crashed: each does, as long as this lasts."""
 
-    async def run(self: Incarnation) -> Outcome:
+    async def run(self: ChildRun) -> ChildRunOutcome:
         await anyio.lowlevel.checkpoint()
         found_s.append(anyio.current_time())
         raise ValueError("a bug")
 
     found_s: list[float] = []
-    monkeypatch.setattr(Incarnation, "run", run)
+    monkeypatch.setattr(ChildRun, "run", run)
     return found_s
 
 
@@ -41,26 +41,26 @@ def test_each_crash_is_followed_by_a_longer_rest(crashes_s: list[float]) -> None
     assert all(wanted <= rest <= wanted + LOOK_S for wanted, rest in zip(wanted_s, rests_s, strict=True)), (
         rests_s
     )
-    assert [fields["rests_s"] for fields in stage.told("consumer_crashed")][:3] == [1, 2, 4]
+    assert [fields["rests_s"] for fields in stage.reported("consumer_crashed")][:3] == [1, 2, 4]
 
 
 def test_after_long_work_it_begins_anew(crashes_s: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(failures=FailureSettings())
-    crashing = Incarnation.run
+    crashing = ChildRun.run
 
     async def scene() -> None:
         await until(lambda: len(crashes_s) == 3)
         with monkeypatch.context() as healthy:
-            healthy.setattr(Incarnation, "run", working)
+            healthy.setattr(ChildRun, "run", working)
             await anyio.sleep(700)
         await until(lambda: len(crashes_s) == 4)
 
-    async def working(self: Incarnation) -> Outcome:
+    async def working(self: ChildRun) -> ChildRunOutcome:
         await anyio.sleep(700)
         return await crashing(self)
 
     perform(stage, scene)
-    assert [fields["rests_s"] for fields in stage.told("consumer_crashed")][:4] == [1, 2, 4, 1]
+    assert [fields["rests_s"] for fields in stage.reported("consumer_crashed")][:4] == [1, 2, 4, 1]
 
 
 def test_a_stop_does_not_wait_for_the_rest(crashes_s: list[float]) -> None:

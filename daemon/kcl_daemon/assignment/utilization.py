@@ -1,0 +1,370 @@
+"""Which leases move from busy workers to others (KCL: VarianceBasedLeaseAssignmentDecider).
+
+A worker further than the threshold above its fair share gives leases away; while one is further below, those clearly
+above the fair share help. The largest leases that fit go first, so there are few moves, and the same state always gives
+the same plan (KCL shuffles), so that it can be shown before it is carried out.
+
+Differs from KCL, so that balancing comes to rest:
+- What a lease costs its receiver is judged by that receiver's own figures, not by the fleet's average. They include what
+  its host does besides, so for a worker that reads a fair part the cost is never judged too low. A move from a worker
+  above the threshold is made if the receiver would end lighter than the giver was, by half the threshold at least, even
+  if above the average. So the higher load of the two falls with each move, no state comes back, and there are only so
+  many states. KCL judges by the average: a slow worker is overloaded and relieved in turn, and a large lease never fits.
+- Dampening ends when a worker is within four thresholds of its share: it would only draw out the end.
+- A worker keeps its last lease with traffic. Whether it is slow or its host is busy cannot be told, and a worker that
+  reads nothing shows no figures to learn from.
+- Leases under a tenth of the average are not moved: nobody would feel it.
+- Loads that differ by less than 2 percentage points or 1 KiB/s are taken for equal.
+- A worker that reads nothing is filled to its share of the throughput at once, whatever its host's CPU says within the
+  threshold: figures come half a minute late, and workers on one host all show the same.
+- Workers on one host all report that host's CPU, so it cannot tell them apart. They share their leases by number, unless
+  that would give the one with fewer leases more to read than the other had.
+- Each worker is judged by its own most loaded metric; KCL takes one metric for the whole fleet in a run.
+
+Assignment by how busy the workers are (KCL: VarianceBasedLeaseAssignmentDecider, WORKER_UTILIZATION_AWARE).
+
+Leases that nobody reads are placed first, those without an owner and then those that wait longest; then, when asked,
+load is evened out. It knows values only; `survey` and `load` predict what a lease costs, `balance` picks what moves.
+
+Differs from KCL:
+- Workers of equal load are told apart by their number of leases, then by name, so a fresh fleet without figures is
+  spread evenly. KCL's heap alternates between two workers then (its keys are NaN).
+- A lease whose owner has died is always given away; it stays where it is only with an owner that lives where nobody
+  else has room.
+- A hand-off that takes too long is ended by the leader (`How.FORCE`); KCL only allows a later plan to do so.
+- A lease counts at least a tenth of an average one, so idle shards are not all piled upon one worker.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
+from math import inf
+from typing import Final, TypeAlias
+
+from kcl_daemon.assignment.load import BalanceOptions, FleetLoad, WorkerLoad, measure_fleet, metric_title
+from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove, MoveKind, Strategy, move_to_worker
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.worker_row import THROUGHPUT
+
+_MIN_POINTS: Final = 2.0
+_MIN_KBPS: Final = 1.0
+# So many receivers are asked for a giver before the next one has its turn; keeps large fleets at n log n.
+_MAX_CANDIDATES: Final = 8
+# Within so many thresholds the rest goes at once: dampening would only draw out the end.
+_NEAR: Final = 4
+# A worker within the threshold helps others only if it is above its share by this part of the threshold.
+_HELPING: Final = 0.5
+
+_Queue: TypeAlias = list[tuple[float, int, WorkerId, WorkerLoad]]
+
+
+@dataclass(slots=True)
+class _Donor:
+    """A worker that can give: its movable leases, lightest first."""
+
+    load: WorkerLoad
+    leases: list[Lease]
+    weights: list[float]
+
+    def take(self, index: int) -> Lease:
+        del self.weights[index]
+        return self.leases.pop(index)
+
+
+def fill_empty_workers(
+    state: FleetLoad, fleet: Fleet, options: BalanceOptions, placed: Collection[LeaseKey]
+) -> list[LeaseMove]:
+    """Fill the workers that read nothing, from those with more than their share of the throughput.
+
+    Args:
+        state: the loads; they follow the moves.
+        fleet: the state they were taken from.
+        options: the limits.
+        placed: leases that this plan places already.
+    """
+    ceiling = 1 + options.threshold
+    hungry: _Queue = [
+        _queued(load, load.weight)
+        for load in state.loads.values()
+        if not load.leases and not load.is_above_ceiling and load.relative <= ceiling
+    ]
+    if not hungry:
+        return []
+    givers = _givers(state, fleet, placed, felt_only=False)
+    fullest = [(-giver.load.weight, name) for name, giver in givers.items()]
+    heapify(hungry)
+    heapify(fullest)
+    moves: list[LeaseMove] = []
+    while hungry and fullest:
+        giver, to = givers[fullest[0][1]], hungry[0][3]
+        index = _serving(giver, to, state.target_weight)
+        if index is None:
+            heappop(fullest)
+            continue
+        kbps = state.scale.kbps(giver.leases[index])
+        if not options.has_room_for(to, fleet.max_leases_for_worker, kbps):
+            heappop(hungry)
+            continue
+        moves.append(_move(state, giver, index, to, "it reads nothing yet, "))
+        heapreplace(fullest, (-giver.load.weight, giver.load.worker_id))
+        heapreplace(hungry, _queued(to, to.weight))
+    return moves
+
+
+def _serving(giver: _Donor, to: WorkerLoad, target_weight: float) -> int | None:
+    """The largest lease that still fits into the receiver's share; its first one need not fit, only be no worse off."""
+    if giver.load.weight <= target_weight or len(giver.leases) < 2 or giver.load.leases < 2:
+        return None
+    index = bisect_right(giver.weights, target_weight - to.weight) - 1
+    if index < 0 and to.leases == 0:
+        index = 0
+    if index >= 0 and to.weight + giver.weights[index] < giver.load.weight:
+        return index
+    return None
+
+
+def even_out(
+    state: FleetLoad, fleet: Fleet, options: BalanceOptions, placed: Collection[LeaseKey]
+) -> list[LeaseMove]:
+    """Move leases from workers above their fair share to those below; arguments as for `feed_empty`."""
+    if state.quiet or (state.scale.is_idle and state.scale.measured):
+        return []  # nothing is going on that would be worth a move
+    low = 1 - options.threshold
+    receivers: _Queue = [_queued(load, load.relative) for load in state.loads.values() if load.relative < 1]
+    needy = any(relative < low and _matters(load, -1, state) for relative, _, _, load in receivers)
+    givers = [
+        giver
+        for giver in _givers(state, fleet, placed, felt_only=True).values()
+        if _is_over(giver.load, options, state)
+        or (needy and giver.load.relative > 1 + options.threshold * _HELPING)
+    ]
+    heapify(receivers)
+    moves: list[LeaseMove] = []
+    for giver in sorted(givers, key=lambda giver: (-_too_much(giver.load), giver.load.worker_id)):
+        moves += _relieve(giver, receivers, state, fleet, options)
+    return moves
+
+
+def level_lease_counts(
+    state: FleetLoad, fleet: Fleet, options: BalanceOptions, placed: Collection[LeaseKey]
+) -> list[LeaseMove]:
+    """Share out leases by number among workers on one host; arguments as for `feed_empty`.
+
+    A move makes two numbers differ less, so it comes to rest whatever the figures say.
+    """
+    givers = _givers(state, fleet, placed, felt_only=False)
+    moves: list[LeaseMove] = []
+    for sharing in state.hosts:
+        while (
+            move := _levelling(state, fleet, options, givers, [state.loads[each] for each in sharing])
+        ) is not None:
+            moves.append(move)
+    return moves
+
+
+def _levelling(
+    state: FleetLoad,
+    fleet: Fleet,
+    options: BalanceOptions,
+    givers: dict[WorkerId, _Donor],
+    loads: list[WorkerLoad],
+) -> LeaseMove | None:
+    """From the worker with most leases to the one with fewest: the largest that does not make that one the heavier."""
+    to = min(loads, key=lambda load: (load.leases, load.weight, load.worker_id))
+    donor = max(loads, key=lambda load: (load.leases, load.weight, load.worker_id))
+    giver = givers.get(donor.worker_id)
+    if giver is None or donor.leases - to.leases < 2:
+        return None
+    index = bisect_right(giver.weights, donor.weight - to.weight) - 1
+    if index < 0:
+        return None
+    kbps = state.scale.kbps(giver.leases[index])
+    if not options.has_room_for(to, fleet.max_leases_for_worker, kbps):
+        return None
+    change = f"they share a host, leases {donor.leases} -> {to.leases}"
+    return _moved(state, giver, index, to, change)
+
+
+def _relieve(
+    giver: _Donor, receivers: _Queue, state: FleetLoad, fleet: Fleet, options: BalanceOptions
+) -> list[LeaseMove]:
+    """Move what the giver has too much, dampened; the largest leases that fit first."""
+    moves: list[LeaseMove] = []
+    budget = _too_much(giver.load)
+    if giver.load.relative > 1 + _NEAR * options.threshold:
+        budget *= options.dampening_percentage / 100
+    # One that is not over itself only helps those that have far too little.
+    over = _is_over(giver.load, options, state)
+    below, ceiling = (1.0, inf) if over else (1 - options.threshold, 1.0)
+    index = bisect_right(giver.weights, budget) - 1
+    if index < 0 and options.allow_throughput_overshoot:
+        index = 0
+    asked: _Queue = []
+    while index >= 0 and len(giver.leases) > 1 and receivers and receivers[0][0] < below:
+        to = receivers[0][3]
+        weight, kbps = giver.weights[index], state.scale.kbps(giver.leases[index])
+        after = to.relative_with(weight)
+        limit = min(ceiling, giver.load.relative - options.threshold / 2)
+        if after <= limit and options.has_room_for(to, fleet.max_leases_for_worker, kbps):
+            moves.append(_move(state, giver, index, to, ""))
+            budget -= weight
+            heapreplace(receivers, _queued(to, to.relative))
+            index = min(index, bisect_right(giver.weights, budget)) - 1
+        elif index > 0:
+            index -= 1
+        elif len(asked) < _MAX_CANDIDATES:
+            asked.append(heappop(receivers))
+            index = bisect_right(giver.weights, budget) - 1
+            if index < 0 and not moves and options.allow_throughput_overshoot:
+                index = 0
+        else:
+            break
+    for each in asked:
+        heappush(receivers, each)
+    return moves
+
+
+def _givers(
+    state: FleetLoad, fleet: Fleet, placed: Collection[LeaseKey], *, felt_only: bool
+) -> dict[WorkerId, _Donor]:
+    """The workers with leases that can be moved: neither in a hand-off nor placed just now."""
+    owned: dict[WorkerId, list[tuple[float, LeaseKey, Lease]]] = {}
+    for lease in fleet.unfinished:
+        owner = lease.lease_owner
+        if owner is None or owner not in state.loads or lease.checkpoint_owner is not None:
+            continue
+        if lease.lease_key not in placed and (not felt_only or state.scale.is_felt(lease)):
+            owned.setdefault(owner, []).append((state.scale.weight(lease), lease.lease_key, lease))
+    givers: dict[WorkerId, _Donor] = {}
+    for owner, leases in owned.items():
+        leases.sort(key=lambda each: each[:2])
+        givers[owner] = _Donor(
+            state.loads[owner], [lease for _, _, lease in leases], [weight for weight, _, _ in leases]
+        )
+    return givers
+
+
+def _is_over(load: WorkerLoad, options: BalanceOptions, state: FleetLoad) -> bool:
+    beyond = load.relative > 1 + options.threshold and _matters(load, 1, state)
+    return beyond or load.is_above_ceiling
+
+
+def _matters(load: WorkerLoad, sign: int, state: FleetLoad) -> bool:
+    """Whether a worker is above (1) or below (-1) its share by more than noise."""
+    if load.leading != THROUGHPUT:
+        return load.excess_points * sign >= _MIN_POINTS
+    return state.scale.is_idle or (load.weight - state.target_weight) * sign >= _MIN_KBPS
+
+
+def _too_much(load: WorkerLoad) -> float:
+    """The weight that a worker would have to lose to come down to its fair share, by its own figures."""
+    return max(0.0, 1 - 1 / load.relative) * load.weight
+
+
+def _move(state: FleetLoad, giver: _Donor, index: int, to: WorkerLoad, why: str) -> LeaseMove:
+    donor = giver.load
+    name = donor.leading if donor.leading in to.values and not why else THROUGHPUT
+    if name == THROUGHPUT and state.scale.is_idle:
+        change = f"leases {donor.leases} -> {to.leases}"
+    else:
+        change = f"{metric_title(name)} {donor.describe(name)} -> {to.describe(name)}"
+    return _moved(state, giver, index, to, f"{why}{change}")
+
+
+def _moved(state: FleetLoad, giver: _Donor, index: int, to: WorkerLoad, change: str) -> LeaseMove:
+    lease, donor = giver.take(index), giver.load
+    reason = f"{lease.lease_key}: {donor.worker_id} -> {to.worker_id}, {change}"
+    weight, kbps = state.scale.weight(lease), state.scale.kbps(lease)
+    donor.drop(weight, kbps)
+    to.add(weight, kbps)
+    return LeaseMove(lease, to.worker_id, reason, MoveKind.HANDOFF)
+
+
+def _queued(load: WorkerLoad, key: float) -> tuple[float, int, WorkerId, WorkerLoad]:
+    return key, load.leases, load.worker_id, load
+
+
+__all__ = ["BalanceOptions", "by_utilization"]
+
+_Room: TypeAlias = tuple[float, int, WorkerId, WorkerLoad]
+
+
+def by_utilization(options: BalanceOptions) -> Strategy:
+    """The strategy for one run of the leader; cheap to make anew for each run."""
+    return _ByUtilization(options)
+
+
+@dataclass(frozen=True, slots=True)
+class _ByUtilization:
+    options: BalanceOptions
+
+    def __call__(self, fleet: Fleet) -> AssignmentPlan:
+        state = measure_fleet(fleet, alpha=self.options.ema_alpha)
+        moves, unplaced = _place(state, fleet, self.options)
+        if self.options.balance_this_run:
+            placed = frozenset(lease.lease_key for lease in state.waiting)
+            fed = fill_empty_workers(state, fleet, self.options, placed)
+            # Those that have just been fed may look busy soon; the figures must settle before more is moved.
+            moves += (
+                fed
+                or even_out(state, fleet, self.options, placed)
+                or level_lease_counts(state, fleet, self.options, placed)
+            )
+        return AssignmentPlan(
+            tuple(moves), tuple(unplaced), {name: load.leases for name, load in state.loads.items()}
+        )
+
+
+def _place(state: FleetLoad, fleet: Fleet, options: BalanceOptions) -> tuple[list[LeaseMove], list[LeaseKey]]:
+    """Give each waiting lease to the worker with most headroom."""
+    moves: list[LeaseMove] = []
+    unplaced: list[LeaseKey] = []
+    best = [(load.relative, load.leases, load.worker_id, load) for load in state.loads.values()]
+    heapify(best)
+    for lease in sorted(state.waiting, key=lambda lease: _urgency(lease, fleet)):
+        _drop_full(best, fleet, options)
+        if not best:
+            unplaced.append(lease.lease_key)
+            continue
+        avoided = _avoided(lease, best, fleet, options)
+        to = best[0][3]
+        to.add(state.scale.weight(lease), state.scale.kbps(lease))
+        heapreplace(best, (to.relative, to.leases, to.worker_id, to))
+        if avoided is not None:
+            heappush(best, avoided)
+        if not _stays(lease, to.worker_id):
+            moves.append(move_to_worker(lease, to.worker_id, fleet))
+    return moves, unplaced
+
+
+def _drop_full(best: list[_Room], fleet: Fleet, options: BalanceOptions) -> None:
+    while best and not options.has_room(best[0][3], fleet.max_leases_for_worker):
+        heappop(best)
+
+
+def _avoided(lease: Lease, best: list[_Room], fleet: Fleet, options: BalanceOptions) -> _Room | None:
+    """The one who gets a lease only where nobody else has room; to be put back afterwards."""
+    if best[0][2] != fleet.avoided_worker(lease):
+        return None
+    first = heappop(best)
+    _drop_full(best, fleet, options)
+    if best:
+        return first
+    heappush(best, first)
+    return None
+
+
+def _urgency(lease: Lease, fleet: Fleet) -> tuple[bool, float, LeaseKey]:
+    age_s = inf if lease.actual_owner is None else fleet.ages_s.get(lease.lease_key, 0.0)
+    return lease.actual_owner is not None, -age_s, lease.lease_key
+
+
+def _stays(lease: Lease, best: str) -> bool:
+    """Whether a lease that stands still is left with its owner, which lives: its next renewal brings it back.
+
+    A lease in handoff is never left with its owner: only the leader can end that handoff (as KCL does since 3.4.2).
+    """
+    return lease.lease_owner == best and lease.checkpoint_owner is None

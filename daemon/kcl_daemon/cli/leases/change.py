@@ -1,0 +1,472 @@
+"""Positions as a person gives them, the place in a shard that a time stands for, and the next record after a checkpoint.
+
+A lease row holds a sequence number or a sentinel, never a time of its own, so a time is looked up in the shard itself.
+Knows nothing of tables.
+
+What `kcl-daemon leases reset`, `release` and `delete` do to the lease table.
+
+Owns the order of reads and writes, each write under the condition that the row is still as it was read; `shards.reset`
+decides. Knows nothing of command lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Final
+
+import click
+
+from kcl_daemon.errors import KclError
+from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId
+from kcl_daemon.leases.row import (
+    MalformedRowError,
+    creation,
+    if_unchanged,
+    is_lease_row,
+    lease_from_row,
+    release,
+    reposition,
+)
+from kcl_daemon.ports import Clock, FetchedRecords, IteratorKind, Kinesis, ReadFrom, StreamRef, Table
+from kcl_daemon.records.kpl import Deaggregator
+from kcl_daemon.records.payload import RawRecord, raw_record
+from kcl_daemon.retrieval.source import StartMemory, read_from
+from kcl_daemon.shards.lineage import InitialPosition, StartAt
+from kcl_daemon.shards.sync import LeaseChange, ResetKind
+from kcl_daemon.system import SystemClock
+from kcl_protocol.messages import Record
+from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
+
+# An owner writes its lease every few seconds; each try reads the row anew, so one of the first meets a moment between.
+_MAX_LOST_RACES: Final = 10
+
+
+class NotChanged(KclError):
+    """Raised when something stands against what was asked; names it."""
+
+
+class ChangeResult(Enum):
+    """What came of one change."""
+
+    WRITTEN = "done"
+    GONE = "nothing to do, the lease no longer exists"
+    THERE = "nothing to do, the lease already exists"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOutcome:
+    """A change and what came of it."""
+
+    change: LeaseChange
+    done: ChangeResult
+
+
+async def all_leases(table: Table) -> tuple[Lease, ...]:
+    """Every lease, by key; rows that cannot be read are left out, as every worker leaves them alone."""
+    found: list[Lease] = []
+    for row in await table.scan():
+        try:
+            if is_lease_row(row):
+                found.append(lease_from_row(row))
+        except MalformedRowError:
+            continue  # `kcl-daemon leases list` shows them
+    return tuple(sorted(found, key=lambda lease: lease.lease_key))
+
+
+def chosen_leases(leases: Sequence[Lease], names: Iterable[str]) -> tuple[Lease, ...]:
+    """Those that are named, by shard id or lease key.
+
+    Raises:
+        NotChanged: one of the names is none of them, or of several streams.
+    """
+    wanted = list(dict.fromkeys(names))
+    missing = [
+        name for name in wanted if not any(name in (lease.lease_key, lease.shard_id) for lease in leases)
+    ]
+    if missing:
+        raise NotChanged(
+            f"there is no lease {', '.join(missing)}; `kcl-daemon leases list --all` shows all leases"
+        )
+    for name in wanted:
+        if len([lease for lease in leases if lease.shard_id == name]) > 1:
+            raise NotChanged(f"several streams have a shard {name}; add --stream, or use the lease key")
+    return tuple(lease for lease in leases if lease.lease_key in wanted or lease.shard_id in wanted)
+
+
+async def carry_out(table: Table, change: LeaseChange) -> ChangeOutcome:
+    """Write one change, on the row as it is by then.
+
+    Raises:
+        NotChanged: the row cannot be read, or kept changing.
+        AwsError: it could not be read or written; after Unavailable it may have been written.
+    """
+    if change.kind is ResetKind.CREATE:
+        written = await table.put(*creation(change.lease))
+        return ChangeOutcome(change, ChangeResult.WRITTEN if written.applied else ChangeResult.THERE)
+    for _ in range(_MAX_LOST_RACES):
+        lease = await _now(table, change.lease.lease_key)
+        if lease is None:
+            return ChangeOutcome(change, ChangeResult.GONE)
+        if await _write(table, replace(change, lease=lease)):
+            return ChangeOutcome(change, ChangeResult.WRITTEN)
+    raise NotChanged(f"the lease {change.lease.lease_key} kept changing; try again")
+
+
+async def carry_out_all(table: Table, changes: Iterable[LeaseChange], report: Callable[[str], object]) -> int:
+    """Write changes one after the other; how many of them were written.
+
+    Args:
+        table: the lease table.
+        changes: what to write.
+        report: is given a line for each where there was nothing to do.
+
+    Raises:
+        NotChanged: as for `carry_out`; the changes before that one have been written.
+        AwsError: likewise.
+    """
+    written = 0
+    for change in changes:
+        outcome = await carry_out(table, change)
+        if outcome.done is ChangeResult.WRITTEN:
+            written += 1
+        else:
+            report(f"{change.lease.lease_key}: {outcome.done.value}")
+    return written
+
+
+async def move_past(table: Table, lease: Lease, position: ExtendedSequenceNumber) -> ChangeOutcome:
+    """Move a lease's checkpoint ahead, unless it has moved since it was looked at.
+
+    Raises:
+        NotChanged: its checkpoint is another by now, or the row cannot be read or kept changing.
+        AwsError: as for `carry_out`.
+    """
+    change = LeaseChange(ResetKind.RESET, lease, position, "")
+    for _ in range(_MAX_LOST_RACES):
+        now = await _now(table, lease.lease_key)
+        if now is None:
+            return ChangeOutcome(change, ChangeResult.GONE)
+        if now.checkpoint != lease.checkpoint:
+            raise NotChanged(
+                f"the checkpoint of {lease.lease_key} has just moved to {now.checkpoint}; nothing was "
+                "skipped, check again"
+            )
+        if await _write(table, replace(change, lease=now)):
+            return ChangeOutcome(change, ChangeResult.WRITTEN)
+    raise NotChanged(f"the lease {lease.lease_key} kept changing; try again")
+
+
+async def release_all(table: Table, keys: Iterable[LeaseKey], report: Callable[[str], object]) -> int:
+    """Take leases from their owners one after the other; how many had one. Else as `carry_out_all`."""
+    written = 0
+    for key in keys:
+        if await release_lease(table, key):
+            written += 1
+        else:
+            report(f"{key}: it no longer has an owner")
+    return written
+
+
+async def release_lease(table: Table, key: LeaseKey) -> bool:
+    """Take a lease from its owner, so that the leader gives it away anew; False where nobody owns it.
+
+    Raises:
+        NotChanged: it cannot be read, is not there, or kept changing.
+        AwsError: as for `carry_out`.
+    """
+    for _ in range(_MAX_LOST_RACES):
+        lease = await _now(table, key)
+        if lease is None:
+            raise NotChanged(f"the lease {key} no longer exists")
+        if lease.lease_owner is None:
+            return False
+        if (await table.update(release(lease))).applied:
+            return True
+    raise NotChanged(f"the lease {key} kept changing; try again")
+
+
+async def _now(table: Table, key: LeaseKey) -> Lease | None:
+    row = await table.get(key)
+    if row is None:
+        return None
+    try:
+        return lease_from_row(row)
+    except MalformedRowError as malformed:
+        raise NotChanged(f"{malformed}; repair or delete that row") from malformed
+
+
+async def _write(table: Table, change: LeaseChange) -> bool:
+    if change.position is None:
+        written = await table.delete(change.lease.lease_key, if_unchanged(change.lease))
+    else:
+        written = await table.update(reposition(change.lease, change.position))
+    return written.applied
+
+
+# How far before the time to begin the search, in seconds; the last record before it is near on a busy shard.
+_WINDOWS_S: Final = (2.0, 20.0, 200.0, 2_000.0, 20_000.0, 200_000.0)
+_READ_MOST: Final = 10_000
+# A shard allows five reads a second, and its worker wants most of them.
+_PAUSE_S: Final = 0.5
+# More than these between a checkpoint and a record are no matter of skipping.
+_SKIPPED_MOST: Final = 10_000
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_AGO: Final = re.compile(r"(?:\d{1,9}(?:\.\d+)?[smhd])+")
+
+
+class PositionType(click.ParamType[InitialPosition]):
+    """`TRIM_HORIZON`, `LATEST`, or a time: ISO 8601 (UTC where it names no zone), epoch seconds, or how long ago (`1h30m`)."""
+
+    name = "position"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> InitialPosition:
+        """As click wants it."""
+        text = str(value).strip()
+        if text.upper() in (StartAt.TRIM_HORIZON.value, StartAt.LATEST.value):
+            return InitialPosition(StartAt(text.upper()))
+        at_s = _ago_s(text, SystemClock()) or _epoch_s(text)
+        if at_s is None:
+            self.fail(
+                f"{text!r} is not a position: TRIM_HORIZON, LATEST, a time such as 2026-11-20T12:00:00Z, "
+                "how long ago such as 90s, 1h30m or 2d, or epoch seconds",
+                param,
+                ctx,
+            )
+        return InitialPosition(StartAt.TIMESTAMP, at_s)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTarget:
+    """A record that a person names; `whole`: all user records of its aggregate, if it is one."""
+
+    position: ExtendedSequenceNumber
+    whole: bool
+
+    def is_before(self, record: RawRecord) -> bool:
+        """Whether a record comes after all that was meant."""
+        if self.whole:
+            return int(record.sequence_number) > int(self.position.sequence_number)
+        return record.position > self.position
+
+    def is_covered_by(self, checkpoint: ExtendedSequenceNumber) -> bool:
+        """Whether nothing of it is after a checkpoint, as far as can be told without reading."""
+        if checkpoint.is_sentinel:
+            return False
+        if self.whole:
+            return int(self.position.sequence_number) < int(checkpoint.sequence_number)
+        return self.position <= checkpoint
+
+
+class RecordType(click.ParamType[RecordTarget]):
+    """A sequence number, or one with a sub-sequence number behind a slash."""
+
+    name = "record"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> RecordTarget:
+        """As click wants it."""
+        if isinstance(value, RecordTarget):
+            return value
+        number, slash, sub_number = str(value).strip().partition("/")
+        if not (number.isdecimal() and (sub_number or ("" if slash else "0")).isdecimal()):
+            self.fail(
+                f"{value!r} is not a sequence number or SEQUENCE_NUMBER/SUB_SEQUENCE_NUMBER", param, ctx
+            )
+        return RecordTarget(ExtendedSequenceNumber(number, int(sub_number or 0)), whole=not sub_number)
+
+
+def _ago_s(text: str, clock: Clock) -> float | None:
+    if _AGO.fullmatch(text) is None:
+        return None
+    spans = re.findall(r"([\d.]+)([smhd])", text)
+    return clock.wall_ms() / 1000 - sum(float(number) * _SECONDS[unit] for number, unit in spans)
+
+
+def _epoch_s(text: str) -> float | None:
+    try:
+        if text.replace(".", "", 1).isdecimal():
+            return float(text)
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+
+
+async def just_before(
+    kinesis: Kinesis, stream: StreamRef, shard_id: ShardId, at_s: float, *, clock: Clock
+) -> ExtendedSequenceNumber:
+    """The checkpoint with which reading goes on with the first record at or after a time.
+
+    That is the last user record of the last record before it, for a KPL aggregate with its sub-sequence number: else all
+    but the first one of that aggregate would come again. TRIM_HORIZON where none is kept.
+
+    Raises:
+        AwsError: Kinesis did not answer or refused.
+    """
+    search = _Search(kinesis, stream, shard_id, at_s, clock)
+    starts = [ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=at_s - window_s) for window_s in _WINDOWS_S]
+    for start in (*starts, ReadFrom(IteratorKind.TRIM_HORIZON)):
+        found = await search.last_before(start)
+        if found is not None:
+            return found
+    return TRIM_HORIZON
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """For the last record of a shard before a time."""
+
+    kinesis: Kinesis
+    stream: StreamRef
+    shard_id: ShardId
+    at_s: float
+    clock: Clock
+
+    async def last_before(self, start: ReadFrom) -> ExtendedSequenceNumber | None:
+        """As far as there is one from `start` on."""
+        iterator: str | None = await self.kinesis.get_shard_iterator(self.stream, self.shard_id, start)
+        last: Record | None = None
+        while iterator is not None:
+            fetched = await self.kinesis.get_records(self.stream, self.shard_id, iterator, _READ_MOST)
+            for record in fetched.records:
+                if (record.approximate_arrival_timestamp or 0) >= self.at_s * 1000:
+                    return _end_of(last)
+                last = record
+            if not fetched.records and not fetched.millis_behind_latest:
+                break
+            iterator = fetched.next_iterator
+            await self.clock.sleep(_PAUSE_S)
+        return _end_of(last)
+
+
+def _end_of(record: Record | None) -> ExtendedSequenceNumber | None:
+    """The position of the last user record in a record."""
+    if record is None:
+        return None
+    users = _user_records(record, None)
+    return users[-1].position if users else ExtendedSequenceNumber(record.sequence_number)
+
+
+def _user_records(record: Record, hash_range: HashRange | None) -> list[RawRecord]:
+    pieces = Deaggregator(hash_range, _as_it_came)(raw_record(record))
+    return [each for piece, _ in pieces for each in piece]
+
+
+def _as_it_came(_reason: str, _sequence_number: str) -> None:
+    """What is no good aggregate is delivered as it came."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedRange:
+    """What lies between a checkpoint and the end of what is skipped.
+
+    Args:
+        last: the record to go past, as children are given it.
+        count: how many are skipped, that one included.
+    """
+
+    last: RawRecord
+    count: int
+
+
+async def next_records(
+    kinesis: Kinesis,
+    stream: StreamRef,
+    lease: Lease,
+    wanted: RecordTarget | None,
+    *,
+    start_s: float | None,
+    clock: Clock,
+) -> SkippedRange:
+    """The records that a child would be given from the lease's checkpoint on, up to the one to go past.
+
+    Args:
+        kinesis: where they are.
+        stream: of the lease.
+        lease: as it was read.
+        wanted: the record to go past; None: the next one.
+        start_s: the configured time for leases that begin at one.
+        clock: for pauses.
+
+    Raises:
+        NotChanged: there is no such record after the checkpoint.
+        AwsError: Kinesis did not answer or refused.
+    """
+    _refuse_to_skip(lease, wanted)
+    where = read_from(lease.checkpoint, StartMemory(), start_s)
+    async with aclosing(_pages(kinesis, stream, lease.shard_id, where, clock)) as pages:
+        return _found(await _last_skipped(pages, lease, wanted), wanted)
+
+
+async def _last_skipped(
+    pages: AsyncIterator[FetchedRecords], lease: Lease, wanted: RecordTarget | None
+) -> SkippedRange | None:
+    found: SkippedRange | None = None
+    count = 0
+    async for fetched in pages:
+        for record in _undelivered(fetched, lease):
+            if wanted is not None and wanted.is_before(record):
+                return found
+            count += 1
+            found = SkippedRange(record, count)
+            if wanted is None or (not wanted.whole and record.position == wanted.position):
+                return found
+            if count > _SKIPPED_MOST:
+                raise NotChanged(f"more than {_SKIPPED_MOST} records are before that one; use `leases reset`")
+        if wanted is not None and found is not None and not fetched.millis_behind_latest:
+            return found
+    return found
+
+
+def _refuse_to_skip(lease: Lease, wanted: RecordTarget | None) -> None:
+    if lease.is_finished:
+        raise NotChanged(f"the lease {lease.lease_key} is finished; there is nothing to skip")
+    if lease.checkpoint == LATEST:
+        raise NotChanged(
+            f"the lease {lease.lease_key} has no checkpoint yet (LATEST), so its next record is unknown; "
+            "use `leases reset --to TIME`"
+        )
+    if wanted is not None and wanted.is_covered_by(lease.checkpoint):
+        raise NotChanged(f"the checkpoint {lease.checkpoint} is already past the record {wanted.position}")
+
+
+def _found(found: SkippedRange | None, wanted: RecordTarget | None) -> SkippedRange:
+    if found is None:
+        raise NotChanged("there is no record after the checkpoint")
+    at = found.last.position
+    if wanted is None or at == wanted.position:
+        return found
+    if wanted.whole and at.sequence_number == wanted.position.sequence_number:
+        return found
+    raise NotChanged(
+        f"the shard has no record {wanted.position} after the checkpoint; the last one before it is {at}"
+    )
+
+
+def _undelivered(fetched: FetchedRecords, lease: Lease) -> Iterator[RawRecord]:
+    for record in fetched.records:
+        for user in _user_records(record, lease.hash_range):
+            if lease.checkpoint.is_sentinel or user.position > lease.checkpoint:
+                yield user
+
+
+async def _pages(
+    kinesis: Kinesis, stream: StreamRef, shard_id: ShardId, start: ReadFrom, clock: Clock
+) -> AsyncGenerator[FetchedRecords]:
+    """What is in the shard from a position to its tip, as it is answered."""
+    iterator: str | None = await kinesis.get_shard_iterator(stream, shard_id, start)
+    while iterator is not None:
+        fetched = await kinesis.get_records(stream, shard_id, iterator, _READ_MOST)
+        yield fetched
+        if not fetched.records and not fetched.millis_behind_latest:
+            return
+        iterator = fetched.next_iterator
+        await clock.sleep(_PAUSE_S)

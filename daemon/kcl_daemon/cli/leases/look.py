@@ -1,0 +1,467 @@
+"""Looks at an application from outside, as its leader would, and writes nothing.
+
+Owns the order of the reads. Takes part in nothing: no worker row, no lock, no table is made. What is concluded from
+the rows is the leader's own code (`coordination.monitor`); knows nothing of how it is shown.
+
+What `kcl-daemon leases` has seen of an application, as values.
+
+Pure. Owns what is counted and concluded for people; knows nothing of how it was read or how it is shown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+import anyio
+
+from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound, TableNotFound, Throttled
+from kcl_daemon.fleet.lease_renewer import MalformedRowLog
+from kcl_daemon.fleet.monitor import FleetMonitor
+from kcl_daemon.fleet.streams import StreamTracker, TrackedStream
+from kcl_daemon.fleet.table_views import COORDINATOR_KINDS, WORKER_KINDS, RowKindTable, TableWrapper
+from kcl_daemon.fleet.tables import inspect_tables
+from kcl_daemon.fleet.timings import timings
+from kcl_daemon.leases.layout import ENTITY, TableLayout
+from kcl_daemon.leases.leader import LEADER_KEY, LockObservation, lock_from_row
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.row import MalformedRowError, Row
+from kcl_daemon.leases.worker_row import CPU, FAILED, worker_from_row
+from kcl_daemon.migrations.one_table_loops import DualTable
+from kcl_daemon.migrations.one_table_rules import TableStatus
+from kcl_daemon.ports import Clock, Kinesis, Log, Table, Tables
+from kcl_daemon.retrieval.source import StartMemory, read_from
+from kcl_protocol.sequence import LATEST
+
+
+@dataclass(frozen=True, slots=True)
+class TableOrigin:
+    """Where it was seen.
+
+    Args:
+        application: `applicationName`.
+        stream: ARN or name.
+        layout: which tables the application has.
+        reason: why that is so.
+        tables: names of those that are there, lease table first.
+    """
+
+    application: str
+    stream: str
+    layout: TableLayout
+    reason: str
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderView:
+    """The leader's lock.
+
+    Args:
+        worker: who holds it, or held it last.
+        lease_s: for how long its owner may be silent.
+        released: its owner gave it up.
+        silent_s: for how long it was seen unchanged; 0 after a single look.
+    """
+
+    worker: WorkerId
+    lease_s: float
+    released: bool
+    silent_s: float
+
+    @property
+    def leads(self) -> bool:
+        """Whether the lock is in force."""
+        return not self.released and self.silent_s <= self.lease_s
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRow:
+    """A row that cannot be what it should be; every worker leaves it alone."""
+
+    table: str
+    key: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLag:
+    """How far a checkpoint is behind the tip of its shard: milliseconds, or why that is not known."""
+
+    millis: int | None
+    unknown_because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedFleet:
+    """One state of an application.
+
+    Args:
+        origin: where.
+        leader: None: there is no lock.
+        fleet: leases, workers and what follows from watching them.
+        unreadable: rows that are not among them.
+        lags: of unfinished leases; None: not asked for.
+        wall_s: epoch seconds of this machine at the last look.
+        watched_s: from the first look to the last; 0: there was but one.
+        failover_s: `failoverTimeMillis`.
+    """
+
+    origin: TableOrigin
+    leader: LeaderView | None
+    fleet: Fleet
+    unreadable: tuple[UnreadableRow, ...]
+    lags: Mapping[LeaseKey, LeaseLag] | None
+    wall_s: float
+    watched_s: float
+    failover_s: float
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """All of them, by key."""
+        return tuple(sorted(self.fleet.leases, key=lambda lease: lease.lease_key))
+
+    @property
+    def knows_abandoned(self) -> bool:
+        """Whether it was watched for long enough to see that a lease stands still for too long."""
+        return self.watched_s > self.failover_s
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedWorker:
+    """One worker.
+
+    Args:
+        worker_id: its name.
+        alive: whether a leader would give it leases.
+        last_report_s: epoch seconds by its own clock; None: it has no row.
+        report_age_s: the same, as seconds before `Seen.wall_s`.
+        cpu_percent: its latest average; None: it reports none.
+        cpu_failed: its latest figure could not be taken.
+        leases: unfinished ones that it reads.
+        leads: whether it is the leader.
+    """
+
+    worker_id: WorkerId
+    alive: bool
+    last_report_s: int | None
+    report_age_s: float | None
+    cpu_percent: float | None
+    cpu_failed: bool
+    leases: int
+    leads: bool
+
+
+def worker_views(seen: ObservedFleet) -> tuple[ObservedWorker, ...]:
+    """Everyone who reports, owns an unfinished lease or leads, by name."""
+    reads = Counter(lease.actual_owner for lease in seen.fleet.unfinished if lease.actual_owner is not None)
+    leader = seen.leader.worker if seen.leader is not None and seen.leader.leads else None
+    names = {*seen.fleet.stats, *seen.fleet.workers, *reads, *([] if leader is None else [leader])}
+    return tuple(_worker_view(seen, name, reads[name], leads=name == leader) for name in sorted(names))
+
+
+def _worker_view(seen: ObservedFleet, name: WorkerId, leases: int, *, leads: bool) -> ObservedWorker:
+    row = seen.fleet.stats.get(name)
+    averages = () if row is None else row.metrics.get(CPU, ())
+    latest = averages[-1] if averages else None
+    return ObservedWorker(
+        worker_id=name,
+        alive=name in seen.fleet.workers,
+        last_report_s=None if row is None else row.last_update_s,
+        report_age_s=None if row is None else seen.wall_s - row.last_update_s,
+        cpu_percent=None if latest == FAILED else latest,
+        cpu_failed=latest == FAILED,
+        leases=leases,
+        leads=leads,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSummary:
+    """The leases, counted.
+
+    Args:
+        leases: all of them.
+        owned: unfinished ones that somebody owns.
+        unowned: unfinished ones that nobody owns.
+        abandoned: of `owned`, those whose owner has gone silent; None: that was not watched for.
+        handing_off: of `owned`, those that are on their way to another worker.
+        finished: those whose shard has been processed to its end.
+    """
+
+    leases: int
+    owned: int
+    unowned: int
+    abandoned: int | None
+    handing_off: int
+    finished: int
+
+
+def summarize_leases(seen: ObservedFleet) -> LeaseSummary:
+    """Count them."""
+    unfinished = seen.fleet.unfinished
+    owned = [lease for lease in unfinished if lease.actual_owner is not None]
+    abandoned = sum(lease.lease_key in seen.fleet.abandoned for lease in owned)
+    return LeaseSummary(
+        leases=len(seen.fleet.leases),
+        owned=len(owned),
+        unowned=len(unfinished) - len(owned),
+        abandoned=abandoned if seen.knows_abandoned else None,
+        handing_off=sum(lease.checkpoint_owner is not None for lease in owned),
+        finished=len(seen.fleet.leases) - len(unfinished),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedPlan:
+    """What the leader would do with what was seen.
+
+    Args:
+        seen: the state.
+        plan: of a run that also balances.
+        at_once: leases that it would move at its very next look; the others when it balances next.
+        balance_s: how often it balances in a fleet that does not change.
+        ema_alpha: as the plan was made with.
+    """
+
+    seen: ObservedFleet
+    plan: AssignmentPlan
+    at_once: frozenset[LeaseKey]
+    balance_s: float
+    ema_alpha: float
+
+    def is_at_once(self, move: LeaseMove) -> bool:
+        """Whether it would make this move at its next look."""
+        return move.lease.lease_key in self.at_once
+
+
+# No worker: whoever leads knows of itself that it lives, an observer knows it of nobody.
+_OBSERVER: Final = WorkerId("(observer)")
+# Each costs one of the five reads a second that a shard allows, and its worker wants those.
+_MAX_PARALLEL_LAGS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTables:
+    """The tables of an application that exists, for reading, and where they are."""
+
+    tables: Tables
+    origin: TableOrigin
+
+
+async def open_existing(separate: Tables, settings: Settings) -> OpenedTables:
+    """Find out which tables the application has; none is made.
+
+    Args:
+        separate: the three of the separate layout, whether they exist or not.
+        settings: of the file.
+
+    Raises:
+        TableNotFound: there is no lease table.
+        ConfigurationError: the tables are in a state in which no worker would start.
+        AwsError: a table could not be looked at.
+    """
+    # Whether a worker may drive a migration does not matter to somebody who only looks.
+    found = await inspect_tables(separate, wished=settings.tables.layout, migrate_all=False)
+    leases, workers, coordinator = found.states
+    if leases is None:
+        raise TableNotFound(
+            f"there is no lease table {separate.leases.name}: no worker of this application has started yet"
+        )
+    names = [separate.leases.name]
+    match found.layout:
+        case TableLayout.SINGLE:
+            tables = Tables(
+                separate.leases,
+                RowKindTable(separate.leases, WORKER_KINDS),
+                RowKindTable(separate.leases, COORDINATOR_KINDS),
+            )
+        case TableLayout.SEPARATE:
+            others = ((separate.worker_metrics, workers), (separate.coordinator, coordinator))
+            names += [table.name for table, state in others if state is not None]
+            worker_rows, coordinator_rows = (
+                table if state is not None else _Missing(table) for table, state in others
+            )
+            if found.status is not TableStatus.INIT:  # rows may have been carried over
+                coordinator_rows = DualTable(coordinator_rows, separate.leases, written=coordinator_rows)
+            tables = Tables(separate.leases, worker_rows, coordinator_rows)
+        case _:
+            assert_never(found.layout)
+    stream = ", ".join(settings.streams.texts) or settings.stream_arn or settings.stream_name
+    return OpenedTables(
+        tables, TableOrigin(settings.application_name, stream, found.layout, found.reason, tuple(names))
+    )
+
+
+class _Missing(TableWrapper):
+    """A table that does not exist, which is no trouble: fleets of KCL 2.x have the lease table alone."""
+
+    async def scan(self) -> list[Row]:
+        """Nothing."""
+        return []
+
+    async def get(self, key: str) -> Row | None:  # noqa: ARG002 - the port's signature
+        """Nothing."""
+        return None
+
+
+class _CachedTable(TableWrapper):
+    """Keeps the rows of the last scan, for those that somebody else leaves out."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self.rows: list[Row] = []
+
+    async def scan(self) -> list[Row]:
+        """As the port says."""
+        self.rows = await super().scan()
+        return self.rows
+
+
+class _Unreadable(MalformedRowLog):
+    """Keeps what cannot be a lease, as of the latest look, instead of logging it."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(log)
+        self.problems: dict[str, str] = {}
+
+    def report(self, malformed: MalformedRowError) -> None:
+        """Keep it."""
+        self.problems[malformed.key] = malformed.problem
+
+
+class FleetObserver:
+    """Watches one application.
+
+    Args:
+        opened: its tables.
+        settings: of the file.
+        clock: for the times between looks.
+        log: required by what the leader uses; nothing is written to it.
+    """
+
+    def __init__(self, opened: OpenedTables, settings: Settings, *, clock: Clock, log: Log) -> None:
+        tables = opened.tables
+        self._origin = opened.origin
+        self._clock = clock
+        self._leases, self._coordinator = _CachedTable(tables.leases), tables.coordinator
+        # Where there is one table the rows of workers come with the leases.
+        self._workers = self._leases if tables.share_one_table else _CachedTable(tables.worker_metrics)
+        self._unreadable = _Unreadable(log)
+        self._timings = timings(settings.leases, settings.balance)
+        self._monitor = FleetMonitor(
+            worker_id=_OBSERVER,
+            tables=Tables(self._leases, self._workers, self._coordinator),
+            max_leases_for_worker=settings.leases.max_leases_for_worker,
+            clock=clock,
+            timings=self._timings,
+            malformed=self._unreadable,
+        )
+        self._lock_row: Row | None = None
+        self._lock_seen: LockObservation | None = None
+
+    async def watch(self, seconds: float) -> ObservedFleet:
+        """Look for this long, at least once; what was seen, without lags.
+
+        Raises:
+            AwsError: a table could not be read.
+        """
+        began_s = self._clock.monotonic()
+        await self._poll()
+        while (left_s := began_s + seconds - self._clock.monotonic()) > 0:
+            await self._clock.sleep(min(self._timings.poll_s, left_s))
+            await self._poll()
+        return ObservedFleet(
+            origin=self._origin,
+            leader=self._leader(),
+            fleet=self._monitor.fleet(),
+            unreadable=tuple(self._unreadable_rows()),
+            lags=None,
+            wall_s=self._clock.wall_ms() / 1000,
+            watched_s=self._clock.monotonic() - began_s if seconds > 0 else 0.0,
+            failover_s=self._timings.failover_s,
+        )
+
+    async def _poll(self) -> None:
+        self._unreadable.problems.clear()
+        await self._monitor.poll()
+        self._lock_row = await self._coordinator.get(LEADER_KEY)
+        lock = lock_from_row(self._lock_row)
+        if lock is None:
+            self._lock_seen = None
+        elif self._lock_seen is None or self._lock_seen.version != lock.version:
+            self._lock_seen = LockObservation(lock.version, self._clock.monotonic())
+
+    def _leader(self) -> LeaderView | None:
+        lock = lock_from_row(self._lock_row)
+        if lock is None or not lock.owner or self._lock_seen is None:
+            return None
+        silent_s = self._clock.monotonic() - self._lock_seen.since_s
+        return LeaderView(lock.owner, lock.duration_ms / 1000, lock.released, silent_s)
+
+    def _unreadable_rows(self) -> Iterable[UnreadableRow]:
+        for key, problem in sorted(self._unreadable.problems.items()):
+            yield UnreadableRow(self._leases.name, key, problem)
+        key_attribute = self._workers.key_attribute
+        for row in self._workers.rows:
+            is_worker = self._workers is not self._leases or row.get(ENTITY) in WORKER_KINDS
+            if is_worker and worker_from_row(row, key_attribute=key_attribute) is None:
+                yield UnreadableRow(self._workers.name, str(row.get(key_attribute)), "not a valid worker row")
+        lock = lock_from_row(self._lock_row)
+        if lock is not None and not lock.owner:
+            yield UnreadableRow(self._coordinator.name, LEADER_KEY, "not a valid leader lock")
+
+
+async def lags(
+    leases: Iterable[Lease], kinesis: Kinesis, streams: StreamTracker
+) -> Mapping[LeaseKey, LeaseLag]:
+    """How far each unfinished lease is behind, asked of Kinesis with one read of one record each.
+
+    A shard that does not tell is no failure of the whole.
+
+    Raises:
+        AccessDenied: this host may not read the stream.
+    """
+    found: dict[LeaseKey, LeaseLag] = {}
+    denied: list[AccessDenied] = []
+    limiter = anyio.CapacityLimiter(_MAX_PARALLEL_LAGS)
+
+    async def ask(lease: Lease) -> None:
+        """One lease; a refusal ends the others."""
+        async with limiter:
+            try:
+                found[lease.lease_key] = await _lag(lease, kinesis, streams.of(lease))
+            except AccessDenied as error:
+                denied.append(error)
+                group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for lease in leases:
+            if not lease.is_finished:
+                group.start_soon(ask, lease)
+    if denied:
+        raise denied[0]
+    return found
+
+
+async def _lag(lease: Lease, kinesis: Kinesis, of: TrackedStream) -> LeaseLag:
+    if lease.checkpoint == LATEST:
+        return LeaseLag(None, "no checkpoint yet")  # where its worker began is written nowhere
+    stream, start = of.ref, read_from(lease.checkpoint, StartMemory(), of.position.timestamp_s)
+    try:
+        iterator = await kinesis.get_shard_iterator(stream, lease.shard_id, start)
+        fetched = await kinesis.get_records(stream, lease.shard_id, iterator, 1)
+    except AccessDenied:
+        raise
+    except Throttled:
+        return LeaseLag(None, "throttled")
+    except StreamNotFound:
+        return LeaseLag(None, "no such shard")
+    except AwsError as error:
+        return LeaseLag(None, str(error))
+    behind = fetched.millis_behind_latest
+    return LeaseLag(behind) if behind is not None else LeaseLag(None, "no answer")

@@ -1,0 +1,431 @@
+"""The `AwsCredentialsProvider` strings of the Java daemon: whom they name.
+
+Pure. Nobody ever runs under another identity than the one that was written down: what is not known, or cannot be had
+without Java, is refused. What the sources mean to the AWS SDK is in `kcl_daemon.aws.session`.
+
+The properties of each AWS service: region, address and kind of endpoint.
+
+Pure data, part of the table in `keys`. Java passes them to the builders of its clients (it has none for
+Glue); another property under their prefixes is fatal there and refused here. Who asks the services is in `credentials`.
+
+What a properties file says about each AWS service: where it is, and as whom it is asked.
+
+Pure values, part of `Settings`. What they mean to the AWS SDK is the business of `kcl_daemon.aws`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+from urllib.parse import urlsplit
+
+from kcl_daemon.config.kinds import InvalidValue, Key, ValueKind, choice, endpoint, name, trimmed, truth
+from kcl_daemon.config.properties import Notice
+from kcl_daemon.text import shown
+
+REGION: Final = name(r"[A-Za-z0-9-]{1,63}", "a region such as eu-west-1")
+
+CLIENT_PREFIXES: Final = {
+    "kinesisClient": ("kinesis", "Kinesis"),
+    "dynamoDbClient": ("dynamodb", "DynamoDB"),
+    "cloudWatchClient": ("cloudwatch", "CloudWatch"),
+    "glueClient": ("glue", "Glue"),
+}
+
+
+def _service_keys(prefix: str, section: str, service: str) -> tuple[Key, ...]:
+    target = f"endpoints.of_{section}"
+    extension = section == "glue"
+    return (
+        Key(
+            f"{prefix}.region",
+            REGION,
+            f"{target}.region_name",
+            f"Region of {service} only.",
+            default="`regionName`",
+            extension=extension,
+        ),
+        Key(
+            f"{prefix}.fipsEnabled",
+            truth(),
+            f"{target}.fips",
+            f"Whether to use the FIPS endpoint of {service}.",
+            extension=extension,
+        ),
+        Key(
+            f"{prefix}.dualstackEnabled",
+            truth(),
+            f"{target}.dualstack",
+            f"Whether to use the dual-stack endpoint (IPv4 and IPv6) of {service}.",
+            extension=extension,
+        ),
+    )
+
+
+SERVICE_KEYS: Final[tuple[Key, ...]] = (
+    Key(
+        "kinesisEndpoint",
+        endpoint(),
+        "endpoints.kinesis",
+        "Endpoint of Kinesis.",
+        aliases=("kinesisClient.endpointOverride",),
+        default="from the AWS SDK",
+    ),
+    Key(
+        "dynamoDBEndpoint",
+        endpoint(),
+        "endpoints.dynamodb",
+        "Endpoint of DynamoDB.",
+        aliases=("dynamoDbClient.endpointOverride",),
+        default="from the AWS SDK",
+    ),
+    Key(
+        "cloudWatchClient.endpointOverride",
+        endpoint(),
+        "endpoints.cloudwatch",
+        "Endpoint of CloudWatch.",
+        default="from the AWS SDK",
+    ),
+    Key(
+        "glueClient.endpointOverride",
+        endpoint(),
+        "endpoints.glue",
+        "Endpoint of Glue; used only with `schemaRegistry`.",
+        default="from the AWS SDK",
+        extension=True,
+    ),
+    *(
+        key
+        for prefix, (section, service) in CLIENT_PREFIXES.items()
+        for key in _service_keys(prefix, section, service)
+    ),
+    Key(
+        "dynamoDbClient.endpointDiscoveryEnabled",
+        truth(),
+        "endpoints.of_dynamodb.endpoint_discovery",
+        "Whether endpoint discovery of DynamoDB is used.",
+        default="from the AWS SDK",
+    ),
+    Key(
+        "dynamoDbClient.accountIdEndpointMode",
+        choice({word.upper(): word for word in ("preferred", "disabled", "required")}),
+        "endpoints.of_dynamodb.account_id_endpoint_mode",
+        "Whether the account-based endpoint of DynamoDB is used.",
+        default="from the AWS SDK",
+    ),
+)
+
+
+class CredentialsSource(Enum):
+    """Where credentials come from; the values are Java's class names of today."""
+
+    CHAIN = "DefaultCredentialsProvider"
+    ENVIRONMENT = "EnvironmentVariableCredentialsProvider"
+    PROFILE = "ProfileCredentialsProvider"
+    CONTAINER = "ContainerCredentialsProvider"
+    INSTANCE = "InstanceProfileCredentialsProvider"
+    WEB_IDENTITY = "WebIdentityTokenFileCredentialsProvider"
+    ROLE = "StsAssumeRoleCredentialsProvider"
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialsProvider:
+    """One entry of a list of providers.
+
+    Args:
+        source: where the credentials come from.
+        profile_name: of PROFILE; None: `AWS_PROFILE`, else `default`.
+        role_arn: of ROLE.
+        session_name: of ROLE.
+        region_name: of ROLE: that of STS; None: as for all services.
+        endpoint_url: of ROLE: the address of STS; None: where the SDK finds it.
+        external_id: of ROLE.
+    """
+
+    source: CredentialsSource = CredentialsSource.CHAIN
+    profile_name: str | None = None
+    role_arn: str = ""
+    session_name: str = ""
+    region_name: str | None = None
+    endpoint_url: str | None = None
+    external_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialsSettings:
+    """As whom the services are asked; of several providers the first that has credentials counts.
+
+    Args:
+        kinesis: empty: the SDK's own chain.
+        dynamodb: empty: those of Kinesis.
+        cloudwatch: empty: those of Kinesis.
+        glue: empty: those of Kinesis.
+    """
+
+    kinesis: tuple[CredentialsProvider, ...] = ()
+    dynamodb: tuple[CredentialsProvider, ...] = ()
+    cloudwatch: tuple[CredentialsProvider, ...] = ()
+    glue: tuple[CredentialsProvider, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """What is different for one service.
+
+    Args:
+        region_name: None: that of all services.
+        fips: whether to use its FIPS endpoint.
+        dualstack: whether to use its endpoint for IPv4 and IPv6.
+        endpoint_discovery: of DynamoDB; None: as the SDK is configured.
+        account_id_endpoint_mode: of DynamoDB: `preferred`, `disabled` or `required`; None: as the SDK is configured.
+    """
+
+    region_name: str | None = None
+    fips: bool = False
+    dualstack: bool = False
+    endpoint_discovery: bool | None = None
+    account_id_endpoint_mode: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where the services are, and who asks them; None: as the AWS SDK finds it (`AWS_ENDPOINT_URL*` included).
+
+    Args:
+        region_name: of all services that have none of their own.
+        kinesis: address of Kinesis.
+        dynamodb: address of DynamoDB.
+        cloudwatch: address of CloudWatch.
+        glue: address of Glue.
+        credentials: as whom.
+        of_kinesis: what else is particular to Kinesis.
+        of_dynamodb: to DynamoDB.
+        of_cloudwatch: to CloudWatch.
+        of_glue: to Glue.
+    """
+
+    region_name: str | None = None
+    kinesis: str | None = None
+    dynamodb: str | None = None
+    cloudwatch: str | None = None
+    glue: str | None = None
+    credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
+    of_kinesis: ServiceSettings = field(default_factory=ServiceSettings)
+    of_dynamodb: ServiceSettings = field(default_factory=ServiceSettings)
+    of_cloudwatch: ServiceSettings = field(default_factory=ServiceSettings)
+    of_glue: ServiceSettings = field(default_factory=ServiceSettings)
+
+
+_PREFIX: Final = "AwsCredentialsProvider"
+GLUE_CREDENTIALS: Final = f"{_PREFIX}Glue"
+
+SOURCES: Final = {source.value: (source,) for source in CredentialsSource}
+# What the SDK 1.x called them; the Java daemon 3.x knows none of these names.
+SOURCES_OF_SDK_1: Final = {
+    "DefaultAWSCredentialsProviderChain": (CredentialsSource.CHAIN,),
+    "EC2ContainerCredentialsProviderWrapper": (CredentialsSource.CONTAINER, CredentialsSource.INSTANCE),
+    "WebIdentityTokenCredentialsProvider": (CredentialsSource.WEB_IDENTITY,),
+    "STSAssumeRoleSessionCredentialsProvider": (CredentialsSource.ROLE,),
+}
+_ROLE_OF_KCL: Final = "KclStsAssumeRoleCredentialsProvider"
+_OF_THE_JVM: Final = frozenset({"SystemPropertyCredentialsProvider", "SystemPropertiesCredentialsProvider"})
+_REFUSED: Final = {
+    "AnonymousCredentialsProvider": "the services require signed requests; for local endpoints set AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY to any text and use DefaultCredentialsProvider",
+    "StaticCredentialsProvider": "keys do not belong in this file; put them in a profile or in environment variables",
+    "ProcessCredentialsProvider": "put credential_process into a profile and use "
+    "ProfileCredentialsProvider|NAME",
+}
+_ROLE_ARN: Final = re.compile(r"arn:aws[a-z0-9-]*:iam::[0-9]{12}:role/[!-~]{1,576}")
+_SESSION_NAME: Final = re.compile(r"[A-Za-z0-9_+=,.@-]{2,64}")
+_EXTERNAL_ID: Final = re.compile(r"[A-Za-z0-9_+=,.@:/-]{2,1224}")
+_PROFILE_NAME: Final = re.compile(r"[^\x00-\x1f\]\[]{1,128}")
+_REGION: Final = re.compile(r"[a-z0-9-]{1,63}")
+_ALLOWED: Final = f"{', '.join(SOURCES)}; several separated by commas"
+
+
+def providers() -> ValueKind:
+    """A list of providers; gives a tuple of `Provider`."""
+
+    def read(text: str) -> tuple[CredentialsProvider, ...]:
+        entries = [trimmed(entry) for entry in text.split(",") if trimmed(entry)]
+        if not entries:
+            raise InvalidValue("empty; give a value or remove the line")
+        found = tuple(provider for entry in entries for provider in _providers(entry))
+        if not found:
+            raise InvalidValue("Java system properties do not exist here; use another provider")
+        return found
+
+    return ValueKind(read, _ALLOWED)
+
+
+def _key(
+    suffix: str, builder: str, target: str, meaning: str, default: str, *, extension: bool = False
+) -> Key:
+    return Key(
+        f"{_PREFIX}{suffix}",
+        providers(),
+        f"endpoints.credentials.{target}",
+        meaning,
+        aliases=(f"{builder}.class",),
+        default=default,
+        extension=extension,
+    )
+
+
+CREDENTIALS_KEYS: Final = (
+    _key(
+        "",
+        "kinesisCredentialsProvider",
+        "kinesis",
+        "Credentials providers for Kinesis; the first that has credentials is used. See "
+        "[Credentials](#credentials).",
+        "DefaultCredentialsProvider",
+    ),
+    _key("DynamoDB", "dynamoDBCredentialsProvider", "dynamodb", "The same for DynamoDB.", f"`{_PREFIX}`"),
+    _key(
+        "CloudWatch",
+        "cloudWatchCredentialsProvider",
+        "cloudwatch",
+        "The same for CloudWatch.",
+        f"`{_PREFIX}`",
+    ),
+    _key(
+        "Glue",
+        "glueCredentialsProvider",
+        "glue",
+        "The same for Glue, for example a role in the account of the schema registry.",
+        f"`{_PREFIX}`",
+        extension=True,
+    ),
+)
+SPELLINGS: Final = tuple(key.name for key in CREDENTIALS_KEYS)
+BUILDER_PREFIXES: Final = tuple(key.aliases[0].removesuffix("class") for key in CREDENTIALS_KEYS)
+
+
+def canonical_name(key: str) -> str | None:
+    """The credentials key that is meant; None where it is none.
+
+    The part up to `Provider` is taken in any case, what follows exactly (KCL: KinesisClientLibConfigurator).
+    """
+    if not key.lower().startswith(_PREFIX.lower()):
+        return None
+    spelling = _PREFIX + key[len(_PREFIX) :]
+    return spelling if spelling in SPELLINGS else None
+
+
+def notices(text: str, *, key: str, line: int) -> Iterator[Notice]:
+    """What to tell about a list of providers that can be honoured.
+
+    Args:
+        text: as written.
+        key: the property as it is written.
+        line: where it stands.
+    """
+    names = [_name(entry) for entry in text.split(",") if trimmed(entry)]
+    if any(CredentialsSource.CHAIN in _sources(chosen) for chosen in names):
+        yield Notice("credentials_from_sdk_chain", shown(key), line, {"chain": "botocore"}, level="info")
+    for chosen in names:
+        if chosen in SOURCES_OF_SDK_1:
+            today = " or ".join(source.value for source in SOURCES_OF_SDK_1[chosen])
+            advice = f"a name of SDK 1.x, refused by the Java daemon 3.x; use {today}"
+        elif chosen in _OF_THE_JVM:
+            advice = "Java system properties do not exist here; ignored"
+        else:
+            continue
+        facts = {"provider": shown(chosen), "advice": advice}
+        yield Notice("credentials_provider_doubtful", shown(key), line, facts)
+
+
+def _name(entry: str) -> str:
+    """The class without its package."""
+    return trimmed(entry.partition("|")[0]).rpartition(".")[2]
+
+
+def _sources(name: str) -> tuple[CredentialsSource, ...]:
+    if name == _ROLE_OF_KCL:
+        return (CredentialsSource.ROLE,)
+    return SOURCES.get(name) or SOURCES_OF_SDK_1.get(name, ())
+
+
+def _providers(entry: str) -> Iterator[CredentialsProvider]:
+    name = _name(entry)
+    arguments = [trimmed(argument) for argument in entry.split("|")[1:]]
+    if name in _OF_THE_JVM:
+        return
+    if name in _REFUSED:
+        raise InvalidValue(f"{name} is not supported: {_REFUSED[name]}")
+    sources = _sources(name)
+    if not sources:
+        raise InvalidValue(
+            f"{shown(name)!r} is unknown; for the default chain of the AWS SDK use DefaultCredentialsProvider"
+        )
+    for source in sources:
+        if source is CredentialsSource.ROLE:
+            yield _role(name, arguments)
+        elif source is CredentialsSource.PROFILE and arguments:
+            yield _profile(arguments)
+        elif arguments:
+            raise InvalidValue(f"{name} takes no arguments")
+        else:
+            yield CredentialsProvider(source)
+
+
+def _profile(arguments: list[str]) -> CredentialsProvider:
+    if len(arguments) > 1 or not _PROFILE_NAME.fullmatch(arguments[0]):
+        raise InvalidValue("ProfileCredentialsProvider takes one argument, the name of a profile")
+    return CredentialsProvider(CredentialsSource.PROFILE, profile_name=arguments[0])
+
+
+def _role(name: str, arguments: list[str]) -> CredentialsProvider:
+    """KCL: KclStsAssumeRoleCredentialsProvider, NestedPropertyKey."""
+    if len(arguments) < 2:
+        raise InvalidValue(f"{name} needs a role and a session: {name}|ROLE_ARN|SESSION_NAME")
+    role_arn, session_name, *nested = arguments
+    if not _ROLE_ARN.fullmatch(role_arn):
+        raise InvalidValue(f"{shown(role_arn)!r} is not the ARN of a role")
+    if not _SESSION_NAME.fullmatch(session_name):
+        raise InvalidValue(
+            f"{shown(session_name)!r} is not a session name: 2 to 64 letters, digits or _+=,.@-"
+        )
+    given = dict(_nested(argument) for argument in nested)
+    url, of_url = _sts(given.pop("endpoint")) if "endpoint" in given else (None, None)
+    region_name = given.get("endpointRegion") or of_url
+    if region_name is not None and not _REGION.fullmatch(region_name):
+        raise InvalidValue(f"{shown(region_name)!r} is not a region")
+    external_id = given.get("externalId")
+    if external_id is not None and not _EXTERNAL_ID.fullmatch(external_id):
+        raise InvalidValue("externalId must have 2 to 1224 letters, digits or _+=,.@:/-")
+    return CredentialsProvider(
+        CredentialsSource.ROLE,
+        role_arn=role_arn,
+        session_name=session_name,
+        region_name=region_name,
+        endpoint_url=url,
+        external_id=external_id,
+    )
+
+
+def _nested(argument: str) -> tuple[str, str]:
+    name, equals, value = (trimmed(part) for part in argument.partition("="))
+    if not equals or not value or name not in {"endpoint", "endpointRegion", "externalId"}:
+        raise InvalidValue(
+            f"{shown(argument)!r} is not one of endpointRegion=REGION, endpoint=HOST^REGION and externalId=ID"
+        )
+    return name, value
+
+
+def _sts(text: str) -> tuple[str, str]:
+    """`HOST^REGION`, with https where no scheme is written."""
+    host, _, region_name = text.partition("^")
+    url = host if "://" in host else f"https://{host}"
+    try:
+        good = urlsplit(url).scheme in {"http", "https"} and bool(urlsplit(url).hostname)
+    except ValueError:
+        good = False
+    if not good or not region_name or " " in host:
+        raise InvalidValue(f"{shown(text)!r} is not an STS endpoint with its region: endpoint=HOST^REGION")
+    return url, region_name

@@ -1,0 +1,459 @@
+"""One child process for one lease, from its start to its end (KCL: MultiLangShardRecordProcessor, ShardConsumer).
+
+How a child is ended: asked first, then told, then killed, each with its time.
+
+At the end of a shard: the leases of its child shards, before it may be called finished (KCL: ShutdownTask).
+
+The order keeps the lineage whole whenever the worker dies: the names of the child shards on the parent, which shows that
+its row is there still (KCL names them last), then their leases, then the record processor is told and checkpoints
+SHARD_END. Whoever takes the lease over in between does it all again; every step is harmless the second time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kcl_daemon.consumer.connection import Checkpointer, ChildConnection, ChildMetrics, Dialect
+from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
+from kcl_daemon.consumer.poison import PoisonSearch
+from kcl_daemon.errors import (
+    AwsError,
+    ChildBrokeProtocol,
+    ChildError,
+    ChildStartFailed,
+    ChildTimedOut,
+    LeaseLost,
+    Unavailable,
+)
+from kcl_daemon.fleet.lease_renewer import HeldLease, lease_labels
+from kcl_daemon.leases.lease import Lease, ShardId, WorkerId
+from kcl_daemon.leases.row import MalformedRowError, creation, lease_from_row
+from kcl_daemon.metrics import kcl as shard_metrics
+from kcl_daemon.ports import Child, Clock, Log, StreamRef
+from kcl_daemon.progress.progress import WaitReason
+from kcl_daemon.retrieval.source import DeliveryBatch, EndOfShard, ShardReader, ShardSource, StartMemory
+from kcl_daemon.shards.lineage import ChildShard, awaited_parents, child_leases
+from kcl_protocol.messages import Initialize
+
+
+async def end_child(child: Child, *, clock: Clock, grace_s: float, ask: bool, log: Log) -> None:
+    """Close its stdin, then SIGTERM, then SIGKILL, `grace_s` seconds apart.
+
+    Returns when it has ended, or when even that has not helped in time.
+
+    Its stdout must be read meanwhile, or it may hang in a write.
+
+    Args:
+        child: the child.
+        clock: for the waits.
+        grace_s: how long each step may take.
+        ask: False skips the first wait, for a child that has stopped answering.
+        log: bound with the shard.
+    """
+    await child.close_stdin()
+    if ask and await _ends_within(child, clock, grace_s):
+        return
+    if ask:
+        log.warning("child_ignores_eof", pid=child.pid, grace_s=grace_s)
+    child.terminate()
+    if await _ends_within(child, clock, grace_s):
+        return
+    log.warning("child_ignores_sigterm", pid=child.pid, grace_s=grace_s)
+    child.kill()
+    if not await _ends_within(child, clock, grace_s):
+        log.error(
+            "child_survives_sigkill", pid=child.pid, advice="it hangs in the kernel; its lease is released"
+        )
+
+
+async def _ends_within(child: Child, clock: Clock, grace_s: float) -> bool:
+    with clock.move_on_after(grace_s):
+        await child.wait()
+        return True
+    return False
+
+
+_RETRY_LEAST_S: Final = 0.05
+_RETRY_MOST_S: Final = 10.0
+
+
+async def create_child_leases(
+    parts: ConsumerContext, held: HeldLease, children: tuple[ChildShard, ...], log: Log
+) -> None:
+    """Write the names down and create what is missing; tries until it is done.
+
+    Cancellable at any point and repeatable. LeaseLost where the lease goes meanwhile.
+    """
+    pause_s = max(parts.settings.leases.task_backoff_ms / 1000, _RETRY_LEAST_S)
+    named = not children
+    logged = frozenset[ShardId]()
+    while True:
+        try:
+            if not named:
+                with parts.meters.operation(shard_metrics.SHUTDOWN_CHILDREN, **lease_labels(held.lease)):
+                    await parts.renewer.write_children(held, frozenset(child.shard_id for child in children))
+                named = True
+            missing = await _try_to_create(parts, held, children, log)
+            if not missing:
+                return
+            held.progress.waits(WaitReason.PARENT, ", ".join(sorted(missing)))
+            log_event = log.debug if missing == logged else log.info
+            log_event("child_lease_waits", parents=sorted(missing))
+            logged = missing
+        except AwsError as error:
+            held.progress.waits(WaitReason.DYNAMODB, str(error))
+            log.warning("child_leases_failed", error=str(error))
+        await parts.clock.sleep(pause_s)
+        pause_s = min(2 * pause_s, _RETRY_MOST_S)
+
+
+async def _try_to_create(
+    parts: ConsumerContext, held: HeldLease, children: tuple[ChildShard, ...], log: Log
+) -> frozenset[ShardId]:
+    """One attempt; not done where parents of a merged shard are still to come, which it gives."""
+    for child in child_leases(children, _first_owner(parts), held.lease.stream):
+        lease = replace(child, stream_created_s=held.lease.stream_created_s)
+        if await parts.table.get(lease.lease_key) is not None:
+            continue
+        missing = await _missing_parents(parts, held, lease)
+        if missing:
+            return missing
+        await _create(parts, lease, log)
+    if children:
+        parts.on_leases_created()
+    return frozenset()
+
+
+def _first_owner(parts: ConsumerContext) -> WorkerId | None:
+    """This worker, where it may have one lease more for the one that it is about to finish."""
+    settings = parts.settings
+    has_room = len(parts.renewer.held) <= settings.leases.max_leases_for_worker
+    return WorkerId(settings.worker_id) if has_room else None
+
+
+async def _create(parts: ConsumerContext, lease: Lease, log: Log) -> None:
+    """Create a lease, and hold it from then on if it is to be ours.
+
+    Not cancelled in between: nobody would know for a while that a lease of ours is there.
+    """
+    began_s = parts.clock.monotonic()
+    with parts.clock.move_on_after(parts.timings.call_s) as scope:
+        scope.shield = True
+        creating, at = shard_metrics.SHUTDOWN_CREATE, shard_metrics.SHUTDOWN_CREATE_AT
+        with parts.meters.operation(creating), parts.meters.operation(at):
+            written = await parts.table.put(*creation(lease))
+        if written.applied:
+            log.info("child_lease_created", child_shard_id=lease.shard_id, owner=lease.lease_owner)
+            if lease.lease_owner is not None:
+                parts.on_lease_written(lease, began_s)
+    if scope.cancelled_caught:
+        raise Unavailable(f"no answer within {parts.timings.call_s:g} s", operation="PutItem")
+
+
+async def _missing_parents(parts: ConsumerContext, held: HeldLease, child: Lease) -> frozenset[ShardId]:
+    """Parents of a merged shard whose leases are still to come."""
+    parents: dict[ShardId, Lease | None] = {held.lease.shard_id: held.lease}
+    for parent in sorted(child.parent_shard_ids - parents.keys()):
+        row = await parts.table.get(child.key_of(parent))
+        if row is None:
+            parts.meters.add(shard_metrics.SHUTDOWN_NO_PARENT_LEASE)
+            parents[parent] = None
+            continue
+        try:
+            parents[parent] = lease_from_row(row)
+        except MalformedRowError:
+            return frozenset(
+                {parent}
+            )  # the leader reports it; until it is repaired nobody knows how far it is
+    if None not in parents.values():
+        return frozenset()
+    shards = await parts.kinesis.list_shards(parts.streams.of(child).ref)
+    if not parents.keys() <= {shard.shard_id for shard in shards}:
+        parts.meters.add(shard_metrics.SHUTDOWN_NO_PARENT)
+    return awaited_parents(child, parents, shards)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The whole shard has been processed and SHARD_END is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The worker stops, the lease moves or is lost; the child has been told as far as there was time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The child did something it must not; another one is to go on from the checkpoint.
+
+    Args:
+        error: what it did.
+        progressed: whether it had stored a new checkpoint before.
+        refused: whether a checkpoint of its last action was refused for no fault of its own.
+        stderr: its last lines, oldest first.
+    """
+
+    error: ChildError
+    progressed: bool
+    refused: bool = False
+    stderr: tuple[str, ...] = ()
+
+
+ChildRunOutcome = Finished | Stopped | Failed
+
+
+class NoFinalCheckpoint(ChildError):
+    """Raised when the child answered shardEnded without a checkpoint: the shard cannot be called finished."""
+
+    def __str__(self) -> str:
+        return "child answered shardEnded without a checkpoint; checkpoint in shardEnded, best without a sequence number"
+
+
+class ChildRun:
+    """Runs one child. Used once."""
+
+    def __init__(
+        self,
+        *,
+        parts: ConsumerContext,
+        held: HeldLease,
+        stop_signal: StopSignal,
+        memory: StartMemory,
+        log: Log,
+        poison_search: PoisonSearch | None = None,
+    ) -> None:
+        self._parts = parts
+        self._held = held
+        self._progress = held.progress
+        self._stop_signal = stop_signal
+        self._memory = memory
+        self._poison_search = poison_search
+        self._log = log
+        self._dialect = Dialect(parts.settings.child.protocol)
+        self._stream = parts.streams.of(held.lease)
+        self._checkpointer = Checkpointer(held=held, renewer=parts.renewer, log=log)
+
+    async def run(self) -> ChildRunOutcome:
+        """From the start of the process until it has ended; never raises for what the child or AWS does.
+
+        Cancelled: the child is killed, nothing is written.
+        """
+        self._progress.starts()
+        if self._poison_search is not None:
+            self._poison_search.begin()
+        try:
+            child = await self._parts.children.start(self._held.lease.shard_id, self._stream_for_child)
+        except ChildStartFailed as failed:
+            return Failed(failed, progressed=False)
+        self._log = self._log.bind(pid=child.pid)
+        self._parts.startup_failures.started(self._held.key)
+        self._log.info("child_started", checkpoint=str(self._held.lease.checkpoint))
+        try:
+            outcome = await self._run(child)
+        finally:
+            await child.aclose()
+            self._progress.child_ended()
+        return replace(outcome, stderr=child.stderr_tail) if isinstance(outcome, Failed) else outcome
+
+    @property
+    def _stream_for_child(self) -> StreamRef | None:
+        """What the child is told of its stream; nothing where there is one only, as ever."""
+        return self._stream.ref if self._stream.ref.identity is not None else None
+
+    async def _run(self, child: Child) -> ChildRunOutcome:
+        settings = self._parts.settings.child
+        connection = ChildConnection(
+            child,
+            clock=self._parts.clock,
+            log=self._log,
+            timeout_s=settings.timeout_s,
+            warn_after_s=None if settings.warn_after_ms is None else settings.warn_after_ms / 1000,
+            accepts_logs=settings.log_messages,
+            encode_answer=self._dialect.answer,
+            on_checkpoint=self._checkpointer.answer,
+            on_end_of_output=self._stop_signal.wake,
+            tally=ChildMetrics(self._parts.meters, self._parts.clock, self._held.lease),
+        )
+        reader = self._reader()
+        self._progress.reading(reader)
+        outcome: ChildRunOutcome = Stopped()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(connection.pump)
+                tasks.start_soon(reader.run)
+                outcome = await self._converse_and_end(child, connection, reader, tasks)
+                tasks.cancel_scope.cancel()
+        finally:
+            self._progress.reading_ended()
+            reader.close()
+        return outcome
+
+    async def _converse_and_end(
+        self, child: Child, connection: ChildConnection, reader: ShardReader, tasks: TaskGroup
+    ) -> ChildRunOutcome:
+        """The conversation, for as long as it may take, and the child's end."""
+        outcome: ChildRunOutcome = Stopped()
+        with anyio.CancelScope() as conversation:
+            self._progress.child_started(child, conversation.cancel)
+            tasks.start_soon(self._limit, conversation)
+            outcome = await self._converse(connection, reader)
+        if conversation.cancelled_caught and self._progress.timed_out is not None:
+            outcome = self._failed(self._progress.timed_out)
+        elif conversation.cancelled_caught:
+            self._log.warning(
+                "child_overran",
+                advice="it did not finish within shutdownGraceMillis, or gracefulLeaseHandoffTimeoutMillis at "
+                "a handoff; it is stopped now",
+            )
+        elif isinstance(outcome, Failed) and isinstance(
+            outcome.error, (ChildBrokeProtocol, NoFinalCheckpoint)
+        ):
+            # Now, and not when it has ended at last: what it does about the end of its stdin is another matter.
+            self._log.warning("child_broke_protocol", error=str(outcome.error))
+        stuck = conversation.cancelled_caught or (
+            isinstance(outcome, Failed) and isinstance(outcome.error, ChildTimedOut)
+        )
+        await end_child(
+            child,
+            clock=self._parts.clock,
+            grace_s=self._parts.settings.child.exit_grace_ms / 1000,
+            ask=not stuck,
+            log=self._log,
+        )
+        return outcome
+
+    def _reader(self) -> ShardReader:
+        parts, lease = self._parts, self._held.lease
+        source = ShardSource(
+            stream=self._stream.ref,
+            shard_id=lease.shard_id,
+            checkpoint=lease.checkpoint,
+            timestamp_s=self._stream.position.timestamp_s,
+            memory=self._memory,
+            last_fetch=self._progress.last_fetch,
+            stream_is_there=self._stream.watch.is_there,
+        )
+        return parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
+
+    async def _limit(self, conversation: anyio.CancelScope) -> None:
+        """Once called away the child has so long, and not longer."""
+        await self._stop_signal.until_stop_requested()
+        handed_over = self._held.next_owner is not None and not self._held.announced
+        grace_s = self._parts.settings.child.shutdown_grace_ms / 1000
+        await self._parts.clock.sleep(max(grace_s, self._parts.timings.handoff_s) if handed_over else grace_s)
+        conversation.cancel()
+
+    async def _converse(self, connection: ChildConnection, reader: ShardReader) -> ChildRunOutcome:
+        start, stream_ref = self._held.lease.checkpoint, self._stream_for_child
+        try:
+            await connection.perform(
+                Initialize(
+                    self._held.lease.shard_id,
+                    start.sequence_number,
+                    start.sub_sequence_number,
+                    stream_name=None if stream_ref is None else stream_ref.name,
+                    stream_arn=None if stream_ref is None else stream_ref.arn,
+                )
+            )
+            self._parts.startup_failures.started_once()
+            end = await self._deliver(connection, reader)
+            outcome = None if end is None else await self._end_shard(connection, end)
+            if outcome is not None:
+                return outcome
+            await self._shut_down_child(connection)
+        except ChildError as error:
+            return self._failed(error)
+        return Stopped()
+
+    def _failed(self, error: ChildError) -> Finished | Failed:
+        """Once SHARD_END is stored there is nothing left to do for another child, however this one ends."""
+        if self._held.lease.is_finished:
+            self._log.warning("child_failed", error=str(error), advice="the shard was finished already")
+            return Finished()
+        return Failed(error, self._checkpointer.advanced, refused=self._checkpointer.refused)
+
+    async def _deliver(self, connection: ChildConnection, reader: ShardReader) -> EndOfShard | None:
+        """Batch by batch until the shard ends, or until called away (None)."""
+        while True:
+            self._progress.waits_for_records()
+            item = await self._stop_signal.interruptible(reader.next)
+            if connection.silent:
+                if isinstance(item, DeliveryBatch):
+                    item.release()  # it came in the same moment, and will be read again
+                raise await connection.exited("idle")
+            match item:
+                case DeliveryBatch():
+                    await self._process(connection, item)
+                case EndOfShard():
+                    return item
+                case None:
+                    if self._stop_signal.reason is not StopReason.NONE:
+                        return None
+
+    async def _process(self, connection: ChildConnection, batch: DeliveryBatch) -> None:
+        last = batch.last
+
+        def before_send() -> None:
+            if last is not None:
+                self._checkpointer.delivering(last)
+
+        try:
+            if last is not None:
+                self._held.throughput.record(batch.data_bytes, now_s=self._parts.clock.monotonic())
+                if self._poison_search is not None:
+                    await self._poison_search.deliver(
+                        batch,
+                        connection,
+                        self._checkpointer,
+                        may_continue=lambda: self._stop_signal.reason is StopReason.NONE,
+                    )
+                    return
+            elif not self._parts.settings.child.call_for_empty:
+                return
+            self._progress.works("processRecords", arrived_s=batch.arrived_s)
+            self._checkpointer.begin_batch()
+            await connection.deliver(batch, before_send=before_send)
+            self._progress.done(last, batch.count, batch.data_bytes)
+        finally:
+            batch.release()
+
+    async def _end_shard(self, connection: ChildConnection, end: EndOfShard) -> Finished | Stopped | None:
+        """What became of the end; None: called away before the child was told of it."""
+        self._progress.read_to_end()
+        self._progress.waits(WaitReason.DYNAMODB, "leases of child shards are being created")
+        while await self._stop_signal.interruptible(lambda: self._create_child_leases(end)) is None:
+            if connection.silent:
+                raise await connection.exited("idle")
+            if self._stop_signal.reason is not StopReason.NONE:
+                return None
+        self._progress.shard_ended()
+        await connection.perform(self._dialect.shard_ended, before_send=self._checkpointer.shard_ended)
+        if self._held.lease.is_finished:
+            return Finished()
+        if self._held.lost is not None:
+            return Stopped()  # nothing may follow shardEnded, not even leaseLost
+        raise NoFinalCheckpoint
+
+    async def _create_child_leases(self, end: EndOfShard) -> bool | None:
+        """True when it is done, None where the lease was lost meanwhile (which the interrupts know too)."""
+        try:
+            await create_child_leases(self._parts, self._held, end.children, self._log)
+        except LeaseLost:
+            return None
+        return True
+
+    async def _shut_down_child(self, connection: ChildConnection) -> None:
+        """The child's last words, and the lease on to the next (KCL: ShutdownNotificationTask, then leaseLost)."""
+        if self._stop_signal.reason is StopReason.STOP and self._held.lost is None:
+            if (shutdown_request := self._dialect.shutdown_requested) is not None:
+                self._progress.works("shutdownRequested")
+                await connection.perform(shutdown_request)
+            self._progress.waits(WaitReason.LEASE, "it is passed on")
+            await self._parts.renewer.release_lease(self._held)
+        self._progress.works("leaseLost")
+        await connection.perform(self._dialect.lease_lost)

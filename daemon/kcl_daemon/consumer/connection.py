@@ -1,0 +1,488 @@
+"""Talks with one child: gives it an action, serves its checkpoints, waits for its status (KCL: MultiLangProtocol).
+
+Owns the pace of the conversation and its time-outs. Knows nothing of batches, leases or restarts.
+
+How the ends of a shard are said, for children of which generation.
+
+Pure. The protocol of KCL 2.x and 3.x is the one that everything else here speaks; what differs for children from before
+2.0, and from before 2017, is here and nowhere else. They are given it only where `childProtocol` asks for it.
+
+What one child is told and does, timed and counted (KCL: the metrics of InitializeTask, ProcessTask, ShutdownTask).
+
+Answers a child's checkpoint requests (KCL: ShardRecordProcessorCheckpointer).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from kcl_daemon.config.children import ChildProtocol
+from kcl_daemon.errors import (
+    AwsError,
+    ChildBrokeProtocol,
+    ChildError,
+    ChildExited,
+    ChildTimedOut,
+    TableNotFound,
+    Throttled,
+)
+from kcl_daemon.errors import LeaseLost as errors_LeaseLost
+from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, lease_labels
+from kcl_daemon.leases.lease import CheckpointWindow, Lease
+from kcl_daemon.log_level import at_level, level_of
+from kcl_daemon.metrics import kcl as shard_metrics
+from kcl_daemon.metrics.metric import Operation
+from kcl_daemon.ports import Child, Clock, Log, Meters
+from kcl_daemon.retrieval.source import DeliveryBatch
+from kcl_protocol import Echo, LogLine, Stray, decode_child_line, decode_log_line, encode
+from kcl_protocol.conversation import Conversation, Role
+from kcl_protocol.errors import (
+    CheckpointDependencyFailed,
+    CheckpointError,
+    CheckpointIllegalArgument,
+    CheckpointInvalidState,
+    CheckpointShutdown,
+    CheckpointThrottled,
+    RemoteProtocolError,
+)
+from kcl_protocol.framing import LineFramer, OversizedLine
+from kcl_protocol.messages import (
+    Action,
+    CheckpointAnswer,
+    CheckpointRequest,
+    ChildMessage,
+    Initialize,
+    LeaseLost,
+    ProcessRecords,
+    ShardEnded,
+    Shutdown,
+    ShutdownRequested,
+    Status,
+)
+from kcl_protocol.sequence import ExtendedSequenceNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What is said to children of one generation.
+
+    Args:
+        generation: which.
+    """
+
+    generation: ChildProtocol
+
+    @property
+    def shard_ended(self) -> Action:
+        """Every record has been delivered."""
+        return ShardEnded() if self._is_current else Shutdown("TERMINATE")
+
+    @property
+    def lease_lost(self) -> Action:
+        """The lease is gone, or will be."""
+        return LeaseLost() if self._is_current else Shutdown("ZOMBIE")
+
+    @property
+    def shutdown_requested(self) -> Action | None:
+        """The last chance to checkpoint; None where children do not know such a thing (KCL before 1.8)."""
+        return None if self.generation is ChildProtocol.KCL_1_0 else ShutdownRequested()
+
+    def answer(self, answer: CheckpointAnswer) -> bytes:
+        """The line that answers a checkpoint; before 2017 the position was called `checkpoint`, like the action."""
+        if self.generation is not ChildProtocol.KCL_1_0:
+            return encode(answer)
+        fields = {
+            "action": answer.action,
+            "checkpoint": answer.sequence_number,
+            "sequenceNumber": answer.sequence_number,
+            "subSequenceNumber": answer.sub_sequence_number,
+            "error": answer.error,
+        }
+        # Escaped, as all that children are told: the position is what a child wrote, which may be no text at all.
+        return json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n"
+
+    @property
+    def _is_current(self) -> bool:
+        return self.generation is ChildProtocol.CURRENT
+
+
+_OPERATIONS: Final[Mapping[str, Operation]] = {
+    Initialize.action: shard_metrics.INITIALIZE_CHILD,
+    LeaseLost.action: shard_metrics.SHUTDOWN_CHILD,
+    ShardEnded.action: shard_metrics.SHUTDOWN_CHILD,
+    Shutdown.action: shard_metrics.SHUTDOWN_CHILD,
+}
+
+
+class ChildMetrics:
+    """One for each child."""
+
+    def __init__(self, meters: Meters, clock: Clock, lease: Lease) -> None:
+        self._meters = meters
+        self._clock = clock
+        self._labels = lease_labels(lease)
+        self._began_s = 0.0
+
+    def begin(self) -> None:
+        """An action is given to the child."""
+        self._began_s = self._clock.monotonic()
+
+    def performed(self, action: Action) -> None:
+        """It has done an action that is no batch."""
+        operation = _OPERATIONS.get(action.action)
+        if operation is not None:
+            self._meters.done(operation, self._clock.monotonic() - self._began_s)
+
+    def processed(self, batch: DeliveryBatch) -> None:
+        """It has done a batch."""
+        meters, labels = self._meters, self._labels
+        seconds = self._clock.monotonic() - self._began_s
+        meters.add(shard_metrics.PROCESS_RECORDS, batch.count, **labels)
+        meters.add(shard_metrics.PROCESS_BYTES, batch.data_bytes, **labels)
+        meters.done(shard_metrics.PROCESS, seconds, **labels)
+        meters.done(shard_metrics.PROCESS_CHILD, seconds, **labels)
+
+    def failed(self) -> None:
+        """It has failed in a batch."""
+        self._meters.done(
+            shard_metrics.PROCESS, self._clock.monotonic() - self._began_s, False, **self._labels
+        )
+
+
+T = TypeVar("T")
+
+# What a child says is short; a longer line is no message and is dropped while it streams by.
+_LINE_MOST_BYTES: Final = 1024 * 1024
+_INBOX_MESSAGES: Final = 16
+_EXIT_STATUS_WAIT_S: Final = 1.0
+_LOG_MESSAGE_CHARACTERS: Final = 16 * 1024
+# A log event takes some 10 to 50 microseconds: nobody else waits longer than a few milliseconds for a flood.
+_LINES_PER_TURN: Final = 64
+# Stands for a batch whose line is written already.
+_RECORDS: Final = ProcessRecords((), None)
+
+
+def _do_nothing() -> None:
+    pass
+
+
+class ChildConnection:
+    """The conversation with one child. `pump` must run beside it, from start to end.
+
+    Args:
+        child: whom it is held with.
+        clock: for time-outs.
+        log: the child's.
+        timeout_s: for each of its messages; None: for ever.
+        warn_after_s: an action that takes longer is told; None: none is.
+        accepts_logs: whether its `log` messages go to the log; else they are stray output, as everything unknown is.
+        encode_answer: how the answer to a checkpoint is written.
+        on_checkpoint: stores one.
+        on_end_of_output: called when nothing more will come.
+    """
+
+    def __init__(
+        self,
+        child: Child,
+        *,
+        clock: Clock,
+        log: Log,
+        timeout_s: float | None,
+        warn_after_s: float | None = None,
+        accepts_logs: bool = False,
+        encode_answer: Callable[[CheckpointAnswer], bytes] = encode,
+        on_checkpoint: Callable[[CheckpointRequest], Awaitable[CheckpointAnswer]],
+        on_end_of_output: Callable[[], None],
+        tally: ChildMetrics | None = None,
+    ) -> None:
+        self._tally = tally
+        self._child = child
+        self._clock = clock
+        self._log = log
+        self._timeout_s = timeout_s
+        self._warn_after_s = warn_after_s
+        self._accepts_logs = accepts_logs
+        self._encode_answer = encode_answer
+        self._on_checkpoint = on_checkpoint
+        self._on_end_of_output = on_end_of_output
+        self._conversation = Conversation(Role.DAEMON)
+        self._framer = LineFramer(_LINE_MOST_BYTES)
+        self._inbox: deque[ChildMessage] = deque()
+        self._arrived = anyio.Event()
+        self._flooded = False
+        self._strays = 0
+        self.silent = False
+
+    async def pump(self) -> None:
+        """Read the child's stdout until it is closed, also between actions, so that a chatty child cannot block.
+
+        Only messages wait in the inbox. Says by `on_end_of_output` when nothing more will come; returns then.
+        """
+        while data := await self._child.receive():
+            for number, line in enumerate(self._framer.feed(data), start=1):
+                self._line(line)
+                if number % _LINES_PER_TURN == 0:
+                    await checkpoint()
+        rest = self._framer.close()
+        if rest is not None:
+            self._line(rest)
+        self.silent = True
+        self._arrived.set()
+        self._on_end_of_output()
+
+    async def perform(self, action: Action, *, before_send: Callable[[], None] = _do_nothing) -> None:
+        """Have the child do one action.
+
+        Args:
+            action: which.
+            before_send: called just before its line is written. What the child asked for before has been answered then; if
+                it is not called, the child has not heard of the action.
+
+        Raises:
+            ChildExited: it ended or closed its stdout first.
+            ChildTimedOut: one of its messages took longer than the time-out; it should be ended.
+            ChildBrokeProtocol: it answered something else.
+        """
+        self._conversation.send(action)
+        if self._inbox:
+            await self._answer_waiting_requests(action)
+        self._begin(before_send)
+        await self._send(encode(action), action.action)
+        await self._finish(action)
+        if self._tally is not None:
+            self._tally.performed(action)
+
+    async def deliver(self, batch: DeliveryBatch, *, before_send: Callable[[], None] = _do_nothing) -> None:
+        """Have the child process records; the batch is released as soon as the line is written. The rest as `perform`."""
+        self._conversation.send(_RECORDS)
+        if self._inbox:
+            await self._answer_waiting_requests(_RECORDS)
+        self._begin(before_send)
+        try:
+            # Held by nobody but the one who writes it: the child may take hours for the records.
+            await self._send(batch.take_line(), _RECORDS.action)
+        finally:
+            batch.release()
+        try:
+            await self._finish(_RECORDS)
+        except ChildError:
+            if self._tally is not None:
+                self._tally.failed()
+            raise
+        if self._tally is not None:
+            self._tally.processed(batch)
+
+    def _begin(self, before_send: Callable[[], None]) -> None:
+        before_send()
+        if self._tally is not None:
+            self._tally.begin()
+
+    async def _answer_waiting_requests(self, action: Action) -> None:
+        """Answer the checkpoints that the child asked for between two actions, as the Java daemon does at its next wait.
+
+        Before the line of the action, not behind it: a request without a position would cover records that the child has
+        not seen yet, and the answer is the next line that it reads.
+        """
+        while self._inbox:
+            match self._inbox.popleft():
+                case CheckpointRequest() as request:
+                    await self._serve(request, action)
+                case Status() as status:
+                    # It would be taken for the answer to this action, and records would count as done that nobody has seen.
+                    raise ChildBrokeProtocol(f"it sent {status} before it was given {action.action}")
+
+    async def _finish(self, action: Action) -> None:
+        """Serve the child until it says that the action is done."""
+        while True:
+            match await self._next(action.action):
+                case Status() as status:
+                    self._received(status)
+                    return
+                case CheckpointRequest() as request:
+                    await self._serve(request, action)
+
+    async def _serve(self, request: CheckpointRequest, action: Action) -> None:
+        if self._flooded:
+            raise ChildBrokeProtocol(f"it sent more than {_INBOX_MESSAGES} messages without an answer to any")
+        self._received(request)
+        answer = await self._answer(request)
+        self._conversation.send(answer)
+        await self._send(self._encode_answer(answer), action.action)
+
+    def _received(self, message: ChildMessage) -> None:
+        try:
+            self._conversation.receive(message)
+        except RemoteProtocolError as broken:
+            raise ChildBrokeProtocol(str(broken)) from broken
+
+    async def _answer(self, request: CheckpointRequest) -> CheckpointAnswer:
+        if self._conversation.may_checkpoint:
+            return await self._on_checkpoint(request)
+        refused = CheckpointInvalidState.wire_name
+        self._log.warning(
+            "checkpoint_refused", error=refused, reason=f"not possible during {self._conversation.awaiting}"
+        )
+        return CheckpointAnswer(request.sequence_number, request.sub_sequence_number, refused)
+
+    async def exited(self, doing: str) -> ChildExited:
+        """The error that says how the child went; waits a moment for its exit code."""
+        with self._clock.move_on_after(_EXIT_STATUS_WAIT_S):
+            return ChildExited(doing, await self._child.wait())
+        return ChildExited(doing, None)
+
+    async def _send(self, line: bytes, doing: str) -> None:
+        try:
+            await self._within_timeout(doing, lambda: self._child.send(line))
+        except ChildExited as gone:
+            raise await self.exited(doing) from gone
+
+    async def _next(self, doing: str) -> ChildMessage:
+        receive = self._receive if self._warn_after_s is None else partial(self._receive_or_warn, doing)
+        message = await self._within_timeout(doing, receive)
+        if message is None:
+            raise await self.exited(doing)
+        return message
+
+    async def _receive(self) -> ChildMessage | None:
+        """The next message, None where no more will come. Cancelled: it stays in the inbox."""
+        while not self._inbox:
+            if self.silent:
+                return None
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        return self._inbox.popleft()
+
+    async def _receive_or_warn(self, doing: str) -> ChildMessage | None:
+        """The same, with a word in the log when it takes long (KCL: logWarningForTaskAfterMillis)."""
+        with self._clock.move_on_after(self._warn_after_s):
+            return await self._receive()
+        self._log.warning("child_is_slow", action=doing, waited_s=self._warn_after_s)
+        return await self._receive()
+
+    async def _within_timeout(self, doing: str, wait: Callable[[], Awaitable[T]]) -> T:
+        if self._timeout_s is None:
+            return await wait()  # the record path: a scope that never ends would be a third of its cost
+        with self._clock.move_on_after(self._timeout_s):
+            return await wait()
+        raise ChildTimedOut(doing, self._timeout_s)
+
+    def _line(self, line: bytes | OversizedLine) -> None:
+        if isinstance(line, OversizedLine):
+            self._log_stray(f"a line of {line.length_bytes} bytes", line.head.decode(errors="replace"))
+            return
+        match decode_child_line(line):
+            case Stray() as stray:
+                if self._accepts_logs and (said := decode_log_line(line)) is not None:
+                    self._forward(said)
+                elif not stray.blank:
+                    self._log_stray(stray.reason, stray.text)
+            case Echo(action):
+                self._log_stray("it echoed an action of ours", action)
+            case message:
+                if len(self._inbox) < _INBOX_MESSAGES:
+                    self._inbox.append(message)
+                    self._arrived.set()
+                else:
+                    # Nobody asked for so many; the next look at them ends the conversation.
+                    self._flooded = True
+                    self._log_stray("more messages than were asked for", str(message))
+
+    def _forward(self, said: LogLine) -> None:
+        at_level(self._log, level_of(said.level) or "info")(
+            "child_log", message=said.message[:_LOG_MESSAGE_CHARACTERS]
+        )
+
+    def _log_stray(self, reason: str, text: str) -> None:
+        """Say it loudly once for each child: a message lost in the noise makes a child wait for ever."""
+        self._strays += 1
+        log_event = self._log.warning if self._strays == 1 else self._log.debug
+        awaiting = self._conversation.awaiting
+        log_event(
+            "child_stray_output",
+            reason=reason,
+            text=text[:200],
+            count=self._strays,
+            awaits=None if awaiting is None else f"status for {awaiting}",
+        )
+
+
+class Checkpointer:
+    """The checkpoints of one child. Stores nothing that the child has not asked for.
+
+    Attributes:
+        advanced: whether it has stored a new checkpoint.
+        refused: whether one was refused since the last batch was taken up, for no fault of the child's.
+    """
+
+    def __init__(self, *, held: HeldLease, renewer: LeaseRenewer, log: Log) -> None:
+        self._held = held
+        self._renewer = renewer
+        self._log = log
+        self._largest = held.lease.checkpoint
+        self._shard_ended = False
+        self.advanced = False
+        self.refused = False
+
+    def begin_batch(self) -> None:
+        """A batch is the next thing to go out; what the child still asks for before that may be refused in its course."""
+        self.refused = False
+
+    def delivering(self, last: ExtendedSequenceNumber) -> None:
+        """A batch goes out that ends here; checkpoints up to this position are allowed from now on."""
+        self._largest = last
+
+    def shard_ended(self) -> None:
+        """Everything has been handed over: the whole shard may be checkpointed now."""
+        self._shard_ended = True
+
+    async def answer(self, request: CheckpointRequest) -> CheckpointAnswer:
+        """Store what is asked for, if that is allowed; the answer names what went wrong, it never raises for that."""
+        error: str | None = None
+        try:
+            await self._store(request)
+        except CheckpointError as refused:
+            error = refused.wire_name
+            self.refused |= not isinstance(refused, CheckpointIllegalArgument)
+            self._log.warning(
+                "checkpoint_refused",
+                sequence_number=request.sequence_number,
+                sub_sequence_number=request.sub_sequence_number,
+                error=error,
+                reason=str(refused),
+            )
+        return CheckpointAnswer(request.sequence_number, request.sub_sequence_number, error)
+
+    async def _store(self, request: CheckpointRequest) -> None:
+        if self._held.lost is not None:
+            raise CheckpointShutdown(self._held.lost)
+        window = CheckpointWindow(self._held.lease.checkpoint, self._largest, self._shard_ended)
+        position = window.position(request.sequence_number, request.sub_sequence_number)
+        before, progress = self._held.lease.checkpoint, self._held.progress
+        refused: str | None = None
+        progress.checkpoint_started()
+        try:
+            await self._renewer.checkpoint(self._held, position)
+        except errors_LeaseLost as lost:
+            raise CheckpointShutdown(str(lost)) from lost
+        except Throttled as throttled:
+            refused = str(throttled)
+            raise CheckpointThrottled(str(throttled)) from throttled
+        except TableNotFound as gone:
+            refused = str(gone)
+            raise CheckpointInvalidState(str(gone)) from gone
+        except AwsError as failed:
+            refused = str(failed)
+            raise CheckpointDependencyFailed(str(failed)) from failed
+        finally:
+            progress.checkpoint_ended(moved=self._held.lease.checkpoint > before, refused=refused)
+        if position > before:
+            self.advanced = True
+            self._log.debug("checkpoint_stored", checkpoint=str(position))

@@ -1,0 +1,444 @@
+"""Finds the record at which children fail, and sets it aside (no counterpart in KCL).
+
+Owns what is remembered from one child of a lease to the next, and the carrying out; what follows from what is in
+`failures.quarantine`. Records are decoded after a failure only, and only until what was set aside is checkpointed.
+
+PURE: which record makes a child fail (no counterpart in KCL).
+
+Owns what is delivered after a failure, slice by slice, and when one record is called the cause of it. Works on positions
+alone, because what is read again comes in other batches. Nothing is ever left out but records that were set aside, and
+order is kept. Must not know children, time or where records go.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Final
+
+from kcl_daemon.config.children import PoisonRecordPolicy
+from kcl_daemon.consumer.connection import Checkpointer, ChildConnection
+from kcl_daemon.consumer.context import ConsumerContext, StopReason, StopSignal
+from kcl_daemon.errors import AwsError, ChildError, ChildExited, DeadLetterNotStored, LeaseLost
+from kcl_daemon.fleet.lease_renewer import HeldLease
+from kcl_daemon.ports import Log
+from kcl_daemon.records.dead_letter import DeadLetter
+from kcl_daemon.records.payload import Payload
+from kcl_daemon.retrieval.source import DeliveryBatch
+from kcl_protocol.sequence import ExtendedSequenceNumber
+from kcl_protocol.sequence import ExtendedSequenceNumber as Position
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Records that a child was given at once.
+
+    Args:
+        after: the last position that it was done with before, or the checkpoint.
+        last: position of the last of them.
+        count: how many; may be too high, never too low.
+        alone: one record, given by itself on purpose.
+    """
+
+    after: Position
+    last: Position
+    count: int
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """Records behind `after`, up to and including `last`, one of which has made a child fail.
+
+    Args:
+        after: a position before them.
+        last: of the last of them.
+        count: how many; may be too high, never too low.
+        failures: of one record: how many times in a row a child has failed that was given it alone.
+    """
+
+    after: Position
+    last: Position
+    count: int
+    failures: int = 0
+
+    def hold(self, delivery: Delivery) -> bool:
+        """Whether all records of a delivery are among them."""
+        return self.after <= delivery.after and delivery.last <= self.last
+
+
+class BisectResult(Enum):
+    """What a failure has shown."""
+
+    SUSPECTED = auto()
+    """The records that failed may hold the cause; nothing more is known."""
+    NARROWED = auto()
+    """It is among fewer records than before."""
+    GUILTY = auto()
+    """The one record has failed often enough to be set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class BisectStep:
+    """What to do with the next records of a batch.
+
+    Args:
+        skip: so many were set aside before and are passed over; nothing is delivered then.
+        take: else so many are delivered at once.
+    """
+
+    skip: int
+    take: int
+
+
+@dataclass(frozen=True, slots=True)
+class BisectState:
+    """What is known about the records of one shard. Each step gives a new one.
+
+    Args:
+        suspects: among whom the cause of the last failure is; None: nobody is suspected.
+        set_aside: positions that were dealt with otherwise and are not delivered any more, in order.
+    """
+
+    suspects: Suspects | None = None
+    set_aside: tuple[Position, ...] = ()
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether batches can be delivered as they come."""
+        return self.suspects is None and not self.set_aside
+
+    def next(self, positions: Sequence[Position]) -> BisectStep:
+        """What to do with the first of these.
+
+        Suspects are halved, nobody else is mixed with them, and records on both sides of one that was set aside are
+        delivered apart: it has neighbours of its kind more often than chance would have it.
+
+        Args:
+            positions: of the rest of a batch, in order; one at least.
+        """
+        skip = self._set_aside_first(positions)
+        if skip:
+            return BisectStep(skip, 0)
+        end = self._before_next_set_aside(positions)
+        suspects = self.suspects
+        if suspects is None or positions[0] > suspects.last:
+            return BisectStep(0, end)
+        innocent = bisect_right(positions, suspects.after, hi=end)
+        if innocent:
+            return BisectStep(0, innocent)
+        inside = bisect_right(positions, suspects.last, hi=end)
+        return BisectStep(0, min(inside, (suspects.count + 1) // 2))
+
+    def delivered(self, delivery: Delivery) -> BisectState:
+        """After a child was done with a delivery: nobody in it is suspected any more."""
+        suspects = self.suspects
+        if suspects is None or delivery.last <= suspects.after:
+            return self
+        if delivery.last >= suspects.last:
+            return replace(self, suspects=None)
+        left = max(1, suspects.count - delivery.count)
+        return replace(self, suspects=Suspects(delivery.last, suspects.last, left))
+
+    def failed(self, delivery: Delivery, *, tries: int) -> tuple[BisectState, BisectResult]:
+        """After a child failed at a delivery, for a reason that may lie in the records.
+
+        GUILTY changes nothing yet: the record is left out only after `with_set_aside`, and is delivered again without it.
+
+        Args:
+            delivery: what it was given.
+            tries: how many times in a row one record must fail alone, at least 1.
+        """
+        before = self.suspects
+        failures = 0
+        if delivery.count == 1:
+            same = before is not None and before.count == 1 and before.last == delivery.last
+            failures = before.failures if same and before is not None else 0
+            failures += delivery.alone
+        suspects = Suspects(delivery.after, delivery.last, delivery.count, failures)
+        verdict = BisectResult.SUSPECTED
+        if failures >= tries:
+            verdict = BisectResult.GUILTY
+        elif before is not None and before.hold(delivery) and delivery.count < before.count:
+            verdict = BisectResult.NARROWED
+        return replace(self, suspects=suspects), verdict
+
+    def with_set_aside(self, position: Position) -> BisectState:
+        """After a record was dealt with otherwise."""
+        kept = list(self.set_aside)
+        if position not in kept:
+            insort(kept, position)
+        return BisectState(None, tuple(kept))
+
+    def checkpointed(self, position: Position) -> BisectState:
+        """After a checkpoint: what it covers will not be read again."""
+        kept = self.set_aside[bisect_right(self.set_aside, position) :]
+        suspects = self.suspects
+        if suspects is not None and suspects.last <= position:
+            suspects = None
+        if suspects is not None and suspects.after < position:
+            suspects = replace(suspects, after=position)
+        return BisectState(suspects, kept)
+
+    def _set_aside_first(self, positions: Sequence[Position]) -> int:
+        """How many at the beginning were set aside."""
+        known = bisect_left(self.set_aside, positions[0])
+        count = 0
+        for position, aside in zip(positions, self.set_aside[known:], strict=False):
+            if position != aside:
+                break
+            count += 1
+        return count
+
+    def _before_next_set_aside(self, positions: Sequence[Position]) -> int:
+        known = bisect_left(self.set_aside, positions[0])
+        if known == len(self.set_aside):
+            return len(positions)
+        return bisect_left(positions, self.set_aside[known])
+
+
+_STORE_TRIES: Final = 5
+_STORE_PAUSE_S: Final = 1.0
+_STORE_TIMEOUT_S: Final = 30.0
+# Sent from outside: by a person, or by the kernel where memory is short. A shell tells them as 128 + number.
+_EXTERNAL_SIGNALS: Final = frozenset({1, 2, 9, 15})
+_SHELL_SIGNAL_BASE: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class SearchProgress:
+    """What a failure has led to.
+
+    Args:
+        progressed: the child got further than any before it.
+        narrowed: the cause is among fewer records than before.
+    """
+
+    progressed: bool = False
+    narrowed: bool = False
+
+
+class PoisonSearch:
+    """Of one lease, over all its children.
+
+    Args:
+        parts: settings and ports.
+        held: the lease.
+        stop_signal: end a wait for the place of dead letters.
+        log: of the shard.
+    """
+
+    def __init__(self, *, parts: ConsumerContext, held: HeldLease, stop_signal: StopSignal, log: Log) -> None:
+        self._parts = parts
+        self._held = held
+        self._stop_signal = stop_signal
+        self._log = log
+        self._settings = parts.settings.failures
+        self._state = BisectState()
+        self._done = self._furthest = self._furthest_before = held.lease.checkpoint
+        self._in_delivery: Delivery | None = None
+        self._single: Payload | None = None
+
+    def begin(self) -> None:
+        """A new child starts from the lease's checkpoint."""
+        self._done = self._held.lease.checkpoint
+        self._furthest_before = self._furthest = max(self._furthest, self._done)
+        self._state = self._state.checkpointed(self._done)
+        self._in_delivery, self._single = None, None
+
+    async def deliver(
+        self,
+        batch: DeliveryBatch,
+        connection: ChildConnection,
+        checkpointer: Checkpointer,
+        *,
+        may_continue: Callable[[], bool],
+    ) -> None:
+        """Have the child process a batch, in parts while somebody is suspected.
+
+        Args:
+            batch: with one record at least; the caller releases it.
+            connection: with the child; its errors pass.
+            checkpointer: is told how far the child may checkpoint.
+            may_continue: asked between two parts; False: what is left of the batch is not delivered any more.
+        """
+        if self._state.suspects is None and self._state.set_aside:
+            self._state = self._state.checkpointed(self._held.lease.checkpoint)
+        assert batch.last is not None, "there is a record"
+        if self._state.is_clear:
+            delivery = Delivery(self._done, batch.last, batch.count)
+            await self._deliver_part(batch, delivery, connection, checkpointer)
+            return
+        payload, behind_ms = Payload.of_line(batch.take_line())
+        records = payload.records
+        positions = [record.position for record in records]
+        begin = 0
+        while begin < len(records) and may_continue():
+            step = self._state.next(positions[begin:])
+            end = begin + step.skip + step.take
+            if step.take:
+                part = Payload(records[begin:end], payload.size_bytes)
+                delivery = Delivery(self._done, positions[end - 1], step.take, alone=step.take == 1)
+                self._single = part if delivery.alone else None
+                await self._deliver_part(
+                    DeliveryBatch(part, behind_ms, arrived_s=batch.arrived_s),
+                    delivery,
+                    connection,
+                    checkpointer,
+                )
+            else:
+                # All before it is done, and it has been dealt with: a checkpoint of everything covers it.
+                self._done = positions[end - 1]
+                checkpointer.delivering(self._done)
+            begin = end
+
+    async def _deliver_part(
+        self,
+        batch: DeliveryBatch,
+        delivery: Delivery,
+        connection: ChildConnection,
+        checkpointer: Checkpointer,
+    ) -> None:
+        if connection.silent:
+            raise await connection.exited("idle")  # it has not seen these records
+
+        def before_send() -> None:  # what fails before says nothing of these records
+            self._in_delivery = delivery
+            checkpointer.delivering(delivery.last)
+
+        progress, data_bytes = self._held.progress, batch.data_bytes
+        progress.works("processRecords", arrived_s=batch.arrived_s)
+        checkpointer.begin_batch()
+        await connection.deliver(batch, before_send=before_send)
+        progress.done(delivery.last, delivery.count, data_bytes)
+        self._in_delivery = None
+        self._state = self._state.delivered(delivery)
+        self._done = delivery.last
+        self._furthest = max(self._furthest, self._done)
+
+    async def judge(self, error: ChildError, *, refused: bool, stderr: tuple[str, ...]) -> SearchProgress:
+        """After a child failed; may set a record aside, which takes as long as storing it does.
+
+        Args:
+            error: how.
+            refused: a checkpoint of its last action was refused, which may be what it failed at.
+            stderr: its last lines.
+        """
+        progressed = self._furthest > self._furthest_before
+        delivery, self._in_delivery = self._in_delivery, None
+        if delivery is None or refused or _is_external_signal(error):
+            return SearchProgress(progressed)
+        self._state, verdict = self._state.failed(delivery, tries=self._settings.poison_tries)
+        if verdict is BisectResult.GUILTY and self._single is not None:
+            await self._set_aside(self._single, delivery.after, error, stderr)
+        self._log.info(
+            "poison_record_search",
+            records=delivery.count,
+            after=str(delivery.after),
+            last=str(delivery.last),
+            verdict=verdict.name.lower(),
+        )
+        return SearchProgress(progressed, narrowed=verdict is BisectResult.NARROWED)
+
+    async def _set_aside(
+        self, single: Payload, after: ExtendedSequenceNumber, error: ChildError, stderr: tuple[str, ...]
+    ) -> None:
+        dead_letter = self._dead_letter(single, error, stderr)
+        facts = {
+            "sequence_number": dead_letter.record.sequence_number,
+            "sub_sequence_number": dead_letter.record.sub_sequence_number,
+            "failures": dead_letter.failures,
+            "error": dead_letter.error,
+        }
+        if self._settings.poison is PoisonRecordPolicy.SKIP:
+            self._log.error(
+                "record_skipped",
+                **facts,
+                advice="no child can process it, and poisonRecordPolicy=SKIP skips it; read it in the stream "
+                "before its retention ends, and fix the processor",
+            )
+        elif await self._is_stored(dead_letter):
+            self._log.error(
+                "record_set_aside",
+                **facts,
+                destination=str(self._settings.dead_letters),
+                advice="no child can process it; it is stored there with the last stderr lines of the child. "
+                "Fix the processor, then process it from there",
+            )
+        else:
+            return
+        self._state = self._state.with_set_aside(single.last)
+        self._held.progress.moved()  # the shard has got past it, whatever comes next
+        await self._checkpoint(after, single.last)
+
+    def _dead_letter(self, single: Payload, error: ChildError, stderr: tuple[str, ...]) -> DeadLetter:
+        parts, lease = self._parts, self._held.lease
+        stream = parts.streams.of(lease).ref
+        suspects = self._state.suspects
+        return DeadLetter(
+            record=single.decoded()[0],
+            application_name=parts.settings.application_name,
+            stream_name=stream.name,
+            stream_arn=stream.arn,
+            shard_id=lease.shard_id,
+            worker_id=parts.settings.worker_id,
+            set_aside_ms=parts.clock.wall_ms(),
+            failures=0 if suspects is None else suspects.failures,
+            error=str(error),
+            stderr=stderr,
+        )
+
+    async def _is_stored(self, dead_letter: DeadLetter) -> bool:
+        """Whether it is safe now; False as well where we are called away first."""
+        stored: bool | None = None
+        while (
+            stored is None and self._stop_signal.reason is StopReason.NONE
+        ):  # the child's end has stirred us
+            stored = await self._stop_signal.interruptible(lambda: self._store(dead_letter))
+        return bool(stored)
+
+    async def _store(self, dead_letter: DeadLetter) -> bool:
+        """Whether it is safe now; a few tries. Where it is not, the record is delivered again."""
+        assert self._parts.dead_letters is not None, "a policy that stores has a place for it"
+        reason = ""
+        for attempt in range(_STORE_TRIES):
+            if attempt:
+                await self._parts.clock.sleep(_STORE_PAUSE_S * 2 ** (attempt - 1))
+            try:
+                with self._parts.clock.move_on_after(_STORE_TIMEOUT_S):
+                    await self._parts.dead_letters.store(dead_letter)
+                    return True
+                reason = f"no answer within {_STORE_TIMEOUT_S:g} s"
+            except (AwsError, DeadLetterNotStored) as error:
+                reason = str(error)
+            self._log.warning("dead_letter_failed", error=reason, attempt=attempt + 1)
+        self._log.error(
+            "dead_letter_not_stored",
+            error=reason,
+            destination=str(self._settings.dead_letters),
+            sequence_number=dead_letter.record.sequence_number,
+            advice="the shard waits at this record until it can be stored: check permissions, free space and "
+            "size limits of the destination; deadLetterDestination = file:PATH accepts records of any "
+            "size",
+        )
+        return False
+
+    async def _checkpoint(self, after: ExtendedSequenceNumber, position: ExtendedSequenceNumber) -> None:
+        """Where everything before it is checkpointed, so may it be: else the next worker would find it anew."""
+        if self._held.lost is not None or self._held.lease.checkpoint < after:
+            return
+        try:
+            await self._parts.renewer.checkpoint(self._held, position)
+        except (AwsError, LeaseLost) as error:
+            # Nothing depends on it: it is passed over all the same, and the child's next checkpoint covers it.
+            self._log.debug("set_aside_not_checkpointed", error=str(error))
+
+
+def _is_external_signal(error: ChildError) -> bool:
+    """Whether a child was ended by somebody, which says nothing of what it was doing."""
+    if not isinstance(error, ChildExited) or error.status is None:
+        return False
+    number = -error.status if error.status < 0 else error.status - _SHELL_SIGNAL_BASE
+    return number in _EXTERNAL_SIGNALS

@@ -1,1 +1,0 @@
-"""Loops around the pure parts: they read through a port, ask for a decision, write through a port."""

@@ -1,0 +1,314 @@
+"""What the kernel's files and the ECS task metadata say, as values: texts in, values out, no I/O.
+
+Owns the formats only, not what the figures mean for a worker. Every function raises ValueError, with what was wrong,
+for a text that it cannot read; the caller knows the name of the file.
+
+How much of the CPU that a worker may use it used between two readings: values in, percent out, no I/O.
+
+The formulas are KCL's, oddities included, because leaders compare the figures of Java and of our workers with each
+other. One thing differs: from a first reading Java makes 0 %, which pulls the first average down; here there is no
+figure then. None always means "these two readings say nothing", which is a failed capture.
+
+Samples between two reports, and the averages that the reports carry (KCL: WorkerMetricStatsManager). No I/O.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from math import fsum
+from typing import Final, cast
+
+import orjson
+
+_FULL: Final = 100.0
+_NANOSECONDS: Final = 1_000_000_000  # in one second
+
+
+@dataclass(frozen=True, slots=True)
+class HostTimes:
+    """What all CPUs of a host did since it started, in clock ticks."""
+
+    user: int
+    nice: int
+    system: int
+    idle: int
+    iowait: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.user + self.nice + self.system + self.idle + self.iowait
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupUsage:
+    """CPU time that a control group had used at a moment of the monotonic clock."""
+
+    used_ns: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EcsUsage:
+    """CPU time of a container and of its whole host, at two moments that the ECS agent chose.
+
+    Args:
+        container: used by the container, in the unit of `system`.
+        system: of all CPUs of the host, idle time included.
+        container_before: as `container`, at the moment before; 0 where there was none.
+        system_before: as `system`, at the moment before; 0 where there was none.
+        online_cpus: CPUs of the host.
+    """
+
+    container: float
+    system: float
+    container_before: float
+    system_before: float
+    online_cpus: float
+
+
+def host_percent(before: HostTimes, after: HostTimes) -> float | None:
+    """Busy share of the host's time (KCL: LinuxCpuWorkerMetric). Waiting for the disk counts as busy.
+
+    0 where the counters stand still, and where `iowait` went back by more than the CPUs worked, which Linux allows.
+    Other counters go back only when CPUs come and go: then there is no figure.
+    """
+    if before == after:
+        return 0.0
+    total = after.total - before.total
+    busy = total - (after.idle - before.idle)
+    if busy < 0 and after.iowait < before.iowait:
+        return 0.0
+    if total <= 0 or not 0 <= busy <= total:
+        return None
+    return busy / total * _FULL
+
+
+def cgroup_percent(before: CgroupUsage, after: CgroupUsage, *, limit_cpus: float) -> float | None:
+    """Share of `limit_cpus` that the group used, at most 100 (KCL: Cgroupv1CpuWorkerMetric, Cgroupv2CpuWorkerMetric).
+
+    A group may use more than its limit for a moment, because quotas are dealt out by periods.
+    """
+    elapsed_ns = (after.at_s - before.at_s) * _NANOSECONDS
+    used_ns = after.used_ns - before.used_ns
+    if elapsed_ns <= 0 or used_ns < 0 or limit_cpus <= 0:
+        return None
+    return min(used_ns / elapsed_ns / limit_cpus * _FULL, _FULL)
+
+
+def ecs_percent(usage: EcsUsage, *, limit_cpus: float) -> float | None:
+    """Share of `limit_cpus` that the container used, at most 100 (KCL: EcsCpuWorkerMetric).
+
+    100 where the host's time stood still, as in Java. None for the container's first sample (0 in Java).
+    """
+    if usage.container_before == 0 and usage.system_before == 0:
+        return None
+    container = usage.container - usage.container_before
+    system = usage.system - usage.system_before
+    if container < 0 or system < 0 or limit_cpus <= 0:
+        return None
+    if system == 0:
+        return _FULL
+    return min(container / system * usage.online_cpus / limit_cpus * _FULL, _FULL)
+
+
+def ecs_limit_cpus(*, share: float, shares: float, task_cpus: float | None, online_cpus: float) -> float:
+    """CPUs that a container may count on: its part of the task's, by CPU units (KCL: EcsCpuWorkerMetric).
+
+    A task without a limit has the host's CPUs. A container without CPU units may use all that the others leave, so the
+    whole task's CPUs are its limit; Java divides by its share of 0, and sees 100 % for ever or nothing at all.
+    """
+    cpus = online_cpus if task_cpus is None else task_cpus
+    return cpus * share / shares if 0 < share <= shares else cpus
+
+
+# The fields of the `cpu` line that count; irq, softirq, steal and the guests follow and do not.
+_HOST_FIELDS: Final = 5
+_NO_QUOTA: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class EcsTask:
+    """CPU limits of an ECS task.
+
+    Args:
+        cpus: of the whole task; None where the task has no limit.
+        shares: CPU units of all its containers together.
+    """
+
+    cpus: float | None
+    shares: float
+
+
+def parse_host(text: str) -> HostTimes:
+    """The times of all CPUs together, from the first line of `/proc/stat`."""
+    name, *fields = text.partition("\n")[0].split() or [""]
+    if name != "cpu" or len(fields) < _HOST_FIELDS:
+        raise ValueError("the first line does not give the times of all CPUs")
+    user, nice, system, idle, iowait = (_counter(field) for field in fields[:_HOST_FIELDS])
+    return HostTimes(user=user, nice=nice, system=system, idle=idle, iowait=iowait)
+
+
+def parse_counter(text: str) -> int:
+    """A file that holds one counter, such as `cpuacct.usage` (nanoseconds)."""
+    return _counter(text.strip())
+
+
+def parse_usage_us(text: str) -> int:
+    """Microseconds of CPU used, from the `usage_usec` line of a `cpu.stat` (the first one, in all kernels so far)."""
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name == "usage_usec":
+            return _counter(value.strip())
+    raise ValueError("there is no usage_usec line")
+
+
+def parse_cpu_max(text: str) -> float | None:
+    """CPUs that the quota of a `cpu.max` amounts to; None without a quota (`max`)."""
+    fields = text.split()
+    if len(fields) != 2:
+        raise ValueError(f"{text.strip()!r} is not a quota and a period")
+    quota, period = fields
+    return None if quota == "max" else _cpus(_counter(quota), _counter(period))
+
+
+def parse_quota_us(text: str) -> int | None:
+    """Microseconds of a `cpu.cfs_quota_us`; None without a quota (-1)."""
+    value = text.strip()
+    return None if value == str(_NO_QUOTA) else _counter(value)
+
+
+def quota_cpus(quota_us: int | None, period_us: int) -> float | None:
+    """CPUs that a quota for each period amounts to; None without a quota."""
+    return None if quota_us is None else _cpus(quota_us, period_us)
+
+
+def count_cpus(text: str) -> int:
+    """How many CPUs are in a list of numbers and inclusive ranges, such as `0-3,6` (KCL: Cgroup)."""
+    return sum(_count_range(part) for part in text.strip().split(","))
+
+
+def parse_ecs_usage(body: bytes) -> EcsUsage | None:
+    """The figures of `/stats`; None while the agent has none, which it tells as `null`.
+
+    Counters from before the container's first sample are missing or 0, and read as 0.
+    """
+    document: object = orjson.loads(body)
+    if document is None:
+        return None
+    return EcsUsage(
+        container=_required(document, "cpu_stats", "cpu_usage", "total_usage"),
+        system=_required(document, "cpu_stats", "system_cpu_usage"),
+        container_before=_number(document, "precpu_stats", "cpu_usage", "total_usage") or 0,
+        system_before=_number(document, "precpu_stats", "system_cpu_usage") or 0,
+        online_cpus=_required(document, "cpu_stats", "online_cpus"),
+    )
+
+
+def parse_ecs_share(body: bytes) -> float:
+    """CPU units of this container, from the metadata of the container itself; 0 where it has none."""
+    return _number(orjson.loads(body), "Limits", "CPU") or 0
+
+
+def parse_ecs_task(body: bytes) -> EcsTask:
+    """The limits in `/task`."""
+    document: object = orjson.loads(body)
+    containers = _member(document, "Containers")
+    if not isinstance(containers, list):
+        raise ValueError("Containers is missing or no list")  # noqa: TRY004 - the one error for any text
+    shares = (_number(container, "Limits", "CPU") or 0 for container in cast("list[object]", containers))
+    return EcsTask(cpus=_number(document, "Limits", "CPU"), shares=sum(shares))
+
+
+def _counter(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{text!r} is not a counter")
+    return int(text)
+
+
+def _cpus(quota_us: int, period_us: int) -> float:
+    if quota_us == 0 or period_us == 0:
+        raise ValueError(f"a quota of {quota_us} µs in {period_us} µs is no limit")
+    return quota_us / period_us
+
+
+def _count_range(text: str) -> int:
+    first, dash, last = text.partition("-")
+    count = _counter(last if dash else first) - _counter(first) + 1
+    if count < 1:
+        raise ValueError(f"{text!r} is not a range of CPUs")
+    return count
+
+
+def _member(document: object, name: str) -> object:
+    return cast("dict[str, object]", document).get(name) if isinstance(document, dict) else None
+
+
+def _number(document: object, *path: str) -> float | None:
+    """The number at a path of names; None where anything on the way is missing or is something else."""
+    for name in path:
+        document = _member(document, name)
+    return None if isinstance(document, bool) or not isinstance(document, int | float) else document
+
+
+def _required(document: object, *path: str) -> float:
+    number = _number(document, *path)
+    if number is None:
+        raise ValueError(f"{'.'.join(path)} is missing or no number")
+    return number
+
+
+FAILED: Final = Decimal(-1)
+"""The average of a window in which nothing could be measured; leaders give no leases to a worker that ends with it."""
+
+_SAMPLES_MAX: Final = 300
+_AVERAGES_MOST: Final = 10
+_MICRO: Final = Decimal("0.000001")
+
+
+class CpuRecorder:
+    """Gathers the samples of one window after another.
+
+    Unlike in Java, a window in which nothing was tried adds no average, and until the first figure ever there are no
+    averages: a worker that has just started, or whose CPU cannot be read at all, counts as one without a metric and
+    still gets leases.
+
+    Args:
+        max_averages: how many averages are kept (KCL: noOfPersistedMetricsPerWorkerMetrics).
+    """
+
+    def __init__(self, max_averages: int = _AVERAGES_MOST) -> None:
+        self._samples: deque[float] = deque(maxlen=_SAMPLES_MAX)
+        self._averages: deque[Decimal] = deque(maxlen=max_averages)
+        self._failures = 0
+        self._ever = False
+
+    @property
+    def averages(self) -> tuple[Decimal, ...]:
+        """Of the last windows, oldest first."""
+        return tuple(self._averages)
+
+    def add(self, percent: float | None) -> None:
+        """Take one capture; None and anything outside 0 to 100 is a failed one. Of more than 300 the last count."""
+        if percent is None or not 0 <= percent <= 100:
+            self._failures += 1
+        else:
+            self._samples.append(percent)
+            self._ever = True
+
+    def drain(self) -> Decimal | None:
+        """End the window: its average, half-up to 6 decimals, or FAILED; None where it added no average."""
+        average = self._average()
+        self._samples.clear()
+        self._failures = 0
+        if average is not None:
+            self._averages.append(average)
+        return average
+
+    def _average(self) -> Decimal | None:
+        if self._samples:
+            mean = fsum(self._samples) / len(self._samples)
+            return Decimal(str(mean)).quantize(_MICRO, ROUND_HALF_UP)
+        return FAILED if self._failures and self._ever else None

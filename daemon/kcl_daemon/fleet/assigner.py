@@ -1,0 +1,443 @@
+"""The leader's work: look at leases and workers, decide who reads what, write it (KCL: LeaseAssignmentManager).
+
+Has leases made complete beside the other work of a leader, which does not wait for Kinesis.
+
+Owns the look that is under way, one at a time. What a look does is the syncer's business.
+
+Which rules of assignment a leader goes by.
+
+Owns the choice by settings; the rules are those of `assignment`.
+
+What a leader tells of its fleet after each look (KCL: the figures of LeaseAssignmentManager).
+
+Deletes the rows of workers that are long gone (leader only; KCL: MigrationAwareLAMDataManager).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kcl_daemon.assignment.count import by_lease_count
+from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove, MoveKind, Strategy
+from kcl_daemon.assignment.utilization import BalanceOptions, by_utilization
+from kcl_daemon.config.balance import AssignmentStrategy
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.errors import AccessDenied, AwsError
+from kcl_daemon.fleet.elector import Elector
+from kcl_daemon.fleet.monitor import FleetMonitor
+from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
+from kcl_daemon.fleet.timings import Timings, Wakeup
+from kcl_daemon.leases import row as lease_row
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.row import RowUpdate
+from kcl_daemon.leases.worker_row import WorkerRow, unchanged
+from kcl_daemon.metrics import kcl
+from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Table
+
+
+class _SyncRun:
+    """One call of the syncer."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self.ended = anyio.Event()
+        self.created = False
+        self.is_late = False
+
+
+class BackgroundSync:
+    """One for a leader.
+
+    Args:
+        shard_sync: creates what is missing.
+        timeout_s: so long a leader waits for it: leases that were just created had better be given away at once.
+        clock: for that.
+        log: of what could not be done.
+        on_late: called, from the loop, when leases were created after that time.
+    """
+
+    def __init__(
+        self,
+        shard_sync: ShardSync | MultiStreamShardSync,
+        *,
+        timeout_s: float,
+        clock: Clock,
+        log: Log,
+        on_late: Callable[[], None],
+    ) -> None:
+        self._shard_sync = shard_sync
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._log = log
+        self._on_late = on_late
+        self._poll: _SyncRun | None = None
+
+    def begin(self) -> None:
+        """Leadership begins: look at once, trust nothing remembered."""
+        self.stop()
+        self._shard_sync.begin()
+
+    def stop(self) -> None:
+        """Leadership is over: what is under way ends at its next wait. What was written stays."""
+        if self._poll is not None:
+            self._poll.scope.cancel()
+            self._poll = None
+
+    async def ensure(self, leases: Sequence[Lease], background: TaskGroup) -> bool:
+        """Have leases made complete, unless that is under way. That failing is no reason to raise, it is told.
+
+        Args:
+            leases: all there are, as just read.
+            background: where it goes on when it takes too long.
+
+        Returns:
+            whether leases had better be read again: some were created, or time has passed.
+        """
+        if self._poll is not None:
+            return False
+        poll = self._poll = _SyncRun()
+        background.start_soon(self._carry_out, poll, leases)
+        with self._clock.move_on_after(self._timeout_s):
+            await poll.ended.wait()
+            return poll.created
+        poll.is_late = True
+        return True
+
+    async def _carry_out(self, poll: _SyncRun, leases: Sequence[Lease]) -> None:
+        try:
+            with poll.scope:
+                poll.created = await self._ensure(leases)
+        finally:
+            if self._poll is poll:
+                self._poll = None
+            poll.ended.set()
+        if poll.is_late and poll.created:
+            self._on_late()
+
+    async def _ensure(self, leases: Sequence[Lease]) -> bool:
+        try:
+            return await self._shard_sync.ensure(leases)
+        except AwsError as error:
+            report = self._log.error if isinstance(error, AccessDenied) else self._log.warning
+            report("lease_sync_failed", error=str(error))
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentStrategies:
+    """Who should hold what, in two degrees.
+
+    Args:
+        place: only gives away what nobody reads; made in every run.
+        balance: also evens out; made now and then, because figures lag behind what was moved.
+        graceful: whether a lease that moves from a living worker is handed over by it.
+    """
+
+    place: Strategy
+    balance: Strategy
+    graceful: bool = True
+
+
+def assignment_strategies(settings: Settings) -> AssignmentStrategies:
+    """Who should hold what, by the settings of the worker that leads."""
+    balance, graceful = settings.balance, settings.leases.graceful_handoff
+    if balance.strategy is AssignmentStrategy.LEASE_COUNT_BASED:
+        return AssignmentStrategies(place=by_lease_count, balance=by_lease_count, graceful=graceful)
+    options = BalanceOptions(
+        rebalance_threshold_percentage=balance.rebalance_threshold_percentage,
+        dampening_percentage=balance.dampening_percentage,
+        allow_throughput_overshoot=balance.allow_throughput_overshoot,
+        max_throughput_per_host_kbps=balance.max_throughput_per_host_kbps,
+        ema_alpha=balance.worker_metrics_ema_alpha,
+    )
+    return AssignmentStrategies(
+        place=by_utilization(replace(options, balance_this_run=False)),
+        balance=by_utilization(options),
+        graceful=graceful,
+    )
+
+
+def record_fleet_metrics(meters: Meters, monitor: FleetMonitor, fleet: Fleet, plan: AssignmentPlan) -> None:
+    """One look, and what was decided on it."""
+    unfinished = [lease for lease in fleet.leases if not lease.is_finished]
+    owners = {lease.lease_owner for lease in monitor.leases if lease.lease_owner is not None}
+    codes = {worker.worker_id: worker.support_code or 0 for worker in monitor.workers}
+    meters.add(kcl.ASSIGNMENT_LEASES, len(fleet.leases))
+    meters.add(kcl.ASSIGNMENT_WORKERS, len(fleet.workers))
+    meters.add(kcl.ASSIGNMENT_EXPIRED, sum(map(fleet.is_free, unfinished)))
+    meters.add(kcl.ASSIGNMENT_SPILL, len(plan.unplaced))
+    meters.add(kcl.ASSIGNMENT_MOVES, len(plan.moves))
+    meters.add(kcl.ASSIGNMENT_INVALID_WORKERS, monitor.unreadable_workers)
+    meters.add(kcl.ASSIGNMENT_FAILING_WORKERS, sum(worker.is_failing for worker in monitor.workers))
+    meters.add(kcl.ASSIGNMENT_MALFORMED, monitor.unreadable_leases)
+    meters.add(kcl.FLEET_SUPPORT, min((codes.get(owner, 0) for owner in owners), default=0))
+
+
+# Rows are judged by the date their worker wrote; an hour is time enough to be wrong about a date and late with a sweep.
+_PERIOD_S: Final = 3600.0
+
+
+class StaleWorkerReaper:
+    """Now and then takes away what nobody has reported to for very long."""
+
+    def __init__(self, *, table: Table, stale_s: float, clock: Clock, log: Log) -> None:
+        self._table = table
+        self._stale_s = stale_s
+        self._clock = clock
+        self._log = log
+        self._reaped_s = clock.monotonic()
+
+    async def sweep(self, workers: Iterable[WorkerRow]) -> None:
+        """Delete what is stale, if it is time to look.
+
+        A row that is reported to meanwhile stays. Never raises for AWS: the next sweep tries again.
+        """
+        now_s = self._clock.monotonic()
+        if now_s - self._reaped_s < min(_PERIOD_S, self._stale_s):
+            return
+        self._reaped_s = now_s
+        oldest_s = self._clock.wall_ms() / 1000 - self._stale_s
+        for worker in workers:
+            if worker.last_update_s < oldest_s:
+                await self._delete(worker)
+
+    async def _delete(self, worker: WorkerRow) -> None:
+        try:
+            deleted = await self._table.delete(worker.worker_id, unchanged(worker))
+        except AwsError as error:
+            self._log.info("worker_row_not_deleted", gone=worker.worker_id, error=str(error))
+            return
+        if deleted.applied:
+            self._log.info("worker_row_deleted", gone=worker.worker_id, last_update_s=worker.last_update_s)
+
+
+# So many runs in a row may fail before another worker had better lead.
+_MAX_FAILURES: Final = 3
+_MAX_PARALLEL_WRITES: Final = 10
+# A lease that has stood still for so many renewal periods should have been renewed.
+_LATE: Final = 1.5
+# In fail-over times: so long evening out waits for workers to find what they were given. Some never do.
+_MAX_REBALANCE_DELAY: Final = 2.0
+
+
+def _ignore_decision(_key: LeaseKey, _reason: str, _at_s: float) -> None:
+    """The default of `on_decided`."""
+
+
+class Assigner:
+    """Runs on every worker, decides on the leader.
+
+    A worker that sees the leader fall silent begins to look as well, so that it knows which leases stand still by the
+    time it may take over.
+    """
+
+    def __init__(
+        self,
+        *,
+        table: Table,
+        monitor: FleetMonitor,
+        elector: Elector,
+        shard_sync: ShardSync | MultiStreamShardSync,
+        reaper: StaleWorkerReaper,
+        strategies: AssignmentStrategies,
+        clock: Clock,
+        timings: Timings,
+        log: Log,
+        on_seen: Callable[[list[Lease]], None],
+        on_assigned: Callable[[Lease, float], None],
+        on_decided: Callable[[LeaseKey, str, float], None] = _ignore_decision,
+        meters: Meters = NO_METERS,
+    ) -> None:
+        self._meters = meters
+        self._table = table
+        self._monitor = monitor
+        self._elector = elector
+        self._reaper = reaper
+        self._strategies = strategies
+        self._clock = clock
+        self._timings = timings
+        self._log = log
+        self._on_seen = on_seen
+        self._on_assigned = on_assigned
+        self._on_decided = on_decided
+        self._wakeup = Wakeup(clock)
+        self._sync = BackgroundSync(
+            shard_sync, timeout_s=timings.poll_s, clock=clock, log=log, on_late=self._wakeup.wake
+        )
+        self._failures = 0
+        self._balanced_s: float | None = None
+        self._balanced_workers: frozenset[WorkerId] = frozenset()
+        self._delayed_s: float | None = None
+        self._reminded: frozenset[tuple[LeaseKey, int]] = frozenset()
+        elector.on_elected(self._begin)
+
+    def wake(self) -> None:
+        """Run now, if we lead: something has changed."""
+        self._wakeup.wake()
+
+    def _begin(self) -> None:
+        self._sync.begin()
+        self._failures = 0
+        self._balanced_s = self._delayed_s = None
+        self._wakeup.wake()
+
+    async def run(self) -> None:
+        """Run in each period, or when nudged; for ever."""
+        async with anyio.create_task_group() as background:
+            while True:
+                leading = self._elector.is_leader
+                await self._wakeup.wait(self._monitor.pause_s if leading else self._timings.poll_s)
+                if self._elector.is_leader:
+                    await self._lead(background)
+                else:
+                    await self._follow()
+
+    async def _follow(self) -> None:
+        self._sync.stop()
+        if self._elector.may_lead_soon:
+            await self._prepare()
+        else:
+            self._monitor.forget()
+
+    async def _lead(self, background: TaskGroup) -> None:
+        try:
+            with self._meters.operation(kcl.ASSIGNMENT):
+                await self._run_once(background)
+            self._failures = 0
+        except AwsError as error:
+            self._failures += 1
+            self._log.warning("assignment_failed", error=str(error), failures=self._failures)
+            if self._failures >= _MAX_FAILURES:
+                self._failures = 0
+                self._meters.add(kcl.ASSIGNMENT_RESIGNED)
+                await self._elector.resign(stand_back=True)
+
+    async def _run_once(self, background: TaskGroup) -> None:
+        await self._load()
+        # That failing, or taking its time, is no reason to leave the leases that exist without owners.
+        if await self._sync.ensure(self._monitor.leases, background):
+            await self._load()
+        await self._assign()
+        self._on_seen(self._monitor.leases)
+        await self._reaper.sweep(self._monitor.workers)
+
+    async def _load(self) -> None:
+        with self._meters.operation(kcl.ASSIGNMENT_LOAD):
+            await self._monitor.poll()
+
+    def _warn_of_malformed(self, fleet: Fleet) -> None:
+        """Where a lease stands still that should have been renewed by now, perhaps its owner has not heard of it."""
+        late = frozenset(
+            (lease.lease_key, lease.lease_counter)
+            for lease in fleet.leases
+            if fleet.ages_s.get(lease.lease_key, 0.0) > _LATE * self._timings.renew_s
+            and lease.actual_owner != self._elector.worker_id
+        )
+        if late - self._reminded:
+            self._elector.report()
+        self._reminded = late
+
+    async def _prepare(self) -> None:
+        try:
+            await self._monitor.poll()
+        except AwsError as error:
+            self._log.debug("assignment_preparation_failed", error=str(error))
+
+    async def _assign(self) -> None:
+        fleet, balancing, plan = self._plan()
+        if plan.moves and await self._monitor.refresh_workers():
+            fleet, balancing, plan = self._plan()
+        if plan.unplaced:
+            self._log.warning(
+                "leases_without_worker", count=len(plan.unplaced), examples=list(plan.unplaced[:3])
+            )
+        record_fleet_metrics(self._meters, self._monitor, fleet, plan)
+        try:
+            with self._meters.operation(kcl.ASSIGNMENT_WRITE):
+                await self._carry_out_all(plan.moves)
+        finally:
+            if any(move.to != self._elector.worker_id for move in plan.moves):
+                self._elector.report()
+        if balancing:
+            self._balanced_s, self._balanced_workers = self._clock.monotonic(), fleet.workers
+            self._delayed_s = None
+        self._warn_of_malformed(fleet)
+
+    def _plan(self) -> tuple[Fleet, bool, AssignmentPlan]:
+        """The fleet, whether load is evened out now, and what to do."""
+        fleet = self._monitor.fleet()
+        balancing = self._balance_is_due(fleet.workers) and not self._is_delayed(fleet)
+        reported = kcl.ASSIGNMENT_BALANCE if balancing else kcl.ASSIGNMENT_PLACE
+        with self._meters.operation(reported):
+            plan = (self._strategies.balance if balancing else self._strategies.place)(fleet)
+        return fleet, balancing, plan
+
+    def _balance_is_due(self, workers: frozenset[WorkerId]) -> bool:
+        """Now and then, and at once when workers have come or gone."""
+        if self._balanced_s is None or workers != self._balanced_workers:
+            return True
+        return self._clock.monotonic() - self._balanced_s >= self._timings.balance_s
+
+    def _is_delayed(self, fleet: Fleet) -> bool:
+        """Whether evening out waits a moment for workers that have not found yet what they were given.
+
+        A hand-off of such a lease would hide it from a Java owner, who would never pass it on: it is found by its
+        `leaseOwner`, who then is another.
+        """
+        me, now_s = self._elector.worker_id, self._clock.monotonic()
+        if all(lease.actual_owner == me for lease in fleet.leases if lease.lease_key in fleet.unclaimed):
+            self._delayed_s = None
+            return False
+        if self._delayed_s is None:
+            self._delayed_s = now_s
+        return now_s - self._delayed_s < max(
+            _MAX_REBALANCE_DELAY * self._timings.failover_s, self._timings.unclaimed_s
+        )
+
+    async def _carry_out_all(self, moves: tuple[LeaseMove, ...]) -> None:
+        limiter = anyio.CapacityLimiter(_MAX_PARALLEL_WRITES)
+        failures: list[AwsError] = []
+
+        async def carry_out(move: LeaseMove) -> None:
+            async with limiter:
+                try:
+                    await self._carry_out(move)
+                except AwsError as error:
+                    failures.append(error)
+
+        async with anyio.create_task_group() as writes:
+            for move in moves:
+                writes.start_soon(carry_out, move)
+        self._meters.add(kcl.ASSIGNMENT_FAILED, len(failures))
+        if failures:
+            raise failures[0]
+
+    def _write_for(self, move: LeaseMove) -> RowUpdate:
+        match move.how:
+            case MoveKind.TAKE:
+                return lease_row.assignment(move.lease, move.to, only_if_untouched=True)
+            case MoveKind.HANDOFF if self._strategies.graceful:
+                return lease_row.handoff(move.lease, move.to)
+            case MoveKind.HANDOFF | MoveKind.FORCE:
+                return lease_row.assignment(move.lease, move.to)
+            case _:
+                assert_never(move.how)
+
+    async def _carry_out(self, move: LeaseMove) -> None:
+        began_s = self._clock.monotonic()
+        written = await self._table.update(self._write_for(move))
+        if not written.applied or written.row is None:
+            self._log.info("lease_assignment_overtaken", reason=move.reason)
+            return
+        self._log.info("lease_assigned", lease_key=move.lease.lease_key, to=move.to, reason=move.reason)
+        self._on_decided(move.lease.lease_key, move.reason, began_s)
+        try:
+            lease = lease_row.lease_from_row(written.row)
+        except lease_row.MalformedRowError:
+            return  # the next look reports it
+        self._on_assigned(lease, began_s)

@@ -1,0 +1,369 @@
+"""Finds the leases that the leader has given to this worker (KCL: DynamoDBLeaseDiscoverer).
+
+Leases that are on their way to this worker: watched closely, so that it starts as soon as they arrive.
+
+Owns which rows are watched and how often. Knows nothing of what a row says.
+
+What the leader's lock row says of leases that were given away, for those who only read it.
+
+Owns when the row was last read and whether it tells at all. Knows nothing of leases; who looks for them is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+import anyio
+
+from kcl_daemon.errors import AwsError, TableNotFound
+from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
+from kcl_daemon.fleet.timings import Timings, Wakeup
+from kcl_daemon.leases.leader import LeaderLock
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.row import KEY, OWNER, MalformedRowError, is_lease_row, lease_from_row, release
+from kcl_daemon.metrics import kcl
+from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Table
+
+_POLL_S: Final = 0.25
+# What takes long may take longer still: a look costs a tenth of the time that has been waited.
+_BACKOFF_FRACTION: Final = 0.1
+# So many rows are read in one period; more take their turns.
+_MAX_WATCHED_READS: Final = 40
+
+
+@dataclass(slots=True)
+class _PendingHandoff:
+    since_s: float
+    polled_s: float
+
+    def next_poll_s(self, load_factor: float) -> float:
+        return self.polled_s + max(_POLL_S, _BACKOFF_FRACTION * (self.polled_s - self.since_s)) * load_factor
+
+
+class PendingHandoffs:
+    """Watches rows one by one.
+
+    Args:
+        arrived: looks at a row; whether nothing more is to be waited for.
+    """
+
+    def __init__(
+        self, *, arrived: Callable[[LeaseKey], Awaitable[bool]], clock: Clock, timings: Timings, log: Log
+    ) -> None:
+        self._arrived = arrived
+        self._clock = clock
+        self._max_s = timings.handoff_s + timings.failover_s
+        self._call_s = timings.call_s
+        self._log = log
+        self._wakeup = Wakeup(clock)
+        self._expected: dict[LeaseKey, _PendingHandoff] = {}
+
+    def expect(self, key: LeaseKey) -> None:
+        """Watch a row until it has arrived, or for as long as a hand-off may take. Harmless where it is watched."""
+        now_s = self._clock.monotonic()
+        if key not in self._expected:
+            self._expected[key] = _PendingHandoff(now_s, now_s)
+            self._wakeup.wake()
+
+    def is_expecting(self, key: LeaseKey) -> bool:
+        """Whether a row is watched."""
+        return key in self._expected
+
+    async def run(self) -> None:
+        """For ever. Cancelled: nothing is watched any more."""
+        try:
+            while True:
+                await self._wakeup.wait(self._wait_s())
+                await self._poll()
+        finally:
+            self._expected.clear()
+
+    def _load_factor(self) -> float:
+        return max(1.0, len(self._expected) / _MAX_WATCHED_READS)
+
+    def _wait_s(self) -> float:
+        if not self._expected:
+            return self._max_s
+        first_s = min(each.next_poll_s(self._load_factor()) for each in self._expected.values())
+        return max(0.0, first_s - self._clock.monotonic())
+
+    async def _poll(self) -> None:
+        now_s, load_factor = self._clock.monotonic(), self._load_factor()
+        due = [key for key, each in self._expected.items() if each.next_poll_s(load_factor) <= now_s]
+        async with anyio.create_task_group() as polls:
+            for key in due[:_MAX_WATCHED_READS]:
+                polls.start_soon(self._poll_row, key, now_s)
+
+    async def _poll_row(self, key: LeaseKey, now_s: float) -> None:
+        expected = self._expected[key]
+        expected.polled_s = now_s
+        arrived = now_s - expected.since_s > self._max_s
+        try:
+            with self._clock.move_on_after(self._call_s):
+                arrived |= await self._arrived(key)
+            if arrived:
+                del self._expected[key]
+        except AwsError as error:
+            self._log.debug("handover_look_failed", lease_key=key, error=str(error))
+
+
+def _ignore_assignment() -> None:
+    """The default of `on_assigned`."""
+
+
+class AssignmentNotifier:
+    """The news as the elector reads them, look by look.
+
+    A worker that can go by the news makes one read where it would make two: of the lock, and of its leases.
+    """
+
+    def __init__(self, *, clock: Clock, timings: Timings) -> None:
+        self._clock = clock
+        self._timings = timings
+        self._assignment_epoch: str | None = None
+        self._read_s: float | None = None
+        self._changed_s = clock.monotonic()
+        self._on_assigned: Callable[[], None] = _ignore_assignment
+
+    def on_assigned(self, callback: Callable[[], None]) -> None:
+        """Have a function called, from the loop, whenever leases may have been given away, or nobody says so any more."""
+        self._on_assigned = callback
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the row tells and was read lately; else everybody must ask for leases."""
+        return (
+            self._assignment_epoch is not None
+            and self._read_s is not None
+            and self._clock.monotonic() - self._read_s <= 2 * self._timings.epoch_poll_s(0)
+        )
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether there were news a moment ago. An index may be behind them, so one question is not enough."""
+        return self._clock.monotonic() - self._changed_s <= self._timings.failover_s / 2
+
+    def read(self, lock: LeaderLock | None) -> None:
+        """The row was read; None: there is no leader, so the next one may have given leases away before we see it."""
+        self._take(None if lock is None else lock.assignment_epoch)
+        self._read_s = self._clock.monotonic()
+
+    def unreadable(self) -> None:
+        """The row could not be read."""
+        self._take(None)
+
+    def _take(self, assignment_epoch: str | None) -> None:
+        if assignment_epoch != self._assignment_epoch:
+            self._assignment_epoch, self._changed_s = assignment_epoch, self._clock.monotonic()
+            self._on_assigned()
+
+
+# So long a finished lease is believed to be so: somebody may have set it back to be read anew.
+_FINISHED_S: Final = 60.0
+# Hundreds of leases must be claimed well within the fail-over time.
+_MAX_PARALLEL_READS: Final = 10
+
+
+class Discovery:
+    """Asks the owner index for our leases, takes the new ones into the keeper and says so."""
+
+    def __init__(
+        self,
+        *,
+        table: Table,
+        worker_id: WorkerId,
+        renewer: LeaseRenewer,
+        clock: Clock,
+        timings: Timings,
+        log: Log,
+        malformed: MalformedRowLog,
+        leading: Callable[[], bool],
+        on_found: Callable[[HeldLease], None],
+        notifier: AssignmentNotifier | None = None,
+        meters: Meters = NO_METERS,
+    ) -> None:
+        self._meters = meters
+        self._notifier = notifier or AssignmentNotifier(clock=clock, timings=timings)
+        self._notifier.on_assigned(self._on_assigned)
+        self._handoffs = PendingHandoffs(arrived=self._take, clock=clock, timings=timings, log=log)
+        self._table = table
+        self._me = worker_id
+        self._renewer = renewer
+        self._clock = clock
+        self._timings = timings
+        self._log = log
+        self._malformed = malformed
+        self._leading = leading
+        self._on_found = on_found
+        self._wakeup = Wakeup(clock)
+        self._finished: dict[LeaseKey, float] = {}
+        self._scanned_s: float | None = None
+
+    @property
+    def finished(self) -> Collection[LeaseKey]:
+        """Finished leases that bear our name, as the last looks saw them; they are not held."""
+        return self._finished.keys()
+
+    def wake(self) -> None:
+        """Look now."""
+        self._wakeup.wake()
+
+    def _on_assigned(self) -> None:
+        """Leases were given away, perhaps one to us that was finished before."""
+        self._finished.clear()
+        self.wake()
+
+    async def run(self) -> None:
+        """Look in each period, or when nudged; for ever."""
+        async with anyio.create_task_group() as background:
+            background.start_soon(self._handoffs.run)
+            while True:
+                await self._wakeup.wait(self._pause_s())
+                await self._clock.sleep(self._cooldown_s())
+                try:
+                    await self.poll()
+                except AwsError as error:
+                    self._log.warning("lease_discovery_failed", error=str(error))
+
+    def _pause_s(self) -> float:
+        """Rarely where the leader's row tells of news; they end the wait."""
+        notifier, young = self._notifier, self._renewer.is_young
+        if notifier.is_kept and not notifier.is_recent and not young:
+            return self._timings.fallback_poll_s
+        return self._timings.discovery_s(self._renewer.activity, leading=self._leading(), young=young)
+
+    def _cooldown_s(self) -> float:
+        """Scans of the whole table are rare, whatever is asked for; 0 where the last look did with the index.
+
+        What is given to us stands still meanwhile for half as long as it may.
+        """
+        if self._scanned_s is None:
+            return 0.0
+        return max(0.0, self._scanned_s + self._timings.failover_s / 2 - self._clock.monotonic())
+
+    def offer(self, leases: Iterable[Lease]) -> None:
+        """Leases as this worker, as leader, has just read them: look closer if one that is ours is not held."""
+        for lease in leases:
+            if lease.lease_owner != self._me or lease.is_finished or self._renewer.holds(lease.lease_key):
+                continue
+            self._finished.pop(lease.lease_key, None)
+            if lease.checkpoint_owner is None:
+                self.wake()
+            else:
+                self._handoffs.expect(lease.lease_key)
+
+    async def poll(self) -> None:
+        """One look. AwsError where the index or a row could not be read; what was found before stays found."""
+        with self._meters.operation(kcl.DISCOVERY):
+            await self._poll()
+
+    async def _poll(self) -> None:
+        with self._meters.operation(kcl.DISCOVERY_LIST):
+            keys = [LeaseKey(key) for key in await self._owned_keys()]
+        self._finished = self._still_finished(keys)
+        known = (self._renewer.holds, self._finished.__contains__, self._handoffs.is_expecting)
+        new = [key for key in sorted(keys) if not any(is_known(key) for is_known in known)]
+        self._meters.add(kcl.DISCOVERY_FOUND, len(new))
+        with self._meters.operation(kcl.DISCOVERY_FETCH):
+            await self._take_all(new)
+
+    def _still_finished(self, keys: list[LeaseKey]) -> dict[LeaseKey, float]:
+        since_s = self._clock.monotonic() - _FINISHED_S
+        return {key: self._finished[key] for key in keys if self._finished.get(key, -inf) >= since_s}
+
+    async def _take_all(self, new: Iterable[LeaseKey]) -> None:
+        limiter, failures = anyio.CapacityLimiter(_MAX_PARALLEL_READS), list[AwsError]()
+
+        async def take(key: LeaseKey) -> None:
+            """One lease; a failure is told at the end, when the others have had their turn."""
+            async with limiter:
+                try:
+                    await self._take(key)
+                except AwsError as error:
+                    failures.append(error)
+
+        async with anyio.create_task_group() as takes:
+            for key in new:
+                takes.start_soon(take, key)
+        if failures:
+            self._meters.add(kcl.DISCOVERY_ERRORS, len(failures))
+            raise failures[0]
+
+    async def _owned_keys(self) -> list[str]:
+        try:
+            keys = await self._table.owned_keys(self._me)
+        except TableNotFound:
+            # The index is missing or still building: work goes on, at the price of reading the whole table.
+            self._log.debug("owner_index_missing", advice="leases are found by scans until it exists")
+            self._scanned_s = self._clock.monotonic()
+            rows = await self._table.scan()
+            return [str(row[KEY]) for row in rows if row.get(OWNER) == self._me and KEY in row]
+        self._scanned_s = None
+        return keys
+
+    async def _take(self, key: LeaseKey) -> bool:
+        """Take a lease if it is ours; False where it is still on its way to us."""
+        row = await self._table.get(key)
+        if row is None or not is_lease_row(row):
+            return True
+        try:
+            lease = lease_from_row(row)
+        except MalformedRowError as malformed:
+            self._malformed.report(malformed)
+            return True
+        if lease.is_finished:
+            self._finished[key] = self._clock.monotonic()
+        elif lease.lease_owner != self._me:
+            self._meters.add(kcl.DISCOVERY_MISMATCH)
+        elif lease.checkpoint_owner is None:
+            held = await self._renewer.claim(lease)
+            if held is not None:
+                self._found(held)
+        elif lease.checkpoint_owner != self._me:
+            self._handoffs.expect(key)
+            return False
+        return True
+
+    async def give_back(self) -> None:
+        """At the end: give up what was given to us and not found in time, so that nobody waits for it to expire.
+
+        Never raises for AWS; a few seconds at most.
+        """
+        with self._clock.move_on_after(self._timings.call_s):
+            try:
+                for key in sorted(await self._table.owned_keys(self._me)):
+                    if not self._renewer.holds(LeaseKey(key)):
+                        await self._give_back(LeaseKey(key))
+            except AwsError as error:
+                self._log.warning("lease_discovery_failed", error=str(error))
+
+    async def _give_back(self, key: LeaseKey) -> None:
+        row = await self._table.get(key)
+        if row is None or not is_lease_row(row):
+            return
+        try:
+            lease = lease_from_row(row)
+        except MalformedRowError:
+            return
+        if lease.is_finished or lease.lease_owner != self._me or lease.checkpoint_owner is not None:
+            return
+        written = await self._table.update(release(lease))
+        if written.applied:
+            self._log.info("lease_released", lease_key=key, to=None)
+
+    def take_assigned(self, lease: Lease, moved_s: float) -> None:
+        """Hold a lease that this worker, as leader, has just assigned; nothing where it went to another.
+
+        One that is handed over is watched. `moved_s` is from before the write.
+        """
+        if lease.checkpoint_owner is not None:
+            self.offer((lease,))
+        elif lease.lease_owner == self._me and not self._renewer.holds(lease.lease_key):
+            self._found(self._renewer.adopt(lease, moved_s=moved_s))
+
+    def _found(self, held: HeldLease) -> None:
+        self._log.info("lease_taken", lease_key=held.key, checkpoint=str(held.lease.checkpoint))
+        self._on_found(held)

@@ -1,0 +1,375 @@
+"""Elects the leader by the lock row, and tells whether it is us (KCL: DynamoDBLockBasedLeaderDecider).
+
+Owns the lock that we hold and the sighting of another's. Several workers may believe to lead for a moment (a paused one
+that wakes up); that is harmless, because every write a leader makes is conditional.
+
+For how long a fleet has been without a leader, as one worker sees it; it warns, and has the figure for metrics.
+
+Owns the last sign of life of any leader. Knows nothing of locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kcl_daemon.errors import AwsError, Unavailable
+from kcl_daemon.fleet.discovery import AssignmentNotifier
+from kcl_daemon.fleet.timings import LeaderTerm, Timings, Wakeup
+from kcl_daemon.leases.leader import (
+    LEADER_KEY,
+    ClaimLock,
+    LeaderLock,
+    LockObservation,
+    WatchLock,
+    assignment_notice,
+    decide_lock_claim,
+    heartbeat,
+    lock_from_row,
+    lock_row,
+    ours,
+)
+from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.row import Row
+from kcl_daemon.ports import Clock, Log, Randomness, Table
+
+# So many lease durations without a leader are no fail-over any more.
+_WARN_AFTER_LEASES: Final = 2.0
+
+
+class LeaderAbsence:
+    """Counts from the last time that somebody was seen to lead."""
+
+    def __init__(self, *, clock: Clock, log: Log) -> None:
+        self._clock = clock
+        self._log = log
+        self._leader_seen_s = clock.monotonic()
+        self._warn_at_s = 0.0
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since a leader last gave a sign of life, or since we began to look."""
+        return self._clock.monotonic() - self._leader_seen_s
+
+    def leader_seen(self, leader: str) -> None:
+        """Somebody leads: a heartbeat was seen, or we lead ourselves."""
+        if self._warn_at_s:
+            self._log.info("fleet_has_leader_again", leader=leader, after_s=round(self.silent_s, 1))
+        self._leader_seen_s, self._warn_at_s = self._clock.monotonic(), 0.0
+
+    def began(self) -> None:
+        """We begin to look; what was before is not known."""
+        self._leader_seen_s, self._warn_at_s = self._clock.monotonic(), 0.0
+
+    def poll(self, lease_s: float) -> None:
+        """Warn after two durations (`lease_s`, of the leader's lock), and again after each two more."""
+        silent_s, period_s = self.silent_s, _WARN_AFTER_LEASES * lease_s
+        if silent_s < max(self._warn_at_s, period_s):
+            return
+        self._warn_at_s = silent_s + period_s
+        self._log.warning(
+            "fleet_without_leader",
+            silent_s=round(silent_s, 1),
+            advice="leases are not assigned; find out why no worker can write the row of the leader lock",
+        )
+
+
+# Parts of a leader's lease. It should have been heard of by now: look often. It has missed so much that it may be dead.
+_CLOSE_WATCH: Final = 0.2
+_LATE: Final = 0.3
+_DOUBTFUL: Final = 0.35
+# So many leases of a leader whoever failed to lead leaves the lock to others: long enough for each of them to look.
+_STAND_BACK_TERMS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionInputs:
+    """What decides how often it is worth to look.
+
+    Args:
+        held: how many leases we hold.
+        alone: whether there are no other workers.
+        calm: whether there are no more leases than workers.
+        deputy: who, if we lead, had better watch whether we live; None: there is nobody else.
+        young: whether we have just started, and ask for leases often ourselves.
+    """
+
+    held: Callable[[], int] = lambda: 0
+    alone: Callable[[], bool] = lambda: False
+    calm: Callable[[], bool] = lambda: False
+    deputy: Callable[[], WorkerId | None] = lambda: None
+    young: Callable[[], bool] = lambda: False
+
+
+class Elector:
+    """One worker's part in the election."""
+
+    def __init__(
+        self,
+        *,
+        table: Table,
+        worker_id: WorkerId,
+        clock: Clock,
+        randomness: Randomness,
+        timings: Timings,
+        log: Log,
+        notifier: AssignmentNotifier | None = None,
+    ) -> None:
+        self._notifier = notifier or AssignmentNotifier(clock=clock, timings=timings)
+        self._absence = LeaderAbsence(clock=clock, log=log)
+        self._table = table
+        self._me = worker_id
+        self._clock = clock
+        self._randomness = randomness
+        self._timings = timings
+        self._log = log
+        self._wakeup = Wakeup(clock)
+        self._lock: LeaderLock | None = None
+        self._confirmed_s = 0.0
+        self._inputs = ElectionInputs()
+        self._observation: LockObservation | None = None
+        self._silent_s = 0.0
+        self._lease_s = timings.leader_lease_s
+        self._heartbeat_s = timings.heartbeat_s
+        self._is_deputy = False
+        self._assignments_made = 0
+        self._reported = 0
+        self._unanswered: set[str] = set()
+        self._on_elected: Callable[[], None] | None = None
+        self._seen_leader: WorkerId | None = None
+        self._java_leader: WorkerId | None = None
+        self._on_java_leader: Callable[[], None] | None = None
+        self._may_claim_from_s = clock.monotonic()
+        self._dead: LeaderLock | None = None
+
+    @property
+    def worker_id(self) -> WorkerId:
+        """Who we are."""
+        return self._me
+
+    def on_elected(self, callback: Callable[[], None]) -> None:
+        """Have a function called, from the loop, whenever this worker becomes leader."""
+        self._on_elected = callback
+
+    def on_java_leader(self, callback: Callable[[], None]) -> None:
+        """Have a function called, from the loop, whenever `java_leader` has changed."""
+        self._on_java_leader = callback
+
+    def set_inputs(self, inputs: ElectionInputs) -> None:
+        """Give it what it goes by in the choice of its pace; without that it looks rarely and beats often."""
+        self._inputs = inputs
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether we lead; false once our own lock has grown older than its lease, whatever the table says."""
+        return (
+            self._lock is not None
+            and self._clock.monotonic() - self._confirmed_s <= self._lock.duration_ms / 1000
+        )
+
+    @property
+    def leader(self) -> WorkerId | None:
+        """Who held the lock when it was last looked at; None: nobody, or not known yet."""
+        return self._me if self.is_leader else self._seen_leader
+
+    @property
+    def java_leader(self) -> WorkerId | None:
+        """The latest leader where that is a Java worker; None: the latest was one of ours, or there was none yet.
+
+        A leader of ours says in the lock row that it tells of leases given away; a Java leader never does.
+        """
+        return self._java_leader
+
+    @property
+    def may_lead_soon(self) -> bool:
+        """Whether the leader has missed heartbeats, so that whoever takes over does well to be prepared."""
+        return not self.is_leader and self._silent_s > _DOUBTFUL * self._lease_s
+
+    @property
+    def leaderless_s(self) -> float:
+        """A gauge: seconds since any leader was seen to live; 0 for a leader, below the heartbeat in a sound fleet."""
+        return 0.0 if self.is_leader else self._absence.silent_s
+
+    @property
+    def leader_is_missing(self) -> bool:
+        """Whether the leader has been silent for longer than it promised."""
+        return self.leaderless_s > self._lease_s
+
+    async def read_lock(self) -> LeaderLock | None:
+        """The lock as it is; AwsError where it could not be read."""
+        return lock_from_row(await self._get())
+
+    def take_over_from(self, lock: LeaderLock) -> None:
+        """The owner of this lock is proven dead: take it now, if nobody has written it since."""
+        self._dead = lock
+        self._wakeup.wake()
+
+    def report(self) -> None:
+        """Leases were given away: say so in the lock row now, so that those who got them look."""
+        self._assignments_made += 1
+        self._wakeup.wake()
+
+    async def run(self) -> None:
+        """Keep the lock or watch it; for ever."""
+        self._absence.began()
+        while True:
+            try:
+                if self._lock is not None:
+                    await self._send_heartbeat(self._lock)
+                if self._lock is None:
+                    await self._poll()
+            except AwsError as error:
+                self._log.warning("leader_lock_unreachable", error=str(error), leading=self.is_leader)
+                self._notifier.unreadable()
+                self._step_down_if_expired()
+            self._absence.poll(self._lease_s)
+            await self._wakeup.wait(self._pause_s())
+
+    def _pause_s(self) -> float:
+        if self._lock is not None:
+            # By what was promised: what has changed since is promised with the next heartbeat.
+            return self._heartbeat_s
+        if self._silent_s > _LATE * self._lease_s:
+            # The leader should have been heard of by now: every second counts.
+            return min(self._timings.heartbeat_s, self._timings.poll_s)
+        if self._is_deputy:
+            return min(_CLOSE_WATCH * self._lease_s, self._timings.heartbeat_s)
+        held = self._inputs.held()
+        lock_s = self._timings.lock_s(held)
+        if self._notifier.is_kept and not self._inputs.young():
+            return min(lock_s, self._timings.epoch_poll_s(held))
+        return lock_s
+
+    async def resign(self, *, stand_back: bool = False) -> None:
+        """Give the lock up, so that another worker leads at once. Never raises for AWS: a lock left behind expires.
+
+        Args:
+            stand_back: we cannot lead: leave the lock to others for a while, unless there are none. Whoever gives it up
+                looks at it first, and would lead again.
+        """
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        if stand_back and not self._inputs.alone():
+            self._may_claim_from_s = (
+                self._clock.monotonic() + _STAND_BACK_TERMS * self._timings.leader_lease_s
+            )
+        try:
+            # The row, not our memory: a heartbeat may have been cut off on its way.
+            row = lock_from_row(await self._get())
+            if row is not None and row.owner == self._me:
+                with self._clock.move_on_after(self._timings.call_s):
+                    await self._table.delete(LEADER_KEY, ours(row))
+                    self._log.info("leadership_released")
+        except AwsError as error:
+            self._log.warning("leadership_release_failed", error=str(error), advice="it expires by itself")
+
+    async def notify_assigned(self) -> None:
+        """Leases were given away by one that does not lead: say so in the leader's row, where it tells of such things.
+
+        Never raises for AWS: who got them finds them all the same, later.
+        """
+        try:
+            lock = lock_from_row(await self._get())
+            if lock is not None and lock.assignment_epoch is not None and lock.owner != self._me:
+                with self._clock.move_on_after(self._timings.call_s):
+                    await self._table.update(assignment_notice(lock, self._randomness.token()))
+        except AwsError as error:
+            self._log.debug("news_not_told", error=str(error))
+
+    async def _send_heartbeat(self, lock: LeaderLock) -> None:
+        began_s = self._clock.monotonic()
+        version, given = self._randomness.token(), self._assignments_made
+        self._unanswered.add(version)
+        assignment_epoch = version if given != self._reported else None
+        term = self._term()
+        promised = replace(lock, duration_ms=int(term.lease_s * 1000), deputy=self._inputs.deputy())
+        with self._clock.move_on_after(self._timings.call_s):
+            written = await self._table.update(heartbeat(promised, version, assignment_epoch))
+            row = lock_from_row(written.row)
+            if written.applied:
+                self._lock, self._confirmed_s = LeaderLock(self._me, version, promised.duration_ms), began_s
+                self._reported, self._heartbeat_s = given, term.heartbeat_s
+                self._absence.leader_seen(self._me)
+                self._unanswered.clear()
+            elif row is not None and row.owner == self._me and row.version in self._unanswered:
+                # A heartbeat whose answer got lost had taken effect.
+                self._lock = row
+                self._wakeup.wake()
+            else:
+                self._step_down(
+                    "another worker took the lock" if row is not None else "the lock row was deleted"
+                )
+            return
+        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="UpdateItem")
+
+    async def _poll(self) -> None:
+        key_attribute = self._table.key_attribute
+        lock = lock_from_row(await self._get())
+        self._notifier.read(lock)
+        self._seen_leader = None if lock is None else lock.owner
+        self._is_deputy = lock is not None and lock.deputy == self._me
+        if lock is not None and lock.owner and not lock.released:
+            self._follow(lock.owner if lock.assignment_epoch is None and lock.owner != self._me else None)
+        now_s = self._clock.monotonic()
+        dead, self._dead = self._dead, None
+        match decide_lock_claim(
+            lock, self._observation, me=self._me, now_s=now_s, key_attribute=key_attribute, dead=dead
+        ):
+            case ClaimLock() as claim:
+                if now_s >= self._may_claim_from_s:
+                    await self._claim(claim)
+            case WatchLock(observation, owner, silent_s, duration_s):
+                if self._observation is None or observation.version != self._observation.version:
+                    self._absence.leader_seen(owner)
+                self._observation, self._silent_s, self._lease_s = observation, silent_s, duration_s
+                if silent_s > duration_s / 2:
+                    self._log.warning(
+                        "leader_is_silent",
+                        leader=owner,
+                        silent_s=round(silent_s, 1),
+                        takeover_after_s=duration_s,
+                    )
+
+    async def _claim(self, claim: ClaimLock) -> None:
+        began_s = self._clock.monotonic()
+        version, given = self._randomness.token(), self._assignments_made
+        term = self._term()
+        lock = LeaderLock(self._me, version, int(term.lease_s * 1000), assignment_epoch=version)
+        with self._clock.move_on_after(self._timings.call_s):
+            # Where the answer gets lost the next look finds a lock of our own, and takes it over at once.
+            written = await self._table.put(lock_row(self._table.key_attribute, lock), claim.require)
+            if written.applied:
+                self._lock, self._confirmed_s = lock, began_s
+                self._observation, self._silent_s, self._lease_s = None, 0.0, term.lease_s
+                self._reported, self._heartbeat_s = given, term.heartbeat_s
+                self._absence.leader_seen(self._me)
+                self._follow(None)
+                self._log.info("leadership_taken", reason=claim.reason)
+                if self._on_elected is not None:
+                    self._on_elected()
+            return
+        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="PutItem")
+
+    def _follow(self, java_leader: WorkerId | None) -> None:
+        if java_leader != self._java_leader:
+            self._java_leader = java_leader
+            if self._on_java_leader is not None:
+                self._on_java_leader()
+
+    def _term(self) -> LeaderTerm:
+        return self._timings.term(calm=self._inputs.calm(), alone=self._inputs.alone())
+
+    def _step_down(self, reason: str) -> None:
+        self._lock = None
+        self._log.warning("leadership_lost", reason=reason)
+
+    def _step_down_if_expired(self) -> None:
+        if self._lock is not None and not self.is_leader:
+            self._step_down("the lock could not be renewed in time")
+
+    async def _get(self) -> Row | None:
+        with self._clock.move_on_after(self._timings.call_s):
+            return await self._table.get(LEADER_KEY)
+        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="GetItem")

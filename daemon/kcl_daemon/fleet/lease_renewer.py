@@ -1,0 +1,467 @@
+"""The leases this worker holds: renewed, checkpointed, given up, one writer for each (KCL: DynamoDBLeaseRenewer).
+
+Owns the truth about what is held. A lease is held only while its last write that is known to have taken effect is
+younger than the fail-over time on our monotonic clock, whatever DynamoDB says or does not say.
+
+What renewals come to in each period (KCL: the metrics of RenewAllLeases).
+
+KCL renews all leases in one tick; here each has its own time. The figures are those of a tick all the same: it has
+succeeded if no renewal failed in the period, and took as long as the slowest.
+
+Says of a row of the lease table that it cannot be a lease: once for each row, whoever in this process reads it.
+
+Owns what has been said. Knows nothing of who reads the table, or why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from kcl_daemon.errors import AwsError, LeaseLost, Unavailable
+from kcl_daemon.fleet.timings import Timings, Wakeup
+from kcl_daemon.leases import row as lease_row
+from kcl_daemon.leases.fence import LeaseGone, judge_written_row
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, Throughput, WorkerId
+from kcl_daemon.leases.row import MalformedRowError, Row, RowUpdate, WriteResult
+from kcl_daemon.metrics import kcl
+from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Randomness, Span, Table
+from kcl_daemon.progress.progress import LeaseProgress
+from kcl_protocol.sequence import ExtendedSequenceNumber
+
+
+def lease_labels(lease: Lease) -> dict[str, str]:
+    """What tells the figures of a lease's shard apart."""
+    if lease.stream is None:
+        return {"shard_id": lease.shard_id}
+    return {"shard_id": lease.shard_id, "stream": str(lease.stream)}
+
+
+class RenewalMetrics:
+    """One for a keeper, which tells it what happens; `tick` sums it up.
+
+    Attributes:
+        lost: leases that were lost, since the last tick.
+    """
+
+    def __init__(self, meters: Meters, clock: Clock) -> None:
+        self._meters = meters
+        self._clock = clock
+        self._failures = 0
+        self._slowest_s = 0.0
+        self.lost = 0
+
+    def renewed(self, began_s: float, *, ok: bool) -> None:
+        """A renewal has ended; `began_s` is monotonic."""
+        seconds = self._clock.monotonic() - began_s
+        self._slowest_s = max(self._slowest_s, seconds)
+        self._failures += not ok
+        self._meters.done(kcl.RENEWAL_ONE, seconds, ok)
+
+    def checkpoint(self, lease: Lease) -> Span:
+        """A checkpoint is written."""
+        return self._meters.operation(kcl.PROCESS_CHECKPOINT, **lease_labels(lease))
+
+    def tick(self, held: int) -> None:
+        """A period is over; so many leases are held."""
+        self._meters.done(kcl.RENEWAL, self._slowest_s, not self._failures)
+        self._meters.add(kcl.RENEWAL_LOST, self.lost)
+        self._meters.add(kcl.RENEWAL_HELD, held)
+        self.lost, self._failures, self._slowest_s = 0, 0, 0.0
+
+
+# A timer may fire a hair before its time; waiting for the rest would cost a quarter of a period.
+_TOLERANCE_S: Final = 0.01
+_YOUNG_S: Final = 60.0
+# First renewals are spread over this part of a period.
+_SPREAD: Final = 0.75
+_BUSY: Final = 10
+
+
+def _lock() -> anyio.Lock:
+    """One that is taken at once where it is free, without a turn of the loop."""
+    return anyio.Lock(fast_acquire=True)
+
+
+def _ignore_change() -> None:
+    """The default of `on_change`."""
+
+
+@dataclass(eq=False, slots=True)
+class HeldLease:
+    """One held lease. Only the keeper changes it.
+
+    Args:
+        lease: as last known to be stored.
+        moved_s: monotonic seconds just before the last write that took effect.
+        early_s: so much earlier than others it is renewed for the first time.
+        uncertain_since_s: when the oldest write began that may have taken effect without our knowing; None: no doubt.
+        lost: why it is not held any more, None while it is.
+        on_change: called, from the loop, when it is lost or a hand-off of it begins.
+        releasing: we are passing it on ourselves.
+        announced: we have begun its hand-off ourselves, and read on for a while.
+        throughput: what it delivers, for the leader; consumers record, renewals and checkpoints write.
+        measured_s: monotonic seconds of the last figure of it.
+        progress: how far its consumer is, who writes into it.
+    """
+
+    lease: Lease
+    moved_s: float
+    throughput: Throughput
+    measured_s: float
+    progress: LeaseProgress
+    early_s: float = 0.0
+    uncertain_since_s: float | None = None
+    lost: str | None = None
+    on_change: Callable[[], None] = _ignore_change
+    releasing: bool = False
+    announced: bool = False
+    writing: anyio.Lock = field(default_factory=_lock)
+
+    @property
+    def key(self) -> LeaseKey:
+        """Its lease key."""
+        return self.lease.lease_key
+
+    @property
+    def next_owner(self) -> WorkerId | None:
+        """Whom the lease shall be handed to, None while nobody asked."""
+        return None if self.lease.checkpoint_owner is None else self.lease.lease_owner
+
+
+class LeaseRenewer:
+    """Holds leases. Every write goes through the lease's own lock, so that renewal and checkpoint cannot race.
+
+    Args:
+        randomness: spreads first renewals over a period, because leases are often given by the hundred; None: does not.
+    """
+
+    def __init__(
+        self,
+        *,
+        table: Table,
+        worker_id: WorkerId,
+        clock: Clock,
+        timings: Timings,
+        log: Log,
+        randomness: Randomness | None = None,
+        meters: Meters = NO_METERS,
+    ) -> None:
+        self._randomness = randomness
+        self._table = table
+        self._me = worker_id
+        self._clock = clock
+        self._timings = timings
+        self._log = log
+        self._held: dict[LeaseKey, HeldLease] = {}
+        self._wakeup = Wakeup(clock)
+        self._began_s = clock.monotonic()
+        self.renewals = RenewalMetrics(meters, clock)
+        self.keeps_finished = False
+        """Whether finished leases stay ours and are renewed; set from outside (see `Taker`)."""
+        self.possible_owners: frozenset[WorkerId] | None = None
+        """The workers that a lease may be passed on to while we stop; None: to anybody. Set from outside (see `Farewell`)."""
+
+        self.on_namesake: Callable[[], None] = _ignore_change
+        """Called when somebody has written a lease of ours under our worker id; set from outside (see `Namesake`)."""
+
+    @property
+    def held(self) -> dict[LeaseKey, HeldLease]:
+        """What is held now, by lease key."""
+        return dict(self._held)
+
+    @property
+    def activity(self) -> int:
+        """How many leases are held, for those who choose their pace by that.
+
+        A worker that has just started counts as a busy one: it is about to be given leases, and the fleet is about to
+        change.
+        """
+        return max(len(self._held), _BUSY) if self.is_young else len(self._held)
+
+    @property
+    def is_young(self) -> bool:
+        """Whether this worker has just started."""
+        return self._clock.monotonic() - self._began_s < _YOUNG_S
+
+    def holds(self, key: LeaseKey) -> bool:
+        """Whether a lease is held."""
+        return key in self._held
+
+    def adopt(self, lease: Lease, *, moved_s: float) -> HeldLease:
+        """Hold a lease that has just been written as ours; `moved_s` is from before that write."""
+        throughput = Throughput(self._timings.renew_s, stored_kbps=lease.throughput_kbps)
+        spread_s = self._timings.renew_s * _SPREAD
+        early_s = 0.0 if self._randomness is None else self._randomness.uniform(0.0, spread_s)
+        progress = LeaseProgress(self._clock.monotonic)
+        held = HeldLease(lease, moved_s, throughput, moved_s, progress, early_s=early_s)
+        self._held[lease.lease_key] = held
+        self._wakeup.wake()
+        return held
+
+    async def claim(self, lease: Lease) -> HeldLease | None:
+        """Hold a lease that was found to be ours, by renewing it first; None where it no longer is, or is held already.
+
+        Raises:
+            AwsError: the renewal failed; nothing is held.
+        """
+        began_s = self._clock.monotonic()
+        written = await self._call(lease_row.renewal(lease, None))
+        if not written.applied or written.row is None:
+            return None
+        renewed = lease_row.lease_from_row(written.row)
+        held = self._held.get(renewed.lease_key)
+        if held is None:
+            return self.adopt(renewed, moved_s=began_s)
+        # As leader we gave it to ourselves while the renewal was on its way: one holder, with what is stored now.
+        if renewed.lease_counter > held.lease.lease_counter:
+            self._moved(held, renewed, began_s)
+        return None
+
+    async def run(self) -> None:
+        """Renew what is due, drop what has expired; for ever."""
+        async with anyio.create_task_group() as renewals:
+            while True:
+                await self._wakeup.wait(self._wait_s())
+                now_s = self._clock.monotonic()
+                for held in list(self._held.values()):
+                    if now_s - held.moved_s > self._timings.failover_s:
+                        self._expire(held, now_s)
+                    elif self._is_due(held) and not held.writing.locked():
+                        renewals.start_soon(self._renew, held)
+
+    def _is_due(self, held: HeldLease) -> bool:
+        return self._clock.monotonic() >= self._due_s(held) - _TOLERANCE_S
+
+    def _due_s(self, held: HeldLease) -> float:
+        return held.moved_s + self._timings.renew_s - held.early_s
+
+    def _measured(self, held: HeldLease) -> float | None:
+        """The throughput for a write that is made now, once in each renewal period; else None, as where there is none."""
+        now_s = self._clock.monotonic()
+        if now_s - held.measured_s < self._timings.renew_s - _TOLERANCE_S:
+            return None
+        held.measured_s = now_s
+        return held.throughput.at_renewal(now_s=now_s)
+
+    def _wait_s(self) -> float:
+        """Seconds until something is due; where renewals fail, four tries in each renewal period."""
+        now_s = self._clock.monotonic()
+        first_s = min(map(self._due_s, self._held.values()), default=now_s + self._timings.renew_s)
+        return max(self._timings.renew_s / 4, first_s - now_s)
+
+    async def _renew(self, held: HeldLease) -> None:
+        began_s, ok = self._clock.monotonic(), True
+        try:
+            # A checkpoint, or an earlier renewal that was found in the row, may have done it already.
+            await self._write(
+                held,
+                lambda lease: lease_row.renewal(lease, self._measured(held)) if self._is_due(held) else None,
+            )
+        except LeaseLost:
+            pass  # _lose has said so
+        except AwsError as error:
+            ok = False
+            self._log.warning("lease_renewal_failed", lease_key=held.key, error=str(error))
+        self.renewals.renewed(began_s, ok=ok)
+
+    async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None:
+        """Store a checkpoint; does nothing where it is stored already.
+
+        Raises:
+            LeaseLost: not ours any more; nothing was stored.
+            AwsError: it could not be stored, or that is not known; the same checkpoint may be tried again.
+        """
+        # KCL leaves the throughput to renewals. Here a lease that checkpoints often is not renewed as well.
+        with self.renewals.checkpoint(held.lease):
+            await self._write(
+                held,
+                lambda lease: (
+                    None
+                    if position <= lease.checkpoint
+                    else lease_row.checkpoint(lease, position, self._measured(held))
+                ),
+            )
+
+    async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None:
+        """Write down which shards follow; the same errors as `checkpoint`."""
+        self._require_held(held)
+        written = await self._call(lease_row.child_ids_update(held.lease, child_shard_ids))
+        if not written.applied:
+            self._lose(held, "its row was deleted")
+            raise LeaseLost(held.lost)
+
+    async def begin_handoff(self, held: HeldLease, to: WorkerId) -> None:
+        """Begin the hand-off of a lease that we shall give up soon; until then its consumer goes on.
+
+        Does nothing where a hand-off has begun already. The same errors as `checkpoint`.
+        """
+        held.announced = True
+        await self._write(
+            held,
+            lambda lease: (
+                None if lease.checkpoint_owner else lease_row.handoff(lease, to, only_if_untouched=True)
+            ),
+        )
+
+    async def release_lease(self, held: HeldLease, *, degraded: bool = False) -> None:
+        """Stop holding a lease and pass it on: to the next owner of a hand-off, else to whoever is given it.
+
+        Never raises for AWS: what cannot be written expires.
+
+        Args:
+            held: the lease.
+            degraded: its children keep failing here; whoever else can had better have it.
+        """
+        held.releasing = True
+        try:
+            await self._write(held, lambda lease: self._handed_on(lease, degraded=degraded))
+            self._log.info("lease_released", lease_key=held.key, to=held.lease.lease_owner)
+        except LeaseLost:
+            pass  # _lose has said so
+        except AwsError as error:
+            self._log.warning(
+                "lease_release_failed", lease_key=held.key, error=str(error), advice="it expires by itself"
+            )
+        finally:
+            self.drop(held)
+
+    def _handed_on(self, lease: Lease, *, degraded: bool) -> RowUpdate:
+        next_owner = lease.lease_owner if lease.checkpoint_owner is not None else None
+        if next_owner is not None and (self.possible_owners is None or next_owner in self.possible_owners):
+            return lease_row.assignment(lease, next_owner)
+        return lease_row.release(lease, degraded_by=self._me if degraded else None)
+
+    def drop(self, held: HeldLease) -> None:
+        """Stop holding a lease without a write."""
+        if self._held.get(held.key) is held:
+            del self._held[held.key]
+
+    async def _write(self, held: HeldLease, make: Callable[[Lease], RowUpdate | None]) -> None:
+        """One conditional write on a held lease; an unclear outcome is read back before anything is called lost.
+
+        Args:
+            held: the lease.
+            make: the write for the lease as it is now; None: nothing is left to write.
+        """
+        async with held.writing:
+            # Twice: where the row shows that an earlier write of ours took effect, this one is made anew on top of it.
+            for _ in range(2):
+                self._require_held(held)
+                update = make(held.lease)
+                if update is None or await self._attempt(held, update):
+                    return
+            raise Unavailable("the row kept changing during the write", operation="UpdateItem")
+
+    async def _attempt(self, held: HeldLease, update: RowUpdate) -> bool:
+        """Whether the write took effect; False: the lease has changed, but is ours, and the write is to be made anew."""
+        began_s = self._clock.monotonic()
+        before = held.uncertain_since_s
+        if before is None:
+            held.uncertain_since_s = began_s  # also while a cancelled call is on its way
+        written: WriteResult | None = None
+        try:
+            written = await self._call(update)
+            held.uncertain_since_s = before
+        except Unavailable:
+            pass  # the row will tell
+        except AwsError:
+            held.uncertain_since_s = before
+            raise
+        if written is not None and written.applied:
+            self._moved(held, self._parsed(held, written.row), began_s)
+            return True
+        row = await self._call_get(held.key) if written is None else written.row
+        uncertain_since_s = held.uncertain_since_s
+        verdict = judge_written_row(held.lease, row, me=self._me, uncertain=uncertain_since_s is not None)
+        if isinstance(verdict, LeaseGone):
+            self._lose(held, verdict.reason)
+            if verdict.by_duplicate:
+                self.on_namesake()
+            raise LeaseLost(verdict.reason)
+        if verdict.moved and uncertain_since_s is not None:
+            # Others may have seen it move as early as that; our own time must not run longer than theirs.
+            self._moved(held, verdict.lease, uncertain_since_s)
+        elif verdict.lease.checkpoint_owner != held.lease.checkpoint_owner:
+            self._handoff_began(held, verdict.lease)
+        else:
+            raise Unavailable("the write got no answer and had no effect", operation="UpdateItem")
+        return False
+
+    def _parsed(self, held: HeldLease, row: Row | None) -> Lease:
+        """The lease in a row that we have just written; lost where somebody has made it unreadable."""
+        try:
+            return lease_row.lease_from_row(row or {})
+        except MalformedRowError as malformed:
+            self._lose(held, str(malformed))
+            raise LeaseLost(str(malformed)) from malformed
+
+    def _moved(self, held: HeldLease, lease: Lease, began_s: float) -> None:
+        handoff_began = lease.checkpoint_owner is not None and held.lease.checkpoint_owner is None
+        if lease.lease_counter != held.lease.lease_counter:
+            # The beginning of a hand-off leaves the counter alone: it is no sign of life, and refuses no earlier write.
+            held.moved_s, held.early_s, held.uncertain_since_s = began_s, 0.0, None
+        held.lease = lease
+        if handoff_began:
+            self._handoff_began(held, lease)
+
+    def _handoff_began(self, held: HeldLease, lease: Lease) -> None:
+        held.lease = lease
+        if held.announced:
+            self._log.info("lease_handoff_announced", lease_key=held.key, to=held.next_owner)
+            return
+        self._log.info("lease_handoff_asked", lease_key=held.key, to=held.next_owner)
+        held.on_change()
+
+    def _require_held(self, held: HeldLease) -> None:
+        now_s = self._clock.monotonic()
+        if held.lost is None and now_s - held.moved_s > self._timings.failover_s:
+            self._expire(held, now_s)
+        if held.lost is not None or self._held.get(held.key) is not held:
+            raise LeaseLost(held.lost or "it was released")
+
+    def _expire(self, held: HeldLease, now_s: float) -> None:
+        self._lose(held, f"it could not be renewed for {now_s - held.moved_s:.1f} s")
+
+    def _lose(self, held: HeldLease, reason: str) -> None:
+        if held.lost is None:
+            held.lost = reason
+            # A finished lease that was kept goes when it is cleaned up.
+            expected = held.releasing or held.lease.is_finished
+            self.renewals.lost += not expected
+            report = self._log.info if expected else self._log.warning
+            report("lease_lost", lease_key=held.key, reason=reason)
+            self.drop(held)
+            held.on_change()
+
+    async def _call(self, update: RowUpdate) -> WriteResult:
+        with self._clock.move_on_after(self._timings.call_s):
+            return await self._table.update(update)
+        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="UpdateItem")
+
+    async def _call_get(self, key: LeaseKey) -> Row | None:
+        with self._clock.move_on_after(self._timings.call_s):
+            return await self._table.get(key)
+        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="GetItem")
+
+
+class MalformedRowLog:
+    """One for a worker; its leader's part and its discovery see the same rows."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._reported: set[str] = set()
+
+    def report(self, malformed: MalformedRowError) -> None:
+        """Say it, unless it has been said of this row."""
+        if malformed.key not in self._reported:
+            self._reported.add(malformed.key)
+            self._log.error(
+                "lease_row_malformed",
+                lease_key=malformed.key,
+                error=str(malformed),
+                advice="repair or delete the row",
+            )

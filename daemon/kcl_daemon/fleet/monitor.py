@@ -1,0 +1,226 @@
+"""The fleet as one observer sees it: the rows of leases and workers, read, remembered and judged over time.
+
+Reads only. Owns what is remembered between two looks (`Watchbook`); decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kcl_daemon.assignment.plan import Fleet
+from kcl_daemon.fleet.lease_renewer import MalformedRowLog
+from kcl_daemon.fleet.timings import Timings
+from kcl_daemon.leases import row as lease_row
+from kcl_daemon.leases.expiry import LivenessLog
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.row import Row
+from kcl_daemon.leases.worker_row import WorkerRow, is_worker_row, worker_from_row
+from kcl_daemon.ports import Clock, Tables
+
+
+class FleetMonitor:
+    """Looks at the tables and says what it sees."""
+
+    def __init__(
+        self,
+        *,
+        worker_id: WorkerId,
+        tables: Tables,
+        max_leases_for_worker: int,
+        clock: Clock,
+        timings: Timings,
+        malformed: MalformedRowLog,
+        prioritize: Callable[[list[Lease]], list[Lease]] = list,
+    ) -> None:
+        self._prioritize = prioritize
+        self._me = worker_id
+        self._tables = tables
+        self._max_leases_for_worker = max_leases_for_worker
+        self._clock = clock
+        self._timings = timings
+        self._malformed = malformed
+        self._book = LivenessLog(unclaimed_s=timings.unclaimed_s)
+        self._workers_read_s: float | None = None
+        self._workers_are_fresh = False
+        self._polled_s: float | None = None
+        self.leases: list[Lease] = []
+        self.workers: list[WorkerRow] = []
+        self.workers_apart: list[WorkerRow] = []
+        self.workers_in_leases: list[WorkerRow] = []
+        self.unreadable_leases = 0
+        self.unreadable_workers = 0
+
+    async def poll(self) -> None:
+        """Read everything anew, the rows of workers less often where they have a table of their own.
+
+        Raises:
+            AwsError: a table could not be read; what was seen before stays.
+        """
+        began_s = self._clock.monotonic()
+        lease_rows = await self._tables.leases.scan()
+        self._workers_are_fresh = False
+        # While an application moves into one table there are rows of workers in two.
+        self.workers_in_leases = _read_workers(lease_rows, self._tables.leases.key_attribute)
+        if self._tables.share_one_table:
+            self.workers_apart, self._workers_are_fresh, self._workers_read_s = [], True, began_s
+            self.unreadable_workers = sum(map(is_worker_row, lease_rows)) - len(self.workers_in_leases)
+        elif self._workers_are_due(began_s):
+            await self._poll_workers(began_s)
+        self.leases = self._read_leases(lease_rows)
+        self._polled_s = began_s
+        self._remember(began_s)
+
+    def _workers_are_due(self, now_s: float) -> bool:
+        period_s = self._timings.workers_poll_s(self.pause_s)
+        return self._workers_read_s is None or now_s - self._workers_read_s >= period_s
+
+    async def refresh_workers(self) -> bool:
+        """Read the rows of workers if the last look did without; whether anything was read.
+
+        For use before anything is given away: a worker that left a second ago must not be among those that get it.
+
+        Raises:
+            AwsError: the table could not be read; what was seen before stays.
+        """
+        if self._workers_are_fresh:
+            return False
+        await self._poll_workers(self._clock.monotonic())
+        self._remember(self._book.polled_s)  # the leases are as old as they were
+        return True
+
+    async def _poll_workers(self, began_s: float) -> None:
+        rows = await self._tables.worker_metrics.scan()
+        self.workers_apart = _read_workers(rows, self._tables.worker_metrics.key_attribute)
+        self.unreadable_workers = len(rows) - len(self.workers_apart)
+        self._workers_read_s, self._workers_are_fresh = began_s, True
+
+    def _remember(self, began_s: float) -> None:
+        self.workers = latest_of(self.workers_apart, self.workers_in_leases)
+        self._book = self._book.poll(
+            [lease for lease in self.leases if not lease.is_finished],  # finished ones stand still rightly
+            self.workers,
+            began_s=began_s,
+            ended_s=self._clock.monotonic(),
+            failover_s=self._timings.failover_s,
+            workers_read_s=self._workers_read_s,
+        )
+
+    def forget(self) -> None:
+        """What is not watched goes stale: begin anew."""
+        self._book = LivenessLog(unclaimed_s=self._timings.unclaimed_s)
+        self._workers_read_s = self._polled_s = None
+
+    @property
+    def age_s(self) -> float | None:
+        """How old the latest look is; None where there was none since this observer began to watch."""
+        return None if self._polled_s is None else self._clock.monotonic() - self._polled_s
+
+    def another(self) -> FleetMonitor:
+        """An observer of the same tables that looks and remembers by itself."""
+        return FleetMonitor(
+            worker_id=self._me,
+            tables=self._tables,
+            max_leases_for_worker=self._max_leases_for_worker,
+            clock=self._clock,
+            timings=self._timings,
+            malformed=self._malformed,
+        )
+
+    def reported_s(self, worker_id: WorkerId) -> float | None:
+        """For how many seconds the last report of a worker has stood; None where no change was seen yet."""
+        seen = self._book.workers.get(worker_id)
+        return None if seen is None or not seen.changed else self._clock.monotonic() - seen.since_s
+
+    def has_lived_since(self, worker_id: WorkerId, since_s: float) -> bool:
+        """Whether a worker was seen to report or to renew a lease, which it cannot have done before (monotonic seconds)."""
+        return self._book.has_lived_since(worker_id, since_s)
+
+    @property
+    def pause_s(self) -> float:
+        """How long a leader may wait before its next look."""
+        return self._timings.leader_poll_s(
+            alone=self.is_alone,
+            leases=sum(not lease.is_finished for lease in self.leases),
+            workers=len(self.workers),
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there were leases, and no more of them than workers, at the last look."""
+        leases = sum(not lease.is_finished for lease in self.leases)
+        return 0 < leases <= len(self.workers)
+
+    @property
+    def deputy(self) -> WorkerId | None:
+        """Who should watch closely whether we, who lead, live: the next by name of those that do, where work depends on it."""
+        others = sorted(self._living_workers() - {self._me})
+        if not others or self.is_idle:
+            return None
+        return next((worker for worker in others if worker > self._me), others[0])
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there was no other worker at the last look, neither by its row nor by a lease that it owns."""
+        others = {worker.worker_id for worker in self.workers} & self._living_workers()
+        owners = {lease.actual_owner for lease in self.leases if not lease.is_finished}
+        return bool(self.workers) and (others | owners) <= {self._me}
+
+    def fleet(self) -> Fleet:
+        """What was seen, judged: who lives, what is abandoned."""
+        book, failover_s = self._book, self._timings.failover_s
+        overdue_s = self._timings.handoff_s + failover_s
+        owned = [lease for lease in self.leases if lease.actual_owner is not None]
+        return Fleet(
+            leases=self._prioritize(self.leases),
+            abandoned=book.abandoned(failover_s),
+            overdue=_keys(owned, lambda lease: book.handoff_s(lease) > overdue_s),
+            workers=self._living_workers(),
+            max_leases_for_worker=self._max_leases_for_worker,
+            stats={worker.worker_id: worker for worker in self.workers},
+            ages_s={lease.lease_key: book.still_s(lease) for lease in owned},
+            unclaimed=book.unclaimed,
+        )
+
+    def _living_workers(self) -> frozenset[WorkerId]:
+        living = self._book.reporting(wall_s=self._clock.wall_ms() / 1000, active_s=self._timings.active_s)
+        # Of ourselves we know that we live, whatever our leases have gone through; but not if our row is gone.
+        return living | ({self._me} if self._me in self._book.workers else frozenset())
+
+    def _read_leases(self, rows: list[Row]) -> list[Lease]:
+        leases: list[Lease] = []
+        self.unreadable_leases = 0
+        for row in rows:
+            if not lease_row.is_lease_row(row):
+                continue
+            try:
+                leases.append(lease_row.lease_from_row(row))
+            except lease_row.MalformedRowError as malformed:
+                self.unreadable_leases += 1
+                self._malformed.report(malformed)
+        return leases
+
+
+def _read_workers(rows: list[Row], key_attribute: str) -> list[WorkerRow]:
+    workers = [worker_from_row(row, key_attribute=key_attribute) for row in rows]
+    return [worker for worker in workers if worker is not None]
+
+
+def latest_of(apart: list[WorkerRow], in_leases: list[WorkerRow]) -> list[WorkerRow]:
+    """All workers of two tables, each by its later row.
+
+    Args:
+        apart: from the table of worker rows.
+        in_leases: from the lease table.
+    """
+    if not apart or not in_leases:
+        return apart or in_leases
+    latest = {worker.worker_id: worker for worker in apart}
+    for worker in in_leases:
+        before = latest.get(worker.worker_id)
+        if before is None or worker.last_update_s >= before.last_update_s:
+            latest[worker.worker_id] = worker
+    return list(latest.values())
+
+
+def _keys(leases: list[Lease], chosen: Callable[[Lease], bool]) -> frozenset[LeaseKey]:
+    return frozenset(lease.lease_key for lease in leases if chosen(lease))

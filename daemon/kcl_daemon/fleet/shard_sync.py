@@ -1,0 +1,492 @@
+"""Creates the leases that a stream's shards need (leader only; KCL: ShardSyncTask).
+
+Owns the carrying out: lists of shards that can be relied on, creation of thousands of leases, pauses after failures.
+When to do it is the auditor's business, what to create that of `shards.sync`, what to delete the cleaner's.
+
+Decides when the leases of a stream are compared with its shards (leader only; KCL: PeriodicShardSyncManager).
+
+Owns what earlier audits saw. Judges leases that somebody else has read; asks Kinesis only for what rows do not tell.
+
+Keeps the leases of many streams complete while this worker leads: each stream by itself (KCL: Scheduler).
+
+Owns one `Syncer` for each stream that is there. A stream in trouble does not hold up the others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+import anyio
+
+from kcl_daemon.config.balance import ShardSettings, ShardSyncStrategy
+from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound
+from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, LeaseCleanup
+from kcl_daemon.fleet.streams import (
+    RECHECK_S,
+    LeasesByStream,
+    MultiStreamTracker,
+    StreamMonitor,
+    StreamState,
+    TrackedStream,
+    by_stream,
+)
+from kcl_daemon.leases import row as lease_row
+from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, StreamIdentity
+from kcl_daemon.leases.row import creation
+from kcl_daemon.metrics import kcl
+from kcl_daemon.ports import NO_METERS, Clock, Kinesis, Log, Meters, StreamRef, Table
+from kcl_daemon.shards.lineage import (
+    HoleWatch,
+    InitialPosition,
+    Shard,
+    finished_but_open,
+    first_hole,
+    generations,
+    lease_hole,
+    leases_of_former_stream,
+    missing_hash_ranges,
+    unexpected_children,
+    without_range,
+)
+from kcl_daemon.shards.sync import Layers, leases_for_empty_table, missing_leases
+
+
+class SyncSchedule:
+    """One for a stream.
+
+    A new leader looks at once and believes its eyes: the last one may have died between two writes. A sync too many
+    costs a request and creates nothing.
+    """
+
+    def __init__(self, *, table: Table, settings: ShardSettings, clock: Clock, log: Log) -> None:
+        self._table = table
+        self._settings = settings
+        self._clock = clock
+        self._log = log
+        self._audited_s: float | None = None
+        self._sees_hole = False
+        self._watch = HoleWatch()
+
+    def begin(self) -> None:
+        """Leadership begins: look at once, trust nothing remembered."""
+        self._audited_s = None
+        self._watch = HoleWatch()
+
+    @property
+    def has_audited(self) -> bool:
+        """Whether this leadership has come through an audit."""
+        return self._audited_s is not None
+
+    @property
+    def found_hole(self) -> bool:
+        """Whether the last look of `needs_sync` found leases that do not cover all hashes."""
+        return self._sees_hole
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look."""
+        period_s = self._settings.audit_ms / 1000
+        return self._audited_s is None or self._clock.monotonic() - self._audited_s >= period_s
+
+    def needs_sync(self, leases: Sequence[Lease]) -> bool:
+        """Whether what is missing should be created now; call it when an audit is due."""
+        hole = lease_hole(leases)
+        self._sees_hole = hole is not None
+        self._watch = self._watch.seen(hole)
+        if not leases:
+            return True  # no reshard looks like that: the table was emptied
+        if self._audited_s is None:
+            return hole is not None or self._settings.sync_strategy is ShardSyncStrategy.PERIODIC
+        if hole is not None:
+            self._log.debug(
+                "lease_hole_seen", start_hash=hole.start, end_hash=hole.end, times=self._watch.times
+            )
+        if self._settings.sync_strategy is ShardSyncStrategy.PERIODIC:
+            return True
+        return self._watch.is_believed(self._settings.audit_confidence)
+
+    def done(self, *, synced: bool) -> None:
+        """An audit has come to its end; the next one is due a period later."""
+        self._audited_s = self._clock.monotonic()
+        if synced:
+            self._watch = HoleWatch()
+
+    async def fill_in_ranges(self, leases: Sequence[Lease], shards: Sequence[Shard]) -> None:
+        """Write down the hashes of leases whose rows lack them.
+
+        Raises:
+            AwsError: a row could not be written; what was written stays.
+        """
+        for lease, hash_range in missing_hash_ranges(leases, shards):
+            written = await self._table.update(lease_row.hash_range_update(lease, hash_range))
+            if written.applied:
+                self._log.info("lease_hashes_filled_in", lease_key=lease.lease_key)
+
+
+_LIST_ATTEMPTS: Final = 3  # KCL: HierarchicalShardSyncer
+_LIST_PAUSE_S: Final = 1.0
+_MAX_PARALLEL_CREATES: Final = 10
+_PROGRESS_EVERY: Final = 1000
+_MAX_LOGGED: Final = 20
+_RETRY_FIRST_S: Final = 1.0
+_MAX_RETRY_S: Final = 60.0
+
+
+class ShardSync:
+    """Keeps the leases of one stream complete while this worker leads, and forgets those that nothing needs any more."""
+
+    def __init__(
+        self,
+        *,
+        table: Table,
+        kinesis: Kinesis,
+        stream: StreamRef,
+        position: InitialPosition,
+        clock: Clock,
+        log: Log,
+        settings: ShardSettings | None = None,
+        watch: StreamMonitor | None = None,
+        meters: Meters = NO_METERS,
+    ) -> None:
+        self._meters = meters
+        self._settings = settings or ShardSettings()
+        self._table = table
+        self._kinesis = kinesis
+        self._stream = stream
+        self._position = position
+        self._clock = clock
+        self._log = log
+        self._watch = watch or StreamMonitor(kinesis=kinesis, stream=stream, clock=clock, log=log)
+        self._schedule = SyncSchedule(table=table, settings=self._settings, clock=clock, log=log)
+        self._cleanup = LeaseCleanup(
+            table=table, shards=self._own_shards, settings=self._settings, clock=clock, log=log
+        )
+        self._compared = False
+        self._logged_finished = set[LeaseKey]()
+        self._not_before_s = clock.monotonic()
+        self._failures = 0
+
+    def begin(self) -> None:
+        """Leadership begins: look at once, trust nothing remembered."""
+        self._schedule.begin()
+        self._compared = False
+        self._failures = 0
+        self._not_before_s = self._clock.monotonic()
+
+    async def ensure(self, leases: Sequence[Lease]) -> bool:
+        """Make the table complete and delete what is not needed, where it is time to look.
+
+        After a failure the next look is put off, longer each time.
+
+        Args:
+            leases: all of the stream, as just read.
+
+        Returns:
+            whether leases were created.
+
+        Raises:
+            AwsError: Kinesis or the table did not do what was asked; what was created stays, the next call goes on.
+        """
+        created = False
+        if self._schedule.is_due and self._clock.monotonic() >= self._not_before_s:
+            created = await self._audit(leases)
+        if self._watch.state is StreamState.THERE:
+            await self._cleanup.clean(leases)
+        return created
+
+    async def _audit(self, leases: Sequence[Lease]) -> bool:
+        try:
+            with self._meters.operation(kcl.AUDIT):
+                created = await self._poll(leases)
+        except StreamNotFound:
+            self._meters.add(kcl.AUDIT_SKIPPED)
+            await self._watch.poll()  # it tells, once
+            self._delay(RECHECK_S)
+            return False
+        except AwsError:
+            self._failures += 1
+            self._delay(min(_RETRY_FIRST_S * 2.0 ** min(self._failures, 10), _MAX_RETRY_S))
+            raise
+        self._failures = 0
+        return created
+
+    def _delay(self, pause_s: float) -> None:
+        self._not_before_s = self._clock.monotonic() + pause_s
+
+    async def _poll(self, leases: Sequence[Lease]) -> bool:
+        """One audit, and the sync where it asks for one."""
+        if self._watch.state is StreamState.GONE and await self._watch.poll() is StreamState.GONE:
+            self._delay(RECHECK_S)
+            self._meters.add(kcl.AUDIT_SKIPPED)
+            return False
+        leases = await self._with_ranges(leases)
+        created = False
+        wants = self._schedule.needs_sync(leases)
+        self._meters.add(kcl.AUDIT_HOLES, self._schedule.found_hole)
+        self._meters.add(kcl.AUDIT_SYNCS, wants)
+        if wants:
+            with self._meters.operation(kcl.SYNC), self._meters.operation(kcl.SYNC_SHARDS):
+                created = await self._fill(leases)
+        elif leases and not self._compared and self._schedule.has_audited:
+            await self._own_shards(leases)  # not at the first audit: leases wait to be given away
+        self._schedule.done(synced=wants)
+        return created
+
+    async def _with_ranges(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """The leases with all hashes known; rows of old versions lack them."""
+        if not without_range(leases):
+            return leases
+        shards = await self._listed()
+        await self._schedule.fill_in_ranges(leases, shards)
+        ranges = {lease.lease_key: hash_range for lease, hash_range in missing_hash_ranges(leases, shards)}
+        return [replace(lease, hash_range=ranges.get(lease.lease_key, lease.hash_range)) for lease in leases]
+
+    async def _fill(self, leases: Sequence[Lease]) -> bool:
+        if not leases:
+            wanted = leases_for_empty_table(
+                await self._complete_list(), self._position, self._stream.identity
+            )
+            return await self._create(wanted)
+        shards = await self._own_shards(leases)
+        if shards is None:
+            return False
+        periodic = self._settings.sync_strategy is ShardSyncStrategy.PERIODIC
+        layers = Layers.ALL if periodic else Layers.ONE
+        wanted = missing_leases(shards, leases, self._position, layers=layers, stream=self._stream.identity)
+        return await self._create(wanted)
+
+    async def _create(self, wanted: Sequence[Lease]) -> bool:
+        """Whether any lease was created; parents before their children, those of a generation side by side."""
+        if not wanted or not await self._is_same_stream():
+            return False
+        if self._stream.identity is not None:
+            wanted = [replace(lease, stream_created_s=self._watch.created_s) for lease in wanted]
+        creating = _LeaseCreation(self._table, len(wanted), self._log, self._meters)
+        try:
+            for generation in generations(wanted):
+                await creating.create(generation)
+        finally:
+            if creating.created:
+                self._log.info("leases_created", count=creating.created, position=self._position.at.value)
+        return creating.created > 0
+
+    async def _is_same_stream(self) -> bool:
+        """Whether the listed shards were those of the stream that its leases are named after, where they are."""
+        return self._stream.identity is None or await self._watch.poll() is StreamState.THERE
+
+    async def _own_shards(self, leases: Sequence[Lease]) -> Sequence[Shard] | None:
+        """All shards, None where they are those of another stream than the leases."""
+        shards = await self._listed()
+        former = leases_of_former_stream(leases, shards)
+        if former:
+            self._watch.is_replacement(
+                f"the checkpoint {former[0].checkpoint} of {former[0].shard_id} cannot belong to this stream"
+            )
+            return None
+        self._watch.positions_match()
+        self._compared = True
+        self._log_finished(leases, shards)
+        return shards
+
+    def _log_finished(self, leases: Sequence[Lease], shards: Sequence[Shard]) -> None:
+        """Say once that shards are open, although their leases are finished; the others go on."""
+        found = {each.lease_key for each in finished_but_open(leases, shards)}
+        if not found <= self._logged_finished:
+            self._log.error(
+                "open_shard_finished",
+                count=len(found),
+                lease_keys=sorted(found)[:_MAX_LOGGED],
+                advice="these shards are open, but their leases say SHARD_END, so no worker reads them. A Java "
+                "worker writes SHARD_END when its fan-out consumer was deleted or the stream was not "
+                "found. Read them again with `kcl-daemon leases reset --shard`",
+            )
+        self._logged_finished = found
+
+    async def _listed(self) -> Sequence[Shard]:
+        """All shards, in a list that was not made while the stream changed."""
+        unexpected = frozenset[str]()
+        for attempt in range(_LIST_ATTEMPTS):
+            if attempt:
+                await self._clock.sleep(_LIST_PAUSE_S)
+            shards = await self._kinesis.list_shards(self._stream)
+            unexpected = unexpected_children(shards)
+            if not unexpected or self._settings.ignore_unexpected_children:
+                return shards
+        raise AwsError(
+            f"{self._stream.name} lists child shards of open shards, such as {min(unexpected)}; no lease "
+            "is created until this ends, or set ignoreUnexpectedChildShards = true",
+            operation="ListShards",
+        )
+
+    async def _complete_list(self) -> Sequence[Shard]:
+        """The shards at the initial position, covering every hash. That some overlap does no harm."""
+        hole: HashRange | None = None
+        for attempt in range(_LIST_ATTEMPTS):
+            if attempt:
+                await self._clock.sleep(_LIST_PAUSE_S)
+            shards = await self._kinesis.list_shards(self._stream, self._position)
+            hole = first_hole(shard.hash_range for shard in shards)
+            if hole is None:
+                return shards
+        raise AwsError(
+            f"the shards of {self._stream.name} leave hashes {hole.start if hole else 0} to {hole.end if hole else 0} "
+            "uncovered; is it being resharded?",
+            operation="ListShards",
+        )
+
+
+class _LeaseCreation:
+    """The creation of many leases, a few at a time."""
+
+    def __init__(self, table: Table, wanted: int, log: Log, meters: Meters) -> None:
+        self._meters = meters
+        self._table = table
+        self._wanted = wanted
+        self._log = log
+        self.created = 0
+
+    async def create(self, leases: Sequence[Lease]) -> None:
+        """Create those that are not there; the first error ends it and is raised when all writes have come back."""
+        pending, failures = deque(leases), list[AwsError]()
+
+        async def work() -> None:
+            """One after the other, while there are any."""
+            while pending and not failures:
+                try:
+                    await self._create_one(pending.popleft())
+                except AwsError as error:
+                    failures.append(error)
+
+        async with anyio.create_task_group() as writes:
+            for _ in range(min(_MAX_PARALLEL_CREATES, len(pending))):
+                writes.start_soon(work)
+        if failures:
+            raise failures[0]
+
+    async def _create_one(self, lease: Lease) -> None:
+        at = kcl.SYNC_CREATE_AT[lease.checkpoint.sequence_number]
+        with self._meters.operation(kcl.SYNC_CREATE), self._meters.operation(at):
+            written = await self._table.put(*creation(lease))
+        self.created += written.applied
+        if written.applied and self.created % _PROGRESS_EVERY == 0:
+            self._log.info("leases_being_created", count=self.created, of=self._wanted)
+
+
+_MAX_PARALLEL_SYNCS: Final = 8
+# The rest follows at the next look, a second or a few later.
+_MAX_NOTES_PER_RUN: Final = 200
+
+
+class MultiStreamShardSync:
+    """As a `Syncer`, of all streams.
+
+    Args:
+        table: the lease table.
+        streams: which there are.
+        shard_sync_of: makes that of one.
+        former: deletes the leases of those that are no more.
+        log: of what goes wrong, with the stream.
+    """
+
+    def __init__(
+        self,
+        *,
+        table: Table,
+        streams: MultiStreamTracker,
+        shard_sync_of: Callable[[TrackedStream], ShardSync],
+        former: FormerStreamCleanup,
+        log: Log,
+        meters: Meters = NO_METERS,
+    ) -> None:
+        self._meters = meters
+        self._table = table
+        self._streams = streams
+        self._shard_sync_of = shard_sync_of
+        self._former = former
+        self._log = log
+        self._syncers: dict[StreamIdentity, ShardSync] = {}
+
+    def begin(self) -> None:
+        """Leadership begins: look at once, trust nothing remembered."""
+        self._syncers.clear()
+        self._former.begin()
+        self._streams.forget_poll()
+
+    async def ensure(self, leases: Sequence[Lease]) -> bool:
+        """Make the leases of every stream complete, where it is time to look; never raises for AWS.
+
+        Args:
+            leases: all there are, as just read.
+
+        Returns:
+            whether leases were created.
+        """
+        found = by_stream(leases)
+        await self._streams.refresh(found)
+        self._keep_current()
+        self._meters.add(kcl.STREAMS_ACTIVE, len(self._syncers))
+        await self._note_creation(found)
+        created = await self._ensure_all(found)
+        await self._former.clean(found)
+        return created
+
+    async def _note_creation(self, leases: LeasesByStream) -> None:
+        """Note in leases when their stream was created, where nobody has: what a later leader goes by.
+
+        Java programs and older versions make leases without it. Never raises for AWS: the next look goes on.
+        """
+        limiter = anyio.CapacityLimiter(_MAX_PARALLEL_SYNCS)
+
+        async def note(lease: Lease, created_s: int) -> None:
+            """One lease."""
+            async with limiter:
+                with suppress(AwsError):
+                    await self._table.update(lease_row.stream_creation_update(lease, created_s))
+
+        async with anyio.create_task_group() as writes:
+            for lease, created_s in islice(self._unnoted(leases), _MAX_NOTES_PER_RUN):
+                writes.start_soon(note, lease, created_s)
+
+    def _unnoted(self, leases: LeasesByStream) -> Iterator[tuple[Lease, int]]:
+        for identity in self._syncers:
+            created_s = self._streams.creation_s(identity)
+            for lease in leases.get(identity, ()):
+                if lease.stream_created_s is None and created_s is not None:
+                    yield lease, created_s
+
+    def _keep_current(self) -> None:
+        """A syncer for each stream that is there now, as it was where there was one."""
+        before = self._syncers
+        self._syncers = {}
+        for stream in self._streams.current:
+            identity = stream.ref.identity
+            assert identity is not None, "one of many streams has an identity"
+            shard_sync = before.get(identity)
+            if shard_sync is None:
+                shard_sync = self._shard_sync_of(stream)
+                shard_sync.begin()
+            self._syncers[identity] = shard_sync
+
+    async def _ensure_all(self, leases: LeasesByStream) -> bool:
+        limiter = anyio.CapacityLimiter(_MAX_PARALLEL_SYNCS)
+        created = False
+
+        async def ensure(identity: StreamIdentity, shard_sync: ShardSync) -> None:
+            """One stream."""
+            nonlocal created
+            async with limiter:
+                try:
+                    created = await shard_sync.ensure(leases.get(identity, ())) or created
+                except AwsError as error:
+                    report = self._log.error if isinstance(error, AccessDenied) else self._log.warning
+                    report("lease_sync_failed", stream=str(identity), error=str(error))
+
+        async with anyio.create_task_group() as polls:
+            for identity, shard_sync in self._syncers.items():
+                polls.start_soon(ensure, identity, shard_sync)
+        return created

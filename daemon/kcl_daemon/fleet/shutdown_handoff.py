@@ -1,0 +1,178 @@
+"""What a worker does before it stops reading: it names the next owners, so that they stand ready.
+
+Owns the order: look at the fleet, begin the hand-offs, give the next owners time to see them. Children work on meanwhile.
+Knows nothing of consumers. Whatever goes wrong here, leases are given up as without it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+import anyio
+
+from kcl_daemon.assignment.plan import Fleet, LeaseMove, Strategy, handoffs_on_shutdown
+from kcl_daemon.errors import AwsError, LeaseLost, Unavailable
+from kcl_daemon.fleet.elector import Elector
+from kcl_daemon.fleet.lease_renewer import LeaseRenewer
+from kcl_daemon.fleet.monitor import FleetMonitor
+from kcl_daemon.fleet.timings import Timings
+from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.ports import Clock, Log
+
+_MAX_PARALLEL_WRITES: Final = 10
+# For the reads and writes between a beginning hand-off and a next owner that watches its row.
+_MARGIN_S: Final = 0.5
+# Reading on may take this part of the time that children have to stop.
+_GRACE_FRACTION: Final = 0.5
+# For a sign of life of next owners that may have died it is waited so much longer at most.
+_MAX_LIVENESS_WAIT_S: Final = 2.0
+# With less time it is not worth it.
+_MIN_HANDOFF_S: Final = 1.0
+
+
+class ShutdownHandoff:
+    """Used once, by a worker that has left the list of workers and whose other loops have ended.
+
+    Args:
+        place: gives away what nobody reads; None where leases are not handed over (isGracefulLeaseHandoffEnabled).
+        grace_s: how long children have to stop.
+    """
+
+    def __init__(
+        self,
+        *,
+        worker_id: WorkerId,
+        renewer: LeaseRenewer,
+        monitor: FleetMonitor,
+        elector: Elector,
+        place: Strategy | None,
+        grace_s: float,
+        clock: Clock,
+        timings: Timings,
+        log: Log,
+    ) -> None:
+        self._me = worker_id
+        self._renewer = renewer
+        self._monitor = monitor
+        self._elector = elector
+        self._place = place
+        self._max_s = min(timings.max_handoff_wait_s, _GRACE_FRACTION * grace_s)
+        self._clock = clock
+        self._timings = timings
+        self._log = log
+        self._began_s = 0.0
+        self._reading: Counter[WorkerId | None] = Counter()
+
+    async def begin_handoff(self) -> None:
+        """Begin the hand-offs and wait until their new owners should have seen them.
+
+        Returns at once where there is nothing to hand over or nobody to take it. Never raises for AWS.
+        """
+        if self._place is None or not self._renewer.held or self._max_s < _MIN_HANDOFF_S:
+            return
+        moves: tuple[LeaseMove, ...] = ()
+        waiting_s = 0.0
+        with self._clock.move_on_after(self._timings.call_s):
+            try:
+                fleet = await self._poll()
+                moves = handoffs_on_shutdown(fleet, self._me, self._place)
+                waiting_s = self._waiting_s(moves)
+                await self._begin(moves)
+            except AwsError as error:
+                self._log.warning("farewell_failed", error=str(error), advice="leases are released instead")
+        owners = [held.next_owner for held in self._renewer.held.values()]
+        following = frozenset(owner for owner in owners if owner is not None)
+        if following:
+            self._log.info("leases_announced", to=sorted(following), waiting_s=waiting_s)
+            await self._clock.sleep(waiting_s)
+            await self._recheck_owners(following)
+
+    async def _poll(self) -> Fleet:
+        self._began_s = self._clock.monotonic()
+        await self._monitor.poll()
+        await self._monitor.refresh_workers()
+        # The leader may have begun a handoff that we have not seen yet, to a worker that stops as we do.
+        self._renewer.possible_owners = self._live_workers()
+        fleet = self._monitor.fleet()
+        self._reading = Counter(lease.actual_owner for lease in fleet.unfinished)
+        return fleet
+
+    def _waiting_s(self, moves: tuple[LeaseMove, ...]) -> float:
+        """Until the slowest of the next owners has looked, as often as it does with what it reads now, if that is soon."""
+        reading = self._reading
+        periods_s = (
+            max(
+                self._timings.epoch_poll_s(reading[move.to]),
+                self._timings.discovery_s(reading[move.to], leading=False),
+            )
+            for move in moves
+        )
+        return min(max(periods_s, default=0.0) + _MARGIN_S, self._max_s)
+
+    async def _begin(self, moves: tuple[LeaseMove, ...]) -> None:
+        limiter = anyio.CapacityLimiter(_MAX_PARALLEL_WRITES)
+        held = self._renewer.held
+
+        async def begin(move: LeaseMove) -> None:
+            """One hand-off; one that fails is no reason to leave the others."""
+            async with limiter:
+                try:
+                    await self._renewer.begin_handoff(held[move.lease.lease_key], move.to)
+                except (AwsError, LeaseLost) as error:
+                    self._log.info("lease_not_announced", lease_key=move.lease.lease_key, error=str(error))
+
+        async with anyio.create_task_group() as writes:
+            for move in moves:
+                if move.lease.lease_key in held:
+                    writes.start_soon(begin, move)
+        if moves:
+            await self._elector.notify_assigned()
+
+    async def _recheck_owners(self, following: AbstractSet[WorkerId]) -> None:
+        """Who has left meanwhile, perhaps because it stops as well, or seems to have died, gets nothing.
+
+        The leader finds another.
+        """
+        try:
+            doubtful = await self._silent_owners(following)
+            more_s = self._renewal_wait_s()
+            if doubtful and more_s > 0.0 and self._has_time_for(more_s):
+                await self._clock.sleep(more_s)
+                doubtful = await self._silent_owners(following)
+        except AwsError as error:
+            self._log.debug("farewell_not_looked_back", error=str(error))
+            return
+        if self._renewal_wait_s() > 0.0:
+            doubtful = frozenset()
+        self._renewer.possible_owners = self._live_workers() - doubtful
+
+    def _live_workers(self) -> frozenset[WorkerId]:
+        return frozenset(worker.worker_id for worker in self._monitor.workers)
+
+    def _renewal_wait_s(self) -> float:
+        """For how much longer to wait until everybody that lives should have renewed something; 0 once that is over."""
+        enough_s = self._timings.renew_s + _MARGIN_S
+        return max(0.0, self._began_s + enough_s - self._clock.monotonic())
+
+    def _has_time_for(self, more_s: float) -> bool:
+        return (
+            more_s <= _MAX_LIVENESS_WAIT_S and self._clock.monotonic() + more_s <= self._began_s + self._max_s
+        )
+
+    async def _silent_owners(self, following: AbstractSet[WorkerId]) -> frozenset[WorkerId]:
+        """Those with leases of their own that have given no sign of life since the first look: rows outlive their workers.
+
+        Raises:
+            AwsError: that could not be read.
+        """
+        with self._clock.move_on_after(self._timings.call_s):
+            await self._monitor.poll()
+            await self._monitor.refresh_workers()
+            return frozenset(
+                each
+                for each in following
+                if self._reading[each] and not self._monitor.has_lived_since(each, self._began_s)
+            )
+        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="Scan")

@@ -1,0 +1,656 @@
+"""Many streams in one application: which of those listed there are, and how each is called (KCL: MultiStreamTracker).
+
+Owns what Kinesis has told of them, and which identity (`account:name:epoch`) each has in the lease table. Every worker
+can tell the stream of any lease, without a call; which of them there are the leader keeps finding out. Knows nothing of
+what becomes of their leases.
+
+KCL takes the epoch from the program and never compares it with Kinesis (StreamIdentifier: "assumed to be correct"), so
+it may be anything. What a stream's leases are called in the table, they go on being called; that it was created anew
+is told by a creation time that differs from the one noted in its leases.
+
+Whether the stream is there, and still the one it was: asked for all shards at once, told once.
+
+Owns what is known of the stream itself. Knows nothing of leases; whoever is told that a shard was not found asks here
+what that means.
+
+The streams of a worker: which there are, which of them a lease is of, where reading of each begins.
+
+Owns what is known of one stream, and the case that there is only one; `many_streams` has the other. Knows nothing of
+who leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from fnmatch import fnmatchcase
+from typing import Final, Protocol
+
+import anyio
+
+from kcl_daemon.config.streams import ListedStream, StreamsSettings
+from kcl_daemon.errors import AwsError, ConfigurationError, StreamNotFound
+from kcl_daemon.leases import row as lease_row
+from kcl_daemon.leases.lease import Lease, StreamIdentity
+from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, StreamSummary, Table
+from kcl_daemon.shards.lineage import InitialPosition, leases_match_shards
+
+# A stream that is gone may come back, but nobody waits for it by the second.
+RECHECK_S: Final = 60.0
+# All shards of a stream are told at about the same time that they were not found.
+_FRESH_S: Final = 5.0
+
+
+class StreamState(Enum):
+    """What is known of the stream."""
+
+    THERE = auto()
+    GONE = auto()
+    ANOTHER = auto()
+    """The name is that of another stream by now: it was deleted and created again."""
+
+
+class StreamMonitor:
+    """One for a stream and a worker.
+
+    Args:
+        kinesis: tells of it.
+        stream: how it is called.
+        clock: for the age of what is known.
+        log: what changes is told once.
+        created_s: when it was created, where somebody has noted it; None: what Kinesis tells first counts. The epoch
+            in a lease's key counts for nothing here: Java programs write what they like there.
+    """
+
+    def __init__(
+        self, *, kinesis: Kinesis, stream: StreamRef, clock: Clock, log: Log, created_s: int | None = None
+    ) -> None:
+        self._kinesis = kinesis
+        self._stream = stream
+        self._clock = clock
+        self._log = log
+        self._created_s = created_s
+        self._by_positions = False
+        self._began_s: float | None = None
+        self._polled_s: float | None = None
+        self._looking = anyio.Lock()
+        self.state = StreamState.THERE
+
+    @property
+    def created_s(self) -> int | None:
+        """When the stream that its leases are of was created; None: Kinesis has not been asked."""
+        return self._created_s
+
+    async def poll(self) -> StreamState:
+        """What the stream is like now; what another caller has just learnt serves as well.
+
+        Raises:
+            AwsError: Kinesis did not tell.
+        """
+        came_s = self._clock.monotonic()
+        async with self._looking:
+            if not self._is_active(came_s):
+                began_s = self._clock.monotonic()
+                self._become(await self._asked())
+                self._began_s, self._polled_s = began_s, self._clock.monotonic()
+        return self.state
+
+    def _is_active(self, came_s: float) -> bool:
+        """Whether the last look serves somebody who came at this time, perhaps because something was not found.
+
+        That the stream was there before proves nothing then: it may have been deleted since.
+        """
+        if self._polled_s is None:
+            return False
+        if self.state is StreamState.THERE:
+            return self._began_s is not None and self._began_s >= came_s
+        return self._clock.monotonic() - self._polled_s < _FRESH_S
+
+    async def confirm(self, within_s: float = RECHECK_S) -> StreamState:
+        """What the stream is like, as of so many seconds ago at most. The same errors as `poll`."""
+        polled_s = self._polled_s
+        if polled_s is None or self._clock.monotonic() - polled_s >= within_s:
+            return await self.poll()
+        return self.state
+
+    def recheck(self) -> None:
+        """The stream is not listed any more: whoever asks next has it looked at."""
+        self._polled_s = None
+
+    def seen(self, summary: StreamSummary) -> None:
+        """Somebody has just asked Kinesis."""
+        self._become(self._judged(summary))
+        self._polled_s = self._clock.monotonic()
+
+    async def is_there(self) -> bool:
+        """Whether the stream is there and the one it was. The same errors as `poll`."""
+        return await self.poll() is StreamState.THERE
+
+    async def _asked(self) -> StreamState:
+        try:
+            summary = await self._kinesis.describe_stream(self._stream)
+        except StreamNotFound:
+            return StreamState.GONE
+        return self._judged(summary)
+
+    def _judged(self, summary: StreamSummary) -> StreamState:
+        if summary.status == "DELETING":
+            return StreamState.GONE
+        created_s = int(summary.creation_time_s)  # what two calls tell may differ in fractions
+        if self._created_s is None:
+            self._created_s = created_s
+        if self._created_s != created_s:
+            self._by_positions = False
+            return StreamState.ANOTHER
+        # Another one stays another one: its leases are not put right by time.
+        return StreamState.ANOTHER if self.state is StreamState.ANOTHER else StreamState.THERE
+
+    def _become(self, state: StreamState) -> None:
+        before, self.state = self.state, state
+        if state is before:
+            return
+        match state:
+            case StreamState.THERE:
+                self._log.info("stream_found_again", stream=self._stream.name)
+            case StreamState.GONE:
+                log_stream_deleted(self._log, self._stream)
+            case StreamState.ANOTHER:
+                log_stream_replaced(self._log, self._stream, why="its creation time has changed")
+
+    def is_replacement(self, why: str) -> None:
+        """Somebody has found out from positions that the stream is another one."""
+        if self.state is not StreamState.ANOTHER:
+            self.state, self._by_positions = StreamState.ANOTHER, True
+            log_stream_replaced(self._log, self._stream, why=why)
+
+    def positions_match(self) -> None:
+        """The leases are of the stream after all, or have been put right by hand since; a creation time still counts."""
+        if self.state is StreamState.ANOTHER and self._by_positions:
+            self._by_positions = False
+            self._become(StreamState.THERE)
+
+    def was_created(self, created_s: int) -> None:
+        """Somebody has noted when the stream was created; of two times the later one counts."""
+        if self._created_s is None or created_s > self._created_s:
+            self._created_s = created_s
+
+
+def log_stream_deleted(log: Log, stream: StreamRef) -> None:
+    """Say that a stream was deleted, and what to do."""
+    if stream.identity is not None:  # whether somebody must act, the leader tells by its list
+        advice = "its leases wait; when it is no longer listed, formerStreamsLeasesDeletionStrategy applies"
+        log.warning("stream_gone", stream=str(stream.identity), advice=advice)
+        return
+    log.error(
+        "stream_gone",
+        stream=stream.name,
+        advice="the stream was deleted; stop this application, or create the stream again and reset its "
+        "leases. The daemon checks again from time to time and writes nothing until then",
+    )
+
+
+def log_stream_replaced(log: Log, stream: StreamRef, *, why: str) -> None:
+    """Say that a stream was created again under its name, and what to do."""
+    if stream.identity is not None:
+        log.warning(
+            "stream_recreated",
+            stream=str(stream.identity),
+            why=why,
+            advice="the new stream has its own leases, from its initial position; the former ones are no "
+            "longer read, and deleted according to formerStreamsLeasesDeletionStrategy",
+        )
+        return
+    log.error(
+        "stream_recreated",
+        stream=stream.name,
+        why=why,
+        advice="the leases belong to a former stream of this name: stop the application, delete its lease "
+        "table or start over with `kcl-daemon leases reset`, then start it again. Nothing is created or "
+        "deleted until then",
+    )
+
+
+_ADVICE: Final = (
+    "A lease table is either single-stream or multi-stream and cannot be changed later. Use a new "
+    "applicationName (a new table), and set the initial positions so that no records are missed"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedStream:
+    """One stream.
+
+    Args:
+        ref: how it is called in calls; its `identity` is None where there is only one.
+        position: where reading of a shard without a checkpoint begins.
+        watch: knows whether it is there.
+    """
+
+    ref: StreamRef
+    position: InitialPosition
+    watch: StreamMonitor
+
+
+class StreamTracker(Protocol):
+    """All streams of a worker."""
+
+    def of(self, lease: Lease) -> TrackedStream:
+        """The stream of a lease, also of one that is listed no more."""
+        ...
+
+    async def discover(self) -> None:
+        """Before anything is made: StreamNotFound where the only one is not there, AwsError where nobody can tell."""
+        ...
+
+    async def prepare(self) -> None:
+        """Look at them before the work begins. AwsError where none could be looked at."""
+        ...
+
+
+class SingleStreamTracker:
+    """The `Streams` of an application that reads one.
+
+    Attributes:
+        stream: that one.
+        arn: as its service told it; None: it has not been asked yet.
+    """
+
+    def __init__(self, stream: TrackedStream, *, kinesis: Kinesis, log: Log) -> None:
+        self.stream = stream
+        self.arn = stream.ref.arn
+        self._kinesis = kinesis
+        self._log = log
+
+    def of(self, lease: Lease) -> TrackedStream:  # noqa: ARG002 - the protocol's signature
+        """The one."""
+        return self.stream
+
+    async def discover(self) -> None:
+        """As the protocol says."""
+        await self._kinesis.describe_stream(self.stream.ref)
+
+    async def prepare(self) -> None:
+        """As the protocol says; StreamNotFound where it is not there."""
+        summary = await self._kinesis.describe_stream(self.stream.ref)
+        self.arn = summary.arn
+        self._log.info("stream_found", stream=summary.name, arn=summary.arn, status=summary.status)
+
+
+async def leases_of(table: Table) -> Sequence[Lease]:
+    """The leases of a table; rows that are none, or cannot be read, are left out.
+
+    Raises:
+        AwsError: the table could not be read.
+    """
+    found: list[Lease] = []
+    for row in await table.scan():
+        if lease_row.is_lease_row(row):
+            with suppress(lease_row.MalformedRowError):
+                found.append(lease_row.lease_from_row(row))
+    return found
+
+
+async def require_same_stream_mode(table: Table, *, many: bool) -> None:
+    """See that the leases that there are were made for as many streams as the settings tell.
+
+    Args:
+        table: the lease table.
+        many: whether the settings name many streams.
+
+    Raises:
+        ConfigurationError: they were not.
+        AwsError: the table could not be read.
+    """
+    for row in await table.scan():
+        if lease_row.is_lease_row(row) and lease_row.is_multi_stream_row(row) is not many:
+            is_of, asked = ("one stream", "many") if many else ("many streams", "one")
+            raise ConfigurationError(
+                f"the lease table {table.name} is of {is_of} (row {row.get(lease_row.KEY)!r}), the properties file "
+                f"names {asked}. {_ADVICE}"
+            )
+
+
+# DescribeStreamSummary is allowed twenty times a second, to the whole account.
+_MAX_PARALLEL_CALLS: Final = 4
+_READABLE: Final = frozenset({"ACTIVE", "UPDATING"})
+# The creation time of a stream that is no more, where nobody knows it; no stream has this one.
+_LONG_GONE_S: Final = 0
+_MANY_STREAMS_ADVICE: Final = (
+    "Each shard would be read once per identity. Stop all workers, use `kcl-daemon leases list` to see "
+    "which identity has the later checkpoints, and delete the leases of the others with `kcl-daemon "
+    "leases delete --stream IDENTITY --shard ID`"
+)
+
+LeasesByStream = Mapping[StreamIdentity, Sequence[Lease]]
+
+
+def by_stream(leases: Iterable[Lease]) -> dict[StreamIdentity, list[Lease]]:
+    """The leases of each stream."""
+    found: dict[StreamIdentity, list[Lease]] = {}
+    for lease in leases:
+        if lease.stream is not None:
+            found.setdefault(lease.stream, []).append(lease)
+    return found
+
+
+class MultiStreamTracker:
+    """The `Streams` of an application that reads many.
+
+    Args:
+        settings: which ones, and how often `refresh` looks.
+        position: where reading begins, of those that do not say so.
+        leases: reads all leases there are, for the start.
+        kinesis: tells of them.
+        clock: for that.
+        log: a stream that cannot be had is told once, until it is there.
+    """
+
+    def __init__(
+        self,
+        settings: StreamsSettings,
+        *,
+        position: InitialPosition,
+        leases: Callable[[], Awaitable[Sequence[Lease]]],
+        kinesis: Kinesis,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self._leases = leases
+        self._named = settings.listed
+        self._filter = settings.name_filter
+        self._filtered: tuple[ListedStream, ...] = ()
+        self._was_filtered = False
+        self._position = position
+        self._refresh_s = settings.refresh_ms / 1000
+        self._kinesis = kinesis
+        self._clock = clock
+        self._log = log
+        self._known: dict[StreamIdentity, TrackedStream] = {}
+        self._current: dict[ListedStream, TrackedStream] = {}
+        self._missing: set[ListedStream] = set()
+        self._created_s: dict[StreamIdentity, int] = {}
+        self._doubles: dict[ListedStream, tuple[StreamIdentity, ...]] = {}
+        self._arns = [each.arn for each in self._named if each.arn is not None]
+        self._polled_s: float | None = None
+
+    @property
+    def _listed(self) -> tuple[ListedStream, ...]:
+        return (*self._named, *self._filtered)
+
+    @property
+    def is_list_known(self) -> bool:
+        """Whether it is known which streams are listed: where a filter names some, Kinesis has answered once."""
+        return self._filter is None or self._was_filtered
+
+    @property
+    def current(self) -> tuple[TrackedStream, ...]:
+        """Those that are listed and were there at the latest look."""
+        return tuple(self._current[each] for each in self._listed if each in self._current)
+
+    def of(self, lease: Lease) -> TrackedStream:
+        """As the protocol says. A worker may be given a lease of a stream that is only in the leader's list."""
+        identity = lease.stream
+        assert identity is not None, "every lease is of a stream here: the start has seen to that"
+        self._learn_streams([lease])
+        return self.known(identity)
+
+    def known(self, identity: StreamIdentity) -> TrackedStream:
+        """The stream of this identity, whether it is listed or there."""
+        found = self._known.get(identity)
+        if found is None:
+            listed = self.listing(identity)
+            position = self._position if listed is None else listed.position or self._position
+            found = self._known[identity] = self._stream(identity, self._arn_of(identity, listed), position)
+        return found
+
+    def listing(self, identity: StreamIdentity) -> ListedStream | None:
+        """Under what it is listed, by name and account, whatever stream of this name it is; None: it is a former one."""
+        for listed in self._listed:
+            if listed.name != identity.name:
+                continue
+            stream = self._current.get(listed)
+            is_known = stream is not None and stream.ref.identity is not None
+            if listed.arn is not None:
+                account: str | None = listed.arn.split(":")[4]
+            else:
+                account = stream.ref.identity.account if is_known and stream and stream.ref.identity else None
+            if account in (None, identity.account):
+                return listed
+        return None
+
+    def successor(self, identity: StreamIdentity) -> StreamIdentity | None:
+        """The stream that has the name of this one now; None: it is this one still, or nobody knows.
+
+        Only a creation time that is noted in the leases, or positions that the stream cannot have, show that it is another.
+        """
+        listed = self.listing(identity)
+        stream = None if listed is None else self._current.get(listed)
+        current = None if stream is None else stream.ref.identity
+        created_s = self._created_s.get(identity)
+        if current is None or created_s is None or created_s == self._created_s.get(current):
+            return None
+        return current
+
+    def creation_s(self, identity: StreamIdentity) -> int | None:
+        """When the stream was created whose leases are called so; None: nobody knows."""
+        return self._created_s.get(identity)
+
+    async def discover(self) -> None:
+        """As the protocol says: nothing, as streams may come later; the list is looked at by `prepare`."""
+
+    async def prepare(self) -> None:
+        """As the protocol says. One that is not there does not hold up the others.
+
+        Raises:
+            ConfigurationError: the table has leases of one stream under two identities.
+        """
+        failures = await self._poll(by_stream(await self._leases()))
+        for listed in self._doubles:
+            raise ConfigurationError(f"{self._logged_duplicates(listed)}. {_MANY_STREAMS_ADVICE}")
+        if failures and not self._current:
+            others = [each for each in failures if not isinstance(each, StreamNotFound)]
+            if others:
+                raise others[0]
+
+    async def refresh(self, leases: LeasesByStream) -> None:
+        """Look again where it is time. Never raises for AWS: what is not told now is told at the next look.
+
+        Args:
+            leases: all there are, as just read.
+        """
+        now_s = self._clock.monotonic()
+        if self._polled_s is None or now_s - self._polled_s >= self._refresh_s:
+            before = dict(self._doubles)
+            await self._poll(leases)
+            for listed in self._doubles:
+                if self._doubles[listed] != before.get(listed):
+                    self._log.error(
+                        "stream_has_two_identities",
+                        error=self._logged_duplicates(listed),
+                        advice=_MANY_STREAMS_ADVICE,
+                    )
+
+    def _logged_duplicates(self, listed: ListedStream) -> str:
+        names = " and ".join(str(each) for each in self._doubles[listed])
+        return (
+            f"the lease table has leases of the stream {listed.name} under {names}, and it is unknown which "
+            "are valid"
+        )
+
+    def _learn_streams(self, leases: Iterable[Lease]) -> None:
+        """Take in what was noted in leases; of two times the later one counts."""
+        for lease in leases:
+            identity, created_s = lease.stream, lease.stream_created_s
+            if identity is None or created_s is None or created_s <= self._created_s.get(identity, -1):
+                continue
+            self._created_s[identity] = created_s
+            if (known := self._known.get(identity)) is not None:
+                known.watch.was_created(created_s)
+
+    def forget_poll(self) -> None:
+        """The next `refresh` looks at once."""
+        self._polled_s = None
+
+    async def _poll(self, leases: LeasesByStream) -> list[AwsError]:
+        """Look at all of them; what they failed with."""
+        limiter, failures = anyio.CapacityLimiter(_MAX_PARALLEL_CALLS), list[AwsError]()
+        for each in leases.values():
+            self._learn_streams(each)
+
+        async def poll(listed: ListedStream) -> None:
+            """One of them."""
+            async with limiter:
+                try:
+                    summary = await self._kinesis.describe_stream(self._ref(listed))
+                    await self._found(listed, summary, leases)
+                except AwsError as error:
+                    failures.append(error)
+                    self._failed(listed, error)
+
+        async with anyio.create_task_group() as polls:
+            if self._filter is not None:
+                polls.start_soon(self._list_by_filter, self._filter, failures, leases)
+            for listed in self._named:
+                polls.start_soon(poll, listed)
+        self._polled_s = self._clock.monotonic()
+        return failures
+
+    async def _list_by_filter(self, pattern: str, failures: list[AwsError], leases: LeasesByStream) -> None:
+        """Look which streams have names like this; what is not told leaves them as they were."""
+        try:
+            summaries = await self._kinesis.list_streams()
+        except AwsError as error:
+            failures.append(error)
+            self._log.warning("streams_not_listed", streamFilter=pattern, error=str(error))
+            return
+        named = {each.arn or each.name for each in self._named}
+        fitting = [
+            each for each in summaries if fnmatchcase(each.name, pattern) and each.status != "DELETING"
+        ]
+        if not fitting and not (self._was_filtered and not self._filtered):
+            self._log.warning(
+                "no_stream_fits_the_filter",
+                streamFilter=pattern,
+                listed=len(summaries),
+                advice="check streamFilter, regionName and the account of the credentials; streams created "
+                "later are read",
+            )
+        found = {
+            ListedStream(each.name, each.arn): each for each in fitting if not named & {each.name, each.arn}
+        }
+        for gone in set(self._filtered) - found.keys():
+            self._log.info("stream_left_the_filter", stream=gone.arn)
+            if (stream := self._current.pop(gone, None)) is not None:
+                stream.watch.recheck()
+        self._filtered, self._was_filtered = tuple(found), True
+        for listed, summary in found.items():
+            try:
+                await self._found(listed, summary, leases)
+            except AwsError as error:
+                failures.append(error)
+                self._failed(listed, error)
+
+    def _ref(self, listed: ListedStream) -> StreamRef:
+        # By what is configured, so that a stream that was created anew is found.
+        return StreamRef(listed.name, listed.arn)
+
+    async def _found(self, listed: ListedStream, summary: StreamSummary, leases: LeasesByStream) -> None:
+        if summary.status not in _READABLE:
+            if summary.status == "DELETING":
+                self._failed(listed, StreamNotFound(f"stream {summary.name} is being deleted"))
+            return
+        identity = await self._identity(listed, summary, leases)
+        self._missing.discard(listed)
+        if not self._arns:
+            self._arns.append(summary.arn)
+        before = self._current.get(listed)
+        stream = self._known.get(identity)
+        if stream is None or stream.ref.arn != summary.arn:
+            stream = self._stream(identity, summary.arn, listed.position or self._position)
+            self._known[identity] = stream
+        self._current[listed] = stream
+        stream.watch.seen(summary)
+        if before is stream:
+            return
+        self._log.info("stream_found", stream=str(identity), arn=summary.arn, status=summary.status)
+        if before is not None and before.ref.identity != identity:
+            before.watch.seen(summary)
+
+    async def _identity(
+        self, listed: ListedStream, summary: StreamSummary, leases: LeasesByStream
+    ) -> StreamIdentity:
+        """What the stream is called in its leases; what Kinesis tells, where it has none.
+
+        Raises:
+            AwsError: its shards could not be listed, which alone can tell whose some leases are.
+        """
+        real = StreamIdentity.of_arn(summary.arn, summary.creation_time_s)
+        created_s = real.creation_epoch
+        candidates = await self._candidates(real, summary, leases)
+        before = self._current.get(listed)
+        known = None if before is None else before.ref.identity
+        if known is not None and self._created_s.get(known) == created_s:
+            candidates = [known, *(each for each in candidates if each != known)]
+        self._doubles.pop(listed, None)
+        if sum(each in leases for each in candidates) > 1:
+            self._doubles[listed] = tuple(sorted(candidates, key=str))
+        identity = candidates[0] if candidates else real
+        self._created_s[identity] = created_s
+        return identity
+
+    async def _candidates(
+        self, real: StreamIdentity, summary: StreamSummary, leases: LeasesByStream
+    ) -> list[StreamIdentity]:
+        """What leases of this stream are called, those first that surely are its own."""
+        named = [each for each in leases if (each.account, each.name) == (real.account, real.name)]
+        noted = {each: self._created_s.get(each) for each in named}
+        own = [each for each in named if noted[each] == real.creation_epoch]
+        own += [each for each in named if noted[each] is None and each == real]
+        doubtful = [each for each in named if noted[each] is None and each != real]
+        if not doubtful:
+            return own
+        shards = await self._kinesis.list_shards(StreamRef(summary.name, summary.arn))
+        for each in doubtful:
+            if leases_match_shards(leases[each], shards) is False:
+                self._created_s[each] = _LONG_GONE_S
+            else:
+                own.append(each)
+        return own
+
+    def _failed(self, listed: ListedStream, error: AwsError) -> None:
+        """It is not there, or nobody knows: its leases stay, and what is being read is read on."""
+        if listed in self._missing:
+            self._log.debug("stream_not_found", stream=listed.arn or listed.name, error=str(error))
+            return
+        if isinstance(error, StreamNotFound):
+            self._missing.add(listed)
+            self._log.error(
+                "stream_not_found",
+                stream=listed.arn or listed.name,
+                error=str(error),
+                advice="create it, or remove it from the list; the other streams are read, and the daemon "
+                "looks for this one every streamListRefreshMillis",
+            )
+            return
+        self._log.warning("stream_not_described", stream=listed.arn or listed.name, error=str(error))
+
+    def _arn_of(self, identity: StreamIdentity, listed: ListedStream | None) -> str | None:
+        if listed is not None and listed.arn is not None:
+            return listed.arn
+        if not self._arns:
+            return None
+        _, partition, _, region = self._arns[0].split(":")[:4]
+        return f"arn:{partition}:kinesis:{region}:{identity.account}:stream/{identity.name}"
+
+    def _stream(self, identity: StreamIdentity, arn: str | None, position: InitialPosition) -> TrackedStream:
+        ref = StreamRef(identity.name, arn, identity)
+        watch = StreamMonitor(
+            kinesis=self._kinesis,
+            stream=ref,
+            clock=self._clock,
+            log=self._log,
+            created_s=self._created_s.get(identity),
+        )
+        return TrackedStream(ref, position, watch)

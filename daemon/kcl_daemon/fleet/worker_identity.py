@@ -1,0 +1,421 @@
+"""Takes up at once what daemons that were killed on this host have left: their leases, their lock, their row.
+
+Owns what is known of records in the state folder; `leases.predecessor` judges. Every write is conditional on the row as it
+was read, and none is made without a proof: leases of other hosts are never touched. The guard of a killed daemon holds its
+lock until its children are gone, so no shard gets a second reader before that.
+
+Two processes with one worker id: found out before the second one begins, and while both work.
+
+Each would take the other's leases for its own, for ever. Owns what was seen of the other. A predecessor that has died
+left the same traces; only a proof of its death, or a fail-over time without any movement, tells it apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+
+from kcl_daemon.errors import AccessDenied, AwsError, TableNotFound, Unavailable, WorkerIdTaken
+from kcl_daemon.fleet.elector import Elector
+from kcl_daemon.fleet.timings import Timings
+from kcl_daemon.leases import row as lease_row
+from kcl_daemon.leases.expiry import ProcessRecord, ProvenDead, judge_process
+from kcl_daemon.leases.leader import LEADER_KEY, lock_from_row
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.row import MalformedRowError, Row, RowUpdate, WriteResult, lease_from_row
+from kcl_daemon.leases.worker_row import Incarnation, incarnation_of, worker_from_row
+from kcl_daemon.ports import Clock, Log, StateFolder, Tables
+
+_POLL_S: Final = 0.1
+# A guard ends children a second after their daemon.
+_PATIENCE_S: Final = 5.0
+_FOLDER_S: Final = 2.0
+_RETRY_S: Final = 1.0
+_MAX_RETRIES: Final = 10
+_MAX_PARALLEL_WRITES: Final = 10
+# A write of the dead process may still arrive between our read and our write.
+_MAX_ATTEMPTS: Final = 3
+
+
+class Predecessors:
+    """Used by one worker, at its start.
+
+    Args:
+        folder: None: there is none, and nothing is ever proven.
+        room: how many more leases we may hold.
+        on_taken: called with each lease that we took, and the monotonic seconds before that write.
+        on_same_id: called when there are leases of our own worker id to be found.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: StateFolder | None,
+        tables: Tables,
+        worker_id: WorkerId,
+        mine: Incarnation,
+        elector: Elector,
+        room: Callable[[], int],
+        on_taken: Callable[[Lease, float], None],
+        on_same_id: Callable[[], None],
+        clock: Clock,
+        timings: Timings,
+        log: Log,
+    ) -> None:
+        self._folder = folder
+        self._tables = tables
+        self._me = worker_id
+        self._mine = mine
+        self._elector = elector
+        self._room = room
+        self._on_taken = on_taken
+        self._on_same_id = on_same_id
+        self._clock = clock
+        self._timings = timings
+        self._log = log
+        self._dead: dict[str, ProcessRecord] = {}
+        self._open: set[str] = set()
+        self._reported: set[str] = set()
+        self._confirmed: set[str] = set()
+        self._room_left = 0
+        self.may_change = False
+        """Whether a process is gone of which something is still there, so that its death may be proven soon."""
+
+    def is_dead(self, nonce: str) -> bool:
+        """Whether the process with this nonce is proven dead."""
+        return any(record.incarnation == nonce for record in self._dead.values())
+
+    async def enter(self) -> None:
+        """Leave word of ourselves, and look for others. Never raises; a folder that hangs costs a moment."""
+        if self._folder is not None:
+            with self._clock.move_on_after(_FOLDER_S):
+                await self._folder.enter(self._me, self._mine.nonce)
+            await self.poll()
+
+    async def leave(self) -> None:
+        """We have given everything up."""
+        if self._folder is not None:
+            with self._clock.move_on_after(_FOLDER_S):
+                await self._folder.leave()
+
+    async def poll(self) -> None:
+        """See who is proven dead by now."""
+        self.may_change = False
+        if self._folder is None:
+            return
+        with self._clock.move_on_after(_FOLDER_S):
+            for found in await self._folder.poll():
+                if found.name in self._dead:
+                    continue
+                verdict = judge_process(found.record, found.seen)
+                if isinstance(verdict, ProvenDead):
+                    self._dead[found.name] = found.record
+                    self._open.add(found.name)
+                    self._log.info(
+                        "predecessor_dead", former_worker_id=found.record.worker_id, reason=verdict.reason
+                    )
+                    continue
+                # Only one whose process is gone leaves a lock that others still hold for a moment.
+                self.may_change |= verdict.may_change and found.seen.running is not True
+                if not verdict.may_change:
+                    self._log_unproven(found.name, found.record, verdict.reason)
+                    await self._folder.leave_alone(found.name)
+
+    def _log_unproven(self, name: str, record: ProcessRecord, reason: str) -> None:
+        if name not in self._reported:
+            self._reported.add(name)
+            self._log.info("predecessor_not_proven_dead", former_worker_id=record.worker_id, reason=reason)
+
+    async def run(self) -> None:
+        """Take up what the dead have left; returns when that is done. Never raises for AWS: what is left expires."""
+        ends_s = self._clock.monotonic() + _PATIENCE_S
+        failures = 0
+        while True:
+            for name in sorted(self._open):
+                try:
+                    await self._take_over_from(self._dead[name])
+                except AwsError as error:
+                    failures += 1
+                    self._log.warning(
+                        "succession_failed", error=str(error), advice="the remaining leases expire"
+                    )
+                    await self._clock.sleep(_RETRY_S)
+                    continue
+                self._open.discard(name)
+                if self._folder is not None:
+                    await self._folder.forget(name)
+            is_late = self._clock.monotonic() > ends_s
+            if failures >= _MAX_RETRIES or not (self._open or (self.may_change and not is_late)):
+                return
+            await self._clock.sleep(_POLL_S)
+            await self.poll()
+
+    async def _take_over_from(self, record: ProcessRecord) -> None:
+        former = record.worker_id
+        # In this order: whoever has taken that worker id since has written its row before anything else.
+        rows = await self._tables.leases.scan()
+        lock = await self._elector.read_lock()
+        if former != self._me and record.incarnation not in self._confirmed:
+            if not await self._row_is_of(record):
+                return
+            self._confirmed.add(record.incarnation)
+        if lock is not None and lock.owner == former:
+            self._elector.take_over_from(lock)
+        leases = [lease for row in rows if (lease := _held(row)) is not None and lease.actual_owner == former]
+        await self._take_all(leases, former)
+        if former == self._me:
+            self._on_same_id()
+        self._log.info("predecessor_succeeded", former_worker_id=former, leases=len(leases))
+
+    async def _row_is_of(self, record: ProcessRecord) -> bool:
+        """Whether no other process has taken the worker id since; if so, the row is gone.
+
+        Before anything else: it looks alive for a minute, and a leader would hand leases over to it.
+        """
+        table, former = self._tables.worker_metrics, record.worker_id
+        row = await table.get(former)
+        found = None if row is None else incarnation_of(row)
+        if found is not None and found.nonce == record.incarnation:
+            deleted = await table.delete(former, found.is_that_of_the_row)
+            if deleted.applied:
+                return True
+        reason = "its row is gone" if row is None else "its row now belongs to another process"
+        self._log.info("predecessor_has_nothing", former_worker_id=former, reason=reason)
+        return False
+
+    async def _take_all(self, leases: list[Lease], former: WorkerId) -> None:
+        limiter, failures = anyio.CapacityLimiter(_MAX_PARALLEL_WRITES), list[AwsError]()
+        self._room_left = self._room()
+
+        async def take(lease: Lease) -> None:
+            async with limiter:
+                try:
+                    await self._take(lease, former)
+                except AwsError as error:
+                    failures.append(error)
+
+        async with anyio.create_task_group() as takes:
+            for lease in leases:
+                # Of our own worker id we find the others by ourselves.
+                if former != self._me or lease.checkpoint_owner is not None:
+                    takes.start_soon(take, lease)
+        if failures:
+            raise failures[0]
+
+    async def _take(self, lease: Lease, former: WorkerId) -> None:
+        """One lease: ours from now on, or that of whom it was on its way to."""
+        for _ in range(_MAX_ATTEMPTS):
+            began_s = self._clock.monotonic()
+            written = await self._update(self._write_for(lease))
+            after = None if written.row is None else _held(written.row)
+            if after is None:
+                return
+            if written.applied:
+                self._log.info("lease_taken_from_dead", lease_key=lease.lease_key, to=after.lease_owner)
+                if after.lease_owner == self._me:
+                    self._on_taken(after, began_s)
+                return
+            if after.actual_owner != former:
+                return
+            lease = after
+
+    def _write_for(self, lease: Lease) -> RowUpdate:
+        if lease.checkpoint_owner is not None and lease.lease_owner is not None:
+            return lease_row.assignment(lease, lease.lease_owner, only_if_untouched=True)
+        if self._room_left <= 0:
+            return lease_row.release(lease)
+        self._room_left -= 1
+        return lease_row.assignment(lease, self._me, only_if_untouched=True)
+
+    async def _update(self, update: RowUpdate) -> WriteResult:
+        with self._clock.move_on_after(self._timings.call_s):
+            return await self._tables.leases.update(update)
+        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="UpdateItem")
+
+
+def _held(row: Row) -> Lease | None:
+    """The lease in a row, if somebody may hold it."""
+    if not lease_row.is_lease_row(row):
+        return None
+    try:
+        lease = lease_row.lease_from_row(row)
+    except lease_row.MalformedRowError:
+        return None  # looks of the leader report it
+    return None if lease.is_finished else lease
+
+
+# A row that is older is a dead process's, even if clocks are wrong by minutes.
+_OLD_S: Final = 600
+# So many leases are enough to see whether anybody renews.
+_MAX_LEASES: Final = 5
+# What a killed daemon leaves is gone a second after it.
+_CONFIRM_S: Final = 5.0
+_SOON_S: Final = 0.2
+_LOG_AGAIN_S: Final = 60.0
+_FORGOTTEN_S: Final = 600.0
+_APART_S: Final = 1.0
+_ADVICE: Final = (
+    "each running worker needs its own workerId: remove workerId from the properties file so that one "
+    "is generated, or stop the other process"
+)
+
+_ALLOW: Final = "grant dynamodb:GetItem on the three tables; kcl-daemon iam-policy prints the policy"
+
+
+@dataclass(frozen=True, slots=True)
+class _WorkerActivity:
+    """What a process with our worker id changes while it lives."""
+
+    incarnation: Incarnation | None
+    reported_s: int
+    lock_version: str | None
+    counters: tuple[tuple[LeaseKey, int], ...]
+
+
+class DuplicateWorkerDetector:
+    """Used by one worker.
+
+    Args:
+        mine: which process we are.
+        predecessors: those proven dead.
+        on_newer_worker: called with the reason when we have to give way.
+    """
+
+    def __init__(
+        self,
+        *,
+        tables: Tables,
+        worker_id: WorkerId,
+        mine: Incarnation,
+        predecessors: Predecessors,
+        clock: Clock,
+        timings: Timings,
+        log: Log,
+        on_newer_worker: Callable[[WorkerIdTaken], None],
+    ) -> None:
+        self._tables = tables
+        self._me = worker_id
+        self._mine = mine
+        self._predecessors = predecessors
+        self._clock = clock
+        self._timings = timings
+        self._log = log
+        self._on_younger = on_newer_worker
+        self._reported_s: float | None = None
+        self._lost_s: float | None = None
+        self.stands_aside = False
+        """Whether we give way: what bears our worker id is the other's."""
+
+    async def settle(self, stop: anyio.Event) -> None:
+        """Return when no other process with our worker id lives, or a stop is asked for.
+
+        Where its row stands, and its death is not proven, that is so after a fail-over time without any movement.
+
+        Raises:
+            AwsError: the rows could not be read; may be called again.
+        """
+        seen, since_s, waits = None, 0.0, False
+        patient_until_s = self._clock.monotonic() + _CONFIRM_S
+        while not stop.is_set():
+            now_s = self._clock.monotonic()
+            try:
+                traces = await self._traces()
+            except AccessDenied as error:
+                self._log.warning("worker_id_not_checked", error=str(error), advice=_ALLOW)
+                return
+            if traces is None or self._is_dead(traces.incarnation):
+                return
+            if seen is None or traces != seen:
+                if seen is not None:
+                    self._report(
+                        f"it is active: {_difference(seen, traces)}",
+                        does="this one waits until the other has ended",
+                    )
+                seen, since_s = traces, now_s
+            elif now_s - since_s > self._timings.failover_s:
+                self._log.info("worker_id_free", still_s=round(now_s - since_s, 1))
+                return
+            if not waits:
+                waits = True
+                self._log.info("worker_id_in_doubt", waits_s=self._timings.failover_s)
+            soon = self._predecessors.may_change and now_s < patient_until_s
+            with self._clock.move_on_after(_SOON_S if soon else self._timings.poll_s / 2):
+                await stop.wait()
+            if soon:
+                await self._predecessors.poll()
+
+    def is_seen(self, other: Incarnation) -> bool:
+        """Another process with our worker id lives; whether we give way. Of two the later one does."""
+        self.stands_aside = self.stands_aside or other < self._mine
+        if not self.stands_aside:
+            self._report(
+                "it has written this worker's row",
+                does="this one continues: the other started later and stops",
+            )
+            return False
+        self._report("it has written this worker's row", does="this one started later and stops")
+        self._on_younger(WorkerIdTaken(f"workerId {self._me} is used by another running process"))
+        return True
+
+    def lease_lost(self) -> None:
+        """Somebody with our worker id has written a lease that we hold; once may be chance, twice is none."""
+        now_s, before_s = self._clock.monotonic(), self._lost_s
+        if before_s is not None and now_s - before_s < _APART_S:
+            return
+        self._lost_s = now_s
+        if before_s is not None and now_s - before_s < _FORGOTTEN_S:
+            self._report(
+                "it has written leases that this one holds", does="both keep taking each other's leases"
+            )
+
+    def _is_dead(self, incarnation: Incarnation | None) -> bool:
+        return incarnation is not None and self._predecessors.is_dead(incarnation.nonce)
+
+    def _report(self, seen: str, *, does: str) -> None:
+        now_s = self._clock.monotonic()
+        if self._reported_s is None or now_s - self._reported_s >= _LOG_AGAIN_S:
+            self._reported_s = now_s
+            self._log.error("worker_id_used_twice", seen=seen, does=does, advice=_ADVICE)
+
+    async def _traces(self) -> _WorkerActivity | None:
+        """What there is of a process with our worker id; None: there is none, or it is long dead."""
+        table = self._tables.worker_metrics
+        row = await table.get(self._me)
+        worker = None if row is None else worker_from_row(row, key_attribute=table.key_attribute)
+        if row is None or worker is None or abs(self._clock.wall_ms() / 1000 - worker.last_update_s) > _OLD_S:
+            return None
+        lock = lock_from_row(await self._tables.coordinator.get(LEADER_KEY))
+        return _WorkerActivity(
+            incarnation_of(row),
+            worker.last_update_s,
+            lock.version if lock is not None and lock.owner == self._me else None,
+            await self._counters(),
+        )
+
+    async def _counters(self) -> tuple[tuple[LeaseKey, int], ...]:
+        found: list[tuple[LeaseKey, int]] = []
+        for key in await self._keys():
+            row = await self._tables.leases.get(key)
+            with suppress(MalformedRowError):
+                lease = None if row is None else lease_from_row(row)
+                if lease is not None and lease.actual_owner == self._me and not lease.is_finished:
+                    found.append((lease.lease_key, lease.lease_counter))
+        return tuple(found)
+
+    async def _keys(self) -> list[str]:
+        try:
+            return sorted(await self._tables.leases.owned_keys(self._me))[:_MAX_LEASES]
+        except TableNotFound:  # the index is missing: worker row and lock have to do
+            return []
+
+
+def _difference(before: _WorkerActivity, after: _WorkerActivity) -> str:
+    if before.counters != after.counters:
+        return "it has renewed a lease"
+    if before.lock_version != after.lock_version:
+        return "it has renewed the leader's lock"
+    return "it has written this worker's row"

@@ -1,0 +1,233 @@
+"""The row by which a worker shows that it lives and how busy it is (KCL: WorkerMetricStats).
+
+`daemonHost` is ours: workers with the same one report the CPU of the same host. Java keeps what it does not know.
+
+The only place that knows the names of its attributes and of the metrics in them. Where figures come from and what a
+leader makes of them is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Final, NewType
+
+from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.row import Conditions, Equals, Present, Row, RowUpdate, Value
+
+MetricName = NewType("MetricName", str)
+"""A metric as rows name it, in short. Names that are not listed here are read and kept like the others."""
+
+CPU: Final = MetricName("C")
+MEMORY: Final = MetricName("M")
+NETWORK_IN: Final = MetricName("NI")
+NETWORK_OUT: Final = MetricName("NO")
+THROUGHPUT: Final = MetricName("T")
+"""Never in a row: leaders make it up for workers that report nothing."""
+
+FAILED: Final = -1.0
+"""Stands for an average in whose period nothing could be captured."""
+
+MAX_AVERAGES: Final = 10
+"""So many averages are kept for each metric (KCL: noOfPersistedMetricsPerWorkerMetrics)."""
+
+OPERATING_RANGE_DEFAULT: Final = 100
+
+ACTIVE_REPORTS: Final = 2
+"""A worker row counts for so many periods of reporting (KCL: MigrationAwareLAMDataManager)."""
+
+SUPPORT_REPORTS: Final = 3
+"""A support code counts for so many periods of reporting (KCL: MigrationAwareLAMDataManager)."""
+
+_LAST_UPDATE: Final = "lut"
+_STATS: Final = "sts"
+_RANGES: Final = "opr"
+_SUPPORT: Final = "sup"
+_SUPPORT_UPDATE: Final = "slu"
+_HOST: Final = "daemonHost"
+_ENTITY: Final = "entityType"
+_ENTITY_VALUE: Final = "WORKER_METRIC_STATS"
+_INCARNATION: Final = "daemonIncarnation"  # not KCL's, which passes over it
+_STARTED: Final = "daemonStarted"  # likewise
+ROW_EXISTS: Final = (Present(_LAST_UPDATE),)
+"""Holds for a worker's row that is there."""
+
+# A row with this key counts as one without metrics, whatever else it says.
+_NO_METRICS: Final = MetricName("THROUGHPUT")
+
+# Tells Java workers that this one understands the single-table layout.
+_SUPPORT_CODE: Final = 1
+_SIX_PLACES: Final = Decimal("0.000001")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker as its row shows it; times are epoch seconds of its own clock.
+
+    Args:
+        worker_id: the worker.
+        last_update_s: when it last reported.
+        metrics: averages of each metric in percent, oldest first, `FAILED` where nothing was captured. Empty: the
+            worker has no figures, which KCL calls default metrics.
+        operating_ranges: the percentage that each metric may reach.
+        support_code: 1 where the worker understands the single-table layout; None on rows up to KCL 3.4.
+        support_update_s: when it last said so.
+        host: the host whose CPU it reports; None: not known, or its figure is its own.
+    """
+
+    worker_id: WorkerId
+    last_update_s: int
+    metrics: Mapping[MetricName, tuple[float, ...]] = field(
+        default_factory=dict[MetricName, tuple[float, ...]]
+    )
+    operating_ranges: Mapping[MetricName, int] = field(default_factory=dict[MetricName, int])
+    support_code: int | None = None
+    support_update_s: int | None = None
+    host: str | None = None
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the latest capture of some metric failed; such a worker had better get nothing new."""
+        return any(averages[-1:] == (FAILED,) for averages in self.metrics.values())
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Incarnation:
+    """Which process a worker is; two with one worker id differ. The later of two is the larger.
+
+    Args:
+        started_ms: epoch milliseconds of its start, by its own clock.
+        nonce: drawn at its start.
+    """
+
+    started_ms: int
+    nonce: str
+
+    @property
+    def is_that_of_the_row(self) -> Conditions:
+        """That no other process has reported under this worker id since."""
+        return (Equals(_INCARNATION, self.nonce),)
+
+
+def incarnation_of(row: Row) -> Incarnation | None:
+    """Which process wrote a worker's row; None where it does not say so, as Java's."""
+    nonce, started_ms = row.get(_INCARNATION), _integer(row.get(_STARTED))
+    return Incarnation(started_ms or 0, nonce) if isinstance(nonce, str) and nonce else None
+
+
+def unchanged(worker: WorkerRow) -> Conditions:
+    """That the worker has not reported since it was read; under it the row of one long gone is deleted."""
+    return (Equals(_LAST_UPDATE, worker.last_update_s),)
+
+
+def report(
+    worker_id: WorkerId,
+    *,
+    now_s: int,
+    metrics: Mapping[MetricName, Sequence[float]] | None = None,
+    operating_ranges: Mapping[MetricName, int] | None = None,
+    host: str | None = None,
+    incarnation: Incarnation | None = None,
+) -> RowUpdate:
+    """The unconditional write by which a worker reports; it replaces all earlier figures.
+
+    Args:
+        worker_id: who reports.
+        now_s: epoch seconds.
+        metrics: averages of each metric, oldest first. An empty list is left out, Java refuses such rows.
+        operating_ranges: ceilings in percent, above 0 (Java takes a row with 0 for invalid); 100 where none is given.
+        host: the host whose CPU is reported, if its figure is that of all its processes.
+        incarnation: which process reports.
+    """
+    ranges = operating_ranges or {}
+    reported = {name: averages for name, averages in (metrics or {}).items() if averages}
+    ceilings = {name: ranges.get(name, OPERATING_RANGE_DEFAULT) for name in reported}
+    for name, ceiling in ceilings.items():
+        if ceiling <= 0:
+            raise ValueError(f"operating range of metric {name} is {ceiling} %, it must be above 0")
+    stats: dict[str, Value] = {
+        name: tuple(_decimal(value) for value in averages[-MAX_AVERAGES:])
+        for name, averages in reported.items()
+    }
+    limits: dict[str, Value] = {name: (ceiling,) for name, ceiling in ceilings.items()}
+    return RowUpdate(
+        worker_id,
+        put={
+            _ENTITY: _ENTITY_VALUE,
+            _LAST_UPDATE: now_s,
+            _STATS: stats,
+            _RANGES: limits,
+            _SUPPORT: _SUPPORT_CODE,
+            _SUPPORT_UPDATE: now_s,
+            **({} if host is None else {_HOST: host}),
+            **(
+                {}
+                if incarnation is None
+                else {_INCARNATION: incarnation.nonce, _STARTED: incarnation.started_ms}
+            ),
+        },
+        remove=frozenset({_HOST}) if host is None else frozenset(),
+    )
+
+
+def is_worker_row(row: Row) -> bool:
+    """Whether a row of the lease table is meant to be a worker's, whatever is in it."""
+    return row.get(_ENTITY) == _ENTITY_VALUE
+
+
+def worker_from_row(row: Row, *, key_attribute: str) -> WorkerRow | None:
+    """The worker in a row, None where the row is no valid report (KCL: WorkerMetricStats.isValidWorkerMetric).
+
+    An operating range below 1 % is none: KCL reads integers other than 0, and a load is divided by them.
+    """
+    worker_id, updated = row.get(key_attribute), _integer(row.get(_LAST_UPDATE))
+    if not isinstance(worker_id, str) or updated is None:
+        return None
+    if row.get(_ENTITY, _ENTITY_VALUE) != _ENTITY_VALUE:
+        return None
+    stats, ranges = _lists(row.get(_STATS)), _lists(row.get(_RANGES))
+    if stats is None or ranges is None:
+        return None
+    if _NO_METRICS in stats or _NO_METRICS in ranges:
+        stats, ranges = {}, {}
+    if not stats.keys() <= ranges.keys() or not all(limits and limits[0] >= 1 for limits in ranges.values()):
+        return None
+    return WorkerRow(
+        WorkerId(worker_id),
+        updated,
+        stats,
+        {name: int(limits[0]) for name, limits in ranges.items()},
+        _integer(row.get(_SUPPORT)),
+        _integer(row.get(_SUPPORT_UPDATE)),
+        _text(row.get(_HOST)),
+    )
+
+
+def _decimal(value: float) -> Decimal:
+    return Decimal(str(value)).quantize(_SIX_PLACES, rounding=ROUND_HALF_UP)
+
+
+def _text(value: Value | None) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _integer(value: Value | None) -> int | None:
+    return int(value) if isinstance(value, int | Decimal) else None
+
+
+def _lists(value: Value | None) -> dict[MetricName, tuple[float, ...]] | None:
+    """A map of lists of numbers, None where it is something else; an absent map is an empty one."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        return None
+    lists: dict[MetricName, tuple[float, ...]] = {}
+    for name, numbers in value.items():
+        if not isinstance(numbers, tuple):
+            return None
+        floats = tuple(float(number) for number in numbers if isinstance(number, int | Decimal))
+        if len(floats) != len(numbers):
+            return None
+        lists[MetricName(name)] = floats
+    return lists

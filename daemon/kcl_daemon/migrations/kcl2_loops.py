@@ -1,0 +1,466 @@
+"""Follows the application's client version: decides at the start, writes the row, changes when others change it.
+
+(KCL: MigrationStateMachineImpl, ClientVersionChangeMonitor.) Owns the version this worker is in and the pace of its
+looks; `leases.client_version` decides, `switcher` acts. An application that is at 3.x, as a new one is, costs one
+read at the start and nothing afterwards.
+
+Loops that run only part of the time.
+
+Owns whether a loop runs now. Knows nothing of what it does, or why it should or should not run.
+
+The leader by shuffle, as this worker sees it now (KCL: DeterministicShuffleShardSyncLeaderDecider).
+
+Owns the latest verdict and how old it is; `leases.shuffle_leader` judges. Reads nothing: whoever has read the leases
+shows them.
+
+Takes the fleet from the ways of 2.x to those of 3.x once all is ready (KCL: MigrationReadyMonitor).
+
+Runs on every worker of an application that is being upgraded, acts on the leader by shuffle. Owns since when all has
+been ready; `leases.upgrade` decides.
+
+Which loops of a worker run: those that the application's client version asks for (KCL: DynamicMigrationComponentsInitializer).
+
+Owns the gates and the order in which they are turned. Knows nothing of how a version is decided (`versions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+import anyio
+
+from kcl_daemon.errors import AwsError, ConfigurationError, Unavailable
+from kcl_daemon.fleet.elector import Elector
+from kcl_daemon.fleet.lease_renewer import LeaseRenewer
+from kcl_daemon.fleet.monitor import FleetMonitor
+from kcl_daemon.fleet.timings import Wakeup
+from kcl_daemon.leases.layout import StateRefusal, StateRowCreation
+from kcl_daemon.leases.lease import Lease, WorkerId
+from kcl_daemon.leases.row import Row, RowUpdate
+from kcl_daemon.metrics import kcl
+from kcl_daemon.migrations.kcl2_rules import (
+    CHECK_EVERY_S,
+    CLIENT_VERSION_CODEC,
+    POLL_EVERY_S,
+    POLL_JITTER_S,
+    AssignmentMode,
+    ClientVersion,
+    ClientVersionConfig,
+    Component,
+    Components,
+    IndexNeed,
+    KeepVersion,
+    LeaderKind,
+    NotReady,
+    ShuffleElection,
+    SwitchVersion,
+    Upgrade,
+    UpgradeReadiness,
+    components_of_version,
+    consider_upgrade,
+    decide_start_version,
+    elect_by_shuffle,
+    follow_stored_version,
+    next_poll_after_s,
+    upgrade_readiness,
+)
+from kcl_daemon.ports import NO_METERS, Clock, IndexState, Log, Meters, Randomness, Table, Tables
+
+
+class PausableTask:
+    """Runs a loop while it is open, each time from the loop's beginning. It starts closed."""
+
+    def __init__(self, loop: Callable[[], Awaitable[None]]) -> None:
+        self._loop = loop
+        self._opened = anyio.Event()
+        self._scope: anyio.CancelScope | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the loop runs, or will as soon as `run` does."""
+        return self._opened.is_set()
+
+    def turn(self, on: bool) -> None:
+        """Open or close it; a loop that runs is cancelled where it waits. No effect where it is so already."""
+        if on:
+            self._opened.set()
+        elif self._opened.is_set():
+            self._opened = anyio.Event()
+            if self._scope is not None:
+                self._scope.cancel()
+
+    async def run(self) -> None:
+        """For ever, also where the loop returns: it is not run again before the gate was closed and opened."""
+        while True:
+            await self._opened.wait()
+            with anyio.CancelScope() as self._scope:
+                await self._loop()
+                await anyio.sleep_forever()
+            self._scope = None
+
+
+class ShuffleLeader:
+    """Whether this worker leads a fleet that follows KCL 2.x."""
+
+    def __init__(self, *, worker_id: WorkerId, clock: Clock, log: Log) -> None:
+        self._me = worker_id
+        self._clock = clock
+        self._log = log
+        self._verdict: ShuffleElection | None = None
+        self._polls = 0
+        self._polled_s = 0.0
+
+    @property
+    def leads(self) -> bool:
+        """By the latest verdict; False before the first."""
+        return self._verdict is not None and self._verdict.leads
+
+    def poll(self, leases: Iterable[Lease]) -> bool:
+        """All leases as they were just read, judged if it is time to; whether this worker begins to lead."""
+        now_s = self._clock.monotonic()
+        if self._polls and now_s - self._polled_s < next_poll_after_s(self._polls):
+            return False
+        before, self._verdict = self._verdict, elect_by_shuffle(self._me, leases)
+        self._polls, self._polled_s = self._polls + 1, now_s
+        if before is None or before.leads != self._verdict.leads:
+            self._log.info("leader_by_shuffle", leads=self._verdict.leads, reason=self._verdict.reason)
+        return self._verdict.leads and not (before is not None and before.leads)
+
+    def forget(self) -> None:
+        """What is not watched goes stale: nobody leads before the next look."""
+        self._verdict, self._polls = None, 0
+
+
+class Upgrader:
+    """Watches whether the index is there and every lease owner reports."""
+
+    def __init__(
+        self,
+        *,
+        tables: Tables,
+        monitor: FleetMonitor,
+        leader: ShuffleLeader,
+        worker_id: WorkerId,
+        clock: Clock,
+        report_s: float,
+        log: Log,
+        meters: Meters = NO_METERS,
+    ) -> None:
+        self._meters = meters
+        self._tables = tables
+        self._monitor = monitor
+        self._leader = leader
+        self._me = worker_id
+        self._clock = clock
+        self._report_s = report_s
+        self._log = log
+        self._on_upgraded: Callable[[], None] | None = None
+        self._ready_since_s: float | None = None
+        self._reported = ""
+
+    def on_upgraded(self, callback: Callable[[], None]) -> None:
+        """Have a function called, from the loop, when the row has changed."""
+        self._on_upgraded = callback
+
+    async def run(self) -> None:
+        """Check now and then; for ever."""
+        self._ready_since_s, self._reported = None, ""
+        while True:
+            await self._clock.sleep(CHECK_EVERY_S)
+            try:
+                await self._check()
+            except AwsError as error:
+                # That we cannot look does not mean that somebody is not ready.
+                self._meters.add(kcl.MIGRATION_FAULT)
+                self._log.warning("upgrade_check_failed", error=str(error))
+
+    async def _check(self) -> None:
+        if not self._leader.leads:
+            self._ready_since_s = None
+            return
+        ready = await self._readiness()
+        self._meters.add(kcl.MIGRATION_INDEX, ready.index_active)
+        self._meters.add(kcl.MIGRATION_REPORTS, not (ready.silent or ready.unowned))
+        stored = CLIENT_VERSION_CODEC.read(await self._tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
+        if stored is None or isinstance(stored, StateRefusal):
+            return  # who follows the row says so
+        decision = consider_upgrade(
+            stored,
+            ready,
+            self._ready_since_s,
+            leads=True,
+            me=self._me,
+            now_s=self._clock.monotonic(),
+            now_ms=self._clock.wall_ms(),
+            key_attribute=self._tables.coordinator.key_attribute,
+        )
+        match decision:
+            case NotReady(ready_since_s, reason):
+                self._report(ready_since_s, reason)
+                self._ready_since_s = ready_since_s
+            case Upgrade(update, reason):
+                if (await self._tables.coordinator.update(update)).applied:
+                    self._log.info("upgrade_made", reason=reason)
+                if self._on_upgraded is not None:
+                    self._on_upgraded()
+
+    async def _readiness(self) -> UpgradeReadiness:
+        state = await self._tables.leases.describe()
+        await self._monitor.poll()
+        return upgrade_readiness(
+            self._monitor.leases,
+            self._monitor.workers,
+            index_active=state is not None and state.owner_index is IndexState.ACTIVE,
+            wall_s=self._clock.wall_ms() / 1000,
+            report_s=self._report_s,
+        )
+
+    def _report(self, ready_since_s: float | None, reason: str) -> None:
+        """What is missing, when that changes; that nothing is, once."""
+        what = reason if ready_since_s is None else "ready"
+        report = self._log.debug if what == self._reported else self._log.info
+        report("upgrade_waits", reason=reason)
+        self._reported = what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchedTasks:
+    """The loops that do not run in every version; `sampler` is None where there are no CPU figures."""
+
+    reporter: PausableTask
+    sampler: PausableTask | None
+    index: PausableTask
+    discovery: PausableTask
+    taker: PausableTask
+    elector: PausableTask
+    assigner: PausableTask
+    upgrader: PausableTask
+    migrator: PausableTask
+
+    @property
+    def all(self) -> tuple[PausableTask, ...]:
+        """All that there are."""
+        tasks = (
+            self.reporter,
+            self.sampler,
+            self.index,
+            self.discovery,
+            self.taker,
+            self.elector,
+            self.assigner,
+            self.upgrader,
+            self.migrator,
+        )
+        return tuple(gate for gate in tasks if gate is not None)
+
+
+class ComponentSwitcher:
+    """Runs what a version asks for."""
+
+    def __init__(
+        self, tasks: SwitchedTasks, *, renewer: LeaseRenewer, elector: Elector, shuffle: ShuffleLeader
+    ) -> None:
+        self._tasks = tasks
+        self._renewer = renewer
+        self._elector = elector
+        self._shuffle = shuffle
+
+    @property
+    def reports(self) -> bool:
+        """Whether this worker keeps its worker row up to date."""
+        return self._tasks.reporter.is_open
+
+    @property
+    def assigns(self) -> bool:
+        """Whether leaders assign leases, so that workers know hand-offs."""
+        return self._tasks.discovery.is_open
+
+    async def run(self) -> None:
+        """Run whatever is turned on; for ever."""
+        async with anyio.create_task_group() as loops:
+            for gate in self._tasks.all:
+                loops.start_soon(gate.run)
+
+    async def change(self, version: ClientVersion, order: Iterable[Component] = ()) -> None:
+        """Bring all parts to what a version wants, those of `order` first. Never raises for AWS.
+
+        Args:
+            version: the new one.
+            order: the parts for which the order matters.
+        """
+        wanted = components_of_version(version)
+        for part in dict.fromkeys((*order, *Component)):
+            await self._switch_part(part, wanted)
+        self._tasks.upgrader.turn(version is ClientVersion.UPGRADE_FROM_2X)
+        if not self._renewer.keeps_finished:
+            await self._release_finished()
+
+    async def _switch_part(self, part: Component, wanted: Components) -> None:
+        tasks = self._tasks
+        match part:
+            case Component.METRICS:
+                tasks.reporter.turn(wanted.reports_metrics)
+                if tasks.sampler is not None:
+                    tasks.sampler.turn(wanted.reports_metrics)
+            case Component.INDEX:
+                tasks.index.turn(wanted.index is IndexNeed.CREATE)
+            case Component.ASSIGNMENT:
+                taking = wanted.assignment is AssignmentMode.TAKING
+                self._renewer.keeps_finished = taking
+                tasks.taker.turn(taking)
+                tasks.discovery.turn(not taking)
+            case Component.LEADER:
+                await self._elect_by(wanted.leader)
+            case Component.ASSIGNER:
+                tasks.assigner.turn(wanted.assigner_runs)
+            case _:
+                assert_never(part)
+
+    async def _elect_by(self, kind: LeaderKind) -> None:
+        self._tasks.elector.turn(kind is LeaderKind.LOCK)
+        match kind:
+            case LeaderKind.LOCK:
+                self._shuffle.forget()
+            case LeaderKind.SHUFFLE:
+                await self._elector.resign()
+            case _:
+                assert_never(kind)
+        self._tasks.migrator.turn(kind is LeaderKind.LOCK)
+
+    async def _release_finished(self) -> None:
+        """Where a leader assigns nobody needs to hold what is finished."""
+        async with anyio.create_task_group() as releases:
+            for held in self._renewer.held.values():
+                if held.lease.is_finished:
+                    releases.start_soon(self._renewer.release_lease, held)
+
+
+# Several workers of a new application write the row at the same moment; the second read finds what won.
+_MAX_LOST_RACES: Final = 5
+_PAUSE_FIRST_S: Final = 1.0
+
+
+class ClientVersionMonitor:
+    """One worker's part in the change from 2.x to 3.x."""
+
+    def __init__(
+        self,
+        *,
+        table: Table,
+        config: ClientVersionConfig,
+        worker_id: WorkerId,
+        switcher: ComponentSwitcher,
+        clock: Clock,
+        randomness: Randomness,
+        call_s: float,
+        log: Log,
+        meters: Meters = NO_METERS,
+    ) -> None:
+        self._meters = meters
+        self._table = table
+        self._config = config
+        self._me = worker_id
+        self._switcher = switcher
+        self._clock = clock
+        self._randomness = randomness
+        self._call_s = call_s
+        self._log = log
+        self._wakeup = Wakeup(clock)
+        self._ended = False
+        self._reported: StateRefusal | None = None
+        self._failures = 0
+        self.version = ClientVersion.INIT
+
+    def wake(self) -> None:
+        """Look at the row now: it was just written."""
+        self._wakeup.wake()
+
+    async def begin(self) -> None:
+        """Decide in which version to start, write it down if need be, and turn on what it asks for.
+
+        May be called again after an error.
+
+        Raises:
+            ConfigurationError: the row cannot be read.
+            AwsError: the row could not be read or written.
+        """
+        for _ in range(_MAX_LOST_RACES):
+            stored = CLIENT_VERSION_CODEC.read(await self._get())
+            if isinstance(stored, StateRefusal):
+                raise ConfigurationError(f"table {self._table.name}, {stored.problem}; {stored.advice}")
+            decided = decide_start_version(
+                self._config,
+                stored,
+                me=self._me,
+                now_ms=self._clock.wall_ms(),
+                key_attribute=self._table.key_attribute,
+            )
+            if decided.write is None or await self._write(decided.write):
+                self.version = decided.version
+                self._ended = decided.version in {ClientVersion.V3X, ClientVersion.INIT}
+                self._log.info("client_version_chosen", version=str(self.version), reason=decided.reason)
+                await self._switcher.change(self.version)
+                self._report()
+                return
+        raise Unavailable(f"row {CLIENT_VERSION_CODEC.row_key} kept changing", operation="PutItem")
+
+    async def run(self) -> None:
+        """Follow the row until nothing can follow any more."""
+        pause_s = POLL_EVERY_S + self._randomness.uniform(0.0, POLL_JITTER_S)
+        while not self._ended:
+            await self._wakeup.wait(pause_s)
+            pause_s = await self._poll()
+
+    async def _poll(self) -> float:
+        """One look; how long to wait for the next."""
+        try:
+            stored = CLIENT_VERSION_CODEC.read(await self._get())
+        except AwsError as error:
+            self._failures += 1
+            self._meters.add(kcl.MIGRATION_FAULT)
+            self._log.warning("client_version_unreadable", error=str(error), failures=self._failures)
+            return min(_PAUSE_FIRST_S * 2.0 ** min(self._failures - 1, 10), POLL_EVERY_S)
+        self._failures = 0
+        decided = follow_stored_version(self.version, stored)
+        match decided:
+            case KeepVersion():
+                self._reported = None
+            case StateRefusal(problem, advice):
+                if decided != self._reported:
+                    self._log.error("client_version_not_followed", error=problem, advice=advice)
+                self._reported = decided
+            case SwitchVersion(version, order, last, reason):
+                self._log.info(
+                    "client_version_changes", version=str(version), before=str(self.version), reason=reason
+                )
+                self.version, self._ended, self._reported = version, last, None
+                await self._switcher.change(version, order)
+                self._report()
+                self._log.info("client_version_changed", version=str(version))
+            case _:
+                assert_never(decided)
+        return POLL_EVERY_S
+
+    def _report(self) -> None:
+        compatible = self.version in {ClientVersion.UPGRADE_FROM_2X, ClientVersion.V2X}
+        if self.version is not ClientVersion.INIT:
+            self._meters.add(kcl.MIGRATION_2X if compatible else kcl.MIGRATION_3X)
+
+    async def _get(self) -> Row | None:
+        with self._clock.move_on_after(self._call_s):
+            return await self._table.get(CLIENT_VERSION_CODEC.row_key)
+        raise Unavailable(f"no answer within {self._call_s:g} s", operation="GetItem")
+
+    async def _write(self, write: StateRowCreation | RowUpdate) -> bool:
+        """Whether it took effect; not where another worker was quicker."""
+        with self._clock.move_on_after(self._call_s):
+            match write:
+                case StateRowCreation(row, require):
+                    return (await self._table.put(row, require)).applied
+                case RowUpdate():
+                    return (await self._table.update(write)).applied
+                case _:
+                    assert_never(write)
+        raise Unavailable(f"no answer within {self._call_s:g} s", operation="PutItem")

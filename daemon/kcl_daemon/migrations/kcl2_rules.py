@@ -1,0 +1,565 @@
+"""How far an application has come from KCL 2.x to 3.x, and what that makes each worker do.
+
+Owns the row `Migration3.0`, the version a worker starts in, the changes it follows while it runs, and the parts that
+run in each version. The parts are given as what should be there, not as what to start: a loop compares and makes up
+the difference, as often as it takes. So a step that fails, such as building the index, is simply done again. (KCL skips
+the rest of its start in that case, and for good where another worker created the row first.)
+
+When a fleet that comes from KCL 2.x may go on to 3.x, and how a person steers it.
+
+Ready means: the index is active and every lease has an owner that reported recently, without a break for `READY_FOR_S`.
+
+Values in, decisions out: the index state, the leases and the worker rows are read by a loop on the leader, or by the
+command line.
+
+The random numbers, the shuffle and the string order of Java, for decisions that all workers must make alike.
+
+The 2.x election has every worker shuffle the same names with the same seed; who computes it in another language must
+come to the same order. Owns the arithmetic only, not what is shuffled. (Definition: java.util.Random,
+java.util.Collections.shuffle, java.lang.String.compareTo.)
+
+Who leads in a fleet that still follows KCL 2.x (KCL: DeterministicShuffleShardSyncLeaderDecider).
+
+Nobody is elected: every worker works out the leader from the owners in the lease table. Two workers that read it at
+different moments may both lead, or neither, until they look again; so all that a leader does must bear that. When to
+look is told here as well, because all workers should keep the same pace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Final, TypeAlias, TypeVar
+
+from kcl_daemon.leases.layout import PastState, StateCodec, StateRefusal, StateRow, StateRowCreation
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.row import RowUpdate
+from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, WorkerRow
+
+
+class ClientVersion(StrEnum):
+    """What the fleet does; the values are KCL's. INIT is never in a row, only in its history."""
+
+    INIT = "CLIENT_VERSION_INIT"
+    UPGRADE_FROM_2X = "CLIENT_VERSION_UPGRADE_FROM_2X"
+    V3X_WITH_ROLLBACK = "CLIENT_VERSION_3X_WITH_ROLLBACK"
+    V2X = "CLIENT_VERSION_2X"
+    V3X = "CLIENT_VERSION_3X"
+
+
+class ClientVersionConfig(StrEnum):
+    """What an operator asks for (`clientVersionConfig`); the values are KCL's."""
+
+    V2X_PHASE_1 = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"
+    V2X = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X"
+    V3X = "CLIENT_VERSION_CONFIG_3X"
+
+
+VersionRow: TypeAlias = StateRow[ClientVersion]
+
+CLIENT_VERSION_CODEC: Final[StateCodec[ClientVersion]] = StateCodec(
+    row_key="Migration3.0",
+    entity="CLIENT_VERSION_MIGRATION",
+    attribute="cv",
+    states=tuple(version for version in ClientVersion if version is not ClientVersion.INIT),
+)
+
+POLL_EVERY_S: Final = 60.0
+"""Every worker reads the row this often, the first time after this and a random part of `POLL_JITTER_S`."""
+POLL_JITTER_S: Final = 30.0
+
+
+class AssignmentMode(Enum):
+    """Who decides which leases a worker holds."""
+
+    TAKING = "each worker takes"
+    ASSIGNED = "the leader assigns"
+
+
+class LeaderKind(Enum):
+    """How the leader is found."""
+
+    SHUFFLE = "shuffle of the lease owners"
+    LOCK = "lock row"
+
+
+class IndexNeed(Enum):
+    """What a worker wants of the index by lease owner."""
+
+    NONE = "not used, not created"
+    CREATE = "created if it is missing; no worker waits for it"
+    USE = "used if it exists, never created: a rollback may be about to remove it"
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """What runs on a worker (KCL: DynamicMigrationComponentsInitializer).
+
+    Args:
+        assignment: how it comes by leases.
+        leader: how it knows whether it leads.
+        reports_metrics: whether it keeps its worker row up to date.
+        index: what it wants of the index.
+        assigner_runs: whether it assigns leases while it leads.
+    """
+
+    assignment: AssignmentMode
+    leader: LeaderKind
+    reports_metrics: bool
+    index: IndexNeed
+    assigner_runs: bool
+
+
+class Component(Enum):
+    """One of the `Components`, where the order of changes matters."""
+
+    METRICS = "reports_metrics"
+    INDEX = "index"
+    ASSIGNMENT = "assignment"
+    LEADER = "leader"
+    ASSIGNER = "assigner_runs"
+
+
+@dataclass(frozen=True, slots=True)
+class StartVersion:
+    """The version to start in, for what reason, and what to write first.
+
+    Where the write is refused another worker was quicker: read the row again and decide anew.
+    """
+
+    version: ClientVersion
+    write: StateRowCreation | RowUpdate | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchVersion:
+    """Change to a version while running.
+
+    Args:
+        version: the new one.
+        order: the parts to bring to `components(version)`, in this order.
+        last: nothing follows; the row need not be read any more.
+        reason: for people.
+    """
+
+    version: ClientVersion
+    order: tuple[Component, ...]
+    last: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepVersion:
+    """Go on as before."""
+
+    reason: str
+
+
+_2X: Final = Components(
+    AssignmentMode.TAKING,
+    LeaderKind.SHUFFLE,
+    reports_metrics=False,
+    index=IndexNeed.NONE,
+    assigner_runs=False,
+)
+_COMPONENTS: Final[Mapping[ClientVersion, Components]] = {
+    ClientVersion.INIT: _2X,
+    ClientVersion.V2X: _2X,
+    ClientVersion.UPGRADE_FROM_2X: Components(
+        AssignmentMode.TAKING,
+        LeaderKind.SHUFFLE,
+        reports_metrics=True,
+        index=IndexNeed.CREATE,
+        assigner_runs=False,
+    ),
+    ClientVersion.V3X_WITH_ROLLBACK: Components(
+        AssignmentMode.ASSIGNED,
+        LeaderKind.LOCK,
+        reports_metrics=True,
+        index=IndexNeed.USE,
+        assigner_runs=True,
+    ),
+    ClientVersion.V3X: Components(
+        AssignmentMode.ASSIGNED,
+        LeaderKind.LOCK,
+        reports_metrics=True,
+        index=IndexNeed.CREATE,
+        assigner_runs=True,
+    ),
+}
+
+_CHANGES: Final[Mapping[tuple[ClientVersion, ClientVersion], tuple[Component, ...]]] = {
+    (ClientVersion.UPGRADE_FROM_2X, ClientVersion.V3X_WITH_ROLLBACK): (
+        Component.ASSIGNMENT,
+        Component.LEADER,
+        Component.ASSIGNER,
+    ),
+    (ClientVersion.UPGRADE_FROM_2X, ClientVersion.V2X): (Component.METRICS,),
+    (ClientVersion.V3X_WITH_ROLLBACK, ClientVersion.V2X): (
+        Component.METRICS,
+        Component.ASSIGNMENT,
+        Component.ASSIGNER,
+        Component.LEADER,
+    ),
+    (ClientVersion.V3X_WITH_ROLLBACK, ClientVersion.V3X): (Component.INDEX,),
+    (ClientVersion.V2X, ClientVersion.UPGRADE_FROM_2X): (Component.INDEX, Component.METRICS),
+}
+
+
+def components_of_version(version: ClientVersion) -> Components:
+    """What runs in a version."""
+    return _COMPONENTS[version]
+
+
+def decide_start_version(
+    config: ClientVersionConfig,
+    stored: VersionRow | None,
+    *,
+    me: WorkerId,
+    now_ms: int,
+    key_attribute: str,
+) -> StartVersion:
+    """The version in which a worker starts (KCL: MigrationClientVersionStateInitializer).
+
+    The stored row decides. The first worker writes it, from its own settings; one that asks for 3.x ends the rollback period.
+
+    Args:
+        config: what its settings ask for.
+        stored: the row as a consistent read just showed it.
+        me: our worker id.
+        now_ms: epoch milliseconds.
+        key_attribute: of the table that holds the row.
+    """
+    if stored is None:
+        return _first(config, me=me, now_ms=now_ms, key_attribute=key_attribute)
+    if config is ClientVersionConfig.V3X and stored.state is ClientVersion.V3X_WITH_ROLLBACK:
+        after = stored.followed_by(ClientVersion.V3X, by=me, at_ms=now_ms)
+        update = CLIENT_VERSION_CODEC.update(stored, after, key_attribute=key_attribute)
+        return StartVersion(after.state, update, f"{config} ends the time in which rollback is possible")
+    return StartVersion(stored.state, None, f"{stored.by} set {stored.state}")
+
+
+def _first(config: ClientVersionConfig, *, me: WorkerId, now_ms: int, key_attribute: str) -> StartVersion:
+    if config is ClientVersionConfig.V2X_PHASE_1:
+        return StartVersion(ClientVersion.INIT, None, f"{config} writes nothing")
+    upgrading = config is ClientVersionConfig.V2X
+    version = ClientVersion.UPGRADE_FROM_2X if upgrading else ClientVersion.V3X
+    row = StateRow(version, me, now_ms, (PastState(str(ClientVersion.INIT), me, now_ms),))
+    return StartVersion(
+        version,
+        CLIENT_VERSION_CODEC.creation(row, key_attribute=key_attribute),
+        f"first worker with {config}",
+    )
+
+
+def follow_stored_version(
+    current: ClientVersion, stored: VersionRow | StateRefusal | None
+) -> SwitchVersion | KeepVersion | StateRefusal:
+    """What a running worker does about the row; after a Refusal it changes nothing and keeps reading. 3.x is final."""
+    if current is ClientVersion.V3X or current is ClientVersion.INIT:
+        return KeepVersion(f"a worker in {current} changes only by a restart")
+    if isinstance(stored, StateRefusal):
+        return stored
+    if stored is None:
+        return StateRefusal(
+            f"row {CLIENT_VERSION_CODEC.row_key} is gone while this worker runs in {current}",
+            "it was deleted; restart a worker to write it again",
+        )
+    if stored.state is current:
+        return KeepVersion(f"{stored.by} set {stored.state}")
+    order = _CHANGES.get((current, stored.state))
+    if order is None:
+        return StateRefusal(
+            f"{stored.by} set {stored.state}, which cannot follow {current} on a running worker",
+            "restart this worker",
+        )
+    last = stored.state is ClientVersion.V3X
+    return SwitchVersion(stored.state, order, last=last, reason=f"{stored.by} set {stored.state}")
+
+
+CHECK_EVERY_S: Final = 60.0
+"""The leader looks so often whether all is ready."""
+READY_FOR_S: Final = 600.0
+"""All must have been ready for so long without a break."""
+INDEX_REMOVAL_AFTER_S: Final = 120.0
+"""After a roll-back all workers have noticed within this time; then nobody uses the index."""
+
+ROLLBACK_BY: Final = "KclMigrationTool-rollback"
+ROLLFORWARD_BY: Final = "KclMigrationTool-rollforward"
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeReadiness:
+    """What an upgrade still waits for.
+
+    Args:
+        index_active: whether the index by owner can be queried.
+        silent: owners of leases that do not report.
+        unowned: leases without an owner.
+    """
+
+    index_active: bool
+    silent: tuple[WorkerId, ...] = ()
+    unowned: tuple[LeaseKey, ...] = ()
+
+    @property
+    def is_met(self) -> bool:
+        """Nothing."""
+        return self.index_active and not self.silent and not self.unowned
+
+    @property
+    def missing(self) -> str:
+        """What is missing, for people."""
+        parts: list[str] = []
+        if not self.index_active:
+            parts.append("the index by owner is not active")
+        if self.silent:
+            parts.append(f"{len(self.silent)} lease owners do not report, such as {self.silent[0]}")
+        if self.unowned:
+            parts.append(f"{len(self.unowned)} leases have no owner, such as {self.unowned[0]}")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class NotReady:
+    """Do nothing, remember since when (monotonic seconds) all has been ready, None: it is not."""
+
+    ready_since_s: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """Write this. Where it is refused somebody has changed the state: read it again."""
+
+    update: RowUpdate
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class VersionChange:
+    """What a person's command does.
+
+    Args:
+        update: the write; where it is refused somebody changed the state meanwhile: read it again, decide anew.
+        remove_index_after_s: wait so long after the write, then delete the index by owner. None: leave it.
+        reason: for people.
+    """
+
+    update: RowUpdate
+    remove_index_after_s: float | None
+    reason: str
+
+
+def upgrade_readiness(
+    leases: Iterable[Lease],
+    workers: Iterable[WorkerRow],
+    *,
+    index_active: bool,
+    wall_s: float,
+    report_s: float,
+) -> UpgradeReadiness:
+    """Whether all is ready: the index, and a fresh report of every lease owner (KCL: MigrationReadyMonitor).
+
+    Args:
+        leases: all of the table.
+        workers: all rows, of both tables where there are two.
+        index_active: of the index by owner.
+        wall_s: epoch seconds, compared with what the workers' own clocks wrote.
+        report_s: how often workers report.
+    """
+    active_s = ACTIVE_REPORTS * report_s
+    active = {worker.worker_id for worker in workers if worker.last_update_s + active_s > wall_s}
+    owners: set[WorkerId] = set()
+    unowned: list[LeaseKey] = []
+    for lease in leases:
+        if lease.lease_owner is None:
+            unowned.append(lease.lease_key)
+        else:
+            owners.add(lease.lease_owner)
+    return UpgradeReadiness(index_active, tuple(sorted(owners - active)), tuple(sorted(unowned)))
+
+
+def consider_upgrade(
+    stored: VersionRow,
+    ready: UpgradeReadiness,
+    ready_since_s: float | None,
+    *,
+    leads: bool,
+    me: WorkerId,
+    now_s: float,
+    now_ms: int,
+    key_attribute: str,
+) -> NotReady | Upgrade:
+    """Whether the leader takes the fleet to 3.x now.
+
+    Args:
+        stored: the row as it is.
+        ready: as read now.
+        ready_since_s: what the last `NotYet` said; None at first.
+        leads: whether this worker leads; losing the lead starts the time anew.
+        me: our worker id.
+        now_s: monotonic seconds.
+        now_ms: epoch milliseconds, for the row.
+        key_attribute: of the table that holds the row.
+    """
+    if stored.state is not ClientVersion.UPGRADE_FROM_2X:
+        return NotReady(None, f"{stored.by} set {stored.state}")
+    if not leads:
+        return NotReady(None, "another worker leads")
+    if not ready.is_met:
+        return NotReady(None, ready.missing)
+    since_s = now_s if ready_since_s is None else ready_since_s
+    if now_s - since_s < READY_FOR_S:
+        return NotReady(since_s, f"everything was ready for {now_s - since_s:.0f} s of {READY_FOR_S:.0f} s")
+    after = stored.followed_by(ClientVersion.V3X_WITH_ROLLBACK, by=me, at_ms=now_ms)
+    update = CLIENT_VERSION_CODEC.update(stored, after, key_attribute=key_attribute)
+    return Upgrade(update, f"everything was ready for {now_s - since_s:.0f} s")
+
+
+def rollback(
+    stored: VersionRow | StateRefusal | None, *, now_ms: int, key_attribute: str
+) -> VersionChange | StateRefusal:
+    """Send the whole fleet back to the ways of KCL 2.x (KCL: KclMigrationTool)."""
+    if isinstance(stored, StateRefusal):
+        return stored
+    if stored is None:
+        return _no_row()
+    if stored.state is ClientVersion.V2X:
+        return StateRefusal(
+            f"{stored.by} has already rolled back",
+            "nothing to do; if the index by owner still exists, it can be deleted after two minutes",
+        )
+    if stored.state is ClientVersion.V3X:
+        return StateRefusal(
+            "the upgrade is complete: a worker was started with clientVersionConfig=CLIENT_VERSION_CONFIG_3X",
+            "rollback to 2.x is not possible; it is possible only until the first worker starts with "
+            "that setting",
+        )
+    after = stored.followed_by(ClientVersion.V2X, by=ROLLBACK_BY, at_ms=now_ms)
+    update = CLIENT_VERSION_CODEC.update(stored, after, key_attribute=key_attribute)
+    return VersionChange(update, INDEX_REMOVAL_AFTER_S, f"from {stored.state}, set by {stored.by}")
+
+
+def rollforward(
+    stored: VersionRow | StateRefusal | None, *, now_ms: int, key_attribute: str
+) -> VersionChange | StateRefusal:
+    """Take up an upgrade again that was rolled back."""
+    if isinstance(stored, StateRefusal):
+        return stored
+    if stored is None:
+        return _no_row()
+    if stored.state is not ClientVersion.V2X:
+        return StateRefusal(
+            f"the state is {stored.state}, set by {stored.by}: it was not rolled back",
+            "nothing to do",
+        )
+    after = stored.followed_by(ClientVersion.UPGRADE_FROM_2X, by=ROLLFORWARD_BY, at_ms=now_ms)
+    update = CLIENT_VERSION_CODEC.update(stored, after, key_attribute=key_attribute)
+    return VersionChange(update, None, f"{stored.by} had rolled back")
+
+
+def _no_row() -> StateRefusal:
+    return StateRefusal(
+        f"there is no row {CLIENT_VERSION_CODEC.row_key}: no worker has begun an upgrade",
+        "check the application's name and region, or start a worker with "
+        "clientVersionConfig=CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X",
+    )
+
+
+_Item = TypeVar("_Item")
+_Text = TypeVar("_Text", bound=str)
+
+_MULTIPLIER: Final = 0x5DEECE66D
+_INCREMENT: Final = 0xB
+_MASK_48_BITS: Final = (1 << 48) - 1
+_MAX_INT: Final = (1 << 31) - 1
+
+
+class JavaRandom:
+    """The linear congruential generator of 48 bits behind `java.util.Random`."""
+
+    def __init__(self, seed: int) -> None:
+        self._state = (seed ^ _MULTIPLIER) & _MASK_48_BITS
+
+    def next_int(self, bound: int) -> int:
+        """What `nextInt(bound)` returns next: a number from 0 up to below `bound`.
+
+        Raises ValueError for a bound that is no positive Java int.
+        """
+        if not 0 < bound <= _MAX_INT:
+            raise ValueError(f"bound is {bound}, it must be from 1 to {_MAX_INT}")
+        if bound & (bound - 1) == 0:
+            return (bound * self._next_31_bits()) >> 31
+        while True:
+            bits = self._next_31_bits()
+            value = bits % bound
+            # Java tells by an overflow that these bits belong to the last, incomplete stretch of `bound` numbers.
+            if bits - value + bound - 1 <= _MAX_INT:
+                return value
+
+    def _next_31_bits(self) -> int:
+        self._state = (self._state * _MULTIPLIER + _INCREMENT) & _MASK_48_BITS
+        return self._state >> 17
+
+
+def shuffled(items: Sequence[_Item], seed: int) -> list[_Item]:
+    """The items as `Collections.shuffle(items, new Random(seed))` would order them."""
+    order = list(items)
+    chance = JavaRandom(seed)
+    for size in range(len(order), 1, -1):
+        other = chance.next_int(size)
+        order[size - 1], order[other] = order[other], order[size - 1]
+    return order
+
+
+def java_order(texts: Iterable[_Text]) -> list[_Text]:
+    """The texts in the order of `String.compareTo`: by UTF-16 code units, so U+1F600 comes before U+FFFD."""
+    return sorted(texts, key=lambda text: text.encode("utf-16-be", "surrogatepass"))
+
+
+_SEED: Final = 1947
+_SECOND_POLL_AFTER_S: Final = 60.0
+_POLL_EVERY_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleElection:
+    """Whether this worker leads.
+
+    Args:
+        leads: it does.
+        leader: the one that does; None where no lease has an owner, then every worker leads.
+        reason: for people.
+    """
+
+    leads: bool
+    leader: WorkerId | None
+    reason: str
+
+
+def shuffle_leader(leases: Iterable[Lease]) -> WorkerId | None:
+    """The leader among the owners of these leases, whether or not they still live; None where there is no owner."""
+    owners = {lease.lease_owner for lease in leases if lease.lease_owner is not None}
+    return shuffled(java_order(owners), _SEED)[0] if owners else None
+
+
+def elect_by_shuffle(me: WorkerId, leases: Iterable[Lease]) -> ShuffleElection:
+    """Whether `me` leads, from all leases of the table."""
+    leader = shuffle_leader(leases)
+    if leader is None:
+        return ShuffleElection(leads=True, leader=None, reason="no lease has an owner, so every worker leads")
+    if leader == me:
+        return ShuffleElection(
+            leads=True, leader=leader, reason="the shuffle of the lease owners names this worker"
+        )
+    return ShuffleElection(
+        leads=False, leader=leader, reason=f"the shuffle of the lease owners names {leader}"
+    )
+
+
+def next_poll_after_s(polls: int) -> float:
+    """How long the verdict holds: a minute the first time, then five minutes."""
+    return _SECOND_POLL_AFTER_S if polls <= 1 else _POLL_EVERY_S

@@ -1,0 +1,479 @@
+"""Takes leases as KCL 2.x does, and keeps the lease table complete while this worker leads (KCL: LeaseCoordinator 2.x).
+
+Runs only while each worker helps itself; then it does the work of discovery, leader and assigner as well. Owns what
+was seen of the counters; `assignment.taking` decides.
+
+Lease taking as KCL 2.x does it: every worker helps itself (KCL: DynamoDBLeaseTaker).
+
+Needed while an application comes from 2.x, and when it was rolled back. All workers of such a fleet, Java and ours,
+aim at the same number of leases each, so the rules here are KCL's to the letter, its words included: a lease is stolen
+from a worker that lives, without asking. Finished leases count like the others, as in KCL.
+
+Java takes the first of those with the most leases in the order of a hash map; here it is the first by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final, TypeAlias, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kcl_daemon.errors import AwsError, Throttled, Unavailable
+from kcl_daemon.fleet.assigner import BackgroundSync
+from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
+from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
+from kcl_daemon.fleet.timings import Timings, Wakeup
+from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.row import (
+    MalformedRowError,
+    Row,
+    RowUpdate,
+    is_lease_row,
+    lease_from_row,
+    steal_or_take,
+)
+from kcl_daemon.metrics import kcl
+from kcl_daemon.migrations.kcl2_loops import ShuffleLeader
+from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Randomness, Table
+
+Pick: TypeAlias = Callable[[int], int]
+"""Chance: a number from 0 up to below the one given (1 or more)."""
+
+_VERY_OLD_FAILOVERS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakingOptions:
+    """How leases are taken.
+
+    Args:
+        failover_s: a lease that has not moved for longer is free.
+        max_leases_for_worker: a worker takes no more than these.
+        max_leases_to_steal: of living workers in one run (`maxLeasesToStealAtOneTime`).
+        priority: whether leases that have stood still for three fail-over times are taken without regard to the
+            target (`enablePriorityLeaseAssignment`).
+    """
+
+    failover_s: float = 10.0
+    max_leases_for_worker: int = 2**31 - 1
+    max_leases_to_steal: int = 1
+    priority: bool = True
+
+    @property
+    def period_s(self) -> float:
+        """From the end of one run to the beginning of the next."""
+        return 2 * (self.failover_s + 0.025)
+
+
+@dataclass(frozen=True, slots=True)
+class CounterHistory:
+    """Since when (monotonic seconds) each lease has had its counter, as this worker has seen it.
+
+    A scan that finds a new counter sets the time; a lease that is gone is forgotten. (KCL: DynamoDBLeaseTaker)
+
+    Args:
+        counters: counter and time by lease; minus infinity for a lease that nobody owned when it was first seen.
+        polled_s: when the last scan began.
+        scan_s: how long it took.
+    """
+
+    counters: Mapping[LeaseKey, tuple[int, float]] = field(default_factory=dict[LeaseKey, tuple[int, float]])
+    polled_s: float = 0.0
+    scan_s: float = 0.0
+
+    def poll(self, leases: Iterable[Lease], *, began_s: float, ended_s: float) -> CounterHistory:
+        """After a scan that took from `began_s` to `ended_s`; leases that have vanished are forgotten."""
+        counters = {lease.lease_key: (lease.lease_counter, self._since_s(lease, ended_s)) for lease in leases}
+        return CounterHistory(counters, began_s, ended_s - began_s)
+
+    def _since_s(self, lease: Lease, now_s: float) -> float:
+        before = self.counters.get(lease.lease_key)
+        if before is None:
+            return -inf if lease.lease_owner is None else now_s
+        return before[1] if before[0] == lease.lease_counter else now_s
+
+    def age_s(self, lease: Lease) -> float:
+        """For how long the lease has not moved; infinite for one that nobody has owned."""
+        return self.polled_s - self.counters[lease.lease_key][1]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTake:
+    """One lease to take, by this write; refused where somebody else was quicker."""
+
+    lease: Lease
+    update: RowUpdate
+    stolen_from: WorkerId | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakingPlan:
+    """What to take in this run, and the figures behind it.
+
+    Args:
+        takes: the leases to take.
+        read_again: the scan took so long that each stolen lease is to be read again first (`confirmed`).
+        target: so many leases each worker should have.
+        spill_over: so many above `max_leases_for_worker` it should have.
+        workers: those that hold leases, and this one.
+        mine: leases this worker holds.
+        free: leases that nobody holds.
+        very_old: those among them that have stood still for three fail-over times.
+    """
+
+    takes: tuple[LeaseTake, ...]
+    read_again: bool
+    target: int
+    spill_over: int
+    workers: int
+    mine: int
+    free: int
+    very_old: int
+
+
+def plan_taking(
+    me: WorkerId, leases: Sequence[Lease], seen: CounterHistory, options: TakingOptions, pick: Pick
+) -> TakingPlan:
+    """Which leases to take now.
+
+    Args:
+        me: our worker id.
+        leases: all of the table.
+        seen: after `poll` at these leases.
+        options: how leases are taken.
+        pick: chance, so that workers that run at the same time do not all want the same leases.
+    """
+    free = [lease for lease in leases if lease.lease_owner is None or seen.age_s(lease) > options.failover_s]
+    held = _held(me, leases, {lease.lease_key for lease in free})
+    wanted = 1 if len(held) >= len(leases) else -(-len(leases) // len(held))
+    target = min(wanted, options.max_leases_for_worker)
+    mine = len(held[me])
+    very_old = _very_old(free, seen, options)
+    takes = _takes(me, held, free, very_old, target=target, options=options, pick=pick)
+    return TakingPlan(
+        takes=takes,
+        read_again=seen.scan_s > options.failover_s / 6 and any(take.stolen_from for take in takes),
+        target=target,
+        spill_over=wanted - target,
+        workers=len(held),
+        mine=mine,
+        free=len(free),
+        very_old=len(very_old),
+    )
+
+
+def if_still_takeable(take: LeaseTake, now: Lease | None, me: WorkerId) -> LeaseTake | None:
+    """A lease to steal, read again because the scan was slow: with its present counter; None if its owner has changed."""
+    if now is None or now.lease_owner != take.stolen_from:
+        return None
+    return LeaseTake(now, steal_or_take(now, me), take.stolen_from, take.reason)
+
+
+def _held(me: WorkerId, leases: Iterable[Lease], free: set[LeaseKey]) -> dict[WorkerId, list[Lease]]:
+    held: dict[WorkerId, list[Lease]] = {me: []}
+    for lease in leases:
+        if lease.lease_owner is not None and lease.lease_key not in free:
+            held.setdefault(lease.lease_owner, []).append(lease)
+    return held
+
+
+def _very_old(free: Iterable[Lease], seen: CounterHistory, options: TakingOptions) -> list[Lease]:
+    if not options.priority:
+        return []
+    oldest_s = _VERY_OLD_FAILOVERS * options.failover_s
+    return [lease for lease in free if seen.age_s(lease) > oldest_s]
+
+
+def _takes(
+    me: WorkerId,
+    held: Mapping[WorkerId, Sequence[Lease]],
+    free: Sequence[Lease],
+    very_old: Sequence[Lease],
+    *,
+    target: int,
+    options: TakingOptions,
+    pick: Pick,
+) -> tuple[LeaseTake, ...]:
+    mine = len(held[me])
+    if very_old:
+        room = max(options.max_leases_for_worker - mine, 0)
+        return tuple(
+            _take(me, lease, "was not renewed for a long time") for lease in _some(very_old, room, pick)
+        )
+    need = target - mine
+    if need <= 0:
+        return ()
+    if free:
+        why = f"is free, this worker has {mine} leases of {target}"
+        return tuple(_take(me, lease, why) for lease in _some(free, need, pick))
+    return _steals(me, held, need=need, target=target, options=options, pick=pick)
+
+
+def _steals(
+    me: WorkerId,
+    held: Mapping[WorkerId, Sequence[Lease]],
+    *,
+    need: int,
+    target: int,
+    options: TakingOptions,
+    pick: Pick,
+) -> tuple[LeaseTake, ...]:
+    others = sorted(worker for worker in held if worker != me)
+    if not others:
+        return ()
+    most = max(others, key=lambda worker: len(held[worker]))
+    theirs = len(held[most])
+    count = min(need, max(theirs - target, 0))
+    if count == 0 and need > 1 and theirs >= target:
+        count = 1
+    why = f"{most} has {theirs} leases, this worker {target - need}, {target} is the target"
+    stolen = _some(held[most], min(count, options.max_leases_to_steal), pick)
+    return tuple(
+        LeaseTake(lease, steal_or_take(lease, me), most, f"{lease.lease_key}: {why}") for lease in stolen
+    )
+
+
+def _take(me: WorkerId, lease: Lease, why: str) -> LeaseTake:
+    return LeaseTake(lease, steal_or_take(lease, me), None, f"{lease.lease_key}: {why}")
+
+
+def _some(leases: Sequence[Lease], count: int, pick: Pick) -> list[Lease]:
+    """So many of them at random; all where there are fewer."""
+    left = list(leases)
+    chosen: list[Lease] = []
+    while left and len(chosen) < count:
+        index = pick(len(left))
+        left[index], left[-1] = left[-1], left[index]
+        chosen.append(left.pop())
+    return chosen
+
+
+_Item = TypeVar("_Item")
+
+_MAX_PARALLEL_WRITES: Final = 10
+_THROTTLED_TRIES: Final = 3  # KCL: DynamoDBLeaseTaker
+_PAUSE_FIRST_S: Final = 1.0
+
+
+class LeaseTaker:
+    """One worker's part in a fleet without a leader that assigns.
+
+    A finished lease counts there as any other (KCL), so it is kept and renewed like them, only without a consumer:
+    left alone it would look abandoned, and the fleet would take it from nobody again and again.
+    """
+
+    def __init__(
+        self,
+        *,
+        table: Table,
+        worker_id: WorkerId,
+        renewer: LeaseRenewer,
+        leader: ShuffleLeader,
+        shard_sync: ShardSync | MultiStreamShardSync,
+        options: TakingOptions,
+        clock: Clock,
+        randomness: Randomness,
+        timings: Timings,
+        log: Log,
+        malformed: MalformedRowLog,
+        on_found: Callable[[HeldLease], None],
+        meters: Meters = NO_METERS,
+    ) -> None:
+        self._meters = meters
+        self._table = table
+        self._me = worker_id
+        self._renewer = renewer
+        self._leader = leader
+        self._options = options
+        self._clock = clock
+        self._randomness = randomness
+        self._timings = timings
+        self._log = log
+        self._malformed = malformed
+        self._on_found = on_found
+        self._wakeup = Wakeup(clock)
+        self._sync = BackgroundSync(
+            shard_sync, timeout_s=timings.poll_s, clock=clock, log=log, on_late=self._wakeup.wake
+        )
+        self._seen = CounterHistory()
+        self._writing = anyio.Lock()
+        self._settled = False
+
+    def wake(self) -> None:
+        """Run now: there are leases that nobody has."""
+        self._wakeup.wake()
+
+    async def run(self) -> None:
+        """Run in each period, counted from the end of the last run, or when nudged; for ever."""
+        async with anyio.create_task_group() as background:
+            failures = 0
+            while True:
+                try:
+                    with self._meters.operation(kcl.TAKING):
+                        await self._run_round(background)
+                    failures = 0
+                except AwsError as error:
+                    failures += 1
+                    self._log.warning("lease_taking_failed", error=str(error), failures=failures)
+                pause_s = (
+                    _PAUSE_FIRST_S * 2.0 ** min(failures - 1, 10) if failures else self._options.period_s
+                )
+                await self._wakeup.wait(min(pause_s, self._options.period_s))
+
+    async def settle(self) -> None:
+        """Take nothing any more; returns when no write is under way that could make a lease ours, or after a while."""
+        self._settled = True
+        with self._clock.move_on_after(2 * self._timings.call_s):
+            async with self._writing:
+                pass
+
+    async def _run_round(self, background: TaskGroup) -> None:
+        leases = await self._poll()
+        if self._leader.poll(leases):
+            self._sync.begin()
+        if not self._leader.leads:
+            self._sync.stop()
+        # That failing, or taking its time, is no reason to take nothing.
+        elif await self._sync.ensure(leases, background):
+            leases = await self._poll()
+        async with self._writing:
+            if self._settled:
+                return
+            await self._each(self._resume, [lease for lease in leases if self._may_take(lease)])
+            plan = plan_taking(self._me, leases, self._seen, self._options, self._pick)
+            self._report(plan, len(leases))
+            await self._carry_out(plan)
+
+    def _report(self, plan: TakingPlan, leases: int) -> None:
+        add = self._meters.add
+        add(kcl.TAKING_LEASES, leases)
+        add(kcl.TAKING_WORKERS, plan.workers)
+        add(kcl.TAKING_EXPIRED, plan.free)
+        add(kcl.TAKING_VERY_OLD, plan.very_old)
+        add(kcl.TAKING_SPILL, plan.spill_over)
+        add(kcl.TAKING_NEEDED, max(0, plan.target - plan.mine))
+        add(kcl.TAKING_WANTED, len(plan.takes))
+
+    async def _poll(self) -> list[Lease]:
+        began_s = self._clock.monotonic()
+        with self._meters.operation(kcl.TAKING_LIST):
+            rows = await self._table.scan()
+        leases = [lease for row in rows if is_lease_row(row) and (lease := self._parsed(row)) is not None]
+        self._seen = self._seen.poll(leases, began_s=began_s, ended_s=self._clock.monotonic())
+        return leases
+
+    def _pick(self, below: int) -> int:
+        return min(int(self._randomness.uniform(0, below)), below - 1)
+
+    def _may_take(self, lease: Lease) -> bool:
+        """Whether a row says that it is ours and we do not hold it.
+
+        An earlier process of ours had it, somebody handed it to us, or the answer to a write of ours got lost.
+        """
+        ours = lease.lease_owner == self._me and lease.checkpoint_owner is None
+        return ours and not self._renewer.holds(lease.lease_key)
+
+    async def _resume(self, lease: Lease) -> None:
+        held = await self._renewer.claim(lease)
+        if held is not None:
+            self._found(held, "its row names this worker")
+
+    async def _carry_out(self, plan: TakingPlan) -> None:
+        takes = [take for take in plan.takes if not self._renewer.holds(take.lease.lease_key)]
+        self._log.debug(
+            "lease_taking_planned",
+            takes=len(takes),
+            target=plan.target,
+            workers=plan.workers,
+            mine=plan.mine,
+            free=plan.free,
+        )
+        if plan.spill_over:
+            self._log.warning("leases_without_worker", count=plan.spill_over)
+
+        async def carry_out(take: LeaseTake) -> None:
+            """One take, its lease read again first where the plan is old."""
+            fresh: LeaseTake | None = take
+            if plan.read_again and take.stolen_from is not None:
+                now = await self._get(take.lease.lease_key)
+                fresh = None if now is None else if_still_takeable(take, now, self._me)
+            if fresh is not None:
+                with self._meters.operation(kcl.TAKING_ONE):
+                    await self._take(fresh)
+
+        await self._each(carry_out, takes)
+
+    async def _take(self, take: LeaseTake) -> None:
+        began_s = self._clock.monotonic()
+        try:
+            taken = await self._written(take)
+        except Unavailable:
+            # It may have taken effect all the same.
+            now = await self._get(take.lease.lease_key)
+            taken = now if now is not None and self._is_own_take(take, now) else None
+        self._meters.add(kcl.TAKING_TAKEN if taken is not None else kcl.TAKING_MISSED)
+        if taken is None:
+            self._log.info("lease_taking_overtaken", reason=take.reason)
+        elif not self._renewer.holds(taken.lease_key):
+            self._found(self._renewer.adopt(taken, moved_s=began_s), take.reason)
+
+    def _is_own_take(self, take: LeaseTake, now: Lease) -> bool:
+        moved = now.lease_counter == take.lease.lease_counter + 1
+        return moved and now.lease_owner == self._me and now.checkpoint_owner is None
+
+    async def _written(self, take: LeaseTake) -> Lease | None:
+        """The lease after it was taken, None where somebody else was quicker."""
+        for attempt in range(1, _THROTTLED_TRIES + 1):
+            try:
+                with self._clock.move_on_after(self._timings.call_s):
+                    written = await self._table.update(take.update)
+                    return self._parsed(written.row) if written.applied and written.row is not None else None
+            except Throttled:
+                if attempt == _THROTTLED_TRIES:
+                    raise
+            else:
+                break
+        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="UpdateItem")
+
+    async def _get(self, key: LeaseKey) -> Lease | None:
+        with self._clock.move_on_after(self._timings.call_s):
+            row = await self._table.get(key)
+            return None if row is None else self._parsed(row)
+        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="GetItem")
+
+    def _parsed(self, row: Row) -> Lease | None:
+        try:
+            return lease_from_row(row)
+        except MalformedRowError as malformed:
+            self._malformed.report(malformed)
+            return None
+
+    def _found(self, held: HeldLease, reason: str) -> None:
+        self._log.info(
+            "lease_taken", lease_key=held.key, checkpoint=str(held.lease.checkpoint), reason=reason
+        )
+        if not held.lease.is_finished:
+            self._on_found(held)
+
+    async def _each(self, job: Callable[[_Item], Awaitable[None]], items: Iterable[_Item]) -> None:
+        """A job for all items, a few at a time; the first error is raised when all were tried."""
+        limiter, failures = anyio.CapacityLimiter(_MAX_PARALLEL_WRITES), list[AwsError]()
+
+        async def attempt(item: _Item) -> None:
+            """One item."""
+            async with limiter:
+                try:
+                    await job(item)
+                except AwsError as error:
+                    failures.append(error)
+
+        async with anyio.create_task_group() as jobs:
+            for item in items:
+                jobs.start_soon(attempt, item)
+        if failures:
+            raise failures[0]

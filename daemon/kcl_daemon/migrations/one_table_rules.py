@@ -1,0 +1,559 @@
+"""What the leader does next to move an application into one table (KCL: TableMigrationStateMachineImpl).
+
+One function from what was read to the next write. It is asked again after each write and in each period, remembers
+nothing, and whatever was lost half way is found and finished by the next leader.
+
+The move from three tables to one (KCL 3.4 -> 3.5): how far it is, and where each kind of row lives meanwhile.
+
+Owns the row `TableMigration3.5` and what its state means for any worker (KCL: TableMigrationStateMachineImpl). What the
+leader does to bring the move forward is in `table_migration_steps`.
+
+The transactions that carry rows from the coordinator table into the lease table, as values.
+
+Each is refused as a whole unless its leader still holds the old lock (KCL: TableMigrationStateMachineImpl). When to carry
+is not decided here.
+
+What a leader sees of an application that moves into one table, summed up for its next step (KCL: MigrationAwareLAMDataManager).
+
+The rules of who counts as active and who is known to understand the single table are here; what follows from them is in
+`table_migration_steps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Final, TypeAlias, assert_never
+
+from kcl_daemon.leases.layout import ENTITY, StateCodec, StateRefusal, StateRow, StateRowCreation
+from kcl_daemon.leases.leader import LEADER_KEY, held_by
+from kcl_daemon.leases.lease import Lease, WorkerId
+from kcl_daemon.leases.row import (
+    KEY,
+    Absent,
+    Conditions,
+    Equals,
+    Row,
+    RowCheck,
+    RowDelete,
+    RowPart,
+    RowPut,
+    RowUpdate,
+    Value,
+)
+from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, SUPPORT_REPORTS, WorkerRow
+
+
+class TableStatus(StrEnum):
+    """How far the move is; the values are KCL's."""
+
+    INIT = "TABLE_MIGRATION_STATUS_INIT"
+    """Some worker may not know the single table."""
+    DEPLOYED = "TABLE_MIGRATION_STATUS_DEPLOYED"
+    """All workers know it; the move may begin."""
+    PENDING = "TABLE_MIGRATION_STATUS_PENDING"
+    """Rows are written to the lease table; there is still a way back."""
+    COMPLETE = "TABLE_MIGRATION_STATUS_COMPLETE"
+    """Only the lease table counts. No way back."""
+
+
+MigrationRow: TypeAlias = StateRow[TableStatus]
+
+TABLE_STATUS_CODEC: Final[StateCodec[TableStatus]] = StateCodec(
+    row_key="TableMigration3.5",
+    entity="TABLE_MIGRATION",
+    attribute="tm",
+    states=tuple(TableStatus),
+)
+
+LEGACY_KEY: Final = "key"
+"""Key attribute of the coordinator table."""
+
+REFRESH_EVERY_S: Final = 30.0
+"""Every worker that is not COMPLETE reads the row so often; Java leaders about each second."""
+
+
+class TableSide(Enum):
+    """A table that may hold rows of workers and of the coordinator."""
+
+    LEGACY = "the table of its own"
+    LEASES = "the lease table"
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Where rows are (KCL: WorkerMetricStatsDAO, CoordinatorStateDAO).
+
+    Args:
+        metrics_written: our worker row.
+        metrics_read: worker rows; where there are two, what both hold counts together.
+        coordinator_written: coordinator rows but the lock and `TableMigration3.5`.
+        coordinator_read: the same by key, in this order until one is found.
+        lock: the leader's lock.
+        migration_row: `TableMigration3.5`; the first is the one that is read.
+    """
+
+    metrics_written: TableSide
+    metrics_read: tuple[TableSide, ...]
+    coordinator_written: TableSide
+    coordinator_read: tuple[TableSide, ...]
+    lock: TableSide
+    migration_row: tuple[TableSide, ...]
+
+
+_BOTH: Final = (TableSide.LEGACY, TableSide.LEASES)
+_COMPLETE: Final = Routing(
+    TableSide.LEASES,
+    (TableSide.LEASES,),
+    TableSide.LEASES,
+    (TableSide.LEASES,),
+    TableSide.LEASES,
+    (TableSide.LEASES, TableSide.LEGACY),
+)
+
+
+def routing(started_as: TableStatus, status: TableStatus) -> Routing:
+    """Where rows are for a worker.
+
+    Args:
+        started_as: its status when it started. What it writes goes there as long as it runs, so that one worker's rows
+            do not wander to and fro while leaders change their minds.
+        status: its status now. Once that is COMPLETE all is in the lease table. (A Java worker goes on writing to the
+            old table if it started that way; then nobody reads its rows, and it is given no leases.)
+    """
+    if TableStatus.COMPLETE in {started_as, status}:
+        return _COMPLETE
+    written = TableSide.LEASES if started_as is TableStatus.PENDING else TableSide.LEGACY
+    return Routing(written, _BOTH, written, _BOTH, TableSide.LEGACY, (TableSide.LEGACY,))
+
+
+def effective_status(
+    row: MigrationRow | StateRefusal | None, *, legacy_table: bool, migrate_all: bool
+) -> TableStatus | StateRefusal:
+    """The status of a worker; a Refusal: it cannot start, or not go on leading.
+
+    Args:
+        row: the one of the coordinator table.
+        legacy_table: whether the coordinator table exists.
+        migrate_all: `migrateAllEntitiesToLeaseTable`.
+    """
+    if not legacy_table:
+        return TableStatus.COMPLETE
+    if isinstance(row, StateRefusal):
+        return row
+    state = TableStatus.INIT if row is None else row.state
+    match state:
+        case TableStatus.INIT if migrate_all:
+            return _too_early(row)
+        case TableStatus.DEPLOYED | TableStatus.PENDING:
+            return TableStatus.PENDING if migrate_all else TableStatus.DEPLOYED
+        case TableStatus.INIT | TableStatus.COMPLETE:
+            return state
+        case _:
+            assert_never(state)
+
+
+def _too_early(row: MigrationRow | None) -> StateRefusal:
+    found = "does not exist" if row is None else "says that not all workers have been ready for an hour"
+    return StateRefusal(
+        f"migrateAllEntitiesToLeaseTable=true, but row {TABLE_STATUS_CODEC.row_key} {found}",
+        "first start all workers with false, on versions that support the single table; set it when the "
+        f"first, on versions that know the single table; set it when the row says {TableStatus.DEPLOYED}",
+    )
+
+
+def followed(
+    status: TableStatus, row: MigrationRow | StateRefusal | None, *, migrate_all: bool
+) -> TableStatus | StateRefusal:
+    """The status of a running worker after it read the row again; COMPLETE stays, whatever the row says."""
+    if status is TableStatus.COMPLETE:
+        return status
+    return effective_status(row, legacy_table=True, migrate_all=migrate_all)
+
+
+MAX_BATCH_ROWS: Final = 25
+"""So many rows are carried in one transaction."""
+
+# Rows up to KCL 3.4 lack an entityType; in the lease table they would be taken for leases.
+_KNOWN_ENTITIES: Final[Mapping[str, str]] = {"Migration3.0": "CLIENT_VERSION_MIGRATION"}
+
+
+@dataclass(frozen=True, slots=True)
+class RowWrite:
+    """Part of a transaction, and in which table."""
+
+    place: TableSide
+    what: RowPart
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """Carry coordinator rows over, all or none; ask again afterwards for those that are left."""
+
+    parts: tuple[RowWrite, ...]
+    keys: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationCompletion:
+    """End the move, all or nothing; ask again afterwards."""
+
+    parts: tuple[RowWrite, ...]
+    reason: str
+
+
+def next_row_batch(rows: Sequence[Row], me: WorkerId) -> RowBatch | StateRefusal:
+    """The transaction that carries the first of these rows over; refused where one would be taken for a lease.
+
+    It cannot succeed where the lease table has a row of the same key; such a pair is left for a person to look at.
+    """
+    parts: list[RowWrite] = [_still_leading(me)]
+    batch = sorted(rows, key=row_key)[:MAX_BATCH_ROWS]
+    for row in batch:
+        moved = _for_lease_table(row)
+        if moved is None:
+            return StateRefusal(
+                f"row {row_key(row)} of the coordinator table has no entityType and would be taken for a lease",
+                "no version of KCL writes such a row; delete it, or move it yourself",
+            )
+        # As it was read: a change made meanwhile must not be lost with the old row.
+        unchanged = tuple(Equals(name, value) for name, value in sorted(row.items()))
+        parts += [
+            RowWrite(TableSide.LEASES, RowPut(moved, (Absent(KEY),))),
+            RowWrite(TableSide.LEGACY, RowDelete(row_key(row), unchanged)),
+        ]
+    keys = tuple(row_key(row) for row in batch)
+    return RowBatch(tuple(parts), keys, f"{len(keys)} of {len(rows)} rows are carried over")
+
+
+def _for_lease_table(row: Row) -> Row | None:
+    key = row_key(row)
+    entity = row.get(ENTITY, _KNOWN_ENTITIES.get(key))
+    if entity is None:
+        return None
+    rest: dict[str, Value] = {name: value for name, value in row.items() if name != LEGACY_KEY}
+    return {KEY: key, **rest, ENTITY: entity}
+
+
+def migration_completion(row: MigrationRow, me: WorkerId, now_ms: int, reason: str) -> MigrationCompletion:
+    """The transaction that ends the move: the last state in both tables, so that every worker finds it."""
+    after = row.followed_by(TableStatus.COMPLETE, by=me, at_ms=now_ms)
+    return MigrationCompletion(
+        (
+            _still_leading(me),
+            RowWrite(
+                TableSide.LEASES, RowPut(TABLE_STATUS_CODEC.row(after, key_attribute=KEY), (Absent(KEY),))
+            ),
+            RowWrite(
+                TableSide.LEGACY,
+                RowPut(
+                    TABLE_STATUS_CODEC.row(after, key_attribute=LEGACY_KEY),
+                    (TABLE_STATUS_CODEC.holds(TableStatus.PENDING),),
+                ),
+            ),
+        ),
+        reason,
+    )
+
+
+def _still_leading(me: WorkerId) -> RowWrite:
+    return RowWrite(TableSide.LEGACY, RowCheck(LEADER_KEY, held_by(me)))
+
+
+def row_key(row: Row) -> str:
+    """The key of a row of the coordinator table."""
+    return str(row[LEGACY_KEY])
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationReadiness:
+    """What a leader has read.
+
+    Args:
+        row: the row `TableMigration3.5` of the coordinator table, by a consistent read.
+        support_code: the least of all lease owners; 1 and more: all know the single table.
+        unsupporting: owners without a fresh support code of 1 or more.
+        silent: owners without a fresh worker row in either table.
+        in_legacy: workers with a fresh row in the old table.
+        legacy_rows: rows of the coordinator table, the lock and `TableMigration3.5` left out.
+    """
+
+    row: MigrationRow | None
+    support_code: int
+    unsupporting: tuple[WorkerId, ...] = ()
+    silent: tuple[WorkerId, ...] = ()
+    in_legacy: tuple[WorkerId, ...] = ()
+    legacy_rows: tuple[Row, ...] = ()
+
+
+def fleet_support(
+    leases: Iterable[Lease], workers: Iterable[WorkerRow], *, wall_s: float, report_s: float
+) -> tuple[int, tuple[WorkerId, ...]]:
+    """The least support code of all lease owners (0 without any), and the owners that stand in the way.
+
+    Args:
+        leases: all of the table.
+        workers: rows of both tables.
+        wall_s: epoch seconds.
+        report_s: how often workers report.
+    """
+    codes = dict.fromkeys(_owners(leases), 0)
+    for worker in workers:
+        if worker.worker_id in codes and _supports(worker, wall_s, report_s):
+            codes[worker.worker_id] = max(codes[worker.worker_id], worker.support_code or 0)
+    lacking = tuple(sorted(owner for owner, code in codes.items() if code < 1))
+    return min(codes.values(), default=0), lacking
+
+
+def migration_readiness(
+    *,
+    row: MigrationRow | None,
+    leases: Sequence[Lease],
+    legacy_workers: Sequence[WorkerRow],
+    workers: Sequence[WorkerRow],
+    legacy_rows: Iterable[Row],
+    wall_s: float,
+    report_s: float,
+) -> MigrationReadiness:
+    """Sums up what was read.
+
+    Args:
+        row: of the coordinator table.
+        leases: all of the lease table.
+        legacy_workers: rows of the old table of workers.
+        workers: worker rows of the lease table.
+        legacy_rows: all rows of the coordinator table, by a consistent scan; only needed where the row says DEPLOYED
+            and this worker migrates, or PENDING.
+        wall_s: epoch seconds, compared with what the workers' own clocks wrote.
+        report_s: how often workers report.
+    """
+    code, unsupporting = fleet_support(leases, (*legacy_workers, *workers), wall_s=wall_s, report_s=report_s)
+    in_legacy = _active(legacy_workers, wall_s, report_s)
+    return MigrationReadiness(
+        row=row,
+        support_code=code,
+        unsupporting=unsupporting,
+        silent=tuple(sorted(_owners(leases) - in_legacy - _active(workers, wall_s, report_s))),
+        in_legacy=tuple(sorted(in_legacy)),
+        legacy_rows=tuple(
+            each
+            for each in legacy_rows
+            if each.get(LEGACY_KEY) not in {LEADER_KEY, TABLE_STATUS_CODEC.row_key}
+        ),
+    )
+
+
+def _owners(leases: Iterable[Lease]) -> set[WorkerId]:
+    """Whoever has work: a Java worker that has left may own finished leases for long (KCL's leader gives those away)."""
+    return {lease.lease_owner for lease in leases if lease.lease_owner is not None and not lease.is_finished}
+
+
+def _active(workers: Iterable[WorkerRow], wall_s: float, report_s: float) -> set[WorkerId]:
+    return {
+        worker.worker_id for worker in workers if wall_s - worker.last_update_s <= ACTIVE_REPORTS * report_s
+    }
+
+
+def _supports(worker: WorkerRow, wall_s: float, report_s: float) -> bool:
+    return (
+        worker.support_update_s is not None and wall_s - worker.support_update_s <= SUPPORT_REPORTS * report_s
+    )
+
+
+DEPLOY_BAKE_S: Final = 3_600
+"""All workers must have known the single table for so long."""
+
+_MIN_COMPLETE_BAKE_S: Final = 3_600
+_MAX_COMPLETE_BAKE_S: Final = 604_800
+
+
+@dataclass(frozen=True, slots=True)
+class NoStep:
+    """There is nothing to write now."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateStatusRow:
+    """Put the row `TableMigration3.5` into the coordinator table."""
+
+    creation: StateRowCreation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawStatusRow:
+    """Delete the row `TableMigration3.5` from the coordinator table."""
+
+    key: str
+    require: Conditions
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceStatus:
+    """Change the row `TableMigration3.5` of the coordinator table, also back."""
+
+    update: RowUpdate
+    to: TableStatus
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchOver:
+    """The move is over: give up the old lock, be COMPLETE from now on. For leaders and for all others."""
+
+    reason: str
+
+
+MigrationStep: TypeAlias = (
+    NoStep
+    | CreateStatusRow
+    | WithdrawStatusRow
+    | AdvanceStatus
+    | RowBatch
+    | MigrationCompletion
+    | SwitchOver
+    | StateRefusal
+)
+
+
+def complete_bake_s(setting_s: int) -> int:
+    """How long PENDING must last, from `tableMigrationCompleteBakeTimeSeconds`: an hour to seven days."""
+    return min(max(setting_s, _MIN_COMPLETE_BAKE_S), _MAX_COMPLETE_BAKE_S)
+
+
+def next_migration_step(
+    seen: MigrationReadiness,
+    *,
+    status: TableStatus,
+    migrate_all: bool,
+    bake_s: int,
+    me: WorkerId,
+    now_ms: int,
+    deploy_bake_s: int = DEPLOY_BAKE_S,
+) -> MigrationStep:
+    """The next write of the leader.
+
+    Args:
+        seen: what it has read.
+        status: its own status; COMPLETE is final.
+        migrate_all: its setting `migrateAllEntitiesToLeaseTable`.
+        bake_s: from `complete_bake_s`.
+        me: its worker id; the transactions are refused unless it holds the old lock.
+        now_ms: epoch milliseconds.
+        deploy_bake_s: all must have known the single table for so long before the move may begin.
+    """
+    if status is TableStatus.COMPLETE:
+        return NoStep("all rows are in the lease table")
+    row = seen.row
+    if row is None:
+        return _begin(seen, migrate_all=migrate_all, me=me, now_ms=now_ms)
+    match row.state:
+        case TableStatus.INIT:
+            return _while_init(seen, row, migrate_all=migrate_all, bake_s=deploy_bake_s, me=me, now_ms=now_ms)
+        case TableStatus.DEPLOYED:
+            return _while_deployed(seen, row, migrate_all=migrate_all, me=me, now_ms=now_ms)
+        case TableStatus.PENDING:
+            return _while_pending(seen, row, migrate_all=migrate_all, bake_s=bake_s, me=me, now_ms=now_ms)
+        case TableStatus.COMPLETE:
+            return SwitchOver(f"{row.by} completed the migration to the lease table")
+        case _:
+            assert_never(row.state)
+
+
+def _begin(seen: MigrationReadiness, *, migrate_all: bool, me: WorkerId, now_ms: int) -> MigrationStep:
+    if migrate_all:
+        return _set_too_early(f"row {TABLE_STATUS_CODEC.row_key} is gone")
+    if seen.support_code < 1:
+        return NoStep(_unsupported(seen))
+    row = StateRow(TableStatus.INIT, me, now_ms)
+    return CreateStatusRow(
+        TABLE_STATUS_CODEC.creation(row, key_attribute=LEGACY_KEY),
+        "every lease owner supports the single table",
+    )
+
+
+def _while_init(
+    seen: MigrationReadiness, row: MigrationRow, *, migrate_all: bool, bake_s: int, me: WorkerId, now_ms: int
+) -> MigrationStep:
+    if migrate_all:
+        return _set_too_early(f"row {TABLE_STATUS_CODEC.row_key} says {row.state}")
+    if seen.support_code < 1:
+        return WithdrawStatusRow(
+            TABLE_STATUS_CODEC.row_key, (TABLE_STATUS_CODEC.holds(TableStatus.INIT),), _unsupported(seen)
+        )
+    baked_s = (now_ms - row.at_ms) / 1000
+    if baked_s < bake_s:
+        return NoStep(f"every lease owner has known the single table for {baked_s:.0f} s of {bake_s} s")
+    return _advance(row, TableStatus.DEPLOYED, me, now_ms, f"all have known it for {bake_s} s")
+
+
+def _while_deployed(
+    seen: MigrationReadiness, row: MigrationRow, *, migrate_all: bool, me: WorkerId, now_ms: int
+) -> MigrationStep:
+    if not migrate_all:
+        return NoStep(
+            "all workers support the single table; migrateAllEntitiesToLeaseTable=true starts the migration"
+        )
+    if seen.silent:
+        return NoStep(f"{len(seen.silent)} lease owners do not report, such as {seen.silent[0]}")
+    if seen.in_legacy:
+        return NoStep(_in_legacy(seen))
+    if seen.legacy_rows:
+        return next_row_batch(seen.legacy_rows, me)
+    return _advance(row, TableStatus.PENDING, me, now_ms, "workers and rows are all in the lease table")
+
+
+def _while_pending(
+    seen: MigrationReadiness, row: MigrationRow, *, migrate_all: bool, bake_s: int, me: WorkerId, now_ms: int
+) -> MigrationStep:
+    if not migrate_all:
+        return _advance(
+            row,
+            TableStatus.DEPLOYED,
+            me,
+            now_ms,
+            "this leader runs with migrateAllEntitiesToLeaseTable=false",
+        )
+    if seen.in_legacy:
+        return _advance(row, TableStatus.DEPLOYED, me, now_ms, _in_legacy(seen))
+    if seen.legacy_rows:
+        return _advance(
+            row,
+            TableStatus.DEPLOYED,
+            me,
+            now_ms,
+            f"row {row_key(seen.legacy_rows[0])} is in the old table again",
+        )
+    baked_s = (now_ms - row.at_ms) / 1000
+    if baked_s < bake_s:
+        return NoStep(f"only the lease table was used for {baked_s:.0f} s of {bake_s} s")
+    return migration_completion(row, me, now_ms, f"the lease table has been used alone for {bake_s} s")
+
+
+def _advance(row: MigrationRow, to: TableStatus, me: WorkerId, now_ms: int, reason: str) -> AdvanceStatus:
+    after = row.followed_by(to, by=me, at_ms=now_ms)
+    return AdvanceStatus(TABLE_STATUS_CODEC.update(row, after, key_attribute=LEGACY_KEY), to, reason)
+
+
+def _set_too_early(problem: str) -> StateRefusal:
+    return StateRefusal(
+        f"migrateAllEntitiesToLeaseTable=true, but {problem}",
+        f"set it to false until the row says {TableStatus.DEPLOYED}",
+    )
+
+
+def _unsupported(seen: MigrationReadiness) -> str:
+    if not seen.unsupporting:
+        return "no lease has an owner yet"
+    return (
+        f"{len(seen.unsupporting)} lease owners do not know the single table, such as {seen.unsupporting[0]}"
+    )
+
+
+def _in_legacy(seen: MigrationReadiness) -> str:
+    return f"{len(seen.in_legacy)} workers report to the old table, such as {seen.in_legacy[0]}"

@@ -1,1 +1,0 @@
-"""What the daemon tells of itself."""

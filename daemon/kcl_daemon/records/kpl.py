@@ -1,0 +1,501 @@
+"""PURE: what becomes of a record that may be a KPL aggregate (KCL: AggregatorUtil).
+
+Owns the rules: when it is one, the positions of its user records, and which of them belong to the shard. What is no good
+aggregate is given on as it came. Unlike KCL the filter judges each user record for itself: KCL drops the whole
+aggregate for one record that went to another shard, and with it those that nobody else will deliver.
+
+PURE: the message inside a KPL aggregate, read from its protobuf bytes (KCL: Messages.AggregatedRecord).
+
+Owns the wire format of that one message. Must not know records of Kinesis, base64 or hashes. Written by hand because it
+is sixty lines, and a protobuf library of another version in the same process is a known way to break applications.
+Unknown fields are read over; groups, which no KPL writes, are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from json.encoder import encode_basestring_ascii
+from typing import Final, cast
+
+from msgspec import Raw
+
+from kcl_daemon.leases.lease import MAX_HASH, HashRange
+from kcl_daemon.records.payload import BASE64, LINE_OVERHEAD_BYTES, Piece, RawRecord, line_bytes
+
+_PARTITION_KEY: Final = 0x0A  # field 1, length and bytes
+_HASH_KEY: Final = 0x12  # field 2, the same
+_RECORD: Final = 0x1A  # field 3, the same
+_KEY_INDEX: Final = 0x08  # of a record: field 1, number
+_HASH_INDEX: Final = 0x10  # field 2, number
+_DATA: Final = 0x1A  # field 3, length and bytes
+_RECORD_TAGS: Final = frozenset({_KEY_INDEX, _HASH_INDEX, _DATA})
+
+# Of the shortest user records these are some ten thousand: ten milliseconds.
+_CHUNK_BYTES: Final = 64 * 1024
+_MIN_PLAIN_BYTES: Final = 5
+_LOW: Final = 0x7F
+_MORE: Final = 0x80  # the bit of a byte that says that the number goes on
+_VARINT_BITS: Final = 64
+_WIRE_TYPE_BITS: Final = 3
+
+
+class MalformedAggregate(ValueError):
+    """Raised when bytes are no such message; says why."""
+
+
+UserRecord = tuple[int, int | None, bytes]
+"""Index of its partition key, of its explicit hash key or None, its data. The indexes may be outside their tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What an aggregate holds.
+
+    Args:
+        partition_keys: the table of them; UTF-8 if the producer did right.
+        hash_keys: the table of explicit hash keys.
+        records: the user records in order; may be gone through more than once.
+        count: of them.
+        usable: how many come before the first one whose key is not in its table; `count` where there is none such.
+        size_bytes: of the message.
+    """
+
+    partition_keys: list[bytes]
+    hash_keys: list[bytes]
+    records: Iterable[UserRecord]
+    count: int
+    usable: int
+    size_bytes: int
+
+
+class _LazyRecords:
+    """User records that are read again each time, as they would take many times the memory of the message."""
+
+    def __init__(self, message: bytes) -> None:
+        self._message = message
+
+    def __iter__(self) -> Iterator[UserRecord]:
+        return chain.from_iterable(_chunks(self._message, {_PARTITION_KEY: [], _HASH_KEY: []}))
+
+
+def parse(message: bytes) -> Message:
+    """The message, its user records in memory: for a small one.
+
+    Raises:
+        MalformedAggregate: it is cut off, or a user record lacks a required field.
+    """
+    tables: dict[int, list[bytes]] = {_PARTITION_KEY: [], _HASH_KEY: []}
+    records: list[UserRecord] = []
+    try:
+        _read(message, 0, len(message), tables, records)
+    except IndexError:
+        raise MalformedAggregate("the message is cut off") from None
+    keys, hash_keys = tables[_PARTITION_KEY], tables[_HASH_KEY]
+    usable = _usable(records, len(keys), len(hash_keys))
+    return Message(keys, hash_keys, records, len(records), usable, len(message))
+
+
+def parse_slowly(message: bytes) -> Generator[None, None, Message]:
+    """The same for a large one: yields now and then, so that others may work, and keeps no user record in memory."""
+    tables: dict[int, list[bytes]] = {_PARTITION_KEY: [], _HASH_KEY: []}
+    count = 0
+    try:
+        for chunk in _chunks(message, tables):
+            count += len(chunk)
+            yield
+    except IndexError:
+        raise MalformedAggregate("the message is cut off") from None
+    keys, hash_keys = tables[_PARTITION_KEY], tables[_HASH_KEY]
+    usable = 0
+    for chunk in _chunks(message, {_PARTITION_KEY: [], _HASH_KEY: []}):
+        good = _usable(chunk, len(keys), len(hash_keys))
+        usable += good
+        if good < len(chunk):
+            break
+        yield
+    return Message(keys, hash_keys, _LazyRecords(message), count, usable, len(message))
+
+
+def _usable(records: list[UserRecord], keys: int, hash_keys: int) -> int:
+    """How many user records come before the first one whose key is not in its table."""
+    for key, hash_key, _ in records:
+        if key >= keys or (hash_key is not None and hash_key >= hash_keys):
+            break
+    else:
+        return len(records)
+    return next(
+        number
+        for number, (key, hash_key, _) in enumerate(records)
+        if key >= keys or (hash_key is not None and hash_key >= hash_keys)
+    )
+
+
+def _chunks(message: bytes, tables: dict[int, list[bytes]]) -> Iterator[list[UserRecord]]:
+    """The user records of one stretch of bytes after another; what is in the tables is put there on the way."""
+    at = 0
+    while at < len(message):
+        records: list[UserRecord] = []
+        at = _read(message, at, at + _CHUNK_BYTES, tables, records)
+        yield records
+
+
+def _read(data: bytes, at: int, until: int, tables: dict[int, list[bytes]], records: list[UserRecord]) -> int:
+    """Read what begins between two places into the tables and the list; the place behind it."""
+    end = len(data)
+    until = min(until, end)
+    while at < until:
+        tag = data[at]
+        if tag == _RECORD:
+            length = data[at + 1]
+            at += 2
+            if length & _MORE:
+                length, at = _varint(data, at - 1)
+            records.append(_plain_record(data, at, at + length) or _record(data, at, at + length))
+            at += length
+        elif tag in tables:
+            length, at = _varint(data, at + 1)
+            tables[tag].append(data[at : at + length])
+            at += length
+        else:
+            at = _skip_field(data, at)
+    if at > end:
+        raise MalformedAggregate("the message is cut off")
+    return at
+
+
+def _plain_record(data: bytes, at: int, end: int) -> tuple[int, None, bytes] | None:
+    """One user record, where it is written as nearly all are: index of its key below 128, data, and nothing else."""
+    if end - at < _MIN_PLAIN_BYTES or data[at] != _KEY_INDEX or data[at + 2] != _DATA:
+        return None
+    key, length = data[at + 1], data[at + 3]
+    at += 4
+    high = 0
+    if length & _MORE:
+        length, high = length & _LOW, data[at]  # two bytes are enough for 16 KiB
+        at += 1
+    if (key | high) & _MORE or at + (length | high << 7) != end or end > len(data):
+        return None
+    return key, None, data[at:end]
+
+
+def _record(data: bytes, at: int, end: int) -> tuple[int, int | None, bytes]:
+    """One user record between two places; of a field that comes twice the last counts, as in protobuf."""
+    key = hash_key = body = None
+    while at < end:
+        tag = data[at]
+        if tag not in _RECORD_TAGS:
+            at = _skip_field(data, at)
+            continue
+        number = data[at + 1]
+        at += 2
+        if number & _MORE:
+            number, at = _varint(data, at - 1)
+        if tag == _DATA:
+            body = data[at : at + number]
+            at += number
+        elif tag == _KEY_INDEX:
+            key = number
+        else:
+            hash_key = number
+    if at != end or end > len(data):
+        raise MalformedAggregate("a record is cut off")
+    if key is None or body is None:
+        raise MalformedAggregate("a record lacks its partition key or its data")
+    return key, hash_key, body
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number, and the place after it."""
+    number = data[at]
+    at += 1
+    if number < _MORE:
+        return number, at
+    number &= _MORE - 1
+    shift = 7
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & (_MORE - 1)) << shift
+        if byte < _MORE:
+            return number & (1 << _VARINT_BITS) - 1, at
+        shift += 7
+        if shift >= _VARINT_BITS:
+            raise MalformedAggregate("a number is too long")
+
+
+def _skip_field(data: bytes, at: int) -> int:
+    """The place after a field that nobody knows, which begins here."""
+    tag, at = _varint(data, at)
+    if not tag >> _WIRE_TYPE_BITS:
+        raise MalformedAggregate("a field without a number")
+    match tag & (1 << _WIRE_TYPE_BITS) - 1:
+        case 0:  # a number
+            return _varint(data, at)[1]
+        case 1:
+            return at + 8
+        case 2:  # a length, and so many bytes
+            length, at = _varint(data, at)
+            return at + length
+        case 5:
+            return at + 4
+        case kind:
+            raise MalformedAggregate(f"a field of wire type {kind}")
+
+
+MAGIC: Final = b"\xf3\x89\x9a\xc2"
+_DIGEST_BYTES: Final = 16
+_MAX_HASH_DIGITS: Final = 39  # 2**128 - 1
+PIECE_BYTES: Final = 4 * 2**20
+"""About the most that one piece of an aggregate takes in a line, unless it is one user record that is longer."""
+# A message up to here is read into memory at once; the user records of a larger one would take many times its memory.
+_SMALL_BYTES: Final = 128 * 1024
+# A user record takes a microsecond or two: others wait some ten milliseconds at most.
+_RECORDS_PER_TURN: Final = 10_000
+_KEYS_KEPT: Final = 4096
+
+OnMalformed = Callable[[str, str], None]
+"""Is told why what began like an aggregate is none, and its sequence number."""
+
+OnOtherShard = Callable[[int, int, str], None]
+"""Is told how many user records of an aggregate belong to other shards, of how many, and its sequence number."""
+
+OnBadKeys = Callable[[str, int, int, str], None]
+"""Is told what is wrong with keys of an aggregate, in how many user records, of how many, and its sequence number."""
+
+
+class Deaggregator:
+    """Takes aggregates of one shard apart; a `Split` of payloads.
+
+    Args:
+        hash_range: of the shard; None: it is not known, and nothing is filtered.
+        on_malformed: told of each record that is delivered as it came although it began like an aggregate.
+        on_other_shard: told of each aggregate that user records are left out of; None: nobody is.
+        on_bad_keys: told of each aggregate with user records whose keys are invalid; None: nobody is.
+
+    Attributes:
+        malformed: how many of those there were that `on_malformed` is told of.
+    """
+
+    def __init__(
+        self,
+        hash_range: HashRange | None,
+        on_malformed: OnMalformed,
+        on_other_shard: OnOtherShard | None = None,
+        on_bad_keys: OnBadKeys | None = None,
+    ) -> None:
+        self._belongs = None if hash_range is None else _filter(hash_range)
+        self._on_malformed = on_malformed
+        self._on_other_shard = on_other_shard
+        self._on_bad_keys = on_bad_keys
+        self.malformed = 0
+
+    def __call__(self, record: RawRecord) -> Iterator[Piece]:
+        """Its user records that belong to the shard, in order; itself where it is no good aggregate.
+
+        A large aggregate is taken apart piece by piece, as they are asked for; a piece without records says that this
+        takes long. A user record with an invalid key is delivered under the aggregate's own partition key; KCL's
+        AggregatorUtil loses it and all that follow. An aggregate that begins with such a record is delivered as it came.
+        """
+        try:
+            body = _message_of(record.data)
+            if body is None:
+                yield (record,), line_bytes(record)
+                return
+            message = parse(body) if len(body) <= _SMALL_BYTES else (yield from _parsed_slowly(body))
+            yield from self._pieces(record, message)
+        except ValueError as error:
+            self.malformed += 1
+            self._on_malformed(str(error), record.sequence_number)
+            yield (record,), line_bytes(record)
+
+    def _pieces(self, outer: RawRecord, message: Message) -> Iterator[Piece]:
+        if message.usable == message.count and message.size_bytes <= _SMALL_BYTES:
+            keys = [_json_text(key) for key in message.partition_keys]
+            max_bytes = message.count * (max(map(len, keys), default=0) + LINE_OVERHEAD_BYTES)
+            max_bytes += 2 * message.size_bytes
+            if max_bytes <= PIECE_BYTES and (wanted := self._wanted(message)) is not None:
+                if self._on_other_shard is not None and len(wanted) < message.count:
+                    self._on_other_shard(message.count - len(wanted), message.count, outer.sequence_number)
+                yield _user_records(outer, message, keys, wanted), max_bytes
+                return
+        yield from self._filtered(outer, message)
+
+    def _wanted(self, message: Message) -> Sequence[int] | None:
+        """Numbers of the user records that belong to the shard; None where a key is invalid."""
+        if self._belongs is None:
+            return range(message.count)
+        by_key: dict[int, bool] = {}
+        by_hash_key: dict[int, bool] = {}
+        belongs, wanted = self._belongs, list[int]()
+        for number, (key, hash_key, _) in enumerate(message.records):
+            if hash_key is not None:
+                is_ours = by_hash_key.get(hash_key)
+                if is_ours is None:
+                    try:
+                        is_ours = by_hash_key[hash_key] = belongs(_hash(message.hash_keys[hash_key]))
+                    except MalformedAggregate:
+                        return None
+            else:
+                is_ours = by_key.get(key)
+                if is_ours is None:
+                    is_ours = by_key[key] = belongs(_hash_of_key(message.partition_keys[key]))
+            if is_ours:
+                wanted.append(number)
+        return wanted
+
+    def _filtered(self, outer: RawRecord, message: Message) -> Iterator[Piece]:
+        """ValueError where the first user record has an invalid key, and then nothing has been given."""
+        texts, belongs = _KeyTexts(message.partition_keys), _ShardFilter(self._belongs, message)
+        encoded = BASE64.encoded
+        piece: list[RawRecord] = []
+        piece_bytes = strays = since = bad = 0
+        reason = ""
+        for number, (key, hash_key, data) in enumerate(message.records):
+            since += 1
+            try:
+                text, belonging = texts[key], belongs(key, hash_key)
+            except ValueError as error:
+                if not number:
+                    raise
+                text, belonging = outer.partition_key, True
+                bad, reason = bad + 1, str(error)
+            if belonging:
+                record = RawRecord(
+                    encoded(data),
+                    text,
+                    outer.sequence_number,
+                    outer.approximate_arrival_timestamp,
+                    number,
+                )
+                size = line_bytes(record)
+                if piece and piece_bytes + size > PIECE_BYTES:
+                    yield piece, piece_bytes
+                    piece, piece_bytes, since = [], 0, 0
+                piece.append(record)
+                piece_bytes += size
+            else:
+                strays += 1
+            if since >= _RECORDS_PER_TURN:
+                yield piece, piece_bytes
+                piece, piece_bytes, since = [], 0, 0
+        if piece:
+            yield piece, piece_bytes
+        if self._on_other_shard is not None and strays:
+            self._on_other_shard(strays, message.count, outer.sequence_number)
+        if self._on_bad_keys is not None and bad:
+            self._on_bad_keys(reason, bad, message.count, outer.sequence_number)
+
+
+class _ShardFilter:
+    """Whether user records belong to the shard; what it has found out it keeps, up to a bound.
+
+    Args:
+        belongs: judges a hash; None: all are in the shard.
+        message: of which they are.
+    """
+
+    def __init__(self, belongs: Callable[[int], bool] | None, message: Message) -> None:
+        self._belongs = belongs
+        self._message = message
+        self._by_key: dict[int, bool] = {}
+        self._by_hash_key: dict[int, bool] = {}
+
+    def __call__(self, key: int, hash_key: int | None) -> bool:
+        """The one with keys of these indexes; ValueError where its explicit hash key is invalid."""
+        if hash_key is not None and hash_key >= len(self._message.hash_keys):
+            raise MalformedAggregate("a record refers to a hash key that is not there")
+        if self._belongs is None:
+            return True
+        known, index = (self._by_key, key) if hash_key is None else (self._by_hash_key, hash_key)
+        is_ours = known.get(index)
+        if is_ours is None:
+            if len(known) >= _KEYS_KEPT:
+                known.clear()
+            hashed = (
+                _hash_of_key(self._message.partition_keys[key])
+                if hash_key is None
+                else _hash(self._message.hash_keys[hash_key])
+            )
+            is_ours = known[index] = self._belongs(hashed)
+        return is_ours
+
+
+class _KeyTexts(dict[int, Raw]):
+    """Partition keys by their index, as JSON; a bounded number of them."""
+
+    def __init__(self, keys: list[bytes]) -> None:
+        super().__init__()
+        self._keys = keys
+
+    def __missing__(self, index: int) -> Raw:
+        if index >= len(self._keys):
+            raise MalformedAggregate("a record refers to a key that is not there")
+        if len(self) >= _KEYS_KEPT:
+            self.clear()
+        text = self[index] = _json_text(self._keys[index])
+        return text
+
+
+def _message_of(data: Raw) -> bytes | None:
+    """The message of an aggregate; None where it does not begin like one. ValueError: it does, and is none."""
+    body = BASE64.decoded(data)
+    if not body.startswith(MAGIC):
+        return None
+    if len(body) <= len(MAGIC) + _DIGEST_BYTES:
+        raise MalformedAggregate("too short")
+    message = body[len(MAGIC) : -_DIGEST_BYTES]
+    # Not for security: where the machine allows MD5 for nothing else, it allows it for this.
+    if hashlib.md5(message, usedforsecurity=False).digest() != body[-_DIGEST_BYTES:]:
+        raise MalformedAggregate("the digest does not fit")
+    return message
+
+
+def _parsed_slowly(message: bytes) -> Generator[Piece, None, Message]:
+    parsing = parse_slowly(message)
+    while True:
+        try:
+            next(parsing)
+        except StopIteration as end:
+            return cast("Message", end.value)
+        yield (), 0
+
+
+def _user_records(
+    outer: RawRecord, message: Message, keys: Sequence[Raw], wanted: Sequence[int]
+) -> list[RawRecord]:
+    number, arrival, encoded = outer.sequence_number, outer.approximate_arrival_timestamp, BASE64.encoded
+    if len(wanted) == message.count:
+        return [
+            RawRecord(encoded(data), keys[key], number, arrival, sub_number)
+            for sub_number, (key, _, data) in enumerate(message.records)
+        ]
+    records = message.records
+    assert isinstance(records, list), "a small message"
+    return [
+        RawRecord(encoded(records[each][2]), keys[records[each][0]], number, arrival, each) for each in wanted
+    ]
+
+
+def _json_text(key: bytes) -> Raw:
+    """As JSON in ASCII; bytes that are no UTF-8 become U+FFFD, as Java reads them."""
+    return Raw(encode_basestring_ascii(key.decode("utf-8", "replace")).encode("ascii"))
+
+
+def _filter(hash_range: HashRange) -> Callable[[int], bool] | None:
+    if hash_range.start <= 0 and hash_range.end >= MAX_HASH:
+        return None
+    return lambda hashed: hash_range.start <= hashed <= hash_range.end
+
+
+def _hash(hash_key: bytes) -> int:
+    """An explicit hash key: a decimal number."""
+    if not hash_key.isdigit() or len(hash_key) > _MAX_HASH_DIGITS:
+        raise MalformedAggregate("an explicit hash key is no number")
+    return int(hash_key)
+
+
+def _hash_of_key(partition_key: bytes) -> int:
+    return int.from_bytes(hashlib.md5(partition_key, usedforsecurity=False).digest())

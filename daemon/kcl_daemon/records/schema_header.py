@@ -1,0 +1,127 @@
+"""PURE: the header of the Glue Schema Registry in front of a record's data.
+
+Owns the bytes: 3, then 0 or 5 for how the rest is packed (not at all, zlib), then the 16 bytes of the UUID of the
+schema's version. Must not know what a schema is. Records stay undecoded: 18 bytes are exactly 24 characters of base64,
+so that what is not packed is cut, and no byte of it is looked at.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from binascii import a2b_base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
+from uuid import UUID
+
+from msgspec import Raw
+
+from kcl_daemon.records.payload import BASE64, RawRecord
+
+MAX_UNPACKED_BYTES: Final = 32 * 2**20
+"""No record may become longer than this: a few bytes of zlib can stand for all of the memory."""
+
+# 03 00 and 03 05 in base64 both begin like this, with the quote before them.
+_PREFIX: Final = b'"Aw'
+_VERSION: Final = 3
+_PLAIN: Final = 0
+_ZLIB: Final = 5
+_HEADER_BYTES: Final = 18
+_HEADER_CHARACTERS: Final = 24
+_QUOTE: Final = b'"'
+
+_data_of: Final = attrgetter("data")
+_prefix_of: Final = struct.Struct(f"{len(_PREFIX)}s").unpack_from
+
+
+class UnreadablePayload(ValueError):
+    """Raised when what follows a header cannot be unpacked; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a header tells.
+
+    Args:
+        version_id: the UUID of the schema's version, in lower case.
+        is_packed: whether what follows is zlib.
+    """
+
+    version_id: str
+    is_packed: bool
+
+
+def may_have_header(records: Sequence[RawRecord]) -> bool:
+    """Whether any of the records may begin with a header; runs in C for each record, as most streams hold none."""
+    try:
+        return (_PREFIX,) in map(_prefix_of, map(_data_of, records))
+    except struct.error:  # a text shorter than the prefix
+        return any(bytes(record.data).startswith(_PREFIX) for record in records)
+
+
+def beginning(data: Raw) -> bytes | None:
+    """The part of the text that holds the header, the same for all records of a version; None where there is none."""
+    text = bytes(memoryview(data)[: _HEADER_CHARACTERS + 1])
+    if not text.startswith(_PREFIX) or len(data) < _HEADER_CHARACTERS + 2:
+        return None
+    return text[1:] if b"\\" not in text else _with_plain_slashes(data)
+
+
+def header(text: bytes) -> Header | None:
+    """What such a part says; None where it is no header after all."""
+    try:
+        head = a2b_base64(text, strict_mode=True)
+    except ValueError:
+        return None
+    if len(head) != _HEADER_BYTES or head[0] != _VERSION or head[1] not in {_PLAIN, _ZLIB}:
+        return None
+    return Header(str(UUID(bytes=head[2:])), head[1] == _ZLIB)
+
+
+def payload(data: Raw, head: Header) -> Raw:
+    """What follows the header, unpacked, as JSON text again.
+
+    Args:
+        data: of a record that has the header.
+        head: what was read of it.
+
+    Raises:
+        UnreadablePayload: it is not what the header says, or too much.
+    """
+    if head.is_packed:
+        return BASE64.encoded(_unpacked(_bytes(data)[_HEADER_BYTES:]))
+    view = memoryview(data)
+    if b"\\" in bytes(view[1 : _HEADER_CHARACTERS + 1]):
+        return BASE64.encoded(_bytes(data)[_HEADER_BYTES:])
+    return Raw(b"".join((_QUOTE, view[_HEADER_CHARACTERS + 1 :])))
+
+
+def _with_plain_slashes(data: Raw) -> bytes | None:
+    """JSON may write a slash with a backslash before it; the header as it is written otherwise."""
+    try:
+        head = BASE64.decoded(data)[:_HEADER_BYTES]
+    except ValueError:
+        return None
+    return bytes(BASE64.encoded(head))[1:-1]
+
+
+def _bytes(data: Raw) -> bytes:
+    try:
+        return BASE64.decoded(data)
+    except ValueError as error:
+        raise UnreadablePayload(f"the data is no base64: {error}") from error
+
+
+def _unpacked(packed: bytes) -> bytes:
+    unpacking = zlib.decompressobj()
+    try:
+        data = unpacking.decompress(packed, MAX_UNPACKED_BYTES + 1)
+    except zlib.error as error:
+        raise UnreadablePayload(f"it cannot be uncompressed: {error}") from error
+    if len(data) > MAX_UNPACKED_BYTES:
+        raise UnreadablePayload(f"it is more than {MAX_UNPACKED_BYTES} bytes when uncompressed")
+    if not unpacking.eof:
+        raise UnreadablePayload("it cannot be uncompressed: it is cut off")
+    return data

@@ -1,0 +1,496 @@
+"""Reads one shard by enhanced fan-out: one subscription after another, one event ahead of the child (KCL: FanOutRecordsPublisher).
+
+Owns where the next subscription begins and when. While the child is busy nothing is read: the service then has to
+wait, and at worst ends the subscription, after which another one goes on behind the last event that was taken.
+
+The fan-out consumer of this application: found, registered where there is none, awaited (KCL: FanOutConsumerRegistration).
+
+One for all shards of a worker. Owns the tries and what is said about them. Knows nothing of shards and records. Unlike
+KCL it never gives up for good: whoever asks again later has it tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from kcl_daemon.config.retrieval import FanOutSettings
+from kcl_daemon.errors import (
+    AccessDenied,
+    AwsError,
+    ConsumerLimitReached,
+    InvalidRequest,
+    StreamNotFound,
+    SubscriptionTaken,
+    Throttled,
+    Unavailable,
+)
+from kcl_daemon.ports import (
+    Clock,
+    ConsumerName,
+    ConsumerStatus,
+    FanOut,
+    IteratorKind,
+    Kinesis,
+    Log,
+    PushedRecords,
+    Randomness,
+    ReadFrom,
+    StreamConsumer,
+    StreamRef,
+    Subscription,
+)
+from kcl_daemon.records.payload import EMPTY, Payload
+from kcl_daemon.retrieval.byte_budget import ByteBudget
+from kcl_daemon.retrieval.source import (
+    INCONSISTENT_END,
+    DeliveryBatch,
+    EndOfShard,
+    ShardSource,
+    arrived_s,
+    read_from,
+)
+
+T = TypeVar("T")
+
+# Spreads the tries of workers that start together, as in KCL.
+_SPREAD_S: Final = 0.1
+# What could not be had is not asked for again for so long, however many shards want it.
+_REFUSED_S: Final = 60.0
+_FAILED_S: Final = 5.0
+_ADVICE_LIMIT: Final = (
+    "deregister a consumer of the stream or request a higher limit; or set fanoutConfig.consumerArn to "
+    "an unused consumer, retrievalMode=POLLING, or fanoutFallbackToPolling=true"
+)
+_ADVICE_DENIED: Final = (
+    "grant kinesis:DescribeStreamSummary on the stream, DescribeStreamConsumer, RegisterStreamConsumer "
+    "and SubscribeToShard on stream and consumer; or set retrievalMode=POLLING, or "
+    "fanoutFallbackToPolling=true"
+)
+
+IMPOSSIBLE: Final = (ConsumerLimitReached, AccessDenied, InvalidRequest)
+"""What another try in a moment does not put right."""
+
+
+@dataclass(frozen=True, slots=True)
+class _FailedAttempt:
+    """The last attempt, and until when it stands for those that come after it."""
+
+    error: AwsError
+    until_s: float
+
+
+class ConsumerRegistration:
+    """Finds the consumer when it is first asked for, and remembers it.
+
+    Args:
+        fan_out: where consumers are.
+        kinesis: tells the stream's ARN.
+        stream: whose consumer.
+        settings: which, and how often things are tried.
+        application_name: the consumer's name where none is set.
+        clock: for pauses.
+        randomness: spreads them.
+        log: for what was found, and why not.
+    """
+
+    def __init__(
+        self,
+        *,
+        fan_out: FanOut,
+        kinesis: Kinesis,
+        stream: StreamRef,
+        settings: FanOutSettings,
+        application_name: str,
+        clock: Clock,
+        randomness: Randomness,
+        log: Log,
+    ) -> None:
+        self._fan_out = fan_out
+        self._kinesis = kinesis
+        self._stream = stream
+        self._settings = settings
+        self._name = settings.consumer_name or application_name
+        self._clock = clock
+        self._randomness = randomness
+        self._log = log
+        self._lock = anyio.Lock()
+        self._arn = settings.consumer_arn
+        self._failed: _FailedAttempt | None = None
+
+    async def arn(self) -> str:
+        """ARN of a consumer that is, or was, ACTIVE. Cancellable at any point.
+
+        Raises:
+            AwsError: there is none now; it has been logged.
+        """
+        async with self._lock:
+            if self._arn is None:
+                self._arn = await self._found()
+            return self._arn
+
+    async def exists(self, arn: str) -> bool:
+        """Whether a consumer is still ours, after the service has said that something is not there; AwsError: not known.
+
+        One that has a name is found or registered anew at the next `arn` if it is gone.
+
+        Args:
+            arn: as `arn` gave it for the subscription that ended. Another shard may have registered another one since.
+        """
+        if self._arn != arn:
+            return False
+        consumer = await self._fan_out.describe_consumer(arn)
+        if consumer is not None and consumer.status is ConsumerStatus.ACTIVE:
+            return True
+        if self._arn == arn:
+            self._log.warning(
+                "consumer_gone", consumer_arn=arn, advice="it was deregistered while it was in use"
+            )
+            self._arn = self._settings.consumer_arn
+        return False
+
+    async def _found(self) -> str:
+        failed = self._failed
+        if failed is not None and self._clock.monotonic() < failed.until_s:
+            raise failed.error
+        try:
+            return await self._search()
+        except AwsError as error:
+            lasts_s = _REFUSED_S if isinstance(error, IMPOSSIBLE) else _FAILED_S
+            self._failed = _FailedAttempt(error, self._clock.monotonic() + lasts_s)
+            self._log_failure(error)
+            raise
+
+    async def _search(self) -> str:
+        summary = await self._with_retries(
+            self._settings.describe_stream_tries, lambda: self._kinesis.describe_stream(self._stream)
+        )
+        named = ConsumerName(summary.arn, self._name)
+        consumer = await self._described(named)
+        if consumer is None or consumer.status is ConsumerStatus.DELETING:
+            await self._with_retries(
+                self._settings.register_tries, lambda: self._registered(named), also=ConsumerLimitReached
+            )
+        elif consumer.status is ConsumerStatus.ACTIVE:
+            self._log.info("consumer_found", consumer_arn=consumer.arn)
+            return consumer.arn
+        return await self._with_retries(self._settings.describe_consumer_tries, lambda: self._active(named))
+
+    async def _described(self, named: ConsumerName) -> StreamConsumer | None:
+        return await self._with_retries(
+            self._settings.describe_consumer_tries, lambda: self._fan_out.describe_consumer(named)
+        )
+
+    async def _registered(self, named: ConsumerName) -> None:
+        """Register it, or see that another worker has."""
+        try:
+            consumer = await self._fan_out.register_consumer(named)
+        except Unavailable:
+            there = await self._fan_out.describe_consumer(named)
+            if there is None or there.status is ConsumerStatus.DELETING:
+                raise
+            return
+        self._log.info("consumer_registered", consumer_arn=consumer.arn)
+
+    async def _active(self, named: ConsumerName) -> str:
+        consumer = await self._fan_out.describe_consumer(named)
+        if consumer is None or consumer.status is not ConsumerStatus.ACTIVE:
+            status = "not there" if consumer is None else consumer.status.value
+            raise Unavailable(f"consumer {named.name} is {status}", operation="DescribeStreamConsumer")
+        return consumer.arn
+
+    async def _with_retries(
+        self, tries: int, call: Callable[[], Awaitable[T]], *, also: type[AwsError] = Throttled
+    ) -> T:
+        """The result of a call that is made again where that may help."""
+        pause_s = self._settings.retry_backoff_ms / 1000
+        while True:
+            tries -= 1
+            try:
+                return await call()
+            except (Throttled, Unavailable, also) as error:
+                if not tries:
+                    raise
+                self._log.debug("consumer_awaited", error=str(error))
+            await self._clock.sleep(pause_s + self._randomness.uniform(0, _SPREAD_S))
+
+    def _log_failure(self, error: AwsError) -> None:
+        log_event = self._log.warning if self._settings.fallback_to_polling else self._log.error
+        match error:
+            case ConsumerLimitReached():
+                log_event("fan_out_impossible", error=str(error), advice=_ADVICE_LIMIT)
+            case AccessDenied() | InvalidRequest():
+                log_event("fan_out_impossible", error=str(error), advice=_ADVICE_DENIED)
+            case StreamNotFound():
+                self._log.warning("consumer_not_found", error=str(error), advice="does the stream exist?")
+            case _:
+                self._log.warning("consumer_not_found", error=str(error))
+
+
+# The service refuses a second subscription for so long; the margin covers the way there.
+_PROTECTED_S: Final = 5.2
+# Somebody else reads the shard: the lease is on its way there, and to fight for it would hurt both.
+_OVERTAKEN_S: Final = 10.0
+# While the stream itself is gone.
+_GONE_PAUSE_S: Final = 60.0
+_SHORTEST_BACKOFF_S: Final = 0.5
+_LONGEST_BACKOFF_S: Final = 10.0
+_MAX_DOUBLINGS: Final = 10
+
+
+class FanOutReader:
+    """The `Reader` of one shard by subscriptions.
+
+    Args:
+        source: what is read.
+        fan_out: from where.
+        consumer: to whom the subscriptions belong.
+        clock: for pauses.
+        randomness: spreads retries.
+        log: for what Kinesis does.
+        gate: bounds what all shards have in hand.
+        reports_empty: whether the taker wants to hear of events without records.
+    """
+
+    def __init__(
+        self,
+        source: ShardSource,
+        *,
+        fan_out: FanOut,
+        consumer: ConsumerRegistration,
+        clock: Clock,
+        randomness: Randomness,
+        log: Log,
+        budget: ByteBudget,
+        reports_empty: bool,
+    ) -> None:
+        self._source = source
+        self._fan_out = fan_out
+        self._consumer = consumer
+        self._clock = clock
+        self._randomness = randomness
+        self._log = log
+        self._budget = budget
+        self._reports_empty = reports_empty
+        self._item: DeliveryBatch | EndOfShard | None = None
+        self._filled = anyio.Event()
+        self._taken = anyio.Event()
+        self._child_waits = False
+        self._continuation: str | None = None
+        self._last_sequence_number: str | None = None
+        self._failures = 0
+        self._last_fetch = source.last_fetch
+        self._last_fetch.trouble = None
+
+    @property
+    def trouble(self) -> str | None:
+        """As the protocol says."""
+        return self._last_fetch.trouble
+
+    @property
+    def oldest_s(self) -> float | None:
+        """As the protocol says."""
+        return self._item.arrived_s if isinstance(self._item, DeliveryBatch) else None
+
+    async def next(self) -> DeliveryBatch | EndOfShard:
+        """As the protocol says."""
+        while (item := self._item) is None:
+            self._filled = anyio.Event()
+            self._child_waits = True
+            self._budget.wake()
+            try:
+                await self._filled.wait()
+            finally:
+                self._child_waits = False
+        self._item = None
+        self._taken.set()
+        return item
+
+    def close(self) -> None:
+        """As the protocol says."""
+        item, self._item = self._item, None
+        if isinstance(item, DeliveryBatch):
+            item.release()
+
+    async def run(self) -> None:
+        """As the protocol says."""
+        while True:
+            try:
+                arn = await self._consumer.arn()
+            except AwsError as error:  # the registration has said what is wrong
+                self._note(error)
+                await self._pause()
+                continue
+            await self._until_unprotected()
+            before_s = self._source.memory.subscribed_at_s
+            try:
+                if await self._subscribe(arn):
+                    return
+            except StreamNotFound as gone:
+                if await self._shard_is_gone(gone, arn):
+                    await self._put(EndOfShard(()))
+                    return
+            except AwsError as error:
+                self._log_failure(error)
+                had_begun = self._source.memory.subscribed_at_s != before_s
+                await self._pause(overtaken=had_begun and isinstance(error, SubscriptionTaken))
+
+    async def _subscribe(self, arn: str) -> bool:
+        """One subscription; True at the end of the shard."""
+        where, source = self._position(), self._source
+        async with self._fan_out.subscribe(source.stream, arn, source.shard_id, where) as subscription:
+            self._began(where)
+            return await self._take_all(subscription)
+
+    async def _take_all(self, subscription: Subscription) -> bool:
+        while (pushed := await subscription.next()) is not None:
+            self._failures = 0
+            if (pushed.continuation is None) is not bool(pushed.child_shards):
+                raise Unavailable(INCONSISTENT_END, operation="SubscribeToShard")
+            await self._accept(pushed)
+            if pushed.continuation is None:
+                await self._put(EndOfShard(pushed.child_shards))
+                return True
+            self._continuation = pushed.continuation
+            del pushed  # and with it its body, which would stay in memory while the next one is waited for
+        return False
+
+    def _position(self) -> ReadFrom:
+        if self._continuation is not None:
+            return ReadFrom(IteratorKind.AFTER_SEQUENCE_NUMBER, sequence_number=self._continuation)
+        return read_from(self._source.checkpoint, self._source.memory, self._source.timestamp_s)
+
+    def _began(self, where: ReadFrom) -> None:
+        memory = self._source.memory
+        memory.subscribed_at_s = self._clock.monotonic()
+        if where.kind is IteratorKind.LATEST:
+            # Were it to break before the first event, LATEST again would skip some.
+            memory.idle_until_s = self._clock.wall_ms() / 1000
+        self._log.debug("subscribed", position=where.kind.value, sequence_number=where.sequence_number)
+
+    async def _accept(self, pushed: PushedRecords) -> None:
+        """Put an event before the child; back when there is room for another one."""
+        self._remember(pushed)
+        at_the_end = pushed.continuation is None
+        gave = False
+        for number, payload in enumerate(self._source.undelivered(pushed.payload)):
+            if number:
+                await checkpoint()  # a million user records in aggregates would hold up renewals
+            if not gave:
+                self._record_fetch(pushed, empty=not payload and not at_the_end)
+            decoder = self._source.decoder(payload, self._set_trouble)
+            if decoder is None:
+                if payload:
+                    gave = True
+                    await self._deliver(payload, pushed.millis_behind_latest)
+                continue
+            while (part := await decoder.next()) is not None:
+                gave = True
+                await self._deliver(part, pushed.millis_behind_latest)
+        if not gave:
+            self._record_fetch(pushed, empty=not at_the_end)
+            if self._reports_empty:
+                await self._put(DeliveryBatch(EMPTY, pushed.millis_behind_latest))
+
+    async def _deliver(self, payload: Payload, behind_ms: int | None) -> None:
+        oldest_s = arrived_s(payload, behind_ms, self._clock)  # before the wait for room, which takes time
+        reservation = await self._budget.acquire(
+            payload.size_bytes, is_child_waiting=lambda: self._child_waits
+        )
+        batch = DeliveryBatch(payload, behind_ms, reservation.release, arrived_s=oldest_s)
+        reservation.resize(batch.size_bytes)
+        await self._put(batch)
+
+    def _record_fetch(self, pushed: PushedRecords, *, empty: bool) -> None:
+        self._last_fetch.answer(
+            behind_ms=pushed.millis_behind_latest, empty=empty, now_s=self._clock.monotonic()
+        )
+
+    def _set_trouble(self, reason: str | None) -> None:
+        self._last_fetch.trouble = reason
+
+    def _remember(self, pushed: PushedRecords) -> None:
+        """Where a child that is started anew begins."""
+        memory, payload = self._source.memory, pushed.payload
+        if payload:
+            if self._last_sequence_number is None:
+                self._source.check_first_record(payload.first.sequence_number, self._log)
+            self._last_sequence_number = payload.last.sequence_number
+            memory.idle_after = memory.idle_iterator = None
+            if memory.first_sequence_number is None:
+                memory.first_sequence_number = payload.first.sequence_number
+        elif memory.first_sequence_number is None:
+            memory.idle_after = pushed.continuation
+
+    async def _put(self, item: DeliveryBatch | EndOfShard) -> None:
+        """Give an item to the taker; back when it has been taken."""
+        self._item = item
+        self._taken = anyio.Event()
+        self._filled.set()
+        await self._taken.wait()
+
+    async def _shard_is_gone(self, gone: StreamNotFound, arn: str) -> bool:
+        """Whether it is the shard that does not exist any more, not stream or consumer; where those, a while later."""
+        is_there = self._source.stream_is_there
+        self._note(gone)
+        try:
+            if is_there is not None and not await is_there():
+                await self._source.wait_out(self._clock, _GONE_PAUSE_S)
+                return False
+            if not await self._consumer.exists(arn):
+                await self._pause()
+                return False
+        except AwsError as error:
+            self._log_failure(error)
+            await self._pause()
+            return False
+        self._log.warning(
+            "shard_not_found",
+            error=str(gone),
+            advice="the stream no longer has this shard; the lease ends here",
+        )
+        return True
+
+    def _note(self, error: AwsError) -> None:
+        self._failures += 1
+        self._last_fetch.trouble = str(error)
+
+    def _log_failure(self, error: AwsError) -> None:
+        """Say what a failed or broken subscription leaves to do."""
+        self._note(error)
+        match error:
+            case AccessDenied():
+                self._log.error(
+                    "subscription_failed",
+                    error=str(error),
+                    advice="grant kinesis:SubscribeToShard on the consumer",
+                )
+            case SubscriptionTaken() | Throttled():
+                self._log.info("subscription_refused", error=str(error))
+            case InvalidRequest():
+                self._log.warning("subscription_failed", error=str(error), failures=self._failures)
+                self._continuation = self._last_sequence_number
+                self._source.memory.idle_after = None  # but not the time until which nothing had come
+            case _:
+                # One break in a while is nothing: connections do not live for ever.
+                log_event = self._log.info if self._failures == 1 else self._log.warning
+                log_event("subscription_broken", error=str(error), failures=self._failures)
+
+    async def _until_unprotected(self) -> None:
+        """Wait as long as the service protects the subscription before this one."""
+        began_s = self._source.memory.subscribed_at_s
+        if began_s is not None:
+            await self._clock.sleep(max(0.0, began_s + _PROTECTED_S - self._clock.monotonic()))
+
+    async def _pause(self, *, overtaken: bool = False) -> None:
+        """After a failure; the first one of a subscription that was good costs nothing but its protection."""
+        if overtaken:
+            await self._clock.sleep(_OVERTAKEN_S)
+        elif self._failures > 1:
+            doublings = min(self._failures - 2, _MAX_DOUBLINGS)
+            most_s: float = min(_LONGEST_BACKOFF_S, _SHORTEST_BACKOFF_S * 2**doublings)
+            await self._clock.sleep(most_s * self._randomness.uniform(0.5, 1.0))

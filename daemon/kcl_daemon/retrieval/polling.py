@@ -1,0 +1,471 @@
+"""Reads one shard a bounded way ahead of its child (KCL: PrefetchRecordsPublisher).
+
+Owns the shard iterator and the buffer. Knows nothing of leases or children. Never raises for what Kinesis does: it
+retries for ever, and the reason is told by `trouble`.
+
+PURE: how long to wait before the next read of a shard (KCL: KinesisSleepTimeController).
+
+Unlike KCL no pause is made while the shard has more to give than one answer holds, beyond what the service's limits
+for each shard ask for: five reads a second, 2 MiB a second.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from kcl_daemon.config.retrieval import RetrievalSettings
+from kcl_daemon.errors import (
+    AccessDenied,
+    AwsError,
+    InvalidRequest,
+    IteratorExpired,
+    StreamNotFound,
+    Throttled,
+    Unavailable,
+)
+from kcl_daemon.ports import Clock, FetchedRecords, IteratorKind, Kinesis, Log, Randomness, ReadFrom
+from kcl_daemon.records.payload import EMPTY, Payload
+from kcl_daemon.retrieval.byte_budget import ByteBudget, Reservation
+from kcl_daemon.retrieval.schemas import PayloadDecoder
+from kcl_daemon.retrieval.source import (
+    INCONSISTENT_END,
+    DeliveryBatch,
+    EndOfShard,
+    ShardSource,
+    arrived_s,
+    read_from,
+)
+
+_SHORTEST_S: Final = 0.2  # five reads a second
+_BYTES_PER_S: Final = 2 * 2**20
+_LONGEST_BACKOFF_S: Final = 10.0
+_SERVICE_DOMAINS: Final = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".api.amazonwebservices.com.cn")
+
+
+@dataclass(frozen=True, slots=True)
+class PollResult:
+    """What the pace goes by of a good answer.
+
+    Args:
+        count: its records.
+        data_bytes: of these records.
+        behind_ms: how far behind the tip it was; None: not told.
+    """
+
+    count: int
+    data_bytes: int
+    behind_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PollPace:
+    """The pace of one shard.
+
+    Args:
+        idle_s: pause between two reads at the tip.
+        reduced_within_s: a shard that is less than this behind is read only so often (KCL:
+            millisBehindLatestThresholdForReducedTps); 0: at the tip only.
+        limited: whether the service's limits are kept from the start; else once it has refused a read for its rate.
+        failures: failed reads in a row.
+    """
+
+    idle_s: float
+    reduced_within_s: float = 0.0
+    limited: bool = True
+    failures: int = 0
+
+    def failed(self, *, throttled: bool = False) -> PollPace:
+        """After one more failed read."""
+        return PollPace(self.idle_s, self.reduced_within_s, self.limited or throttled, self.failures + 1)
+
+    def succeeded(self) -> PollPace:
+        """After a good read."""
+        return PollPace(self.idle_s, self.reduced_within_s, self.limited) if self.failures else self
+
+    def pause_s(self, answer: PollResult | None, *, elapsed_s: float, chance: float) -> float:
+        """Seconds to wait from now.
+
+        Args:
+            answer: the last one; None after a failure.
+            elapsed_s: since the last read began.
+            chance: 0 to 1, spreads the retries of many shards after a failure.
+        """
+        if self.failures or answer is None:
+            most: float = min(
+                _LONGEST_BACKOFF_S, max(self.idle_s, _SHORTEST_S) * 2 ** min(max(self.failures - 1, 0), 10)
+            )
+            return most * (0.5 + chance / 2)
+        return max(0.0, self._interval_s(answer) - elapsed_s)
+
+    def _interval_s(self, answer: PollResult) -> float:
+        """Between the beginnings of two reads."""
+        allowed_s = max(_SHORTEST_S, answer.data_bytes / _BYTES_PER_S)
+        behind_s = (answer.behind_ms or 0) / 1000
+        if not behind_s:
+            return max(self.idle_s, allowed_s if self.limited else _SHORTEST_S, self.reduced_within_s)
+        if behind_s < self.reduced_within_s:
+            return max(self.idle_s, allowed_s, self.reduced_within_s)
+        return allowed_s if self.limited or not answer.count else 0.0
+
+
+def has_service_limits(endpoint: str | None) -> bool:
+    """Whether an endpoint is the service's own, whose limits are known; stand-ins have others or none."""
+    host = None if endpoint is None else urlsplit(endpoint).hostname
+    return host is None or host.endswith(_SERVICE_DOMAINS)
+
+
+# A call that has not answered by then is given up and made again; the adapter's own time-outs are shorter.
+_CALL_TIMEOUT_S: Final = 60.0
+# An iterator refused this often in a row has not merely grown old.
+_SUSPICIOUS_FAILURES: Final = 3
+# While the stream itself is gone.
+_GONE_PAUSE_S: Final = 60.0
+# Iterators live for five minutes; one that has waited for the child for longer than this is not tried.
+_ITERATOR_TTL_S: Final = 285.0
+# What an answer is taken for that is not known yet: the most that the service gives, or next to nothing at the tip.
+_FIRST_EXPECTED_BYTES: Final = 8 * 2**20
+_MIN_EXPECTED_BYTES: Final = 64 * 1024
+
+
+class PollingReader:
+    """The prefetcher of one shard for one child. `run` fills the buffer, `next` takes from it; one taker at a time.
+
+    `close` it when nobody takes any more.
+
+    Args:
+        source: what is read.
+        kinesis: from where.
+        settings: how far ahead and how often.
+        clock: for pauses and time-outs.
+        randomness: spreads retries.
+        log: for what Kinesis does.
+        gate: bounds what all shards have in hand; None: this one has no bound but its own.
+        limited: whether the service's limits of rate are kept from the start (`Pace.limited`).
+        reports_empty: whether the taker wants to hear of answers without records; else they take no place and wake nobody.
+    """
+
+    def __init__(
+        self,
+        source: ShardSource,
+        *,
+        kinesis: Kinesis,
+        settings: RetrievalSettings,
+        clock: Clock,
+        randomness: Randomness,
+        log: Log,
+        budget: ByteBudget | None = None,
+        limited: bool = True,
+        reports_empty: bool = True,
+    ) -> None:
+        self._source = source
+        self._kinesis = kinesis
+        self._settings = settings
+        self._clock = clock
+        self._randomness = randomness
+        self._log = log
+        self._budget = budget or ByteBudget(clock)
+        self._reports_empty = reports_empty
+        self._buffer: deque[DeliveryBatch | EndOfShard] = deque()
+        self._buffered_bytes = 0
+        self._buffered_records = 0
+        self._filled = anyio.Event()
+        self._taken = anyio.Event()
+        self._pace = PollPace(
+            settings.idle_time_between_reads_ms / 1000, settings.reduced_tps_within_ms / 1000, limited=limited
+        )
+        self._last_sequence_number: str | None = None
+        self._iterator_at_s = 0.0
+        self._expected_bytes = _FIRST_EXPECTED_BYTES
+        self._child_waits = False
+        self._reservation: Reservation | None = None
+        self._last_fetch = source.last_fetch
+        self._last_fetch.trouble = None
+
+    @property
+    def trouble(self) -> str | None:
+        """As the protocol says."""
+        return self._last_fetch.trouble
+
+    @property
+    def oldest_s(self) -> float | None:
+        """As the protocol says."""
+        for item in self._buffer:
+            if isinstance(item, DeliveryBatch) and item.arrived_s is not None:
+                return item.arrived_s
+        return None
+
+    async def next(self) -> DeliveryBatch | EndOfShard:
+        """The next batch, waiting for it; a cancelled call takes nothing. Whoever takes a batch releases it."""
+        while not self._buffer:
+            self._filled = anyio.Event()
+            self._child_waits = True
+            self._budget.wake()
+            self._taken.set()
+            try:
+                await self._filled.wait()
+            finally:
+                self._child_waits = False
+        item = self._buffer.popleft()
+        if isinstance(item, DeliveryBatch):
+            self._buffered_bytes -= item.size_bytes
+            self._buffered_records -= item.count
+        self._taken.set()
+        return item
+
+    def close(self) -> None:
+        """Give up what has not been taken."""
+        while self._buffer:
+            item = self._buffer.popleft()
+            if isinstance(item, DeliveryBatch):
+                item.release()
+        self._release_reservation()
+
+    async def run(self) -> None:
+        """Read until the end of the shard; returns then."""
+        try:
+            await self._run()
+        finally:
+            self._release_reservation()
+
+    async def _run(self) -> None:
+        iterator = self._source.memory.idle_iterator if self._source.checkpoint.is_sentinel else None
+        self._iterator_at_s = self._clock.monotonic()
+        while True:
+            await self._wait_for_room()
+            began_s = self._clock.monotonic()
+            if began_s - self._iterator_at_s > _ITERATOR_TTL_S:
+                iterator = None
+            try:
+                iterator = iterator or await self._new_iterator()
+                fetched = await self._fetch(iterator)
+            except StreamNotFound as gone:
+                if await self._shard_is_gone(gone):
+                    self._put(EndOfShard(()))
+                    return
+                iterator = None
+                continue
+            except AwsError as error:
+                self._release_reservation()
+                iterator = self._iterator_after(error, iterator)
+                pace = self._pace.failed(throttled=isinstance(error, Throttled))
+                await self._pause(pace, None, began_s)
+                continue
+            self._iterator_at_s = self._clock.monotonic()
+            answer = await self._accept(fetched)
+            iterator = fetched.next_iterator
+            del fetched  # and with it the body, which would stay in memory through the pause
+            if iterator is None:
+                return
+            await self._pause(self._pace.succeeded(), answer, began_s)
+
+    async def _shard_is_gone(self, error: StreamNotFound) -> bool:
+        """Whether the shard has ended by being forgotten; where the stream itself is gone, a while later: not yet."""
+        self._release_reservation()
+        is_there = self._source.stream_is_there
+        try:
+            gone = is_there is None or await is_there()
+        except AwsError:
+            gone = False
+        if gone:
+            self._log.warning(
+                "shard_not_found",
+                error=str(error),
+                advice="the stream no longer has this shard; the lease ends here",
+            )
+        else:
+            self._last_fetch.trouble = str(error)
+            await self._source.wait_out(self._clock, _GONE_PAUSE_S)
+        return gone
+
+    async def _wait_for_room(self) -> None:
+        """Wait until the buffer may take one more answer, and until the worker may."""
+        while not self._has_room():
+            await self._wait_for_taker()
+        self._reservation = await self._budget.acquire(
+            self._expected_bytes, is_child_waiting=lambda: self._child_waits
+        )
+
+    async def _wait_for_taker(self) -> None:
+        self._taken = anyio.Event()
+        await self._taken.wait()
+
+    def _has_room(self) -> bool:
+        settings = self._settings
+        if not settings.prefetch_batches:
+            return self._child_waits
+        return not self._buffer or (
+            self._buffered_bytes < settings.prefetch_bytes
+            and self._buffered_records < settings.prefetch_records
+            and len(self._buffer) < settings.prefetch_batches
+        )
+
+    def _release_reservation(self) -> None:
+        reservation, self._reservation = self._reservation, None
+        if reservation is not None:
+            reservation.release()
+
+    async def _fetch(self, iterator: str) -> FetchedRecords:
+        with self._clock.move_on_after(_CALL_TIMEOUT_S):
+            fetched = await self._kinesis.get_records(
+                self._source.stream, self._source.shard_id, iterator, self._settings.max_records
+            )
+            if (fetched.next_iterator is None) is not bool(fetched.child_shards):
+                raise Unavailable(INCONSISTENT_END, operation="GetRecords")
+            return fetched
+        raise Unavailable(f"no answer within {_CALL_TIMEOUT_S:g} s", operation="GetRecords")
+
+    async def _new_iterator(self) -> str:
+        where = (
+            read_from(self._source.checkpoint, self._source.memory, self._source.timestamp_s)
+            if self._last_sequence_number is None
+            else ReadFrom(IteratorKind.AFTER_SEQUENCE_NUMBER, sequence_number=self._last_sequence_number)
+        )
+        asked_s = self._clock.monotonic()
+        with self._clock.move_on_after(_CALL_TIMEOUT_S):
+            iterator = await self._kinesis.get_shard_iterator(
+                self._source.stream, self._source.shard_id, where
+            )
+            self._iterator_at_s = self._clock.monotonic()
+            if where.kind is IteratorKind.LATEST:
+                # Were nothing answered while it lives, LATEST again would skip what came meanwhile.
+                memory = self._source.memory
+                # The time of day afterwards: the answer may have told that the machine's is wrong.
+                took_s = self._iterator_at_s - asked_s
+                memory.idle_iterator, memory.idle_until_s = iterator, self._clock.wall_ms() / 1000 - took_s
+            return iterator
+        raise Unavailable(f"no answer within {_CALL_TIMEOUT_S:g} s", operation="GetShardIterator")
+
+    async def _accept(self, fetched: FetchedRecords) -> PollResult:
+        """Take an answer into the buffer, and give what the pace goes by."""
+        self._remember(fetched)
+        is_empty = fetched.next_iterator is not None  # the end of a shard is something
+        whole, behind_ms = fetched.payload, fetched.millis_behind_latest
+        for number, payload in enumerate(self._source.undelivered(whole)):
+            if number:
+                await checkpoint()  # a million user records in aggregates would hold up renewals
+            decoder = self._source.decoder(payload, self._set_trouble)
+            if decoder is not None:
+                is_empty = not await self._put_decoded(decoder, behind_ms, whole.size_bytes) and is_empty
+            elif payload:
+                if number:
+                    await self._room_for(payload, whole.size_bytes)
+                is_empty = False
+                self._put(self._batch(payload, behind_ms))
+        self._last_fetch.answer(behind_ms=behind_ms, empty=is_empty, now_s=self._iterator_at_s)
+        # Empty answers must not take the place of full ones.
+        if self._reports_empty and not self._buffer:
+            self._put(self._batch(EMPTY, behind_ms))
+        self._release_reservation()
+        self._expected_bytes = max(whole.size_bytes, _MIN_EXPECTED_BYTES)
+        if fetched.next_iterator is None:
+            self._put(EndOfShard(fetched.child_shards))
+        return PollResult(len(whole), whole.data_bytes, behind_ms)
+
+    async def _room_for(self, part: Payload, whole_bytes: int) -> None:
+        """Wait until a further part of an answer may go into the buffer, and until the worker has room for it.
+
+        An aggregate may become many times as long as it came: it is taken apart no faster than the child takes it.
+        """
+        if self._reservation is not None:
+            self._reservation.resize(whole_bytes)  # it may be held for long
+        while not self._has_room():
+            await self._wait_for_taker()
+        # Released at once, as the batch takes the same again and nothing is awaited between the two.
+        reservation = await self._budget.acquire(part.size_bytes, is_child_waiting=lambda: self._child_waits)
+        reservation.release()
+
+    async def _put_decoded(self, decoder: PayloadDecoder, behind_ms: int | None, whole_bytes: int) -> bool:
+        """Records that may grow when they are opened: part by part, each when there is room; whether there were any."""
+        gave = False
+        if self._reservation is not None:
+            self._reservation.resize(whole_bytes)  # it may be held for long
+        while (payload := await decoder.next()) is not None:
+            while not self._has_room():
+                await self._wait_for_taker()
+            self._put(self._batch(payload, behind_ms))
+            gave = True
+        return gave
+
+    def _set_trouble(self, reason: str | None) -> None:
+        self._last_fetch.trouble = reason
+
+    def _batch(self, payload: Payload, behind_ms: int | None) -> DeliveryBatch:
+        """Counted as in hand by itself until it is released."""
+        reservation = self._budget.take(0)
+        batch = DeliveryBatch(
+            payload, behind_ms, reservation.release, arrived_s=arrived_s(payload, behind_ms, self._clock)
+        )
+        reservation.resize(batch.size_bytes)
+        return batch
+
+    def _remember(self, fetched: FetchedRecords) -> None:
+        """Where to go on from, and where a child that is started anew begins."""
+        memory, payload = self._source.memory, fetched.payload
+        if payload:
+            if self._last_sequence_number is None:
+                self._source.check_first_record(payload.first.sequence_number, self._log)
+            self._last_sequence_number = payload.last.sequence_number
+            if memory.first_sequence_number is None:
+                memory.first_sequence_number = payload.first.sequence_number
+            memory.idle_iterator = None
+        elif memory.first_sequence_number is None:
+            memory.idle_iterator, memory.idle_until_s = fetched.next_iterator, self._clock.wall_ms() / 1000
+
+    def _put(self, item: DeliveryBatch | EndOfShard) -> None:
+        self._buffer.append(item)
+        if isinstance(item, DeliveryBatch):
+            self._buffered_bytes += item.size_bytes
+            self._buffered_records += item.count
+        self._filled.set()
+
+    def _iterator_after(self, error: AwsError, iterator: str | None) -> str | None:
+        """What a failed call leaves of the iterator. A new one begins after the last record fetched, or where we began."""
+        self._last_fetch.trouble = str(error)
+        match error:
+            case IteratorExpired() | InvalidRequest():
+                self._log_renewal(error)
+                self._source.memory.idle_iterator = None  # but not the time until which nothing had come
+                return None
+            case AccessDenied():
+                self._log.error(
+                    "read_failed",
+                    error=str(error),
+                    advice="grant kinesis:GetRecords and GetShardIterator on the stream",
+                )
+            case Throttled():
+                self._log.debug("read_throttled", error=str(error))
+            case _:
+                self._log.warning("read_failed", error=str(error), failures=self._pace.failures + 1)
+        return iterator
+
+    def _log_renewal(self, error: AwsError) -> None:
+        """Louder when it goes on, but not for ever; what time will not heal is told once."""
+        failures = self._pace.failures + 1
+        if failures <= _SUSPICIOUS_FAILURES:
+            log_event = self._log.info
+        else:
+            log_event = self._log.debug if failures & (failures - 1) else self._log.warning
+        log_event("iterator_renewed", error=str(error), failures=failures)
+        if failures == 2 * _SUSPICIOUS_FAILURES and isinstance(error, InvalidRequest):
+            self._log.error(
+                "position_refused",
+                error=str(error),
+                checkpoint=str(self._source.checkpoint),
+                advice="Kinesis does not know this position. Does the file name another stream than before, or "
+                "does applicationName belong to an application that reads another stream? Then stop it "
+                "and use a new applicationName. Was the stream deleted and created again? Then stop the "
+                "application and start over with `kcl-daemon leases reset`. The daemon tries again from "
+                "time to time",
+            )
+
+    async def _pause(self, pace: PollPace, answer: PollResult | None, began_s: float) -> None:
+        self._pace = pace
+        elapsed_s = self._clock.monotonic() - began_s
+        chance = self._randomness.uniform(0, 1) if pace.failures else 0.0
+        await self._clock.sleep(pace.pause_s(answer, elapsed_s=elapsed_s, chance=chance))

@@ -1,0 +1,337 @@
+"""The daemon's log: one line for each event, on stderr, for people (console) or for machines (JSON).
+
+Makes the one logger that is handed down as the Log port; nothing here is global. Both forms go to stderr, so that
+stdout stays free for what commands print. A log call never raises and never shows a credential, whatever its fields hold.
+
+Which events are logged: one level for all, others for single components (`INFO,kcl_daemon.retrieval=DEBUG`).
+
+A component is a package or module of the daemon; the deepest one that is named counts. Owns the reading of such a text
+and the logger that goes by it. Knows nothing of where lines go.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal, TextIO
+
+import orjson
+import structlog
+
+import kcl_daemon
+from kcl_daemon.log_level import LogLevel, level_of
+from kcl_daemon.ports import Clock, Log
+from kcl_daemon.text import MASK, encodable, is_secret_name, masked, on_one_line, short_shard
+
+Threshold = LogLevel | Literal["off"]
+"""The lowest level that is written; `off`: none is."""
+
+_ROOT: Final = "kcl_daemon"
+# A log that counts what passes through it; who speaks is its caller.
+_COUNTS: Final = "kcl_daemon.telemetry.recorder"
+_NUMBERS: Final[dict[Threshold, int]] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "off": logging.CRITICAL,  # nothing here is logged at it
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogLevels:
+    """What is logged.
+
+    Args:
+        root: of all components that are not named.
+        components: of single ones, by their full names.
+    """
+
+    root: Threshold = "info"
+    components: Mapping[str, Threshold] = field(default_factory=dict[str, Threshold])
+
+    def number_of(self, module: str) -> int:
+        """The lowest level, as the standard library counts, that a module may log at."""
+        name = module
+        while name:
+            if name in self.components:
+                return _NUMBERS[self.components[name]]
+            name = name.rpartition(".")[0]
+        return _NUMBERS[self.root]
+
+
+def threshold_of(word: str) -> Threshold | None:
+    """The threshold that a word means, in any case; None where it is none."""
+    return "off" if word.strip().lower() == "off" else level_of(word)
+
+
+def parse_levels(text: str) -> LogLevels:
+    """The levels of a text: a level for all, `COMPONENT=LEVEL` for single ones, in any order, separated by commas.
+
+    Raises:
+        ValueError: says which part cannot be meant, and what can.
+    """
+    root: Threshold = "info"
+    components: dict[str, Threshold] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, word = part.rpartition("=")
+        threshold = threshold_of(word)
+        if threshold is None:
+            raise ValueError(f"{part!r}: no such level; levels are debug, info, warning, error, off")
+        if not equals:
+            root = threshold
+        else:
+            components[component(name)] = threshold
+    return LogLevels(root, components)
+
+
+def component(name: str) -> str:
+    """The full name of a component; `kcl_daemon.` may be left out.
+
+    Raises:
+        ValueError: there is no such component; says which there are.
+    """
+    words = name.strip().split(".")
+    inner = words[1:] if words[0] == _ROOT else words
+    if not exists(".".join(inner)):
+        raise ValueError(f"{name.strip()!r}: no such component; there are {', '.join(_packages())}")
+    return ".".join((_ROOT, *inner))
+
+
+def exists(inner: str) -> bool:
+    """Whether the daemon has a package or module of this name, written without `kcl_daemon.`; the daemon itself is ''."""
+    words = inner.split(".") if inner else []
+    if not all(word.isidentifier() for word in words):
+        return False
+    place = Path(kcl_daemon.__path__[0], *words)
+    return place.is_dir() or place.with_suffix(".py").is_file()
+
+
+def _packages() -> list[str]:
+    """The components that one can do with: the packages."""
+    return sorted(path.parent.name for path in Path(kcl_daemon.__path__[0]).glob("*/__init__.py"))
+
+
+def logger_class(levels: LogLevels) -> type[Any]:
+    """The class of structlog's loggers that log what is wanted and drop everything else at once.
+
+    Where single components are named, the module that calls is looked up: half a microsecond for a call that is dropped,
+    and no logger has to be told whose it is.
+    """
+    thresholds = (levels.root, *levels.components.values())
+    lowest = min(_NUMBERS[each] for each in thresholds)
+    if not levels.components:
+        return structlog.make_filtering_bound_logger(lowest)
+    return type("ComponentLogger", (_ComponentLogger,), {"lowest": lowest, "levels": levels, "known": {}})
+
+
+class _ComponentLogger(structlog.BoundLoggerBase):
+    """The methods of the Log port, by the level of the module that calls them."""
+
+    lowest: int
+    levels: LogLevels
+    known: dict[str, int]
+
+    def debug(self, event: str, /, **fields: object) -> object:
+        return self._say(logging.DEBUG, "debug", event, fields)
+
+    def info(self, event: str, /, **fields: object) -> object:
+        return self._say(logging.INFO, "info", event, fields)
+
+    def warning(self, event: str, /, **fields: object) -> object:
+        return self._say(logging.WARNING, "warning", event, fields)
+
+    def error(self, event: str, /, **fields: object) -> object:
+        return self._say(logging.ERROR, "error", event, fields)
+
+    def _say(self, number: int, method: str, event: str, fields: dict[str, object]) -> object:
+        if number < self.lowest:
+            return None
+        caller = sys._getframe(2)  # noqa: SLF001 - what logging does for its callers
+        module = str(caller.f_globals.get("__name__", ""))
+        if module == _COUNTS and caller.f_back is not None:
+            module = str(caller.f_back.f_globals.get("__name__", ""))
+        threshold = self.known.get(module)
+        if threshold is None:
+            threshold = self.known[module] = self.levels.number_of(module)
+        return self._proxy_to_logger(method, event, **fields) if number >= threshold else None
+
+
+LogForm = Literal["console", "json"]
+_DEPTH_MAX: Final = 6
+_START: Final = "daemon_starting"
+_CHILD_LINE: Final = "child_stderr"
+_INT64: Final = range(-(2**63), 2**64)  # what orjson writes as a number
+
+_EventDict = MutableMapping[str, Any]  # Any: structlog's own type of an event
+
+
+def build_log(
+    *,
+    level: LogLevel | LogLevels,
+    form: LogForm,
+    stream: TextIO,
+    clock: Clock,
+) -> Log:
+    """The logger of a process.
+
+    Args:
+        level: the lowest that is written, of all or by component; calls below it cost next to nothing.
+        form: `console`: text, on a terminal shorter and coloured; `json`: one object on each line.
+        stream: where lines go; a broken one is put up with.
+        clock: for the time of each event.
+    """
+    levels = level if isinstance(level, LogLevels) else LogLevels(level)
+    render = _console(colours=stream.isatty()) if form == "console" else _to_json
+    log: Log = structlog.wrap_logger(
+        _Lines(stream),
+        processors=[
+            structlog.processors.add_log_level,
+            _Timestamp(clock),
+            structlog.processors.format_exc_info,
+            _fit_to_show,
+            render,
+        ],
+        wrapper_class=logger_class(levels),
+        context_class=dict,
+        cache_logger_on_first_use=False,
+    )
+    return log.bind()
+
+
+class _Lines:
+    """Writes whole lines and flushes them; there is nobody to tell when stderr is gone."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def msg(self, line: str) -> None:
+        # A closed or broken stderr must not stop the work; ValueError: closed file, unencodable text.
+        with suppress(OSError, ValueError):
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+    debug = info = warning = error = msg
+
+
+class _Timestamp:
+    """Adds `timestamp`: ISO 8601 in UTC with milliseconds, from the Clock port."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def __call__(self, _logger: object, _method: str, event: _EventDict) -> _EventDict:
+        moment = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
+        event["timestamp"] = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return event
+
+
+def _fit_to_show(_logger: object, _method: str, event: _EventDict) -> _EventDict:
+    """Mask credentials and turn every value into one that can be written."""
+    return {str(name): MASK if _hides(name, value) else _plain(value, 0) for name, value in event.items()}
+
+
+def _hides(name: object, value: object) -> bool:
+    return value is not None and not isinstance(value, bool) and is_secret_name(str(name))
+
+
+def _plain(value: object, depth: int) -> object:
+    """The value in terms of JSON, bounded in depth, text masked and encodable."""
+    match value:
+        case str():
+            return encodable(masked(str(value)))
+        case None | bool():
+            return value
+        case int() | float():
+            return _number(value)
+        case Mapping() if depth < _DEPTH_MAX:
+            return {
+                encodable(str(name)): MASK if _hides(name, each) else _plain(each, depth + 1)
+                for name, each in value.items()
+            }
+        case list() | tuple() if depth < _DEPTH_MAX:
+            return [_plain(each, depth + 1) for each in value]
+        case _:
+            return _text_of(value)
+
+
+def _number(value: float) -> object:
+    if isinstance(value, int):
+        return int(value) if int(value) in _INT64 else str(int(value))
+    return float(value)
+
+
+def _text_of(value: object) -> str:
+    try:
+        text = str(value)
+    except Exception as error:  # noqa: BLE001 - any object may be logged, and its __str__ may raise anything
+        text = f"<{type(value).__name__} without text: {type(error).__name__}>"
+    return encodable(masked(text))
+
+
+def _to_json(_logger: object, _method: str, event: _EventDict) -> str:
+    first = ("timestamp", "level", "event")
+    ordered = {name: event.pop(name) for name in first if name in event}
+    return orjson.dumps({**ordered, **event}).decode()
+
+
+class _OneLine:
+    """Escapes control characters, which could pretend to be other lines or steer a terminal; tracebacks keep lines."""
+
+    def __call__(self, _logger: object, _method: str, event: _EventDict) -> _EventDict:
+        for name, value in event.items():
+            if isinstance(value, str):
+                lines = value.split("\n") if name == "exception" else [value]
+                event[name] = "\n".join(on_one_line(line) for line in lines)
+            elif isinstance(value, list | dict):
+                event[name] = orjson.dumps(value).decode()
+        return event
+
+
+def _console(*, colours: bool) -> structlog.typing.Processor:
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=colours, sort_keys=False, pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
+    )
+    one_line = _OneLine()
+
+    def render(logger: Any, method: str, event: _EventDict) -> str:  # Any: structlog's own type of a logger
+        shown = one_line(logger, method, event)
+        if not colours:
+            return renderer(logger, method, shown)
+        return _child_line(shown) or renderer(logger, method, _for_terminal(shown))
+
+    return render
+
+
+def _child_line(event: _EventDict) -> str | None:
+    """The line of a child as `12:03:51 shard 3 | order-3 a plum`; None: the event is another one."""
+    if event.get("event") != _CHILD_LINE or not isinstance(event.get("line"), str):
+        return None
+    shard_id = event.get("shard_id")
+    who = "child" if shard_id is None else f"shard {short_shard(str(shard_id))}"
+    stream = f" of {event['stream']}" if event.get("stream") else ""
+    return f"{_time_of_day(event)} {who}{stream} | {event['line']}"
+
+
+def _for_terminal(event: _EventDict) -> _EventDict:
+    """What a person at a terminal needs of an event: the time of day, and neither the worker's own id nor empty fields.
+
+    Raises:
+        structlog.DropEvent: another event of the same start says the same.
+    """
+    taken = event.get("event") == "lease_taken" and "reason" not in event
+    if taken or (event.get("event") == "lease_assigned" and event.get("to") == event.get("worker_id")):
+        raise structlog.DropEvent  # `child_started` follows
+    once = set() if event.get("event") == _START else {"worker_id"}
+    shown = {name: value for name, value in event.items() if value is not None and name not in once}
+    return {**shown, "timestamp": _time_of_day(event)}
+
+
+def _time_of_day(event: _EventDict) -> str:
+    """Hours, minutes and seconds, in UTC as everywhere in the log."""
+    return str(event.get("timestamp", ""))[11:19]

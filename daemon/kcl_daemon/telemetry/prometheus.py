@@ -1,0 +1,365 @@
+"""What has come together since the start: the series of Prometheus and OTLP.
+
+Pure. Owns how values are added up, and which series are forgotten: those of shards that went, and gauges that nobody
+sets any more.
+
+What a snapshot says of the Spark engine, as samples. Pure: a view in, samples out, family by family.
+
+What a snapshot of the worker says, as samples. Pure: a snapshot in, samples out, family by family.
+
+All families as text for Prometheus, in its own format or in OpenMetrics.
+
+Owns that it is written piece by piece, so that the event loop goes on in between, and quickly: the samples of a
+thousand shards are written here, because `prometheus_client` takes ten times as long for each. From it come the choice
+of the format and the figures of this process; it is imported when an `Exposition` is made. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from math import inf
+from typing import Final, Protocol, TypeAlias
+
+from anyio.lowlevel import checkpoint
+
+from kcl_daemon.metrics import own
+from kcl_daemon.metrics.kcl import SHARD_BEHIND
+from kcl_daemon.metrics.metric import Family, Labels, MetricKind
+from kcl_daemon.telemetry.snapshot import ShardView, Snapshot, SparkQueryView, SparkShardView, SparkView
+
+# Sweeps without a value; gauges grow old more quickly than counts.
+_GAUGE_SWEEPS: Final = 3
+_SERIES_SWEEPS: Final = 15
+
+
+class Total(Protocol):
+    """One series."""
+
+    idle: int
+    """Sweeps since the last value."""
+
+    def add(self, value: float) -> None:
+        """One value."""
+        ...
+
+
+class Counter:
+    """A sum."""
+
+    __slots__ = ("idle", "value")
+
+    def __init__(self) -> None:
+        self.idle = 0
+        self.value = 0.0
+
+    def add(self, value: float) -> None:
+        """So much more."""
+        self.idle = 0
+        self.value += value
+
+
+class Gauge:
+    """The latest value."""
+
+    __slots__ = ("idle", "value")
+
+    def __init__(self) -> None:
+        self.idle = 0
+        self.value = 0.0
+
+    def add(self, value: float) -> None:
+        """It is this now."""
+        self.idle = 0
+        self.value = float(value)
+
+
+class Histogram:
+    """How many values there were below each bound; `counts` has one more for those above all."""
+
+    __slots__ = ("bounds", "counts", "idle", "least", "most", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.idle = 0
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+        self.least = inf
+        self.most = -inf
+
+    def add(self, value: float) -> None:
+        """One value."""
+        self.idle = 0
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+        self.least = min(self.least, value)
+        self.most = max(self.most, value)
+
+    def copy(self) -> Histogram:
+        """The same as it is now, which no later value changes."""
+        copied = Histogram(self.bounds)
+        copied.counts = [*self.counts]
+        copied.total, copied.least, copied.most = self.total, self.least, self.most
+        return copied
+
+
+def new_total(family: Family) -> Counter | Gauge | Histogram:
+    """An empty series of a family."""
+    match family.kind:
+        case MetricKind.COUNTER:
+            return Counter()
+        case MetricKind.GAUGE:
+            return Gauge()
+        case MetricKind.HISTOGRAM:
+            return Histogram(family.buckets)
+
+
+class Totals:
+    """All series."""
+
+    def __init__(self) -> None:
+        self._series: dict[Family, dict[Labels, Counter | Gauge | Histogram]] = {}
+
+    def series(self, family: Family, labels: Iterable[tuple[str, str]]) -> Counter | Gauge | Histogram:
+        """The series of these labels, those that the family does not have left out."""
+        wanted = tuple(label for label in labels if label[0] in family.labels)
+        of_family = self._series.setdefault(family, {})
+        found = of_family.get(wanted)
+        if found is None:
+            found = of_family[wanted] = new_total(family)
+        return found
+
+    def begin(self, counts: Iterable[tuple[Family, Labels]]) -> None:
+        """Have these from now on, at 0: a series that comes with its first event is no increase to Prometheus."""
+        for family, labels in counts:
+            self.series(family, labels)
+
+    def families(self) -> Iterator[tuple[Family, list[tuple[Labels, Counter | Gauge | Histogram]]]]:
+        """All that there is now."""
+        for family, series in list(self._series.items()):
+            yield family, list(series.items())
+
+    def sweep(self) -> bool:
+        """To be called in equal periods; whether something was forgotten.
+
+        Counts of the whole worker stay. Those of a shard go when nothing has been added for long, and gauges soon: what
+        a leader has seen must not be told for ever by one that leads no more.
+        """
+        forgotten = False
+        for family, series in self._series.items():
+            most = _most_sweeps(family)
+            for labels, total in list(series.items()):
+                total.idle += 1
+                if most is not None and total.idle > most:
+                    del series[labels]
+                    forgotten = True
+        return forgotten
+
+
+def _most_sweeps(family: Family) -> int | None:
+    if family.kind is MetricKind.GAUGE:
+        return _GAUGE_SWEEPS
+    return _SERIES_SWEEPS if "shard_id" in family.labels else None
+
+
+def spark_samples(view: SparkView) -> Iterator[tuple[Family, list[tuple[Labels, float]]]]:
+    """All families of the engine; one sample for each query or shard that has a value."""
+    for family, of_query in _OF_QUERIES:
+        values = ((each.name, of_query(each)) for each in view.queries)
+        yield family, [((("query", name),), float(value)) for name, value in values if value is not None]
+    for family, of_shard in _SPARK_SAMPLES_OF_SHARDS:
+        yield family, [((("shard_id", each.shard_id),), float(of_shard(each))) for each in view.shards]
+
+
+_OF_QUERIES: Final[tuple[tuple[Family, Callable[[SparkQueryView], float | None]], ...]] = (
+    (own.QUERY_RUNNING, lambda query: query.running),
+    (own.QUERY_FAILURES, lambda query: query.failures),
+    (own.QUERY_BATCH, lambda query: query.batch),
+    (own.QUERY_SINCE_COMMIT, lambda query: query.since_commit_s),
+    (own.QUERY_INPUT, lambda query: query.input_rows_per_s),
+    (own.QUERY_PROCESSED, lambda query: query.processed_rows_per_s),
+    (own.QUERY_DURATION, lambda query: query.batch_s),
+    (own.QUERY_STATE, lambda query: query.state_rows),
+    (own.QUERY_LATE, lambda query: query.late_rows),
+)
+_SPARK_SAMPLES_OF_SHARDS: Final[tuple[tuple[Family, Callable[[SparkShardView], float]], ...]] = (
+    (own.SHARD_ROWS, lambda shard: shard.rows),
+    (own.SHARD_BYTES, lambda shard: shard.data_bytes),
+    (own.SHARD_COMMITTED, lambda shard: shard.committed),
+    (own.SHARD_REDELIVERED, lambda shard: shard.redelivered),
+    (own.SHARD_WAITING, lambda shard: shard.waiting),
+    (own.SHARD_LAG, lambda shard: shard.lag_s),
+    (own.SHARD_SPOOLED, lambda shard: shard.spooled_bytes),
+)
+
+
+Samples: TypeAlias = list[tuple[Labels, float]]
+Value: TypeAlias = float | Histogram
+
+
+def everything(
+    totals: Totals, snapshot: Snapshot | None
+) -> Iterator[tuple[Family, Iterator[tuple[Labels, Value]]]]:
+    """All families that have series, with their series; histograms go on changing, all else is as it is now.
+
+    Args:
+        totals: what was counted.
+        snapshot: of the worker; None: nobody can tell yet.
+    """
+    if snapshot is not None:
+        for family, found in samples(snapshot):
+            if found:
+                yield family, iter(found)
+    for family, series in totals.families():
+        if series:
+            yield (
+                family,
+                ((labels, each if isinstance(each, Histogram) else each.value) for labels, each in series),
+            )
+
+
+def samples(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:
+    """All families that come from a snapshot; those of shards have one sample for each shard that has a value."""
+    yield from _of_worker(snapshot)
+    named = [(shard, _labels(shard)) for shard in snapshot.shards]
+    yield (
+        own.SHARD_WAITS,
+        [((*labels, ("cause", shard.cause.value)), shard.waits_s) for shard, labels in named],
+    )
+    for family, value_of in _OF_SHARDS:
+        found: Samples = []
+        for shard, labels in named:
+            value = value_of(shard)
+            if value is not None:
+                found.append((labels, value))
+        yield family, found
+    if snapshot.spark is not None:
+        yield from spark_samples(snapshot.spark)
+
+
+def _of_worker(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:
+    who = (
+        ("worker_id", snapshot.worker_id),
+        ("application", snapshot.application),
+        ("version", snapshot.version),
+    )
+    yield own.INFO, [(who, 1.0)]
+    yield own.UPTIME, [((), snapshot.uptime_s)]
+    yield own.WORKING, [((), float(snapshot.started))]
+    yield own.STOPPING, [((), float(snapshot.stopping))]
+
+
+def _labels(shard: ShardView) -> Labels:
+    named = (("shard_id", shard.shard_id),)
+    return named if shard.stream_id is None else (*named, ("stream", shard.stream_id))
+
+
+def _read_behind_s(shard: ShardView) -> float | None:
+    return None if shard.behind_ms is None else shard.behind_ms / 1000
+
+
+def _memory(shard: ShardView) -> float | None:
+    return None if shard.child is None or shard.child.rss_bytes is None else float(shard.child.rss_bytes)
+
+
+_OF_SHARDS: Final[tuple[tuple[Family, Callable[[ShardView], float | None]], ...]] = (
+    (own.SHARD_IDLE, lambda shard: shard.idle_s),
+    (own.SHARD_STALLED, lambda shard: float(shard.stalled)),
+    (SHARD_BEHIND, lambda shard: shard.lag_s),
+    (own.SHARD_READ_BEHIND, _read_behind_s),
+    (own.SHARD_FAILURES, lambda shard: float(shard.failures)),
+    (own.SHARD_RESTARTS, lambda shard: float(shard.restarts)),
+    (own.CHILD_MEMORY, _memory),
+)
+
+
+# Series that are written without a break: about a millisecond.
+_PIECE: Final = 200
+_END: Final = b"# EOF\n"
+_ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_Series: TypeAlias = tuple[Labels, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpositionText:
+    """An answer.
+
+    Args:
+        content_type: header of that name.
+        body: the text.
+    """
+
+    content_type: str
+    body: bytes
+
+
+class PrometheusExposition:
+    """Writes the text.
+
+    Args:
+        totals: what was counted.
+        snapshot: how the worker is now; None: nobody can tell yet.
+    """
+
+    def __init__(self, totals: Totals, snapshot: Callable[[], Snapshot | None] = lambda: None) -> None:
+        # Here, because it takes a tenth of a second: too long for the loop that will render, or for every start.
+        from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415 - see above
+        from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - see above
+
+        self._totals = totals
+        self._snapshot = snapshot
+        self._choose = choose_encoder
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
+
+    async def render(self, accept: str = "") -> ExpositionText:
+        """The text as it is now; in OpenMetrics where the caller's header `Accept` asks for that.
+
+        Takes a millisecond or two for each hundred shards, and lets others go on after each millisecond. What comes
+        from the snapshot is of one moment.
+        """
+        write, content_type = self._choose(accept)
+        open_metrics = "openmetrics" in content_type
+        pieces: list[str] = []
+        known: dict[Labels, str] = {}
+        for family, series in everything(self._totals, self._snapshot()):
+            pieces.append(_head(family, open_metrics=open_metrics))
+            while some := list(islice(series, _PIECE)):
+                pieces.extend(_lines(family, some, known))
+                await checkpoint()
+        process = bytes(write(self._process)).removesuffix(_END)
+        body = "".join(pieces).encode() + process
+        return ExpositionText(content_type, body + _END if open_metrics else body)
+
+
+def _head(family: Family, *, open_metrics: bool) -> str:
+    # The one format names a counter as its samples are named, the other as its family is.
+    name = family.sample_names[0] if family.kind is MetricKind.COUNTER and not open_metrics else family.name
+    return f"# HELP {name} {family.help.translate(_ESCAPED) if open_metrics else family.help}\n# TYPE {name} {family.kind.value}\n"
+
+
+def _lines(family: Family, series: Iterable[_Series], known: dict[Labels, str]) -> Iterator[str]:
+    """One line for each sample; `known` remembers how labels are written."""
+    name = family.sample_names[0]
+    for labels, value in series:
+        text = known.get(labels)
+        if text is None:
+            text = known[labels] = ",".join(
+                f'{each}="{reported.translate(_ESCAPED)}"' for each, reported in labels
+            )
+        if isinstance(value, Histogram):
+            yield from _of_histogram(family.name, text, value)
+        else:
+            yield f"{name}{{{text}}} {value!r}\n" if text else f"{name} {value!r}\n"
+
+
+def _of_histogram(name: str, labels: str, value: Histogram) -> Iterator[str]:
+    below = 0
+    before = f"{labels}," if labels else ""
+    for bound, count in zip((*map(repr, value.bounds), "+Inf"), value.counts, strict=True):
+        below += count
+        yield f'{name}_bucket{{{before}le="{bound}"}} {below}.0\n'
+    shown = f"{{{labels}}}" if labels else ""
+    yield f"{name}_count{shown} {below}.0\n{name}_sum{shown} {value.total!r}\n"

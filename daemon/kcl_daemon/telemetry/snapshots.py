@@ -1,0 +1,308 @@
+"""Makes snapshots of a worker: the source of all that the page, the metrics and the commands tell.
+
+Owns when a worker that does not lead reads the tables for somebody who looks. Changes nothing in the worker.
+
+PURE: the rows of leases and workers, as the page, the metrics and the commands see them.
+
+How much memory processes take, as Linux tells; bounded in what it costs a caller.
+
+Owns the figures and their age. Knows nothing of what the processes are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from kcl_daemon import __version__
+from kcl_daemon.errors import AwsError
+from kcl_daemon.fleet.monitor import FleetMonitor
+from kcl_daemon.leases.lease import Lease, WorkerId
+from kcl_daemon.leases.worker_row import CPU, WorkerRow
+from kcl_daemon.ports import Clock, Log
+from kcl_daemon.progress.progress import ActiveLease, LeaseProgress
+from kcl_daemon.progress.watchdog import lag_s, stall_status, state_of
+from kcl_daemon.telemetry.snapshot import (
+    ChildView,
+    LeaseView,
+    MoveView,
+    ShardView,
+    Snapshot,
+    SparkSource,
+    WorkerView,
+    no_spark,
+)
+from kcl_daemon.text import masked, on_one_line
+from kcl_daemon.worker import Worker
+
+
+def lease_view(lease: Lease) -> LeaseView:
+    """A lease of the table."""
+    return LeaseView(
+        key=lease.lease_key,
+        shard_id=lease.shard_id,
+        stream=None if lease.stream is None else lease.stream.name,
+        owner=lease.actual_owner,
+        checkpoint=str(lease.checkpoint),
+        parents=tuple(sorted(lease.parent_shard_ids)),
+        children=tuple(sorted(lease.child_shard_ids)),
+        next_owner=None if lease.checkpoint_owner is None else lease.lease_owner,
+        stream_id=None if lease.stream is None else str(lease.stream),
+    )
+
+
+def worker_views(
+    rows: Iterable[WorkerRow], leases: Sequence[Lease], reported_s: Callable[[WorkerId], float | None]
+) -> tuple[WorkerView, ...]:
+    """The workers, by name: those that report, and those that own a lease all the same.
+
+    Args:
+        rows: of those that report.
+        leases: all; finished ones count for nobody.
+        reported_s: age of a worker's last report, as `WorkerView` has it.
+    """
+    held = Counter(lease.actual_owner for lease in leases if not lease.is_finished)
+    figures = {row.worker_id: _cpu(row) for row in rows}
+    owners = {owner for owner in held if owner is not None}
+    return tuple(
+        WorkerView(worker, held[worker], figures.get(worker), reported_s(worker))
+        for worker in sorted(figures.keys() | owners)
+    )
+
+
+def _cpu(row: WorkerRow) -> float | None:
+    averages = row.metrics.get(CPU, ())
+    return averages[-1] if averages and averages[-1] >= 0 else None
+
+
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_LASTS_S: Final = 5.0
+# A figure takes some 10 microseconds to read: a call takes no more than about a millisecond.
+_READS_MOST: Final = 64
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Resident memory of a process; None where it is gone or this system does not tell."""
+    try:
+        with Path(f"/proc/{pid}/statm").open("rb", buffering=0) as file:
+            return int(file.read(128).split()[1]) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+class ResidentMemory:
+    """Figures of many processes, each at most some seconds old, the more the more there are.
+
+    Args:
+        clock: for their age.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._figures: dict[int, tuple[float, int | None]] = {}
+
+    def of(self, pids: Iterable[int]) -> dict[int, int | None]:
+        """The figures; None where there is none, or none yet. What is not asked for any more is forgotten."""
+        now_s = self._clock.monotonic()
+        wanted = set(pids)
+        self._figures = {pid: figure for pid, figure in self._figures.items() if pid in wanted}
+        ages = {pid: self._figures[pid][0] if pid in self._figures else float("-inf") for pid in wanted}
+        due = sorted((pid for pid in wanted if now_s - ages[pid] >= _LASTS_S), key=lambda pid: ages[pid])
+        for pid in due[:_READS_MOST]:
+            self._figures[pid] = (now_s, resident_bytes(pid))
+        return {pid: self._figures[pid][1] if pid in self._figures else None for pid in wanted}
+
+
+# Somebody who looks every second must not cost a scan every second.
+_READ_EVERY_S: Final = 5.0
+_READ_WITHIN_S: Final = 5.0
+_LINE_CHARACTERS: Final = 500
+
+
+class Snapshots:
+    """The `SnapshotSource` of one worker.
+
+    Args:
+        worker: equipped.
+        application: its name.
+        worker_id: of the worker.
+        clock: for durations.
+        log: for what cannot be read.
+        spark: how the engine is, where there is one.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        application: str,
+        worker_id: WorkerId,
+        clock: Clock,
+        log: Log,
+        spark: SparkSource = no_spark,
+        place: Callable[[], str] = str,
+    ) -> None:
+        self._worker = worker
+        self._application = application
+        self._worker_id = worker_id
+        self._clock = clock
+        self._log = log
+        self._spark = spark
+        self._place = place
+        self._began_s = clock.monotonic()
+        self._memory = ResidentMemory(clock)
+        self._viewer = worker.loops.monitor.another()
+        self._reading = anyio.Lock()
+        self._tried_s: float | None = None
+        self._tails = _Tails()
+        self._leases_shown: tuple[list[Lease], tuple[LeaseView, ...]] = ([], ())
+
+    def now(self) -> Snapshot:
+        """As the protocol says."""
+        loops, now_s = self._worker.loops, self._clock.monotonic()
+        active_leases, elector = loops.watchdog.active_leases, loops.elector
+        shards = active_leases.shards
+        elects = loops.switcher.assigns
+        monitor = self._monitor
+        held_s = [now_s - watched.moved_s for watched in shards if watched.lost is None]
+        return Snapshot(
+            application=self._application,
+            worker_id=self._worker_id,
+            version=__version__,
+            uptime_s=now_s - self._began_s,
+            started=self._worker.started.is_set(),
+            stopping=self._worker.stopping,
+            leads=elector.is_leader,
+            leader=elector.leader,
+            leaderless_s=elector.leaderless_s if elects and elector.leader_is_missing else None,
+            renewed_s=max(held_s, default=None),
+            shards=self._shards(shards, now_s),
+            fleet=() if monitor is None else self._leases(monitor),
+            workers=() if monitor is None else self._workers(monitor),
+            moves=tuple(MoveView(now_s - move.at_s, move.key, move.reason) for move in active_leases.moves),
+            fleet_age_s=None if monitor is None else monitor.age_s,
+            loop_lag_s=loops.watchdog.loop_lag_s,
+            spark=self._spark(),
+            place=self._place(),
+            at_ms=self._clock.wall_ms(),
+        )
+
+    async def asked(self) -> Snapshot:
+        """As the protocol says."""
+        if self._worker.started.is_set() and self._worker.loops.monitor.age_s is None:
+            async with self._reading:
+                await self._read()
+        return self.now()
+
+    async def _read(self) -> None:
+        now_s = self._clock.monotonic()
+        if self._tried_s is not None and now_s - self._tried_s < _READ_EVERY_S:
+            return
+        self._tried_s = now_s
+        with self._clock.move_on_after(_READ_WITHIN_S):
+            try:
+                await self._viewer.poll()
+            except AwsError as error:
+                self._log.debug("fleet_not_read", error=str(error))
+
+    @property
+    def _monitor(self) -> FleetMonitor | None:
+        """What the leader goes by, else what was read for somebody who looked; None: nothing was."""
+        monitor = self._worker.loops.monitor
+        if monitor.age_s is not None:
+            return monitor
+        return None if self._viewer.age_s is None else self._viewer
+
+    def _leases(self, monitor: FleetMonitor) -> tuple[LeaseView, ...]:
+        """Made anew for each look only: there may be thousands."""
+        if self._leases_shown[0] is not monitor.leases:
+            self._leases_shown = (monitor.leases, tuple(map(lease_view, monitor.leases)))
+        return self._leases_shown[1]
+
+    def _workers(self, monitor: FleetMonitor) -> tuple[WorkerView, ...]:
+        return worker_views(monitor.workers, monitor.leases, monitor.reported_s)
+
+    def _shards(self, shards: tuple[ActiveLease, ...], now_s: float) -> tuple[ShardView, ...]:
+        pids = [watched.progress.child.pid for watched in shards if watched.progress.child is not None]
+        memory = self._memory.of(pids)
+        self._tails.keep({*pids, *(watched.key for watched in shards)})
+        return tuple(self._shard(watched, memory, now_s) for watched in shards)
+
+    def _shard(self, watched: ActiveLease, memory: dict[int, int | None], now_s: float) -> ShardView:
+        watchdog, lease, progress = self._worker.loops.watchdog, watched.lease, watched.progress
+        seen = stall_status(progress, watchdog.limits, now_s)
+        stalled = watchdog.is_stalled(watched)
+        return ShardView(
+            key=watched.key,
+            shard_id=lease.shard_id,
+            stream=None if lease.stream is None else lease.stream.name,
+            parents=tuple(sorted(lease.parent_shard_ids)),
+            cause=seen.cause,
+            waits_s=seen.waits_s,
+            detail=_shown(seen.detail),
+            idle_s=seen.idle_s,
+            stalled=stalled,
+            behind_ms=progress.last_fetch.behind_ms,
+            checkpoint=str(lease.checkpoint),
+            records=progress.records,
+            data_bytes=progress.data_bytes,
+            bytes_per_s=watchdog.bytes_per_s(watched.key),
+            child=self._child(progress, memory, now_s),
+            failures=progress.failures,
+            stream_id=None if lease.stream is None else str(lease.stream),
+            state=state_of(
+                seen.cause,
+                failures=progress.failures,
+                stalled=stalled,
+                finished=lease.is_finished,
+            ),
+            lag_s=lag_s(progress, watchdog.limits, now_s),
+            restarts=max(0, progress.children - 1),
+            last_error=_shown(progress.failure) if progress.failures else "",
+            stderr_tail=self._tails.shown(watched.key, progress.stderr_tail if progress.failures else ()),
+            next_try_s=None if progress.next_try_s is None else max(0.0, progress.next_try_s - now_s),
+        )
+
+    def _child(
+        self, progress: LeaseProgress, memory: dict[int, int | None], now_s: float
+    ) -> ChildView | None:
+        child = progress.child
+        if child is None:
+            return None
+        return ChildView(
+            pid=child.pid,
+            rss_bytes=memory.get(child.pid),
+            running_s=now_s - progress.child_since_s,
+            restarts=progress.children - 1,
+            stderr=self._tails.shown(child.pid, child.stderr_tail),
+        )
+
+
+class _Tails:
+    """The last lines of children, fit to be shown; made anew only where there are new ones, as that takes its time.
+
+    Of a child that runs by its process id, of one that has failed by its lease's key.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int | str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+
+    def shown(self, whose: int | str, lines: tuple[str, ...]) -> tuple[str, ...]:
+        known = self._known.get(whose)
+        if known is None or known[0] != lines:
+            known = self._known[whose] = (lines, tuple(map(_shown, lines)))
+        return known[1]
+
+    def keep(self, wanted: AbstractSet[int | str]) -> None:
+        self._known = {whose: known for whose, known in self._known.items() if whose in wanted}
+
+
+def _shown(text: str) -> str:
+    """What came from outside, fit to be shown."""
+    return on_one_line(masked(text))[:_LINE_CHARACTERS] if text else text

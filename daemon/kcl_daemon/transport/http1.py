@@ -1,0 +1,553 @@
+"""One connection: requests go out, heads and bodies come back, one exchange at a time.
+
+Owns the socket and the watch over it: a peer that says nothing for too long is taken for dead, so that a half-open
+connection is noticed. Knows nothing of signatures or of what bodies mean.
+
+This module and `dial` use asyncio's transports without anyio between: a `BufferedProtocol` has the kernel write a body
+straight into the one buffer from which it is decoded, which no stream interface does.
+
+PURE: the head of an HTTP/1.1 answer, and how long its body is.
+
+Reads what a service that speaks HTTP sends, and refuses everything that could be read in two ways.
+
+PURE: bodies that come in chunks, or until the connection is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251 - see the module's docstring
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol, cast
+
+MAX_HEAD_BYTES: Final = 16 * 1024
+# An answer of GetRecords has at most 10 MiB of data, a third more as base64, and keys.
+MAX_BODY_BYTES: Final = 64 * 2**20
+_MAX_LENGTH_DIGITS: Final = 20
+_NO_CONTENT: Final = 204
+_OK: Final = 200
+
+
+class MalformedAnswer(Exception):
+    """Raised when the other side does not speak HTTP/1.1 as it should; the connection is of no further use."""
+
+
+class Framing(Enum):
+    """Where a body ends."""
+
+    LENGTH = "after so many bytes"
+    CHUNKED = "after the chunk of no length"
+    CLOSE = "when the connection is closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Status and headers.
+
+    Args:
+        status: three digits.
+        headers: names in lower case; of a header that comes more than once, the last.
+        framing: where the body ends.
+        length: bytes of the body, 0 where it is not known.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    framing: Framing
+    length: int
+
+    @property
+    def is_final(self) -> bool:
+        """False for what only announces an answer (100 Continue)."""
+        return self.status >= _OK
+
+    @property
+    def keeps_alive(self) -> bool:
+        """Whether the connection may be used again after the body."""
+        return self.framing is not Framing.CLOSE and self.headers.get("connection", "").lower() != "close"
+
+
+def parse_head(data: bytes) -> Head:
+    """The head without the empty line that ends it.
+
+    Raises:
+        MalformedAnswer: it is none, or the length of the body is unclear or too large.
+    """
+    lines = data.decode("latin-1").split("\r\n")
+    status = _status(lines[0])
+    headers: dict[str, str] = {}
+    for line in lines[1:]:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip():
+            raise MalformedAnswer(f"no header: {line[:80]!r}")
+        name, value = name.lower(), value.strip()
+        if name == "content-length" and headers.get(name, value) != value:
+            raise MalformedAnswer("two lengths of one body")
+        headers[name] = value
+    if not lines[0].startswith("HTTP/1.1"):
+        headers["connection"] = "close"
+    framing, length = _framing(status, headers)
+    return Head(status, headers, framing, length)
+
+
+def _status(line: str) -> int:
+    version, _, rest = line.partition(" ")
+    digits = rest[:3]
+    known = version in {"HTTP/1.1", "HTTP/1.0"} and digits.isascii() and digits.isdigit() and len(digits) == 3
+    if not known or rest[3:4] not in {"", " "}:
+        raise MalformedAnswer(f"no answer of HTTP/1.1: {line[:80]!r}")
+    return int(digits)
+
+
+def _framing(status: int, headers: Mapping[str, str]) -> tuple[Framing, int]:
+    if status < _OK or status == _NO_CONTENT:
+        return Framing.LENGTH, 0
+    coding = headers.get("transfer-encoding")
+    if coding is not None:
+        if coding.lower() != "chunked" or "content-length" in headers:
+            raise MalformedAnswer(f"a body of unclear length: transfer-encoding {coding[:80]!r}")
+        return Framing.CHUNKED, 0
+    text = headers.get("content-length")
+    if text is None:
+        return Framing.CLOSE, 0
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_LENGTH_DIGITS
+    if not is_number or int(text) > MAX_BODY_BYTES:
+        raise MalformedAnswer(f"a body of {text[:20]!r} bytes")
+    return Framing.LENGTH, int(text)
+
+
+_MAX_LINE_BYTES: Final = 4096
+_MAX_SIZE_DIGITS: Final = 8
+_CRLF: Final = 2
+_HEX: Final = frozenset(b"0123456789abcdefABCDEF")
+
+
+class BodyReader(Protocol):
+    """Takes what comes over the connection and gives what belongs to the body."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the body is complete; nothing may be fed after that."""
+        ...
+
+    def feed(self, data: memoryview) -> list[bytes]:
+        """The pieces of the body in what has just come; MalformedAnswer where there is an error in it."""
+        ...
+
+    def close(self) -> None:
+        """The connection was closed by the other side; MalformedAnswer where that leaves the body incomplete."""
+        ...
+
+
+def body_reader(framing: Framing, length: int) -> BodyReader:
+    """The reader for a body of that framing."""
+    match framing:
+        case Framing.CHUNKED:
+            return ChunkedBody()
+        case Framing.LENGTH:
+            return SizedBody(length)
+        case Framing.CLOSE:
+            return BodyUntilClose()
+
+
+class SizedBody:
+    """A body of known length, read piece by piece."""
+
+    def __init__(self, length: int) -> None:
+        self._left = length
+
+    @property
+    def ended(self) -> bool:
+        """As the protocol says."""
+        return self._left == 0
+
+    def feed(self, data: memoryview) -> list[bytes]:
+        """As the protocol says."""
+        if len(data) > self._left:
+            raise MalformedAnswer("more came than the body's length")
+        self._left -= len(data)
+        return [bytes(data)] if data else []
+
+    def close(self) -> None:
+        """As the protocol says."""
+        if self._left:
+            raise MalformedAnswer(f"the connection was closed {self._left} bytes before the end of the body")
+
+
+class BodyUntilClose:
+    """A body that ends with the connection."""
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def feed(self, data: memoryview) -> list[bytes]:
+        """As the protocol says."""
+        return [bytes(data)] if data else []
+
+    def close(self) -> None:
+        """As the protocol says."""
+        self.ended = True
+
+
+class ChunkedBody:
+    """A chunked body; extensions and trailers are read over."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._left = 0  # of the chunk under way, its line end included
+        self._line = bytearray()
+        self._last = False  # the chunk of no length has come: trailers, then the end
+
+    def feed(self, data: memoryview) -> list[bytes]:
+        """As the protocol says."""
+        pieces: list[bytes] = []
+        while data:
+            if self.ended:
+                raise MalformedAnswer("more came than the body")
+            data = self._data(data, pieces) if self._left else self._control(data)
+        return pieces
+
+    def close(self) -> None:
+        """As the protocol says."""
+        if not self.ended:
+            raise MalformedAnswer("the connection was closed in the middle of the body")
+
+    def _data(self, data: memoryview, pieces: list[bytes]) -> memoryview:
+        """Bytes of a chunk, then its line end."""
+        content = min(len(data), self._left - _CRLF)
+        if content > 0:
+            pieces.append(bytes(data[:content]))
+            self._left -= content
+            return data[content:]
+        if data[0] != b"\r\n"[_CRLF - self._left]:
+            raise MalformedAnswer("a chunk is longer than it said")
+        self._left -= 1
+        return data[1:]
+
+    def _control(self, data: memoryview) -> memoryview:
+        """Part of a line between chunks."""
+        piece = bytes(data[:_MAX_LINE_BYTES])
+        end = piece.find(b"\n")
+        self._line += piece if end < 0 else piece[: end + 1]
+        if len(self._line) > _MAX_LINE_BYTES:
+            raise MalformedAnswer("a line between chunks does not end")
+        if end < 0:
+            return data[len(piece) :]
+        line = bytes(self._line)
+        self._line.clear()
+        self._control_line(line)
+        return data[end + 1 :]
+
+    def _control_line(self, line: bytes) -> None:
+        if not line.endswith(b"\r\n"):
+            raise MalformedAnswer(f"a line without CR: {line[:80]!r}")
+        if self._last:
+            self.ended = line == b"\r\n"
+            return
+        digits = line.partition(b";")[0].strip()
+        if not digits or len(digits) > _MAX_SIZE_DIGITS or not _HEX.issuperset(digits):
+            raise MalformedAnswer(f"no length of a chunk: {line[:80]!r}")
+        length = int(digits, 16)
+        if length > MAX_BODY_BYTES:
+            raise MalformedAnswer(f"a chunk of {length} bytes")
+        self._last = length == 0
+        self._left = length + _CRLF if length else 0
+
+
+# The most of a body that is asked for at once; the event loop has its turn in between.
+_READ_BYTES: Final = 1024 * 1024
+# Pieces of an event stream that may wait for their taker before reading stops.
+_STREAM_READ_BYTES: Final = 256 * 1024
+# Bodies from here on wait for `body`; smaller ones are read at once.
+LARGE_BYTES: Final = 256 * 1024
+
+
+class ConnectionBroken(Exception):
+    """Raised when an exchange cannot be completed; says what happened.
+
+    Attributes:
+        answered: whether any of the answer had come. If not, the server may just have closed an idle connection.
+    """
+
+    def __init__(self, what: str, *, answered: bool) -> None:
+        super().__init__(what)
+        self.answered = answered
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol of one connection.
+
+    Use: `request`, then either `body` or `pieces` to their end, then again. Whoever is cancelled or meets an error in
+    between must `abort`.
+
+    Args:
+        silence_s: how long the peer may say nothing while something is awaited of it.
+    """
+
+    def __init__(self, silence_s: float) -> None:
+        self.silence_s = silence_s
+        self.idle_since_s = 0.0  # the pool's notes
+        self.rested_s = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._scratch = bytearray(MAX_HEAD_BYTES)
+        self._filled = 0  # of the scratch buffer, while a head is read
+        self._expecting = False  # whether the peer may send anything
+        self._head: Head | None = None
+        self._body: bytearray | None = None
+        self._received = 0  # of the body
+        self._reader: BodyReader | None = None
+        self._pieces: deque[bytes] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._broken: ConnectionBroken | None = None
+        self._paused = False
+        self._moved_s = 0.0
+        self._watch: asyncio.TimerHandle | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether another request can go out: open, and nothing left of the one before."""
+        return self._broken is None and not self._expecting and self._transport is not None
+
+    async def request(self, data: bytes) -> Head:
+        """Send a request and wait for the head of its answer.
+
+        Raises:
+            ConnectionBroken: there was none, or it was malformed.
+        """
+        if not self.is_usable:
+            raise self._broken or ConnectionBroken("the connection is in use or closed", answered=False)
+        assert self._transport is not None
+        self._head, self._body, self._reader = None, None, None
+        self._filled = self._received = 0
+        self._expecting = True
+        self._moved_s = self._loop.time()
+        self._start_watch()
+        self._transport.write(data)
+        return await self._answer_head()
+
+    async def body(self) -> bytearray:
+        """The whole body of the answer. The connection can be used again afterwards.
+
+        Raises:
+            ConnectionBroken: it did not come to its end.
+        """
+        if self._reader is not None:
+            whole = bytearray()
+            async for piece in self.pieces():
+                whole += piece
+            return whole
+        self._resume()
+        while self._expecting:
+            await self._wait()
+        body, self._body = self._body, None
+        return body if body is not None else bytearray()
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """The body piece by piece; what is not taken holds up the sender.
+
+        Raises:
+            ConnectionBroken: it did not come to its end, or nothing came for `silence_s`.
+        """
+        self._by_pieces()
+        while True:
+            while not self._pieces:
+                if not self._expecting:
+                    return
+                await self._wait()
+            piece = self._pieces.popleft()
+            if not self._pieces:
+                self._resume()
+            yield piece
+
+    def abort(self, why: str = "given up") -> None:
+        """Close at once; whoever waits is told. Again: no effect."""
+        self._fail(why)
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is open."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is closed, by either side."""
+        self._fail(f"the connection broke: {exc}" if exc else "the peer closed the connection")
+
+    def eof_received(self) -> bool:
+        """The peer will send no more; the transport is closed then."""
+        if self._expecting and self._reader is not None:
+            try:
+                self._reader.close()
+            except MalformedAnswer as error:
+                self._fail(str(error))
+            else:
+                self._complete()
+        return False
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        """Where the next bytes go; never empty, TLS would take that for the end."""
+        if self._body is not None and self._expecting:
+            return memoryview(self._body)[self._received : self._received + _READ_BYTES]
+        return memoryview(self._scratch)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes have come."""
+        self._moved_s = self._loop.time()
+        try:
+            self._take(nbytes)
+        except MalformedAnswer as error:
+            self._fail(str(error))
+
+    def _take(self, nbytes: int) -> None:
+        if not self._expecting:
+            raise MalformedAnswer("something came that nobody asked for")
+        if self._body is not None:
+            self._received += nbytes
+            self._complete_if_whole()
+        elif self._reader is not None:
+            self._take_pieces(memoryview(self._scratch)[:nbytes])
+        else:
+            self._filled += nbytes
+            self._take_heads()
+
+    def _take_heads(self) -> None:
+        """Look for a whole head in the scratch buffer."""
+        while self._head is None:
+            end = self._scratch.find(b"\r\n\r\n", 0, self._filled)
+            if end < 0:
+                if self._filled == MAX_HEAD_BYTES:
+                    raise MalformedAnswer(f"a head of more than {MAX_HEAD_BYTES} bytes")
+                return
+            head = parse_head(bytes(self._scratch[:end]))
+            rest = bytes(self._scratch[end + 4 : self._filled])
+            if head.is_final:
+                self._begin_body(head, rest)
+            else:
+                self._scratch[: len(rest)] = rest
+                self._filled = len(rest)
+
+    def _begin_body(self, head: Head, rest: bytes) -> None:
+        self._head = head
+        self._filled = 0
+        if head.framing is Framing.LENGTH:
+            if len(rest) > head.length:
+                raise MalformedAnswer("more came than the body's length")
+            self._body = bytearray(head.length)
+            self._body[: len(rest)] = rest
+            self._received = len(rest)
+            if not self._complete_if_whole() and head.length >= LARGE_BYTES:
+                self._pause()
+        else:
+            self._reader = body_reader(head.framing, 0)
+            self._take_pieces(memoryview(rest))
+        self._wake()
+
+    def _by_pieces(self) -> None:
+        """A body of known length that somebody wants in pieces."""
+        if self._body is None:
+            return
+        assert self._head is not None
+        self._reader = body_reader(Framing.LENGTH, self._head.length)
+        body, self._body = memoryview(self._body)[: self._received], None
+        self._pieces.extend(self._reader.feed(body))
+        self._resume()
+
+    def _take_pieces(self, data: memoryview) -> None:
+        assert self._reader is not None
+        pieces = self._reader.feed(data)
+        self._pieces.extend(pieces)
+        if self._reader.ended:
+            self._complete()
+        elif pieces:
+            if len(self._scratch) < _STREAM_READ_BYTES:
+                self._scratch = bytearray(_STREAM_READ_BYTES)
+            self._pause()
+            self._wake()
+
+    def _complete_if_whole(self) -> bool:
+        assert self._head is not None
+        if self._received < self._head.length:
+            return False
+        self._complete()
+        return True
+
+    def _complete(self) -> None:
+        """The exchange is over."""
+        assert self._head is not None
+        self._expecting = False
+        if self._transport is not None:
+            if self._head.keeps_alive:
+                self._resume()
+            else:
+                self._transport.close()
+                self._transport = None
+        self._wake()
+
+    def _fail(self, why: str) -> None:
+        if self._broken is None:
+            self._broken = ConnectionBroken(why, answered=self._head is not None or self._filled > 0)
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        self._wake()
+
+    # Waiting, and watching the peer.
+
+    async def _answer_head(self) -> Head:
+        while True:
+            if self._head is not None:
+                return self._head
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Until something has happened; raises where that was the end."""
+        self._raise_broken()
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+        if self._expecting:
+            self._raise_broken()
+
+    def _raise_broken(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._moved_s = self._loop.time()
+            self._transport.resume_reading()
+
+    def _start_watch(self) -> None:
+        """One timer for all exchanges, looked at when it ends: setting one for each call would cost more than the rest."""
+        if self._watch is None:
+            self._watch = self._loop.call_later(self.silence_s, self._check_silence)
+
+    def _check_silence(self) -> None:
+        self._watch = None
+        if not self._expecting or self._broken is not None:
+            return
+        left_s = self.silence_s - (self._loop.time() - self._moved_s)
+        if self._paused:
+            left_s = self.silence_s
+        if left_s > 0:
+            self._watch = self._loop.call_later(left_s, self._check_silence)
+        else:
+            self._fail(f"nothing came for {self.silence_s:g} s")

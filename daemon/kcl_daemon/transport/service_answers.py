@@ -1,0 +1,317 @@
+"""Kinesis answers in the service's JSON shapes, read into the daemon's values: by the SDK, and by a Kinesis in memory.
+
+Pure: knows no SDK. `Data` is base64 text and timestamps are epoch seconds, exactly as they come over the wire.
+
+What a service's error codes mean to the daemon.
+
+Owns the one table from codes to `kcl_daemon.errors`. Pure: knows no SDK, so that an in-memory service can use it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Final, Literal, NotRequired, TypedDict, assert_never
+
+from kcl_daemon.errors import AccessDenied, AwsError, InvalidRequest, IteratorExpired, Throttled, Unavailable
+from kcl_daemon.leases.lease import HashRange, ShardId
+from kcl_daemon.ports import FetchedRecords, StreamSummary
+from kcl_daemon.records.payload import Payload
+from kcl_daemon.shards.lineage import ChildShard, Shard, StartAt
+from kcl_protocol.messages import Record
+
+_MS_PER_S: Final = 1000
+
+
+class RecordShape(TypedDict):
+    """One entry of `Records`."""
+
+    SequenceNumber: str
+    PartitionKey: str
+    Data: str
+    ApproximateArrivalTimestamp: NotRequired[float]
+
+
+class HashRangeShape(TypedDict):
+    """`HashKeyRange`."""
+
+    StartingHashKey: str
+    EndingHashKey: str
+
+
+class ChildShardShape(TypedDict):
+    """One entry of `ChildShards`."""
+
+    ShardId: str
+    ParentShards: Sequence[str]
+    HashKeyRange: HashRangeShape
+
+
+class RecordsShape(TypedDict):
+    """The answer of GetRecords."""
+
+    Records: Sequence[RecordShape]
+    NextShardIterator: NotRequired[str | None]
+    MillisBehindLatest: NotRequired[int]
+    ChildShards: NotRequired[Sequence[ChildShardShape]]
+
+
+class NumberRangeShape(TypedDict):
+    """`SequenceNumberRange`."""
+
+    StartingSequenceNumber: str
+    EndingSequenceNumber: NotRequired[str]
+
+
+class ShardShape(TypedDict):
+    """One entry of `Shards`."""
+
+    ShardId: str
+    ParentShardId: NotRequired[str]
+    AdjacentParentShardId: NotRequired[str]
+    HashKeyRange: HashRangeShape
+    SequenceNumberRange: NumberRangeShape
+
+
+class ShardsShape(TypedDict):
+    """The answer of ListShards."""
+
+    Shards: Sequence[ShardShape]
+    NextToken: NotRequired[str]
+
+
+class DescriptionShape(TypedDict):
+    """`StreamDescriptionSummary`."""
+
+    StreamName: str
+    StreamARN: str
+    StreamStatus: str
+    StreamCreationTimestamp: float
+
+
+class SummaryShape(TypedDict):
+    """The answer of DescribeStreamSummary."""
+
+    StreamDescriptionSummary: DescriptionShape
+
+
+class StreamsShape(TypedDict):
+    """The answer of ListStreams."""
+
+    StreamSummaries: Sequence[DescriptionShape]
+    NextToken: NotRequired[str]
+
+
+class IteratorShape(TypedDict):
+    """The answer of GetShardIterator."""
+
+    ShardIterator: str
+
+
+FilterType = Literal["AT_TRIM_HORIZON", "AT_LATEST", "AT_TIMESTAMP"]
+
+
+def filter_type(start: StartAt) -> FilterType:
+    """The filter of ListShards that leaves the shards open at that position (KCL: HierarchicalShardSyncer)."""
+    match start:
+        case StartAt.TRIM_HORIZON:
+            return "AT_TRIM_HORIZON"
+        case StartAt.LATEST:
+            return "AT_LATEST"
+        case StartAt.TIMESTAMP:
+            return "AT_TIMESTAMP"
+        case _:
+            assert_never(start)
+
+
+@contextmanager
+def parsing_answer(operation: str) -> Generator[None, None, None]:
+    """Reading an answer: one that lacks a part, or is no answer of the service at all, is Unavailable."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise Unavailable(f"the answer cannot be understood: {error!r:.200}", operation=operation) from error
+
+
+def fetched(answer: RecordsShape) -> FetchedRecords:
+    """The answer of GetRecords; Unavailable where it is none."""
+    with parsing_answer("GetRecords"):
+        payload = Payload.of([_record(entry) for entry in answer["Records"]])
+        if payload and payload.last < payload.first:  # which also finds what is no number
+            raise ValueError("the records are out of order")
+        return FetchedRecords(
+            payload=payload,
+            next_iterator=text(answer.get("NextShardIterator") or "") or None,
+            millis_behind_latest=_count(answer.get("MillisBehindLatest")),
+            child_shards=child_shards(answer.get("ChildShards")),
+        )
+
+
+def text(shape: object) -> str:
+    """A text; TypeError where it is none."""
+    if not isinstance(shape, str):
+        raise TypeError(f"{shape!r:.50} is no text")
+    return shape
+
+
+def child_shards(shape: Sequence[ChildShardShape] | None) -> tuple[ChildShard, ...]:
+    """`ChildShards`; KeyError, TypeError or ValueError where they are none."""
+    return tuple(_child_shard(child) for child in shape or ())
+
+
+def shards(answer: ShardsShape) -> tuple[Shard, ...]:
+    """One page of ListShards; Unavailable where it is none."""
+    with parsing_answer("ListShards"):
+        return tuple(_shard(shard) for shard in answer["Shards"])
+
+
+def summary(answer: SummaryShape) -> StreamSummary:
+    """The answer of DescribeStreamSummary; Unavailable where it is none."""
+    with parsing_answer("DescribeStreamSummary"):
+        return _summary(answer["StreamDescriptionSummary"])
+
+
+def summaries(answer: StreamsShape) -> tuple[StreamSummary, ...]:
+    """One page of ListStreams; Unavailable where it is none."""
+    with parsing_answer("ListStreams"):
+        return tuple(_summary(shape) for shape in answer["StreamSummaries"])
+
+
+def _summary(shape: DescriptionShape) -> StreamSummary:
+    return StreamSummary(
+        name=shape["StreamName"],
+        arn=shape["StreamARN"],
+        status=shape["StreamStatus"],
+        creation_time_s=float(shape["StreamCreationTimestamp"]),
+    )
+
+
+def iterator(answer: IteratorShape) -> str:
+    """The answer of GetShardIterator; Unavailable where it is none."""
+    with parsing_answer("GetShardIterator"):
+        return answer["ShardIterator"]
+
+
+def _record(entry: RecordShape) -> Record:
+    arrival_s = entry.get("ApproximateArrivalTimestamp")
+    return Record(
+        text(entry["Data"]),
+        text(entry["PartitionKey"]),
+        text(entry["SequenceNumber"]),
+        None if arrival_s is None else round(arrival_s * _MS_PER_S),
+    )
+
+
+def _count(shape: object) -> int | None:
+    if shape is not None and type(shape) is not int:
+        raise TypeError(f"{shape!r:.50} is no count")
+    return shape
+
+
+def _hash_range(shape: HashRangeShape) -> HashRange:
+    return HashRange(int(shape["StartingHashKey"]), int(shape["EndingHashKey"]))
+
+
+def _child_shard(shape: ChildShardShape) -> ChildShard:
+    """ValueError where it has no parents (KCL: DataRetrievalUtil): its lease would be read before they are finished."""
+    if not shape["ParentShards"]:
+        raise ValueError(f"child shard {shape['ShardId']} has no parents")
+    return ChildShard(
+        shard_id=ShardId(shape["ShardId"]),
+        parent_shard_ids=frozenset(map(ShardId, shape["ParentShards"])),
+        hash_range=_hash_range(shape["HashKeyRange"]),
+    )
+
+
+def _shard(shape: ShardShape) -> Shard:
+    parents = (shape.get("ParentShardId"), shape.get("AdjacentParentShardId"))
+    numbers = shape["SequenceNumberRange"]
+    ending = numbers.get("EndingSequenceNumber")
+    return Shard(
+        shard_id=ShardId(shape["ShardId"]),
+        hash_range=_hash_range(shape["HashKeyRange"]),
+        parent_shard_ids=frozenset(ShardId(parent) for parent in parents if parent),
+        starting_sequence_number=int(numbers["StartingSequenceNumber"]),
+        ending_sequence_number=None if ending is None else int(ending),
+    )
+
+
+_NOT_FOUND: Final = frozenset(
+    {"EntityNotFoundException", "ResourceNotFoundException", "TableNotFoundException"}
+)
+_THROTTLED: Final = frozenset({
+    "BandwidthLimitExceeded", "KMSThrottlingException", "LimitExceededException",
+    "ProvisionedThroughputExceededException", "RequestLimitExceeded", "RequestThrottled", "RequestThrottledException",
+    "SlowDown", "ThrottledException", "Throttling", "ThrottlingException", "TooManyRequestsException",
+})  # fmt: skip
+_DENIED: Final = frozenset({
+    "AccessDenied", "AccessDeniedException", "AuthFailure", "ExpiredToken", "ExpiredTokenException",
+    "IncompleteSignature", "IncompleteSignatureException", "InvalidClientTokenId", "InvalidIdentityToken",
+    "InvalidSignatureException", "KMSAccessDeniedException", "KMSDisabledException", "KMSInvalidStateException",
+    "KMSNotFoundException", "KMSOptInRequired", "MissingAuthenticationToken", "MissingAuthenticationTokenException",
+    "NotAuthorized", "OptInRequired", "RequestExpired", "SignatureDoesNotMatch", "UnrecognizedClientException",
+})  # fmt: skip
+# A stream or table that exists but is in no state for the call; a token of ours that took too long; a write that ran
+# into another region's or a transaction: all pass by themselves.
+_TRANSIENT: Final = frozenset({
+    "ContinuousBackupsUnavailableException", "ExpiredNextTokenException", "InternalFailure", "InternalFailureException", "InternalServerError", "ReplicatedWriteConflictException",
+    "RequestTimeout", "RequestTimeoutException", "ResourceInUseException", "ServiceUnavailable",
+    "ServiceUnavailableException", "TransactionConflictException", "TransactionInProgressException",
+})  # fmt: skip
+_EXPIRED_ITERATOR: Final = "ExpiredIteratorException"
+_MESSAGE_CHARACTERS: Final = 500
+
+
+def service_error(
+    code: str, message: str, *, operation: str, not_found: type[AwsError], status: int | None = None
+) -> AwsError:
+    """The daemon's error for a service's refusal.
+
+    Args:
+        code: the service's error code, such as `ThrottlingException`.
+        message: the service's words; only the first line is shown, as signatures are explained in the others.
+        operation: the API call.
+        not_found: what a missing resource is called here: StreamNotFound, TableNotFound or SchemaNotFound.
+        status: HTTP status, for codes that are not known here.
+    """
+    return _kind(code, status, not_found)(_shown(code, message), operation=operation)
+
+
+def cancelled_part(code: str, message: str, *, operation: str, not_found: type[AwsError]) -> AwsError:
+    """The daemon's error for the code of one part of a cancelled transaction, such as `TransactionConflict`."""
+    for spelling in (code, f"{code}Exception", code.removesuffix("Error")):
+        kind = _kind(spelling, None, not_found)
+        if kind is not InvalidRequest:
+            return kind(_shown(code, message), operation=operation)
+    return InvalidRequest(_shown(code, message), operation=operation)
+
+
+def _kind(code: str, status: int | None, not_found: type[AwsError]) -> type[AwsError]:
+    if code in _NOT_FOUND:
+        return not_found
+    if code == _EXPIRED_ITERATOR:
+        return IteratorExpired
+    for codes, kind in ((_THROTTLED, Throttled), (_DENIED, AccessDenied), (_TRANSIENT, Unavailable)):
+        if code in codes:
+            return kind
+    return _kind_by_status(status)
+
+
+def _kind_by_status(status: int | None) -> type[AwsError]:
+    match status:
+        case HTTPStatus.TOO_MANY_REQUESTS:
+            return Throttled
+        case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
+            return AccessDenied
+        case HTTPStatus.REQUEST_TIMEOUT:
+            return Unavailable
+        case int() if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return Unavailable
+        case _:
+            return InvalidRequest
+
+
+def _shown(code: str, message: str) -> str:
+    first_line = message.strip().partition("\n")[0][:_MESSAGE_CHARACTERS]
+    return f"{code}: {first_line}" if first_line else code

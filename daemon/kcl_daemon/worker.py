@@ -1,0 +1,340 @@
+"""One worker's life: prepare, run all loops, stop in order (KCL: Scheduler, GracefulShutdownCoordinator).
+
+How long a lease rests here after its consumer crashed, which is a fault of ours.
+
+Given up at once it would come back with the leader's next look, and crash again: children started and ended for nothing,
+and a traceback every few seconds. Owns the count and the growth; the wait itself is the worker's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from kcl_daemon.consumer.consumer import ShardConsumer
+from kcl_daemon.consumer.context import ConsumerContext
+from kcl_daemon.errors import (
+    ChildError,
+    ConfigurationError,
+    KclError,
+    StreamNotFound,
+    Throttled,
+    Unavailable,
+    WorkerIdTaken,
+)
+from kcl_daemon.fleet.discovery import Discovery
+from kcl_daemon.fleet.elector import Elector
+from kcl_daemon.fleet.lease_cleanup import OwnLeaseCleanup
+from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer
+from kcl_daemon.fleet.monitor import FleetMonitor
+from kcl_daemon.fleet.reporter import Gauges, Reporter
+from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
+from kcl_daemon.fleet.streams import StreamTracker
+from kcl_daemon.fleet.tables import ApplicationTables
+from kcl_daemon.fleet.worker_identity import DuplicateWorkerDetector, Predecessors
+from kcl_daemon.leases.lease import LeaseKey
+from kcl_daemon.metrics.kcl import INITIALIZE
+from kcl_daemon.migrations.kcl2_loops import ClientVersionMonitor, ComponentSwitcher
+from kcl_daemon.migrations.kcl2_taking import LeaseTaker
+from kcl_daemon.ports import NO_METERS, Clock, Log, Meters
+from kcl_daemon.progress.progress import WaitReason
+from kcl_daemon.progress.watchdog import Watchdog
+
+FIRST_BACKOFF_S: Final = 1.0
+MAX_BACKOFF_S: Final = 60.0
+# A consumer that has worked for so long has got past what it crashed at before.
+_FORGOTTEN_S: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Crash:
+    at_s: float
+    cooldown_s: float
+
+
+class CrashBackoff:
+    """Of all consumers of one worker.
+
+    Args:
+        clock: for the time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last: dict[LeaseKey, _Crash] = {}
+
+    def cooldown_s(self, key: LeaseKey) -> float:
+        """The consumer of this lease has crashed now; how long to wait before the lease is given up.
+
+        Twice as long as the last time, up to a minute; once ten minutes have passed since then it begins anew.
+        """
+        now_s = self._clock.monotonic()
+        self._last = {each: last for each, last in self._last.items() if now_s < last.at_s + _FORGOTTEN_S}
+        last = self._last.get(key)
+        cooldown_s = FIRST_BACKOFF_S if last is None else min(2 * last.cooldown_s, MAX_BACKOFF_S)
+        self._last[key] = _Crash(now_s, cooldown_s)
+        return cooldown_s
+
+
+# What does not answer at the start is asked again for this long (KCL: maxInitializationAttempts).
+_START_ATTEMPTS: Final = 20
+_LEAVE_FIRST_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLoops:
+    """The parts of a worker that it starts and stops, or shows; which others run at a time the switchboard knows."""
+
+    renewer: LeaseRenewer
+    elector: Elector
+    reporter: Reporter
+    discovery: Discovery
+    taker: LeaseTaker
+    switcher: ComponentSwitcher
+    versions: ClientVersionMonitor
+    shutdown: ShutdownHandoff
+    monitor: FleetMonitor
+    predecessors: Predecessors
+    duplicate_detector: DuplicateWorkerDetector
+    watchdog: Watchdog
+    gauges: Gauges
+    own_cleanup: OwnLeaseCleanup
+
+
+@dataclass(eq=False, slots=True)
+class _Running:
+    consumer: ShardConsumer
+    done: anyio.Event
+
+
+class Worker:
+    """One worker. `run` once.
+
+    Attributes:
+        started: set when tables and streams have been found and the loops run.
+    """
+
+    def __init__(
+        self,
+        *,
+        tables: ApplicationTables,
+        streams: StreamTracker,
+        polls_leases: Callable[[], Awaitable[None]],
+        clock: Clock,
+        log: Log,
+        start_pause_s: float = 1.0,
+        meters: Meters = NO_METERS,
+    ) -> None:
+        self._meters = meters
+        self._tables = tables
+        self._streams = streams
+        self._look_at_leases = polls_leases
+        self._clock = clock
+        self._log = log
+        self._start_pause_s = start_pause_s
+        self.started = anyio.Event()
+        self._crashes = CrashBackoff(clock)
+        self._stop = anyio.Event()
+        self._fatal: KclError | None = None
+        self._consumers: dict[LeaseKey, _Running] = {}
+        self._loops: WorkerLoops | None = None
+        self._parts: ConsumerContext | None = None
+        self._work: TaskGroup | None = None
+
+    def attach(self, loops: WorkerLoops, parts: ConsumerContext) -> None:
+        """Give it what it runs; apart from the constructor because the parts call back into the worker."""
+        self._loops, self._parts = loops, parts
+
+    @property
+    def loops(self) -> WorkerLoops:
+        """Its parts, for those who look at it."""
+        assert self._loops is not None, "equip() comes first"
+        return self._loops
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop was asked for."""
+        return self._stop.is_set()
+
+    @property
+    def streams(self) -> StreamTracker:
+        """What it reads."""
+        return self._streams
+
+    def request_stop(self) -> None:
+        """Begin the graceful stop. Idempotent."""
+        self._stop.set()
+
+    def fail(self, error: ChildError | WorkerIdTaken) -> None:
+        """Begin the graceful stop, at the end of which `run` raises the first of these."""
+        self._fatal = self._fatal or error
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Work until `request_stop`; returns when every lease has been passed on.
+
+        Cancelled: the fast exit. Children are killed, nothing is written, leases expire.
+
+        Raises:
+            KclError: it could not start: no such stream, no access, tables that cannot be used, no answer for long.
+            ChildError: a child failed that the daemon is to end for (`childFailurePolicy`).
+            WorkerIdTaken: another process with our worker id lives, and began earlier.
+        """
+        assert self._loops is not None, "equip() comes first"
+        await self._prepare()
+        loops = self._loops
+        if self._stop.is_set():
+            await loops.predecessors.leave()
+            return
+        if loops.switcher.reports:
+            await loops.reporter.report()  # so that the first assignment knows of us
+        async with anyio.create_task_group() as work:
+            self._work = work
+            work.start_soon(loops.renewer.run)
+            work.start_soon(loops.watchdog.run)
+            if self._meters is not NO_METERS:
+                work.start_soon(loops.gauges.run)
+            async with anyio.create_task_group() as coordination:
+                coordination.start_soon(self._tables.complete_recovery)
+                coordination.start_soon(loops.switcher.run)
+                coordination.start_soon(loops.versions.run)
+                coordination.start_soon(loops.own_cleanup.run)
+                coordination.start_soon(loops.predecessors.run)
+                self._log.info("worker_started")
+                self.started.set()
+                await self._stop.wait()
+                await loops.taker.settle()
+                coordination.cancel_scope.cancel()
+            await self._drain(loops)
+            work.cancel_scope.cancel()
+        await loops.predecessors.leave()
+        self._log.info("worker_stopped")
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def _prepare(self) -> None:
+        """Tables, version, streams and our own name, in that order; what is only slow or busy is asked again."""
+        assert self._loops is not None, "equip() comes first"
+        await self._loops.predecessors.enter()
+        steps = (
+            self._list_streams_first,
+            self._tables.open,
+            self._look_at_leases,
+            self._loops.versions.begin,
+            self._streams.prepare,
+            partial(self._loops.duplicate_detector.settle, self._stop),
+        )
+        with self._meters.operation(INITIALIZE):
+            for step in steps:
+                await self._with_start_retries(step)
+
+    async def _list_streams_first(self) -> None:
+        """Where no worker of the application has run, a stream that is not there is a wrong name: nothing is made for it."""
+        if not await self._tables.are_new():
+            return
+        try:
+            await self._streams.discover()
+        except StreamNotFound as missing:
+            raise ConfigurationError(
+                f"{missing}. No worker of this application has run before, and nothing was created: "
+                "correct streamName or streamArn, regionName and the credentials, or create the stream "
+                "first"
+            ) from missing
+
+    async def _with_start_retries(self, step: Callable[[], Awaitable[None]]) -> None:
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            if self._stop.is_set():
+                return
+            try:
+                await step()
+            except (Throttled, Unavailable) as error:
+                if attempt == _START_ATTEMPTS:
+                    raise
+                self._meters.done(INITIALIZE, 0.0, False)
+                self._log.warning(
+                    "start_delayed", error=str(error), attempt=attempt, attempts_most=_START_ATTEMPTS
+                )
+            else:
+                return
+            with self._clock.move_on_after(self._start_pause_s):
+                await self._stop.wait()
+
+    def on_lease_found(self, held: HeldLease) -> None:
+        """Start a consumer for a lease that the keeper now holds."""
+        assert self._work is not None, "leases are found only while the worker runs"
+        assert self._parts is not None, "equip() comes first"
+        running = _Running(ShardConsumer(parts=self._parts, held=held), anyio.Event())
+        before = self._consumers.get(held.key)
+        self._consumers[held.key] = running
+        self.loops.watchdog.active_leases.add(held)
+        self._work.start_soon(self._consume, held, running, before)
+        if self._stop.is_set():
+            running.consumer.request_stop()  # found in the very moment of the stop
+
+    async def _consume(self, held: HeldLease, running: _Running, before: _Running | None) -> None:
+        try:
+            if before is not None:
+                await (
+                    before.done.wait()
+                )  # one child for a shard at a time, also when a lease was lost and regained
+            await running.consumer.run()
+        except Exception:  # noqa: BLE001
+            # A fault of ours in one shard must not end the others; the lease is given up so that another may try.
+            await self._crashed(held, running)
+        finally:
+            self.loops.watchdog.active_leases.remove(held)
+            running.done.set()
+            if self._consumers.get(held.key) is running:
+                del self._consumers[held.key]
+            self.loops.discovery.wake()
+
+    async def _crashed(self, held: HeldLease, running: _Running) -> None:
+        """Give the lease up, after a rest that a stop, a hand-off or the loss of the lease ends."""
+        cooldown_s = self._crashes.cooldown_s(held.key)
+        self._log.error(
+            "consumer_crashed",
+            shard_id=held.lease.shard_id,
+            exc_info=True,
+            rests_s=cooldown_s,
+            advice="please report this",
+        )
+        held.progress.waits(
+            WaitReason.LEASE,
+            "its consumer crashed because of a bug in the daemon; its lease is released after a pause",
+        )
+        with self._clock.move_on_after(cooldown_s):
+            await running.consumer.until_stop_requested()
+        if held.lost is None:
+            await self.loops.renewer.release_lease(held)
+
+    async def _drain(self, loops: WorkerLoops) -> None:
+        """Leave the fleet: first so that nothing new is given to us, then shard by shard."""
+        self._log.info("worker_stopping", leases=len(self._consumers))
+        gone = anyio.Event()
+
+        async def leave() -> None:
+            await loops.reporter.retire()
+            await loops.elector.resign()
+            gone.set()
+
+        async with anyio.create_task_group() as leaving:
+            leaving.start_soon(leave)
+            # What is released before our row is gone might be given back to us. With DynamoDB in trouble the children
+            # must not wait for that.
+            with self._clock.move_on_after(_LEAVE_FIRST_S):
+                await gone.wait()
+            # What else bears our worker id is the namesake's, where there is one.
+            if gone.is_set() and loops.switcher.assigns and not loops.duplicate_detector.stands_aside:
+                leaving.start_soon(loops.discovery.give_back)
+                await loops.shutdown.begin_handoff()
+            for running in list(self._consumers.values()):
+                running.consumer.request_stop()
+            while self._consumers:
+                await next(iter(self._consumers.values())).done.wait()
+            for held in loops.renewer.held.values():  # finished ones that were kept
+                leaving.start_soon(loops.renewer.release_lease, held)

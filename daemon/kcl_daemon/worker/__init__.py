@@ -1,1 +1,0 @@
-"""One worker's life: start, main task group, shutdown."""

@@ -1,0 +1,409 @@
+"""SubscribeToShard: one subscription and the events that it gives. Knows no frame and no connection.
+
+It waits for nothing: whoever holds it asks for the next event, and is rung when there may be one.
+
+Where reading begins: the five kinds of position, of iterators and of subscriptions. Knows no call.
+
+What GetRecords and SubscribeToShard tell in the same words. Knows no call.
+
+GetShardIterator and GetRecords. Knows nothing of how records are stored or shards are made, nor of fan-out.
+
+PutRecord and PutRecords. Knows nothing of reading.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Self
+
+from kcl_local.kinesis.account import Account, Answer, ShardIterator
+from kcl_local.kinesis.arguments import (
+    MIB,
+    Arguments,
+    ServiceError,
+    in_use,
+    invalid_argument,
+    malformed,
+    not_found,
+)
+from kcl_local.kinesis.managing import named_consumer, require_active
+from kcl_local.kinesis.stream import RegisteredConsumer, Shard, Stream, SubscriptionTurn
+
+
+@dataclass(frozen=True, slots=True)
+class StartPosition:
+    """A position as a caller names it.
+
+    Args:
+        kind: such as `TRIM_HORIZON`.
+        number: for AT_ and AFTER_SEQUENCE_NUMBER.
+        timestamp_s: for AT_TIMESTAMP; epoch seconds, whole milliseconds.
+    """
+
+    kind: str
+    number: str | None
+    timestamp_s: float | None
+
+    @classmethod
+    def of_iterator(cls, arguments: Arguments) -> Self:
+        """From the arguments of GetShardIterator."""
+        return cls(
+            arguments.text("ShardIteratorType"),
+            arguments.optional_text("StartingSequenceNumber"),
+            arguments.optional_timestamp("Timestamp"),
+        )
+
+    @classmethod
+    def of_subscription(cls, position: Arguments) -> Self:
+        """From StartingPosition of SubscribeToShard."""
+        return cls(
+            position.text("Type"),
+            position.optional_text("SequenceNumber"),
+            position.optional_timestamp("Timestamp"),
+        )
+
+
+def position_after(account: Account, stream: Stream, shard: Shard, start: StartPosition) -> int:
+    """The tick above which everything is still to be read; ServiceError for a start that makes no sense."""
+    match start.kind:
+        case "TRIM_HORIZON":
+            return 0
+        case "LATEST":
+            records = shard.records
+            return records.tick(len(records) - 1) if len(records) else shard.opened_tick
+        case "AT_TIMESTAMP":
+            return _after_time(account, shard, start)
+        case "AT_SEQUENCE_NUMBER":
+            return _issued_tick(stream, shard, start) - 1
+        case "AFTER_SEQUENCE_NUMBER":
+            return _issued_tick(stream, shard, start)
+        case unknown:
+            raise malformed(f"the type of position {unknown!r:.80} is unknown")
+
+
+def _after_time(account: Account, shard: Shard, start: StartPosition) -> int:
+    if start.timestamp_s is None:
+        raise invalid_argument("a position AT_TIMESTAMP needs Timestamp")
+    if start.timestamp_s > account.now_s:
+        raise invalid_argument(f"Timestamp {start.timestamp_s} is in the future: it is {account.now_s}")
+    return shard.records.last_tick_before(start.timestamp_s)
+
+
+def _issued_tick(stream: Stream, shard: Shard, start: StartPosition) -> int:
+    if start.number is None:
+        raise invalid_argument("positions AT_ and AFTER_SEQUENCE_NUMBER need a sequence number")
+    tick = stream.numbers.tick_of(start.number, shard.index)
+    if tick is None or not shard.has_issued(tick):
+        raise invalid_argument(
+            f"sequence number {start.number:.80} was never issued by shard {shard.shard_id} of stream {stream.name}"
+        )
+    return tick
+
+
+def record_entries(stream: Stream, shard: Shard, start: int, end: int) -> list[Answer]:
+    """`Record` on the wire, for the records from `start` to before `end`."""
+    if start == end:
+        return []
+    text, index = stream.numbers.text, shard.index
+    return [
+        {
+            "SequenceNumber": text(tick, index),
+            "ApproximateArrivalTimestamp": arrival_s,
+            "PartitionKey": partition_key,
+            "Data": data,
+        }
+        for tick, arrival_s, partition_key, data in shard.records.columns(start, end)
+    ]
+
+
+def millis_behind(account: Account, shard: Shard, end: int) -> int:
+    """How old the first record is that this answer did not reach; at least 1, as 0 says that there is none."""
+    if end == len(shard.records):
+        return 0
+    return max(1, round((account.now_s - shard.records.arrival_s(end)) * 1000))
+
+
+def child_entry(child: Shard) -> Answer:
+    """`ChildShard` on the wire."""
+    return {
+        "ShardId": child.shard_id,
+        "ParentShards": list(child.parent_ids),
+        "HashKeyRange": child.hash_range(),
+    }
+
+
+_RECORDS_MAX: Final = 10_000
+
+
+def get_shard_iterator(account: Account, arguments: Arguments) -> Answer:
+    """GetShardIterator."""
+    stream = account.readable_stream(arguments)
+    shard = stream.shard(arguments.text("ShardId"))
+    after_tick = position_after(account, stream, shard, StartPosition.of_iterator(arguments))
+    return {"ShardIterator": _iterator(account, stream, shard, after_tick)}
+
+
+def get_records(account: Account, arguments: Arguments) -> Answer:
+    """GetRecords. The answer that has a closed shard's last record ends it: null iterator and ChildShards."""
+    position = ShardIterator.decode(arguments.text("ShardIterator"))
+    limit = arguments.optional_integer("Limit", 1, _RECORDS_MAX) or _RECORDS_MAX
+    _require_fresh(account, position)
+    stream = account.identified_stream(position.stream_arn, position.stream_identity)
+    if arguments.has("StreamARN") and account.stream(arguments) is not stream:
+        raise invalid_argument("StreamARN is not the stream of the ShardIterator")
+    shard = stream.shard(position.shard_id)
+    _require_capacity(account, stream, shard)
+    records = shard.records
+    records.trim(stream.horizon_s(account.now_s))
+    start = records.first_after(position.after_tick)
+    end = records.end_of_page(start, limit, account.options.answer_bytes_max)
+    if account.options.limits is not None:
+        shard.traffic.count(account.now_s, records.size_bytes(start, end), account.options.limits)
+    answer: Answer = {
+        "Records": record_entries(stream, shard, start, end),
+        "MillisBehindLatest": millis_behind(account, shard, end),
+    }
+    if end == len(records) and not shard.is_open:
+        answer["NextShardIterator"] = None
+        answer["ChildShards"] = [child_entry(child) for child in shard.children]
+    else:
+        after_tick = records.tick(end - 1) if end > start else position.after_tick
+        answer["NextShardIterator"] = _iterator(account, stream, shard, after_tick)
+    return answer
+
+
+def _iterator(account: Account, stream: Stream, shard: Shard, after_tick: int) -> str:
+    return ShardIterator(stream.arn, stream.identity, shard.shard_id, after_tick, account.now_s).encode()
+
+
+def _require_fresh(account: Account, position: ShardIterator) -> None:
+    age_s = account.now_s - position.issued_s
+    if age_s >= account.options.iterator_ttl_s:
+        raise ServiceError(
+            "ExpiredIteratorException",
+            f"ShardIterator is {age_s:g} s old; they are good for {account.options.iterator_ttl_s:g} s",
+        )
+
+
+def _require_capacity(account: Account, stream: Stream, shard: Shard) -> None:
+    limits = account.options.limits
+    if limits is not None and not shard.traffic.allows(account.now_s, limits):
+        raise ServiceError(
+            "ProvisionedThroughputExceededException",
+            f"rate exceeded for shard {shard.shard_id} in stream {stream.name}",
+        )
+
+
+_SUBSCRIBING_RECORDS_MAX = 10_000
+
+
+class Subscription:
+    """A running SubscribeToShard; it ends by itself at the shard's end and after its time.
+
+    Args:
+        account: where it reads; its time is that of the last call.
+        advance_clock: brings the account's time up to date.
+        stream: what it reads.
+        shard: of that stream.
+        consumer: who reads.
+        after_tick: every record above it is still to be read.
+
+    Attributes:
+        ended: whether no further event will come.
+    """
+
+    def __init__(
+        self,
+        account: Account,
+        advance_clock: Callable[[], None],
+        *,
+        stream: Stream,
+        shard: Shard,
+        consumer: RegisteredConsumer,
+        after_tick: int,
+    ) -> None:
+        self._account = account
+        self._advance_clock = advance_clock
+        self._stream = stream
+        self._shard = shard
+        self._consumer = consumer
+        self._after_tick = after_tick
+        self._turn = SubscriptionTurn(stream.numbers.next_tick(), account.now_s)
+        self._last_event_s = account.now_s
+        self._held_until_s = 0.0
+        self.ended = False
+        consumer.turns[shard.shard_id] = self._turn
+        shard.wake()  # whoever is overtaken must learn it
+
+    def ring(self, bell: Callable[[], None]) -> None:
+        """Call that, instead of an earlier one, whenever `next_event` may have something new; it must not ask at once."""
+        self._shard.bells[self._turn.number] = bell
+
+    def next_event(self) -> Answer | None:
+        """The event that is due; None: there is none now, or the subscription has ended.
+
+        Raises:
+            ServiceError: the subscription ends with this exception.
+        """
+        if self.ended:
+            return None
+        self._advance_clock()
+        now_s = self._account.now_s
+        try:
+            self._require_life()
+        except BaseException:
+            self.close()
+            raise
+        if now_s >= self._turn.started_s + self._account.options.fan_out.lasts_s:
+            self.close()
+            return None
+        if now_s < self._held_until_s:
+            return None
+        event = self._read()
+        if event is not None:
+            self._last_event_s = now_s
+        return event
+
+    def due_in_s(self) -> float:
+        """When to ask again at the latest, even if nobody rings; in seconds."""
+        options = self._account.options.fan_out
+        next_s = min(self._last_event_s + options.idle_s, self._turn.started_s + options.lasts_s)
+        if self._held_until_s > self._account.now_s:
+            next_s = min(next_s, self._held_until_s)
+        return max(0.001, next_s - self._account.now_s)
+
+    def close(self) -> None:
+        """End it, with no further event. The consumer's protection against another subscription goes on."""
+        self.ended = True
+        self._shard.bells.pop(self._turn.number, None)
+
+    def _require_life(self) -> None:
+        if self._account.streams.get(self._stream.arn) is not self._stream:
+            raise not_found(f"stream {self._stream.arn} has been deleted")
+        self._stream.expire(self._account.now_s)
+        self._stream.shard(self._shard.shard_id)
+        if self._consumer.deleted_s is not None:
+            raise not_found(f"consumer {self._consumer.arn} has been deregistered")
+        if self._consumer.turns[self._shard.shard_id] is not self._turn:
+            raise in_use("Another active subscription exists for this consumer: it took over")
+
+    def _read(self) -> Answer | None:
+        account, shard, records = self._account, self._shard, self._shard.records
+        records.trim(self._stream.horizon_s(account.now_s))
+        start = records.first_after(self._after_tick)
+        end = records.end_of_page(start, _SUBSCRIBING_RECORDS_MAX, account.options.fan_out.event_bytes_max)
+        idle = start == end and shard.is_open
+        if idle and account.now_s < self._last_event_s + account.options.fan_out.idle_s:
+            return None
+        if account.options.limits is not None:
+            size_bytes = records.size_bytes(start, end)
+            self._held_until_s = account.now_s + size_bytes / account.options.limits.bytes_per_s
+        if end > start:
+            self._after_tick = records.tick(end - 1)
+        event: Answer = {
+            "Records": record_entries(self._stream, shard, start, end),
+            "MillisBehindLatest": millis_behind(account, shard, end),
+        }
+        if end == len(records) and not shard.is_open:
+            event["ChildShards"] = [child_entry(child) for child in shard.children]
+            self.close()
+        else:
+            if idle:
+                self._after_tick = self._stream.numbers.next_tick()
+                shard.continue_at(self._after_tick)
+            event["ContinuationSequenceNumber"] = self._stream.numbers.text(self._after_tick, shard.index)
+        return event
+
+
+def subscribe(account: Account, advance_clock: Callable[[], None], arguments: Arguments) -> Subscription:
+    """SubscribeToShard. A second one for a consumer and shard takes over, unless it comes too soon after the first."""
+    position = arguments.structure("StartingPosition")
+    if position is None:
+        raise malformed("StartingPosition must be given")
+    arguments.text("ConsumerARN")
+    stream, consumer = named_consumer(account, arguments)
+    require_active(account, consumer)
+    shard = stream.shard(arguments.text("ShardId"))
+    after_tick = position_after(account, stream, shard, StartPosition.of_subscription(position))
+    last = consumer.turns.get(shard.shard_id)
+    if last is not None and account.now_s < last.started_s + account.options.fan_out.protected_s:
+        raise in_use(
+            f"Another active subscription exists for this consumer: {consumer.arn}, shard {shard.shard_id}, "
+            f"since {account.now_s - last.started_s:.3f} s"
+        )
+    return Subscription(
+        account, advance_clock, stream=stream, shard=shard, consumer=consumer, after_tick=after_tick
+    )
+
+
+_KEY_LENGTH_MAX: Final = 256
+_BATCH_MAX: Final = 500
+_BATCH_BYTES_MAX: Final = 10 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    key_hash: int
+    partition_key: str
+    data: str
+    size_bytes: int
+
+
+def put_record(account: Account, arguments: Arguments) -> Answer:
+    """PutRecord. SequenceNumberForOrdering needs no care: numbers always grow here."""
+    stream = account.readable_stream(arguments)
+    entry = _read(arguments, stream.record_bytes_max)
+    return _store(account, stream, entry) | {"EncryptionType": "NONE"}
+
+
+def put_records(account: Account, arguments: Arguments) -> Answer:
+    """PutRecords. All or nothing: a malformed record refuses the call, and no record fails on its own."""
+    stream = account.readable_stream(arguments)
+    given = arguments.structures("Records")
+    if not 1 <= len(given) <= _BATCH_MAX:
+        raise malformed(f"Records must have 1 to {_BATCH_MAX} records, not {len(given)}")
+    entries = [_read(record, stream.record_bytes_max) for record in given]
+    if sum(entry.size_bytes for entry in entries) > _BATCH_BYTES_MAX:
+        raise invalid_argument(
+            f"Records must have at most {_BATCH_BYTES_MAX} bytes of data and partition keys"
+        )
+    return {
+        "FailedRecordCount": 0,
+        "Records": [_store(account, stream, entry) for entry in entries],
+        "EncryptionType": "NONE",
+    }
+
+
+def _read(record: Arguments, bytes_max: int) -> _Entry:
+    partition_key = record.text("PartitionKey")
+    if not 1 <= len(partition_key) <= _KEY_LENGTH_MAX:
+        raise malformed(f"PartitionKey must have 1 to {_KEY_LENGTH_MAX} characters, not {len(partition_key)}")
+    key_bytes = partition_key.encode()
+    data = record.text("Data")
+    size_bytes = _decoded_length(data) + len(key_bytes)
+    if size_bytes > bytes_max:
+        raise malformed(f"Data and PartitionKey must have at most {bytes_max} bytes, not {size_bytes}")
+    explicit = record.has("ExplicitHashKey")
+    key_hash = record.hash_key("ExplicitHashKey") if explicit else _partition_hash(key_bytes)
+    return _Entry(key_hash, partition_key, data, size_bytes)
+
+
+def _store(account: Account, stream: Stream, entry: _Entry) -> Answer:
+    shard, tick = stream.put(
+        entry.key_hash, entry.partition_key, entry.data, size_bytes=entry.size_bytes, now_s=account.now_s
+    )
+    return {"ShardId": shard.shard_id, "SequenceNumber": stream.numbers.text(tick, shard.index)}
+
+
+def _decoded_length(data: str) -> int:
+    try:
+        return len(binascii.a2b_base64(data, strict_mode=True))
+    except ValueError as error:
+        raise ServiceError("SerializationException", f"Data is not base64: {error}") from error
+
+
+def _partition_hash(key_bytes: bytes) -> int:
+    return int.from_bytes(hashlib.md5(key_bytes, usedforsecurity=False).digest(), "big")

@@ -1,0 +1,150 @@
+"""One worker's coordination over real rows in memory, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from kcl_daemon.assignment.count import by_lease_count
+from kcl_daemon.config.balance import LeaseSettings
+from kcl_daemon.fleet.assigner import Assigner, AssignmentStrategies, StaleWorkerReaper
+from kcl_daemon.fleet.discovery import Discovery
+from kcl_daemon.fleet.elector import Elector
+from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
+from kcl_daemon.fleet.monitor import FleetMonitor
+from kcl_daemon.fleet.reporter import Reporter
+from kcl_daemon.fleet.shard_sync import ShardSync
+from kcl_daemon.fleet.timings import timings
+from kcl_daemon.leases import row as lease_row
+from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.worker_row import report
+from kcl_daemon.ports import StreamRef, Tables
+from kcl_daemon.shards.lineage import InitialPosition, StartAt
+from kcl_local.kinesis.model import KinesisModel
+from kcl_protocol.sequence import TRIM_HORIZON
+from tests.simulator.loop import run_virtual
+from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fleet.slow_kinesis import SlowKinesis
+from tests.unit.troubled import TroubledTable
+
+ME, OTHER, GONE = WorkerId("me"), WorkerId("other"), WorkerId("gone")
+BY_COUNT = AssignmentStrategies(place=by_lease_count, balance=by_lease_count)
+
+
+class Stage:
+    """One worker's coordination over empty tables and a stream of four shards; consumers are only noted."""
+
+    def __init__(self, strategies: AssignmentStrategies = BY_COUNT) -> None:
+        clock, self.log, periods = LoopClock(), MemoryLog(), timings(LeaseSettings())
+        self.clock = clock
+        self.leases = TroubledTable()
+        self.tables = Tables(
+            self.leases, TroubledTable("metrics", "wid"), TroubledTable("coordinator", "key")
+        )
+        self.model = KinesisModel(lambda: clock.wall_ms() / 1000)
+        self.model.handle("CreateStream", {"StreamName": "words", "ShardCount": 4})
+        self.found: list[LeaseKey] = []
+        self.kinesis = SlowKinesis(self.model)
+        self.renewer = LeaseRenewer(
+            table=self.leases, worker_id=ME, clock=clock, timings=periods, log=self.log
+        )
+        self.elector = Elector(
+            table=self.tables.coordinator,
+            worker_id=ME,
+            clock=clock,
+            randomness=CalmChance(),
+            timings=periods,
+            log=self.log,
+        )
+        self.reporter = Reporter(
+            table=self.tables.worker_metrics, worker_id=ME, clock=clock, timings=periods, log=self.log
+        )
+        malformed = MalformedRowLog(self.log)
+        self.discovery = Discovery(
+            table=self.leases,
+            worker_id=ME,
+            renewer=self.renewer,
+            clock=clock,
+            timings=periods,
+            log=self.log,
+            malformed=malformed,
+            leading=lambda: self.elector.is_leader,
+            on_found=self._on_found,
+        )
+        self.assigner = Assigner(
+            table=self.leases,
+            monitor=FleetMonitor(
+                worker_id=ME,
+                tables=self.tables,
+                max_leases_for_worker=1000,
+                clock=clock,
+                timings=periods,
+                malformed=malformed,
+            ),
+            elector=self.elector,
+            shard_sync=ShardSync(
+                table=self.leases,
+                kinesis=self.kinesis,
+                stream=StreamRef("words"),
+                position=InitialPosition(StartAt.TRIM_HORIZON),
+                clock=clock,
+                log=self.log,
+            ),
+            reaper=StaleWorkerReaper(
+                table=self.tables.worker_metrics, stale_s=86_400.0, clock=clock, log=self.log
+            ),
+            strategies=strategies,
+            clock=clock,
+            timings=periods,
+            log=self.log,
+            on_seen=self.discovery.offer,
+            on_assigned=self.discovery.take_assigned,
+        )
+
+    def _on_found(self, held: HeldLease) -> None:
+        self.found.append(held.key)
+
+    async def has_lease(self, number: int, owner: WorkerId | None, **changes: str) -> LeaseKey:
+        """A lease is in the table already."""
+        width = (MAX_HASH + 1) // 4
+        hash_range = HashRange(number * width, (number + 1) * width - 1)
+        key = LeaseKey(f"shardId-{number:012d}")
+        lease = Lease(key, 3, TRIM_HORIZON, lease_owner=owner, hash_range=hash_range)
+        await TroubledTable.put(self.leases, {**lease_row.new_lease_row(lease), **changes})
+        return key
+
+    async def has_worker(self, worker: WorkerId) -> None:
+        """Another worker reports now."""
+        await self.tables.worker_metrics.update(report(worker, now_s=self.clock.wall_ms() // 1000))
+
+    async def owners(self) -> dict[str, str | None]:
+        """Who owns what."""
+        rows = await TroubledTable.scan(self.leases)
+        return {str(row["leaseKey"]): str(row["leaseOwner"]) if "leaseOwner" in row else None for row in rows}
+
+
+def play(
+    scene: Callable[[Stage], Awaitable[None]],
+    *,
+    before: Callable[[Stage], Awaitable[object]] | None = None,
+    strategies: AssignmentStrategies = BY_COUNT,
+) -> Stage:
+    """Run all loops beside a scene, after the tables were prepared."""
+
+    async def main() -> Stage:
+        stage = Stage(strategies)
+        for table in (stage.leases, stage.tables.worker_metrics, stage.tables.coordinator):
+            await table.ensure()
+        if before is not None:
+            await before(stage)
+        await stage.reporter.report()
+        async with anyio.create_task_group() as background:
+            loops = (stage.renewer, stage.elector, stage.reporter, stage.assigner, stage.discovery)
+            for loop in loops:
+                background.start_soon(loop.run)
+            await scene(stage)
+            background.cancel_scope.cancel()
+        return stage
+
+    return run_virtual(main)

@@ -1,0 +1,150 @@
+"""A worker deletes the finished leases that bear its name, where whoever leads gives them away and deletes none."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+
+import anyio
+
+from kcl_daemon.config.balance import ShardSettings
+from kcl_daemon.fleet.lease_cleanup import OwnLeaseCleanup
+from kcl_daemon.leases import row as lease_row
+from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
+from kcl_daemon.leases.row import RowUpdate
+from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from tests.simulator.loop import run_virtual
+from tests.simulator.memory.table import MemoryTable
+from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.troubled import Trouble, TroubledTable
+
+ME, JAVA = WorkerId("me"), WorkerId("java")
+OLD, OLDER, OPEN = (ShardId(name) for name in ("old", "older", "open"))
+MINUTE_S = 60.0
+READ = ExtendedSequenceNumber("7" * 56)
+
+
+class Stage:
+    """A shard, its finished parent and that one's finished parent, and the cleaner of a worker that knows of both."""
+
+    def __init__(self, settings: ShardSettings) -> None:
+        self.table, self.log = TroubledTable(), MemoryLog()
+        self.noticed: Collection[str] = {OLD, OLDER}
+        self.leads = False
+        self.cleanup = OwnLeaseCleanup(
+            table=self.table,
+            worker_id=ME,
+            finished=lambda: self.noticed,
+            leading=lambda: self.leads,
+            settings=settings,
+            clock=LoopClock(),
+            log=self.log,
+        )
+
+    async def has(
+        self,
+        key: ShardId,
+        at: ExtendedSequenceNumber,
+        *,
+        parent: ShardId | None = None,
+        child: ShardId | None = None,
+    ) -> None:
+        lease = Lease(
+            LeaseKey(key),
+            3,
+            at,
+            lease_owner=ME,
+            parent_shard_ids=frozenset(filter(None, {parent})),
+            child_shard_ids=frozenset(filter(None, {child})),
+        )
+        await self.table.put(lease_row.new_lease_row(lease))
+
+    async def put(self, key: ShardId, **values: str) -> None:
+        await self.table.update(RowUpdate(key, put=values))
+
+    async def keys(self) -> set[str]:
+        return {str(row["leaseKey"]) for row in await MemoryTable.scan(self.table)}
+
+    @property
+    def scans(self) -> int:
+        return self.table.calls.count("scan")
+
+
+def play(scene: Callable[[Stage], Awaitable[None]], settings: ShardSettings | None = None) -> Stage:
+    async def main() -> Stage:
+        stage = Stage(settings or ShardSettings())
+        await stage.table.ensure()
+        await stage.has(OLDER, SHARD_END, child=OLD)
+        await stage.has(OLD, SHARD_END, parent=OLDER, child=OPEN)
+        await stage.has(OPEN, READ, parent=OLD)
+        async with anyio.create_task_group() as background:
+            background.start_soon(stage.cleanup.run)
+            await scene(stage)
+            background.cancel_scope.cancel()
+        return stage
+
+    return run_virtual(main)
+
+
+def test_they_go_after_five_minutes_parents_first() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(5 * MINUTE_S - 1)
+        assert await stage.keys() == {OLDER, OLD, OPEN}
+        await anyio.sleep(2)
+        assert await stage.keys() == {OPEN}
+
+    assert play(scene).log.events("info") == ["lease_deleted", "lease_deleted"]
+
+
+def test_one_whose_child_has_not_begun_waits_until_it_has() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.put(OPEN, checkpoint=TRIM_HORIZON.sequence_number)
+        await anyio.sleep(6 * MINUTE_S)
+        assert await stage.keys() == {OLD, OPEN}
+        await stage.put(OPEN, checkpoint=READ.sequence_number)
+        await anyio.sleep(5 * MINUTE_S)
+        assert await stage.keys() == {OPEN}
+
+    play(scene)
+
+
+def test_those_of_others_are_theirs_and_hold_up_ours() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.put(OLDER, leaseOwner=JAVA)
+        await anyio.sleep(11 * MINUTE_S)
+        assert await stage.keys() == {OLDER, OLD, OPEN}
+
+    play(scene)
+
+
+def test_the_table_is_not_read_where_there_is_nothing_to_delete_or_we_lead() -> None:
+    async def scene(stage: Stage) -> None:
+        stage.noticed = ()
+        await anyio.sleep(11 * MINUTE_S)
+        stage.noticed, stage.leads = {OLD}, True
+        await anyio.sleep(11 * MINUTE_S)
+        assert stage.scans == 0
+        stage.leads = False
+        await anyio.sleep(6 * MINUTE_S)
+        assert stage.scans == 1
+
+    play(scene)
+
+
+def test_nothing_goes_where_clean_up_is_off() -> None:
+    async def scene(stage: Stage) -> None:
+        await anyio.sleep(60 * MINUTE_S)
+        assert await stage.keys() == {OLDER, OLD, OPEN}
+
+    play(scene, ShardSettings(cleanup_finished=False))
+
+
+def test_a_table_that_refuses_and_a_row_that_is_no_lease_do_not_end_it() -> None:
+    async def scene(stage: Stage) -> None:
+        await stage.table.put({"leaseKey": "odd", "checkpoint": "?"})
+        stage.table.reads.append(Trouble.THROTTLED)
+        await anyio.sleep(6 * MINUTE_S)
+        assert stage.log.events("info") == ["lease_cleanup_failed"]
+        await anyio.sleep(5 * MINUTE_S)
+        assert await stage.keys() == {OPEN, "odd"}
+
+    play(scene)

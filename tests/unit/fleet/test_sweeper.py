@@ -1,0 +1,53 @@
+"""Rows of workers that are long gone."""
+
+from __future__ import annotations
+
+import anyio
+
+from kcl_daemon.fleet.assigner import StaleWorkerReaper
+from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.worker_row import WorkerRow, report
+from tests.simulator.loop import run_virtual
+from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.troubled import Trouble, TroubledTable
+
+DAY_S = 86_400.0
+
+
+def swept(
+    *, reports_again: bool = False, trouble: Trouble = Trouble.NONE, after_s: float = 3700.0
+) -> set[str]:
+    """The workers whose rows are left."""
+
+    async def play() -> set[str]:
+        clock, table = LoopClock(), TroubledTable("metrics", "wid")
+        await table.ensure()
+        reaper = StaleWorkerReaper(table=table, stale_s=DAY_S, clock=clock, log=MemoryLog())
+        now_s = clock.wall_ms() // 1000
+        rows = [WorkerRow(WorkerId("gone"), now_s - 90_000), WorkerRow(WorkerId("alive"), now_s)]
+        for row in rows:
+            await table.update(report(row.worker_id, now_s=row.last_update_s))
+        await anyio.sleep(after_s)
+        if reports_again:
+            await table.update(report(WorkerId("gone"), now_s=now_s))
+        table.writes.append(trouble)
+        await reaper.sweep(rows)
+        return {str(row["wid"]) for row in await table.scan()}
+
+    return run_virtual(play)
+
+
+def test_a_row_older_than_a_day_is_deleted_and_others_stay() -> None:
+    assert swept() == {"alive"}
+
+
+def test_one_that_reports_after_it_was_read_stays() -> None:
+    assert swept(reports_again=True) == {"alive", "gone"}
+
+
+def test_it_is_not_looked_at_in_every_run() -> None:
+    assert swept(after_s=60.0) == {"alive", "gone"}
+
+
+def test_trouble_is_for_the_next_sweep() -> None:
+    assert swept(trouble=Trouble.THROTTLED) == {"alive", "gone"}

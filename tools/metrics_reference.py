@@ -1,0 +1,145 @@
+"""Writes the reference of all metrics from the list: `python -m tools.metrics_reference > docs/metrics.md`.
+
+Owns the words around the tables. A test says that the committed page is what this writes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from kcl_daemon.metrics.catalog import CLOUDWATCH_METRICS, FAMILIES
+from kcl_daemon.metrics.kcl import JAVA_ONLY
+from kcl_daemon.metrics.metric import Family, Metric, MetricKind, MetricUnit
+from kcl_daemon.telemetry.recorder import OF_EVENTS
+
+_HEAD: Final = """\
+# Metrics
+
+<!-- Written by `python -m tools.metrics_reference`; change the lists in `daemon/kcl_daemon/metrics` instead. -->
+
+The same metrics go to three places: CloudWatch under KCL's names, Prometheus as text, and OTLP. If no exporter is on, nothing
+is counted. What to alert on: see the [alert rules](../packaging/prometheus/alerts.yml) and the
+[dashboard](../packaging/grafana/dashboard.json) for Grafana.
+"""
+
+_PROMETHEUS: Final = """\
+## Prometheus and OTLP
+
+**Prometheus** reads `/metrics` on the admin port (`adminPort`): the text format, or OpenMetrics if the client asks for it. Besides
+the metrics below there is `process_*`: memory, CPU and open files of the daemon.
+
+**OTLP** (HTTP) posts the same metrics to `metricsOtlpEndpoint` every `metricsOtlpPeriodMillis`, and once at the end. Install it
+with `pip install 'kcl-daemon[otlp]'`. Names have dots and no unit: `kcl.loop_lag` with the unit `s` is `kcl_loop_lag_seconds`;
+collectors that write for Prometheus produce the same names. Resource attributes: `service.name` (`kcl-daemon`),
+`service.instance.id` (the worker), `kcl.application`. The names of KCL 3.5's own OpenTelemetry backend (`aws.kinesis.client.`) are
+not used.
+
+- `shard_id` and `stream` identify a shard. `stream` exists only if an application reads many streams, in KCL's form:
+  `account:name:creationEpoch`, on CloudWatch too (`StreamId`). Series of a shard that the worker no longer holds disappear after
+  15 minutes.
+- `kcl_fleet_*` is what the leader sees (if workers take leases as in 2.x: what each worker sees). A worker that is no longer
+  leader stops reporting it after three minutes.
+- Worker counters without labels start at 0, so the first event is an increase. Events before the first scrape are not an increase,
+  and counters with labels appear with their first event; the alert rules and the dashboard handle both. `kcl_aws_calls_total` has
+  all outcomes of an operation from its first call.
+- `kcl_spark_*` comes from the host with the Spark engine, every two seconds, for its queries and for all shards that it reads, also
+  from other hosts (`sparkEngine`). Those hosts do not report it, so sums over hosts count nothing twice. Series end with the query,
+  with the shard's connection and with the engine; if the engine is silent for 30 seconds, all end. Counters start again with each
+  engine process.
+- Some metrics count log events: {events}.
+"""
+
+_CLOUDWATCH: Final = """\
+## CloudWatch
+
+Names, dimensions and levels are KCL's. `metricsLevel` is DETAILED by default, as in KCL. CloudWatch charges for each metric, and
+DETAILED has several for each shard: `metricsLevel=SUMMARY`, `metricsEnabledDimensions=Operation` or `metricsLevel=NONE` cost
+less. The namespace is `metricsNamespace`, or the application's name. The daemon needs `cloudwatch:PutMetricData`; without it
+there is one warning (`metrics_not_sent`), and the daemon continues.
+
+Each metric with its dimensions becomes one statistic set. Sets are sent after `metricsBufferTimeMillis`, or when half of
+`metricsMaxQueueSize` sets wait, but at most once a second; the daemon sends the rest when it stops. KCL sends whenever it has 200
+sets: once a second for some 50 shards at `DETAILED`. CloudWatch stores metrics by the minute, so waiting loses nothing and saves
+paid calls. A call has up to 500 sets (KCL: 20), compressed with gzip unless the SDK's configuration says
+`disable_request_compression`, and a timeout of five seconds; a failed call is not sent again. More than `metricsMaxQueueSize`
+waiting sets are dropped, as in KCL, and counted (`kcl_metrics_not_sent_total`).
+
+`X.Success` is 1 or 0, `X.Time` is in milliseconds. Besides `Operation` a metric has the dimensions in the table. Some
+measurements differ slightly from Java:
+
+- Leases are renewed one by one, not in ticks. RenewAllLeases is reported once in each renewal period (0.4 of the failover
+  time): success if no renewal failed in it, and the time of the slowest.
+- The leader scans more often than KCL's, and audits stream by stream: PeriodicShardSyncManager is reported for each stream.
+- MillisBehindLatest is the age of the oldest record that is not done, as `kcl_shard_behind_latest_seconds`, reported in each
+  renewal period. KCL reports what Kinesis said with the batch that a child is about to get, and reports nothing while the
+  child hangs. The last answer of Kinesis is only on Prometheus and OTLP (`kcl_shard_read_behind_seconds`).
+- The phases of TableMigration count lease owners: those that do not know the single table, know it, and report to it.
+"""
+
+_JAVA_ONLY: Final = """\
+### In Java only
+
+KCL reports these metrics to CloudWatch; this daemon cannot.
+"""
+
+_OTLP_KINDS: Final = {
+    MetricKind.COUNTER: "counter",
+    MetricKind.GAUGE: "gauge",
+    MetricKind.HISTOGRAM: "histogram",
+}
+
+
+def reference() -> str:
+    """The page, in Markdown."""
+    events = ", ".join(f"`{name}`" for name in OF_EVENTS)
+    parts = [
+        _HEAD,
+        _PROMETHEUS.format(events=events),
+        *_family_table(FAMILIES),
+        _CLOUDWATCH,
+        *_cloudwatch_table(CLOUDWATCH_METRICS),
+        _JAVA_ONLY,
+        *_java_table(JAVA_ONLY),
+    ]
+    return "\n".join(parts)
+
+
+def _family_table(families: Iterable[Family]) -> Iterator[str]:
+    rows = ["| Name | Kind | Labels | Meaning |", "|---|---|---|---|"]
+    for family in sorted(families, key=lambda each: each.name):
+        name = family.name if family.kind is MetricKind.HISTOGRAM else family.sample_names[0]
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        rows.append(f"| `{name}` | {_OTLP_KINDS[family.kind]} | {labels} | {family.help} |")
+    yield "\n".join(rows) + "\n"
+
+
+def _cloudwatch_table(metrics: Iterable[Metric]) -> Iterator[str]:
+    rows = [
+        "| Operation | Metric | Unit | Level | More dimensions | On Prometheus |",
+        "|---|---|---|---|---|---|",
+    ]
+    for metric in sorted(metrics, key=lambda each: each.operation):
+        more = ", ".join(name for name in metric.dimensions if name != "Operation")
+        unit = "" if metric.unit is MetricUnit.NONE else metric.unit.value
+        rows.append(
+            f"| {metric.operation} | {metric.name} | {unit} | {metric.level.name} | {more} | {_elsewhere(metric)} |"
+        )
+    yield "\n".join(rows) + "\n"
+
+
+def _elsewhere(metric: Metric) -> str:
+    if metric.family is not None:
+        return f"`{metric.family.sample_names[0]}`"
+    return "`kcl_operation_duration_seconds`" if metric.name.endswith(("Success", "Time")) else ""
+
+
+def _java_table(metrics: Iterable[Metric]) -> Iterator[str]:
+    rows = ["| Operation | Metric | Why |", "|---|---|---|"]
+    rows += [f"| {metric.operation} | {metric.name} | {metric.java_only} |" for metric in metrics]
+    yield "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

@@ -1,0 +1,152 @@
+"""Writes the reference of all properties from the tables: `python -m tools.properties_reference > docs/properties.md`.
+
+Owns the words around the tables. A test says that the committed page is what this writes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from kcl_daemon.config import services
+from kcl_daemon.config.keys import BY_NAME, INERT, KEYS, InertProperty
+from kcl_daemon.config.kinds import Key
+from kcl_daemon.config.load import default_of
+from kcl_daemon.config.properties import variable_for
+
+_HEAD: Final = """\
+# Properties
+
+<!-- Written by `python -m tools.properties_reference`; change the tables in `daemon/kcl_daemon/config` instead. -->
+
+`kcl-daemon --properties FILE` reads the properties file of the Java MultiLangDaemon (KCL 3.x). A file that works with the
+Java daemon works here too. If a value cannot be valid, the daemon refuses the file, with one line for each such value.
+
+## How a file is read
+
+- Syntax of `java.util.Properties`: `=`, `:` or a space between key and value; `#` or `!` starts a comment line; a backslash
+  at the end of a line continues it; `\\uXXXX` is a character; bytes are ISO-8859-1. No comments after a value. At most 1 MiB.
+- Keys are case-sensitive, as in Java. An unknown key is ignored and logged once (`unknown_property`), with the most similar
+  known key.
+- If a property is given twice, also under its two names, the last one is used (`property_given_twice`).
+- Spaces around a value are ignored. If Java cannot read a value, it uses 0, a default or `false`; here it is an error with
+  file, line, key and value. All errors of a file are shown at once, the exit code is 2, and nothing has been changed.
+- An empty value is an error, except for {blank}: there it means the same as no line.
+- Booleans, in any case: {truth}.
+- 0 and `false` are honoured unless the table says that 0 means the default. If Java ignores such a value and uses its
+  default, the log says so (`property_honoured_unlike_java`).
+- An environment variable `KCL_` plus the property name overrides the file: `{variable}=20000` for `{example}`. Case and
+  underscores do not matter; a dot is an underscore or nothing. Empty variables are ignored, and so are those that
+  Kubernetes sets for a Service, such as `KCL_ADMIN_PORT=tcp://10.0.0.1:80`.
+- `${{NAME}}` in a value is text, as in Java. With `expandEnvironment=true` it is replaced by the environment variable, once.
+  A variable that is not set is an error unless you write `${{NAME:-DEFAULT}}`.
+- `kcl-daemon check --properties FILE` reads the file and its environment as the daemon does, changes nothing, and prints
+  each value and its source. `--with-aws` also checks that stream, tables and permissions exist, and names what it cannot
+  test without side effects (`NOT TRIED`). `kcl-daemon iam-policy --properties FILE` prints the required IAM policy.
+- Credentials are never shown: a value that looks like one appears as `***`.
+"""
+
+_CREDENTIALS: Final = """\
+## Credentials
+
+`AwsCredentialsProvider`, `AwsCredentialsProviderDynamoDB`, `AwsCredentialsProviderCloudWatch` and
+`AwsCredentialsProviderGlue` (the part up to `Provider` in any case) take the class names of the Java daemon, separated by
+commas, with or without package. The first that has credentials is used. `kinesisCredentialsProvider.class` and the
+corresponding names of the other services are aliases.
+
+| Value | Where the credentials come from |
+|---|---|
+| `DefaultCredentialsProvider` | botocore's own chain: environment, profile (`AWS_PROFILE`), SSO, web identity, container, pod \
+identity, instance (`credentials_from_sdk_chain`) |
+| `EnvironmentVariableCredentialsProvider` | `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN` |
+| `ProfileCredentialsProvider`, `ProfileCredentialsProvider\\|NAME` | a profile with keys, a role, SSO or a process |
+| `WebIdentityTokenFileCredentialsProvider` | `AWS_WEB_IDENTITY_TOKEN_FILE` and `AWS_ROLE_ARN` (IRSA) |
+| `ContainerCredentialsProvider` | the ECS task or EKS pod |
+| `InstanceProfileCredentialsProvider` | the EC2 instance |
+| `StsAssumeRoleCredentialsProvider\\|ROLE_ARN\\|SESSION_NAME`, then in any order `endpointRegion=REGION`, \
+`endpoint=HOST^REGION`, `externalId=ID` | the role, assumed with credentials of the default chain, and renewed |
+| {old} | same as their successors, with a warning. These are names of SDK 1.x; the Java daemon 3.x refuses them |
+| `SystemPropertyCredentialsProvider` | ignored with a warning if other providers are listed: there is no JVM here |
+| `AnonymousCredentialsProvider`, `StaticCredentialsProvider`, `ProcessCredentialsProvider` | refused, with an alternative |
+| anything else | refused, so that a typo never falls back to another identity. Java drops it silently |
+
+Without any such line, the daemon uses botocore's chain. DynamoDB, CloudWatch and Glue use the provider of Kinesis unless
+they have their own. Endpoints that the properties do not set come from `AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_KINESIS`,
+`AWS_ENDPOINT_URL_DYNAMODB` and so on.
+"""
+
+_LOG: Final = """\
+## The log
+
+The log goes to stderr: aligned text on a terminal, otherwise one JSON object per line (`--log-format console|json`). Each
+event has `timestamp` (UTC, milliseconds), `level`, `event` and its fields. The Java daemon logs to stdout; here stdout
+stays empty while the daemon runs. [Events](events.md) lists all events, with what to do.
+
+**Levels.** `--log-level debug|info|warning|error|off` sets the lowest level to log, for all components or for single ones:
+
+```text
+--log-level INFO,kcl_daemon.retrieval=DEBUG,kcl_daemon.fleet.elector=WARNING
+```
+
+A component is a package or a module of the daemon. You can omit `kcl_daemon.`; the most specific component applies.
+Lines that children write to stderr have the level of `childStderrLevel`.
+
+A logback file (`-l FILE`) has no effect: the event `log_configuration_ignored` says so. The log goes to stderr.
+
+Credentials are masked in every line.
+"""
+
+
+def reference() -> str:
+    """The page, in Markdown."""
+    example = "failoverTimeMillis"
+    parts = [
+        _HEAD.format(
+            blank=_listed(key.name for key in KEYS if key.blank_is_absent),
+            truth=BY_NAME["callProcessRecordsEvenForEmptyRecordList"].kind.allowed,
+            example=example,
+            variable=variable_for(example),
+        ),
+        "## Properties of the Java daemon\n",
+        *_key_table(key for key in KEYS if not key.extension),
+        "## Properties of this daemon\n",
+        "The Java daemon ignores them, so one file can serve both. Exception: it refuses `shardPrioritization`.\n",
+        *_key_table(key for key in KEYS if key.extension),
+        _CREDENTIALS.format(old=_listed(sorted(services.SOURCES_OF_SDK_1))),
+        "## Accepted, without effect\n",
+        (
+            "Each logs one warning (`property_has_no_effect`). So do nested properties of the SDK client builders, such "
+            "as\n`dynamoDbClient.overrideConfiguration.apiCallTimeout`: the daemon has its own timeouts, retries and connections.\n"
+        ),
+        *_inert_table(INERT.values()),
+        _LOG,
+    ]
+    return "\n".join(parts)
+
+
+def _key_table(keys: Iterable[Key]) -> Iterator[str]:
+    rows = ["| Key | Meaning | Allowed | Default |", "|---|---|---|---|"]
+    for key in keys:
+        names = _listed((key.name, *key.aliases), " or ")
+        rows.append(f"| {names} | {key.meaning} | {key.kind.allowed} | {default_of(key)} |")
+    yield "\n".join(rows) + "\n"
+
+
+def _inert_table(properties: Iterable[InertProperty]) -> Iterator[str]:
+    """One row for each, but for those that are known by their bare name as well."""
+    rows = ["| Key | Why |", "|---|---|"]
+    for each in properties:
+        _, dot, bare = each.name.rpartition(".")
+        if dot and bare in INERT:
+            continue
+        rows.append(f"| `{each.name}` | {each.why} |")
+    yield "\n".join(rows) + "\n"
+
+
+def _listed(names: Iterable[str], separator: str = ", ") -> str:
+    return separator.join(f"`{name}`" for name in names)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())
