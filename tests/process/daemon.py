@@ -35,7 +35,9 @@ PROCESSORS: Final = f"{sys.executable} -m tests.process.processors"
 WITHIN_S: Final = 90.0
 END_WITHIN_S: Final = 60.0
 GONE_WITHIN_S: Final = 60.0
+# Looking costs a call of the endpoints or more: less and less often.
 POLL_S: Final = 0.02
+POLL_MOST_S: Final = 0.2
 # A third of the fail-over time is what a call on a lease may take, and all of it what a daemon may stand still without losing
 # its leases: less than this is too little on a busy machine for tests in which nothing may come twice.
 FAILOVER_MS: Final = 6000
@@ -43,11 +45,12 @@ FAILOVER_MS: Final = 6000
 
 def wait_until(holds: Callable[[], bool], what: str | Callable[[], str], within_s: float = WITHIN_S) -> float:
     """Wait for a condition; the seconds that took. AssertionError at the deadline, saying what was waited for."""
-    pause, began_s = Event(), monotonic_s()
+    pause, pause_s, began_s = Event(), POLL_S, monotonic_s()
     while not holds():
         if monotonic_s() - began_s > within_s:
             raise AssertionError(f"not within {within_s:g} s: {what if isinstance(what, str) else what()}")
-        pause.wait(POLL_S)
+        pause.wait(pause_s)
+        pause_s = min(pause_s * 1.2, POLL_MOST_S)
     return monotonic_s() - began_s
 
 

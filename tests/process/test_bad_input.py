@@ -73,6 +73,11 @@ CHILDREN: Final[Mapping[str, Case]] = {
     "closed_stdout": Case("child_failed", ("closed its stdout", "during processRecords"), times=2),
     "foreign_checkpoint": Case("checkpoint_refused", ("IllegalArgumentException",), replaced=False),
 }
+# Of the others, tests below and those of single children (`test_children`) show every day what is met and how.
+OFTEN: Final = ("half_line", "half_line_and_exit", "wrong_answer", "exit_at_once", "closed_stdout")
+EVERY_DAY: Final = [
+    pytest.param(behaviour, marks=[] if behaviour in OFTEN else [pytest.mark.prove]) for behaviour in CHILDREN
+]
 
 
 def bad_events(daemon: Daemon) -> list[dict[str, Any]]:
@@ -87,7 +92,7 @@ def bad_events(daemon: Daemon) -> list[dict[str, Any]]:
     return [event for name in names for event in daemon.named(name) if event["shard_id"] != BAD_SHARD]
 
 
-@pytest.mark.parametrize("behaviour", CHILDREN)
+@pytest.mark.parametrize("behaviour", EVERY_DAY)
 def test_a_bad_child_hurts_its_own_shard_only_and_loses_nothing(
     local: Local, tmp_path: Path, behaviour: str
 ) -> None:

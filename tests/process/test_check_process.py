@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
+from tests.process.commands import run_command
 from tests.process.daemon import PROCESSORS, Application, application
 from tests.process.local import Local
 
@@ -16,20 +16,14 @@ pytestmark = pytest.mark.timeout(300)
 CAREFUL = f"{PROCESSORS}.careful"
 
 
-def check(app: Application, file: str, *words: str) -> subprocess.CompletedProcess[str]:
+def check(app: Application, file: str, *words: str) -> CompletedProcess[str]:
     """Run the command to its end in the application's directory."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "kcl_daemon", "check", file, "--with-aws", *words],
-        cwd=app.directory,
-        env={"PATH": "/usr/bin:/bin", **app.local.environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=90,
+    return run_command(
+        *("check", file, "--with-aws", *words), directory=app.directory, environment=app.local.environment
     )
 
 
-def findings(done: subprocess.CompletedProcess[str], name: str) -> list[str]:
+def findings(done: CompletedProcess[str], name: str) -> list[str]:
     """The lines about AWS."""
     return [
         line

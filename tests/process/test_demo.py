@@ -120,7 +120,9 @@ def test_a_text_of_the_users_is_counted_from_stdin(tmp_path: Path) -> None:
     assert lines[-1] == "lost 0"
 
 
-@pytest.mark.parametrize("load", [LONG, BUSY], ids=["at ease", "busy"])
+@pytest.mark.parametrize(
+    "load", [pytest.param(LONG, id="at ease"), pytest.param(BUSY, id="busy", marks=pytest.mark.prove)]
+)
 def test_ctrl_c_ends_everything(tmp_path: Path, load: tuple[str, ...]) -> None:
     with running_demo(*load, keep=tmp_path) as demo:
         output_until(demo, r"delivered [1-9]")
@@ -224,6 +226,7 @@ async def both_at_work(set_up: Stage, *workers: str) -> None:
             await anyio.sleep(POLL_EVERY_S)
 
 
+@pytest.mark.prove  # as `test_fleet` shows it every day, here with more load
 async def test_a_daemon_takes_over_from_one_that_was_killed(tmp_path: Path) -> None:
     async with loaded_stage(tmp_path, shards=4, seconds=15) as (set_up, all_written):
         victim_file = set_up.write_properties("victim", QUICK_FAILOVER)

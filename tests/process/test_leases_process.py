@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any, Final
 
 import pytest
 
+from tests.process.commands import run_command
 from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, application, wait_until
 from tests.process.local import Local
 from tests.unit.retrieval.aggregates import aggregate
@@ -22,18 +21,9 @@ QUICK: Final = {"idleTimeBetweenReadsInMillis": 200, "failoverTimeMillis": FAILO
 SHARDS: Final = 4
 
 
-def leases(app: Application, *words: str) -> subprocess.CompletedProcess[str]:
+def leases(app: Application, *words: str) -> CompletedProcess[str]:
     """Run the command to its end."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "kcl_daemon", "leases", *words],
-        cwd=app.directory,
-        env={**kept, **app.local.environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return run_command("leases", *words, directory=app.directory, environment=app.local.environment)
 
 
 def document(app: Application, *words: str) -> dict[str, Any]:

@@ -13,9 +13,15 @@ from pathlib import Path
 import boto3
 import pytest
 
+from tests.process.commands import run_command
 from tests.process.local import Local, kinesis_client, local_process
 
 FIRST = "shardId-000000000000"
+ALL_PORTS = [
+    "--kinesis-port",
+    pytest.param("--dynamodb-port", marks=pytest.mark.prove),
+    pytest.param("--cloudwatch-port", marks=pytest.mark.prove),
+]
 COMMAND = [sys.executable, "-W", "error", "-m", "kcl_daemon", "local"]
 
 
@@ -78,7 +84,7 @@ def test_a_shell_can_evaluate_what_it_prints() -> None:
     assert environment["AWS_EC2_METADATA_DISABLED"] == "true"
 
 
-@pytest.mark.parametrize("option", ["--kinesis-port", "--dynamodb-port", "--cloudwatch-port"])
+@pytest.mark.parametrize("option", ALL_PORTS)
 def test_a_port_in_use_is_told(local: Local, option: str) -> None:
     port = local.kinesis_url.rpartition(":")[2]
 
@@ -90,8 +96,8 @@ def test_a_port_in_use_is_told(local: Local, option: str) -> None:
 
 
 @pytest.mark.parametrize("stream", ["orders:many", "orders:", "orders:0", ":4", "or ders", "orders:20000"])
-def test_a_malformed_stream_is_told(stream: str) -> None:
-    ended = _run("--stream", stream)
+def test_a_malformed_stream_is_told(stream: str, tmp_path: Path) -> None:
+    ended = run_command("local", "--stream", stream, directory=tmp_path, environment={})
 
     assert ended.returncode == 2
     assert stream in ended.stderr

@@ -134,7 +134,9 @@ def test_cloudwatch_is_told_every_metric_of_kcl_that_can_occur_and_no_other(serv
     assert seen - wanted == set()
 
 
-@pytest.mark.parametrize("mode", [RetrievalMode.POLLING, RetrievalMode.FANOUT])
+@pytest.mark.parametrize(
+    "mode", [pytest.param(RetrievalMode.POLLING, marks=pytest.mark.prove), RetrievalMode.FANOUT]
+)
 def test_figures_of_shards_are_told_apart_by_stream_where_there_are_many(mode: RetrievalMode) -> None:
     cloudwatch, scenario = MemoryCloudWatch(), "many_streams"
     plan = draw_plan(scenario, SEED)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any, Final
 
 import pytest
 
+from tests.process.commands import run_command
 from tests.process.daemon import PROCESSORS, Application, application, wait_until
 from tests.process.local import Local
 
@@ -24,18 +23,13 @@ SETTINGS: Final = {
 }
 
 
-def migrate(app: Application, *words: str, answer: str = "") -> subprocess.CompletedProcess[str]:
+def migrate(app: Application, *words: str, answer: str = "") -> CompletedProcess[str]:
     """Run the command to its end."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "kcl_daemon", "migrate", *words, "worker.properties"],
-        cwd=app.directory,
-        env={**kept, **app.local.environment},
-        input=answer,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
+    return run_command(
+        *("migrate", *words, "worker.properties"),
+        directory=app.directory,
+        environment=app.local.environment,
+        answer=answer,
     )
 
 

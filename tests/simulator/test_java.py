@@ -93,17 +93,14 @@ def test_a_java_worker_that_stops_leaves_its_leases_to_expire() -> None:
 
 
 def test_both_kinds_lead_and_take_over_from_each_other() -> None:
-    runs = [
-        run_plan(draw_plan("mixed_fleet", seed), scenario="mixed_fleet", seed=seed) for seed in (3, 5, 6, 9)
-    ]
-    assert [run.violation for run in runs] == [None] * len(runs)
-    terms = [[name.split("-")[0] for name in run.leaders] for run in runs]
-    successions = {turn for kinds in terms for turn in pairwise(kinds)}
+    run = run_plan(draw_plan("mixed_fleet", 6), scenario="mixed_fleet", seed=6)
+    assert run.violation is None
+    successions = set(pairwise(name.split("-")[0] for name in run.leaders))
     assert {("java", "worker"), ("worker", "java")} <= successions
 
 
 # With these seeds every child shard has a record before the end; until then its parent's lease stays, as with Java.
-@pytest.mark.parametrize("seed", [2, 8])
+@pytest.mark.parametrize("seed", [2, pytest.param(8, marks=pytest.mark.prove)])
 def test_finished_leases_that_a_java_leader_gives_to_ours_are_deleted(seed: int) -> None:
     lines: list[str] = []
     starts = (Planned(0.0, JAVA), Planned(_JOINS_S, OURS), Planned(_JOINS_S + 1, OURS))
@@ -130,7 +127,7 @@ class _SteadyCpu:
         return 30.0
 
 
-@pytest.mark.parametrize("ours", [1, 2])
+@pytest.mark.parametrize("ours", [pytest.param(1, marks=pytest.mark.prove), 2])
 def test_a_java_leader_without_a_cpu_figure_gives_workers_of_ours_that_have_one_their_share(
     monkeypatch: pytest.MonkeyPatch, ours: int
 ) -> None:
