@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from functools import cache
+
 import pytest
+from botocore.loaders import Loader
 from hypothesis import HealthCheck, settings
 
 # The machine may stand still for seconds in the middle of an example, or while one is drawn: neither says anything about
 # the rule. Every day the same examples, so that a run judges the change and not its luck; `make prove` draws new ones.
 settings.register_profile(
-    "every-day", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "every-day",
+    deadline=None,
+    derandomize=True,
+    max_examples=20,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("prove", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "prove", deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("every-day")
 
 
@@ -18,3 +28,16 @@ settings.load_profile("every-day")
 def anyio_backend() -> str:
     """Where tests marked `anyio` run; the daemon runs there, too."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _models_of_services_are_read_once() -> Generator[None]:  # pyright: ignore[reportUnusedFunction]
+    """Whoever makes a session of botocore reads them again, which takes ten times as long as the rest of a client."""
+    read = cache(Loader().load_service_model)
+
+    def load(_: Loader, service_name: str, type_name: str, api_version: str | None = None) -> object:
+        return read(service_name, type_name, api_version)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loader, "load_service_model", load)
+        yield

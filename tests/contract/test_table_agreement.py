@@ -23,6 +23,7 @@ from kcl_daemon.leases.row import (
 )
 from kcl_daemon.ports import Table
 from tests.contract.table_backends import BACKENDS, Store
+from tests.examples import examples
 
 KEY = "leaseKey"
 KEYS = ("k1", "k2")
@@ -86,7 +87,7 @@ def stores(request: pytest.FixtureRequest) -> Generator[list[Store], None, None]
         yield [one, other]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(history=histories)
 def test_any_history_of_writes_has_the_same_answers_and_rows(
     stores: list[Store], history: list[Step]

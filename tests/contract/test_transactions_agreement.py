@@ -24,6 +24,7 @@ from kcl_daemon.leases.row import (
 from kcl_daemon.ports import CommitResult
 from tests.contract.table_backends import BACKENDS, Store
 from tests.contract.table_pair import KEY, a_pair
+from tests.examples import examples
 
 # Each row may have a part in each table, and values from a set so small that conditions often hold.
 conditions: st.SearchStrategy[Conditions] = st.lists(
@@ -62,7 +63,7 @@ def stores() -> Generator[list[Store], None, None]:
         yield [one, other]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(history=st.lists(transactions(), min_size=1, max_size=6))
 def test_any_history_of_transactions_has_the_same_answers_and_rows(
     stores: list[Store], history: list[list[tuple[int, RowPart]]]

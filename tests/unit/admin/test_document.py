@@ -10,6 +10,7 @@ from hypothesis import given
 from kcl_daemon.admin.site import NoStatus, status_document, status_from
 from kcl_daemon.admin.view import ThroughputHistory
 from kcl_daemon.telemetry.snapshot import Snapshot
+from tests.examples import examples
 from tests.unit.admin.stage import SNAPSHOT, SPARKING, calmly, many, snapshots
 
 
@@ -27,7 +28,7 @@ def test_what_is_written_can_be_read(snapshot: Snapshot) -> None:
 
 
 @given(snapshots)
-@calmly(max_examples=50)
+@calmly(max_examples=examples(50))
 def test_whatever_is_in_it_it_is_a_document(snapshot: Snapshot) -> None:
     data = written(snapshot)
     status = status_from(data)

@@ -10,6 +10,7 @@ from hypothesis import given
 from kcl_daemon.admin.view import DisplayState, count_leases, in_words, lineage, not_ready, shard_entries
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.telemetry.snapshot import LeaseView, ShardView, Snapshot
+from tests.examples import examples
 from tests.unit.admin.stage import FOLLOWER, READING, READY, SNAPSHOT, calmly, lease, snapshots
 
 
@@ -22,7 +23,7 @@ def test_shards_stand_below_what_they_came_out_of_and_merged_ones_once() -> None
 
 
 @given(snapshots)
-@calmly(max_examples=60)
+@calmly(max_examples=examples(60))
 def test_every_lease_is_shown_once_whatever_the_rows_say(snapshot: Snapshot) -> None:
     known = shard_entries(snapshot)
     keys = {shard.key for shard in snapshot.shards} | {row.key for row in snapshot.fleet}

@@ -14,6 +14,7 @@ from hypothesis import given
 from kcl_daemon.admin.page import MAX_ROWS, MAX_SHARDS, assets, live_part, page
 from kcl_daemon.admin.view import ThroughputHistory
 from kcl_daemon.telemetry.snapshot import Snapshot
+from tests.examples import examples
 from tests.unit.admin.stage import (
     CHILD,
     FOLLOWER,
@@ -89,7 +90,7 @@ def table_of(tree: Element, section: str) -> list[list[str]]:
 
 
 @given(snapshots)
-@calmly(max_examples=60)
+@calmly(max_examples=examples(60))
 def test_the_page_is_valid_and_holds_no_element_that_is_not_its_own(snapshot: Snapshot) -> None:
     tree = parsed(rendered(snapshot))
     tags = {str(each.tag).rpartition("}")[2] for each in tree.iter()}
@@ -100,7 +101,7 @@ def test_the_page_is_valid_and_holds_no_element_that_is_not_its_own(snapshot: Sn
 
 
 @given(snapshots)
-@calmly(max_examples=30)
+@calmly(max_examples=examples(30))
 def test_ids_are_there_once_and_labels_lead_to_them(snapshot: Snapshot) -> None:
     tree = parsed(rendered(snapshot))
     ids = [each.get("id") for each in tree.iter() if each.get("id") is not None]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kcl_daemon.admin.access import AdminRequest, AdminResponse, plain
 from kcl_daemon.admin.server import MAX_HEAD_BYTES, AdminServer, ServerLimits
+from tests.examples import examples
 from tests.simulator.loop import run_virtual
 from tests.unit.admin.stage import calmly
 from tests.unit.admin.wire import Wire
@@ -156,7 +157,7 @@ def test_a_head_without_end_is_cut_off() -> None:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=60) | st.sampled_from([GET, b"\r\n", b"GET /"]), max_size=6))
-@calmly(max_examples=100)
+@calmly(max_examples=examples(100))
 def test_no_bytes_whatever_raise_or_hang(said: list[bytes]) -> None:
     wire = Wire(*said, finish=True)
     _, log, took_s = talk(wire)
@@ -200,7 +201,7 @@ WHOLE = st.tuples(REQUEST_LINES, st.lists(FRAGMENTS, max_size=3)).map(
 
 
 @given(st.lists(FRAGMENTS | WHOLE, max_size=8), st.booleans())
-@calmly(max_examples=300)
+@calmly(max_examples=examples(300))
 def test_no_requests_however_odd_are_a_fault_of_ours(said: list[bytes], finish: bool) -> None:
     wire = Wire(*said, finish=finish)
     _, log, _ = talk(wire)

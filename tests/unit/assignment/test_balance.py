@@ -12,6 +12,7 @@ from kcl_daemon.assignment.plan import Fleet, LeaseMove, MoveKind
 from kcl_daemon.assignment.utilization import BalanceOptions, by_utilization
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.worker_row import CPU, WorkerRow
+from tests.examples import examples
 from tests.unit.assignment.fleets import A, B, C, Host, applied, fleet, lease, loads, on_one_host, reports
 
 RUNS_MOST = 6
@@ -260,7 +261,7 @@ def unequal_hosts(
     return {name: Host(base[n], slowness[n] * scale) for n, name in enumerate((A, B, C))}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(throughputs=skewed, base=bases, slowness=speeds, busy=st.floats(15, 60), start=starts)
 def test_three_unequal_workers_with_skewed_shards_are_balanced_in_six_runs_and_then_nothing_moves(
     throughputs: list[float],
@@ -277,7 +278,7 @@ def test_three_unequal_workers_with_skewed_shards_are_balanced_in_six_runs_and_t
     assert improving_moves(leases, hosts) == []
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(throughputs=skewed, base=bases, slowness=speeds, busy=st.floats(15, 60), start=starts)
 def test_workers_without_figures_are_balanced_by_throughput_and_then_nothing_moves(
     throughputs: list[float],
@@ -342,7 +343,7 @@ def test_reports_of_one_host_at_different_times_move_nothing() -> None:
     assert moves(fleet(leases, A, B, stats=on_one_host(stats))) == []
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.sampled_from([0.0, 1.0, 7.0, 40.0])), max_size=12))
 def test_a_shared_host_comes_to_rest_in_one_run(shards: list[tuple[WorkerId, float]]) -> None:
     leases = [lease(number, owner, kbps) for number, (owner, kbps) in enumerate(shards)]

@@ -14,6 +14,7 @@ from kcl_daemon.admin.site import FORMAT, StatusDocument
 from kcl_daemon.admin.view import waits_for
 from kcl_daemon.cli.status_view import build_view, plain_lines, renderable, spark
 from kcl_daemon.telemetry.snapshot import Snapshot
+from tests.examples import examples
 from tests.unit.admin.stage import FOLLOWER, READING, SNAPSHOT, SPARKING, calmly, many, snapshots
 
 SHOWN = """\
@@ -175,7 +176,7 @@ def test_a_short_wait_is_not_shown(waits_s: float, shown: str) -> None:
 
 
 @given(snapshots, st.none() | st.integers(0, 50))
-@calmly(max_examples=40)
+@calmly(max_examples=examples(40))
 def test_whatever_is_told_nothing_reaches_the_terminal_but_printable_text(
     snapshot: Snapshot, max_lines: int | None
 ) -> None:

@@ -15,6 +15,7 @@ from kcl_daemon.config.kinds import InvalidValue, Key, trimmed, truth
 from kcl_daemon.config.load import Loaded, as_properties, default_of, effective, interpret
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.text import shown
+from tests.examples import examples
 from tests.unit.config.helpers import WORKER
 from tests.unit.config.test_tables import SAMPLES
 
@@ -135,7 +136,7 @@ def test_there_are_good_and_bad_values_of_every_key(key: Key) -> None:
     assert any(not reads(key, text) for text in JUNK)
 
 
-@settings(max_examples=FILES, deadline=None)
+@settings(max_examples=examples(FILES), deadline=None)
 @given(files())
 def test_a_file_that_is_read_written_out_and_read_again_means_the_same(values: dict[str, str]) -> None:
     first = load(values)
@@ -148,7 +149,7 @@ def test_a_file_that_is_read_written_out_and_read_again_means_the_same(values: d
     assert in_force(again, but=by_name) == in_force(first, but=by_name)
 
 
-@settings(max_examples=FILES, deadline=None)
+@settings(max_examples=examples(FILES), deadline=None)
 @given(files(), st.data())
 def test_each_bad_value_is_one_error_with_key_and_value_and_nothing_starts(
     values: dict[str, str], data: st.DataObject

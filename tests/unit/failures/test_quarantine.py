@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kcl_daemon.consumer.poison import BisectResult, BisectState, BisectStep, Delivery, Suspects
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
+from tests.examples import examples
 
 
 @cache
@@ -169,7 +170,7 @@ def test_other_failures_cost_repeats_and_not_records(
     shard.assert_nothing_lost()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.integers(2, 2_000), st.floats(0, 1, exclude_max=True))
 def test_one_among_many_is_found_by_halving(count: int, place: float) -> None:
     bad = int(place * count)

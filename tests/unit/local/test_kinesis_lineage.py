@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcl_local.kinesis.arguments import KinesisOptions
+from tests.examples import examples
 from tests.unit.local.world import HASHES, START_S, ShardView, World
 
 PAGES_MAX = 100  # more than there can be records
@@ -103,7 +104,7 @@ def _read_shard(world: World, shard: ShardView, limit: int) -> tuple[list[tuple[
     raise AssertionError(f"{shard.shard_id} does not end")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(steps=_steps, shard_count=st.integers(1, 3), limit=st.integers(1, 5))
 def test_reading_along_the_lineage_gives_every_record_once_and_in_order(
     steps: list[Step], shard_count: int, limit: int
@@ -133,7 +134,7 @@ def test_reading_along_the_lineage_gives_every_record_once_and_in_order(
         assert last is None or all(number < last for number in numbers)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(steps=_steps, shard_count=st.integers(1, 3))
 def test_numbers_grow_and_open_shards_cover_every_hash(steps: list[Step], shard_count: int) -> None:
     world = World()
@@ -152,7 +153,7 @@ def test_numbers_grow_and_open_shards_cover_every_hash(steps: list[Step], shard_
     assert expected == HASHES
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(steps=_steps)
 def test_the_same_steps_give_the_same_answers(steps: list[Step]) -> None:
     def run() -> tuple[list[tuple[int, bytes]], list[ShardView], str]:
@@ -163,7 +164,7 @@ def test_the_same_steps_give_the_same_answers(steps: list[Step]) -> None:
     assert run() == run()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(steps=_steps, expired_s=st.floats(0, 3000))
 def test_the_oldest_shards_cover_every_hash_also_after_some_have_expired(
     steps: list[Step], expired_s: float

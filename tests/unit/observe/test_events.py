@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,14 @@ ROOT = Path(__file__).parents[3]
 COMMAND = "python -m tools.events > docs/events.md"
 
 
+@cache
+def everything() -> list[LogCall]:
+    """What the whole code logs: all of it is parsed for that."""
+    return logged_events()
+
+
 def test_every_event_of_the_code_is_in_the_catalogue_and_no_other() -> None:
-    found = problems(logged_events(), event_meanings())
+    found = problems(everything(), event_meanings())
     assert not found, f"\n{CATALOGUE.relative_to(ROOT)} and the code disagree:\n\n" + "\n".join(
         [*found, f"then: {COMMAND}"]
     )
@@ -30,11 +37,11 @@ def test_every_event_of_the_code_is_in_the_catalogue_and_no_other() -> None:
 
 def test_the_committed_page_is_the_catalogue() -> None:
     written = (ROOT / "docs" / "events.md").read_text("utf-8")
-    assert written == page(catalogue(logged_events(), event_meanings())), f"run: {COMMAND}"
+    assert written == page(catalogue(everything(), event_meanings())), f"run: {COMMAND}"
 
 
 def test_the_whole_code_is_looked_at() -> None:
-    names = {place.event for place in logged_events()}
+    names = {place.event for place in everything()}
     assert {
         "child_started",
         "unknown_property",

@@ -11,6 +11,7 @@ from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.shards.lineage import Shard, finished_but_open, leases_match_shards, leases_of_former_stream
 from kcl_daemon.shards.sync import CleanupVerdict, judge_finished, missing_leases, new_lease
 from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from tests.examples import examples
 from tests.unit.shards.trees import Found, Tree, tables
 
 NUMBER = ExtendedSequenceNumber("5000")
@@ -96,7 +97,7 @@ def test_each_verdict_says_why() -> None:
     assert [judged.reason for judged in waiting] == [f"not begun yet: {second.shard_id}"]
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(tables())
 def test_nothing_has_to_be_created_because_something_was_forgotten(found: Found) -> None:
     """Cleaning up leads no sync astray: what is created afterwards would have been created before."""

@@ -31,6 +31,7 @@ from kcl_daemon.shards.sync import (
     new_lease,
 )
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from tests.examples import examples
 from tests.unit.shards.trees import NEWEST, OLDEST, Tree, shard, trees
 
 BEGUN = ExtendedSequenceNumber("99999999")
@@ -204,7 +205,7 @@ class Lives:
                 return
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(
     tree=trees(),
     position=st.sampled_from([OLDEST, NEWEST]),

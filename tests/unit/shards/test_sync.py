@@ -12,6 +12,7 @@ from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, ShardId
 from kcl_daemon.shards.lineage import InitialPosition, Shard, in_order, unexpected_children
 from kcl_daemon.shards.sync import Layers, leases_for_empty_table, missing_leases
 from kcl_protocol.sequence import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from tests.examples import examples
 from tests.unit.shards.oracle import SlowOracle
 from tests.unit.shards.trees import (
     NEWEST,
@@ -153,21 +154,21 @@ def test_a_lineage_of_ten_thousand_generations_is_walked_without_recursion() -> 
     assert len(created(shards, [], OLDEST, Layers.ALL)) == 10_000
 
 
-@settings(max_examples=CASES, deadline=None)
+@settings(max_examples=examples(CASES), deadline=None)
 @given(tables())
 def test_what_is_created_equals_the_slow_oracle(found: Found) -> None:
     expected = SlowOracle(found.listed, found.leases, found.position).created()
     assert created(found.listed, found.leases, found.position) == expected
 
 
-@settings(max_examples=CASES, deadline=None)
+@settings(max_examples=examples(CASES), deadline=None)
 @given(tables())
 def test_what_is_created_in_all_layers_equals_the_slow_oracle(found: Found) -> None:
     expected = SlowOracle(found.listed, found.leases, found.position, all_layers=True).created()
     assert created(found.listed, found.leases, found.position, Layers.ALL) == expected
 
 
-@settings(max_examples=CASES, deadline=None)
+@settings(max_examples=examples(CASES), deadline=None)
 @given(tables())
 def test_it_is_what_kcl_creates_where_no_lease_is_finished_or_forgotten(found: Found) -> None:
     listed = {each.shard_id for each in found.listed}
@@ -180,7 +181,7 @@ def test_it_is_what_kcl_creates_where_no_lease_is_finished_or_forgotten(found: F
     assert created(found.listed, leases, found.position) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(tables())
 def test_it_comes_in_order_and_with_parents_and_hashes(found: Found) -> None:
     leases = missing_leases(found.listed, found.leases, found.position, layers=Layers.ALL)
