@@ -8,13 +8,23 @@ SEEDS ?= 200
 SPARK ?= 1
 FIRST ?= 1
 PYTEST := $(BIN)/pytest
-# Two at a time, each file by one of them: much of the process tier waits.
+# Every daemon that a test starts loads its modules: compiled, even where the environment says that nothing is to be kept.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/build/bytecode
+EVERY_DAY := -m 'not prove and not peer'
+# Tiers that compute: one for each of two cores. Tiers that wait much of their time: more than that, the longest first.
+# Each file by one of them, as its tests share endpoints, a Spark session, a browser.
+COMPUTING := tests/simulator tests/benchmarks tests/contract tests/unit tests/transcripts
+WAITING := tests/spark tests/process tests/page tests/dropin tests/packaging tests/documents
 SIDE_BY_SIDE ?= -n 2 --dist loadfile
+WAITING_SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder
+TOGETHER := $(MAKE) --no-print-directory --jobs 2 --output-sync=target --keep-going
 
-.PHONY: audit dist sbom bench bench-spark demo docs test prove peers lint types imports unit simulator process dropin page format clean help
+.PHONY: audit dist sbom bench bench-spark demo docs test prove peers check lint types mypy pyright imports computing waiting unit simulator process dropin page format clean help
 
 help:
 	@echo "make demo    run a stream of real text through the daemon, on local endpoints (DEMO_ARGS=..., SPARK=0 without Spark)"
+	@echo "make check   for between two changes, in a minute or so: lint, types, import rules, the unit tier"
 	@echo "make test    everything that a change can break: lint, types, import rules, every tier"
 	@echo "make dist    wheel, sdist and bill of materials, in dist/"
 	@echo "make audit   known vulnerabilities of the dependencies; asks a database on the net"
@@ -46,12 +56,24 @@ demo: $(VENV)/spark.stamp
 	$(BIN)/kcl-daemon demo --spark $(DEMO_ARGS)
 endif
 
-test: lint types imports
-	$(PYTEST) -m 'not prove and not peer' $(SIDE_BY_SIDE) $(PYTEST_ARGS)
+check: $(VENV)/dev.stamp
+	$(TOGETHER) pyright unit mypy lint imports
+
+# The tests one tier after the other: beside other work, those that measure would measure that.
+test: $(VENV)/dev.stamp
+	$(TOGETHER) pyright mypy lint imports
+	$(MAKE) --no-print-directory --keep-going computing waiting
+
+computing: $(VENV)/dev.stamp
+	$(PYTEST) $(EVERY_DAY) $(SIDE_BY_SIDE) $(COMPUTING) $(PYTEST_ARGS)
+
+waiting: $(VENV)/dev.stamp
+	$(PYTEST) $(EVERY_DAY) $(WAITING_SIDE_BY_SIDE) $(WAITING) $(PYTEST_ARGS)
 
 prove: $(VENV)/dev.stamp
 	$(PYTEST) -m prove --timeout 3600 $(PYTEST_ARGS)
-	$(PYTEST) -m 'not prove and not peer' --hypothesis-profile prove $(SIDE_BY_SIDE) tests/unit tests/contract
+	$(PYTEST) $(EVERY_DAY) --hypothesis-profile prove $(SIDE_BY_SIDE) \
+		tests/unit tests/contract tests/process/test_children_stderr.py tests/spark/test_planning.py tests/spark/test_alignment.py tests/spark/test_figures.py
 	$(BIN)/python -m tests.simulator --scenario all --seeds $(SEEDS) --first $(FIRST) --jobs 2
 
 PEERS := build/peers
@@ -75,15 +97,19 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml daemon protocol clients
 
-types: $(VENV)/dev.stamp
+types: mypy pyright
+
+mypy: $(VENV)/dev.stamp
 	$(BIN)/mypy
+
+pyright: $(VENV)/dev.stamp
 	$(BIN)/basedpyright --warnings
 
 imports: $(VENV)/dev.stamp
 	$(BIN)/lint-imports
 
 unit simulator process dropin page: $(VENV)/dev.stamp
-	$(PYTEST) -m 'not prove and not peer' tests/$@
+	$(PYTEST) $(EVERY_DAY) tests/$@
 
 dist: $(VENV)/dev.stamp
 	rm -rf dist
