@@ -1,16 +1,7 @@
-"""The leader's work: look at leases and workers, decide who reads what, write it (KCL: LeaseAssignmentManager).
+"""The leader's work: read leases and workers, decide who reads what, write it (KCL: LeaseAssignmentManager).
 
-Has leases made complete beside the other work of a leader, which does not wait for Kinesis.
-
-Owns the look that is under way, one at a time. What a look does is the syncer's business.
-
-Which rules of assignment a leader goes by.
-
-Owns the choice by settings; the rules are those of `assignment`.
-
-What a leader tells of its fleet after each look (KCL: the figures of LeaseAssignmentManager).
-
-Deletes the rows of workers that are long gone (leader only; KCL: MigrationAwareLAMDataManager).
+Shard sync runs beside it, so that assignment does not wait for Kinesis. The leader also deletes the rows of
+workers that have been gone for long.
 """
 
 from __future__ import annotations
@@ -41,8 +32,6 @@ from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Table
 
 
 class _SyncRun:
-    """One call of the syncer."""
-
     def __init__(self) -> None:
         self.scope = anyio.CancelScope()
         self.ended = anyio.Event()
@@ -51,14 +40,10 @@ class _SyncRun:
 
 
 class BackgroundSync:
-    """One for a leader.
+    """Runs the leader's shard sync in the background, one run at a time.
 
-    Args:
-        shard_sync: creates what is missing.
-        timeout_s: so long a leader waits for it: leases that were just created had better be given away at once.
-        clock: for that.
-        log: of what could not be done.
-        on_late: called, from the loop, when leases were created after that time.
+    `timeout_s` is how long the leader waits, so that new leases are assigned at once. `on_late` is called
+    from the event loop when leases were created after that time.
     """
 
     def __init__(
@@ -78,25 +63,21 @@ class BackgroundSync:
         self._poll: _SyncRun | None = None
 
     def begin(self) -> None:
-        """Leadership begins: look at once, trust nothing remembered."""
+        """A new term begins: start over."""
         self.stop()
         self._shard_sync.begin()
 
     def stop(self) -> None:
-        """Leadership is over: what is under way ends at its next wait. What was written stays."""
+        """Cancel the running sync; what was written stays."""
         if self._poll is not None:
             self._poll.scope.cancel()
             self._poll = None
 
     async def ensure(self, leases: Sequence[Lease], background: TaskGroup) -> bool:
-        """Have leases made complete, unless that is under way. That failing is no reason to raise, it is told.
+        """Start a sync unless one is running; its errors are logged, not raised.
 
-        Args:
-            leases: all there are, as just read.
-            background: where it goes on when it takes too long.
-
-        Returns:
-            whether leases had better be read again: some were created, or time has passed.
+        Returns whether to read the leases again: some were created, or time has passed. A slow run continues
+        in `background`.
         """
         if self._poll is not None:
             return False
@@ -130,12 +111,10 @@ class BackgroundSync:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentStrategies:
-    """Who should hold what, in two degrees.
+    """The rules that decide who holds what.
 
-    Args:
-        place: only gives away what nobody reads; made in every run.
-        balance: also evens out; made now and then, because figures lag behind what was moved.
-        graceful: whether a lease that moves from a living worker is handed over by it.
+    `place` only assigns leases that nobody holds, in every run. `balance` also evens out load, less often,
+    because figures lag behind moves. `graceful`: a living owner hands over its lease.
     """
 
     place: Strategy
@@ -144,7 +123,6 @@ class AssignmentStrategies:
 
 
 def assignment_strategies(settings: Settings) -> AssignmentStrategies:
-    """Who should hold what, by the settings of the worker that leads."""
     balance, graceful = settings.balance, settings.leases.graceful_handoff
     if balance.strategy is AssignmentStrategy.LEASE_COUNT_BASED:
         return AssignmentStrategies(place=by_lease_count, balance=by_lease_count, graceful=graceful)
@@ -163,7 +141,6 @@ def assignment_strategies(settings: Settings) -> AssignmentStrategies:
 
 
 def record_fleet_metrics(meters: Meters, monitor: FleetMonitor, fleet: Fleet, plan: AssignmentPlan) -> None:
-    """One look, and what was decided on it."""
     unfinished = [lease for lease in fleet.leases if not lease.is_finished]
     owners = {lease.lease_owner for lease in monitor.leases if lease.lease_owner is not None}
     codes = {worker.worker_id: worker.support_code or 0 for worker in monitor.workers}
@@ -178,12 +155,12 @@ def record_fleet_metrics(meters: Meters, monitor: FleetMonitor, fleet: Fleet, pl
     meters.add(kcl.FLEET_SUPPORT, min((codes.get(owner, 0) for owner in owners), default=0))
 
 
-# Rows are judged by the date their worker wrote; an hour is time enough to be wrong about a date and late with a sweep.
+# Rows are judged by the date their worker wrote; an hour allows for a wrong clock.
 _PERIOD_S: Final = 3600.0
 
 
 class StaleWorkerReaper:
-    """Now and then takes away what nobody has reported to for very long."""
+    """Deletes rows of workers that are long gone (KCL: MigrationAwareLAMDataManager)."""
 
     def __init__(self, *, table: Table, stale_s: float, clock: Clock, log: Log) -> None:
         self._table = table
@@ -193,9 +170,9 @@ class StaleWorkerReaper:
         self._reaped_s = clock.monotonic()
 
     async def sweep(self, workers: Iterable[WorkerRow]) -> None:
-        """Delete what is stale, if it is time to look.
+        """Delete stale rows, at most once per period.
 
-        A row that is reported to meanwhile stays. Never raises for AWS: the next sweep tries again.
+        A row updated meanwhile stays. Never raises for AWS: the next sweep tries again.
         """
         now_s = self._clock.monotonic()
         if now_s - self._reaped_s < min(_PERIOD_S, self._stale_s):
@@ -216,24 +193,23 @@ class StaleWorkerReaper:
             self._log.info("worker_row_deleted", gone=worker.worker_id, last_update_s=worker.last_update_s)
 
 
-# So many runs in a row may fail before another worker had better lead.
+# After so many failed runs in a row another worker should lead.
 _MAX_FAILURES: Final = 3
 _MAX_PARALLEL_WRITES: Final = 10
-# A lease that has stood still for so many renewal periods should have been renewed.
+# A lease not renewed for so many renewal periods is late.
 _LATE: Final = 1.5
-# In fail-over times: so long evening out waits for workers to find what they were given. Some never do.
+# In fail-over times: how long balancing waits for workers to find new leases. Some never do.
 _MAX_REBALANCE_DELAY: Final = 2.0
 
 
-def _ignore_decision(_key: LeaseKey, _reason: str, _at_s: float) -> None:
-    """The default of `on_decided`."""
+def _ignore_decision(_key: LeaseKey, _reason: str, _at_s: float) -> None: ...
 
 
 class Assigner:
     """Runs on every worker, decides on the leader.
 
-    A worker that sees the leader fall silent begins to look as well, so that it knows which leases stand still by the
-    time it may take over.
+    Other workers begin to look when the leader's lock stops changing, so that a new leader already knows
+    which leases have expired.
     """
 
     def __init__(
@@ -277,7 +253,7 @@ class Assigner:
         elector.on_elected(self._begin)
 
     def wake(self) -> None:
-        """Run now, if we lead: something has changed."""
+        """Run now, if we lead."""
         self._wakeup.wake()
 
     def _begin(self) -> None:
@@ -287,7 +263,7 @@ class Assigner:
         self._wakeup.wake()
 
     async def run(self) -> None:
-        """Run in each period, or when nudged; for ever."""
+        """Run in each period or on a wakeup, until cancelled."""
         async with anyio.create_task_group() as background:
             while True:
                 leading = self._elector.is_leader
@@ -319,7 +295,7 @@ class Assigner:
 
     async def _run_once(self, background: TaskGroup) -> None:
         await self._load()
-        # That failing, or taking its time, is no reason to leave the leases that exist without owners.
+        # A failing or slow sync must not leave existing leases without owners.
         if await self._sync.ensure(self._monitor.leases, background):
             await self._load()
         await self._assign()
@@ -331,7 +307,7 @@ class Assigner:
             await self._monitor.poll()
 
     def _warn_of_malformed(self, fleet: Fleet) -> None:
-        """Where a lease stands still that should have been renewed by now, perhaps its owner has not heard of it."""
+        """Report late leases: their owner may not know of them yet."""
         late = frozenset(
             (lease.lease_key, lease.lease_counter)
             for lease in fleet.leases
@@ -369,7 +345,7 @@ class Assigner:
         self._warn_of_malformed(fleet)
 
     def _plan(self) -> tuple[Fleet, bool, AssignmentPlan]:
-        """The fleet, whether load is evened out now, and what to do."""
+        """The fleet, whether load is balanced in this run, and the plan."""
         fleet = self._monitor.fleet()
         balancing = self._balance_is_due(fleet.workers) and not self._is_delayed(fleet)
         reported = kcl.ASSIGNMENT_BALANCE if balancing else kcl.ASSIGNMENT_PLACE
@@ -378,16 +354,16 @@ class Assigner:
         return fleet, balancing, plan
 
     def _balance_is_due(self, workers: frozenset[WorkerId]) -> bool:
-        """Now and then, and at once when workers have come or gone."""
+        """Once per balance period, and at once when workers have come or gone."""
         if self._balanced_s is None or workers != self._balanced_workers:
             return True
         return self._clock.monotonic() - self._balanced_s >= self._timings.balance_s
 
     def _is_delayed(self, fleet: Fleet) -> bool:
-        """Whether evening out waits a moment for workers that have not found yet what they were given.
+        """Whether balancing waits for workers that have not found their new leases yet.
 
-        A hand-off of such a lease would hide it from a Java owner, who would never pass it on: it is found by its
-        `leaseOwner`, who then is another.
+        A Java worker finds a lease by `leaseOwner`. A handoff changes it, so the worker would never find the
+        lease and never pass it on.
         """
         me, now_s = self._elector.worker_id, self._clock.monotonic()
         if all(lease.actual_owner == me for lease in fleet.leases if lease.lease_key in fleet.unclaimed):

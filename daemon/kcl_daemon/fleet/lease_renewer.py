@@ -1,16 +1,7 @@
-"""The leases this worker holds: renewed, checkpointed, given up, one writer for each (KCL: DynamoDBLeaseRenewer).
+"""The leases this worker holds: renew, checkpoint, release, one writer at a time (KCL: DynamoDBLeaseRenewer).
 
-Owns the truth about what is held. A lease is held only while its last write that is known to have taken effect is
-younger than the fail-over time on our monotonic clock, whatever DynamoDB says or does not say.
-
-What renewals come to in each period (KCL: the metrics of RenewAllLeases).
-
-KCL renews all leases in one tick; here each has its own time. The figures are those of a tick all the same: it has
-succeeded if no renewal failed in the period, and took as long as the slowest.
-
-Says of a row of the lease table that it cannot be a lease: once for each row, whoever in this process reads it.
-
-Owns what has been said. Knows nothing of who reads the table, or why.
+A lease is held only while its last write known to have taken effect is younger than the fail-over time on our
+monotonic clock, whatever DynamoDB answers.
 """
 
 from __future__ import annotations
@@ -34,17 +25,16 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 
 
 def lease_labels(lease: Lease) -> dict[str, str]:
-    """What tells the figures of a lease's shard apart."""
     if lease.stream is None:
         return {"shard_id": lease.shard_id}
     return {"shard_id": lease.shard_id, "stream": str(lease.stream)}
 
 
 class RenewalMetrics:
-    """One for a keeper, which tells it what happens; `tick` sums it up.
+    """Sums up renewals per period under the metrics of KCL's RenewAllLeases.
 
-    Attributes:
-        lost: leases that were lost, since the last tick.
+    KCL renews all leases in one tick, here each lease has its own time. The period has failed if any renewal
+    failed, and took as long as the slowest. `lost` counts leases lost since the last tick.
     """
 
     def __init__(self, meters: Meters, clock: Clock) -> None:
@@ -55,25 +45,23 @@ class RenewalMetrics:
         self.lost = 0
 
     def renewed(self, began_s: float, *, ok: bool) -> None:
-        """A renewal has ended; `began_s` is monotonic."""
+        """Count a finished renewal; `began_s` is monotonic."""
         seconds = self._clock.monotonic() - began_s
         self._slowest_s = max(self._slowest_s, seconds)
         self._failures += not ok
         self._meters.done(kcl.RENEWAL_ONE, seconds, ok)
 
     def checkpoint(self, lease: Lease) -> Span:
-        """A checkpoint is written."""
         return self._meters.operation(kcl.PROCESS_CHECKPOINT, **lease_labels(lease))
 
     def tick(self, held: int) -> None:
-        """A period is over; so many leases are held."""
         self._meters.done(kcl.RENEWAL, self._slowest_s, not self._failures)
         self._meters.add(kcl.RENEWAL_LOST, self.lost)
         self._meters.add(kcl.RENEWAL_HELD, held)
         self.lost, self._failures, self._slowest_s = 0, 0, 0.0
 
 
-# A timer may fire a hair before its time; waiting for the rest would cost a quarter of a period.
+# A timer may fire slightly early; another wait would cost a quarter of a period.
 _TOLERANCE_S: Final = 0.01
 _YOUNG_S: Final = 60.0
 # First renewals are spread over this part of a period.
@@ -82,30 +70,28 @@ _BUSY: Final = 10
 
 
 def _lock() -> anyio.Lock:
-    """One that is taken at once where it is free, without a turn of the loop."""
+    """Does not yield to the event loop when the lock is free."""
     return anyio.Lock(fast_acquire=True)
 
 
-def _ignore_change() -> None:
-    """The default of `on_change`."""
+def _ignore_change() -> None: ...
 
 
 @dataclass(eq=False, slots=True)
 class HeldLease:
-    """One held lease. Only the keeper changes it.
+    """One held lease; only `LeaseRenewer` changes it.
 
     Args:
         lease: as last known to be stored.
         moved_s: monotonic seconds just before the last write that took effect.
-        early_s: so much earlier than others it is renewed for the first time.
-        uncertain_since_s: when the oldest write began that may have taken effect without our knowing; None: no doubt.
-        lost: why it is not held any more, None while it is.
-        on_change: called, from the loop, when it is lost or a hand-off of it begins.
-        releasing: we are passing it on ourselves.
-        announced: we have begun its hand-off ourselves, and read on for a while.
-        throughput: what it delivers, for the leader; consumers record, renewals and checkpoints write.
-        measured_s: monotonic seconds of the last figure of it.
-        progress: how far its consumer is, who writes into it.
+        early_s: how much earlier the first renewal is due.
+        uncertain_since_s: start of the oldest write that may have taken effect unnoticed; None: none.
+        lost: why the lease is lost; None while held.
+        on_change: called from the event loop when the lease is lost or a handoff begins.
+        releasing: this worker is giving it up.
+        announced: this worker began the handoff and still reads for a while.
+        throughput: consumers record it, renewals and checkpoints store it for the leader.
+        measured_s: monotonic seconds of the last stored throughput.
     """
 
     lease: Lease
@@ -123,20 +109,20 @@ class HeldLease:
 
     @property
     def key(self) -> LeaseKey:
-        """Its lease key."""
         return self.lease.lease_key
 
     @property
     def next_owner(self) -> WorkerId | None:
-        """Whom the lease shall be handed to, None while nobody asked."""
+        """The worker that the lease is handed to; None without a handoff."""
         return None if self.lease.checkpoint_owner is None else self.lease.lease_owner
 
 
 class LeaseRenewer:
-    """Holds leases. Every write goes through the lease's own lock, so that renewal and checkpoint cannot race.
+    """Holds leases.
 
-    Args:
-        randomness: spreads first renewals over a period, because leases are often given by the hundred; None: does not.
+    All writes of a lease take its lock, so a renewal and a checkpoint cannot race.
+
+    `randomness` spreads first renewals over a period, because leases often come by the hundred.
     """
 
     def __init__(
@@ -161,38 +147,34 @@ class LeaseRenewer:
         self._began_s = clock.monotonic()
         self.renewals = RenewalMetrics(meters, clock)
         self.keeps_finished = False
-        """Whether finished leases stay ours and are renewed; set from outside (see `Taker`)."""
+        """Whether finished leases stay held and are renewed; set by `ComponentSwitcher`."""
         self.possible_owners: frozenset[WorkerId] | None = None
-        """The workers that a lease may be passed on to while we stop; None: to anybody. Set from outside (see `Farewell`)."""
+        """Workers that may receive a lease while this one shuts down; None: any. Set by `ShutdownHandoff`."""
 
         self.on_namesake: Callable[[], None] = _ignore_change
-        """Called when somebody has written a lease of ours under our worker id; set from outside (see `Namesake`)."""
+        """Called when another process wrote our lease under our worker id."""
 
     @property
     def held(self) -> dict[LeaseKey, HeldLease]:
-        """What is held now, by lease key."""
         return dict(self._held)
 
     @property
     def activity(self) -> int:
-        """How many leases are held, for those who choose their pace by that.
+        """The number of held leases, from which others choose their polling rate.
 
-        A worker that has just started counts as a busy one: it is about to be given leases, and the fleet is about to
-        change.
+        A young worker counts as busy: it is about to receive leases.
         """
         return max(len(self._held), _BUSY) if self.is_young else len(self._held)
 
     @property
     def is_young(self) -> bool:
-        """Whether this worker has just started."""
         return self._clock.monotonic() - self._began_s < _YOUNG_S
 
     def holds(self, key: LeaseKey) -> bool:
-        """Whether a lease is held."""
         return key in self._held
 
     def adopt(self, lease: Lease, *, moved_s: float) -> HeldLease:
-        """Hold a lease that has just been written as ours; `moved_s` is from before that write."""
+        """Hold a lease that was just written as ours; `moved_s` is the monotonic time before that write."""
         throughput = Throughput(self._timings.renew_s, stored_kbps=lease.throughput_kbps)
         spread_s = self._timings.renew_s * _SPREAD
         early_s = 0.0 if self._randomness is None else self._randomness.uniform(0.0, spread_s)
@@ -203,7 +185,9 @@ class LeaseRenewer:
         return held
 
     async def claim(self, lease: Lease) -> HeldLease | None:
-        """Hold a lease that was found to be ours, by renewing it first; None where it no longer is, or is held already.
+        """Hold a lease that was found to be ours, after renewing it.
+
+        Returns None if it is no longer ours or already held.
 
         Raises:
             AwsError: the renewal failed; nothing is held.
@@ -216,13 +200,13 @@ class LeaseRenewer:
         held = self._held.get(renewed.lease_key)
         if held is None:
             return self.adopt(renewed, moved_s=began_s)
-        # As leader we gave it to ourselves while the renewal was on its way: one holder, with what is stored now.
+        # As leader we assigned it to ourselves during the renewal; keep one holder, with the newest row.
         if renewed.lease_counter > held.lease.lease_counter:
             self._moved(held, renewed, began_s)
         return None
 
     async def run(self) -> None:
-        """Renew what is due, drop what has expired; for ever."""
+        """Renew what is due and drop what has expired, until cancelled."""
         async with anyio.create_task_group() as renewals:
             while True:
                 await self._wakeup.wait(self._wait_s())
@@ -240,7 +224,7 @@ class LeaseRenewer:
         return held.moved_s + self._timings.renew_s - held.early_s
 
     def _measured(self, held: HeldLease) -> float | None:
-        """The throughput for a write that is made now, once in each renewal period; else None, as where there is none."""
+        """The throughput to store with a write, once per renewal period; None otherwise."""
         now_s = self._clock.monotonic()
         if now_s - held.measured_s < self._timings.renew_s - _TOLERANCE_S:
             return None
@@ -248,7 +232,7 @@ class LeaseRenewer:
         return held.throughput.at_renewal(now_s=now_s)
 
     def _wait_s(self) -> float:
-        """Seconds until something is due; where renewals fail, four tries in each renewal period."""
+        """Seconds until something is due; failed renewals are tried four times per period."""
         now_s = self._clock.monotonic()
         first_s = min(map(self._due_s, self._held.values()), default=now_s + self._timings.renew_s)
         return max(self._timings.renew_s / 4, first_s - now_s)
@@ -256,26 +240,26 @@ class LeaseRenewer:
     async def _renew(self, held: HeldLease) -> None:
         began_s, ok = self._clock.monotonic(), True
         try:
-            # A checkpoint, or an earlier renewal that was found in the row, may have done it already.
+            # A checkpoint, or an earlier renewal found in the row, may have renewed it already.
             await self._write(
                 held,
                 lambda lease: lease_row.renewal(lease, self._measured(held)) if self._is_due(held) else None,
             )
         except LeaseLost:
-            pass  # _lose has said so
+            pass  # _lose has logged it
         except AwsError as error:
             ok = False
             self._log.warning("lease_renewal_failed", lease_key=held.key, error=str(error))
         self.renewals.renewed(began_s, ok=ok)
 
     async def checkpoint(self, held: HeldLease, position: ExtendedSequenceNumber) -> None:
-        """Store a checkpoint; does nothing where it is stored already.
+        """Store a checkpoint; does nothing if it is stored already.
 
         Raises:
-            LeaseLost: not ours any more; nothing was stored.
-            AwsError: it could not be stored, or that is not known; the same checkpoint may be tried again.
+            LeaseLost: the lease is no longer ours; nothing was stored.
+            AwsError: it was not stored, or that is unknown; the same checkpoint may be tried again.
         """
-        # KCL leaves the throughput to renewals. Here a lease that checkpoints often is not renewed as well.
+        # KCL stores throughput with renewals only; here a frequent checkpoint replaces the renewal.
         with self.renewals.checkpoint(held.lease):
             await self._write(
                 held,
@@ -287,7 +271,7 @@ class LeaseRenewer:
             )
 
     async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None:
-        """Write down which shards follow; the same errors as `checkpoint`."""
+        """Store the child shards; raises as `checkpoint` does."""
         self._require_held(held)
         written = await self._call(lease_row.child_ids_update(held.lease, child_shard_ids))
         if not written.applied:
@@ -295,9 +279,9 @@ class LeaseRenewer:
             raise LeaseLost(held.lost)
 
     async def begin_handoff(self, held: HeldLease, to: WorkerId) -> None:
-        """Begin the hand-off of a lease that we shall give up soon; until then its consumer goes on.
+        """Begin the handoff of a lease; its consumer reads on until the lease is released.
 
-        Does nothing where a hand-off has begun already. The same errors as `checkpoint`.
+        Does nothing if a handoff has begun. Raises as `checkpoint` does.
         """
         held.announced = True
         await self._write(
@@ -308,20 +292,17 @@ class LeaseRenewer:
         )
 
     async def release_lease(self, held: HeldLease, *, degraded: bool = False) -> None:
-        """Stop holding a lease and pass it on: to the next owner of a hand-off, else to whoever is given it.
+        """Stop holding a lease and pass it on: to the next owner of a handoff, else to nobody.
 
-        Never raises for AWS: what cannot be written expires.
-
-        Args:
-            held: the lease.
-            degraded: its children keep failing here; whoever else can had better have it.
+        Never raises for AWS: a lease that cannot be written expires. `degraded` means that its children keep
+        failing on this worker, so another one should take it.
         """
         held.releasing = True
         try:
             await self._write(held, lambda lease: self._handed_on(lease, degraded=degraded))
             self._log.info("lease_released", lease_key=held.key, to=held.lease.lease_owner)
         except LeaseLost:
-            pass  # _lose has said so
+            pass  # _lose has logged it
         except AwsError as error:
             self._log.warning(
                 "lease_release_failed", lease_key=held.key, error=str(error), advice="it expires by itself"
@@ -341,14 +322,12 @@ class LeaseRenewer:
             del self._held[held.key]
 
     async def _write(self, held: HeldLease, make: Callable[[Lease], RowUpdate | None]) -> None:
-        """One conditional write on a held lease; an unclear outcome is read back before anything is called lost.
+        """One conditional write; an unclear outcome is read back before the lease is called lost.
 
-        Args:
-            held: the lease.
-            make: the write for the lease as it is now; None: nothing is left to write.
+        `make` returns the write for the lease as it is now, or None if nothing is left to write.
         """
         async with held.writing:
-            # Twice: where the row shows that an earlier write of ours took effect, this one is made anew on top of it.
+            # Twice: if the row shows that an earlier write took effect, this one is made again on top of it.
             for _ in range(2):
                 self._require_held(held)
                 update = make(held.lease)
@@ -357,17 +336,17 @@ class LeaseRenewer:
             raise Unavailable("the row kept changing during the write", operation="UpdateItem")
 
     async def _attempt(self, held: HeldLease, update: RowUpdate) -> bool:
-        """Whether the write took effect; False: the lease has changed, but is ours, and the write is to be made anew."""
+        """Whether the write took effect; False: the lease changed but is ours, so make the write again."""
         began_s = self._clock.monotonic()
         before = held.uncertain_since_s
         if before is None:
-            held.uncertain_since_s = began_s  # also while a cancelled call is on its way
+            held.uncertain_since_s = began_s  # also covers a cancelled call that may still arrive
         written: WriteResult | None = None
         try:
             written = await self._call(update)
             held.uncertain_since_s = before
         except Unavailable:
-            pass  # the row will tell
+            pass  # the row shows the outcome
         except AwsError:
             held.uncertain_since_s = before
             raise
@@ -383,7 +362,7 @@ class LeaseRenewer:
                 self.on_namesake()
             raise LeaseLost(verdict.reason)
         if verdict.moved and uncertain_since_s is not None:
-            # Others may have seen it move as early as that; our own time must not run longer than theirs.
+            # Others may have seen the counter change this early; our lease must not outlast their view.
             self._moved(held, verdict.lease, uncertain_since_s)
         elif verdict.lease.checkpoint_owner != held.lease.checkpoint_owner:
             self._handoff_began(held, verdict.lease)
@@ -392,7 +371,7 @@ class LeaseRenewer:
         return False
 
     def _parsed(self, held: HeldLease, row: Row | None) -> Lease:
-        """The lease in a row that we have just written; lost where somebody has made it unreadable."""
+        """The lease in a row we have just written; a row made unreadable counts as lost."""
         try:
             return lease_row.lease_from_row(row or {})
         except MalformedRowError as malformed:
@@ -402,7 +381,8 @@ class LeaseRenewer:
     def _moved(self, held: HeldLease, lease: Lease, began_s: float) -> None:
         handoff_began = lease.checkpoint_owner is not None and held.lease.checkpoint_owner is None
         if lease.lease_counter != held.lease.lease_counter:
-            # The beginning of a hand-off leaves the counter alone: it is no sign of life, and refuses no earlier write.
+            # A beginning handoff does not change the counter: it does not renew, and earlier writes still
+            # apply.
             held.moved_s, held.early_s, held.uncertain_since_s = began_s, 0.0, None
         held.lease = lease
         if handoff_began:
@@ -429,7 +409,7 @@ class LeaseRenewer:
     def _lose(self, held: HeldLease, reason: str) -> None:
         if held.lost is None:
             held.lost = reason
-            # A finished lease that was kept goes when it is cleaned up.
+            # A finished lease that was kept is expected to go at lease cleanup.
             expected = held.releasing or held.lease.is_finished
             self.renewals.lost += not expected
             report = self._log.info if expected else self._log.warning
@@ -449,14 +429,13 @@ class LeaseRenewer:
 
 
 class MalformedRowLog:
-    """One for a worker; its leader's part and its discovery see the same rows."""
+    """Reports each malformed lease row once, whichever part of this worker reads it."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._reported: set[str] = set()
 
     def report(self, malformed: MalformedRowError) -> None:
-        """Say it, unless it has been said of this row."""
         if malformed.key not in self._reported:
             self._reported.add(malformed.key)
             self._log.error(

@@ -1,15 +1,8 @@
-"""Creates the leases that a stream's shards need (leader only; KCL: ShardSyncTask).
+"""Creates the leases that the shards need, on the leader only.
 
-Owns the carrying out: lists of shards that can be relied on, creation of thousands of leases, pauses after failures.
-When to do it is the auditor's business, what to create that of `shards.sync`, what to delete the cleaner's.
-
-Decides when the leases of a stream are compared with its shards (leader only; KCL: PeriodicShardSyncManager).
-
-Owns what earlier audits saw. Judges leases that somebody else has read; asks Kinesis only for what rows do not tell.
-
-Keeps the leases of many streams complete while this worker leads: each stream by itself (KCL: Scheduler).
-
-Owns one `Syncer` for each stream that is there. A stream in trouble does not hold up the others.
+KCL: ShardSyncTask, PeriodicShardSyncManager, Scheduler. `SyncSchedule` decides when leases are compared with
+shards, `ShardSync` does it for one stream, `MultiStreamShardSync` for many. What to create is decided in
+`shards.sync`; parents are created before children.
 """
 
 from __future__ import annotations
@@ -57,10 +50,10 @@ from kcl_daemon.shards.sync import Layers, leases_for_empty_table, missing_lease
 
 
 class SyncSchedule:
-    """One for a stream.
+    """Decides for one stream when a sync is needed.
 
-    A new leader looks at once and believes its eyes: the last one may have died between two writes. A sync too many
-    costs a request and creates nothing.
+    A new leader acts on its first look, because the last leader may have died between two writes. An unneeded
+    sync costs one request and creates nothing.
     """
 
     def __init__(self, *, table: Table, settings: ShardSettings, clock: Clock, log: Log) -> None:
@@ -73,33 +66,32 @@ class SyncSchedule:
         self._watch = HoleWatch()
 
     def begin(self) -> None:
-        """Leadership begins: look at once, trust nothing remembered."""
+        """A new term begins: look at once and forget earlier audits."""
         self._audited_s = None
         self._watch = HoleWatch()
 
     @property
     def has_audited(self) -> bool:
-        """Whether this leadership has come through an audit."""
+        """Whether an audit has succeeded in this term."""
         return self._audited_s is not None
 
     @property
     def found_hole(self) -> bool:
-        """Whether the last look of `needs_sync` found leases that do not cover all hashes."""
+        """Whether the last `needs_sync` found leases that do not cover all hash keys."""
         return self._sees_hole
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to look."""
         period_s = self._settings.audit_ms / 1000
         return self._audited_s is None or self._clock.monotonic() - self._audited_s >= period_s
 
     def needs_sync(self, leases: Sequence[Lease]) -> bool:
-        """Whether what is missing should be created now; call it when an audit is due."""
+        """Whether missing leases should be created now; call it when an audit is due."""
         hole = lease_hole(leases)
         self._sees_hole = hole is not None
         self._watch = self._watch.seen(hole)
         if not leases:
-            return True  # no reshard looks like that: the table was emptied
+            return True  # a reshard never empties a table
         if self._audited_s is None:
             return hole is not None or self._settings.sync_strategy is ShardSyncStrategy.PERIODIC
         if hole is not None:
@@ -111,17 +103,13 @@ class SyncSchedule:
         return self._watch.is_believed(self._settings.audit_confidence)
 
     def done(self, *, synced: bool) -> None:
-        """An audit has come to its end; the next one is due a period later."""
+        """An audit has ended; the next one is due a period later."""
         self._audited_s = self._clock.monotonic()
         if synced:
             self._watch = HoleWatch()
 
     async def fill_in_ranges(self, leases: Sequence[Lease], shards: Sequence[Shard]) -> None:
-        """Write down the hashes of leases whose rows lack them.
-
-        Raises:
-            AwsError: a row could not be written; what was written stays.
-        """
+        """Store missing hash ranges; raises AwsError, and what was written stays."""
         for lease, hash_range in missing_hash_ranges(leases, shards):
             written = await self._table.update(lease_row.hash_range_update(lease, hash_range))
             if written.applied:
@@ -138,7 +126,7 @@ _MAX_RETRY_S: Final = 60.0
 
 
 class ShardSync:
-    """Keeps the leases of one stream complete while this worker leads, and forgets those that nothing needs any more."""
+    """Keeps the leases of one stream complete while this worker leads, and deletes those no longer needed."""
 
     def __init__(
         self,
@@ -172,25 +160,20 @@ class ShardSync:
         self._failures = 0
 
     def begin(self) -> None:
-        """Leadership begins: look at once, trust nothing remembered."""
+        """A new term begins: look at once and forget earlier audits."""
         self._schedule.begin()
         self._compared = False
         self._failures = 0
         self._not_before_s = self._clock.monotonic()
 
     async def ensure(self, leases: Sequence[Lease]) -> bool:
-        """Make the table complete and delete what is not needed, where it is time to look.
+        """Create missing leases and clean up old ones, if it is time; returns whether leases were created.
 
-        After a failure the next look is put off, longer each time.
-
-        Args:
-            leases: all of the stream, as just read.
-
-        Returns:
-            whether leases were created.
+        `leases` are all of the stream, as just read. After a failure the next look is put off, longer each
+        time.
 
         Raises:
-            AwsError: Kinesis or the table did not do what was asked; what was created stays, the next call goes on.
+            AwsError: a call failed; leases created so far stay, and the next call continues.
         """
         created = False
         if self._schedule.is_due and self._clock.monotonic() >= self._not_before_s:
@@ -205,7 +188,7 @@ class ShardSync:
                 created = await self._poll(leases)
         except StreamNotFound:
             self._meters.add(kcl.AUDIT_SKIPPED)
-            await self._watch.poll()  # it tells, once
+            await self._watch.poll()  # logs it once
             self._delay(RECHECK_S)
             return False
         except AwsError:
@@ -219,7 +202,7 @@ class ShardSync:
         self._not_before_s = self._clock.monotonic() + pause_s
 
     async def _poll(self, leases: Sequence[Lease]) -> bool:
-        """One audit, and the sync where it asks for one."""
+        """One audit, with a sync if needed."""
         if self._watch.state is StreamState.GONE and await self._watch.poll() is StreamState.GONE:
             self._delay(RECHECK_S)
             self._meters.add(kcl.AUDIT_SKIPPED)
@@ -233,12 +216,12 @@ class ShardSync:
             with self._meters.operation(kcl.SYNC), self._meters.operation(kcl.SYNC_SHARDS):
                 created = await self._fill(leases)
         elif leases and not self._compared and self._schedule.has_audited:
-            await self._own_shards(leases)  # not at the first audit: leases wait to be given away
+            await self._own_shards(leases)  # not at the first audit: leases wait to be assigned
         self._schedule.done(synced=wants)
         return created
 
     async def _with_ranges(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """The leases with all hashes known; rows of old versions lack them."""
+        """The leases with their hash ranges, which rows of old versions lack."""
         if not without_range(leases):
             return leases
         shards = await self._listed()
@@ -261,7 +244,7 @@ class ShardSync:
         return await self._create(wanted)
 
     async def _create(self, wanted: Sequence[Lease]) -> bool:
-        """Whether any lease was created; parents before their children, those of a generation side by side."""
+        """Create parents before children, each generation in parallel; returns whether a lease was created."""
         if not wanted or not await self._is_same_stream():
             return False
         if self._stream.identity is not None:
@@ -276,11 +259,11 @@ class ShardSync:
         return creating.created > 0
 
     async def _is_same_stream(self) -> bool:
-        """Whether the listed shards were those of the stream that its leases are named after, where they are."""
+        """Whether, in a multi-stream table, the listed shards belong to the stream in the lease keys."""
         return self._stream.identity is None or await self._watch.poll() is StreamState.THERE
 
     async def _own_shards(self, leases: Sequence[Lease]) -> Sequence[Shard] | None:
-        """All shards, None where they are those of another stream than the leases."""
+        """All shards; None if they belong to another stream than the leases."""
         shards = await self._listed()
         former = leases_of_former_stream(leases, shards)
         if former:
@@ -294,7 +277,7 @@ class ShardSync:
         return shards
 
     def _log_finished(self, leases: Sequence[Lease], shards: Sequence[Shard]) -> None:
-        """Say once that shards are open, although their leases are finished; the others go on."""
+        """Log shards that are open although their leases are finished, once per change."""
         found = {each.lease_key for each in finished_but_open(leases, shards)}
         if not found <= self._logged_finished:
             self._log.error(
@@ -308,7 +291,7 @@ class ShardSync:
         self._logged_finished = found
 
     async def _listed(self) -> Sequence[Shard]:
-        """All shards, in a list that was not made while the stream changed."""
+        """All shards, from a list that was not made in the middle of a reshard."""
         unexpected = frozenset[str]()
         for attempt in range(_LIST_ATTEMPTS):
             if attempt:
@@ -324,7 +307,7 @@ class ShardSync:
         )
 
     async def _complete_list(self) -> Sequence[Shard]:
-        """The shards at the initial position, covering every hash. That some overlap does no harm."""
+        """The shards at the initial position, covering all hash keys; overlaps are harmless."""
         hole: HashRange | None = None
         for attempt in range(_LIST_ATTEMPTS):
             if attempt:
@@ -341,7 +324,7 @@ class ShardSync:
 
 
 class _LeaseCreation:
-    """The creation of many leases, a few at a time."""
+    """Creates many leases, a few at a time."""
 
     def __init__(self, table: Table, wanted: int, log: Log, meters: Meters) -> None:
         self._meters = meters
@@ -351,11 +334,13 @@ class _LeaseCreation:
         self.created = 0
 
     async def create(self, leases: Sequence[Lease]) -> None:
-        """Create those that are not there; the first error ends it and is raised when all writes have come back."""
+        """Create leases that do not exist.
+
+        The first error is raised after all running writes have returned.
+        """
         pending, failures = deque(leases), list[AwsError]()
 
         async def work() -> None:
-            """One after the other, while there are any."""
             while pending and not failures:
                 try:
                     await self._create_one(pending.popleft())
@@ -378,20 +363,12 @@ class _LeaseCreation:
 
 
 _MAX_PARALLEL_SYNCS: Final = 8
-# The rest follows at the next look, a second or a few later.
+# The rest follows at the next look, a few seconds later.
 _MAX_NOTES_PER_RUN: Final = 200
 
 
 class MultiStreamShardSync:
-    """As a `Syncer`, of all streams.
-
-    Args:
-        table: the lease table.
-        streams: which there are.
-        shard_sync_of: makes that of one.
-        former: deletes the leases of those that are no more.
-        log: of what goes wrong, with the stream.
-    """
+    """Runs one `ShardSync` per stream; a stream in trouble does not block the others."""
 
     def __init__(
         self,
@@ -412,19 +389,15 @@ class MultiStreamShardSync:
         self._syncers: dict[StreamIdentity, ShardSync] = {}
 
     def begin(self) -> None:
-        """Leadership begins: look at once, trust nothing remembered."""
+        """A new term begins: look at once and forget earlier audits."""
         self._syncers.clear()
         self._former.begin()
         self._streams.forget_poll()
 
     async def ensure(self, leases: Sequence[Lease]) -> bool:
-        """Make the leases of every stream complete, where it is time to look; never raises for AWS.
+        """Make the leases of every stream complete, if it is time; returns whether leases were created.
 
-        Args:
-            leases: all there are, as just read.
-
-        Returns:
-            whether leases were created.
+        `leases` are all there are, as just read. Never raises for AWS.
         """
         found = by_stream(leases)
         await self._streams.refresh(found)
@@ -436,14 +409,13 @@ class MultiStreamShardSync:
         return created
 
     async def _note_creation(self, leases: LeasesByStream) -> None:
-        """Note in leases when their stream was created, where nobody has: what a later leader goes by.
+        """Note the stream's creation time in leases of Java programs and older versions, which lack it.
 
-        Java programs and older versions make leases without it. Never raises for AWS: the next look goes on.
+        A later leader relies on it. Never raises for AWS: the next look continues.
         """
         limiter = anyio.CapacityLimiter(_MAX_PARALLEL_SYNCS)
 
         async def note(lease: Lease, created_s: int) -> None:
-            """One lease."""
             async with limiter:
                 with suppress(AwsError):
                     await self._table.update(lease_row.stream_creation_update(lease, created_s))
@@ -460,7 +432,7 @@ class MultiStreamShardSync:
                     yield lease, created_s
 
     def _keep_current(self) -> None:
-        """A syncer for each stream that is there now, as it was where there was one."""
+        """Keep one `ShardSync` for each stream that exists now."""
         before = self._syncers
         self._syncers = {}
         for stream in self._streams.current:
@@ -477,7 +449,6 @@ class MultiStreamShardSync:
         created = False
 
         async def ensure(identity: StreamIdentity, shard_sync: ShardSync) -> None:
-            """One stream."""
             nonlocal created
             async with limiter:
                 try:

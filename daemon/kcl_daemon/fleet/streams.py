@@ -1,22 +1,8 @@
-"""Many streams in one application: which of those listed there are, and how each is called (KCL: MultiStreamTracker).
+"""The streams of a worker: which there are, which stream a lease belongs to, where reading begins.
 
-Owns what Kinesis has told of them, and which identity (`account:name:epoch`) each has in the lease table. Every worker
-can tell the stream of any lease, without a call; which of them there are the leader keeps finding out. Knows nothing of
-what becomes of their leases.
-
-KCL takes the epoch from the program and never compares it with Kinesis (StreamIdentifier: "assumed to be correct"), so
-it may be anything. What a stream's leases are called in the table, they go on being called; that it was created anew
-is told by a creation time that differs from the one noted in its leases.
-
-Whether the stream is there, and still the one it was: asked for all shards at once, told once.
-
-Owns what is known of the stream itself. Knows nothing of leases; whoever is told that a shard was not found asks here
-what that means.
-
-The streams of a worker: which there are, which of them a lease is of, where reading of each begins.
-
-Owns what is known of one stream, and the case that there is only one; `many_streams` has the other. Knows nothing of
-who leads.
+KCL: MultiStreamTracker. In a multi-stream table a stream is called `account:name:epoch`. KCL takes the epoch
+from the program and never compares it with Kinesis, so it may be anything and never changes in the table. A
+stream was created anew if its creation time differs from the one noted in its leases.
 """
 
 from __future__ import annotations
@@ -37,31 +23,24 @@ from kcl_daemon.leases.lease import Lease, StreamIdentity
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, StreamSummary, Table
 from kcl_daemon.shards.lineage import InitialPosition, leases_match_shards
 
-# A stream that is gone may come back, but nobody waits for it by the second.
+# A deleted stream may come back, but it is not urgent.
 RECHECK_S: Final = 60.0
-# All shards of a stream are told at about the same time that they were not found.
+# All shards of a stream report "not found" at about the same time; one check serves them all.
 _FRESH_S: Final = 5.0
 
 
 class StreamState(Enum):
-    """What is known of the stream."""
-
     THERE = auto()
     GONE = auto()
     ANOTHER = auto()
-    """The name is that of another stream by now: it was deleted and created again."""
+    """The stream was deleted, and another one was created under its name."""
 
 
 class StreamMonitor:
-    """One for a stream and a worker.
+    """Knows whether one stream exists, and whether it is still the same one.
 
-    Args:
-        kinesis: tells of it.
-        stream: how it is called.
-        clock: for the age of what is known.
-        log: what changes is told once.
-        created_s: when it was created, where somebody has noted it; None: what Kinesis tells first counts. The epoch
-            in a lease's key counts for nothing here: Java programs write what they like there.
+    `created_s` is the noted creation time; None: the first answer of Kinesis counts. The epoch in a lease key
+    is not used, because Java programs may write any number there.
     """
 
     def __init__(
@@ -80,14 +59,13 @@ class StreamMonitor:
 
     @property
     def created_s(self) -> int | None:
-        """When the stream that its leases are of was created; None: Kinesis has not been asked."""
         return self._created_s
 
     async def poll(self) -> StreamState:
-        """What the stream is like now; what another caller has just learnt serves as well.
+        """Check the stream now, or use a check that another caller has begun since.
 
         Raises:
-            AwsError: Kinesis did not tell.
+            AwsError: Kinesis gave no answer.
         """
         came_s = self._clock.monotonic()
         async with self._looking:
@@ -98,9 +76,9 @@ class StreamMonitor:
         return self.state
 
     def _is_active(self, came_s: float) -> bool:
-        """Whether the last look serves somebody who came at this time, perhaps because something was not found.
+        """Whether the last check is recent enough for a caller that came at `came_s`.
 
-        That the stream was there before proves nothing then: it may have been deleted since.
+        An older answer "it exists" proves nothing: the stream may have been deleted since.
         """
         if self._polled_s is None:
             return False
@@ -109,23 +87,21 @@ class StreamMonitor:
         return self._clock.monotonic() - self._polled_s < _FRESH_S
 
     async def confirm(self, within_s: float = RECHECK_S) -> StreamState:
-        """What the stream is like, as of so many seconds ago at most. The same errors as `poll`."""
+        """The state as of at most `within_s` seconds ago; raises as `poll` does."""
         polled_s = self._polled_s
         if polled_s is None or self._clock.monotonic() - polled_s >= within_s:
             return await self.poll()
         return self.state
 
     def recheck(self) -> None:
-        """The stream is not listed any more: whoever asks next has it looked at."""
+        """Make the next `confirm` ask Kinesis: the stream is no longer listed."""
         self._polled_s = None
 
     def seen(self, summary: StreamSummary) -> None:
-        """Somebody has just asked Kinesis."""
         self._become(self._judged(summary))
         self._polled_s = self._clock.monotonic()
 
     async def is_there(self) -> bool:
-        """Whether the stream is there and the one it was. The same errors as `poll`."""
         return await self.poll() is StreamState.THERE
 
     async def _asked(self) -> StreamState:
@@ -138,13 +114,13 @@ class StreamMonitor:
     def _judged(self, summary: StreamSummary) -> StreamState:
         if summary.status == "DELETING":
             return StreamState.GONE
-        created_s = int(summary.creation_time_s)  # what two calls tell may differ in fractions
+        created_s = int(summary.creation_time_s)  # fractions may differ between two calls
         if self._created_s is None:
             self._created_s = created_s
         if self._created_s != created_s:
             self._by_positions = False
             return StreamState.ANOTHER
-        # Another one stays another one: its leases are not put right by time.
+        # A replaced stream stays replaced: its leases still belong to the old one.
         return StreamState.ANOTHER if self.state is StreamState.ANOTHER else StreamState.THERE
 
     def _become(self, state: StreamState) -> None:
@@ -160,26 +136,25 @@ class StreamMonitor:
                 log_stream_replaced(self._log, self._stream, why="its creation time has changed")
 
     def is_replacement(self, why: str) -> None:
-        """Somebody has found out from positions that the stream is another one."""
+        """A checkpoint shows that the stream was replaced."""
         if self.state is not StreamState.ANOTHER:
             self.state, self._by_positions = StreamState.ANOTHER, True
             log_stream_replaced(self._log, self._stream, why=why)
 
     def positions_match(self) -> None:
-        """The leases are of the stream after all, or have been put right by hand since; a creation time still counts."""
+        """The leases fit the stream again. A different creation time still counts."""
         if self.state is StreamState.ANOTHER and self._by_positions:
             self._by_positions = False
             self._become(StreamState.THERE)
 
     def was_created(self, created_s: int) -> None:
-        """Somebody has noted when the stream was created; of two times the later one counts."""
+        """Take in a noted creation time; the later of two counts."""
         if self._created_s is None or created_s > self._created_s:
             self._created_s = created_s
 
 
 def log_stream_deleted(log: Log, stream: StreamRef) -> None:
-    """Say that a stream was deleted, and what to do."""
-    if stream.identity is not None:  # whether somebody must act, the leader tells by its list
+    if stream.identity is not None:  # the leader's list decides whether an operator must act
         advice = "its leases wait; when it is no longer listed, formerStreamsLeasesDeletionStrategy applies"
         log.warning("stream_gone", stream=str(stream.identity), advice=advice)
         return
@@ -192,7 +167,6 @@ def log_stream_deleted(log: Log, stream: StreamRef) -> None:
 
 
 def log_stream_replaced(log: Log, stream: StreamRef, *, why: str) -> None:
-    """Say that a stream was created again under its name, and what to do."""
     if stream.identity is not None:
         log.warning(
             "stream_recreated",
@@ -220,12 +194,9 @@ _ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TrackedStream:
-    """One stream.
+    """One stream; `ref.identity` is None in an application with a single stream.
 
-    Args:
-        ref: how it is called in calls; its `identity` is None where there is only one.
-        position: where reading of a shard without a checkpoint begins.
-        watch: knows whether it is there.
+    `position` is where reading of a shard without a checkpoint begins.
     """
 
     ref: StreamRef
@@ -234,28 +205,26 @@ class TrackedStream:
 
 
 class StreamTracker(Protocol):
-    """All streams of a worker."""
-
     def of(self, lease: Lease) -> TrackedStream:
-        """The stream of a lease, also of one that is listed no more."""
+        """The stream of a lease, even if it is no longer listed."""
         ...
 
     async def discover(self) -> None:
-        """Before anything is made: StreamNotFound where the only one is not there, AwsError where nobody can tell."""
+        """Check before any table is created that the only stream exists.
+
+        Raises:
+            StreamNotFound: it does not exist.
+            AwsError: Kinesis gave no answer.
+        """
         ...
 
     async def prepare(self) -> None:
-        """Look at them before the work begins. AwsError where none could be looked at."""
+        """Look at the streams before the work begins; raises AwsError if no stream could be looked at."""
         ...
 
 
 class SingleStreamTracker:
-    """The `Streams` of an application that reads one.
-
-    Attributes:
-        stream: that one.
-        arn: as its service told it; None: it has not been asked yet.
-    """
+    """The tracker of an application that reads one stream; `arn` is None until Kinesis was asked."""
 
     def __init__(self, stream: TrackedStream, *, kinesis: Kinesis, log: Log) -> None:
         self.stream = stream
@@ -264,26 +233,19 @@ class SingleStreamTracker:
         self._log = log
 
     def of(self, lease: Lease) -> TrackedStream:  # noqa: ARG002 - the protocol's signature
-        """The one."""
         return self.stream
 
     async def discover(self) -> None:
-        """As the protocol says."""
         await self._kinesis.describe_stream(self.stream.ref)
 
     async def prepare(self) -> None:
-        """As the protocol says; StreamNotFound where it is not there."""
         summary = await self._kinesis.describe_stream(self.stream.ref)
         self.arn = summary.arn
         self._log.info("stream_found", stream=summary.name, arn=summary.arn, status=summary.status)
 
 
 async def leases_of(table: Table) -> Sequence[Lease]:
-    """The leases of a table; rows that are none, or cannot be read, are left out.
-
-    Raises:
-        AwsError: the table could not be read.
-    """
+    """The leases of a table, without rows that are no lease or cannot be read; raises AwsError."""
     found: list[Lease] = []
     for row in await table.scan():
         if lease_row.is_lease_row(row):
@@ -293,11 +255,7 @@ async def leases_of(table: Table) -> Sequence[Lease]:
 
 
 async def require_same_stream_mode(table: Table, *, many: bool) -> None:
-    """See that the leases that there are were made for as many streams as the settings tell.
-
-    Args:
-        table: the lease table.
-        many: whether the settings name many streams.
+    """Check that the table's leases were made for the same mode, single-stream or multi-stream.
 
     Raises:
         ConfigurationError: they were not.
@@ -312,10 +270,10 @@ async def require_same_stream_mode(table: Table, *, many: bool) -> None:
             )
 
 
-# DescribeStreamSummary is allowed twenty times a second, to the whole account.
+# DescribeStreamSummary is limited to 20 calls a second for the whole account.
 _MAX_PARALLEL_CALLS: Final = 4
 _READABLE: Final = frozenset({"ACTIVE", "UPDATING"})
-# The creation time of a stream that is no more, where nobody knows it; no stream has this one.
+# Stands for the unknown creation time of a deleted stream; no real stream has it.
 _LONG_GONE_S: Final = 0
 _MANY_STREAMS_ADVICE: Final = (
     "Each shard would be read once per identity. Stop all workers, use `kcl-daemon leases list` to see "
@@ -327,7 +285,6 @@ LeasesByStream = Mapping[StreamIdentity, Sequence[Lease]]
 
 
 def by_stream(leases: Iterable[Lease]) -> dict[StreamIdentity, list[Lease]]:
-    """The leases of each stream."""
     found: dict[StreamIdentity, list[Lease]] = {}
     for lease in leases:
         if lease.stream is not None:
@@ -336,15 +293,9 @@ def by_stream(leases: Iterable[Lease]) -> dict[StreamIdentity, list[Lease]]:
 
 
 class MultiStreamTracker:
-    """The `Streams` of an application that reads many.
+    """The tracker of an application that reads many streams.
 
-    Args:
-        settings: which ones, and how often `refresh` looks.
-        position: where reading begins, of those that do not say so.
-        leases: reads all leases there are, for the start.
-        kinesis: tells of them.
-        clock: for that.
-        log: a stream that cannot be had is told once, until it is there.
+    `position` applies to streams without one of their own; `leases` reads all leases at the start.
     """
 
     def __init__(
@@ -381,23 +332,22 @@ class MultiStreamTracker:
 
     @property
     def is_list_known(self) -> bool:
-        """Whether it is known which streams are listed: where a filter names some, Kinesis has answered once."""
+        """Whether the list is complete: a stream filter needs one answer from Kinesis first."""
         return self._filter is None or self._was_filtered
 
     @property
     def current(self) -> tuple[TrackedStream, ...]:
-        """Those that are listed and were there at the latest look."""
+        """The listed streams that existed at the last look."""
         return tuple(self._current[each] for each in self._listed if each in self._current)
 
     def of(self, lease: Lease) -> TrackedStream:
-        """As the protocol says. A worker may be given a lease of a stream that is only in the leader's list."""
+        """A lease may be of a stream that only the leader's list has."""
         identity = lease.stream
         assert identity is not None, "every lease is of a stream here: the start has seen to that"
         self._learn_streams([lease])
         return self.known(identity)
 
     def known(self, identity: StreamIdentity) -> TrackedStream:
-        """The stream of this identity, whether it is listed or there."""
         found = self._known.get(identity)
         if found is None:
             listed = self.listing(identity)
@@ -406,7 +356,7 @@ class MultiStreamTracker:
         return found
 
     def listing(self, identity: StreamIdentity) -> ListedStream | None:
-        """Under what it is listed, by name and account, whatever stream of this name it is; None: it is a former one."""
+        """The list entry with this name and account, whatever the epoch; None: a former stream."""
         for listed in self._listed:
             if listed.name != identity.name:
                 continue
@@ -421,9 +371,9 @@ class MultiStreamTracker:
         return None
 
     def successor(self, identity: StreamIdentity) -> StreamIdentity | None:
-        """The stream that has the name of this one now; None: it is this one still, or nobody knows.
+        """The stream that replaced this one under its name; None: not replaced, or unknown.
 
-        Only a creation time that is noted in the leases, or positions that the stream cannot have, show that it is another.
+        Only a noted creation time, or positions that the stream cannot have, prove a replacement.
         """
         listed = self.listing(identity)
         stream = None if listed is None else self._current.get(listed)
@@ -434,14 +384,13 @@ class MultiStreamTracker:
         return current
 
     def creation_s(self, identity: StreamIdentity) -> int | None:
-        """When the stream was created whose leases are called so; None: nobody knows."""
         return self._created_s.get(identity)
 
     async def discover(self) -> None:
-        """As the protocol says: nothing, as streams may come later; the list is looked at by `prepare`."""
+        """Streams may be created later, so nothing is required here."""
 
     async def prepare(self) -> None:
-        """As the protocol says. One that is not there does not hold up the others.
+        """Look at all streams; a missing stream does not block the others.
 
         Raises:
             ConfigurationError: the table has leases of one stream under two identities.
@@ -455,11 +404,7 @@ class MultiStreamTracker:
                 raise others[0]
 
     async def refresh(self, leases: LeasesByStream) -> None:
-        """Look again where it is time. Never raises for AWS: what is not told now is told at the next look.
-
-        Args:
-            leases: all there are, as just read.
-        """
+        """Look again if it is time. Never raises for AWS: the next look tries again."""
         now_s = self._clock.monotonic()
         if self._polled_s is None or now_s - self._polled_s >= self._refresh_s:
             before = dict(self._doubles)
@@ -480,7 +425,6 @@ class MultiStreamTracker:
         )
 
     def _learn_streams(self, leases: Iterable[Lease]) -> None:
-        """Take in what was noted in leases; of two times the later one counts."""
         for lease in leases:
             identity, created_s = lease.stream, lease.stream_created_s
             if identity is None or created_s is None or created_s <= self._created_s.get(identity, -1):
@@ -490,17 +434,16 @@ class MultiStreamTracker:
                 known.watch.was_created(created_s)
 
     def forget_poll(self) -> None:
-        """The next `refresh` looks at once."""
+        """Make the next `refresh` look at once."""
         self._polled_s = None
 
     async def _poll(self, leases: LeasesByStream) -> list[AwsError]:
-        """Look at all of them; what they failed with."""
+        """Look at all streams; returns the errors."""
         limiter, failures = anyio.CapacityLimiter(_MAX_PARALLEL_CALLS), list[AwsError]()
         for each in leases.values():
             self._learn_streams(each)
 
         async def poll(listed: ListedStream) -> None:
-            """One of them."""
             async with limiter:
                 try:
                     summary = await self._kinesis.describe_stream(self._ref(listed))
@@ -518,7 +461,7 @@ class MultiStreamTracker:
         return failures
 
     async def _list_by_filter(self, pattern: str, failures: list[AwsError], leases: LeasesByStream) -> None:
-        """Look which streams have names like this; what is not told leaves them as they were."""
+        """List the streams that match the filter; after an error the last list stays."""
         try:
             summaries = await self._kinesis.list_streams()
         except AwsError as error:
@@ -553,7 +496,7 @@ class MultiStreamTracker:
                 self._failed(listed, error)
 
     def _ref(self, listed: ListedStream) -> StreamRef:
-        # By what is configured, so that a stream that was created anew is found.
+        # Name or ARN as configured, so that a stream that was created anew is found.
         return StreamRef(listed.name, listed.arn)
 
     async def _found(self, listed: ListedStream, summary: StreamSummary, leases: LeasesByStream) -> None:
@@ -581,10 +524,10 @@ class MultiStreamTracker:
     async def _identity(
         self, listed: ListedStream, summary: StreamSummary, leases: LeasesByStream
     ) -> StreamIdentity:
-        """What the stream is called in its leases; what Kinesis tells, where it has none.
+        """The name of the stream in its leases; the identity from Kinesis if there are none.
 
         Raises:
-            AwsError: its shards could not be listed, which alone can tell whose some leases are.
+            AwsError: the shards could not be listed, and only they show which leases belong to the stream.
         """
         real = StreamIdentity.of_arn(summary.arn, summary.creation_time_s)
         created_s = real.creation_epoch
@@ -603,7 +546,7 @@ class MultiStreamTracker:
     async def _candidates(
         self, real: StreamIdentity, summary: StreamSummary, leases: LeasesByStream
     ) -> list[StreamIdentity]:
-        """What leases of this stream are called, those first that surely are its own."""
+        """The identities that leases of this stream have, certain ones first."""
         named = [each for each in leases if (each.account, each.name) == (real.account, real.name)]
         noted = {each: self._created_s.get(each) for each in named}
         own = [each for each in named if noted[each] == real.creation_epoch]
@@ -620,7 +563,7 @@ class MultiStreamTracker:
         return own
 
     def _failed(self, listed: ListedStream, error: AwsError) -> None:
-        """It is not there, or nobody knows: its leases stay, and what is being read is read on."""
+        """Log it once. The leases stay, and consumers that are reading continue."""
         if listed in self._missing:
             self._log.debug("stream_not_found", stream=listed.arn or listed.name, error=str(error))
             return

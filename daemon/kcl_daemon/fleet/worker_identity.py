@@ -1,13 +1,9 @@
-"""Takes up at once what daemons that were killed on this host have left: their leases, their lock, their row.
+"""Takes over from daemons that were killed on this host, and detects two processes with one worker id.
 
-Owns what is known of records in the state folder; `leases.predecessor` judges. Every write is conditional on the row as it
-was read, and none is made without a proof: leases of other hosts are never touched. The guard of a killed daemon holds its
-lock until its children are gone, so no shard gets a second reader before that.
-
-Two processes with one worker id: found out before the second one begins, and while both work.
-
-Each would take the other's leases for its own, for ever. Owns what was seen of the other. A predecessor that has died
-left the same traces; only a proof of its death, or a fail-over time without any movement, tells it apart.
+`Predecessors` takes leases, leader lock and worker row only with proof that their process is dead, and with
+conditional writes; it never touches another host's. A killed daemon's guard keeps its lock until the children
+are gone, so no shard gets a second reader. A dead predecessor and a live duplicate leave the same traces:
+only that proof, or a fail-over time without any change, tells them apart.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ from kcl_daemon.leases.worker_row import Incarnation, incarnation_of, worker_fro
 from kcl_daemon.ports import Clock, Log, StateFolder, Tables
 
 _POLL_S: Final = 0.1
-# A guard ends children a second after their daemon.
+# The guard ends the children one second after their daemon.
 _PATIENCE_S: Final = 5.0
 _FOLDER_S: Final = 2.0
 _RETRY_S: Final = 1.0
@@ -42,13 +38,13 @@ _MAX_ATTEMPTS: Final = 3
 
 
 class Predecessors:
-    """Used by one worker, at its start.
+    """Takes over from dead processes at the start of a worker.
 
     Args:
-        folder: None: there is none, and nothing is ever proven.
-        room: how many more leases we may hold.
-        on_taken: called with each lease that we took, and the monotonic seconds before that write.
-        on_same_id: called when there are leases of our own worker id to be found.
+        folder: the state folder; None: nothing is ever proven.
+        room: how many more leases this worker may hold.
+        on_taken: called with each lease taken, and the monotonic seconds before that write.
+        on_same_id: called when there may be leases of our own worker id to find.
     """
 
     def __init__(
@@ -83,27 +79,29 @@ class Predecessors:
         self._confirmed: set[str] = set()
         self._room_left = 0
         self.may_change = False
-        """Whether a process is gone of which something is still there, so that its death may be proven soon."""
+        """Whether a process has ended whose lock is still held, so that its death may be proven soon."""
 
     def is_dead(self, nonce: str) -> bool:
-        """Whether the process with this nonce is proven dead."""
         return any(record.incarnation == nonce for record in self._dead.values())
 
     async def enter(self) -> None:
-        """Leave word of ourselves, and look for others. Never raises; a folder that hangs costs a moment."""
+        """Record this process in the state folder and look for others.
+
+        Never raises; a hanging folder costs a moment.
+        """
         if self._folder is not None:
             with self._clock.move_on_after(_FOLDER_S):
                 await self._folder.enter(self._me, self._mine.nonce)
             await self.poll()
 
     async def leave(self) -> None:
-        """We have given everything up."""
+        """Remove our record after everything was released."""
         if self._folder is not None:
             with self._clock.move_on_after(_FOLDER_S):
                 await self._folder.leave()
 
     async def poll(self) -> None:
-        """See who is proven dead by now."""
+        """Check which processes are proven dead by now."""
         self.may_change = False
         if self._folder is None:
             return
@@ -119,7 +117,7 @@ class Predecessors:
                         "predecessor_dead", former_worker_id=found.record.worker_id, reason=verdict.reason
                     )
                     continue
-                # Only one whose process is gone leaves a lock that others still hold for a moment.
+                # A lock may outlive its process for a moment, until others release it.
                 self.may_change |= verdict.may_change and found.seen.running is not True
                 if not verdict.may_change:
                     self._log_unproven(found.name, found.record, verdict.reason)
@@ -131,7 +129,7 @@ class Predecessors:
             self._log.info("predecessor_not_proven_dead", former_worker_id=record.worker_id, reason=reason)
 
     async def run(self) -> None:
-        """Take up what the dead have left; returns when that is done. Never raises for AWS: what is left expires."""
+        """Take over from dead processes, then return. Never raises for AWS: leases that are left expire."""
         ends_s = self._clock.monotonic() + _PATIENCE_S
         failures = 0
         while True:
@@ -156,7 +154,7 @@ class Predecessors:
 
     async def _take_over_from(self, record: ProcessRecord) -> None:
         former = record.worker_id
-        # In this order: whoever has taken that worker id since has written its row before anything else.
+        # In this order: a new process writes its worker row before anything else under that worker id.
         rows = await self._tables.leases.scan()
         lock = await self._elector.read_lock()
         if former != self._me and record.incarnation not in self._confirmed:
@@ -172,9 +170,9 @@ class Predecessors:
         self._log.info("predecessor_succeeded", former_worker_id=former, leases=len(leases))
 
     async def _row_is_of(self, record: ProcessRecord) -> bool:
-        """Whether no other process has taken the worker id since; if so, the row is gone.
+        """Whether the worker id is still the dead process's; if so, its worker row is deleted.
 
-        Before anything else: it looks alive for a minute, and a leader would hand leases over to it.
+        This comes first: the row looks alive for a minute, and a leader would assign leases to it.
         """
         table, former = self._tables.worker_metrics, record.worker_id
         row = await table.get(former)
@@ -200,14 +198,14 @@ class Predecessors:
 
         async with anyio.create_task_group() as takes:
             for lease in leases:
-                # Of our own worker id we find the others by ourselves.
+                # Discovery finds the other leases of our own worker id.
                 if former != self._me or lease.checkpoint_owner is not None:
                     takes.start_soon(take, lease)
         if failures:
             raise failures[0]
 
     async def _take(self, lease: Lease, former: WorkerId) -> None:
-        """One lease: ours from now on, or that of whom it was on its way to."""
+        """Take one lease, or pass it on to the next owner of its handoff."""
         for _ in range(_MAX_ATTEMPTS):
             began_s = self._clock.monotonic()
             written = await self._update(self._write_for(lease))
@@ -238,21 +236,21 @@ class Predecessors:
 
 
 def _held(row: Row) -> Lease | None:
-    """The lease in a row, if somebody may hold it."""
+    """The lease in a row, unless it is finished or unreadable."""
     if not lease_row.is_lease_row(row):
         return None
     try:
         lease = lease_row.lease_from_row(row)
     except lease_row.MalformedRowError:
-        return None  # looks of the leader report it
+        return None  # the leader reports it
     return None if lease.is_finished else lease
 
 
-# A row that is older is a dead process's, even if clocks are wrong by minutes.
+# An older row is of a dead process, even if clocks differ by minutes.
 _OLD_S: Final = 600
-# So many leases are enough to see whether anybody renews.
+# Enough leases to see whether anybody renews.
 _MAX_LEASES: Final = 5
-# What a killed daemon leaves is gone a second after it.
+# A killed daemon's children and lock are gone about a second later.
 _CONFIRM_S: Final = 5.0
 _SOON_S: Final = 0.2
 _LOG_AGAIN_S: Final = 60.0
@@ -268,7 +266,7 @@ _ALLOW: Final = "grant dynamodb:GetItem on the three tables; kcl-daemon iam-poli
 
 @dataclass(frozen=True, slots=True)
 class _WorkerActivity:
-    """What a process with our worker id changes while it lives."""
+    """What a live process with our worker id keeps changing."""
 
     incarnation: Incarnation | None
     reported_s: int
@@ -277,12 +275,9 @@ class _WorkerActivity:
 
 
 class DuplicateWorkerDetector:
-    """Used by one worker.
+    """Finds another live process with our worker id, before we begin and while both work.
 
-    Args:
-        mine: which process we are.
-        predecessors: those proven dead.
-        on_newer_worker: called with the reason when we have to give way.
+    `on_newer_worker` is called with the reason when we have to stop.
     """
 
     def __init__(
@@ -308,12 +303,12 @@ class DuplicateWorkerDetector:
         self._reported_s: float | None = None
         self._lost_s: float | None = None
         self.stands_aside = False
-        """Whether we give way: what bears our worker id is the other's."""
+        """Whether we stop: rows with our worker id belong to the other process."""
 
     async def settle(self, stop: anyio.Event) -> None:
-        """Return when no other process with our worker id lives, or a stop is asked for.
+        """Return when no other process with our worker id lives, or `stop` is set.
 
-        Where its row stands, and its death is not proven, that is so after a fail-over time without any movement.
+        If a row exists and its writer is not proven dead, wait for a fail-over time without any change.
 
         Raises:
             AwsError: the rows could not be read; may be called again.
@@ -349,7 +344,10 @@ class DuplicateWorkerDetector:
                 await self._predecessors.poll()
 
     def is_seen(self, other: Incarnation) -> bool:
-        """Another process with our worker id lives; whether we give way. Of two the later one does."""
+        """Another process with our worker id lives; returns whether we stop.
+
+        The one that started later stops.
+        """
         self.stands_aside = self.stands_aside or other < self._mine
         if not self.stands_aside:
             self._report(
@@ -362,7 +360,7 @@ class DuplicateWorkerDetector:
         return True
 
     def lease_lost(self) -> None:
-        """Somebody with our worker id has written a lease that we hold; once may be chance, twice is none."""
+        """Another process wrote our lease under our worker id; only the second time is reported."""
         now_s, before_s = self._clock.monotonic(), self._lost_s
         if before_s is not None and now_s - before_s < _APART_S:
             return
@@ -382,7 +380,7 @@ class DuplicateWorkerDetector:
             self._log.error("worker_id_used_twice", seen=seen, does=does, advice=_ADVICE)
 
     async def _traces(self) -> _WorkerActivity | None:
-        """What there is of a process with our worker id; None: there is none, or it is long dead."""
+        """Traces of a process with our worker id; None: there are none, or they are old."""
         table = self._tables.worker_metrics
         row = await table.get(self._me)
         worker = None if row is None else worker_from_row(row, key_attribute=table.key_attribute)
@@ -409,7 +407,7 @@ class DuplicateWorkerDetector:
     async def _keys(self) -> list[str]:
         try:
             return sorted(await self._tables.leases.owned_keys(self._me))[:_MAX_LEASES]
-        except TableNotFound:  # the index is missing: worker row and lock have to do
+        except TableNotFound:  # the index is missing; worker row and lock must do
             return []
 
 
