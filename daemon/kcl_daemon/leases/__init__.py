@@ -1,4 +1,1 @@
-"""PURE: what a lease is, how it is written as a row, when it expires, who may lead.
-
-No I/O, no clock, no randomness: values in, decisions out.
-"""
+"""PURE: leases, their rows, expiry and the leader lock. No I/O, no clock: values in, decisions out."""

@@ -1,13 +1,8 @@
-"""What an observer knows of leases and workers over time, on its own monotonic clock (KCL: LeaseAssignmentManager).
+"""When a lease is abandoned, and when a worker is dead (KCL: LeaseAssignmentManager).
 
-Nobody's time of day counts: a lease is abandoned when its counter has stood still for the fail-over time under the
-observer's eyes, a worker is alive while its row keeps changing.
-
-Whether a process that left a record in the state folder is proven dead, so that its leases may be taken at once.
-
-A proof holds for one boot of one kernel only. The boot id is drawn anew at each boot, so a record with ours was written
-on this host since it was started: another host with a copy of the folder never has it. Where that holds, the kernel
-tells the rest: a file lock that was held for life is free, or no process with that number and start time is there.
+Only the observer's monotonic clock counts: a lease is abandoned when its counter has not changed for the
+fail-over time, a worker is alive while its row keeps changing. The second part decides whether a process of
+this host is proven dead, so that its leases can be taken at once.
 """
 
 from __future__ import annotations
@@ -23,37 +18,32 @@ from typing import Final, cast
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.worker_row import WorkerRow
 
-# In fail-over times: the 1.3 after which a worker of ours without leases has looked, and a Java worker has looked and
-# renewed for the first time, and some more for the look itself.
+# In fail-over times: after 1.3 one of our workers has polled, and a Java worker has polled and renewed. The
+# rest is for the poll itself.
 _UNCLAIMED_PATIENCE: Final = 1.5
-# In assignment intervals: a Java worker looks twice in one, with the interval at its default once in a fail-over time.
+# In assignment intervals; a Java worker polls twice per interval.
 _UNCLAIMED_INTERVALS: Final = 0.75
 
 
 def unclaimed_patience_s(failover_s: float, interval_s: float) -> float:
-    """How long a lease that was given away may stand still before its new owner must have written it.
+    """How long an assigned lease may stay unchanged before its new owner must have written it.
 
-    A worker of ours without leases looks for them rarely (`Timings.epoch_poll_s`). A Java worker looks twice in an assignment
-    interval whatever it has, and first writes what it has found when it renews (KCL: DynamoDBLeaseDiscoverer).
-
-    Args:
-        failover_s: the fail-over time.
-        interval_s: leaseAssignmentIntervalMillis, in seconds.
+    One of our workers without leases polls rarely (`Timings.epoch_poll_s`). A Java worker polls twice per
+    assignment interval and first writes a lease when it renews (KCL: DynamoDBLeaseDiscoverer).
     """
     return max(_UNCLAIMED_PATIENCE * failover_s, _UNCLAIMED_INTERVALS * interval_s)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseObservation:
-    """A state of a lease and since when it has been seen so, in monotonic seconds.
+    """A state of a lease (its counter and actual owner) and since when it is unchanged, in monotonic seconds.
+
+    The start of a hand-off does not change the state: the leader writes it, so it is no sign of life of the
+    owner.
 
     Args:
-        state: counter and actual owner. The beginning of a hand-off changes neither: it is the leader's write and no
-            sign of life of the owner.
-        since_s: first seen in this state.
         handoff: old and next owner, None outside a hand-off.
-        handoff_since_s: first seen in this hand-off.
-        unclaimed: it was given to its owner under our eyes, who has not written it since.
+        unclaimed: the lease was assigned while we observed, and its owner has not written it since.
     """
 
     state: tuple[int, WorkerId | None]
@@ -64,17 +54,16 @@ class LeaseObservation:
 
     @property
     def owner(self) -> WorkerId | None:
-        """Who reads the shard."""
         return self.state[1]
 
     def has_changed_since(self, before: LeaseObservation) -> bool:
-        """Whether its owner has written it since."""
+        """Whether the owner itself has written the lease since."""
         return self.owner == before.owner and self.state[0] != before.state[0] and not self.unclaimed
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerObservation:
-    """A report of a worker and since when it has been the latest one, in monotonic seconds."""
+    """The latest report of a worker and since when it is unchanged, in monotonic seconds."""
 
     last_update_s: int
     since_s: float
@@ -83,17 +72,15 @@ class WorkerObservation:
 
 @dataclass(frozen=True, slots=True)
 class LivenessLog:
-    """Everything one observer remembers between two looks at the tables.
+    """What one observer remembers between two polls of the tables. Times are monotonic seconds.
 
     Args:
-        leases: as they were last seen.
-        workers: likewise, by their rows.
-        suspects: the workers that have most likely died, with the report they had made by then.
-        alive_s: until when, at least, workers have lived that were seen to report or to renew, in monotonic seconds.
-        polled_s: when the latest reading of the leases began.
-        workers_read_s: when the latest reading of the workers' rows began.
-        unclaimed_s: how long a lease may stand still that its owner may not have found yet (`unclaimed_patience_s`);
-            None: by the fail-over time alone.
+        suspects: workers that are probably dead, with the `last_update_s` of their report at that time.
+        alive_s: a time at which the worker is known to have lived.
+        polled_s: start of the latest read of the leases.
+        workers_read_s: start of the latest read of the worker rows.
+        unclaimed_s: how long an unclaimed lease may stay unchanged; None: derived from the fail-over time
+            alone.
     """
 
     leases: Mapping[LeaseKey, LeaseObservation] = field(default_factory=dict[LeaseKey, LeaseObservation])
@@ -114,16 +101,10 @@ class LivenessLog:
         failover_s: float,
         workers_read_s: float | None = None,
     ) -> LivenessLog:
-        """The book after a look; rows that have vanished are forgotten.
+        """The log after a poll; rows that no longer exist are forgotten.
 
-        Args:
-            leases: as read.
-            workers: as read.
-            began_s: monotonic seconds before the reading began: until then, at least, nothing had moved.
-            ended_s: monotonic seconds after it ended: since then, at the latest, what is new has been so. With the
-                two nothing seems to stand still for longer than it did, however long a scan takes.
-            failover_s: what stands still for longer is abandoned.
-            workers_read_s: monotonic seconds before the rows of workers were read; None: with the leases.
+        An old state counts until `began_s`, a new one from `ended_s`. So a lease never seems unchanged for
+        longer than it was, however long the scan takes. `workers_read_s` defaults to `began_s`.
         """
         seen_leases = {
             lease.lease_key: _see_lease(lease, self.leases.get(lease.lease_key), ended_s) for lease in leases
@@ -149,7 +130,7 @@ class LivenessLog:
         return replace(after, suspects=after._suspects(still, failover_s))
 
     def abandoned(self, failover_s: float) -> frozenset[LeaseKey]:
-        """The leases that an owner has left alone for so long that they may be given to another."""
+        """The leases that their owner has not written for so long that another worker may get them."""
         return frozenset(
             key
             for key, seen in self.leases.items()
@@ -159,11 +140,9 @@ class LivenessLog:
 
     @property
     def unclaimed(self) -> frozenset[LeaseKey]:
-        """The leases that were given to workers who have not written them since."""
         return frozenset(key for key, seen in self.leases.items() if seen.unclaimed)
 
     def _timeout_s(self, seen: LeaseObservation, silent: Container[WorkerId], failover_s: float) -> float:
-        """How long a lease may stand still; longer while its owner may not know of it, if it is thought to live."""
         owner = seen.owner
         slow = seen.unclaimed and owner is not None and owner in self.workers and owner not in silent
         if not slow:
@@ -171,7 +150,6 @@ class LivenessLog:
         return unclaimed_patience_s(failover_s, 0) if self.unclaimed_s is None else self.unclaimed_s
 
     def _changed_leases(self, leases: Mapping[LeaseKey, LeaseObservation]) -> set[WorkerId | None]:
-        """Those that have written one of their leases since the look before."""
         return {
             seen.owner
             for key, seen in leases.items()
@@ -181,7 +159,7 @@ class LivenessLog:
     def _alive_since(
         self, workers: Mapping[WorkerId, WorkerObservation], changing: AbstractSet[WorkerId | None]
     ) -> dict[WorkerId, float]:
-        """Until when workers have lived at least: what is new was written after the reading before, perhaps just so."""
+        """Until when each worker lived at least: a change may be as old as the start of the previous read."""
         alive_s = {each: at_s for each, at_s in self.alive_s.items() if each in workers}
         for each, seen in workers.items():
             if each in changing:
@@ -192,20 +170,15 @@ class LivenessLog:
         return alive_s
 
     def _vouches_for(self, worker_id: WorkerId, reported: int) -> bool:
-        """Whether that is still the latest report of a worker that has not left."""
         return worker_id in self.workers and self.workers[worker_id].last_update_s == reported
 
     def _suspects(self, suspects: Mapping[WorkerId, int], failover_s: float) -> dict[WorkerId, int]:
-        """The workers that let a lease stand still, with the report they had made by then.
+        """The workers that let a lease expire, with the report they had made by then.
 
-        A row may outlive its worker by a minute. Whoever lets a lease stand still has most likely died, whatever its
-        row says, and stays under suspicion until it reports anew or one of its leases moves. Where it is known to have
-        lived by a time at which it should long have renewed that lease, it does not hold it: after a restart in the
-        middle of a hand-off, say, it cannot, until the leader has ended that. That is no sign of its death.
-
-        Args:
-            suspects: those of before that have given no sign of life since.
-            failover_s: as in `poll`.
+        A row may outlive its worker by a minute. So a worker that lets a lease expire is suspected, whatever
+        its row says, until it reports again or renews a lease. The exception is a worker known to have lived
+        after that lease was due: it does not hold the lease. After a restart during a hand-off, for example,
+        it cannot renew until the leader ends the hand-off. That is no sign of death.
         """
         found = dict(suspects)
         for seen in self.leases.values():
@@ -218,24 +191,18 @@ class LivenessLog:
         return found
 
     def has_lived_since(self, worker_id: WorkerId, since_s: float) -> bool:
-        """Whether a worker was seen to report or to renew something that it cannot have written before (monotonic seconds)."""
         return self.alive_s.get(worker_id, -inf) >= since_s
 
     def still_s(self, lease: Lease) -> float:
-        """For how many seconds the lease has not moved; 0 where it was never seen."""
         seen = self.leases.get(lease.lease_key)
         return 0.0 if seen is None else self.polled_s - seen.since_s
 
     def handoff_s(self, lease: Lease) -> float:
-        """For how many seconds the lease has been in the same hand-off; 0 outside one."""
         seen = self.leases.get(lease.lease_key)
         return 0.0 if seen is None or seen.handoff is None else self.polled_s - seen.handoff_since_s
 
     def reporting(self, *, wall_s: float, active_s: float) -> frozenset[WorkerId]:
-        """The workers whose rows show them alive: changed under our eyes, or by their own clock, within `active_s`.
-
-        Those under suspicion are not among them.
-        """
+        """The live workers: not suspected, and with a row that changed while we observed or that is recent."""
         return frozenset(
             worker_id
             for worker_id, seen in self.workers.items()
@@ -263,7 +230,7 @@ def _see_lease(lease: Lease, before: LeaseObservation | None, now_s: float) -> L
 
 
 def _is_given(lease: Lease, before: LeaseObservation) -> bool:
-    """Whether a lease that has changed was given to its owner: by the old one, or by the leader, who ends hand-offs too."""
+    """Whether the change was an assignment, by the old owner or by the leader, which also ends hand-offs."""
     owner = lease.actual_owner
     ended = before.handoff is not None and lease.checkpoint_owner is None
     return owner is not None and (owner != before.owner or ended)
@@ -283,15 +250,15 @@ _NUMBERS: Final = ("pid", "started", "pid_namespace", "device", "inode")
 class ProcessRecord:
     """What a daemon writes about itself in the state folder.
 
+    A proof of death holds for one boot of one kernel. The boot id is new at each boot, so a record with our
+    boot id was written on this host since it started, even if the folder was copied. Then the kernel gives
+    the proof: a file lock held for the life of the process is free, or no process has that pid and start
+    time.
+
     Args:
-        worker_id: its name in the tables.
-        incarnation: drawn at its start; the worker's row has it, too.
-        boot_id: of the kernel it runs on.
-        pid: its number, in its namespace.
-        started: clock ticks from boot to its start; tells it from a later process with the same number.
-        pid_namespace: which namespace that is.
-        device: of the file system that the record was written to.
-        inode: of the record; a copy has another.
+        incarnation: drawn at the start; also in the worker row.
+        started: clock ticks from boot to its start, because pids are reused.
+        inode: of the record; a copy has another one, or another device.
     """
 
     worker_id: WorkerId
@@ -304,12 +271,11 @@ class ProcessRecord:
     inode: int
 
     def to_text(self) -> str:
-        """As it is stored."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_text(cls, text: str) -> ProcessRecord | None:
-        """The record in a file; None where there is none in it, whatever it holds."""
+        """The record, None if the text is invalid."""
         try:
             found: object = json.loads(text)
         except (ValueError, RecursionError):
@@ -325,26 +291,19 @@ class ProcessRecord:
 
 
 class FileLockState(Enum):
-    """What came of the try for the lock that the process held for life."""
-
-    FREE = "free"  # and ours now
+    FREE = "free"  # and now ours
     HELD = "held"
-    UNKNOWN = "unknown"  # there are no locks here
+    UNKNOWN = "unknown"  # no locks here
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessObservation:
-    """What this host shows of the process of a record, now.
+    """What this host shows about the process of a record now; None where it cannot know.
 
     Args:
-        boot_id: of this kernel; None: it does not tell.
-        device: of the file system in which the record is.
-        inode: of the record.
-        lock: its lock.
-        is_local: whether the file system is this host's own. Locks of a network file system can be lost by one that
-            lives.
-        running: whether a process with that number and start time is there; None: this cannot be told, as from
-            inside another container.
+        is_local: not a network file system, where a live process can lose its lock.
+        running: whether a process with that pid and start time exists; unknown from inside another
+            container.
     """
 
     boot_id: str | None
@@ -357,26 +316,18 @@ class ProcessObservation:
 
 @dataclass(frozen=True, slots=True)
 class ProvenDead:
-    """It is proven dead; `reason` says by what."""
-
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """It may live.
-
-    Args:
-        reason: why that is not known.
-        may_change: it has ended, but what it started has not: look again in a moment.
-    """
+    """The process may be alive; `may_change`: it ended but its children have not, so check again soon."""
 
     reason: str
     may_change: bool = False
 
 
 def judge_process(record: ProcessRecord, seen: ProcessObservation) -> ProvenDead | Unproven:
-    """Whether the process of a record is proven dead. What is not certain is no proof."""
     if not seen.boot_id or seen.boot_id != record.boot_id:
         return Unproven(
             "it ran on another host, or before this host was started; a copied disk looks the same"

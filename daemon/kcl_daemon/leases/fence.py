@@ -1,7 +1,7 @@
-"""Whether a lease is still ours when a write was refused or its answer got lost (KCL: DynamoDBLeaseRefresher.renewLease).
+"""Whether a lease is still ours after a refused write or a lost answer.
 
-A worker has at most one write under way for a lease, and every write of its own raises the counter by exactly one. So
-the row tells what became of a write whose answer never came.
+KCL: DynamoDBLeaseRefresher.renewLease. A worker has at most one write in flight per lease, and each of its
+writes raises the counter by exactly one. So the row shows whether a write without an answer took effect.
 """
 
 from __future__ import annotations
@@ -14,12 +14,7 @@ from kcl_daemon.leases.row import MalformedRowError, Row, lease_from_row
 
 @dataclass(frozen=True, slots=True)
 class StillOurs:
-    """We hold it, as this lease.
-
-    Args:
-        lease: the row as it is now.
-        moved: whether an earlier write of ours took effect after all.
-    """
+    """`moved`: an earlier write of ours took effect after all."""
 
     lease: Lease
     moved: bool
@@ -27,12 +22,7 @@ class StillOurs:
 
 @dataclass(frozen=True, slots=True)
 class LeaseGone:
-    """We do not hold it any more.
-
-    Args:
-        reason: why, for people.
-        by_namesake: somebody has written it under our worker id.
-    """
+    """`by_duplicate`: another process wrote the lease under our worker id."""
 
     reason: str
     by_duplicate: bool = False
@@ -41,13 +31,9 @@ class LeaseGone:
 def judge_written_row(
     held: Lease, row: Row | None, *, me: WorkerId, uncertain: bool
 ) -> StillOurs | LeaseGone:
-    """What a row says about a lease that we believe to hold.
+    """Compare a row with `held`, the lease after our last write that is known to have taken effect.
 
-    Args:
-        held: the lease as it was after our last write that is known to have taken effect.
-        row: what the table holds now.
-        me: our worker id.
-        uncertain: whether a write of ours may have taken effect without our knowing.
+    `uncertain`: a later write of ours may have taken effect without an answer.
     """
     if row is None:
         return LeaseGone("its row was deleted")

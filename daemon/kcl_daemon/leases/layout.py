@@ -1,16 +1,8 @@
-"""In which tables an application keeps what is no lease: worker rows and the leader's lock.
+"""Which tables hold worker rows and the leader lock, and the state rows of migrations (KCL: MigrationState).
 
-Decides once, when a worker starts. What exists wins over what is set, so that all workers of an application decide
-alike; only an application without tables goes by its settings. How far a migration between the two has come is not
-known here (`table_migration`).
-
-To leave other workers no doubt, a fresh application in separate tables makes those two before its lease table: a Java
-worker makes the lease table first and then looks for the coordinator table.
-
-Rows that hold one state of the whole application, who set it, and what it was before (KCL: MigrationState).
-
-Two migrations keep their state like this; what their states mean is not known here. The only place that knows the
-attributes which such rows have in common.
+A worker decides once, at start. Existing tables win over settings, so that all workers decide alike. A fresh
+application with separate tables creates those before its lease table: a Java worker creates the lease table
+first and then looks for the coordinator table.
 """
 
 from __future__ import annotations
@@ -23,7 +15,6 @@ from typing import Final, Generic, TypeVar
 from kcl_daemon.leases.row import KEY, Absent, Conditions, Equals, Present, Row, RowUpdate, Value
 
 MAX_HISTORY: Final = 10
-"""So many earlier states are kept."""
 
 ENTITY: Final = "entityType"
 _BY: Final = "mb"
@@ -35,7 +26,7 @@ _State = TypeVar("_State", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class StateRefusal:
-    """Nothing is done: what is in the way, and what a person can do about it."""
+    """Nothing is done; `advice` says what an operator can do."""
 
     problem: str
     advice: str
@@ -43,8 +34,6 @@ class StateRefusal:
 
 @dataclass(frozen=True, slots=True)
 class PastState:
-    """An earlier state: its wire name, who set it, when in epoch milliseconds."""
-
     state: str
     by: str
     at_ms: int
@@ -52,36 +41,30 @@ class PastState:
 
 @dataclass(frozen=True, slots=True)
 class StateRow(Generic[_State]):
-    """A state, who set it, when in epoch milliseconds, and the states before, newest first."""
-
     state: _State
     by: str
     at_ms: int
     history: tuple[PastState, ...] = ()
 
     def followed_by(self, state: _State, *, by: str, at_ms: int) -> StateRow[_State]:
-        """The row after a change; its history gains this state and loses what is older than the ten latest."""
         past = PastState(str(self.state), self.by, self.at_ms)
         return StateRow(state, by, at_ms, (past, *self.history)[:MAX_HISTORY])
 
 
 @dataclass(frozen=True, slots=True)
 class StateRowCreation:
-    """A whole row to put, if the conditions hold."""
-
     row: Row
     require: Conditions
 
 
 @dataclass(frozen=True, slots=True)
 class StateCodec(Generic[_State]):
-    """How one kind of these rows is read and written.
+    """How one kind of state row is read and written.
 
     Args:
-        row_key: value of its key attribute; that attribute's name depends on the table.
-        entity: its `entityType`, absent on rows up to KCL 3.4.
-        attribute: the state's attribute, in the row and in each entry of the history.
-        states: those that a row may hold.
+        row_key: value of the key attribute, whose name depends on the table.
+        entity: `entityType`, absent in rows up to KCL 3.4.
+        attribute: the state attribute, in the row and in each history entry.
     """
 
     row_key: str
@@ -90,10 +73,7 @@ class StateCodec(Generic[_State]):
     states: tuple[_State, ...]
 
     def read(self, row: Row | None) -> StateRow[_State] | StateRefusal | None:
-        """The state in a row, None where there is no row. What cannot be read is refused, not taken for absent.
-
-        Entries of the history that cannot be read are left out: they are for people.
-        """
+        """An unreadable row is refused, not treated as absent. Unreadable history entries are left out."""
         if row is None:
             return None
         if row.get(ENTITY, self.entity) != self.entity:
@@ -110,15 +90,13 @@ class StateCodec(Generic[_State]):
         return StateRow(known[name], by, at_ms, self._past(row.get(_HISTORY)))
 
     def row(self, state: StateRow[_State], *, key_attribute: str) -> Row:
-        """The whole row."""
         return {key_attribute: self.row_key, ENTITY: self.entity, **self._attributes(state)}
 
     def creation(self, state: StateRow[_State], *, key_attribute: str) -> StateRowCreation:
-        """The write that makes the row where none is."""
         return StateRowCreation(self.row(state, key_attribute=key_attribute), (Absent(key_attribute),))
 
     def update(self, before: StateRow[_State], after: StateRow[_State], *, key_attribute: str) -> RowUpdate:
-        """The write that replaces the state, refused unless the row still holds the one before."""
+        """Replace the state; refused unless the row still holds the state `before`."""
         return RowUpdate(
             self.row_key,
             put=self._attributes(after),
@@ -126,7 +104,6 @@ class StateCodec(Generic[_State]):
         )
 
     def holds(self, state: _State) -> Equals:
-        """The condition that the row holds a state."""
         return Equals(self.attribute, state.value)
 
     def _attributes(self, state: StateRow[_State]) -> dict[str, Value]:
@@ -162,16 +139,14 @@ _KEYS_OF_COORDINATOR_ROWS = frozenset({"Leader", "Migration3.0", "TableMigration
 
 
 class TableLayout(Enum):
-    """The two layouts, as `metadataTableLayout` names them."""
-
     SEPARATE = "separate"
-    """Two more tables (KCL 3.0 - 3.4). How far a migration has come is told by a row of the coordinator table."""
+    """Two more tables (KCL 3.0 - 3.4)."""
     SINGLE = "single"
-    """All in the lease table (KCL 3.5)."""
+    """Everything is in the lease table (KCL 3.5)."""
 
 
 class LeaseTableContents(Enum):
-    """What the lease table tells of those who wrote it."""
+    """What the lease table shows about the versions that wrote it."""
 
     NO_TABLE = "does not exist"
     NOTHING = "is empty"
@@ -182,14 +157,7 @@ class LeaseTableContents(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FoundTables:
-    """What exists when a worker starts.
-
-    Args:
-        coordinator_table: whether it exists.
-        metrics_table: whether the table of worker rows exists.
-        lease_table: what it holds; needs no scan where the coordinator table exists.
-        migration_row: whether the coordinator table has the row `TableMigration3.5`.
-    """
+    """What exists at the start. `lease_table` needs no scan if the coordinator table exists."""
 
     coordinator_table: bool
     metrics_table: bool
@@ -199,15 +167,13 @@ class FoundTables:
 
 @dataclass(frozen=True, slots=True)
 class LayoutDecision:
-    """The layout, why, and what an operator had better know (None: nothing)."""
-
     layout: TableLayout
     reason: str
     warning: str | None = None
 
 
 def lease_table_contents(rows: Iterable[Row] | None) -> LeaseTableContents:
-    """What the rows of the lease table tell; None: there is no such table."""
+    """Classify the rows of the lease table; None: no table."""
     if rows is None:
         return LeaseTableContents.NO_TABLE
     holds = LeaseTableContents.NOTHING
@@ -223,13 +189,6 @@ def lease_table_contents(rows: Iterable[Row] | None) -> LeaseTableContents:
 
 
 def decide_layout(found: FoundTables, asked: TableLayout, *, migrate_all: bool) -> LayoutDecision:
-    """The layout of an application.
-
-    Args:
-        found: what exists.
-        asked: `metadataTableLayout`.
-        migrate_all: `migrateAllEntitiesToLeaseTable`; a fresh application begins where it would end.
-    """
     existing = _by_what_exists(found)
     if existing is None:
         return _by_settings(found, asked, migrate_all=migrate_all)
@@ -245,7 +204,6 @@ def _by_what_exists(found: FoundTables) -> tuple[TableLayout, str] | None:
     if found.metrics_table:
         return TableLayout.SEPARATE, "the table of worker rows exists"
     if found.lease_table is LeaseTableContents.TYPED_LEASES:
-        # Workers of KCL 3.5 in phase 1 of an upgrade from 2.x leave nothing else.
         return TableLayout.SINGLE, f"the lease table {found.lease_table.value} and there is no other table"
     return None
 

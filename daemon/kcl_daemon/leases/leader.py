@@ -1,11 +1,11 @@
 """Who leads: the lock row, and when it may be taken (KCL: LeaderLock, AmazonDynamoDBLockClient).
 
-The row holds no time of day. A lock is stale only when the observer has seen the same version for longer than the
-owner's own lease duration, on the observer's monotonic clock.
+A lock is stale only when the observer has seen the same version for longer than the owner's own lease
+duration, on the observer's monotonic clock.
 
-Two attributes are ours. `daemonAssigned` changes whenever leases were given away, so that those who read the lock need not
-also ask which leases are theirs. `daemonDeputy` names the worker that watches the lock closely, so that not all need to.
-KCL keeps them when it writes a heartbeat and drops them when it takes the lock; a row without them promises nothing.
+Two attributes are ours: `daemonAssigned` changes when leases were assigned, so that workers need not query
+for them; `daemonDeputy` names the worker that polls the lock often. KCL keeps both in a heartbeat and drops
+them when it takes the lock, so a row without them gives no promise.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ _ENTITY: Final = "entityType"
 _ASSIGNMENT_EPOCH: Final = "daemonAssigned"
 _DEPUTY: Final = "daemonDeputy"
 
-# A row whose duration cannot be read is treated as KCL's default would be.
 _DEFAULT_DURATION_MS: Final = 120_000
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderLock:
-    """The lock row.
+    """The lock row; an owner or version that is absent is empty.
 
     Args:
-        owner: who leads; empty where the row does not say so.
-        version: new with each heartbeat; empty where the row has none.
-        duration_ms: for how long the owner may be silent.
-        released: the owner gave it up but left the row.
-        news: another text than before whenever leases were given away; None where the leader does not tell, as KCL's.
-        deputy: who watches closely whether the leader lives; None: nobody in particular.
+        version: new with each heartbeat.
+        duration_ms: how long the owner may be silent.
+        released: the owner released the lock but left the row.
+        assignment_epoch: changes when leases were assigned; None if the leader does not write it, as in
+            KCL.
+        deputy: the worker that polls the lock often.
     """
 
     owner: WorkerId
@@ -52,7 +51,7 @@ class LeaderLock:
 
 @dataclass(frozen=True, slots=True)
 class LockObservation:
-    """Since when (monotonic seconds) a version of the lock has been seen unchanged."""
+    """The monotonic time since when a lock version is unchanged."""
 
     version: str
     since_s: float
@@ -60,15 +59,13 @@ class LockObservation:
 
 @dataclass(frozen=True, slots=True)
 class ClaimLock:
-    """Try to take the lock: the conditions for the write, and why, for people."""
-
     require: Conditions
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class WatchLock:
-    """Do not; remember this sighting. `silent_s`: for how long the leader has not been heard of."""
+    """Do not take the lock. `silent_s` is the time since the last heartbeat seen."""
 
     observation: LockObservation
     owner: WorkerId
@@ -77,7 +74,7 @@ class WatchLock:
 
 
 def lock_from_row(row: Row | None) -> LeaderLock | None:
-    """The lock in a row; None where there is no row. What cannot be read of it is empty: `decide` takes no such lock."""
+    """Unreadable text is empty; `decide_lock_claim` takes no lock with an empty version."""
     if row is None:
         return None
     owner, version, duration = row.get(_OWNER), row.get(_VERSION), row.get(_DURATION)
@@ -94,11 +91,10 @@ def lock_from_row(row: Row | None) -> LeaderLock | None:
 
 
 def lock_row(key_attribute: str, lock: LeaderLock) -> Row:
-    """The whole row of a lock that is being taken."""
     return {
         key_attribute: LEADER_KEY,
         _OWNER: lock.owner,
-        _DURATION: str(lock.duration_ms),  # a string, as the lock client writes it
+        _DURATION: str(lock.duration_ms),
         _VERSION: lock.version,
         _ENTITY: "LEADER",
         **({} if lock.assignment_epoch is None else {_ASSIGNMENT_EPOCH: lock.assignment_epoch}),
@@ -114,18 +110,11 @@ def decide_lock_claim(
     key_attribute: str,
     dead: LeaderLock | None = None,
 ) -> ClaimLock | WatchLock:
-    """Whether to try for the lock, from the row as read now and the sighting remembered from earlier looks.
+    """Whether to try for the lock, from the row as read now and the earlier observation.
 
-    As in KCL's lock client the owner does not matter for that, only the version. A row without one is left alone: there
-    is nothing in it by which a write could tell that it is still the row that was seen.
-
-    Args:
-        lock: as read now.
-        seen: from earlier looks.
-        me: our worker id.
-        now_s: monotonic seconds.
-        key_attribute: of the table.
-        dead: a lock whose owner is proven dead, as it was read before the proof.
+    As in KCL's lock client only the version counts, not the owner. A lock without a version is left alone,
+    because no condition could prove that the row is still the one observed. `dead` is a lock whose owner is
+    proven dead, as read before the proof.
     """
     if lock is None:
         return ClaimLock((Absent(key_attribute),), "there is no leader")
@@ -144,11 +133,10 @@ def decide_lock_claim(
 
 
 def heartbeat(lock: LeaderLock, version: str, assignment_epoch: str | None = None) -> RowUpdate:
-    """Show that the leader lives: a new version, if the row is still ours; `assignment_epoch` where leases were given away.
+    """Prove that the leader lives by a new version, if the row is still ours.
 
-    Duration and deputy are those of `lock`.
-
-    Without news the attribute is left alone: others may have changed it meanwhile (`options`).
+    Without an `assignment_epoch` that attribute stays, because other workers may have changed it
+    (`assignment_notice`).
     """
     reported = {} if assignment_epoch is None else {_ASSIGNMENT_EPOCH: assignment_epoch}
     named = {} if lock.deputy is None else {_DEPUTY: lock.deputy}
@@ -161,7 +149,7 @@ def heartbeat(lock: LeaderLock, version: str, assignment_epoch: str | None = Non
 
 
 def assignment_notice(lock: LeaderLock, assignment_epoch: str) -> RowUpdate:
-    """Tell, in another's row, that leases were given away; the version stays, so it is no sign of life of the leader."""
+    """Announce assignments in another worker's lock row; the version stays, so it is no heartbeat."""
     return RowUpdate(
         LEADER_KEY,
         put={_ASSIGNMENT_EPOCH: assignment_epoch},
@@ -170,10 +158,10 @@ def assignment_notice(lock: LeaderLock, assignment_epoch: str) -> RowUpdate:
 
 
 def ours(lock: LeaderLock) -> Conditions:
-    """The conditions under which the row is still this lock."""
+    """The row is still this version of the lock."""
     return (Equals(_VERSION, lock.version), Equals(_OWNER, lock.owner))
 
 
 def held_by(owner: WorkerId) -> Conditions:
-    """The conditions under which a worker still holds the lock, whatever its heartbeats have done since."""
+    """The worker still holds the lock, whatever heartbeats it has written since."""
     return (Equals(_OWNER, owner),)

@@ -1,18 +1,7 @@
-"""The lease: the right to read one shard and the record of how far it has been read.
+"""The lease: the right to read one shard, and how far it has been read.
 
-Which stream a lease is of, where one application reads many (KCL: StreamIdentifier).
-
-Pure. Owns the text form and the lease keys made from it. Knows nothing of positions, or of how a stream is called.
-
-Which checkpoints a record processor may ask for (KCL: ShardRecordProcessorCheckpointer).
-
-Not before the stored checkpoint and not beyond the last position handed to the processor. Without a sequence number it is
-that last position; with a sequence number alone the sub-sequence number is 0.
-
-How many KiB per second a lease delivers, smoothed (KCL: LeaseStatsRecorder).
-
-Bytes and times in, a figure out. It knows neither leases nor renewals; whoever holds a lease keeps one of these beside
-it and drops it with the lease.
+Also stream identities (KCL: StreamIdentifier), the checkpoints that a record processor may request (KCL:
+ShardRecordProcessorCheckpointer), and a lease's throughput (KCL: LeaseStatsRecorder).
 """
 
 from __future__ import annotations
@@ -31,25 +20,18 @@ _ARN: Final = re.compile(r"arn:[^:]+:kinesis:[^:]*:([0-9]+):stream/([^:/]+)", re
 
 @dataclass(frozen=True, slots=True)
 class StreamIdentity:
-    """One stream among many, and which of the streams that had its name one after the other.
-
-    Args:
-        account: the account that owns it, decimal digits.
-        name: its name.
-        creation_epoch: when it was created, in whole epoch seconds, above 0.
-    """
+    """One stream; the creation epoch (seconds, above 0) distinguishes streams that had the same name."""
 
     account: str
     name: str
     creation_epoch: int
 
     def __str__(self) -> str:
-        """`account:name:creationEpoch`, as it stands in rows."""
+        """The wire form `account:name:creationEpoch`."""
         return f"{self.account}:{self.name}:{self.creation_epoch}"
 
     @staticmethod
     def parse(text: str) -> StreamIdentity:
-        """The identity of a text; ValueError where it is none."""
         match = _IDENTITY.fullmatch(text)
         if match is None or not int(match[3]):
             raise ValueError(f"not an identity of a stream, account:name:creationEpoch: {text!r:.80}")
@@ -57,12 +39,7 @@ class StreamIdentity:
 
     @staticmethod
     def of_arn(arn: str, created_s: float) -> StreamIdentity:
-        """The identity of a stream that Kinesis describes; ValueError where that is not the ARN of a stream.
-
-        Args:
-            arn: its ARN.
-            created_s: its creation time, epoch seconds.
-        """
+        """ValueError unless `arn` is a stream ARN; `created_s` is in epoch seconds."""
         match = _ARN.fullmatch(arn)
         if match is None:
             raise ValueError(f"not the ARN of a stream: {arn!r:.200}")
@@ -76,7 +53,7 @@ WorkerId = NewType("WorkerId", str)
 
 @dataclass(frozen=True, slots=True)
 class HashRange:
-    """The partition-key hashes that a shard takes, both ends included (0 .. 2**128 - 1)."""
+    """Partition-key hashes, both ends included (0 .. 2**128 - 1)."""
 
     start: int
     end: int
@@ -86,31 +63,31 @@ MAX_HASH = 2**128 - 1
 
 
 def lease_key_of(stream: StreamIdentity | None, shard_id: ShardId) -> LeaseKey:
-    """The key of a shard's lease: the shard's id, behind that of its stream where there are many (KCL: MultiStreamLease)."""
+    """The shard id, after the stream identity if there are many streams (KCL: MultiStreamLease)."""
     return LeaseKey(shard_id if stream is None else f"{stream}:{shard_id}")
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One lease row as this worker understands it (KCL: Lease, DynamoDBLeaseSerializer).
+    """One lease row (KCL: Lease, DynamoDBLeaseSerializer).
 
     Args:
-        lease_key: the shard id; of one stream among many behind the stream's identity.
-        lease_counter: raised by each renewal, checkpoint and change of hands; the fence of every write.
+        lease_key: see `lease_key_of`.
+        lease_counter: raised by each renewal, checkpoint and change of owner; the fence of every write.
         checkpoint: processed up to and including this position, or a sentinel.
-        lease_owner: the worker that should read the shard; during a hand-off the next one. None: nobody.
-        checkpoint_owner: during a hand-off the worker that still reads; else None.
-        owner_switches_since_checkpoint: how often it changed hands without progress.
-        pending_checkpoint: prepared but not confirmed by the record processor.
-        pending_checkpoint_state: opaque bytes of the application, beside `pending_checkpoint`.
-        parent_shard_ids: the shards that must be finished before this one.
+        lease_owner: the worker that should read the shard; the next one during a hand-off. None: unowned.
+        checkpoint_owner: the worker that still reads during a hand-off; else None.
+        owner_switches_since_checkpoint: how often the owner changed without progress.
+        pending_checkpoint: prepared by the record processor but not confirmed.
+        pending_checkpoint_state: opaque bytes of the application.
+        parent_shard_ids: these shards must be finished first.
         child_shard_ids: known once the shard has ended.
         hash_range: None on rows of old versions.
         throughput_kbps: smoothed KiB per second, None until measured.
-        stream: which of many; None: the application reads one only.
-        degraded_by: who released it last because its children kept failing, without a checkpoint since.
-        stream_created_s: when Kinesis says that the stream was created, as of the write that noted it; epoch seconds.
-            None: nobody has noted it, as on rows that Java programs make.
+        stream: None if the application reads only one stream.
+        degraded_by: the worker that released it because its children kept failing, with no checkpoint
+            since.
+        stream_created_s: epoch seconds; None if not recorded, as on rows of Java programs.
     """
 
     lease_key: LeaseKey
@@ -131,34 +108,32 @@ class Lease:
 
     @property
     def shard_id(self) -> ShardId:
-        """The shard this lease is for; its name is that within its stream."""
+        """The shard id without the stream identity."""
         if self.stream is None:
             return ShardId(self.lease_key)
         return ShardId(self.lease_key[len(str(self.stream)) + 1 :])
 
     def key_of(self, shard_id: ShardId) -> LeaseKey:
-        """The key of the lease of another shard of the same stream (KCL: ShardInfo)."""
         return lease_key_of(self.stream, shard_id)
 
     @property
     def actual_owner(self) -> WorkerId | None:
-        """Who reads the shard now: the old owner while a hand-off is pending, else the owner."""
+        """The current reader: the old owner during a hand-off, else the owner."""
         return self.checkpoint_owner or self.lease_owner
 
     @property
     def is_finished(self) -> bool:
-        """Whether the whole shard has been processed."""
         return self.checkpoint.is_shard_end
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWindow:
-    """What may be checkpointed now.
+    """The positions that may be checkpointed now.
 
     Args:
-        last: the checkpoint that is stored.
-        largest: the last position handed to the processor; before any, the checkpoint it started from.
-        shard_ended: whether everything has been handed over and the processor was told so.
+        last: the stored checkpoint.
+        largest: the last delivered position; at first the checkpoint it started from.
+        shard_ended: all records were delivered and the processor was notified.
     """
 
     last: ExtendedSequenceNumber
@@ -168,13 +143,15 @@ class CheckpointWindow:
     def position(
         self, sequence_number: str | None, sub_sequence_number: int | None
     ) -> ExtendedSequenceNumber:
-        """The position that a request stands for.
+        """The position for a checkpoint request.
 
-        No sequence number means everything handed over, which at the end of a shard is SHARD_END; so does the last
-        position itself then, stored before or not (KCL drops that case and the shard never completes, kcl#211).
+        Without a sequence number it is the last delivered position. At the end of the shard, that position
+        also means SHARD_END, even if it is stored already (KCL ignores that case and the shard never
+        completes, kcl#211).
 
         Raises:
-            CheckpointIllegalArgument: malformed, before the stored checkpoint or beyond what was handed over.
+            CheckpointIllegalArgument: malformed, before the stored checkpoint, or beyond the last
+                delivered position.
         """
         everything = SHARD_END if self.shard_ended else self.largest
         if sequence_number is None:
@@ -187,7 +164,8 @@ class CheckpointWindow:
             return SHARD_END
         if asked < self.last:
             raise CheckpointIllegalArgument(f"{asked} is before the stored checkpoint {self.last}")
-        # KCL lets any number pass at the end of a shard; a stored position that no record has cannot be read from.
+        # KCL accepts any number at the end of a shard, but a stored position without a record cannot be read
+        # from.
         if asked > (everything if asked.is_shard_end else self.largest):
             raise CheckpointIllegalArgument(f"{asked} is beyond {self.largest}, the last delivered position")
         return asked
@@ -195,24 +173,17 @@ class CheckpointWindow:
 
 _ALPHA: Final = 0.5
 _BYTES_IN_KIB: Final = 1024
-# Rows carry six decimals: what would be written as 0 is 0.
 _MIN_KBPS: Final = 0.0000005
 
 
 class Throughput:
-    """The throughput of one lease. Not for use by several threads.
+    """The smoothed throughput of one lease; not thread-safe.
 
-    Differs from KCL in that a new owner goes on from the figure in the row instead of forgetting it: a shard that has
-    just been moved because it is busy does not look idle while its new owner starts.
+    Unlike KCL, a new owner continues from the row: a lease moved because it is busy does not look idle.
     """
 
     def __init__(self, window_s: float, *, stored_kbps: float | None = None) -> None:
-        """Begin.
-
-        Args:
-            window_s: how long a delivery counts, the interval between two renewals.
-            stored_kbps: what the lease row said when the lease was taken over.
-        """
+        """`window_s` is the interval between renewals, `stored_kbps` the figure in the lease row when taken."""
         if window_s <= 0:
             raise ValueError(f"window of a throughput is {window_s} s, it must be above 0")
         self._window_s = window_s
@@ -220,15 +191,13 @@ class Throughput:
         self._deliveries: deque[tuple[float, int]] = deque()
 
     def record(self, size_bytes: int, *, now_s: float) -> None:
-        """A batch is about to be delivered: the bytes of its user records, at a monotonic time."""
         self._deliveries.append((now_s, size_bytes))
         self._forget_before(now_s - self._window_s)
 
     def at_renewal(self, *, now_s: float) -> float | None:
-        """Take the next step of the average, once in each window, and return KiB per second.
+        """Update the average, once per window; in KiB per second.
 
-        Half of the figure comes from the window that ends now, so it halves with each idle window. None until
-        something was recorded or stored: the row is then left without a figure.
+        It halves with each idle window. None until bytes are recorded or a figure is stored.
         """
         seen = bool(self._deliveries)
         self._forget_before(now_s - self._window_s)

@@ -1,13 +1,7 @@
-"""The lease row: its attribute names, its types and every conditional write on it.
+"""The rows of the lease table and every conditional write on them (KCL: DynamoDBLeaseSerializer).
 
-The only place that knows KCL's names of lease attributes (KCL: DynamoDBLeaseSerializer). Rows are read tolerantly and
-written exactly; attributes that are not ours survive because no write replaces a row.
-
-Rows and conditional writes as plain values: what a loop decides and an adapter carries out.
-
-A row maps attribute names to Python values that stand for DynamoDB types: str = S, int and Decimal = N, bytes = B,
-frozenset of str = SS, tuple = L, dict = M. The rules of KCL's rows (`row`, `leader`, `stats`) are written in these
-terms, so that the same decision runs against DynamoDB and in memory.
+Python values stand for DynamoDB types: str = S, int and Decimal = N, bytes = B, frozenset of str = SS, tuple
+= L, dict = M. No write replaces a lease row, so attributes of other programs survive.
 """
 
 from __future__ import annotations
@@ -27,23 +21,17 @@ Row: TypeAlias = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Equals:
-    """The attribute is there and has this value."""
-
     attribute: str
     value: Value
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The attribute is not there."""
-
     attribute: str
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The attribute is there."""
-
     attribute: str
 
 
@@ -53,14 +41,9 @@ Conditions = tuple[Condition, ...]
 
 @dataclass(frozen=True, slots=True)
 class RowUpdate:
-    """One conditional UpdateItem: everything takes effect if all conditions hold, else nothing does.
+    """One conditional UpdateItem; without conditions an upsert. An absent row has no attributes.
 
-    Args:
-        key: value of the table's key attribute.
-        put: attributes to set.
-        add: attributes to raise by a number; an absent one counts as 0.
-        remove: attributes to take away; an absent one is fine.
-        require: all must hold for the row as it is, an absent row has no attributes. None at all: an upsert.
+    `add` counts an absent attribute as 0; `remove` ignores an absent one.
     """
 
     key: str
@@ -72,7 +55,7 @@ class RowUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RowCheck:
-    """Part of a transaction: a row must be so; it stays as it is."""
+    """Part of a transaction: the row must meet the conditions; it is not changed."""
 
     key: str
     require: Conditions
@@ -80,7 +63,7 @@ class RowCheck:
 
 @dataclass(frozen=True, slots=True)
 class RowPut:
-    """Part of a transaction: a whole row is written, over one for which all conditions hold."""
+    """Part of a transaction: writes a whole row if the existing row meets the conditions."""
 
     row: Row
     require: Conditions = ()
@@ -88,8 +71,6 @@ class RowPut:
 
 @dataclass(frozen=True, slots=True)
 class RowDelete:
-    """Part of a transaction: a row for which all conditions hold is removed."""
-
     key: str
     require: Conditions = ()
 
@@ -99,19 +80,13 @@ RowPart: TypeAlias = RowCheck | RowPut | RowDelete
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What came of a conditional write.
-
-    Args:
-        applied: whether the conditions held and the write took effect.
-        row: the row afterwards (None after a delete); where it was refused, the row that refused it (None: no row).
-    """
+    """`row` is the row after the write (None after a delete), or the row that failed the conditions."""
 
     applied: bool
     row: Row | None
 
 
 def holds(condition: Condition, row: Row | None) -> bool:
-    """Whether a condition holds for a row; an absent row has no attributes."""
     value = None if row is None else row.get(condition.attribute)
     match condition:
         case Equals(_, wanted):
@@ -123,7 +98,6 @@ def holds(condition: Condition, row: Row | None) -> bool:
 
 
 def apply_update(update: RowUpdate, row: Row | None, *, key_attribute: str) -> WriteResult:
-    """The meaning of a `RowUpdate` on a row, as DynamoDB would carry it out."""
     if not all(holds(condition, row) for condition in update.require):
         return WriteResult(applied=False, row=row)
     new: dict[str, Value] = {**(row or {}), **update.put, key_attribute: update.key}
@@ -150,14 +124,14 @@ _CHECKPOINT_SUB: Final = "checkpointSubSequenceNumber"
 _PENDING: Final = "pendingCheckpoint"
 _PENDING_SUB: Final = "pendingCheckpointSubSequenceNumber"
 _PENDING_STATE: Final = "pendingCheckpointState"
-_PARENTS: Final = "parentShardId"  # singular, but a set
+_PARENTS: Final = "parentShardId"
 _CHILDREN: Final = "childShardIds"
 _HASH_START: Final = "startingHashKey"
 _HASH_END: Final = "endingHashKey"
 _THROUGHPUT: Final = "throughputKBps"
-_STREAM: Final = "streamName"  # the identity, of which the name is a part
+_STREAM: Final = "streamName"  # the stream identity, not only the name
 _SHARD: Final = "shardId"
-# Not KCL's, which passes over them.
+# Our own attributes; KCL ignores and keeps them.
 _DEGRADED: Final = "daemonDegraded"
 _STREAM_CREATED: Final = "daemonStreamCreated"
 
@@ -167,13 +141,6 @@ _SHARDS_REMEMBERED: Final = 4096
 
 
 class MalformedRowError(ValueError):
-    """Raised when a row cannot be a lease; it is left alone and reported.
-
-    Attributes:
-        key: the row's key.
-        problem: which attribute, and what is wrong with it.
-    """
-
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(f"row {key}: {problem}")
         self.key = key
@@ -181,19 +148,18 @@ class MalformedRowError(ValueError):
 
 
 def is_lease_row(row: Row) -> bool:
-    """Whether a row of the lease table is a lease; KCL 3.5 keeps worker and coordinator rows there too."""
+    """Whether a row is a lease; KCL 3.5 keeps other rows in the same table."""
     return row.get(_ENTITY, _LEASE_ENTITY) == _LEASE_ENTITY
 
 
 def is_multi_stream_row(row: Row) -> bool:
-    """Whether a lease is one of many streams (KCL: MultiStreamLease)."""
     return _STREAM in row
 
 
 def lease_from_row(row: Row) -> Lease:
-    """The lease that a row holds. Unknown attributes do not matter; MalformedRowError where a needed one is missing.
+    """Unknown attributes are ignored; a missing or wrong one raises MalformedRowError.
 
-    Without switches of owners there were none, and an empty pending checkpoint is none, as for KCL.
+    As in KCL, an absent switch counter is 0 and an empty pending checkpoint is None.
     """
     reader = _Reader(row)
     return Lease(
@@ -216,7 +182,6 @@ def lease_from_row(row: Row) -> Lease:
 
 
 def new_lease_row(lease: Lease) -> Row:
-    """The row that creates a lease; counter 0 and no owner come from the lease."""
     row: dict[str, Value] = {
         KEY: lease.lease_key,
         _ENTITY: _LEASE_ENTITY,
@@ -238,12 +203,11 @@ def new_lease_row(lease: Lease) -> Row:
 
 
 def creation(lease: Lease) -> tuple[Row, tuple[Condition, ...]]:
-    """Row and condition that create a lease only where none is."""
     return new_lease_row(lease), (Absent(KEY),)
 
 
 def renewal(lease: Lease, throughput_kbps: float | None) -> RowUpdate:
-    """Keep a lease. Refused when somebody else wrote it, or began a hand-off that we do not know of yet."""
+    """Refused when another process wrote the lease, or when a hand-off began that we have not read yet."""
     put: dict[str, Value] = {_COUNTER: lease.lease_counter + 1, **_throughput(throughput_kbps)}
     handoff: tuple[Condition, ...] = () if lease.checkpoint_owner else (Absent(_CHECKPOINT_OWNER),)
     return RowUpdate(lease.lease_key, put=put, require=(_counter_is(lease), *handoff))
@@ -252,11 +216,10 @@ def renewal(lease: Lease, throughput_kbps: float | None) -> RowUpdate:
 def checkpoint(
     lease: Lease, position: ExtendedSequenceNumber, throughput_kbps: float | None = None
 ) -> RowUpdate:
-    """Store a checkpoint; fenced by the counter alone, as in KCL, so it passes during a hand-off.
+    """Store a checkpoint. As in KCL only the counter is the fence, so it succeeds during a hand-off.
 
-    KCL never writes the throughput here, because it renews every lease in every period whatever its checkpoints do.
-    A finished lease is renewed no more. A Java leader adds up the throughput of all leases of a worker, so an old value
-    would count forever.
+    Unlike KCL it also writes the throughput, and 0 at SHARD_END: a finished lease is not renewed again, and a
+    Java leader would count its old throughput forever.
     """
     if position.is_shard_end:
         throughput_kbps = 0.0
@@ -279,13 +242,10 @@ def checkpoint(
 
 
 def assignment(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> RowUpdate:
-    """Give a lease to a worker, also the last step of a hand-off.
+    """Assign a lease to a worker, or end a hand-off. Both owners must be as read.
 
-    Args:
-        lease: as it was read; its owners must still be the same.
-        to: the new owner.
-        only_if_untouched: also demand that nobody renewed it since. KCL does not; without it a lease that looked
-            abandoned in an old read could be torn from an owner that lives.
+    `only_if_untouched` also requires the counter as read. KCL does not; without it, a lease that looked
+    abandoned in an old read could be taken from a live owner.
     """
     return RowUpdate(
         lease.lease_key,
@@ -297,7 +257,7 @@ def assignment(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -
 
 
 def steal_or_take(lease: Lease, me: WorkerId) -> RowUpdate:
-    """Take a lease for oneself as KCL 2.x does: fenced by the counter alone, and it ends any hand-off."""
+    """Take a lease as KCL 2.x does: the counter is the only fence, and the write ends any hand-off."""
     return RowUpdate(
         lease.lease_key,
         put={OWNER: me, _COUNTER: lease.lease_counter + 1},
@@ -308,12 +268,10 @@ def steal_or_take(lease: Lease, me: WorkerId) -> RowUpdate:
 
 
 def handoff(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> RowUpdate:
-    """Ask the owner to finish and pass the lease on; the counter stays, so that its renewals go through.
+    """Ask the owner to finish and hand the lease to `to`. Both owners must be as read.
 
-    Args:
-        lease: as it was read; its owners must still be the same.
-        to: the next owner.
-        only_if_untouched: also demand that nobody wrote it since; for the owner itself, who knows what it wrote.
+    The counter does not change, so the owner's renewals still succeed. The owner itself sets
+    `only_if_untouched`, which also requires the counter as read.
     """
     if lease.lease_owner is None or lease.checkpoint_owner is not None:
         raise ValueError(
@@ -327,11 +285,9 @@ def handoff(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> R
 
 
 def release(lease: Lease, *, degraded_by: WorkerId | None = None) -> RowUpdate:
-    """Give a lease up: nobody owns it, anybody may be given it at once.
+    """Remove the owner, if no one has written the lease since; any worker can get it at once.
 
-    Args:
-        lease: as it was read.
-        degraded_by: its owner, whose children kept failing: others had better have it.
+    `degraded_by` is the owner whose children kept failing; other workers are preferred for the lease.
     """
     return RowUpdate(
         lease.lease_key,
@@ -343,7 +299,6 @@ def release(lease: Lease, *, degraded_by: WorkerId | None = None) -> RowUpdate:
 
 
 def child_ids_update(lease: Lease, child_shard_ids: frozenset[ShardId]) -> RowUpdate:
-    """Write down which shards follow; the counter stays."""
     return RowUpdate(
         lease.lease_key,
         put={_CHILDREN: frozenset[str](child_shard_ids)},
@@ -352,7 +307,7 @@ def child_ids_update(lease: Lease, child_shard_ids: frozenset[ShardId]) -> RowUp
 
 
 def hash_range_update(lease: Lease, hash_range: HashRange) -> RowUpdate:
-    """Write down which hashes a shard takes, where an old version has not; the counter stays."""
+    """Add a missing hash range to a lease of an old version; the counter does not change."""
     return RowUpdate(
         lease.lease_key,
         put=_hash_range(hash_range),
@@ -361,9 +316,9 @@ def hash_range_update(lease: Lease, hash_range: HashRange) -> RowUpdate:
 
 
 def stream_creation_update(lease: Lease, created_s: int) -> RowUpdate:
-    """Note when the stream of a lease was created, where nobody has; the counter stays.
+    """Record when the stream was created, if no one has; the counter does not change.
 
-    The epoch in a lease's key does not tell: KCL takes whatever a program writes there.
+    The epoch in the lease key is no proof: KCL accepts any value that a program configures.
     """
     return RowUpdate(
         lease.lease_key,
@@ -373,20 +328,16 @@ def stream_creation_update(lease: Lease, created_s: int) -> RowUpdate:
 
 
 def if_still_finished(lease: Lease) -> tuple[Condition, ...]:
-    """That a lease is finished as it was: what deleting it demands (KCL deletes without a condition).
-
-    The counter does not count: somebody may keep a finished lease alive. Moved back by hand it is finished no more.
-    """
     return (Equals(KEY, lease.lease_key), Equals(_CHECKPOINT, lease.checkpoint.sequence_number))
 
 
 def if_exists(lease: Lease) -> tuple[Condition, ...]:
-    """That there is a row: all that deleting the lease of a former stream demands, whoever keeps it alive."""
+    """The only condition for deleting the lease of a former stream: other workers may still renew it."""
     return (Equals(KEY, lease.lease_key),)
 
 
 def reposition(lease: Lease, position: ExtendedSequenceNumber) -> RowUpdate:
-    """Begin elsewhere, by hand: a new checkpoint and no owner, so that whoever reads the shard loses the lease first."""
+    """Move a lease to another position by hand. It loses its owner, so the current reader stops first."""
     return RowUpdate(
         lease.lease_key,
         put={_SWITCHES: 0, **_position(_CHECKPOINT, _CHECKPOINT_SUB, position)},
@@ -399,7 +350,6 @@ def reposition(lease: Lease, position: ExtendedSequenceNumber) -> RowUpdate:
 
 
 def if_unchanged(lease: Lease) -> tuple[Condition, ...]:
-    """That nobody has written the lease since."""
     return (*_as_read(lease), _counter_is(lease))
 
 
@@ -424,13 +374,12 @@ def _owner_is(attribute: str, owner: WorkerId | None) -> Condition:
 
 
 def _switch(lease: Lease, to: WorkerId) -> dict[str, int]:
-    """Whether this change of hands counts, as in KCL: a first assignment and the end of a hand-off do not."""
+    """The change of the switch counter. As in KCL a first assignment and the end of a hand-off do not count."""
     switched = (lease.lease_owner is not None and lease.lease_owner != to) or lease.checkpoint_owner == to
     return {_SWITCHES: 1} if switched else {}
 
 
 def _place(lease: Lease) -> dict[str, Value]:
-    """Stream and shard, of one stream among many."""
     return {} if lease.stream is None else {_STREAM: str(lease.stream), _SHARD: str(lease.shard_id)}
 
 
@@ -449,8 +398,6 @@ def _hash_range(hash_range: HashRange | None) -> dict[str, Value]:
 
 
 class _Reader:
-    """Reads attributes of one row and names the one that is wrong."""
-
     def __init__(self, row: Row) -> None:
         self._row = row
         key = row.get(KEY)
@@ -527,7 +474,7 @@ class _Reader:
         return hash_range
 
 
-# A hash key has 39 digits. Python refuses to read thousands of them, by an error that nobody waits for.
+# A hash key has 39 digits. Python raises ValueError for strings of thousands of digits.
 _HASH_DIGITS_MOST: Final = 100
 
 
@@ -538,7 +485,7 @@ def _parsed_stream(text: str) -> StreamIdentity:
 
 @lru_cache(maxsize=_SHARDS_REMEMBERED)
 def _parsed_hash_range(start: str, end: str) -> HashRange | None:
-    """The range; None where it is none. It is the same in every write on a lease: worth remembering."""
+    """The range, None if invalid."""
     if max(len(start), len(end)) > _HASH_DIGITS_MOST or not (start.isdecimal() and end.isdecimal()):
         return None
     if int(start) > int(end):

@@ -1,9 +1,6 @@
-"""The row by which a worker shows that it lives and how busy it is (KCL: WorkerMetricStats).
+"""The row in which a worker reports that it lives and how busy it is (KCL: WorkerMetricStats).
 
-`daemonHost` is ours: workers with the same one report the CPU of the same host. Java keeps what it does not know.
-
-The only place that knows the names of its attributes and of the metrics in them. Where figures come from and what a
-leader makes of them is not known here.
+The attributes `daemon...` are ours; Java keeps them.
 """
 
 from __future__ import annotations
@@ -17,28 +14,26 @@ from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import Conditions, Equals, Present, Row, RowUpdate, Value
 
 MetricName = NewType("MetricName", str)
-"""A metric as rows name it, in short. Names that are not listed here are read and kept like the others."""
+"""As in rows. Unknown names are kept too."""
 
 CPU: Final = MetricName("C")
 MEMORY: Final = MetricName("M")
 NETWORK_IN: Final = MetricName("NI")
 NETWORK_OUT: Final = MetricName("NO")
 THROUGHPUT: Final = MetricName("T")
-"""Never in a row: leaders make it up for workers that report nothing."""
+"""Never in a row: leaders derive it for workers that report no metrics."""
 
 FAILED: Final = -1.0
-"""Stands for an average in whose period nothing could be captured."""
+"""The average of a period without a successful capture."""
 
 MAX_AVERAGES: Final = 10
-"""So many averages are kept for each metric (KCL: noOfPersistedMetricsPerWorkerMetrics)."""
+"""Averages kept per metric (KCL: noOfPersistedMetricsPerWorkerMetrics)."""
 
 OPERATING_RANGE_DEFAULT: Final = 100
 
 ACTIVE_REPORTS: Final = 2
-"""A worker row counts for so many periods of reporting (KCL: MigrationAwareLAMDataManager)."""
 
 SUPPORT_REPORTS: Final = 3
-"""A support code counts for so many periods of reporting (KCL: MigrationAwareLAMDataManager)."""
 
 _LAST_UPDATE: Final = "lut"
 _STATS: Final = "sts"
@@ -48,32 +43,30 @@ _SUPPORT_UPDATE: Final = "slu"
 _HOST: Final = "daemonHost"
 _ENTITY: Final = "entityType"
 _ENTITY_VALUE: Final = "WORKER_METRIC_STATS"
-_INCARNATION: Final = "daemonIncarnation"  # not KCL's, which passes over it
-_STARTED: Final = "daemonStarted"  # likewise
+_INCARNATION: Final = "daemonIncarnation"
+_STARTED: Final = "daemonStarted"
 ROW_EXISTS: Final = (Present(_LAST_UPDATE),)
-"""Holds for a worker's row that is there."""
 
-# A row with this key counts as one without metrics, whatever else it says.
+# A row with this key counts as one without metrics.
 _NO_METRICS: Final = MetricName("THROUGHPUT")
 
-# Tells Java workers that this one understands the single-table layout.
+# Shows Java workers that this one supports the single-table layout.
 _SUPPORT_CODE: Final = 1
 _SIX_PLACES: Final = Decimal("0.000001")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A worker as its row shows it; times are epoch seconds of its own clock.
+    """A worker row; times are epoch seconds by the worker's own clock.
 
     Args:
-        worker_id: the worker.
-        last_update_s: when it last reported.
-        metrics: averages of each metric in percent, oldest first, `FAILED` where nothing was captured. Empty: the
-            worker has no figures, which KCL calls default metrics.
+        metrics: averages in percent, oldest first, `FAILED` where nothing was captured. Empty: no
+            figures, which KCL
+        calls default metrics.
         operating_ranges: the percentage that each metric may reach.
-        support_code: 1 where the worker understands the single-table layout; None on rows up to KCL 3.4.
-        support_update_s: when it last said so.
-        host: the host whose CPU it reports; None: not known, or its figure is its own.
+        support_code: 1 if the worker supports the single-table layout; None on rows up to KCL 3.4.
+        host: workers with the same host report the CPU of that host; None: the figure is its own, or
+            unknown.
     """
 
     worker_id: WorkerId
@@ -88,18 +81,12 @@ class WorkerRow:
 
     @property
     def is_failing(self) -> bool:
-        """Whether the latest capture of some metric failed; such a worker had better get nothing new."""
         return any(averages[-1:] == (FAILED,) for averages in self.metrics.values())
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Incarnation:
-    """Which process a worker is; two with one worker id differ. The later of two is the larger.
-
-    Args:
-        started_ms: epoch milliseconds of its start, by its own clock.
-        nonce: drawn at its start.
-    """
+    """One process of a worker, with a random nonce; the later of two is larger."""
 
     started_ms: int
     nonce: str
@@ -111,13 +98,13 @@ class Incarnation:
 
 
 def incarnation_of(row: Row) -> Incarnation | None:
-    """Which process wrote a worker's row; None where it does not say so, as Java's."""
+    """The process that wrote a worker row; None for Java."""
     nonce, started_ms = row.get(_INCARNATION), _integer(row.get(_STARTED))
     return Incarnation(started_ms or 0, nonce) if isinstance(nonce, str) and nonce else None
 
 
 def unchanged(worker: WorkerRow) -> Conditions:
-    """That the worker has not reported since it was read; under it the row of one long gone is deleted."""
+    """That the worker has not reported since; the condition for deleting its expired row."""
     return (Equals(_LAST_UPDATE, worker.last_update_s),)
 
 
@@ -130,15 +117,10 @@ def report(
     host: str | None = None,
     incarnation: Incarnation | None = None,
 ) -> RowUpdate:
-    """The unconditional write by which a worker reports; it replaces all earlier figures.
+    """The unconditional write of a report; it replaces all earlier figures.
 
-    Args:
-        worker_id: who reports.
-        now_s: epoch seconds.
-        metrics: averages of each metric, oldest first. An empty list is left out, Java refuses such rows.
-        operating_ranges: ceilings in percent, above 0 (Java takes a row with 0 for invalid); 100 where none is given.
-        host: the host whose CPU is reported, if its figure is that of all its processes.
-        incarnation: which process reports.
+    Averages are oldest first; empty lists are left out, because Java rejects such rows. Operating ranges must
+    be above 0, else ValueError. `host` is set if the CPU figure covers all processes of the host.
     """
     ranges = operating_ranges or {}
     reported = {name: averages for name, averages in (metrics or {}).items() if averages}
@@ -172,14 +154,13 @@ def report(
 
 
 def is_worker_row(row: Row) -> bool:
-    """Whether a row of the lease table is meant to be a worker's, whatever is in it."""
     return row.get(_ENTITY) == _ENTITY_VALUE
 
 
 def worker_from_row(row: Row, *, key_attribute: str) -> WorkerRow | None:
-    """The worker in a row, None where the row is no valid report (KCL: WorkerMetricStats.isValidWorkerMetric).
+    """The worker in a row, None if the report is invalid (KCL: WorkerMetricStats.isValidWorkerMetric).
 
-    An operating range below 1 % is none: KCL reads integers other than 0, and a load is divided by them.
+    A range below 1 % is invalid: KCL reads integers other than 0, and loads are divided by them.
     """
     worker_id, updated = row.get(key_attribute), _integer(row.get(_LAST_UPDATE))
     if not isinstance(worker_id, str) or updated is None:
@@ -217,7 +198,6 @@ def _integer(value: Value | None) -> int | None:
 
 
 def _lists(value: Value | None) -> dict[MetricName, tuple[float, ...]] | None:
-    """A map of lists of numbers, None where it is something else; an absent map is an empty one."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
