@@ -1,10 +1,9 @@
-"""The program `kcl-daemon`, and `python -m kcl_daemon`: Ctrl-C is heeded first, then the command line is imported."""
+"""`kcl-daemon` and `python -m kcl_daemon`: handle Ctrl-C first, then import the command line."""
 
 from kcl_daemon import interrupt
 
 
 def main() -> None:
-    """Run the command line; leaves the process."""
     interrupt.begin()
     from kcl_daemon.cli import main as command_line  # noqa: PLC0415 - Ctrl-C while this is imported must be quiet, too
 

@@ -1,18 +1,6 @@
-"""The only constructor of the object graph: settings and adapters in, a worker out.
+"""The only place that builds the object graph: settings and adapters in, a worker out.
 
-What `app` and its parts make the object graph from: the adapters, and what most parts are made with.
-
-The part of `app` that depends on whether there is one stream or many.
-
-The part of `app` that is about the two migrations: from KCL 2.x to 3.x, and into one table.
-
-The part of `app` that is about this worker's own row: what writes it, and what measures the CPU.
-
-The part of the object graph that watches progress: settings in, the watchdog out.
-
-The part of `app` that is about other processes of this worker: those that have died on this host, and one of its name.
-
-A worker together with what is told of it; `app` makes the worker.
+Building calls nothing outside the process; `Worker.run` does.
 """
 
 from __future__ import annotations
@@ -88,18 +76,17 @@ from kcl_daemon.worker import Worker, WorkerLoops
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """The world: real, or simulated.
+    """What connects the worker to the world; the simulator has its own.
 
     Args:
-        cpu: None where this system has no figure to go by.
-        kinesis_clock: the clock with the time of day as Kinesis has it; None: that of the machine is as good.
-        cpu_host: the host whose CPU that is, where other workers on it report the same; None: nobody does.
-        fan_out: None where shards can only be polled.
-        schemas: None where no schema registry is asked.
-        dead_letters: None where the settings name no place for them.
-        meters: told of all that is counted and timed.
-        cloudwatch: None where nothing is to be told to it.
-        state_folder: None where nothing is left for the next daemon of this host.
+        cpu: None: this system has no CPU figure.
+        cpu_host: the host of that CPU, where its other workers report the same figure.
+        kinesis_clock: has Kinesis' time of day; None: use `clock`.
+        fan_out: None: shards are only polled.
+        schemas: None: no schema registry is used.
+        dead_letters: None: no destination is set.
+        cloudwatch: None: nothing is published there.
+        state_folder: None: nothing is left for the next daemon on this host.
     """
 
     clock: Clock
@@ -122,8 +109,6 @@ class Adapters:
 
 @dataclass(frozen=True, slots=True)
 class AppContext:
-    """What most parts are made from."""
-
     me: WorkerId
     incarnation: Incarnation
     settings: Settings
@@ -140,10 +125,7 @@ class AppContext:
 def streams_of(
     settings: Settings, kinesis: Kinesis, clock: Clock, log: Log, *, table: Table
 ) -> SingleStreamTracker | MultiStreamTracker:
-    """The streams that the settings name. Touches nothing yet.
-
-    Where there are many, the lease table tells what they are called in their leases.
-    """
+    """The streams that the settings name. With many, the lease table says which streams have leases."""
     if settings.reads_many:
         return MultiStreamTracker(
             settings.streams,
@@ -168,10 +150,7 @@ def shard_sync_of(
     log: Log,
     meters: Meters = NO_METERS,
 ) -> ShardSync | MultiStreamShardSync:
-    """What keeps the leases of all of them complete."""
-
     def shard_sync(stream: TrackedStream) -> ShardSync:
-        """Of one."""
         return ShardSync(
             table=table,
             kinesis=kinesis,
@@ -195,7 +174,6 @@ def shard_sync_of(
 
 
 def versions_of(common: AppContext, switcher: ComponentSwitcher) -> ClientVersionMonitor:
-    """What follows the version of the application."""
     return ClientVersionMonitor(
         table=common.adapters.tables.coordinator,
         config=common.settings.leases.client_version_config,
@@ -212,7 +190,6 @@ def versions_of(common: AppContext, switcher: ComponentSwitcher) -> ClientVersio
 def migrator_of(
     common: AppContext, monitor: FleetMonitor, elector: Elector, reporter: Reporter
 ) -> TableMigrator:
-    """This worker's part in the move into one table."""
     means = MigrationResources(
         monitor=monitor, transactions=common.adapters.transactions, report=reporter.report
     )
@@ -233,7 +210,7 @@ def migrator_of(
 def reporter_of(
     common: AppContext, elector: Elector, on_other: Callable[[Incarnation], bool]
 ) -> tuple[Reporter, CpuSampler | None]:
-    """The reporter, and the sampler where there are CPU figures to report."""
+    """The reporter, and the sampler if CPU figures are reported."""
     sampler = sampler_of(common)
     reporter = Reporter(
         table=common.tables.routes.reports,
@@ -253,7 +230,7 @@ def reporter_of(
 
 
 def sampler_of(common: AppContext) -> CpuSampler | None:
-    """What measures the CPU; None where there is no figure, or none is wanted."""
+    """None where there is no CPU figure, or the settings want none."""
     adapters, balance = common.adapters, common.settings.balance
     if adapters.cpu is None or balance.disable_worker_metrics:
         return None
@@ -269,7 +246,7 @@ def sampler_of(common: AppContext) -> CpuSampler | None:
 
 
 def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
-    """The limits of progress, wider where the settings make something slower."""
+    """The watchdog's limits, wider where the settings make something slower."""
     house = StallLimits()
     child, retrieval = settings.child, settings.retrieval
     read_s = max(retrieval.idle_time_between_reads_ms, retrieval.reduced_tps_within_ms) / 1000
@@ -284,7 +261,6 @@ def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
 
 
 def watchdog_of(settings: Settings, periods: Timings, clock: Clock, log: Log) -> Watchdog:
-    """The watchdog of a worker, with its board."""
     return Watchdog(
         active_leases=ActiveLeases(),
         limits=stall_limits_of(settings, periods),
@@ -297,7 +273,6 @@ def watchdog_of(settings: Settings, periods: Timings, clock: Clock, log: Log) ->
 def predecessors_of(
     common: AppContext, renewer: LeaseRenewer, elector: Elector, discovery: Discovery
 ) -> Predecessors:
-    """What takes up what a killed daemon has left on this host."""
     most = common.settings.leases.max_leases_for_worker
     return Predecessors(
         folder=common.adapters.state_folder,
@@ -315,7 +290,6 @@ def predecessors_of(
 
 
 def duplicate_detector_of(common: AppContext, predecessors: Predecessors) -> DuplicateWorkerDetector:
-    """What finds out about another process with our worker id."""
     return DuplicateWorkerDetector(
         tables=common.adapters.tables,
         worker_id=common.me,
@@ -329,7 +303,7 @@ def duplicate_detector_of(common: AppContext, predecessors: Predecessors) -> Dup
 
 
 def lost_to_duplicate(duplicate_detector: DuplicateWorkerDetector, reporter: Reporter) -> None:
-    """A lease was lost to our own worker id: count that, and look at our row, which tells more."""
+    """A lease was lost to our own worker id: count it, and report now, which reads our worker row."""
     duplicate_detector.lease_lost()
     reporter.wake()
 
@@ -338,7 +312,6 @@ __all__ = ["Adapters", "build"]
 
 
 def build(settings: Settings, adapters: Adapters) -> Worker:
-    """A worker that is ready to run. Touches nothing yet."""
     log = adapters.log.bind(worker_id=settings.worker_id)
     meters = adapters.meters
     tables = ApplicationTables(
@@ -407,7 +380,7 @@ def _readers(settings: Settings, adapters: Adapters, log: Log) -> ReaderFactory:
 
 
 def _loops(common: AppContext) -> tuple[WorkerLoops, Callable[[], None]]:
-    """All loops, and what to call when there are leases that nobody has."""
+    """All loops, and what to call when there are leases without an owner."""
     tables, clock, log = common.adapters.tables, common.adapters.clock, common.log
     renewer = _renewer(common)
     monitor = _monitor(common)
@@ -450,7 +423,7 @@ def _loops(common: AppContext) -> tuple[WorkerLoops, Callable[[], None]]:
     migrator.only_when(lambda: versions.version is ClientVersion.V3X)
 
     def wake() -> None:
-        """Whichever of them runs now does something about it."""
+        """Wakes all three; only those of the current mode are running."""
         assigner.wake()
         taker.wake()
         discovery.wake()
@@ -489,7 +462,6 @@ def _renewer(common: AppContext) -> LeaseRenewer:
 
 def _own_cleanup(common: AppContext, discovery: Discovery, watched: GaugeInputs) -> OwnLeaseCleanup:
     def finished() -> set[LeaseKey]:
-        """What was given to us, and what we took where each worker helps itself."""
         held = watched.renewer.held.values()
         return {*discovery.finished, *(each.key for each in held if each.lease.is_finished)}
 

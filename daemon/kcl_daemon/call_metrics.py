@@ -1,7 +1,4 @@
-"""Counts the calls of one AWS service by what came of them (`kcl_aws_calls_total`).
-
-Owns the outcomes. Who calls, and what a call is for, is not known here.
-"""
+"""Counts the calls of one AWS service by outcome (`kcl_aws_calls_total`)."""
 
 from __future__ import annotations
 
@@ -21,20 +18,13 @@ OUTCOMES: Final = (_SUCCESS, _THROTTLED, _FAILURE)
 
 
 class CallMetrics:
-    """The account of the calls of one service; each call is to be told of once.
-
-    Args:
-        meters: where they are counted.
-        service: its name, as the label says it.
-    """
-
     def __init__(self, meters: Meters, service: str) -> None:
         self._meters = meters
         self._service = service
         self._known: set[str] = set()
 
     async def counted(self, operation: str, call: Awaitable[_T]) -> _T:
-        """What the call gives, or raises; one that is cancelled is not counted."""
+        """Await and count the call; a cancelled one is not counted."""
         self.begins(operation)
         try:
             answer = await call
@@ -45,18 +35,19 @@ class CallMetrics:
         return answer
 
     def begins(self, operation: str) -> None:
-        """A call is to be made. Its series are there at 0 then: a refusal that makes a series is no increase of it."""
+        """Before a call: create its series at 0.
+
+        Otherwise the first failure would not show as an increase.
+        """
         if operation not in self._known:
             self._known.add(operation)
             for outcome in OUTCOMES:
                 self._add(operation, outcome, 0.0)
 
     def succeeded(self, operation: str) -> None:
-        """A call was answered as it should be."""
         self._add(operation, _SUCCESS)
 
     def failed(self, operation: str, error: AwsError) -> None:
-        """A call was refused, or not answered."""
         self._add(operation, _THROTTLED if isinstance(error, Throttled) else _FAILURE)
 
     def _add(self, operation: str, outcome: str, count: float = 1.0) -> None:

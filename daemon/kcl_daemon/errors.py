@@ -1,4 +1,4 @@
-"""Every error the daemon raises on purpose; adapters translate the world's errors into these at the edge."""
+"""Every error the daemon raises on purpose; adapters translate all others into these."""
 
 from __future__ import annotations
 
@@ -6,20 +6,15 @@ from dataclasses import dataclass
 
 
 class KclError(Exception):
-    """The base of all of them."""
+    pass
 
 
 class ConfigurationError(KclError):
-    """Raised when a setting is missing, malformed or contradicts another; the message names file, key and value."""
+    """Raised for a bad setting; the message names file, key and value."""
 
 
 class AwsError(KclError):
-    """Raised when a call to AWS did not succeed.
-
-    Args:
-        message: what the service or the network said.
-        operation: the API call, such as `GetRecords`.
-    """
+    """Raised when an AWS call failed; `operation` is the API call, such as `GetRecords`."""
 
     def __init__(self, message: str, *, operation: str = "") -> None:
         super().__init__(f"{operation}: {message}" if operation else message)
@@ -27,87 +22,86 @@ class AwsError(KclError):
 
 
 class Throttled(AwsError):
-    """Raised when the service refused for its rate; nothing took effect, the same call may succeed later."""
+    """Raised when the service limited the rate; nothing took effect, try again later."""
 
 
 class Unavailable(AwsError):
-    """Raised when the service failed or did not answer in time; a write may or may not have taken effect."""
+    """Raised when the service failed or did not answer; a write may have taken effect."""
 
 
 class AccessDenied(AwsError):
-    """Raised when credentials are missing, expired or lack a permission; retrying does not help by itself."""
+    """Raised when credentials are missing, expired or lack a permission; a retry alone does not help."""
 
 
 class EnvironmentLacks(KclError):
-    """Mixed in where the environment of this process lacks something that only a person can add."""
+    """Marks errors that only a person can fix: something is missing in the process environment."""
 
 
 class NoRegion(Unavailable, EnvironmentLacks):
-    """Raised when nobody names an AWS region."""
+    pass
 
 
 class NoCredentials(AccessDenied, EnvironmentLacks):
-    """Raised when there are no AWS credentials anywhere."""
+    pass
 
 
 class StreamNotFound(AwsError):
-    """Raised when the stream or the shard does not exist (any more)."""
+    """Raised when the stream or shard does not exist, or no longer."""
 
 
 class TableNotFound(AwsError):
-    """Raised when a DynamoDB table or its index does not exist."""
+    pass
 
 
 class SchemaNotFound(AwsError):
-    """Raised when the schema registry has no such version, or none any more."""
+    pass
 
 
 class IteratorExpired(AwsError):
-    """Raised when a shard iterator is too old; ask for a new one."""
+    """Raised when a shard iterator is too old; get a new one."""
 
 
 class ConsumerLimitReached(AwsError):
-    """Raised when the stream has as many fan-out consumers as it may have."""
+    pass
 
 
 class SubscriptionTaken(AwsError):
-    """Raised when another subscription of the same consumer to the same shard stands in the way of this one."""
+    """Raised when another subscription of the same consumer to the same shard is in the way."""
 
 
 class InvalidRequest(AwsError):
-    """Raised when the service calls a request malformed; a fault of ours or of a setting."""
+    """Raised when the service rejects a request as malformed: our bug, or a bad setting."""
 
 
 class LeaseError(KclError):
-    """The base of what can happen to a lease."""
+    pass
 
 
 class LeaseLost(LeaseError):
-    """Raised when this worker no longer holds the lease it tried to write."""
+    """Raised when this worker no longer holds the lease it writes."""
 
 
 class DeadLetterNotStored(KclError):
-    """Raised when a dead letter could not be stored for a reason of this host; it may have been stored."""
+    """Raised when this host could not store a dead letter; it may still have been stored."""
 
 
 class WorkerIdTaken(KclError):
-    """Raised when another process that lives has our worker id, and began earlier."""
+    """Raised when an older live process has our worker id."""
 
 
 class CpuUnreadable(KclError):
-    """Raised when this machine does not tell how busy the worker's CPU is; the message says what was read."""
+    """Raised when this machine gives no CPU figure; the message says what was read."""
 
 
 class ChildError(KclError):
-    """The base of what a child process can do wrong. The child is replaced; other shards do not notice."""
+    """A child's failure. The child is replaced; other shards do not notice."""
 
 
 class ChildStartFailed(ChildError):
     """Raised when the program of `executableName` cannot be started.
 
-    Args:
-        message: for whoever wrote the properties file.
-        plain: for whoever named the program on a command line.
+    `message` is for the author of the properties file, `plain` for one who named the program on a command
+    line.
     """
 
     def __init__(self, message: str, *, plain: str = "") -> None:
@@ -117,11 +111,10 @@ class ChildStartFailed(ChildError):
 
 @dataclass
 class ChildExited(ChildError):
-    """Raised when the child ended or closed its stdout while it was still needed.
+    """Raised when the child ended or closed its stdout while still needed.
 
-    Attributes:
-        doing: the action under way, or `idle`.
-        status: its exit code, negative for a signal, None where it only closed stdout.
+    `doing` is the current action or `idle`; `status` the exit code, negative for a signal, None if only
+    stdout was closed.
     """
 
     doing: str
@@ -134,12 +127,7 @@ class ChildExited(ChildError):
 
 @dataclass
 class ChildTimedOut(ChildError):
-    """Raised when the child did not answer in time.
-
-    Attributes:
-        doing: the action it was given.
-        seconds: how long it had.
-    """
+    """Raised when the child did not answer in time."""
 
     doing: str
     seconds: float
@@ -150,8 +138,6 @@ class ChildTimedOut(ChildError):
 
 @dataclass
 class ChildBrokeProtocol(ChildError):
-    """Raised when the child said something the conversation does not allow."""
-
     what: str
 
     def __str__(self) -> str:
@@ -159,5 +145,5 @@ class ChildBrokeProtocol(ChildError):
 
 
 def describe_exit(status: int) -> str:
-    """An exit status in words: `exit code 3`, `signal 9`."""
+    """`exit code 3`, `signal 9`."""
     return f"signal {-status}" if status < 0 else f"exit code {status}"

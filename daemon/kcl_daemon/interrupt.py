@@ -1,7 +1,6 @@
-"""Ctrl-C before a command can end itself in order: the process ends with 130, without a traceback.
+"""Ctrl-C before a command can end in order: exit code 130, no traceback.
 
-A module of its own, and not part of `cli`: it must be there before anything else is imported, and so it imports next to
-nothing, not even `typing`.
+Must run before everything else is imported, so it imports almost nothing, not even `typing`.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
 
 
 def exit_now(number: int, _frame: FrameType | None) -> NoReturn:
-    """A signal handler for the time in which there is nothing to put in order, such as that of imports.
+    """A signal handler for when there is nothing to clean up, as during imports.
 
-    It does not raise: within an import, or in a callback of the interpreter, an exception may show a traceback or be lost.
+    It does not raise: during an import an exception may show a traceback or be lost.
     """
     os._exit(128 + number)
 
 
 def begin() -> None:
-    """From now on Ctrl-C ends the process at once; does nothing where SIGINT is ignored or others handle it."""
+    """Make Ctrl-C end the process at once, unless SIGINT is ignored or handled already."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, exit_now)
 
 
 def end() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt, if `begin` has changed that."""
+    """Undo `begin`: Ctrl-C raises KeyboardInterrupt again."""
     if signal.getsignal(signal.SIGINT) is exit_now:
         signal.signal(signal.SIGINT, signal.default_int_handler)

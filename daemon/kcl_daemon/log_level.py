@@ -1,11 +1,4 @@
-"""Logging at a level that a setting or a child chooses.
-
-What is always said at one level calls the method of `ports.Log` itself.
-
-Levels of the log, as settings and children name them.
-
-Pure.
-"""
+"""Log levels as settings and children name them, and logging at such a level."""
 
 from __future__ import annotations
 
@@ -16,7 +9,7 @@ from kcl_daemon.ports import Log
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-# What people and Python's logging write, to what there is here.
+# The words people and Python's logging use.
 _WORDS: Final[dict[str, LogLevel]] = {
     "all": "debug",
     "trace": "debug",
@@ -32,12 +25,12 @@ _WORDS: Final[dict[str, LogLevel]] = {
 
 
 def level_of(word: str) -> LogLevel | None:
-    """The level that a word means, in any case; None where it is none."""
+    """In any case; None: no level has that name."""
     return _WORDS.get(word.strip().lower())
 
 
 def at_level(log: Log, level: LogLevel) -> Callable[..., object]:
-    """The log's method of that level: `at_level(log, level)("event", field=1)`."""
+    """`at_level(log, level)("event", field=1)`."""
     match level:
         case "debug":
             return log.debug

@@ -1,20 +1,7 @@
-"""The ports: all that the daemon wants of the world, as protocols.
+"""The ports: everything the daemon needs from outside, as protocols.
 
-Loops read and write through these only, so that the simulator can run the same object graph in virtual time. Adapters
-translate the world's errors into `kcl_daemon.errors`; every port call may be cancelled at any await, in which case a
-write may or may not have taken effect.
-
-The port of enhanced fan-out; apart from `ports` only for its size.
-
-The port for records that were set aside.
-
-The port of schema registries: what the daemon wants to know of a schema. Beside `ports`, as fan-out is.
-
-The port of figures: what loops count and time by it, and a silent one; apart from `ports` only for its size.
-
-A call is a look-up and an addition, so that it may stand in the record path, for each batch; never for each record.
-
-The port for what a daemon leaves behind on its host for the next one.
+Loops use only these, so the simulator runs the same object graph in virtual time. Adapters raise the errors
+of `kcl_daemon.errors`. Any call may be cancelled at an await; a cancelled write may have taken effect.
 """
 
 from __future__ import annotations
@@ -39,69 +26,57 @@ from kcl_protocol.messages import Record
 
 
 class Log(Protocol):
-    """A structured logger with fields bound to it; events are short snake_case phrases, all else is fields."""
+    """A structured logger. Events are short snake_case phrases; everything else is a field."""
 
-    def bind(self, **fields: object) -> Log:
-        """The same logger with more fields."""
-        ...
+    def bind(self, **fields: object) -> Log: ...
 
-    def debug(self, event: str, /, **fields: object) -> object:
-        """For those who look into one shard or one call."""
-        ...
+    def debug(self, event: str, /, **fields: object) -> object: ...
 
-    def info(self, event: str, /, **fields: object) -> object:
-        """Something normal that an operator may want to know."""
-        ...
+    def info(self, event: str, /, **fields: object) -> object: ...
 
     def warning(self, event: str, /, **fields: object) -> object:
-        """Something that the daemon handles by itself but that should not go on."""
+        """For what the daemon handles itself but that should not last."""
         ...
 
     def error(self, event: str, /, **fields: object) -> object:
-        """Somebody must act; the fields say on what."""
+        """For what a person must act on; the fields say how."""
         ...
 
 
 class Clock(Protocol):
-    """Time as this worker sees it. Simulated workers have skewed and drifting ones."""
+    """Time as this worker sees it. Simulated workers have clocks that are skewed and drift."""
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never goes back. For all durations and expiries."""
+        """Seconds from an arbitrary start; never goes back. Use it for durations and expiries."""
         ...
 
     def wall_ms(self) -> int:
-        """Epoch milliseconds. Only for what other machines read; may jump."""
+        """Epoch milliseconds; may jump. Use it only for what other machines read."""
         ...
 
-    async def sleep(self, seconds: float) -> None:
-        """Wait that long by `monotonic`."""
-        ...
+    async def sleep(self, seconds: float) -> None: ...
 
     def move_on_after(self, seconds: float | None) -> CancelScope:
-        """A scope that is cancelled after that long by `monotonic`; None: never."""
+        """A scope that is cancelled after that many seconds; None: never."""
         ...
 
 
 class Randomness(Protocol):
-    """All chance. Seeded in the simulator."""
+    """All randomness; the simulator seeds it."""
 
-    def uniform(self, low: float, high: float) -> float:
-        """A number between the two."""
-        ...
+    def uniform(self, low: float, high: float) -> float: ...
 
     def token(self) -> str:
-        """A fresh random UUID as text."""
+        """A random UUID as text."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """How a stream is named in calls: by ARN where one is known (it may be another account's), else by name.
+    """A stream in a call: by ARN if known (it may be in another account), else by name.
 
     Args:
-        name: its name.
-        arn: its ARN.
-        identity: which of many streams it is; None: there is one only.
+        identity: which stream of many; None: there is only one.
     """
 
     name: str
@@ -111,8 +86,6 @@ class StreamRef:
 
 @dataclass(frozen=True, slots=True)
 class StreamSummary:
-    """What DescribeStreamSummary tells."""
-
     name: str
     arn: str
     status: str
@@ -120,8 +93,6 @@ class StreamSummary:
 
 
 class IteratorKind(Enum):
-    """ShardIteratorType."""
-
     AT_SEQUENCE_NUMBER = "AT_SEQUENCE_NUMBER"
     AFTER_SEQUENCE_NUMBER = "AFTER_SEQUENCE_NUMBER"
     TRIM_HORIZON = "TRIM_HORIZON"
@@ -131,7 +102,7 @@ class IteratorKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadFrom:
-    """Where a shard iterator points: a sequence number, or a timestamp in epoch seconds, as the kind asks."""
+    """Where a shard iterator starts; the kind says which of the two fields is set."""
 
     kind: IteratorKind
     sequence_number: str | None = None
@@ -143,9 +114,9 @@ class FetchedRecords:
     """One answer of GetRecords.
 
     Args:
-        payload: the records, in order, undecoded.
+        payload: records in order, not decoded.
         next_iterator: None at the end of a closed shard.
-        millis_behind_latest: None where the service did not tell.
+        millis_behind_latest: None if the service did not say.
         child_shards: only at the end of a closed shard.
     """
 
@@ -156,42 +127,36 @@ class FetchedRecords:
 
     @property
     def records(self) -> Sequence[Record]:
-        """The records decoded, for tools and tests; slow. `data` is base64 text."""
+        """The records decoded, `data` as base64 text; slow, for tools and tests."""
         return self.payload.decoded()
 
 
 class Kinesis(Protocol):
-    """Kinesis Data Streams, the calls a consumer needs.
+    """The Kinesis Data Streams calls of a consumer.
 
     Every call may raise Throttled, Unavailable, AccessDenied, InvalidRequest or StreamNotFound.
     """
 
-    async def describe_stream(self, stream: StreamRef) -> StreamSummary:
-        """DescribeStreamSummary."""
-        ...
+    async def describe_stream(self, stream: StreamRef) -> StreamSummary: ...
 
     async def list_streams(self) -> tuple[StreamSummary, ...]:
-        """Every page of ListStreams: the streams of the account, in the region."""
+        """Every page of ListStreams."""
         ...
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
-        """Every page of ListShards; with `start` only the shards that are open at that position."""
+        """Every page of ListShards; with `start`, only the shards open at that position."""
         ...
 
-    async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
-        """GetShardIterator."""
-        ...
+    async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str: ...
 
     async def get_records(
         self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
     ) -> FetchedRecords:
-        """GetRecords; also raises IteratorExpired."""
+        """Also raises IteratorExpired."""
         ...
 
 
 class IndexState(Enum):
-    """How far the index by lease owner is."""
-
     ABSENT = "absent"
     BUILDING = "building"
     ACTIVE = "active"
@@ -199,12 +164,7 @@ class IndexState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What a table is like now.
-
-    Args:
-        owner_index: of the index by lease owner.
-        differences: in words, what the settings ask of a new table and this one is not; it stays as it is.
-    """
+    """`differences` lists in words how the table differs from what the settings ask of a new one."""
 
     owner_index: IndexState = IndexState.ABSENT
     differences: tuple[str, ...] = ()
@@ -213,45 +173,41 @@ class TableState:
 class Table(Protocol):
     """One DynamoDB table of rows with a string key.
 
-    Every call may raise Throttled, Unavailable, AccessDenied, InvalidRequest or TableNotFound. A write that raises
-    Unavailable may have taken effect; one that raises anything else has not.
+    Every call may raise Throttled, Unavailable, AccessDenied, InvalidRequest or TableNotFound. A write that
+    raises Unavailable may have taken effect; one that raises another error has not.
     """
 
     @property
-    def name(self) -> str:
-        """Its name in DynamoDB."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def key_attribute(self) -> str:
-        """Name of the key attribute."""
-        ...
+    def key_attribute(self) -> str: ...
 
     async def describe(self) -> TableState | None:
-        """What is there; None where no such table exists."""
+        """None if the table does not exist."""
         ...
 
     async def ensure(self) -> bool:
-        """Make sure that the table exists and can be used; True where this call created it.
+        """Create the table if it is missing; True if this call created it.
 
-        Nothing of a table that exists is altered. ConfigurationError where it is another kind of table.
+        Never alters an existing table. Raises ConfigurationError if it is another kind of table.
         """
         ...
 
     async def add_owner_index(self) -> None:
-        """Have the index by owner built, of a table that lacks it; returns before it is ready."""
+        """Start building the index by owner; returns before it is ready."""
         ...
 
     async def remove_owner_index(self) -> None:
-        """Have the index by owner deleted; returns before it is gone. InvalidRequest where there is none."""
+        """Start deleting the index by owner; returns early. InvalidRequest if there is none."""
         ...
 
     async def enable_recovery(self) -> None:
-        """Turn point-in-time recovery on; it may be on already. Unavailable where the table is too new for it."""
+        """Turn on point-in-time recovery. Unavailable if the table is too new."""
         ...
 
     async def get(self, key: str) -> Row | None:
-        """The row, by a consistent read."""
+        """By a consistent read."""
         ...
 
     async def scan(self) -> list[Row]:
@@ -259,28 +215,23 @@ class Table(Protocol):
         ...
 
     async def owned_keys(self, owner: str) -> list[str]:
-        """Keys of the rows whose `leaseOwner` this is, from the index; a moment behind the table."""
+        """Keys of rows with this `leaseOwner`, from the index, which lags a little."""
         ...
 
     async def put(self, row: Row, require: Conditions = ()) -> WriteResult:
-        """Write a whole row if all conditions hold for the row that is there."""
+        """Write a whole row if all conditions hold for the stored one."""
         ...
 
-    async def update(self, update: RowUpdate) -> WriteResult:
-        """Change a row if its conditions hold."""
-        ...
+    async def update(self, update: RowUpdate) -> WriteResult: ...
 
-    async def delete(self, key: str, require: Conditions = ()) -> WriteResult:
-        """Remove a row if all conditions hold."""
-        ...
+    async def delete(self, key: str, require: Conditions = ()) -> WriteResult: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Where an application keeps its rows: three tables (KCL 3.0 - 3.4), or the lease table alone (KCL 3.5).
+    """An application's tables: three (KCL 3.0 - 3.4), or the lease table alone (KCL 3.5).
 
-    In the second layout `worker_metrics` and `coordinator` are views of the lease table: their rows are other rows of
-    it, their key attribute is its own, and a scan of one gives only the rows of its kind.
+    With one table, `worker_metrics` and `coordinator` are views of it: a scan gives only rows of their kind.
     """
 
     leases: Table
@@ -289,25 +240,23 @@ class Tables:
 
     @property
     def share_one_table(self) -> bool:
-        """Whether a scan of `leases` gives the worker rows as well, so that nobody need read them again."""
+        """Whether a scan of `leases` also gives the worker rows."""
         return self.worker_metrics.name == self.leases.name
 
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """One part of a transaction, and the table of its row."""
-
     table: Table
     what: RowPart
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What came of a transaction.
+    """The result of a transaction.
 
     Args:
-        applied: whether all conditions held and everything took effect; otherwise nothing did.
-        refused: the numbers of the parts whose conditions did not hold.
+        applied: all conditions held and every part took effect; otherwise none did.
+        refused: indexes of the parts whose conditions failed.
     """
 
     applied: bool
@@ -315,30 +264,28 @@ class CommitResult:
 
 
 class Transactions(Protocol):
-    """Writes on several rows, also of several tables, of which all take effect or none."""
+    """Writes to several rows, also of several tables: all take effect or none."""
 
     async def commit(self, parts: Sequence[TablePart]) -> CommitResult:
-        """Carry out up to a hundred parts on different rows at one moment.
+        """Commit up to 100 parts on different rows.
 
-        Errors as of a `Table`'s writes; InvalidRequest also for two parts on one row, for none and for too many.
+        Errors as for `Table` writes; InvalidRequest also for two parts on one row, no parts, or too many.
         """
         ...
 
 
 class Child(Protocol):
-    """One running child process. Its stderr is passed through by the adapter."""
+    """A running child process. The adapter passes its stderr through."""
 
     @property
-    def pid(self) -> int:
-        """Process id."""
-        ...
+    def pid(self) -> int: ...
 
     async def send(self, line: bytes) -> None:
-        """Write a whole line to its stdin; waits while the pipe is full. ChildExited when nobody reads it any more."""
+        """Write a line to its stdin; waits while the pipe is full. ChildExited if it is closed."""
         ...
 
     async def receive(self) -> bytes:
-        """The next piece of its stdout; empty when it is closed."""
+        """The next piece of its stdout; empty when closed."""
         ...
 
     @property
@@ -347,71 +294,60 @@ class Child(Protocol):
         ...
 
     async def close_stdin(self) -> None:
-        """Tell it that nothing more will come; never raises."""
+        """Close its stdin; never raises."""
         ...
 
     async def wait(self) -> int:
-        """Its exit code, negative for a signal, when it has ended and been reaped."""
+        """Its exit code once it has ended and been reaped; negative for a signal."""
         ...
 
     def terminate(self) -> None:
-        """SIGTERM to it and what it started; no effect on an ended one."""
+        """SIGTERM to it and what it started; no effect after its end."""
         ...
 
     def kill(self) -> None:
-        """SIGKILL to it and what it started; no effect on an ended one."""
+        """SIGKILL to it and what it started; no effect after its end."""
         ...
 
     async def aclose(self) -> None:
-        """Kill it if it still runs, reap it and free its pipes; safe under cancellation."""
+        """Kill it if it runs, reap it, free its pipes; safe under cancellation."""
         ...
 
 
 class Children(Protocol):
-    """Starts children."""
-
     async def start(self, shard_id: ShardId, stream: StreamRef | None = None) -> Child:
-        """Start the configured program for a shard, in its own session; ChildStartFailed says why not.
+        """Start the configured program for a shard in its own session, or raise ChildStartFailed.
 
-        Args:
-            shard_id: the shard.
-            stream: which of many; its environment tells it. None: there is one only.
+        `stream` goes into its environment; None: there is only one.
         """
         ...
 
 
 class Cpu(Protocol):
-    """How busy the CPU is that this worker may use."""
+    """The load of the CPU that this worker may use."""
 
     @property
     def name(self) -> str:
-        """Where the figure comes from, for the log: `host`, `cgroup-v2`."""
+        """The source, for the log: `host`, `cgroup-v2`."""
         ...
 
     async def sample(self) -> float | None:
-        """Percent, 0 to 100, since the last call; None where there is nothing to compare with, as on the first.
+        """Percent, 0 to 100, since the last call; None on the first call.
 
-        Raises CpuUnreadable where this machine did not tell.
+        Raises CpuUnreadable if the machine gives no figure.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerName:
-    """A consumer by its name; names are unique in a stream.
-
-    Args:
-        stream_arn: its stream.
-        name: of the consumer.
-    """
+    """A fan-out consumer; names are unique within a stream."""
 
     stream_arn: str
     name: str
 
 
 class ConsumerStatus(Enum):
-    """ConsumerStatus."""
-
     CREATING = "CREATING"
     ACTIVE = "ACTIVE"
     DELETING = "DELETING"
@@ -419,8 +355,6 @@ class ConsumerStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StreamConsumer:
-    """What DescribeStreamConsumer and RegisterStreamConsumer tell."""
-
     arn: str
     status: ConsumerStatus
 
@@ -430,10 +364,10 @@ class PushedRecords:
     """One event of a subscription.
 
     Args:
-        payload: the records, in order, undecoded.
-        continuation: a later subscription after this sequence number misses nothing; None at the end of a closed
+        payload: records in order, not decoded.
+        continuation: subscribing after this sequence number misses nothing; None at the end of a closed
             shard.
-        millis_behind_latest: None where the service did not tell.
+        millis_behind_latest: None if the service did not say.
         child_shards: only at the end of a closed shard.
     """
 
@@ -444,65 +378,56 @@ class PushedRecords:
 
 
 class Subscription(Protocol):
-    """A running SubscribeToShard."""
-
     async def next(self) -> PushedRecords | None:
-        """The next event; None: the subscription has ended as it should, after about five minutes.
+        """The next event; None: the subscription ended normally, after about five minutes.
 
-        Nothing more is read than what is asked for, so that who takes events slowly slows down the service, not more.
-        May be cancelled; the subscription is to be left then.
+        Reads only what is asked for, so a slow caller slows the service down. Leave the subscription if this
+        is cancelled.
 
         Raises:
-            SubscriptionTaken: a later one took over.
+            SubscriptionTaken: a later subscription took over.
             StreamNotFound: stream, shard or consumer were deleted.
-            AwsError: it broke off, or nothing came for too long; another one may go on.
+            AwsError: it broke or was silent too long; a new one may work.
         """
         ...
 
 
 class FanOut(Protocol):
-    """Consumers with enhanced fan-out, and their subscriptions.
+    """Enhanced fan-out: consumers and subscriptions.
 
     Every call may raise Throttled, Unavailable, AccessDenied, InvalidRequest or StreamNotFound.
     """
 
     async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None:
-        """DescribeStreamConsumer, by name or by ARN; None where there is none, or no such stream."""
+        """None if there is no such consumer or stream. A str is an ARN."""
         ...
 
     async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer:
-        """RegisterStreamConsumer.
-
-        Also raises ConsumerLimitReached; Unavailable where there is one of that name already.
-        """
+        """Also raises ConsumerLimitReached; Unavailable if the name exists already."""
         ...
 
     def subscribe(
         self, stream: StreamRef, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
     ) -> AbstractAsyncContextManager[Subscription]:
-        """SubscribeToShard; the subscription lasts no longer than the context is open.
+        """SubscribeToShard; the subscription ends with the context.
 
-        Also raises SubscriptionTaken, when the context is entered: the one before it is less than five seconds old.
-
-        Args:
-            stream: that of the consumer. The service knows it by the ARN; here it tells which of many is read.
-            consumer_arn: who subscribes.
-            shard_id: to what.
-            read_from: where it begins.
+        Entering also raises SubscriptionTaken if the previous one is less than five seconds old. The service
+        uses `consumer_arn`; `stream` says which stream is read.
         """
         ...
 
 
 class DeadLetters(Protocol):
-    """A place that keeps records which no child could process."""
+    """Keeps records that no child could process."""
 
     async def store(self, dead_letter: DeadLetter) -> None:
-        """Store one; it is safe when this returns: on disk, or taken by the service.
+        """Store one. On return it is safe: on disk, or accepted by the service.
 
-        Cancelled, it may have been stored. A second one of the same record does no harm.
+        If cancelled, it may have been stored; storing it twice does no harm.
 
         Raises:
-            AwsError: the service did not take it; InvalidRequest where it never will, such as a letter too large.
+            AwsError: the service did not take it; InvalidRequest if it never will, such as when it is too
+                large.
             DeadLetterNotStored: this host could not write it.
         """
         ...
@@ -510,13 +435,11 @@ class DeadLetters(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One version of a schema; never altered once it is registered.
+    """One version of a schema; never altered once registered.
 
     Args:
-        version_id: of the version, a UUID in lower case.
-        name: of the schema.
+        version_id: a UUID in lower case.
         data_format: `AVRO`, `JSON` or `PROTOBUF`.
-        definition: its text.
     """
 
     version_id: str
@@ -526,64 +449,49 @@ class Schema:
 
 
 class Schemas(Protocol):
-    """A schema registry."""
-
     async def schema(self, version_id: str) -> Schema:
-        """A version, asked for anew each time. Cancelled: nothing has happened.
+        """One version, not cached; cancelling has no effect on the registry.
 
         Raises:
             SchemaNotFound: there is no such version.
-            AwsError: the registry did not tell.
+            AwsError: the registry did not answer.
         """
         ...
 
 
 class Span(Protocol):
-    """An operation under way, as a context. It succeeds unless an error comes out of it, or `failed` was called.
+    """A timed operation, as a context.
 
-    What is cancelled is not counted.
+    Fails if an error leaves it or `failed` is called; cancelled: not counted.
     """
 
-    def __enter__(self) -> Self:
-        """It begins."""
-        ...
+    def __enter__(self) -> Self: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """It ends; the error goes on."""
-        ...
+    ) -> None: ...
 
-    def failed(self) -> None:
-        """It has failed, though no error comes out of it."""
-        ...
+    def failed(self) -> None: ...
 
 
 class Meters(Protocol):
-    """Takes figures; never raises, never waits."""
+    """Takes figures; never raises or waits. Cheap enough to call per batch, not per record."""
 
     def add(self, metric: Metric, value: float = 1.0, /, **labels: str) -> None:
-        """A value: seconds for times, bytes, or a number; a gauge is set, all else is added up.
+        """Set a gauge, or add to any other metric.
 
-        Args:
-            metric: of the list.
-            value: in the metric's unit.
-            labels: those that the metric has; one that does not apply is left out.
+        `value` is in the metric's unit; leave out labels that do not apply.
         """
         ...
 
-    def operation(self, operation: Operation, /, **labels: str) -> Span:
-        """Time an operation and count how it ends."""
-        ...
+    def operation(self, operation: Operation, /, **labels: str) -> Span: ...
 
     def done(self, operation: Operation, seconds: float, ok: bool = True, /, **labels: str) -> None:
-        """An operation that somebody else has timed."""
+        """Count an operation that the caller timed."""
         ...
 
 
 class _SilentSpan:
-    """A span that nobody hears of; one for all."""
-
     def __enter__(self) -> Self:
         return self
 
@@ -592,25 +500,19 @@ class _SilentSpan:
     ) -> None:
         return
 
-    def failed(self) -> None:
-        """Nobody hears of it."""
+    def failed(self) -> None: ...
 
 
 _SILENCE: Final = _SilentSpan()
 
 
 class NoMeters:
-    """Meters that count nothing."""
-
-    def add(self, metric: Metric, value: float = 1.0, /, **labels: str) -> None:
-        """Nothing."""
+    def add(self, metric: Metric, value: float = 1.0, /, **labels: str) -> None: ...
 
     def operation(self, operation: Operation, /, **labels: str) -> Span:  # noqa: ARG002 - of the port
-        """A span that nobody hears of."""
         return _SILENCE
 
-    def done(self, operation: Operation, seconds: float, ok: bool = True, /, **labels: str) -> None:
-        """Nothing."""
+    def done(self, operation: Operation, seconds: float, ok: bool = True, /, **labels: str) -> None: ...
 
 
 NO_METERS: Final[Meters] = NoMeters()
@@ -618,17 +520,7 @@ NO_METERS: Final[Meters] = NoMeters()
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """What came together of one metric since it was last told (CloudWatch: StatisticSet).
-
-    Args:
-        name: on CloudWatch.
-        unit: on CloudWatch.
-        dimensions: names and values.
-        count: of values.
-        total: their sum, in that unit.
-        least: the smallest.
-        most: the largest.
-    """
+    """All values of one metric since the last publication (CloudWatch: StatisticSet)."""
 
     name: str
     unit: str
@@ -640,26 +532,14 @@ class Statistic:
 
 
 class CloudWatch(Protocol):
-    """Where figures are told to."""
-
     async def put(self, namespace: str, statistics: Sequence[Statistic]) -> None:
-        """PutMetricData, once; a call that fails may have taken effect.
-
-        Raises:
-            AwsError: it failed.
-        """
+        """PutMetricData, once; a failed call may have taken effect. Raises AwsError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LeftoverRecord:
-    """A record of another process in the state folder.
-
-    Args:
-        name: of the record, in the folder.
-        record: what it says.
-        seen: what this host shows of that process, now.
-    """
+    """Another process' record in the state folder, and what this host shows of that process now."""
 
     name: str
     record: ProcessRecord
@@ -667,27 +547,27 @@ class LeftoverRecord:
 
 
 class StateFolder(Protocol):
-    """The records of the daemons of one application that share a folder. No method raises: what fails is logged.
+    """The records of the daemons of one application on this host. Methods log errors and never raise.
 
-    A method that is cancelled may have taken effect.
+    A cancelled method may have taken effect.
     """
 
     async def enter(self, worker_id: WorkerId, incarnation: str) -> None:
-        """Write the record of this process and hold its lock from now on."""
+        """Write this process' record and hold its lock from now on."""
         ...
 
     async def poll(self) -> tuple[LeftoverRecord, ...]:
-        """The records of all others. A lock that is free is ours until `forget`, `leave_alone` or the end."""
+        """All other records. A free lock becomes ours until `forget`, `leave_alone` or the end."""
         ...
 
     async def forget(self, name: str) -> None:
-        """Remove a record: nothing is left to be done for it."""
+        """Remove a record that needs no more work."""
         ...
 
     async def leave_alone(self, name: str) -> None:
-        """Keep a record and let go of its lock."""
+        """Keep a record and release its lock."""
         ...
 
     async def leave(self) -> None:
-        """Remove the record of this process: it has given everything up."""
+        """Remove our record: every lease has been released."""
         ...

@@ -1,9 +1,6 @@
-"""The adapters of a real daemon: AWS, child processes, the machine's clock and chance.
+"""The adapters of a real daemon, and its telemetry: exporters that run beside the worker.
 
-Owns what is opened for a run, and that it is closed again in the right order. Knows nothing of what the worker does
-with it.
-
-The part of `app` that is about figures: who gathers them, who is told, and what runs beside the worker for it.
+What is opened for a run is closed in the right order.
 """
 
 from __future__ import annotations
@@ -54,11 +51,10 @@ from kcl_daemon.transport.kinesis import FastKinesis
 
 @asynccontextmanager
 async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters, None]:
-    """The adapters while the context is open; at its end, by whatever way, no child runs any more.
+    """The adapters while the context is open; when it closes, no child runs any more.
 
     Raises:
-        ConfigurationError: region, endpoint or profile cannot be used, or dead letters cannot be kept in the file that
-            is named; nothing has been touched.
+        ConfigurationError: region, endpoint, profile or dead letter file cannot be used; nothing was touched.
         AccessDenied: there are no credentials.
     """
     clock, service_clock = SystemClock(), ServiceClock()
@@ -148,26 +144,20 @@ _SWEEP_S: Final = 60.0
 
 
 class MeteredWorker(Protocol):
-    """What is run: a worker."""
+    async def run(self) -> None: ...
 
-    async def run(self) -> None:
-        """Work until the graceful stop that was asked for is done."""
-        ...
-
-    def request_stop(self) -> None:
-        """Ask for the graceful stop."""
-        ...
+    def request_stop(self) -> None: ...
 
 
 class Exporter(Protocol):
-    """What tells figures to somebody, beside the worker."""
+    """Publishes figures beside the worker."""
 
     async def run(self) -> None:
-        """Until the farewell."""
+        """Runs until it is cancelled."""
         ...
 
     async def shutdown(self) -> None:
-        """The rest, at the end, while `run` is still under way; a few seconds at most."""
+        """Publish the rest while `run` still runs; takes a few seconds at most."""
         ...
 
 
@@ -176,8 +166,8 @@ class Telemetry:
     """The figures of one worker.
 
     Args:
-        totals: what is counted for Prometheus and OTLP.
-        snapshot: how the worker is now; to be set by whoever knows, before the first text is asked for.
+        totals: counters for Prometheus and OTLP.
+        snapshot: must be set before the first text is asked for.
     """
 
     totals: Totals
@@ -188,7 +178,7 @@ class Telemetry:
 
     @property
     def adapters(self) -> Adapters:
-        """The adapters, with everything that is asked of them counted."""
+        """The adapters with metrics recorded for every call."""
         recorder, adapters = self._recorder, self._adapters
         if recorder is None:
             return adapters
@@ -202,15 +192,14 @@ class Telemetry:
         )
 
     def current(self) -> Snapshot | None:
-        """The worker now, as far as anybody can tell."""
         return self.snapshot()
 
     def exposition(self) -> PrometheusExposition:
-        """What writes `/metrics`; `telemetry_of` must have been told that it will be asked for."""
+        """What writes `/metrics`; needs `serves_metrics` at `telemetry_of`."""
         return PrometheusExposition(self.totals, self.current)
 
     def background(self, worker: MeteredWorker) -> MeteredWorker:
-        """The worker to run: the same, with those beside it that tell its figures."""
+        """The worker together with its exporters."""
         recorder = self._recorder
         if recorder is None:
             return worker
@@ -218,15 +207,10 @@ class Telemetry:
 
 
 def telemetry_of(settings: Settings, adapters: Adapters, *, serves_metrics: bool = False) -> Telemetry:
-    """What the settings ask for; nothing is counted where nobody is told.
+    """What the settings ask for; nothing is counted if nothing is exported.
 
-    Args:
-        settings: of the daemon.
-        adapters: as the world has them.
-        serves_metrics: whether somebody serves `Telemetry.exposition`.
-
-    Raises:
-        ConfigurationError: OTLP is asked for, and its packages are not there.
+    `serves_metrics` says whether `Telemetry.exposition` is served. Raises ConfigurationError if the OTLP
+    packages are missing.
     """
     metrics = settings.metrics
     level = _LEVELS[metrics.level] if adapters.cloudwatch is not None else None
@@ -278,8 +262,6 @@ def _otlp(
 
 
 class _WorkerWithExporters:
-    """A worker with tellers beside it."""
-
     def __init__(
         self, worker: MeteredWorker, recorder: MetricsRecorder, exporters: Sequence[Exporter], clock: Clock
     ) -> None:
@@ -301,7 +283,7 @@ class _WorkerWithExporters:
                 await self._worker.run()
             except Exception as error:  # noqa: BLE001 - raised again below, when its figures have been told
                 failure = error
-            # Before the end of `run`, which would cut off a call under way: nobody would know whether it arrived.
+            # Before `run` is cancelled: that would cut off a call, and nobody would know whether it arrived.
             async with anyio.create_task_group() as farewells:
                 for exporter in self._exporters:
                     farewells.start_soon(exporter.shutdown)
@@ -316,5 +298,4 @@ class _WorkerWithExporters:
 
 
 def _no_snapshot() -> Snapshot | None:
-    """Nobody can tell yet."""
     return None

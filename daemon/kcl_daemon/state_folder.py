@@ -1,7 +1,6 @@
-"""The state folder: one small file for each running daemon, locked for its life, from which the next one learns of its death.
+"""The state folder: one small file per running daemon, locked while it lives.
 
-An adapter of the port `StateFolder`. Owns files, locks, boot id and process table of this host. What they prove is
-decided in `leases.predecessor`.
+The next daemon on the host sees by the lock that another has died. `leases.expiry` decides what is proof.
 """
 
 from __future__ import annotations
@@ -27,22 +26,20 @@ _NAME: Final = "kcl-daemon"
 _RECORDS_MOST: Final = 100
 _RECORD_BYTES_MOST: Final = 4096
 _FILE_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-# On these a lock is the kernel's own: nothing but the end of its holders frees it.
+# Here only the end of its holders frees a lock: the kernel keeps it.
 _LOCAL: Final = frozenset({
     "ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "jfs", "reiserfs", "tmpfs", "ramfs", "overlay",
 })  # fmt: skip
 _ENDED: Final = frozenset({"Z", "X", "x"})
-_START_FIELD: Final = 19  # of /proc/PID/stat, behind the name
+_START_FIELD: Final = 19  # of /proc/PID/stat, after the name
 
 
 class HostFolder:
-    """The records of one application in a folder of this host.
+    """One application's records in a folder of this host.
 
     Args:
-        folders: where it may be, the best first; a folder of the application's own is made in the first that allows it.
-        application: what the daemons have in common that may take each other's leases.
-        log: told once where no folder can be used; the daemon goes on without.
-        proc: where the kernel tells of itself.
+        folders: candidates, best first; the first usable one gets a subfolder for the application.
+        application: identifies the daemons that may take each other's leases.
     """
 
     def __init__(
@@ -52,7 +49,7 @@ class HostFolder:
         self._application = application
         self._log = log
         self._proc = proc
-        # Of its own: a file system that hangs takes no threads from others.
+        # A limiter of its own: a file system that hangs takes no threads from others.
         self._threads = CapacityLimiter(1)
         self._folder: Path | None = None
         self._own: Path | None = None
@@ -61,29 +58,24 @@ class HostFolder:
 
     @property
     def lock_file(self) -> int | None:
-        """The open file whose lock shows that this process lives; None: there is none."""
+        """The file whose lock shows that this process lives."""
         return self._lock_file
 
     async def enter(self, worker_id: WorkerId, incarnation: str) -> None:
-        """As the port says."""
         await self._quietly(lambda: self._enter(worker_id, incarnation))
 
     async def poll(self) -> tuple[LeftoverRecord, ...]:
-        """As the port says."""
         found: list[LeftoverRecord] = []
         await self._quietly(lambda: found.extend(self._poll()))
         return tuple(found)
 
     async def forget(self, name: str) -> None:
-        """As the port says."""
         await self._quietly(lambda: self._forget(name))
 
     async def leave_alone(self, name: str) -> None:
-        """As the port says."""
         await self._quietly(lambda: self._let_go(name))
 
     async def leave(self) -> None:
-        """As the port says."""
         await self._quietly(self._leave)
 
     async def _quietly(self, act: Callable[[], object]) -> None:
@@ -123,7 +115,7 @@ class HostFolder:
             inode=status.st_ino,
         )
         os.write(file, record.to_text().encode())
-        # Whoever sees it under this name finds it whole and locked.
+        # Renamed only now: whoever sees this name finds the file complete and locked.
         self._own = folder / f"{incarnation}.json"
         new.rename(self._own)
         self._folder = folder
@@ -160,7 +152,7 @@ class HostFolder:
             lock = _lock(file)
         status = os.fstat(file)
         record = None
-        # Another newcomer may have removed it while we opened it.
+        # Another new daemon may have removed it meanwhile.
         if stat.S_ISREG(status.st_mode) and path.stat().st_ino == status.st_ino:
             record = ProcessRecord.from_text(os.pread(file, _RECORD_BYTES_MOST, 0).decode("utf-8", "replace"))
         if record is None or lock is not FileLockState.FREE:
@@ -197,7 +189,7 @@ class HostFolder:
             self._let_go(name)
 
     def close(self) -> None:
-        """Close what is open. The record of this process stays, unless `leave` has removed it."""
+        """Close all files. Our record stays unless `leave` has removed it."""
         for name in list(self._held):
             self._let_go(name)
         file, self._lock_file = self._lock_file, None
@@ -214,7 +206,7 @@ class HostFolder:
             return None
 
     def _running(self, record: ProcessRecord) -> bool | None:
-        """Whether that very process is there; None: its number means nothing here, or is another user's."""
+        """Whether that very process runs; None: its pid means nothing here, or is another user's."""
         if not record.pid_namespace or record.pid_namespace != self._pid_namespace() or record.pid <= 0:
             return None
         started = self._start_of(record.pid)
@@ -227,10 +219,10 @@ class HostFolder:
         except OSError:
             return None
         fields = self._stat_of(record.pid)
-        return False if fields and fields[0] in _ENDED else None  # whoever started it has not reaped it yet
+        return False if fields and fields[0] in _ENDED else None  # ended but not reaped yet
 
     def _start_of(self, pid: int) -> int | None:
-        """When a process began, in clock ticks since the boot; None: there is none, or it has ended and is not reaped."""
+        """Start in clock ticks since boot; None: no such process, or it has ended."""
         fields = self._stat_of(pid)
         if len(fields) <= _START_FIELD or fields[0] in _ENDED:
             return None
@@ -270,21 +262,21 @@ def _make(folder: Path) -> None:
 
 
 def _is_trusted(folder: Path) -> bool:
-    """Whether no other user has made it, who could put another folder in the place of ours."""
+    """Whether the owner is we or root; another user could replace our folder."""
     return folder.stat().st_uid in {os.geteuid(), 0}
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether it is a folder, not a link to one, into which nobody else can write."""
+    """Whether it is a real folder that only we can write to."""
     status = folder.lstat()
     others = stat.S_IWGRP | stat.S_IWOTH
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & others
 
 
 def default_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Where the state may be when no property says so, the best first.
+    """Default folders, best first.
 
-    systemd's `StateDirectory=`, a user's state folder, `/var/lib`, a runtime folder, the folder for temporary files.
+    systemd's `StateDirectory=`, the user's state folder, `/var/lib`, runtime folder, temporary files.
     """
     given = environment.get("STATE_DIRECTORY", "").split(":", 1)[0]
     home = environment.get("HOME", "")

@@ -1,9 +1,7 @@
-"""One worker's life: prepare, run all loops, stop in order (KCL: Scheduler, GracefulShutdownCoordinator).
+"""One worker's life: prepare, run all loops, stop in order.
 
-How long a lease rests here after its consumer crashed, which is a fault of ours.
-
-Given up at once it would come back with the leader's next look, and crash again: children started and ended for nothing,
-and a traceback every few seconds. Owns the count and the growth; the wait itself is the worker's.
+KCL: Scheduler, GracefulShutdownCoordinator. A crashed consumer gives its lease up only after a pause:
+otherwise it would come back and crash again every few seconds.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ from kcl_daemon.progress.watchdog import Watchdog
 
 FIRST_BACKOFF_S: Final = 1.0
 MAX_BACKOFF_S: Final = 60.0
-# A consumer that has worked for so long has got past what it crashed at before.
+# A consumer that ran this long got past what crashed it.
 _FORGOTTEN_S: Final = 600.0
 
 
@@ -58,20 +56,16 @@ class _Crash:
 
 
 class CrashBackoff:
-    """Of all consumers of one worker.
-
-    Args:
-        clock: for the time.
-    """
+    """How long each lease waits after its consumer crashed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last: dict[LeaseKey, _Crash] = {}
 
     def cooldown_s(self, key: LeaseKey) -> float:
-        """The consumer of this lease has crashed now; how long to wait before the lease is given up.
+        """Seconds to wait before the lease is released, after a crash now.
 
-        Twice as long as the last time, up to a minute; once ten minutes have passed since then it begins anew.
+        Doubles with each crash, up to a minute; starts again after ten minutes without one.
         """
         now_s = self._clock.monotonic()
         self._last = {each: last for each, last in self._last.items() if now_s < last.at_s + _FORGOTTEN_S}
@@ -81,14 +75,14 @@ class CrashBackoff:
         return cooldown_s
 
 
-# What does not answer at the start is asked again for this long (KCL: maxInitializationAttempts).
+# KCL: maxInitializationAttempts.
 _START_ATTEMPTS: Final = 20
 _LEAVE_FIRST_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLoops:
-    """The parts of a worker that it starts and stops, or shows; which others run at a time the switchboard knows."""
+    """The parts of a worker; the ComponentSwitcher decides which of the others run."""
 
     renewer: LeaseRenewer
     elector: Elector
@@ -113,11 +107,7 @@ class _Running:
 
 
 class Worker:
-    """One worker. `run` once.
-
-    Attributes:
-        started: set when tables and streams have been found and the loops run.
-    """
+    """Run it once. `started` is set when tables and streams are there and the loops run."""
 
     def __init__(
         self,
@@ -147,23 +137,20 @@ class Worker:
         self._work: TaskGroup | None = None
 
     def attach(self, loops: WorkerLoops, parts: ConsumerContext) -> None:
-        """Give it what it runs; apart from the constructor because the parts call back into the worker."""
+        """Set the parts; they call back into the worker, so they cannot go to the constructor."""
         self._loops, self._parts = loops, parts
 
     @property
     def loops(self) -> WorkerLoops:
-        """Its parts, for those who look at it."""
         assert self._loops is not None, "equip() comes first"
         return self._loops
 
     @property
     def stopping(self) -> bool:
-        """Whether a stop was asked for."""
         return self._stop.is_set()
 
     @property
     def streams(self) -> StreamTracker:
-        """What it reads."""
         return self._streams
 
     def request_stop(self) -> None:
@@ -171,19 +158,19 @@ class Worker:
         self._stop.set()
 
     def fail(self, error: ChildError | WorkerIdTaken) -> None:
-        """Begin the graceful stop, at the end of which `run` raises the first of these."""
+        """Begin the graceful stop; at its end `run` raises the first error given here."""
         self._fatal = self._fatal or error
         self._stop.set()
 
     async def run(self) -> None:
-        """Work until `request_stop`; returns when every lease has been passed on.
+        """Work until `request_stop`; returns when every lease has been handed over or released.
 
-        Cancelled: the fast exit. Children are killed, nothing is written, leases expire.
+        Cancelled: children are killed, nothing is written, leases expire.
 
         Raises:
-            KclError: it could not start: no such stream, no access, tables that cannot be used, no answer for long.
-            ChildError: a child failed that the daemon is to end for (`childFailurePolicy`).
-            WorkerIdTaken: another process with our worker id lives, and began earlier.
+            KclError: it could not start: no stream, no access, unusable tables, or no answer for too long.
+            ChildError: a child failure that ends the daemon (`childFailurePolicy`).
+            WorkerIdTaken: an older live process has our worker id.
         """
         assert self._loops is not None, "equip() comes first"
         await self._prepare()
@@ -218,7 +205,7 @@ class Worker:
             raise self._fatal
 
     async def _prepare(self) -> None:
-        """Tables, version, streams and our own name, in that order; what is only slow or busy is asked again."""
+        """Tables, version, streams and our worker id, in that order; retried while AWS is slow or busy."""
         assert self._loops is not None, "equip() comes first"
         await self._loops.predecessors.enter()
         steps = (
@@ -234,7 +221,7 @@ class Worker:
                 await self._with_start_retries(step)
 
     async def _list_streams_first(self) -> None:
-        """Where no worker of the application has run, a stream that is not there is a wrong name: nothing is made for it."""
+        """If no worker of the application has run, a missing stream is a wrong name: create nothing."""
         if not await self._tables.are_new():
             return
         try:
@@ -265,7 +252,7 @@ class Worker:
                 await self._stop.wait()
 
     def on_lease_found(self, held: HeldLease) -> None:
-        """Start a consumer for a lease that the keeper now holds."""
+        """Start a consumer for a lease that the LeaseRenewer now holds."""
         assert self._work is not None, "leases are found only while the worker runs"
         assert self._parts is not None, "equip() comes first"
         running = _Running(ShardConsumer(parts=self._parts, held=held), anyio.Event())
@@ -274,17 +261,15 @@ class Worker:
         self.loops.watchdog.active_leases.add(held)
         self._work.start_soon(self._consume, held, running, before)
         if self._stop.is_set():
-            running.consumer.request_stop()  # found in the very moment of the stop
+            running.consumer.request_stop()  # found just as the stop began
 
     async def _consume(self, held: HeldLease, running: _Running, before: _Running | None) -> None:
         try:
             if before is not None:
-                await (
-                    before.done.wait()
-                )  # one child for a shard at a time, also when a lease was lost and regained
+                await before.done.wait()  # one child per shard, also when a lease was lost and regained
             await running.consumer.run()
         except Exception:  # noqa: BLE001
-            # A fault of ours in one shard must not end the others; the lease is given up so that another may try.
+            # Our bug in one shard must not end the others; releasing the lease lets another worker try.
             await self._crashed(held, running)
         finally:
             self.loops.watchdog.active_leases.remove(held)
@@ -294,7 +279,7 @@ class Worker:
             self.loops.discovery.wake()
 
     async def _crashed(self, held: HeldLease, running: _Running) -> None:
-        """Give the lease up, after a rest that a stop, a hand-off or the loss of the lease ends."""
+        """Release the lease after a pause; a stop, a handoff or losing the lease ends the pause."""
         cooldown_s = self._crashes.cooldown_s(held.key)
         self._log.error(
             "consumer_crashed",
@@ -313,7 +298,7 @@ class Worker:
             await self.loops.renewer.release_lease(held)
 
     async def _drain(self, loops: WorkerLoops) -> None:
-        """Leave the fleet: first so that nothing new is given to us, then shard by shard."""
+        """Leave the fleet first, so that we are assigned nothing new; then end shard by shard."""
         self._log.info("worker_stopping", leases=len(self._consumers))
         gone = anyio.Event()
 
@@ -324,11 +309,11 @@ class Worker:
 
         async with anyio.create_task_group() as leaving:
             leaving.start_soon(leave)
-            # What is released before our row is gone might be given back to us. With DynamoDB in trouble the children
-            # must not wait for that.
+            # A lease released before our row is gone might be assigned to us again. If DynamoDB is in
+            # trouble, children must not wait for that.
             with self._clock.move_on_after(_LEAVE_FIRST_S):
                 await gone.wait()
-            # What else bears our worker id is the namesake's, where there is one.
+            # If another process has our worker id, the other leases in our name are its own.
             if gone.is_set() and loops.switcher.assigns and not loops.duplicate_detector.stands_aside:
                 leaving.start_soon(loops.discovery.give_back)
                 await loops.shutdown.begin_handoff()
