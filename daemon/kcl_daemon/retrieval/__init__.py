@@ -1,1 +1,1 @@
-"""From a shard's position to batches of records, a bounded way ahead of the child."""
+"""Reads shards, a bounded way ahead of their children, and makes batches of records."""

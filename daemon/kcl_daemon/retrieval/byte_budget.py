@@ -1,8 +1,7 @@
-"""How many bytes of records the whole worker may have in hand, over all its shards.
+"""Limits how many bytes of records the worker holds at once, over all its shards.
 
-Owns the bound and the order in which shards are let in. Must not know where the bytes come from. A shard whose child
-waits goes before one that reads ahead, and reading ahead may take half of the room only: else the answers that wait for
-busy children would keep everybody else from reading.
+A shard whose child waits goes before a shard that reads ahead. Reading ahead may use only half of the budget,
+so busy children cannot keep the other shards from reading.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ import anyio
 from kcl_daemon.ports import Clock
 
 MAX_BYTES: Final = 48 * 2**20
-# A child that does not read its line keeps its bytes in hand. Those who wait are not made to wait for it.
+# A child that stops reading keeps its bytes reserved. After this time the first shard with a waiting child
+# may exceed the budget.
 _PATIENCE_S: Final = 5.0
 
 
 class Reservation:
-    """Bytes that one shard has in hand. Not released by itself."""
+    """Bytes reserved for one shard. The owner must call `release`."""
 
     __slots__ = ("_budget", "_size_bytes", "released")
 
@@ -31,21 +31,19 @@ class Reservation:
         self.released = False
 
     def resize(self, size_bytes: int) -> None:
-        """They turned out to be so many; never waits, though it may lead above the bound."""
+        """Set the real size. Never waits, even if this exceeds the budget."""
         if not self.released:
             difference, self._size_bytes = size_bytes - self._size_bytes, size_bytes
             self._budget.change(difference)
 
     def release(self) -> None:
-        """They are gone. Again: no effect."""
+        """Return the bytes to the budget. A second call does nothing."""
         if not self.released:
             self.released = True
             self._budget.change(-self._size_bytes)
 
 
 class _Waiter:
-    """A shard that waits to be let in."""
-
     __slots__ = ("event", "granted", "is_child_waiting", "size_bytes")
 
     def __init__(self, size_bytes: int, is_child_waiting: Callable[[], bool]) -> None:
@@ -56,12 +54,7 @@ class _Waiter:
 
 
 class ByteBudget:
-    """Lets shards read while there is room.
-
-    Args:
-        clock: for the patience.
-        max_bytes: the bound; a single answer that is larger is let in alone.
-    """
+    """Grants reservations while there is room. An answer larger than `max_bytes` is admitted alone."""
 
     def __init__(self, clock: Clock, max_bytes: int = MAX_BYTES) -> None:
         self._clock = clock
@@ -71,24 +64,24 @@ class ByteBudget:
 
     @property
     def reserved_bytes(self) -> int:
-        """What is in hand now."""
         return self._reserved_bytes
 
     async def acquire(self, size_bytes: int, *, is_child_waiting: Callable[[], bool]) -> Reservation:
-        """Wait until so many bytes may be read.
+        """Wait until the budget has room for this many bytes.
 
-        First come, first served among those whose child waits, and among the others. Who is awaited waits no longer
-        than some seconds for each answer that is let in above the bound. Cancelled, nothing is held.
+        Shards whose child waits are served first; within each group, first come, first served. If the child
+        waits, the first shard in the queue is admitted after a few seconds even above the limit. A cancelled
+        call reserves nothing.
 
         Args:
-            size_bytes: about what the answer will take; `Hold.resize` puts it right.
-            is_child_waiting: whether the child waits for it now; may change while waiting, see `wake`.
+            size_bytes: expected size of the answer; correct it with `Reservation.resize`.
+            is_child_waiting: may change while this call waits; see `wake`.
         """
         if not self._waiting and self._fits(size_bytes, is_child_waiting=is_child_waiting()):
             return self.take(size_bytes)
         waiter = _Waiter(size_bytes, is_child_waiting)
         self._waiting.append(waiter)
-        self.wake()  # one whose child waits may go before those that read ahead
+        self.wake()  # a shard with a waiting child may go before those that read ahead
         try:
             while not waiter.granted:
                 with self._clock.move_on_after(_PATIENCE_S):
@@ -105,18 +98,17 @@ class ByteBudget:
         return Reservation(self, size_bytes)
 
     def take(self, size_bytes: int) -> Reservation:
-        """Hold what is in hand already, without waiting, though it may lead above the bound."""
+        """Reserve without waiting, even above the limit."""
         self._reserved_bytes += size_bytes
         return Reservation(self, size_bytes)
 
     def change(self, difference_bytes: int) -> None:
-        """What is in hand has grown or shrunk."""
         self._reserved_bytes += difference_bytes
         if difference_bytes < 0:
             self.wake()
 
     def wake(self) -> None:
-        """Let in whoever may go in now; to be called when somebody has become awaited."""
+        """Admit all waiters that fit now. Call it when a child starts to wait."""
         for awaited in (True, False):
             for waiter in [each for each in self._waiting if each.is_child_waiting() is awaited]:
                 if not self._fits(waiter.size_bytes, is_child_waiting=awaited):
@@ -128,7 +120,6 @@ class ByteBudget:
         return self._reserved_bytes == 0 or self._reserved_bytes + size_bytes <= max_bytes
 
     def _is_first(self, waiter: _Waiter) -> bool:
-        """Whether it is the next of those that are awaited."""
         return (
             waiter.is_child_waiting()
             and next(each for each in self._waiting if each.is_child_waiting()) is waiter

@@ -1,12 +1,8 @@
-"""Reads one shard by enhanced fan-out: one subscription after another, one event ahead of the child (KCL: FanOutRecordsPublisher).
+"""Reads one shard by enhanced fan-out (KCL: FanOutRecordsPublisher, FanOutConsumerRegistration).
 
-Owns where the next subscription begins and when. While the child is busy nothing is read: the service then has to
-wait, and at worst ends the subscription, after which another one goes on behind the last event that was taken.
-
-The fan-out consumer of this application: found, registered where there is none, awaited (KCL: FanOutConsumerRegistration).
-
-One for all shards of a worker. Owns the tries and what is said about them. Knows nothing of shards and records. Unlike
-KCL it never gives up for good: whoever asks again later has it tried again.
+`ConsumerRegistration` finds or registers the consumer. `FanOutReader` makes one subscription after another
+and reads one event ahead of the child. While the child is busy nothing is read: the service waits or ends the
+subscription, and the next one continues after the last event taken.
 """
 
 from __future__ import annotations
@@ -57,9 +53,9 @@ from kcl_daemon.retrieval.source import (
 
 T = TypeVar("T")
 
-# Spreads the tries of workers that start together, as in KCL.
+# Spreads the attempts of workers that start together, as in KCL.
 _SPREAD_S: Final = 0.1
-# What could not be had is not asked for again for so long, however many shards want it.
+# After a failure, no shard asks again for this long.
 _REFUSED_S: Final = 60.0
 _FAILED_S: Final = 5.0
 _ADVICE_LIMIT: Final = (
@@ -73,29 +69,22 @@ _ADVICE_DENIED: Final = (
 )
 
 IMPOSSIBLE: Final = (ConsumerLimitReached, AccessDenied, InvalidRequest)
-"""What another try in a moment does not put right."""
+"""Errors that a quick retry does not fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FailedAttempt:
-    """The last attempt, and until when it stands for those that come after it."""
+    """The last failure. Callers get the same error until `until_s` (monotonic)."""
 
     error: AwsError
     until_s: float
 
 
 class ConsumerRegistration:
-    """Finds the consumer when it is first asked for, and remembers it.
+    """Finds or registers the consumer of a stream on first use, for all shards of the worker.
 
-    Args:
-        fan_out: where consumers are.
-        kinesis: tells the stream's ARN.
-        stream: whose consumer.
-        settings: which, and how often things are tried.
-        application_name: the consumer's name where none is set.
-        clock: for pauses.
-        randomness: spreads them.
-        log: for what was found, and why not.
+    Unlike KCL it never gives up for good: a later call tries again. `application_name` is the consumer's name
+    if the settings name none.
     """
 
     def __init__(
@@ -123,10 +112,10 @@ class ConsumerRegistration:
         self._failed: _FailedAttempt | None = None
 
     async def arn(self) -> str:
-        """ARN of a consumer that is, or was, ACTIVE. Cancellable at any point.
+        """Return the ARN of a consumer that is, or was, ACTIVE. May be cancelled at any point.
 
         Raises:
-            AwsError: there is none now; it has been logged.
+            AwsError: there is no consumer now; the reason has been logged.
         """
         async with self._lock:
             if self._arn is None:
@@ -134,12 +123,15 @@ class ConsumerRegistration:
             return self._arn
 
     async def exists(self, arn: str) -> bool:
-        """Whether a consumer is still ours, after the service has said that something is not there; AwsError: not known.
+        """Return whether the consumer still exists, after the service said that something was not found.
 
-        One that has a name is found or registered anew at the next `arn` if it is gone.
+        Unless the settings name an ARN, a lost consumer is found or registered again at the next `arn` call.
 
         Args:
-            arn: as `arn` gave it for the subscription that ended. Another shard may have registered another one since.
+            arn: of the ended subscription. Another shard may have registered a new consumer since.
+
+        Raises:
+            AwsError: it is not known.
         """
         if self._arn != arn:
             return False
@@ -186,7 +178,7 @@ class ConsumerRegistration:
         )
 
     async def _registered(self, named: ConsumerName) -> None:
-        """Register it, or see that another worker has."""
+        """Register the consumer, or accept that another worker has done so."""
         try:
             consumer = await self._fan_out.register_consumer(named)
         except Unavailable:
@@ -206,7 +198,6 @@ class ConsumerRegistration:
     async def _with_retries(
         self, tries: int, call: Callable[[], Awaitable[T]], *, also: type[AwsError] = Throttled
     ) -> T:
-        """The result of a call that is made again where that may help."""
         pause_s = self._settings.retry_backoff_ms / 1000
         while True:
             tries -= 1
@@ -231,11 +222,11 @@ class ConsumerRegistration:
                 self._log.warning("consumer_not_found", error=str(error))
 
 
-# The service refuses a second subscription for so long; the margin covers the way there.
+# The service refuses a new subscription for 5 s; the margin covers network delay.
 _PROTECTED_S: Final = 5.2
-# Somebody else reads the shard: the lease is on its way there, and to fight for it would hurt both.
+# Another worker reads the shard, so the lease is probably moving there. Competing would hurt both.
 _OVERTAKEN_S: Final = 10.0
-# While the stream itself is gone.
+# Pause while the stream does not exist.
 _GONE_PAUSE_S: Final = 60.0
 _SHORTEST_BACKOFF_S: Final = 0.5
 _LONGEST_BACKOFF_S: Final = 10.0
@@ -243,18 +234,7 @@ _MAX_DOUBLINGS: Final = 10
 
 
 class FanOutReader:
-    """The `Reader` of one shard by subscriptions.
-
-    Args:
-        source: what is read.
-        fan_out: from where.
-        consumer: to whom the subscriptions belong.
-        clock: for pauses.
-        randomness: spreads retries.
-        log: for what Kinesis does.
-        gate: bounds what all shards have in hand.
-        reports_empty: whether the taker wants to hear of events without records.
-    """
+    """Reads one shard by subscriptions. If `reports_empty`, events without records become empty batches."""
 
     def __init__(
         self,
@@ -288,16 +268,13 @@ class FanOutReader:
 
     @property
     def trouble(self) -> str | None:
-        """As the protocol says."""
         return self._last_fetch.trouble
 
     @property
     def oldest_s(self) -> float | None:
-        """As the protocol says."""
         return self._item.arrived_s if isinstance(self._item, DeliveryBatch) else None
 
     async def next(self) -> DeliveryBatch | EndOfShard:
-        """As the protocol says."""
         while (item := self._item) is None:
             self._filled = anyio.Event()
             self._child_waits = True
@@ -311,17 +288,15 @@ class FanOutReader:
         return item
 
     def close(self) -> None:
-        """As the protocol says."""
         item, self._item = self._item, None
         if isinstance(item, DeliveryBatch):
             item.release()
 
     async def run(self) -> None:
-        """As the protocol says."""
         while True:
             try:
                 arn = await self._consumer.arn()
-            except AwsError as error:  # the registration has said what is wrong
+            except AwsError as error:  # the registration has logged the reason
                 self._note(error)
                 await self._pause()
                 continue
@@ -340,7 +315,7 @@ class FanOutReader:
                 await self._pause(overtaken=had_begun and isinstance(error, SubscriptionTaken))
 
     async def _subscribe(self, arn: str) -> bool:
-        """One subscription; True at the end of the shard."""
+        """Run one subscription; return True at the end of the shard."""
         where, source = self._position(), self._source
         async with self._fan_out.subscribe(source.stream, arn, source.shard_id, where) as subscription:
             self._began(where)
@@ -356,7 +331,7 @@ class FanOutReader:
                 await self._put(EndOfShard(pushed.child_shards))
                 return True
             self._continuation = pushed.continuation
-            del pushed  # and with it its body, which would stay in memory while the next one is waited for
+            del pushed  # frees its body while we wait for the next event
         return False
 
     def _position(self) -> ReadFrom:
@@ -368,18 +343,18 @@ class FanOutReader:
         memory = self._source.memory
         memory.subscribed_at_s = self._clock.monotonic()
         if where.kind is IteratorKind.LATEST:
-            # Were it to break before the first event, LATEST again would skip some.
+            # If the subscription breaks before the first event, LATEST again would skip records.
             memory.idle_until_s = self._clock.wall_ms() / 1000
         self._log.debug("subscribed", position=where.kind.value, sequence_number=where.sequence_number)
 
     async def _accept(self, pushed: PushedRecords) -> None:
-        """Put an event before the child; back when there is room for another one."""
+        """Deliver one event; return when there is room for the next."""
         self._remember(pushed)
         at_the_end = pushed.continuation is None
         gave = False
         for number, payload in enumerate(self._source.undelivered(pushed.payload)):
             if number:
-                await checkpoint()  # a million user records in aggregates would hold up renewals
+                await checkpoint()  # a million user records in aggregates would delay lease renewals
             if not gave:
                 self._record_fetch(pushed, empty=not payload and not at_the_end)
             decoder = self._source.decoder(payload, self._set_trouble)
@@ -414,7 +389,7 @@ class FanOutReader:
         self._last_fetch.trouble = reason
 
     def _remember(self, pushed: PushedRecords) -> None:
-        """Where a child that is started anew begins."""
+        """Record where a restarted child begins."""
         memory, payload = self._source.memory, pushed.payload
         if payload:
             if self._last_sequence_number is None:
@@ -427,14 +402,17 @@ class FanOutReader:
             memory.idle_after = pushed.continuation
 
     async def _put(self, item: DeliveryBatch | EndOfShard) -> None:
-        """Give an item to the taker; back when it has been taken."""
+        """Hand over one item; return when it has been taken."""
         self._item = item
         self._taken = anyio.Event()
         self._filled.set()
         await self._taken.wait()
 
     async def _shard_is_gone(self, gone: StreamNotFound, arn: str) -> bool:
-        """Whether it is the shard that does not exist any more, not stream or consumer; where those, a while later."""
+        """Return whether the shard no longer exists.
+
+        If the stream or consumer is missing, pause and return False.
+        """
         is_there = self._source.stream_is_there
         self._note(gone)
         try:
@@ -460,7 +438,6 @@ class FanOutReader:
         self._last_fetch.trouble = str(error)
 
     def _log_failure(self, error: AwsError) -> None:
-        """Say what a failed or broken subscription leaves to do."""
         self._note(error)
         match error:
             case AccessDenied():
@@ -474,20 +451,20 @@ class FanOutReader:
             case InvalidRequest():
                 self._log.warning("subscription_failed", error=str(error), failures=self._failures)
                 self._continuation = self._last_sequence_number
-                self._source.memory.idle_after = None  # but not the time until which nothing had come
+                self._source.memory.idle_after = None  # `idle_until_s` stays valid
             case _:
-                # One break in a while is nothing: connections do not live for ever.
+                # A single break is normal: connections do not live forever.
                 log_event = self._log.info if self._failures == 1 else self._log.warning
                 log_event("subscription_broken", error=str(error), failures=self._failures)
 
     async def _until_unprotected(self) -> None:
-        """Wait as long as the service protects the subscription before this one."""
+        """Wait until the service allows a new subscription after the previous one."""
         began_s = self._source.memory.subscribed_at_s
         if began_s is not None:
             await self._clock.sleep(max(0.0, began_s + _PROTECTED_S - self._clock.monotonic()))
 
     async def _pause(self, *, overtaken: bool = False) -> None:
-        """After a failure; the first one of a subscription that was good costs nothing but its protection."""
+        """Pause after a failure. The first failure needs no pause beyond the protection time."""
         if overtaken:
             await self._clock.sleep(_OVERTAKEN_S)
         elif self._failures > 1:

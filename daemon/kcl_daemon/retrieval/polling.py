@@ -1,12 +1,8 @@
-"""Reads one shard a bounded way ahead of its child (KCL: PrefetchRecordsPublisher).
+"""Reads one shard by polling, a bounded way ahead of its child (KCL: PrefetchRecordsPublisher).
 
-Owns the shard iterator and the buffer. Knows nothing of leases or children. Never raises for what Kinesis does: it
-retries for ever, and the reason is told by `trouble`.
-
-PURE: how long to wait before the next read of a shard (KCL: KinesisSleepTimeController).
-
-Unlike KCL no pause is made while the shard has more to give than one answer holds, beyond what the service's limits
-for each shard ask for: five reads a second, 2 MiB a second.
+Errors of Kinesis are never raised: the reader retries forever and reports the reason in `trouble`. `PollPace`
+decides the pause between reads (KCL: KinesisSleepTimeController). Unlike KCL, a shard with more data is read
+again at once, up to the service's limits of five reads and 2 MiB a second per shard.
 """
 
 from __future__ import annotations
@@ -50,13 +46,7 @@ _SERVICE_DOMAINS: Final = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """What the pace goes by of a good answer.
-
-    Args:
-        count: its records.
-        data_bytes: of these records.
-        behind_ms: how far behind the tip it was; None: not told.
-    """
+    """What `PollPace` needs from a good answer. `behind_ms` is None if Kinesis did not report it."""
 
     count: int
     data_bytes: int
@@ -69,9 +59,9 @@ class PollPace:
 
     Args:
         idle_s: pause between two reads at the tip.
-        reduced_within_s: a shard that is less than this behind is read only so often (KCL:
-            millisBehindLatestThresholdForReducedTps); 0: at the tip only.
-        limited: whether the service's limits are kept from the start; else once it has refused a read for its rate.
+        reduced_within_s: a shard less than this far behind is read at most once in this interval (KCL:
+            millisBehindLatestThresholdForReducedTps); 0: off.
+        limited: respect the service's limits from the start; else only after the service throttled a read.
         failures: failed reads in a row.
     """
 
@@ -81,20 +71,18 @@ class PollPace:
     failures: int = 0
 
     def failed(self, *, throttled: bool = False) -> PollPace:
-        """After one more failed read."""
         return PollPace(self.idle_s, self.reduced_within_s, self.limited or throttled, self.failures + 1)
 
     def succeeded(self) -> PollPace:
-        """After a good read."""
         return PollPace(self.idle_s, self.reduced_within_s, self.limited) if self.failures else self
 
     def pause_s(self, answer: PollResult | None, *, elapsed_s: float, chance: float) -> float:
-        """Seconds to wait from now.
+        """Return the seconds to wait from now.
 
         Args:
             answer: the last one; None after a failure.
-            elapsed_s: since the last read began.
-            chance: 0 to 1, spreads the retries of many shards after a failure.
+            elapsed_s: time since the last read began.
+            chance: 0 to 1; spreads the retries of many shards after a failure.
         """
         if self.failures or answer is None:
             most: float = min(
@@ -104,7 +92,7 @@ class PollPace:
         return max(0.0, self._interval_s(answer) - elapsed_s)
 
     def _interval_s(self, answer: PollResult) -> float:
-        """Between the beginnings of two reads."""
+        """Return the seconds between the starts of two reads."""
         allowed_s = max(_SHORTEST_S, answer.data_bytes / _BYTES_PER_S)
         behind_s = (answer.behind_ms or 0) / 1000
         if not behind_s:
@@ -115,39 +103,33 @@ class PollPace:
 
 
 def has_service_limits(endpoint: str | None) -> bool:
-    """Whether an endpoint is the service's own, whose limits are known; stand-ins have others or none."""
+    """Return whether the endpoint is AWS itself, whose limits are known.
+
+    Local endpoints have other limits or none.
+    """
     host = None if endpoint is None else urlsplit(endpoint).hostname
     return host is None or host.endswith(_SERVICE_DOMAINS)
 
 
-# A call that has not answered by then is given up and made again; the adapter's own time-outs are shorter.
+# A call without an answer by then is made again; the adapter's own timeouts are shorter.
 _CALL_TIMEOUT_S: Final = 60.0
-# An iterator refused this often in a row has not merely grown old.
+# An iterator refused this often in a row has not simply expired.
 _SUSPICIOUS_FAILURES: Final = 3
-# While the stream itself is gone.
+# Pause while the stream does not exist.
 _GONE_PAUSE_S: Final = 60.0
-# Iterators live for five minutes; one that has waited for the child for longer than this is not tried.
+# Iterators live for five minutes; older ones are not tried.
 _ITERATOR_TTL_S: Final = 285.0
-# What an answer is taken for that is not known yet: the most that the service gives, or next to nothing at the tip.
+# Assumed size of the next answer: the service's maximum at first, then the last size but at least the
+# minimum.
 _FIRST_EXPECTED_BYTES: Final = 8 * 2**20
 _MIN_EXPECTED_BYTES: Final = 64 * 1024
 
 
 class PollingReader:
-    """The prefetcher of one shard for one child. `run` fills the buffer, `next` takes from it; one taker at a time.
+    """Reads one shard for one child: `run` fills the buffer, `next` takes from it, with one taker at a time.
 
-    `close` it when nobody takes any more.
-
-    Args:
-        source: what is read.
-        kinesis: from where.
-        settings: how far ahead and how often.
-        clock: for pauses and time-outs.
-        randomness: spreads retries.
-        log: for what Kinesis does.
-        gate: bounds what all shards have in hand; None: this one has no bound but its own.
-        limited: whether the service's limits of rate are kept from the start (`Pace.limited`).
-        reports_empty: whether the taker wants to hear of answers without records; else they take no place and wake nobody.
+    Call `close` when nobody takes any more. Without a `budget` the reader has only its own limits. Unless
+    `reports_empty`, answers without records are not delivered. For `limited` see `PollPace`.
     """
 
     def __init__(
@@ -189,19 +171,16 @@ class PollingReader:
 
     @property
     def trouble(self) -> str | None:
-        """As the protocol says."""
         return self._last_fetch.trouble
 
     @property
     def oldest_s(self) -> float | None:
-        """As the protocol says."""
         for item in self._buffer:
             if isinstance(item, DeliveryBatch) and item.arrived_s is not None:
                 return item.arrived_s
         return None
 
     async def next(self) -> DeliveryBatch | EndOfShard:
-        """The next batch, waiting for it; a cancelled call takes nothing. Whoever takes a batch releases it."""
         while not self._buffer:
             self._filled = anyio.Event()
             self._child_waits = True
@@ -219,7 +198,6 @@ class PollingReader:
         return item
 
     def close(self) -> None:
-        """Give up what has not been taken."""
         while self._buffer:
             item = self._buffer.popleft()
             if isinstance(item, DeliveryBatch):
@@ -227,7 +205,6 @@ class PollingReader:
         self._release_reservation()
 
     async def run(self) -> None:
-        """Read until the end of the shard; returns then."""
         try:
             await self._run()
         finally:
@@ -259,13 +236,13 @@ class PollingReader:
             self._iterator_at_s = self._clock.monotonic()
             answer = await self._accept(fetched)
             iterator = fetched.next_iterator
-            del fetched  # and with it the body, which would stay in memory through the pause
+            del fetched  # frees the body during the pause
             if iterator is None:
                 return
             await self._pause(self._pace.succeeded(), answer, began_s)
 
     async def _shard_is_gone(self, error: StreamNotFound) -> bool:
-        """Whether the shard has ended by being forgotten; where the stream itself is gone, a while later: not yet."""
+        """Return True if the shard no longer exists. If the stream itself is gone, pause and return False."""
         self._release_reservation()
         is_there = self._source.stream_is_there
         try:
@@ -284,7 +261,7 @@ class PollingReader:
         return gone
 
     async def _wait_for_room(self) -> None:
-        """Wait until the buffer may take one more answer, and until the worker may."""
+        """Wait for room in the buffer, then in the worker's budget."""
         while not self._has_room():
             await self._wait_for_taker()
         self._reservation = await self._budget.acquire(
@@ -333,22 +310,22 @@ class PollingReader:
             )
             self._iterator_at_s = self._clock.monotonic()
             if where.kind is IteratorKind.LATEST:
-                # Were nothing answered while it lives, LATEST again would skip what came meanwhile.
+                # If nothing is answered while it lives, LATEST again would skip the records in between.
                 memory = self._source.memory
-                # The time of day afterwards: the answer may have told that the machine's is wrong.
+                # Read the wall clock afterwards: the answer may have corrected it.
                 took_s = self._iterator_at_s - asked_s
                 memory.idle_iterator, memory.idle_until_s = iterator, self._clock.wall_ms() / 1000 - took_s
             return iterator
         raise Unavailable(f"no answer within {_CALL_TIMEOUT_S:g} s", operation="GetShardIterator")
 
     async def _accept(self, fetched: FetchedRecords) -> PollResult:
-        """Take an answer into the buffer, and give what the pace goes by."""
+        """Buffer an answer; return what `PollPace` needs."""
         self._remember(fetched)
-        is_empty = fetched.next_iterator is not None  # the end of a shard is something
+        is_empty = fetched.next_iterator is not None  # the end of a shard is not empty
         whole, behind_ms = fetched.payload, fetched.millis_behind_latest
         for number, payload in enumerate(self._source.undelivered(whole)):
             if number:
-                await checkpoint()  # a million user records in aggregates would hold up renewals
+                await checkpoint()  # a million user records in aggregates would delay lease renewals
             decoder = self._source.decoder(payload, self._set_trouble)
             if decoder is not None:
                 is_empty = not await self._put_decoded(decoder, behind_ms, whole.size_bytes) and is_empty
@@ -368,20 +345,20 @@ class PollingReader:
         return PollResult(len(whole), whole.data_bytes, behind_ms)
 
     async def _room_for(self, part: Payload, whole_bytes: int) -> None:
-        """Wait until a further part of an answer may go into the buffer, and until the worker has room for it.
+        """Wait until a further part of an answer fits into the buffer and the budget.
 
-        An aggregate may become many times as long as it came: it is taken apart no faster than the child takes it.
+        Deaggregation can multiply the size of an answer, so it goes no faster than the child takes the parts.
         """
         if self._reservation is not None:
             self._reservation.resize(whole_bytes)  # it may be held for long
         while not self._has_room():
             await self._wait_for_taker()
-        # Released at once, as the batch takes the same again and nothing is awaited between the two.
+        # Released at once: the batch reserves the same bytes again, with no await in between.
         reservation = await self._budget.acquire(part.size_bytes, is_child_waiting=lambda: self._child_waits)
         reservation.release()
 
     async def _put_decoded(self, decoder: PayloadDecoder, behind_ms: int | None, whole_bytes: int) -> bool:
-        """Records that may grow when they are opened: part by part, each when there is room; whether there were any."""
+        """Buffer decoded records part by part, as there is room; return whether there were any."""
         gave = False
         if self._reservation is not None:
             self._reservation.resize(whole_bytes)  # it may be held for long
@@ -396,7 +373,7 @@ class PollingReader:
         self._last_fetch.trouble = reason
 
     def _batch(self, payload: Payload, behind_ms: int | None) -> DeliveryBatch:
-        """Counted as in hand by itself until it is released."""
+        """Make a batch that holds its own reservation until it is released."""
         reservation = self._budget.take(0)
         batch = DeliveryBatch(
             payload, behind_ms, reservation.release, arrived_s=arrived_s(payload, behind_ms, self._clock)
@@ -405,7 +382,7 @@ class PollingReader:
         return batch
 
     def _remember(self, fetched: FetchedRecords) -> None:
-        """Where to go on from, and where a child that is started anew begins."""
+        """Record where to continue, and where a restarted child begins."""
         memory, payload = self._source.memory, fetched.payload
         if payload:
             if self._last_sequence_number is None:
@@ -425,12 +402,15 @@ class PollingReader:
         self._filled.set()
 
     def _iterator_after(self, error: AwsError, iterator: str | None) -> str | None:
-        """What a failed call leaves of the iterator. A new one begins after the last record fetched, or where we began."""
+        """Return the iterator that is left after a failed call.
+
+        None: get a new one, after the last fetched record or at the start.
+        """
         self._last_fetch.trouble = str(error)
         match error:
             case IteratorExpired() | InvalidRequest():
                 self._log_renewal(error)
-                self._source.memory.idle_iterator = None  # but not the time until which nothing had come
+                self._source.memory.idle_iterator = None  # `idle_until_s` stays valid
                 return None
             case AccessDenied():
                 self._log.error(
@@ -445,7 +425,10 @@ class PollingReader:
         return iterator
 
     def _log_renewal(self, error: AwsError) -> None:
-        """Louder when it goes on, but not for ever; what time will not heal is told once."""
+        """Warn about repeated renewals, but ever more rarely.
+
+        What retries cannot fix is logged once as an error.
+        """
         failures = self._pace.failures + 1
         if failures <= _SUSPICIOUS_FAILURES:
             log_event = self._log.info

@@ -1,10 +1,7 @@
-"""Which way each shard is read: by fan-out, by polling, or by polling because there can be no fan-out.
+"""Chooses how each shard is read: fan-out, polling, or polling because fan-out is not possible.
 
-Owns the choice, and what is done to records in either way: KPL aggregates taken apart, schemas resolved. Knows nothing of leases and children.
-
-The ports to Kinesis with every call of a shard timed and counted (KCL: KinesisDataFetcher, PrefetchRecordsPublisher).
-
-Owns what a call is called on CloudWatch. The readers above know nothing of it.
+Every reader also takes KPL aggregates apart and decodes registry schemas. `MeteredKinesis` and
+`MeteredFanOut` time and count each call (KCL: KinesisDataFetcher, PrefetchRecordsPublisher).
 """
 
 from __future__ import annotations
@@ -53,14 +50,14 @@ _SUBSCRIBE: Final = "SubscribeToShard"
 
 
 def shard_labels(shard_id: ShardId, stream: StreamRef) -> dict[str, str]:
-    """What tells a shard's figures apart: its id, and its stream where there are many."""
+    """Labels of a shard's metrics: its id, and its stream if there are several."""
     if stream.identity is None:
         return {"shard_id": shard_id}
     return {"shard_id": shard_id, "stream": str(stream.identity)}
 
 
 class MeteredKinesis:
-    """The port `Kinesis` over another one."""
+    """Measures the calls of another `Kinesis`."""
 
     def __init__(self, kinesis: Kinesis, meters: Meters) -> None:
         self._kinesis = kinesis
@@ -68,19 +65,15 @@ class MeteredKinesis:
         self._calls = CallMetrics(meters, _SERVICE)
 
     async def describe_stream(self, stream: StreamRef) -> StreamSummary:
-        """As the port says."""
         return await self._calls.counted("DescribeStreamSummary", self._kinesis.describe_stream(stream))
 
     async def list_streams(self) -> tuple[StreamSummary, ...]:
-        """As the port says."""
         return await self._calls.counted("ListStreams", self._kinesis.list_streams())
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
-        """As the port says."""
         return await self._calls.counted("ListShards", self._kinesis.list_shards(stream, start))
 
     async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
-        """As the port says."""
         with self._meters.operation(shard_metrics.PROCESS_ITERATOR, **shard_labels(shard_id, stream)):
             return await self._calls.counted(
                 "GetShardIterator", self._kinesis.get_shard_iterator(stream, shard_id, read_from)
@@ -89,7 +82,6 @@ class MeteredKinesis:
     async def get_records(
         self, stream: StreamRef, shard_id: ShardId, iterator: str, limit: int
     ) -> FetchedRecords:
-        """As the port says."""
         labels = shard_labels(shard_id, stream)
         try:
             with self._meters.operation(shard_metrics.PROCESS_READ, **labels):
@@ -102,12 +94,7 @@ class MeteredKinesis:
 
 
 class MeteredFanOut:
-    """The port `FanOut` over another one.
-
-    Args:
-        fan_out: the other one.
-        meters: told of calls. KCL's fetcher has no part in events.
-    """
+    """Measures the calls of another `FanOut`. Events are not measured, as in KCL."""
 
     def __init__(self, fan_out: FanOut, meters: Meters) -> None:
         self._fan_out = fan_out
@@ -115,18 +102,16 @@ class MeteredFanOut:
         self._calls = CallMetrics(meters, _SERVICE)
 
     async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None:
-        """As the port says."""
         return await self._calls.counted("DescribeStreamConsumer", self._fan_out.describe_consumer(consumer))
 
     async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer:
-        """As the port says."""
         return await self._calls.counted("RegisterStreamConsumer", self._fan_out.register_consumer(consumer))
 
     @asynccontextmanager
     async def subscribe(
         self, stream: StreamRef, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
     ) -> AsyncGenerator[Subscription, None]:
-        """As the port says. One that breaks off was a success: the call was answered."""
+        """A subscription that breaks off later counts as a success: the call was answered."""
         opened = self._fan_out.subscribe(stream, consumer_arn, shard_id, read_from)
         async with AsyncExitStack() as stack:
             yield await self._calls.counted(_SUBSCRIBE, stack.enter_async_context(opened))
@@ -138,15 +123,8 @@ _RETRY_S = 5.0
 class ReaderFactory:
     """Makes the readers of one worker.
 
-    Args:
-        settings: say which way.
-        kinesis: for polling, and for what a consumer is registered with.
-        fan_out: for fan-out; None: there is none here, and shards are polled whatever the settings say.
-        clock: for pauses, and for positions by time.
-        randomness: spreads retries.
-        log: for what concerns all shards.
-        schemas: the registry that records are opened with, where the settings say so; None: there is none here.
-        meters: told of what is read and not delivered.
+    Without `fan_out`, shards are polled whatever the settings say. Without `schemas`, records are not
+    decoded.
     """
 
     def __init__(
@@ -178,15 +156,16 @@ class ReaderFactory:
 
     @property
     def reserved_bytes(self) -> int:
-        """What all of them have read and not yet handed on."""
+        """Bytes read and not yet delivered, over all shards."""
         return self._budget.reserved_bytes
 
     def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader:
-        """The reader of a shard for one child.
+        """Return the reader of a shard for one child.
 
         Args:
-            source: what is read; how aggregates are taken apart, records opened and left out is added.
-            hash_range: of the shard, as far as it is known.
+            source: what to read; deaggregation, schema decoding and the count of skipped records are added
+                here.
+            hash_range: of the shard; None: not known.
             log: of the shard.
         """
         skipped = SkippedRecords(self._meters, shard_labels(source.shard_id, source.stream), log)
@@ -213,7 +192,6 @@ class ReaderFactory:
         )
 
     def _consumer_of(self, stream: StreamRef, fan_out: FanOut) -> ConsumerRegistration:
-        """The consumer of a stream, one for all shards."""
         found = self._consumers.get(stream)
         if found is None:
             found = self._consumers[stream] = ConsumerRegistration(
@@ -257,16 +235,7 @@ class ReaderFactory:
 
 
 class FanOutOrPolling:
-    """The `Reader` that takes the one of two that is possible, before it reads anything.
-
-    Args:
-        consumer: whether there is one decides.
-        pushed: where there is.
-        polled: where there cannot be one.
-        heard: of both.
-        clock: for pauses.
-        log: told of the choice.
-    """
+    """Chooses one of two readers before anything is read: polling only if fan-out is impossible."""
 
     def __init__(
         self,
@@ -289,28 +258,23 @@ class FanOutOrPolling:
 
     @property
     def trouble(self) -> str | None:
-        """As the protocol says."""
         return self._last_fetch.trouble
 
     @property
     def oldest_s(self) -> float | None:
-        """As the protocol says."""
         return None if self._chosen is None else self._chosen.oldest_s
 
     async def run(self) -> None:
-        """As the protocol says."""
         self._chosen = chosen = await self._choose()
         self._is_chosen.set()
         await chosen.run()
 
     async def next(self) -> DeliveryBatch | EndOfShard:
-        """As the protocol says."""
         while self._chosen is None:
             await self._is_chosen.wait()
         return await self._chosen.next()
 
     def close(self) -> None:
-        """As the protocol says."""
         self._pushed.close()
         self._polled.close()
 
@@ -329,7 +293,7 @@ class FanOutOrPolling:
 
 
 def _malformed_aggregate_logger(log: Log) -> OnMalformed:
-    """Loud once for each reader: where one aggregate is broken, all of its producer's may be."""
+    """Warn once per reader: if one aggregate is malformed, all of its producer's may be."""
     count = 0
 
     def complain(reason: str, sequence_number: str) -> None:

@@ -1,18 +1,9 @@
-"""Opens the records of a shard that carry the header of a schema registry: `schemaRegistry = DECODE`.
+"""Decodes records with a Glue Schema Registry header (`schemaRegistry = DECODE`).
 
-Owns the order: what comes before a record whose schema is awaited is delivered, what comes behind it is not. Knows
-neither Glue (`ports_schemas`) nor the bytes (`schema_header`). Records without a header cost one look at three
-characters of a batch, done in C.
-
-The schemas that this worker has seen, so that each is asked for once, whichever shard needs it.
-
-Owns how much is kept and for how long. Knows nothing of records. A version never changes, so that what is known stays
-true; that there is none may change, as a registry can be a moment behind its producers.
-
-What becomes of a record that cannot be opened: its schema is unknown, or what follows the header cannot be unpacked.
-
-Owns the choice between waiting and passing it on (`schemaRegistryFailure`), with its back-off and its words in the log. A
-policy that skips such records or puts them aside is another `OpeningPolicy`; whoever asks does as the `Verdict` says.
+Order is kept: records before one whose schema is missing are delivered, later ones wait. Each schema version
+is cached, because it never changes; "not found" is cached only briefly, because the registry can lag behind
+its producers. `schemaRegistryFailure` decides about a record that cannot be decoded: wait, or deliver it as
+received.
 """
 
 from __future__ import annotations
@@ -35,22 +26,15 @@ from kcl_daemon.records.schema_header import Header, UnreadablePayload
 from kcl_protocol.messages import RecordSchema
 
 MAX_KNOWN_BYTES: Final = 16 * 2**20
-"""Definitions that are kept; one has 170,000 characters at most."""
+"""Limit for all cached definitions; one has at most 170,000 characters."""
 UNKNOWN_S: Final = 30.0
-"""A version that the registry did not know is not asked for again within this time."""
+"""A version that the registry did not know is not requested again within this time."""
 _MAX_UNKNOWN: Final = 10_000
-# Asking takes longer only where connecting, reading and the queue before it all do.
+# A call takes longer only if queueing, connecting and reading are all slow.
 _CALL_S: Final = 20.0
 
 
 class SchemaCache:
-    """What the registry has told, bounded.
-
-    Args:
-        schemas: the registry.
-        clock: for how long something is unknown.
-    """
-
     def __init__(self, schemas: Schemas, clock: Clock) -> None:
         self._schemas = schemas
         self._clock = clock
@@ -60,11 +44,13 @@ class SchemaCache:
         self._asking: dict[str, anyio.Lock] = {}
 
     async def schema(self, version_id: str) -> SchemaTexts:
-        """A version; whoever asks while it is asked for waits for that answer. Cancelled: the next one asks.
+        """Return a schema version.
+
+        Concurrent callers share one request; if it is cancelled, the next caller makes it.
 
         Raises:
             SchemaNotFound: there is no such version, as far as is known.
-            AwsError: the registry did not tell; nothing is kept of that.
+            AwsError: the registry did not answer; this is not cached.
         """
         found = self._found(version_id)
         if found is not None:
@@ -78,7 +64,7 @@ class SchemaCache:
                 self._asking.pop(version_id, None)
 
     def _found(self, version_id: str) -> SchemaTexts | None:
-        """What is known; SchemaNotFound where it is known that there is none."""
+        """Look into the cache; raise SchemaNotFound if a recent answer said so."""
         found = self._known.get(version_id)
         if found is not None:
             self._known.move_to_end(version_id)
@@ -127,22 +113,13 @@ _OF_THE_RECORD: Final = (
 
 
 class FailureAction(Enum):
-    """What to do about a record that could not be opened."""
-
     RETRY = "try to open it again"
     AS_RECEIVED = "deliver it with its header, without a schema"
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeFailure:
-    """An attempt to open a record that failed through the record.
-
-    Args:
-        record: as it came.
-        version_id: that its header names.
-        reason: why.
-        attempt: 1 for the first.
-    """
+    """An attempt to decode a record that failed because of the record. `attempt` starts at 1."""
 
     record: RawRecord
     version_id: str
@@ -151,33 +128,27 @@ class DecodeFailure:
 
 
 class DecodeFailurePolicy(Protocol):
-    """Judges records that cannot be opened; one for each reader of a shard."""
+    """Decides about records that cannot be decoded; one for each reader of a shard."""
 
     async def judge(self, failure: DecodeFailure) -> FailureAction:
-        """What is to be done; may take its time, as nothing of the shard goes on meanwhile. Cancelled: nothing."""
+        """Return what to do. May wait first: the shard delivers nothing meanwhile."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RetryWait:
-    """How one reader waits, and how loud it is about it: the first time, then ever more rarely.
-
-    Args:
-        clock: for the pauses.
-        randomness: spreads them.
-        log: of the shard.
-    """
+    """Waits between the attempts of one reader. Logs the first failure, then ever fewer."""
 
     clock: Clock
     randomness: Randomness
     log: Log
 
     async def wait_for_schema(self, failure: DecodeFailure) -> None:
-        """A while, after the registry did not know a schema or a record could not be unpacked."""
+        """Pause after the registry did not know a schema, or a record could not be unpacked."""
         await self._wait("schema_unresolved", failure, _OF_THE_RECORD)
 
     async def wait_for_registry(self, failure: DecodeFailure, error: AwsError) -> None:
-        """A while, after the registry did not answer or refused: no fault of the record."""
+        """Pause after the registry failed or refused, which is not the record's fault."""
         if isinstance(error, AccessDenied):
             await self._wait("schema_registry_refused", failure, "allow glue:GetSchemaVersion", is_grave=True)
         else:
@@ -203,26 +174,24 @@ class RetryWait:
 
 
 class RetryPolicy:
-    """The policy that waits: no record is lost or passed unopened, and the shard stands still until it can be."""
+    """Retries forever: no record is lost or delivered undecoded, but the shard waits."""
 
     def __init__(self, patience: RetryWait) -> None:
         self._patience = patience
 
     async def judge(self, failure: DecodeFailure) -> FailureAction:
-        """As the protocol says."""
         await self._patience.wait_for_schema(failure)
         return FailureAction.RETRY
 
 
 class PassThroughPolicy:
-    """The policy that delivers the record as it came; loud about the first one of each reader."""
+    """Delivers the record as received, with a warning for the first one of each reader."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._count = 0
 
     async def judge(self, failure: DecodeFailure) -> FailureAction:
-        """As the protocol says."""
         self._count += 1
         log_event = self._log.warning if self._count == 1 else self._log.debug
         log_event(
@@ -238,7 +207,6 @@ class PassThroughPolicy:
 
 
 def policy_of(choice: SchemaFailure, patience: RetryWait) -> DecodeFailurePolicy:
-    """The policy that the settings name."""
     match choice:
         case SchemaFailure.RETRY:
             return RetryPolicy(patience)
@@ -247,29 +215,23 @@ def policy_of(choice: SchemaFailure, patience: RetryWait) -> DecodeFailurePolicy
 
 
 PART_BYTES: Final = 4 * 2**20
-"""About the length of a line of opened records: each holds its definition, so that ten thousand could be very long."""
+"""Target length of a line of decoded records.
+
+Each carries its definition, so ten thousand could be very long.
+"""
 
 OnTrouble = Callable[[str | None], None]
-"""Is told why a shard waits, and None when it goes on."""
+"""Receives the reason why a shard waits, and None when it continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownSchema:
-    """What all records with the same header have in common."""
-
     header: Header
     schema: SchemaTexts
 
 
 class SchemaDecoder:
-    """What all shards of a worker share.
-
-    Args:
-        schemas: the registry.
-        on_failure: what becomes of a record that cannot be opened.
-        clock: for pauses and time-outs.
-        randomness: spreads retries.
-    """
+    """Schema decoding shared by all shards of a worker."""
 
     def __init__(
         self, schemas: Schemas, *, on_failure: SchemaFailure, clock: Clock, randomness: Randomness
@@ -280,42 +242,27 @@ class SchemaDecoder:
         self._randomness = randomness
 
     def of_shard(self, log: Log) -> ShardSchemaDecoder:
-        """For one reader; `log` is that of its shard."""
         patience = RetryWait(self._clock, self._randomness, log)
         return ShardSchemaDecoder(self._cache, policy_of(self._on_failure, patience), patience)
 
 
 class ShardSchemaDecoder:
-    """Opens the records of one reader.
-
-    Args:
-        cache: of schemas.
-        policy: judges records that cannot be opened.
-        patience: for a registry that does not answer.
-    """
-
     def __init__(self, cache: SchemaCache, policy: DecodeFailurePolicy, patience: RetryWait) -> None:
         self._cache = cache
         self._policy = policy
         self._patience = patience
 
     def decoder(self, payload: Payload, trouble: OnTrouble) -> PayloadDecoder | None:
-        """The payload to be opened; None where none of its records can have a header, and it is as it should be.
-
-        Args:
-            payload: aggregates taken apart.
-            trouble: told while it waits.
-        """
+        """Return a decoder for a deaggregated payload; None if no record can have a header."""
         if not schema_header.may_have_header(payload.records):
             return None
         return PayloadDecoder(self, payload.records, trouble)
 
     async def schema(self, version_id: str) -> SchemaTexts:
-        """From the cache, or from the registry; raises as `SchemaCache.schema`."""
         return await self._cache.schema(version_id)
 
     async def judge(self, failure: DecodeFailure, error: AwsError | UnreadablePayload) -> FailureAction:
-        """What to do about a record that could not be opened, after such a while as that takes."""
+        """Return what to do about a record that could not be decoded, after any pause."""
         if isinstance(error, AwsError) and not isinstance(error, SchemaNotFound):
             await self._patience.wait_for_registry(failure, error)
             return FailureAction.RETRY
@@ -323,7 +270,7 @@ class ShardSchemaDecoder:
 
 
 class PayloadDecoder:
-    """One payload on its way through; `next` until there is nothing more."""
+    """Decodes one payload; call `next` until it returns None."""
 
     def __init__(self, schemas: ShardSchemaDecoder, records: Sequence[RawRecord], trouble: OnTrouble) -> None:
         self._schemas = schemas
@@ -333,10 +280,10 @@ class PayloadDecoder:
         self._known: dict[bytes, _KnownSchema] = {}
 
     async def next(self) -> Payload | None:
-        """The next part, in order; None at the end. Never raises for what the registry does.
+        """Return the next part in order; None at the end. Failures of the registry are never raised.
 
-        Waits before the first record that cannot be opened, with those before it already given. Cancelled: the part is
-        lost, as all that comes behind it.
+        Records before one that cannot be decoded are returned first; then this waits. If cancelled, this part
+        and the rest of the payload are lost.
         """
         if self._at:
             await checkpoint()  # unpacking may have taken a while
@@ -352,7 +299,7 @@ class PayloadDecoder:
         return Payload(part, part_bytes) if part else None
 
     async def _opened(self, record: RawRecord, *, may_wait: bool) -> RawRecord | None:
-        """The record as it is to be delivered; None where it has to be waited for and may not be."""
+        """Return the record to deliver; None if it must wait but `may_wait` is False."""
         text = schema_header.beginning(record.data)
         if text is None:
             return record

@@ -1,15 +1,7 @@
-"""What a reader reads, and which records of it are still to be delivered; the same for polling and fan-out.
+"""What polling and fan-out readers share: the start position, skipped records, and batches for the consumer.
 
-Where to begin in a shard, and how a restart of the child finds the same place again.
-
-The account of records that Kinesis gave and no child is given: how many of each shard, and why.
-
-Owns the reasons and how loud they are. Whoever leaves a record out decides about it, and tells here. What is passed over
-or put aside because its processor fails is another matter (`kcl_daemon.failures`).
-
-What a shard's retrieval hands to its consumer: lines ready for the child, or the end of the shard.
-
-What reads one shard for one child, whichever way its records come.
+A restarted child continues at the same place (`StartMemory`). Every record that is read but not delivered is
+counted with its reason (`SkippedRecords`).
 """
 
 from __future__ import annotations
@@ -34,18 +26,18 @@ _CLOCK_MARGIN_S: Final = 30.0
 
 @dataclass(slots=True)
 class StartMemory:
-    """What a consumer has learnt about its beginning while the lease still holds a sentinel.
+    """Where a consumer began, while the lease still holds a sentinel.
 
-    A shard begun at LATEST has no position until its child checkpoints. A child that dies before that must not cost
-    the records it was given: the next one begins at the first record of the first, or, if there was none yet, at the
-    iterator that was reached.
+    A shard started at LATEST has no position until its child checkpoints. If that child dies first, the next
+    one must get the same records: it starts at the first record ever fetched or, if there was none, at the
+    last iterator.
 
     Args:
         first_sequence_number: of the first record ever fetched here.
-        idle_iterator: the latest iterator while nothing has been fetched yet.
-        idle_until_s: until when (epoch seconds, our clock) nothing had come.
-        idle_after: of a subscription: nothing had come up to this sequence number.
-        subscribed_at_s: monotonic, when the last subscription began.
+        idle_iterator: the newest iterator while nothing has been fetched.
+        idle_until_s: nothing had arrived until then; epoch seconds by our clock.
+        idle_after: for a subscription: nothing had arrived up to this sequence number.
+        subscribed_at_s: monotonic start of the last subscription.
     """
 
     first_sequence_number: str | None = None
@@ -56,17 +48,13 @@ class StartMemory:
 
 
 def read_from(checkpoint: ExtendedSequenceNumber, memory: StartMemory, timestamp_s: float | None) -> ReadFrom:
-    """The iterator to ask for.
+    """Return the iterator to request (KCL: IteratorBuilder).
 
-    A checkpointed record is read again and dropped, because more of its aggregate may be to come. (KCL: IteratorBuilder)
-
-    Args:
-        checkpoint: of the lease; SHARD_END has nothing to read.
-        memory: of this consumer.
-        timestamp_s: the configured one, for leases that begin there.
+    Reading starts at the checkpointed record itself, because more of its aggregate may follow; what the
+    checkpoint covers is dropped later. `timestamp_s` is the configured start time.
 
     Raises:
-        ValueError: the shard is finished.
+        ValueError: the checkpoint is SHARD_END.
     """
     if checkpoint.is_shard_end:
         raise ValueError("a finished shard has nothing to read")
@@ -84,14 +72,14 @@ def _at_sentinel(
 ) -> ReadFrom:
     match Sentinel(checkpoint.sequence_number):
         case Sentinel.AT_TIMESTAMP:
-            # The table does not hold the time; a fleet whose workers are configured differently starts differently.
+            # The table does not store the time, so differently configured workers start differently.
             return (
                 ReadFrom(IteratorKind.TRIM_HORIZON)
                 if timestamp_s is None
                 else ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=timestamp_s)
             )
         case Sentinel.LATEST if memory.idle_until_s is not None:
-            # LATEST again would jump over what came since; the margin covers clocks that differ.
+            # LATEST again would skip what has arrived since; the margin covers clock differences.
             return ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=memory.idle_until_s - _CLOCK_MARGIN_S)
         case Sentinel.LATEST:
             return ReadFrom(IteratorKind.LATEST)
@@ -100,14 +88,10 @@ def _at_sentinel(
 
 
 def has_been_trimmed(checkpoint: ExtendedSequenceNumber, first_sequence_number: str) -> bool:
-    """Whether the record of the checkpoint is gone, and with it perhaps some that nobody has read.
+    """Return whether the record at the checkpoint has been trimmed, and perhaps unread records with it.
 
-    Reading begins at that record, so it comes first as long as it is there; once it is older than the retention
-    Kinesis begins with the oldest one instead, and says nothing.
-
-    Args:
-        checkpoint: where reading was to begin.
-        first_sequence_number: of the first record that came.
+    Reading starts at that record, so it comes first as long as it exists. If it is older than the retention,
+    Kinesis silently starts with the oldest record instead.
     """
     return not checkpoint.is_sentinel and int(first_sequence_number) > int(checkpoint.sequence_number)
 
@@ -125,20 +109,14 @@ _CHECK_PRODUCER: Final = (
 
 
 class SkipReason(StrEnum):
-    """Why a record is left out; the value of the label `reason`."""
+    """Why a record is not delivered; the value of the metric label `reason`."""
 
-    BEFORE_CHECKPOINT = "before_checkpoint"  # at or before it (KCL: ProcessTask)
-    OTHER_SHARD = "other_shard"  # a user record of an aggregate, of a hash that is not this shard's (KCL: AggregatorUtil)
+    BEFORE_CHECKPOINT = "before_checkpoint"  # at or before the checkpoint (KCL: ProcessTask)
+    OTHER_SHARD = "other_shard"  # a user record whose hash key is outside this shard (KCL: AggregatorUtil)
 
 
 class SkippedRecords:
-    """What one reader of a shard leaves out.
-
-    Args:
-        meters: told of each time, not of each record.
-        labels: of the shard.
-        log: of the shard.
-    """
+    """Counts and logs the records that one reader does not deliver."""
 
     def __init__(self, meters: Meters, labels: Mapping[str, str], log: Log) -> None:
         self._meters = meters
@@ -148,16 +126,13 @@ class SkippedRecords:
         self._bad_keys = 0
 
     def before_checkpoint(self, count: int) -> None:
-        """So many were read again that a child had finished with; nothing to look at."""
+        """Count records that were read again after a child had finished them."""
         self._count(count, SkipReason.BEFORE_CHECKPOINT)
 
     def other_shard(self, count: int, total: int, sequence_number: str) -> None:
-        """So many user records of an aggregate belong elsewhere; loud once for each reader.
+        """Count user records that belong to other shards; `total` is all in the aggregate.
 
-        Args:
-            count: of them.
-            total: of all in the aggregate.
-            sequence_number: the aggregate's.
+        Only the first time is a warning.
         """
         log_event = self._log.debug if self._of_other_shards else self._log.warning
         self._of_other_shards += count
@@ -172,13 +147,10 @@ class SkippedRecords:
         )
 
     def bad_keys(self, reason: str, count: int, total: int, sequence_number: str) -> None:
-        """User records with invalid keys, which are delivered all the same; a warning once for each reader.
+        """Log user records with invalid keys, which are delivered anyway.
 
-        Args:
-            reason: what is wrong with the last of them.
-            count: of them.
-            total: of all in the aggregate.
-            sequence_number: the aggregate's.
+        `reason` is the problem of the last one, `total` all in the aggregate. Only the first time is a
+        warning.
         """
         log_event = self._log.debug if self._bad_keys else self._log.warning
         self._bad_keys += count
@@ -196,25 +168,24 @@ class SkippedRecords:
         self._meters.add(NOT_DELIVERED, count, **self._labels, reason=skip_reason.value)
 
 
-# Aggregates are taken apart this much at a time, and delivered so: some ten milliseconds.
+# Aggregates are taken apart and delivered in slices of this size: some ten milliseconds of work.
 SLICE_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSource:
-    """What is read, from where.
+    """What to read, from where.
 
     Args:
-        stream: its stream.
-        shard_id: the shard.
-        checkpoint: the lease's, where delivery resumes.
-        timestamp_s: the configured starting time, if any.
-        memory: shared by all readers that one consumer starts after one another.
-        split: takes KPL aggregates apart; None: they are delivered as they are.
-        left_out: told of what the checkpoint covers; None: nobody counts it.
-        schemas: opens records of a schema registry; None: they are delivered as they are.
-        heard: what is told of the answers; shared like `memory`.
-        stream_is_there: asked where the shard is not found; None: the stream is, so the shard must be gone.
+        checkpoint: of the lease; delivery resumes here.
+        timestamp_s: the configured start time, if any.
+        memory: shared by all readers that one consumer starts in turn.
+        split: takes KPL aggregates apart; None: they are delivered unchanged.
+        skipped: counts what the checkpoint covers; None: not counted.
+        schemas: decodes registry records; None: they are delivered unchanged.
+        stream_is_there: asked if the shard is not found; None: assume that the stream exists and the shard is
+            gone.
+        last_fetch: shared like `memory`.
     """
 
     stream: StreamRef
@@ -229,10 +200,10 @@ class ShardSource:
     last_fetch: LastFetch = field(default_factory=LastFetch)
 
     async def wait_out(self, clock: Clock, pause_s: float) -> None:
-        """A while, after the stream was not there.
+        """Pause after the stream was not found.
 
-        One of many streams is waited for until it is: a new stream of the same name has leases of its own, and must not
-        be read for this one.
+        With many streams, wait until this stream is back: a new stream of the same name has its own leases
+        and must not be read in its place.
         """
         await clock.sleep(pause_s)
         while self.stream.identity is not None and not await self._is_back():
@@ -245,10 +216,11 @@ class ShardSource:
             return False
 
     def undelivered(self, payload: Payload) -> Iterator[Payload]:
-        """Aggregates taken apart, without what the checkpoint covers, in parts; only the first answers can hold such records.
+        """Yield the records after the checkpoint, in parts.
 
-        There is one part, unless there are aggregates: those are taken apart as the parts are taken. A part without records
-        may come before a part that takes long.
+        Aggregates are taken apart as the parts are consumed.
+
+        Without aggregates there is one part. An empty part may come before a part that takes long.
         """
         if self.split is None:
             yield self._after_checkpoint(payload)
@@ -262,7 +234,8 @@ class ShardSource:
         if checkpoint.is_sentinel:
             return payload
         if self.split is None and checkpoint.sub_sequence_number:
-            # A checkpoint inside an aggregate does not cover the rest of it, and here it is delivered whole.
+            # A checkpoint inside an aggregate does not cover the rest of it, and here the aggregate is
+            # delivered whole.
             checkpoint = ExtendedSequenceNumber(str(int(checkpoint.sequence_number) - 1))
         rest = payload.after(checkpoint)
         if self.skipped is not None and len(rest) < len(payload):
@@ -270,16 +243,14 @@ class ShardSource:
         return rest
 
     def decoder(self, payload: Payload, trouble: OnTrouble) -> PayloadDecoder | None:
-        """What is still to be delivered, where it has to be opened first; None: it is as it should be.
+        """Return a decoder for a part of `undelivered`; None if nothing needs decoding.
 
-        Args:
-            payload: a part as `undelivered` gave it.
-            trouble: told why, while it cannot be opened.
+        `trouble` receives the reason while a record cannot be decoded.
         """
         return None if self.schemas is None else self.schemas.decoder(payload, trouble)
 
     def check_first_record(self, first_sequence_number: str, log: Log) -> None:
-        """Say where the first record is not the one that was to be the first."""
+        """Warn if reading did not start at the checkpointed record."""
         if has_been_trimmed(self.checkpoint, first_sequence_number):
             log.warning(
                 "position_trimmed",
@@ -292,18 +263,21 @@ class ShardSource:
 
 
 INCONSISTENT_END: Final = "the answer has neither a way on nor child shards, or both"
-"""The answer must have a next iterator or child shards, never both or neither (KCL: DataRetrievalUtil). The read is retried."""
+"""An answer must have either a next iterator or child shards (KCL: DataRetrievalUtil).
+
+Otherwise the read is retried.
+"""
 
 
 class DeliveryBatch:
-    """Records to deliver as the line that the child reads, none at or before the checkpoint; may hold no record.
+    """Records as the line for the child, none at or before the checkpoint; may hold no record.
 
-    The line is given once and forgotten then, so that it takes no memory while the child works on it.
+    The line is handed out once and then dropped, so that it uses no memory while the child works on it.
 
     Args:
         payload: the records.
-        millis_behind_latest: what Kinesis told with them.
-        arrived_s: when the oldest of them came to the stream, in monotonic seconds; None: not told.
+        millis_behind_latest: as Kinesis reported it with them.
+        arrived_s: monotonic time when the oldest record arrived in the stream; None: not known.
         on_release: called once, when the line is written or given up.
     """
 
@@ -326,13 +300,13 @@ class DeliveryBatch:
         self._on_release = on_release
 
     def take_line(self) -> bytes:
-        """The line `processRecords`, for the one who writes it; AssertionError the second time."""
+        """Return the `processRecords` line; AssertionError the second time."""
         line, self._line = self._line, None
         assert line is not None, "a line is written once"
         return line
 
     def release(self) -> None:
-        """The line has been written, or nobody wants it any more. Again: no effect."""
+        """Call it when the line is written or no longer wanted. A second call does nothing."""
         self._line = None
         on_release, self._on_release = self._on_release, None
         if on_release is not None:
@@ -340,10 +314,10 @@ class DeliveryBatch:
 
 
 def arrived_s(payload: Payload, behind_ms: int | None, clock: Clock) -> float | None:
-    """When the oldest of these records came to the stream, in monotonic seconds, never later than now; None: no record.
+    """Return when the oldest record arrived in the stream, in monotonic seconds, never later than now.
 
-    By its arrival time. Where Kinesis says that the last record is further behind the tip than the first one is old, our
-    wall clock is slow, and what Kinesis says counts.
+    None: no record. If `behind_ms` is larger than the record's age, our wall clock is slow and `behind_ms`
+    counts.
     """
     if not payload:
         return None
@@ -354,32 +328,32 @@ def arrived_s(payload: Payload, behind_ms: int | None, clock: Clock) -> float | 
 
 @dataclass(frozen=True, slots=True)
 class EndOfShard:
-    """Nothing more will come. `children` is empty where the shard or stream was deleted under us."""
+    """The shard has no more records. `children` is empty if the shard or its stream was deleted."""
 
     children: tuple[ChildShard, ...]
 
 
 class ShardReader(Protocol):
-    """Reads a shard ahead of its child; used once, and by one taker."""
+    """Reads a shard ahead of its child. Used once, by one taker."""
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing comes, None where all is well."""
+        """Why nothing comes; None if all is well."""
         ...
 
     @property
     def oldest_s(self) -> float | None:
-        """When the oldest record that was read and not taken came to the stream, in monotonic seconds; None: there is none."""
+        """Monotonic arrival time of the oldest record read but not taken; None: there is none."""
         ...
 
     async def run(self) -> None:
-        """Read until the end of the shard; returns then. Beside `next`; may be cancelled."""
+        """Read until the end of the shard, then return. Runs beside `next`; may be cancelled."""
         ...
 
     async def next(self) -> DeliveryBatch | EndOfShard:
-        """The next batch, waiting for it; a cancelled call takes nothing. Whoever takes a batch releases it."""
+        """Wait for the next batch. A cancelled call takes nothing. The taker must release the batch."""
         ...
 
     def close(self) -> None:
-        """Give up what has not been taken."""
+        """Release everything not taken."""
         ...
