@@ -1,19 +1,7 @@
-"""`kcl-daemon check`: what a properties file means, and whether a daemon could start from it.
+"""`kcl-daemon check`: prints what a properties file means and whether a daemon could start with it.
 
-Owns the command line and how the answer looks; what is asked of AWS is in `check_aws`.
-
-Asks Kinesis whether a daemon could read a stream, by polling or by enhanced fan-out. Changes nothing.
-
-Owns which calls are tried and what is said about them.
-
-Asks AWS whether a daemon could work: stream, tables and permissions. Writes nothing.
-
-A permission to write is tried with a write whose condition cannot hold; what cannot be tried without an effect is named.
-Owns which calls are tried and what is said about them; those about streams are in `check_streams`.
-
-How `kcl-daemon check` puts what it found: a sentence for each notice, and one line that says what it comes to.
-
-Pure, but for a look whether a file is there.
+With --with-aws it asks AWS and changes nothing there. A permission to write is tried with a write whose
+condition cannot hold. A call that cannot be tried without an effect is reported as not tried.
 """
 
 from __future__ import annotations
@@ -87,17 +75,12 @@ _A_SUBSCRIPTION: Final = "it would interrupt the worker that reads the shard"
 
 
 class Consumers(Protocol):
-    """What is asked about consumers: a part of the port FanOut."""
-
-    async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None:
-        """As the port FanOut says."""
-        ...
+    async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None: ...
 
 
 async def stream_findings(
     settings: Settings, stream: StreamRef, kinesis: Kinesis, consumers: Consumers
 ) -> list[Finding]:
-    """Whether the stream is there and can be read as the settings say."""
     findings: list[Finding] = []
     summary = await try_check(findings, f"stream {stream.name}", lambda: kinesis.describe_stream(stream))
     if summary is None:
@@ -115,7 +98,7 @@ async def stream_findings(
 
 
 async def lease_findings(settings: Settings, kinesis: Kinesis, table: Table) -> list[Finding]:
-    """Whether the leases that there are can be those of the stream of this file: by shards, and by their positions."""
+    """Checks that the leases belong to the stream of this file, by shard ids and a few checkpoints."""
     try:
         if await table.describe() is None:
             return []
@@ -133,14 +116,13 @@ async def lease_findings(settings: Settings, kinesis: Kinesis, table: Table) -> 
     except ConfigurationError as error:
         return [(False, masked(on_one_line(f"leases: {error}")))]
     except AwsError:
-        return []  # it has been told of table and stream
+        return []  # the table and stream findings have reported it
     return await _compared(leases, shards, stream, kinesis) if leases else []
 
 
 async def _compared(
     leases: Sequence[Lease], shards: Sequence[Shard], stream: StreamRef, kinesis: Kinesis
 ) -> list[Finding]:
-    """The leases with the shards; of the checkpoints a few are tried."""
     unfinished = [lease for lease in leases if not lease.is_finished]
     listed = {shard.shard_id for shard in shards}
     here = [lease for lease in unfinished if lease.shard_id in listed]
@@ -161,7 +143,7 @@ async def _compared(
 
 
 async def _refused(lease: Lease, stream: StreamRef, kinesis: Kinesis) -> Finding | None:
-    """What is wrong with the checkpoint of a lease; None: Kinesis takes it."""
+    """Returns None if Kinesis accepts the checkpoint."""
     start = ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, str(lease.checkpoint.sequence_number))
     try:
         await kinesis.get_shard_iterator(stream, lease.shard_id, start)
@@ -186,7 +168,6 @@ async def _polling(stream: StreamRef, shard: Shard, kinesis: Kinesis) -> list[Fi
 
 
 async def _fan_out(settings: Settings, stream_arn: str, consumers: Consumers) -> list[Finding]:
-    """What can be told of the consumer; who has one can be sure of little more than that it is there."""
     findings: list[Finding] = []
     given = settings.fan_out.consumer_arn
     name = settings.fan_out.consumer_name or settings.application_name
@@ -210,19 +191,19 @@ def _consumer(found: StreamConsumer | None, called: str, *, registers: bool) -> 
     ]
 
 
-# No row has this key, and none has such an attribute.
+# No row has this key or this attribute.
 _NO_ROW: Final = "kcl-daemon check"
-# No version has this id.
+# No schema version has this id.
 _NO_SCHEMA: Final = "00000000-0000-0000-0000-000000000000"
 _NEVER: Final = (Equals("kcl-daemon-check", "never"),)
 
 
 async def check_services(settings: Settings) -> list[Finding]:
-    """Everything that can be said without changing anything.
+    """Checks everything that can be checked without a change.
 
     Raises:
-        ConfigurationError: there is no region, or region, profile or endpoint cannot be used.
-        Unavailable: the instance, which was asked for the region, did not tell it.
+        ConfigurationError: there is no region, or the region, profile or endpoint cannot be used.
+        Unavailable: the instance metadata did not return the region.
         AccessDenied: there are no credentials.
     """
     async with open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients:
@@ -245,7 +226,6 @@ async def check_services(settings: Settings) -> list[Finding]:
 
 
 async def _identity(settings: Settings, clients: Clients) -> list[Finding]:
-    """Where and as whom AWS is asked: the first question where a permission is missing."""
     places = [each.meta.endpoint_url for each in (clients.kinesis, clients.dynamodb)]
     where = f"in {clients.kinesis.meta.region_name} at {' and '.join(places)}"
     try:
@@ -261,11 +241,9 @@ def _streams(settings: Settings) -> tuple[StreamRef, ...]:
 
 
 async def table_findings(table: Table, *, indexed: bool) -> list[Finding]:
-    """Whether the table is there and its rows can be read and written; a missing one is no failure.
+    """Checks the table and access to its rows; a missing table is not an error.
 
-    Args:
-        table: one of the daemon's.
-        indexed: whether it has the index by owner.
+    `indexed`: the table has the index by owner.
     """
     findings: list[Finding] = []
     state = await try_check(findings, f"table {table.name}", table.describe)
@@ -298,7 +276,7 @@ async def _registry(schemas: Schemas) -> list[Finding]:
     findings: list[Finding] = []
 
     async def ask() -> None:
-        with suppress(SchemaNotFound):  # an answer, as there can be none
+        with suppress(SchemaNotFound):  # a denied call raises another error
             await schemas.schema(_NO_SCHEMA)
 
     await try_check(findings, "schema registry", ask)
@@ -306,9 +284,9 @@ async def _registry(schemas: Schemas) -> list[Finding]:
 
 
 def _dead_letters(settings: Settings) -> list[Finding]:
-    """A queue or stream cannot be tried without a letter in it; what is not known must not look as if it were.
+    """Never tries a queue or stream, because that would store a dead letter.
 
-    A file is no matter of AWS: the daemon tries it when it starts.
+    The daemon tries a file when it starts.
     """
     destination = settings.failures.dead_letters
     if destination is None or destination.box is DeadLetterStore.FILE:
@@ -318,7 +296,7 @@ def _dead_letters(settings: Settings) -> list[Finding]:
 
 
 def _figures(settings: Settings) -> list[Finding]:
-    """CloudWatch has no figure that could be taken back, nor one that is refused by itself."""
+    """Never tries PutMetricData, because a metric cannot be taken back."""
     if settings.metrics.level is MetricsLevel.NONE:
         return []
     namespace = settings.metrics.namespace or settings.application_name
@@ -341,19 +319,15 @@ _SENTENCES: Final = {
 _SCRIPTS: Final = frozenset(
     {".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".sh", ".php", ".lua", ".r", ".jar", ".dll"}
 )
-# What follows them is no file of the program: a module, or the program itself.
+# After these options comes a module or code, not a script file.
 _IN_PLACE_OF_A_SCRIPT: Final = frozenset({"-m", "-c", "-e", "--eval"})
 
 
 @dataclass(frozen=True, slots=True)
 class CheckVerdict:
-    """What a check comes to.
+    """The counts for the last line.
 
-    Args:
-        errors: that keep a daemon from working.
-        warnings: that do not.
-        not_tried: what could not be tried without leaving a trace in AWS.
-        asked_aws: whether AWS was asked at all.
+    `not_tried` counts what could not be tried without leaving a trace in AWS.
     """
 
     errors: int = 0
@@ -362,7 +336,7 @@ class CheckVerdict:
     asked_aws: bool = False
 
     def line(self) -> str:
-        """`OK: would start; 1 warning; 2 things not tried`, or `1 error, 1 warning`."""
+        """Such as `OK: would start; 1 warning; 2 things not tried`, or `1 error, 1 warning`."""
         counts = [
             _counted(number, noun)
             for number, noun in ((self.errors, "error"), (self.warnings, "warning"))
@@ -379,7 +353,7 @@ class CheckVerdict:
 
 
 def verdict_of(warnings: Sequence[str], findings: Sequence[Finding] | None) -> CheckVerdict:
-    """What it comes to; no findings at all: AWS was not asked."""
+    """`findings` is None if AWS was not asked."""
     reported = findings or ()
     return CheckVerdict(
         errors=sum(not good for good, _ in reported),
@@ -390,7 +364,6 @@ def verdict_of(warnings: Sequence[str], findings: Sequence[Finding] | None) -> C
 
 
 def sentence(notice: Notice, file: str) -> str:
-    """One line about one line of the file."""
     where = f"environment, {notice.variable}" if notice.variable else f"{file}:{notice.line}"
     facts = {name: value_text(value) for name, value in notice.facts.items()}
     nearest = facts.get("nearest")
@@ -404,12 +377,7 @@ def sentence(notice: Notice, file: str) -> str:
 
 
 def missing_script(command: Sequence[str], exists: Callable[[str], bool]) -> str | None:
-    """The script of a command such as `python3 consumer.py` where it is not there; None: it is, or there is none to see.
-
-    Args:
-        command: program and arguments.
-        exists: whether there is such a file, as seen from the working folder.
-    """
+    """Returns the script of a command such as `python3 consumer.py` if the file is missing, else None."""
     for argument in command[1:]:
         if argument in _IN_PLACE_OF_A_SCRIPT:
             return None
@@ -419,13 +387,11 @@ def missing_script(command: Sequence[str], exists: Callable[[str], bool]) -> str
 
 
 def about_script(script: str, folder: str) -> str:
-    """The warning about it."""
     where = "is not there" if script.startswith("/") else f"is not in {folder}, where children start"
     return on_one_line(f"executableName: warning: {shown(script)} {where}")
 
 
 def about_region(name: str, nearest: str | None) -> str:
-    """The warning about a region that the AWS SDK does not know."""
     meant = "" if nearest is None else f"; did you mean {nearest}?"
     return on_one_line(f"region: warning: the installed AWS SDK does not know the region {name}{meant}")
 
@@ -509,7 +475,7 @@ def check(
 
 
 def _ask_aws(loaded: Loaded) -> list[Finding]:
-    # Here and not above: most checks need no AWS SDK.
+    # Most checks do not need the AWS SDK.
     from kcl_daemon.cli.check import check_services as poll  # noqa: PLC0415
 
     return run(lambda: poll(loaded.settings), command="kcl-daemon check")
@@ -522,7 +488,6 @@ def _table(shown: list[EffectiveProperty]) -> list[str]:
 
 
 def _report(shown: list[EffectiveProperty], notices: list[str], findings: list[Finding]) -> None:
-    """Settings, notices and findings, an empty line between them."""
     about_aws = [text if good else f"error: {text}" for good, text in findings]
     for lines in (_table(shown), notices, about_aws):
         for line in (*lines, "") if lines else ():
@@ -534,7 +499,6 @@ def _infos(loaded: Loaded) -> list[str]:
 
 
 def _warnings(loaded: Loaded) -> list[str]:
-    """What a person should look at; one line each."""
     reported = [sentence(each, loaded.file) for each in loaded.warnings if each.level == "warning"]
     reported += _unknown_regions(loaded)
     script = missing_script(loaded.settings.child.command, lambda name: Path(name).exists())
@@ -544,7 +508,7 @@ def _warnings(loaded: Loaded) -> list[str]:
 
 
 def _unknown_regions(loaded: Loaded) -> list[str]:
-    # Here and not above: it loads the AWS SDK.
+    # This import loads the AWS SDK.
     from kcl_daemon.aws.session import unknown_regions  # noqa: PLC0415
 
     return [about_region(name, nearest) for name, nearest in unknown_regions(loaded.settings.endpoints)]

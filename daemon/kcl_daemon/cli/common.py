@@ -1,17 +1,6 @@
-"""What commands that look at or steer an application's tables have in common: the file, the run, the failures.
+"""Shared by the commands: the properties file, `--stream`, exit codes, error reports and check findings.
 
-Owns their exit codes. Knows nothing of what they do.
-
-The end of a daemon that failed, in words: what happened and what a person can do about it.
-
-Pure but for the log. An error on purpose (`KclError`) gives one line with advice; anything else is our fault and
-shows where it came from.
-
-Choosing one of many streams on the command line, and how streams are called in what is shown.
-
-Owns `--stream`. Knows nothing of what a command does with it.
-
-What `kcl-daemon check --with-aws` has found, and how a call is tried for it.
+A `KclError` becomes one line with advice. Any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -85,7 +74,7 @@ _ADVICE: Final[tuple[tuple[type[KclError], str], ...]] = (
 
 
 def report_failure(error: BaseException, log: Log) -> int:
-    """One ERROR event for whatever ended the daemon, groups taken apart; the exit code."""
+    """Log one ERROR event for the error that ended the daemon; returns the exit code."""
     errors = tuple(leaves(error))
     unexpected = [each for each in errors if not isinstance(each, KclError)]
     if unexpected:
@@ -100,13 +89,13 @@ def report_failure(error: BaseException, log: Log) -> int:
 
 
 def exit_code(error: BaseException) -> int:
-    """With what a process ends for it: no region, no credentials, a table of another shape; trying again does not help."""
+    """A missing region or credentials, or a wrong table, is a configuration error: a retry does not help."""
     helpless = isinstance(error, ConfigurationError | EnvironmentLacks)
     return EXIT_CONFIGURATION if helpless else EXIT_FAILURE
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The single errors of a group of groups, in their order."""
+    """The single exceptions inside nested groups, in order."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from leaves(each)
@@ -115,12 +104,10 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def describe(error: BaseException) -> str:
-    """Its kind and its words."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def advice_for(error: BaseException) -> str:
-    """What a person can do."""
     for kind, advice in _ADVICE:
         if isinstance(error, kind):
             return advice
@@ -139,7 +126,7 @@ Exit codes:
 
 
 def with_file(command: _Command) -> _Command:
-    """The ways to name the properties file: an argument `file` and an option `properties_file`."""
+    """Adds the argument `file` and the option `properties_file` to a command."""
     for option in (
         click.option(
             "-p",
@@ -157,10 +144,10 @@ def with_file(command: _Command) -> _Command:
 
 
 def chosen_file(file: Path | None, properties_file: Path | None, *, command: str) -> Path:
-    """The file to read, of the two ways to name one; tells on stderr where another is passed over.
+    """Prefer the option over the argument; a note on stderr names an ignored file.
 
     Raises:
-        click.UsageError: there is none.
+        click.UsageError: neither is given.
     """
     chosen = properties_file or file
     if chosen is None:
@@ -177,7 +164,7 @@ def settings_of(
     command: str,
     environment: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """What the file says; leaves the process with exit code 2 where there is none or it cannot be used."""
+    """Loads the settings; exits with code 2 if there is no usable file."""
     chosen = chosen_file(file, properties_file, command=command)
     try:
         return load(
@@ -192,16 +179,13 @@ def settings_of(
 def run(
     act: Callable[[], Awaitable[_Result]], *, command: str, plain: tuple[type[KclError], ...] = ()
 ) -> _Result:
-    """Act; a failure on purpose is one line on stderr that says what to do, and an exit code.
+    """Run `act`; on a `KclError` print one line to stderr and exit with its code.
 
-    Args:
-        act: what to do.
-        command: whose name the line begins with.
-        plain: errors whose own words say what to do.
+    The line begins with `command`. Errors of the kinds in `plain` bring their own advice.
     """
     try:
         return anyio.run(partial(_awaited, act))
-    except Exception as error:  # the group of a task group may hold errors on purpose
+    except Exception as error:  # a task group wraps a KclError in a group
         first, *others = leaves(error)
         if not all(isinstance(each, KclError) for each in (first, *others)):
             raise
@@ -223,12 +207,11 @@ stream_option: Final = click.option(
 
 
 def stream_text(settings: Settings) -> str:
-    """What is read, in words: an ARN, a name, or several."""
     return ", ".join(settings.streams.texts) or settings.stream_arn or settings.stream_name
 
 
 def is_of(lease: Lease, stream: str | None, settings: Settings) -> bool:
-    """Whether a lease is of the stream that was asked for; None: any will do."""
+    """With `stream` None every lease matches."""
     if stream is None:
         return True
     if lease.stream is None:
@@ -237,34 +220,32 @@ def is_of(lease: Lease, stream: str | None, settings: Settings) -> bool:
 
 
 def is_named(stream: str, settings: Settings) -> bool:
-    """Whether the file names that stream, which may have no leases yet."""
+    """Whether the file names the stream, even if it has no leases yet."""
     return stream in (settings.stream_name, settings.stream_arn, *settings.streams.texts)
 
 
 def leases_of(leases: Iterable[Lease], stream: str | None, settings: Settings) -> tuple[Lease, ...]:
-    """The leases of the stream that was asked for."""
     return tuple(lease for lease in leases if is_of(lease, stream, settings))
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenStream:
-    """The stream to act on; `ref.identity` is None where there is one only."""
+    """The stream to act on; `ref.identity` is None in single-stream mode."""
 
     ref: StreamRef
 
     def owns(self, lease: Lease) -> bool:
-        """Whether a lease is of it."""
         return lease.stream == self.ref.identity
 
 
 async def chosen_stream(
     settings: Settings, stream: str | None, kinesis: Kinesis, *, table: Table, clock: Clock, log: Log
 ) -> ChosenStream:
-    """The one stream that a command acts on.
+    """Find the one stream that a command acts on.
 
     Raises:
-        NotChanged: there are many and none was named, or there is none such.
-        AwsError: Kinesis does not tell of it.
+        NotChanged: the application reads several streams and none is chosen, or it does not read this one.
+        AwsError: Kinesis did not describe the stream.
     """
     streams = streams_of(settings, kinesis, clock, log, table=table)
     if not isinstance(streams, MultiStreamTracker):
@@ -297,12 +278,12 @@ def _text(identity: StreamIdentity | None) -> str:
 _T = TypeVar("_T")
 
 Finding = tuple[bool, str]
-"""Whether it is good, and one line about it."""
+"""Whether it is good, and one line of text."""
 NOT_TRIED: Final = ": NOT TRIED, as "
 
 
 async def try_check(findings: list[Finding], what: str, attempt: Callable[[], Awaitable[_T]]) -> _T | None:
-    """What it gives; None, and a finding, where AWS refuses it."""
+    """Returns the result of `attempt`, or None after adding a finding if AWS refuses."""
     try:
         return await attempt()
     except (AwsError, ConfigurationError) as error:
@@ -311,5 +292,5 @@ async def try_check(findings: list[Finding], what: str, attempt: Callable[[], Aw
 
 
 def not_checked(what: str, why: str) -> Finding:
-    """What is not known must not look as if it were; it is no reason to call the check failed either."""
+    """A good finding whose text says that this was not tried, so it neither passes nor fails the check."""
     return True, masked(on_one_line(f"{what}{NOT_TRIED}{why}"))

@@ -1,8 +1,6 @@
-"""`kcl-daemon iam-policy`: the command around `policy`.
+"""`kcl-daemon iam-policy`: the permissions that a daemon with these settings needs, as an IAM policy.
 
-The permissions that a daemon with given settings needs, as an IAM policy. Pure.
-
-Owns which calls go to which resource; the calls themselves are made in `kcl_daemon.aws`.
+The calls themselves are in `kcl_daemon.aws`; a new call there needs a permission here.
 """
 
 from __future__ import annotations
@@ -37,27 +35,23 @@ _MAKING: Final = ("CreateTable", "DescribeTable")
 
 @dataclass(frozen=True, slots=True)
 class AccountScope:
-    """Where resources are; `*` where the settings do not tell."""
+    """Partition, region and account of ARNs; `*` if unknown."""
 
     partition: str
     region: str
     account: str
 
     def arn(self, service: str, rest: str) -> str:
-        """An ARN here."""
         return f"arn:{self.partition}:{service}:{self.region}:{self.account}:{rest}"
 
 
 def build_policy(
     settings: Settings, services: tuple[Service, ...], *, account: str | None = None
 ) -> dict[str, Any]:
-    """The policy document.
+    """The policy document for the calls to `services`.
 
-    Args:
-        settings: of the daemon.
-        services: whose calls it is about.
-        account: of the tables, and of streams that are given by name: whose credentials the daemon has. None: any; the
-            account in a stream's ARN may be another one.
+    `account` owns the tables and the streams given by name (None: any). An ARN of a stream names its own
+    account.
     """
     statements: list[dict[str, Any]] = []
     if "kinesis" in services:
@@ -65,7 +59,7 @@ def build_policy(
     if "dynamodb" in services:
         statements += _dynamodb(settings, account)
     if "glue" in services and settings.schemas.are_resolved:
-        # A header names a version alone, and nothing tells beforehand of which schema it is.
+        # A record header names only the version, so its schema is not known beforehand.
         statements.append(_statement("ReadSchemas", "glue", ("GetSchemaVersion",), ["*"]))
     if "cloudwatch" in services:
         statements += _cloudwatch(settings)
@@ -83,7 +77,7 @@ def _place(settings: Settings, region: str | None, account: str | None) -> Accou
 
 
 def is_for_every_account(document: Mapping[str, Any]) -> bool:
-    """Whether there are resources in a policy document whose account is left open."""
+    """Whether some resource leaves the account open."""
     arns = (arn.split(":") for each in document["Statement"] for arn in each["Resource"])
     return any(len(parts) > 4 and parts[4] == "*" for parts in arns)
 
@@ -107,7 +101,7 @@ def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]
             settings.fan_out.consumer_name or settings.application_name,
         )
         consumers = [f"{stream}/consumer/{name}:*" for stream in streams] if given is None else [given]
-        # Where the name alone is known, it is described as a part of the stream.
+        # A consumer given by name is described through its stream.
         described = [*streams, *consumers] if registers else consumers
         yield _statement("FindConsumer", "kinesis", ("DescribeStreamConsumer",), described)
         yield _statement("Subscribe", "kinesis", ("SubscribeToShard",), consumers)
@@ -138,7 +132,7 @@ def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any
         for name in (settings.worker_metrics_table, settings.coordinator_table)
     ]
     yield _statement("Tables", "dynamodb", (*_MAKING, *_ROWS), [leases, *others])
-    # UpdateTable adds the index by owner to a lease table of KCL 2.x; the capacity of a table is never altered.
+    # UpdateTable adds the index by owner to a KCL 2.x lease table. It never changes a table's capacity.
     yield _statement("OwnerIndex", "dynamodb", ("UpdateTable",), [leases])
     yield _statement("FindOwnLeases", "dynamodb", ("Query",), [f"{leases}/index/*"])
     options = ((leases, tables.leases), (others[0], tables.worker_metrics), (others[1], tables.coordinator))
@@ -151,7 +145,7 @@ def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any
 
 
 def _cloudwatch(settings: Settings) -> Iterator[dict[str, Any]]:
-    """PutMetricData knows no resources; the namespace is what bounds it."""
+    """PutMetricData has no resources; only the namespace can restrict it."""
     if settings.metrics.level is MetricsLevel.NONE:
         return
     namespace = settings.metrics.namespace or settings.application_name
@@ -211,7 +205,7 @@ def iam_policy(
 
 
 def notes(settings: Settings, document: Mapping[str, Any]) -> list[str]:
-    """What the document does not tell by itself."""
+    """Notes about what the policy document cannot show."""
     credentials = settings.endpoints.credentials
     roles = [
         provider.role_arn

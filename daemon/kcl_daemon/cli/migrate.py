@@ -1,12 +1,6 @@
-"""`kcl-daemon migrate`: where an application is on its way from KCL 2.x to 3.x, and into one table; and how it is steered.
+"""`kcl-daemon migrate`: shows and controls the migration from KCL 2.x to 3.x and to a single table.
 
-Owns the command line, the questions and the exit codes; `migrate_steps` reads and writes, `migrate_view` shows.
-
-What `kcl-daemon migrate` does to an application's tables (KCL: KclMigrationTool).
-
-Owns the order of reads and writes; `leases.upgrade` decides. Knows nothing of command lines.
-
-How `kcl-daemon migrate status` looks: as text, and as JSON for scripts. Pure.
+KCL: KclMigrationTool. The rules are in `kcl_daemon.migrations`; this file reads, writes and prints.
 """
 
 from __future__ import annotations
@@ -49,30 +43,27 @@ from kcl_daemon.ports import Clock, IndexState, Tables
 from kcl_daemon.system import SystemClock
 from kcl_daemon.text import numbered, on_one_line
 
-# Somebody else changes the row at the same moment; that happens once, not five times.
+# A lost race means that another process changed the row at the same moment; five in a row are unlikely.
 _MAX_LOST_RACES: Final = 5
 
 
 class MigrationNotChanged(KclError):
-    """Raised when the rules, or somebody else's change, stand against what was asked; nothing was written."""
+    """Raised when the rules or a concurrent change forbid the change; nothing was written."""
 
 
 class Direction(Enum):
-    """Where a person steers to."""
-
     ROLLBACK = "rollback"
     ROLLFORWARD = "rollforward"
 
 
 @dataclass(frozen=True, slots=True)
 class TableMove:
-    """How far an application is on its way into one table.
+    """How far the move to a single table is.
 
     Args:
-        is_single: everything is in the lease table.
-        row: the row `TableMigration3.5`, or why it cannot be read; None: there is none.
-        unsupporting: owners of leases that do not say that they know the single table.
-        in_legacy: workers that report to the old table.
+        row: the row `TableMigration3.5`, or why it is unreadable; None: it does not exist.
+        unsupporting: lease owners that do not report support for the single table.
+        in_legacy: workers that still report to the old table.
     """
 
     is_single: bool
@@ -83,16 +74,14 @@ class TableMove:
 
 @dataclass(frozen=True, slots=True)
 class MigrationStatus:
-    """How far an application is.
+    """How far the migration is.
 
     Args:
-        row: the row `Migration3.0`, or why it cannot be read; None: there is none.
-        index: of the lease table.
-        ready: what an upgrade would still wait for.
-        workers: all that have a row, with their age in seconds, the latest first.
-        leases: so many there are.
-        tables: how far the move into one table is.
-        active_s: a worker that reported longer ago does not count.
+        row: the row `Migration3.0`, or why it is unreadable; None: it does not exist.
+        index: state of the lease table's index by owner.
+        ready: what an upgrade still waits for.
+        workers: every worker with a row and its age in seconds, latest first.
+        active_s: workers whose last report is older do not count.
     """
 
     row: VersionRow | StateRefusal | None
@@ -105,12 +94,7 @@ class MigrationStatus:
 
 
 async def migration_status(tables: Tables, *, clock: Clock, report_s: float) -> MigrationStatus:
-    """Read everything once.
-
-    Args:
-        tables: of the application.
-        clock: for the age of what workers wrote.
-        report_s: how often workers report.
+    """Read all tables once; workers report every `report_s` seconds.
 
     Raises:
         AwsError: a table could not be read.
@@ -157,10 +141,10 @@ async def migration_status(tables: Tables, *, clock: Clock, report_s: float) -> 
 
 
 async def decide(tables: Tables, direction: Direction, *, clock: Clock) -> VersionChange:
-    """What a steering would do now.
+    """Decide without writing.
 
     Raises:
-        NotSteered: the rules do not allow it.
+        MigrationNotChanged: the rules do not allow the change.
         AwsError: the row could not be read.
     """
     stored = CLIENT_VERSION_CODEC.read(await tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
@@ -172,11 +156,11 @@ async def decide(tables: Tables, direction: Direction, *, clock: Clock) -> Versi
 
 
 async def change_version(tables: Tables, direction: Direction, *, clock: Clock) -> VersionChange:
-    """Decide and write; what was written.
+    """Decide and write; returns what was written.
 
     Raises:
-        NotSteered: the rules do not allow it, or the row kept changing.
-        AwsError: the row could not be read or written; after Unavailable look at it, it may have been written.
+        MigrationNotChanged: the rules do not allow it, or the row kept changing.
+        AwsError: a read or write failed; after Unavailable the row may have been written, so check it.
     """
     for _ in range(_MAX_LOST_RACES):
         decided = await decide(tables, direction, clock=clock)
@@ -186,11 +170,11 @@ async def change_version(tables: Tables, direction: Direction, *, clock: Clock) 
 
 
 async def remove_index(tables: Tables, after_s: float, *, clock: Clock, say: Callable[[str], None]) -> None:
-    """Wait until no worker uses the index by owner any more, then have it deleted.
+    """Wait until no worker uses the index by owner, then delete it.
 
     Raises:
-        NotSteered: the application was rolled forward meanwhile.
-        AwsError: the row could not be read, or the index not be deleted; everything else is done.
+        MigrationNotChanged: the application was rolled forward meanwhile.
+        AwsError: the row could not be read or the index not deleted; the rollback itself is done.
     """
     say(f"waiting {after_s:.0f} s until no worker uses the index {OWNER_INDEX}")
     await clock.sleep(after_s)
@@ -219,7 +203,7 @@ def _leases(rows: list[Row]) -> list[Lease]:
             if is_lease_row(row):
                 leases.append(lease_from_row(row))
         except MalformedRowError:
-            continue  # `kcl-daemon leases` shows them
+            continue  # `kcl-daemon leases` shows unreadable rows
     return leases
 
 
@@ -247,7 +231,6 @@ _MOVE_MEANING = {
 
 
 def status_lines(seen: MigrationStatus) -> Iterator[str]:
-    """The state, where it came from, and what an upgrade waits for."""
     row = seen.row
     if row is None:
         yield f"no row {CLIENT_VERSION_CODEC.row_key}: no 3.x worker has started, or all are in phase 1"
@@ -297,7 +280,6 @@ def _move_lines(move: TableMove) -> Iterator[str]:
 
 
 def status_json(seen: MigrationStatus) -> str:
-    """One document."""
     row = seen.row
     readable = row if row is not None and not isinstance(row, StateRefusal) else None
     document = {
@@ -419,7 +401,6 @@ def _steer(settings: Settings, direction: Direction, *, yes: bool, keep_index: b
         click.confirm(on_one_line(question), abort=True)
 
     async def carry_out(tables: Tables) -> None:
-        """The write, then the index."""
         done = await change_version(tables, direction, clock=clock)
         click.echo(f"{direction.value} written ({on_one_line(done.reason)}); workers follow within 90 s")
         if done.remove_index_after_s is not None and not keep_index:
@@ -429,7 +410,6 @@ def _steer(settings: Settings, direction: Direction, *, yes: bool, keep_index: b
 
 
 def _run(settings: Settings, act: Callable[[Tables], Awaitable[_Result]]) -> _Result:
-    """Act on the application's tables."""
     return run(partial(_act, settings, act), command="kcl-daemon migrate", plain=(MigrationNotChanged,))
 
 

@@ -1,27 +1,9 @@
-"""`kcl-daemon`: its options, exit codes and subcommands.
+"""The `kcl-daemon` program: its commands, options, help examples and exit codes.
 
-Imports nothing heavy: what runs the daemon is loaded when a daemon is to be run.
+A first word that is a file or an option belongs to `run`. A Java command line for MultiLangDaemon is
+accepted, too. `helper` stands in for `amazon_kclpy_helper.py`, Node's `kcl-bootstrap` and .NET's `Bootstrap`.
 
-A group of commands of which one is meant when a file is named, and which loads the others only when they run.
-
-Owns how the words of a command line find their command: for running, for help and for a shell's completion. Knows no
-command itself.
-
-Standing in for `java`: the command lines with which the client libraries start the Java daemon start this one.
-
-Pure. Owns what such a command line looks like; what is passed over is
-told in the log.
-
-`kcl-daemon helper`: the command that starts the daemon, for whoever calls the helpers of the client libraries.
-
-Takes the flags of `amazon_kclpy_helper.py`, of Node's `kcl-bootstrap` and of .NET's `Bootstrap`. Owns which of them
-mean something here.
-
-`kcl-daemon completion`: the script with which a shell completes this program's commands and options.
-
-The examples that each `--help` shows, and the shape of every help: usage, examples, options, exit codes.
-
-A test parses every line as the program would.
+Import nothing heavy here: commands are imported when they run, so `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -52,12 +34,12 @@ class ExtraMissing(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class LaterCommand:
-    """A command that is imported only when it is called, so that `--help` stays fast.
+    """A command that is imported only when called.
 
     Args:
-        where: `package.module:attribute`, a click command.
-        summary: one line for the help of the group.
-        extra: the extra of this distribution that it needs; empty: none.
+        where: `package.module:attribute` of a click command.
+        summary: its line in the group's help.
+        extra: the extra that it needs; empty: none.
         modules: the top-level packages of that extra.
     """
 
@@ -67,10 +49,10 @@ class LaterCommand:
     modules: tuple[str, ...] = ()
 
     def load(self, name: str) -> click.Command:
-        """Import it.
+        """Import the command.
 
         Raises:
-            ExtraMissing: the message has the command that installs it.
+            ExtraMissing: the message says how to install the extra.
         """
         missing = [module for module in self.modules if importlib.util.find_spec(module) is None]
         if missing:
@@ -89,14 +71,7 @@ class NoSuchCommand(click.UsageError):
 
     @classmethod
     def of(cls, word: str, program: str, commands: Sequence[str], context: click.Context) -> NoSuchCommand:
-        """What the word was probably meant to be.
-
-        Args:
-            word: as typed.
-            program: name of the program.
-            commands: the names of all.
-            context: for the usage line.
-        """
+        """Suggests the commands nearest to `word`."""
         options = {"help": "--help", "version": "--version"}
         near = [options[word]] if word in options else get_close_matches(word, commands, n=3)
         meant = " or ".join(f"`{program} {each}`" for each in near)
@@ -105,7 +80,7 @@ class NoSuchCommand(click.UsageError):
 
 
 class CommandGroup(click.Group):
-    """A group whose first word may be left out: options and files belong to the default command."""
+    """A click group with a default command, which receives options and files."""
 
     def __init__(
         self,
@@ -117,7 +92,7 @@ class CommandGroup(click.Group):
         epilog: str,
         params: list[click.Parameter],
     ) -> None:
-        shown = {"help_option_names": ["-h", "--help"]}  # subcommands take them over
+        shown = {"help_option_names": ["-h", "--help"]}  # subcommands inherit it
         super().__init__(
             name, help=help, epilog=epilog, params=params, context_settings=shown, no_args_is_help=True
         )
@@ -128,26 +103,24 @@ class CommandGroup(click.Group):
         self.add_command(default)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """All names, none of them imported."""
         return sorted((self._default_name, *self._later))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """One command, imported now if it has not been."""
         later = self._later.get(cmd_name)
         if later is None:
             return super().get_command(ctx, cmd_name)
         try:
             return later.load(cmd_name)
         except ExtraMissing:
-            if ctx.resilient_parsing:  # a shell asks for completions: there are none
+            if ctx.resilient_parsing:  # no completions while the extra is missing
                 return None
             raise
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the default command's name in front of words that do not begin with a command or an own option.
+        """Insert the default command unless the first word is a command or an option of this group.
 
         Raises:
-            NoSuchCommand: the first word is none of ours, and cannot be meant as a file.
+            NoSuchCommand: the first word is no command and cannot be a file.
         """
         own_options = {spelling for each in self.get_params(ctx) for spelling in each.opts}
         if args and args[0] not in {*self.list_commands(ctx), *own_options}:
@@ -157,7 +130,7 @@ class CommandGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands, none of them imported, or else files and the default command's options."""
+        """Completes commands without importing them, otherwise files and the default command's options."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         if incomplete.startswith("-"):
             return [*self._default.shell_complete(ctx, incomplete), *super().shell_complete(ctx, incomplete)]
@@ -169,13 +142,11 @@ class CommandGroup(click.Group):
         return self._default.get_short_help_str() if later is None else later.summary
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """That of the default command, which most people want, and that of the others."""
         default = " ".join(self._default.collect_usage_pieces(ctx))
         formatter.write_usage(ctx.command_path, default)
         formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] ...", prefix="       ")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The default command's options, the group's own, and one line for each other command."""
         theirs = [each for each in self._default.get_params(ctx) if "--help" not in each.opts]
         options = [each for each in (*theirs, *self.get_params(ctx)) if isinstance(each, click.Option)]
         records = [each.get_help_record(ctx) for each in options]
@@ -187,7 +158,7 @@ class CommandGroup(click.Group):
 
 
 def _may_be_file(word: str) -> bool:
-    """Whether a first word may name a file: an option does not, and a plain word only where there is such a file."""
+    """A plain word counts as a file only if that file exists; an option never does."""
     return word.startswith("-") or not word.replace("-", "").replace("_", "").isalnum() or Path(word).exists()
 
 
@@ -196,14 +167,13 @@ MAIN_CLASSES: Final = (
     "com.amazonaws.services.kinesis.multilang.MultiLangDaemon",  # KCL 1.x
 )
 PASSED_OVER: Final = "--passed-over"
-"""The hidden option of `run` for words that mean something to Java only."""
+"""Hidden option of `run` that carries the Java-only words of a command line to the log."""
 
 
 def as_daemon(words: Sequence[str]) -> list[str]:
-    """The words of a command line as this program's: what stands before Java's main class is passed over.
+    """Translate a Java command line: drop everything up to the main class.
 
-    `java -version`, which one launcher tries first, is the version of this program. Words without a main class are
-    left as they are.
+    One launcher first tries `java -version`, which becomes `--version`. Other words stay as they are.
     """
     if list(words) == ["-version"]:
         return ["--version"]
@@ -296,7 +266,7 @@ def helper(
 
 
 def program() -> str:
-    """How this program is called: by its name where that finds it, else by the path it was started from."""
+    """The command for this program: its name if PATH has it, else its full path."""
     started = Path(sys.argv[0])
     found = shutil.which(_PROGRAM)
     if found is None and started.name == _PROGRAM:
@@ -305,7 +275,7 @@ def program() -> str:
 
 
 def _become(words: list[str]) -> NoReturn:
-    """Run the daemon in the place of this process: signals and exit code are its own."""
+    """Replaces this process, so signals and the exit code are the daemon's."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", "kcl_daemon", *words])  # noqa: S606 - ourselves
@@ -313,7 +283,7 @@ def _become(words: list[str]) -> NoReturn:
 
 _COMPLETION_PROGRAM: Final = "kcl-daemon"
 VARIABLE: Final = "_KCL_DAEMON_COMPLETE"
-"""The script sets it, and the program answers with completions in place of its work."""
+"""The completion script sets this variable; the program then prints completions instead of running."""
 
 
 @click.command("completion", short_help="Print the completion script of a shell.")
@@ -371,11 +341,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def add_examples(command: click.Command, path: str) -> None:
-    """Put its examples in front of what the help of a command ends with, and do the same for its subcommands.
+    """Put the examples in front of the epilog of a command and of its subcommands.
 
-    Args:
-        command: changed in place; a second call changes nothing.
-        path: its words behind the program's name; empty: the program itself.
+    Changes the commands in place; a second call changes nothing. `path` is the command's words, empty for the
+    program.
     """
     lines = EXAMPLES.get(path, ())
     text = "\b\n" + "\n".join(
@@ -463,7 +432,7 @@ def run(
     chosen = properties_file or file
     if chosen is None:
         raise click.UsageError("no properties file given: kcl-daemon --properties FILE")
-    # Here and not above: --help must not wait for the AWS SDK.
+    # --help must not wait for the AWS SDK.
     from kcl_daemon.cli.run import LogRequest, RunRequest, run_daemon  # noqa: PLC0415
     from kcl_daemon.telemetry.logs import parse_levels  # noqa: PLC0415
 
@@ -482,14 +451,12 @@ def run(
 
 
 class Root(CommandGroup):
-    """The program itself: its commands, or a command line that was meant for Java; and what Ctrl-C does to it."""
+    """The program: translates Java command lines and handles Ctrl-C."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Turn Java's words into ours first."""
         return super().parse_args(ctx, as_daemon(args))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """One command, with the examples of its help."""
         command = super().get_command(ctx, cmd_name)
         if command is not None:
             add_examples(command, cmd_name)
@@ -498,21 +465,21 @@ class Root(CommandGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Import the command; only then does Ctrl-C raise, and not for `run`, which handles signals itself."""
+        """Ctrl-C raises only after the import, and never for `run`, which handles signals itself."""
         found = super().resolve_command(ctx, args)
         if found[1] is not run:
             interrupt.end()
         return found
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; Ctrl-C is exit code 130 wherever it comes, at a prompt as well."""
+        """Exit with 130 after Ctrl-C, also at a prompt."""
         try:
             result: object = super().invoke(ctx)
         except KeyboardInterrupt:
             ctx.exit(interrupt.EXIT_INTERRUPTED)
         except click.Abort as aborted:
             if isinstance(aborted.__context__, KeyboardInterrupt):
-                click.echo(err=True)  # the cursor stands behind the prompt
+                click.echo(err=True)  # the cursor is still in the prompt's line
                 ctx.exit(interrupt.EXIT_INTERRUPTED)
             raise
         else:

@@ -1,17 +1,9 @@
-"""`kcl-daemon run`: from the command line to a running worker, and from its end to an exit code.
+"""`kcl-daemon run`: starts the worker, handles signals and sets the exit code.
 
-Owns the order of the start: file, program, log, then the outside world. Knows nothing of leases, shards or records.
+The first signal asks for a graceful stop, the second ends the worker at once. The start checks the file and
+the program, then opens the log, then connects.
 
-The log of a daemon, as the command line asks for it.
-
-Running a worker under signals: the first asks it to finish, the second ends it at once.
-
-Owns the order of signals and the exit code that follows from it. Knows neither the worker's inside nor where signals
-come from.
-
-A worker whose start, life and stop a service manager and the log are told of.
-
-Owns when they are told; what is said to a service manager is in `kcl_daemon.telemetry.service`.
+systemd and the log learn of the start, the stop and a slow stop.
 """
 
 from __future__ import annotations
@@ -50,11 +42,11 @@ from kcl_daemon.text import counted, short_shards, shown
 
 @dataclass(frozen=True, slots=True)
 class LogRequest:
-    """What is asked for.
+    """Log options.
 
     Args:
-        configuration: a logback file. Nothing reads it; the log names it.
-        levels: what is logged; None: info.
+        configuration: a logback file; it has no effect and the log names it.
+        levels: None: info.
         form: `auto`: console on a terminal, else JSON.
     """
 
@@ -64,7 +56,6 @@ class LogRequest:
 
 
 def open_log(request: LogRequest) -> Log:
-    """The log on stderr."""
     form = request.form
     if form == "auto":
         form = "console" if sys.stderr.isatty() else "json"
@@ -75,15 +66,11 @@ EXIT_SIGNAL: Final = 128
 
 
 class SupervisedWorker(Protocol):
-    """What is run: a worker."""
-
     async def run(self) -> None:
-        """Work until the graceful stop that was asked for is done."""
+        """Returns after the requested graceful stop."""
         ...
 
-    def request_stop(self) -> None:
-        """Ask for the graceful stop."""
-        ...
+    def request_stop(self) -> None: ...
 
 
 async def supervise(
@@ -91,18 +78,13 @@ async def supervise(
     signals: AsyncIterator[Signals],
     log: Log,
 ) -> int:
-    """Open a worker and run it until it ends or a second signal comes; the exit code.
+    """Run a worker until it ends or a second signal comes; returns the exit code.
 
-    Args:
-        open_worker: makes the worker; a signal that comes meanwhile is kept for it.
-        signals: as they come.
-        log: for what the signals do.
-
-    Returns:
-        0 after a graceful stop, 128 and the signal's number after a second signal.
+    A signal during `open_worker` is kept for the worker. The code is 0 after a graceful stop and 128 plus the
+    signal number after a second signal.
 
     Raises:
-        ExceptionGroup: the worker or its opening failed.
+        ExceptionGroup: the worker failed, or could not be opened.
     """
     stop = _GracefulStop(log)
     async with anyio.create_task_group() as group:
@@ -118,11 +100,7 @@ async def supervise(
 
 
 class _GracefulStop:
-    """How far the stop has come.
-
-    Attributes:
-        forced_by: the second signal, if one came.
-    """
+    """`forced_by` is the second signal, None if there was none."""
 
     def __init__(self, log: Log) -> None:
         self.forced_by: Signals | None = None
@@ -131,13 +109,12 @@ class _GracefulStop:
         self._worker: SupervisedWorker | None = None
 
     def begin(self, worker: SupervisedWorker) -> None:
-        """The worker is there; a stop that was asked for before it was is passed on now."""
+        """Pass on a stop that was requested before the worker existed."""
         self._worker = worker
         if self._asked:
             worker.request_stop()
 
     async def watch(self, signals: AsyncIterator[Signals], everything: anyio.CancelScope) -> None:
-        """Act on signals for as long as there are any."""
         async for number in signals:
             if not self._asked:
                 self._asked = True
@@ -152,17 +129,16 @@ class _GracefulStop:
 
 
 QUIET_STOP_S: Final = 1.0
-"""A stop that takes no longer says nothing of what it waits for."""
+"""A stop shorter than this is not logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopNotice:
-    """What a stop that takes long is told by.
+    """How to report a slow stop.
 
     Args:
-        source: tells which children there still are.
-        grace_s: how long they are given.
-        log: where it is told.
+        source: knows the children that still run.
+        grace_s: how long the children may take.
     """
 
     source: SnapshotSource
@@ -171,14 +147,9 @@ class StopNotice:
 
 
 class ServiceManaged:
-    """The same worker, with a word to the service manager about it, and one to the log when its stop waits.
+    """A worker that reports to the service manager, and to the log if its stop is slow.
 
-    Args:
-        worker: what is run.
-        started: set when its work has begun.
-        manager: who is told.
-        clock: for the watchdog.
-        waiting: what a stop that takes long is told by.
+    `started` is set when the worker has begun to work.
     """
 
     def __init__(
@@ -198,7 +169,7 @@ class ServiceManaged:
         self._stop_asked = anyio.Event()
 
     async def run(self) -> None:
-        """Run the worker to its end; what it raises passes through in a group."""
+        """An exception of the worker arrives in an exception group."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._manager.run_watchdog, self._clock)
             group.start_soon(self._report_start)
@@ -207,7 +178,6 @@ class ServiceManaged:
             group.cancel_scope.cancel()
 
     def request_stop(self) -> None:
-        """Ask it for the graceful stop."""
         self._manager.stopping()
         self._stop_asked.set()
         self._worker.request_stop()
@@ -215,7 +185,7 @@ class ServiceManaged:
     async def _report_start(self) -> None:
         await self._started.wait()
         self._manager.ready()
-        # At once: the period of the watchdog begins with the word above.
+        # The watchdog's period starts with `ready`.
         self._manager.alive()
 
     async def _report_wait(self) -> None:
@@ -236,13 +206,11 @@ _STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What the command line asks for.
+    """The command line of `run`.
 
     Args:
-        file: the properties file.
         ignored_file: a second file that was named and is not read.
-        log: levels and form of the log.
-        passed_over: words of the command line that mean something to Java only.
+        passed_over: Java-only words of the command line.
     """
 
     file: Path
@@ -252,10 +220,11 @@ class RunRequest:
 
 
 def run_daemon(request: RunRequest) -> NoReturn:
-    """Run a daemon to its end and leave the process with the exit code that the help tells."""
+    """Run a daemon to its end and exit the process with a documented code."""
     signals = _stop_signals()
     for number in signals:
-        # Until the loop listens. As process 1 of a container there is no default action: SIGTERM would be lost.
+        # Until the event loop listens: process 1 of a container has no default action, so SIGTERM would be
+        # lost.
         signal.signal(number, exit_now)
     try:
         loaded = load(
@@ -271,7 +240,7 @@ def run_daemon(request: RunRequest) -> NoReturn:
     manager = ServiceManager.of(os.environ, log)
     code = _run(loaded.settings, signals, manager, log)
     if code > EXIT_SIGNAL:
-        # At once: the interpreter would still wait for threads that are inside calls of the AWS SDK.
+        # A normal exit would wait for threads inside AWS SDK calls.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -279,10 +248,10 @@ def run_daemon(request: RunRequest) -> NoReturn:
 
 
 def check_program(loaded: Loaded) -> None:
-    """Make sure that there is a program to run, and that children can run as the settings say.
+    """Check the child's program, user and limits.
 
     Raises:
-        ConfigurationError: there is none, with where it was looked for; or no such user or limit.
+        ConfigurationError: there is no such program (with where it was searched), user or limit.
     """
     try:
         find_program(loaded.settings.child.command[0])
@@ -329,23 +298,21 @@ async def _serve(
 def _status_page(
     settings: Settings, source: SnapshotSource, telemetry: Telemetry, log: Log
 ) -> AbstractAsyncContextManager[None]:
-    """The status page while the worker is there, where one is asked for."""
     if settings.admin.port is None:
         return nullcontext()
-    # Here, so that a daemon without it starts as fast as before and is no larger.
+    # A daemon without a status page starts faster and stays smaller.
     from kcl_daemon.admin.server import served  # noqa: PLC0415
 
     return served(settings.admin, source, clock=SystemClock(), log=log, metrics=telemetry.exposition())
 
 
 def _stop_signals() -> tuple[signal.Signals, ...]:
-    """All that ask for a stop, but SIGHUP where it was ignored from outside (`nohup`)."""
+    """All stop signals, without SIGHUP if `nohup` made the process ignore it."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return tuple(number for number in _STOPPING if not (ignored and number is signal.SIGHUP))
 
 
 def _report(loaded: Loaded, request: RunRequest, log: Log) -> None:
-    """Log what was started, and every notice about it."""
     settings = loaded.settings
     log.info(
         "daemon_starting",

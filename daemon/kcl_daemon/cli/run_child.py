@@ -1,15 +1,8 @@
-"""`kcl-daemon run-child`: a record processor on a file of records, without a stream and without AWS.
+"""`kcl-daemon run-child` and `replay`: test a record processor without a stream and without AWS.
 
-One child driven without a stream: records that are there already, checkpoints in memory, a conversation on tape.
-
-Owns the order of what such a child is told. The conversation itself is the daemon's own (`consumer.dialogue`), and so
-are the rules of checkpoints.
-
-Records from a file, for `kcl-daemon run-child`. Pure.
-
-Owns the two forms of such a file: a JSON object on each line, or any text whose lines are the data.
-
-`kcl-daemon replay`: the daemon's half of a recorded conversation, and whether a processor says its own as recorded.
+`run-child` delivers records from a file and keeps checkpoints in memory. It uses the daemon's own
+`ChildConnection` and checkpoint rules. `replay` sends the daemon's half of a transcript and compares the
+answers.
 """
 
 from __future__ import annotations
@@ -61,14 +54,9 @@ EXIT_GRACE_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ChildScript:
-    """What the child is told.
+    """What to send to the child.
 
-    Args:
-        shard_id: of the records.
-        batches: the records, batch by batch.
-        end: how it ends: the shard has ended, the worker stops, or the lease is lost.
-        dialect: which generation of the protocol.
-        timeout_s: how long each answer may take.
+    `end`: shard ended, worker stops or lease lost. `timeout_s` limits each answer.
     """
 
     shard_id: str
@@ -80,14 +68,14 @@ class ChildScript:
 
 @dataclass(slots=True)
 class DriveResult:
-    """What came of it.
+    """The result.
 
-    Attributes:
-        delivered: records in batches that were answered.
-        checkpoint: the last position that was stored.
-        requests: how many checkpoints were asked for.
-        exit_code: of the child; None where it could not be started.
-        error: what it did wrong; None: nothing.
+    Args:
+        delivered: records in batches that the child answered.
+        checkpoint: the last one stored.
+        requests: checkpoint requests.
+        exit_code: None if the child did not start.
+        error: the child's first fault; None: none.
     """
 
     delivered: int = 0
@@ -100,14 +88,9 @@ class DriveResult:
 async def drive_child(
     command: tuple[str, ...], script: ChildScript, *, clock: Clock, log: Log, tape: BinaryIO | None
 ) -> DriveResult:
-    """Start a program, go through the script, end it; what came of it.
+    """Start the child, run the script and end the child.
 
-    Args:
-        command: program and arguments.
-        script: what to tell it.
-        clock: for time-outs.
-        log: what it writes to stderr, and what is odd.
-        tape: where the conversation is recorded, as a transcript.
+    `tape` receives the transcript.
     """
     outcome = DriveResult()
     shard_id = ShardId(script.shard_id)
@@ -131,8 +114,6 @@ async def drive_child(
 
 
 class _Run:
-    """One conversation, and the checkpoints in it."""
-
     def __init__(
         self, child: Child, script: ChildScript, outcome: DriveResult, *, clock: Clock, log: Log
     ) -> None:
@@ -152,7 +133,7 @@ class _Run:
         )
 
     async def converse(self) -> None:
-        """All of it, up to the first fault of the child."""
+        """Stops at the child's first fault."""
         try:
             await self._converse()
         except ChildError as error:
@@ -192,7 +173,7 @@ class _Run:
 
 
 class RecordedChild:
-    """A child whose every line is recorded on its way; else the child itself."""
+    """A child whose lines are recorded in both directions."""
 
     def __init__(self, child: Child, tape: BinaryIO) -> None:
         self._child = child
@@ -201,21 +182,18 @@ class RecordedChild:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._child.pid
 
     @property
     def stderr_tail(self) -> tuple[str, ...]:
-        """As the child's."""
         return self._child.stderr_tail
 
     async def send(self, line: bytes) -> None:
-        """Record the line and send it."""
         self._record("daemon", line)
         await self._child.send(line)
 
     async def receive(self) -> bytes:
-        """Record the whole lines that come, and pass them on as they came."""
+        """Record whole lines; return the bytes unchanged."""
         piece = await self._child.receive()
         *lines, self._rest = (self._rest + piece).split(b"\n")
         for line in lines:
@@ -224,23 +202,18 @@ class RecordedChild:
         return piece
 
     async def close_stdin(self) -> None:
-        """As the child does."""
         await self._child.close_stdin()
 
     async def wait(self) -> int:
-        """As the child does."""
         return await self._child.wait()
 
     def terminate(self) -> None:
-        """As the child does."""
         self._child.terminate()
 
     def kill(self) -> None:
-        """As the child does."""
         self._child.kill()
 
     async def aclose(self) -> None:
-        """As the child does."""
         await self._child.aclose()
 
     def _record(self, speaker: str, line: bytes) -> None:
@@ -270,20 +243,19 @@ _FIELDS: Final = frozenset(
 
 
 class BadRecord(ValueError):
-    """Raised where a line is no record; the message has its number and what is wrong."""
+    """Raised for a line that is not a record; the message says what is wrong with it."""
 
 
 def records_of_lines(data: bytes) -> Iterator[Record]:
-    """Each line is the data of a record."""
     for number, line in enumerate(data.splitlines()):
         yield _record(number, b64encode(line).decode("ascii"), {})
 
 
 def records_of_json(data: bytes) -> Iterator[Record]:
-    """Each line is an object with `data` (base64) or `text`, and what else is to be said; blank lines do not count.
+    """Read one JSON object a line, with `data` (base64) or `text` and optional fields; skip blank lines.
 
     Raises:
-        BadRecord: a line is no such object.
+        BadRecord: a line is not such an object.
     """
     number = 0
     for line_number, line in enumerate(data.splitlines(), start=1):
@@ -297,12 +269,12 @@ def records_of_json(data: bytes) -> Iterator[Record]:
 
 
 def in_batches(records: Sequence[Record], most: int) -> list[list[Record]]:
-    """The records in their order, at most so many in each batch."""
+    """At most `most` records in each batch, in order."""
     return [list(records[start : start + most]) for start in range(0, len(records), most)]
 
 
 def _fields(line: bytes) -> tuple[str, dict[str, Any]]:
-    """The data as base64, and the other fields; Any: JSON."""
+    """Returns the data as base64, and all fields (Any: JSON)."""
     try:
         fields: Any = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -324,7 +296,7 @@ def _fields(line: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def _record(number: int, data: str, fields: dict[str, Any]) -> Record:
-    """What is not said is made up: libraries need every field."""
+    """Invents missing fields, because client libraries need every field."""
     return Record(
         data,
         _text(fields, "partitionKey", "key"),
@@ -350,13 +322,13 @@ def _whole(fields: dict[str, Any], name: str, default: int, allowed: str = _WHOL
 
 
 def _arrival(fields: dict[str, Any], default: int) -> int | None:
-    """The service may give none, which is null."""
+    """The service may send no arrival time; the file says null."""
     name = "approximateArrivalTimestamp"
     return None if fields.get(name, default) is None else _whole(fields, name, default, f"{_WHOLE}, or null")
 
 
 def _sequence_number(fields: dict[str, Any], default: int) -> str:
-    """Digits in quotes, as the service gives them: as a number JSON would round them."""
+    """A quoted sequence number: as a JSON number it would be rounded."""
     value = fields.get("sequenceNumber", str(default))
     digits = str(value) if isinstance(value, str | int) else ""
     if not _SEQUENCE_NUMBER.fullmatch(digits):
@@ -372,7 +344,7 @@ def _wrong(name: str, value: object, allowed: str) -> BadRecord:
 
 
 def _schema(fields: dict[str, Any]) -> RecordSchema | None:
-    """None where nothing is said of one; what is not said of one is empty."""
+    """Returns None without any schema field; a missing field is empty."""
     if not any(name in fields for name in _SCHEMA_FIELDS):
         return None
     return RecordSchema(*(_text(fields, name, "") for name in _SCHEMA_FIELDS))
@@ -495,9 +467,9 @@ class TranscriptLine:
     """One line of a transcript.
 
     Args:
-        number: in its file.
-        line: as it stands on the pipe, without its end.
-        expected: what a child means by it; None: the daemon says it.
+        number: line number in the file.
+        line: the bytes on the pipe, without line end.
+        expected: the child's message; None: the daemon sends the line.
     """
 
     number: int
@@ -506,14 +478,14 @@ class TranscriptLine:
 
 
 class BadTranscript(ValueError):
-    """Raised where a file is no transcript; the message has the line and what is wrong."""
+    """Raised when a file is not a transcript; the message names the line and the problem."""
 
 
 def lines_of(data: bytes) -> Iterator[TranscriptLine]:
-    """The messages of a transcript; lines of the child that are none are left out.
+    """The messages of a transcript, without lines of the child that are not messages.
 
     Raises:
-        BadTranscript: it is not one.
+        BadTranscript: a line is not an object with `from` and `line`.
     """
     for number, text in enumerate(data.splitlines(), start=1):
         try:
@@ -559,7 +531,7 @@ def replay(*, transcript: BinaryIO, timeout: float, command: tuple[str, ...]) ->
 async def _replay(
     command: tuple[str, ...], lines: list[TranscriptLine], *, timeout_s: float, clock: Clock, log: Log
 ) -> str | None:
-    """The first difference, None where there is none."""
+    """Returns the first difference, or None."""
     async with ProcessChildren(command, log, clock) as children:
         try:
             child = await children.start(ShardId("replay"))
@@ -596,15 +568,13 @@ async def _one(child: Child, reader: _MessageReader, line: TranscriptLine) -> st
 
 
 class _MessageReader:
-    """The messages of a child, one by one."""
-
     def __init__(self, child: Child) -> None:
         self._child = child
         self._framer = LineFramer(_MAX_LINE_BYTES)
         self._heard: list[ChildMessage] = []
 
     async def message(self) -> ChildMessage | None:
-        """The next one; None when its stdout has ended."""
+        """Returns None when the child's stdout has ended."""
         while not self._heard:
             piece = await self._child.receive()
             if not piece:
@@ -614,6 +584,6 @@ class _MessageReader:
         return self._heard.pop(0)
 
     async def drain(self) -> None:
-        """Read on, so that it does not hang in a write."""
+        """Keep reading, so that the child does not block in a write."""
         while await self._child.receive():
             pass

@@ -1,10 +1,6 @@
-"""`kcl-daemon status` and `kcl-daemon top`: what a running daemon does, in a terminal; once, or again and again.
+"""`kcl-daemon status` and `top`: show what a running daemon does, once or repeatedly.
 
-Owns their options and exit codes. `status_source` asks, `status_view` shows.
-
-Asks a running daemon for its status, over its status page's port.
-
-Owns where it is asked and with which token. No proxy is used: the daemon is near. Knows nothing of how it is shown.
+They ask the daemon's status page (`adminPort`), without a proxy.
 """
 
 from __future__ import annotations
@@ -45,32 +41,25 @@ _OK: Final = 200
 
 
 class UnusableSource(click.ClickException):
-    """Raised when what was given cannot be used; the message says what to put right."""
+    """Raised for an unusable address or token; the message says how to correct it."""
 
     exit_code = EXIT_CONFIGURATION
 
 
 class NoAnswer(click.ClickException):
-    """Raised when the daemon does not tell its status; the message says what to look at."""
+    """Raised when the daemon sends no status; the message says what to check."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True, slots=True)
 class StatusSource:
-    """Where a daemon is asked.
-
-    Args:
-        url: of its status page.
-        token: to show; None: none.
-    """
-
     url: str
     token: str | None = None
 
 
 def with_source(command: _Command) -> _Command:
-    """The ways to say which daemon: its properties file, or an address; and how to show a token."""
+    """Adds the options that name a daemon and its token."""
     for option in (
         click.option(
             "--url",
@@ -92,11 +81,11 @@ def with_source(command: _Command) -> _Command:
 def source_of(
     file: Path | None, properties_file: Path | None, url: str | None, token_file: Path | None, *, command: str
 ) -> StatusSource:
-    """Which daemon is meant.
+    """Find the daemon's status page.
 
     Raises:
-        click.UsageError: none was named, or it serves no status page.
-        Unusable: a token cannot be one, or its file cannot be read.
+        click.UsageError: no daemon is named, or it has no status page.
+        UnusableSource: a token is not valid, or its file cannot be read.
     """
     token = _token_given(token_file)
     if url is not None:
@@ -129,7 +118,6 @@ def _address(url: str) -> str:
 
 
 def _token_given(token_file: Path | None) -> str | None:
-    """The token of the command line or the environment; None: neither has one."""
     if token_file is not None:
         return _token_in(token_file, "--token-file")
     variable, value = given_for(ADMIN_TOKEN.name, os.environ) or ("", None)
@@ -146,7 +134,7 @@ def _token_in(file: Path, name: str) -> str:
 
 
 def _environment() -> Mapping[str, str]:
-    """That of the process; a token in it wins over a file with one that is named beside it."""
+    """Without the token file's variable if a token is set, because the token wins."""
     if given_for(ADMIN_TOKEN.name, os.environ) is None:
         return os.environ
     background = normal(variable_for(ADMIN_TOKEN_FILE.name))
@@ -154,10 +142,10 @@ def _environment() -> Mapping[str, str]:
 
 
 def fetch(source: StatusSource) -> StatusDocument:
-    """What the daemon tells now.
+    """Ask the daemon for its status.
 
     Raises:
-        NoAnswer: it does not answer, wants another token, or is something else.
+        NoAnswer: there is no answer, a wrong token, or another program answered.
     """
     status, data = _got(source)
     if status == _UNAUTHORIZED:
@@ -179,7 +167,7 @@ def _got(source: StatusSource) -> tuple[int, bytes]:
         connection.request("GET", f"{parts.path.rstrip('/')}/status.json", headers=headers)
         response = connection.getresponse()
         return response.status, response.read(MAX_BYTES)
-    except (OSError, UnicodeError, HTTPException) as error:  # a name may be none that can be looked up
+    except (OSError, UnicodeError, HTTPException) as error:  # also a host name that cannot be encoded
         words = str(error) or type(error).__name__
         raise NoAnswer(
             f"{source.url} does not answer ({words}); is the daemon running, with adminPort set?"
@@ -278,7 +266,7 @@ async def _top(source: StatusSource, every_s: float) -> None:
     from kcl_daemon.cli.status_view import renderable  # noqa: PLC0415 - the same
 
     console, clock = Console(), SystemClock()
-    reported = await _fetched(source)  # a first failure ends it, with its words
+    reported = await _fetched(source)  # fail at once if the first request fails
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         note = ""
         while True:

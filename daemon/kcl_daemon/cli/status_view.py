@@ -1,10 +1,6 @@
-"""A daemon's status as tables for a terminal: the same that the status page shows.
+"""Shows a daemon's status in a terminal: plain lines, or tables in colours with `rich`.
 
-Pure. Knows nothing of colours; `status_rich` has those. Text from the daemon is made fit for a terminal here.
-
-A daemon's status in colours, with `rich`. Imported only where there is a terminal.
-
-Owns the looks. Knows nothing of what the words mean, but for the colour of a state.
+Shows the same as the status page. Text from the daemon is made safe for a terminal here.
 """
 
 from __future__ import annotations
@@ -58,7 +54,7 @@ _BARS: Final = "▁▂▃▄▅▆▇█"
 _SPARK_CELLS: Final = 15
 _LEAST_ROWS: Final = 3
 _FRAME_LINES: Final = 6
-"""Of a table on a terminal: title, headings, rule, an empty line, and how many rows were left out."""
+"""Lines of a table besides its rows: title, headings, rule, empty line, count of omitted rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +62,10 @@ class StatusBlock:
     """One table.
 
     Args:
-        title: above it.
-        headings: of its columns.
-        rows: their cells, fit for a terminal.
-        numbers: the columns that are flush right.
-        states: of each row, where they have one.
-        empty: what is said where there are no rows.
-        left_out: how many rows there was no room for.
+        numbers: the right-aligned columns.
+        states: one for each row, or empty.
+        empty: the text without rows.
+        left_out: rows for which there was no room.
     """
 
     title: str
@@ -86,13 +79,7 @@ class StatusBlock:
 
 @dataclass(frozen=True, slots=True)
 class StatusView:
-    """All of it.
-
-    Args:
-        lines: above the tables.
-        troubles: why the worker is not ready; empty: it is.
-        blocks: the tables.
-    """
+    """`troubles` say why the worker is not ready; empty if it is ready."""
 
     lines: tuple[str, ...]
     troubles: tuple[str, ...]
@@ -100,12 +87,9 @@ class StatusView:
 
 
 def build_view(status: StatusDocument, *, max_lines: int | None = None) -> StatusView:
-    """What is shown.
+    """Build the view for at most `max_lines` lines (None: no limit).
 
-    Args:
-        status: of the daemon.
-        max_lines: how many lines there is room for; None: for all. Where that is not enough, the shards that need
-            attention come first, and the last tables are left out.
+    If room is short, shards in trouble come first and the last tables are dropped.
     """
     snapshot = status.snapshot
     known = shard_entries(snapshot)
@@ -125,7 +109,7 @@ def build_view(status: StatusDocument, *, max_lines: int | None = None) -> Statu
 
 
 def _in(blocks: Sequence[StatusBlock], lines: int) -> Iterator[StatusBlock]:
-    """As many of them, and of their rows, as there are lines for; the first has a right to two thirds."""
+    """Fit the blocks into the lines; the first block may use two thirds."""
     wanted = [len(each.rows) + _FRAME_LINES for each in blocks]
     for number, block in enumerate(blocks):
         kept = min(sum(wanted[1:]), lines // 3) if number == 0 and lines > 3 * _FRAME_LINES else 0
@@ -138,7 +122,7 @@ def _in(blocks: Sequence[StatusBlock], lines: int) -> Iterator[StatusBlock]:
 
 
 def plain_lines(shown: StatusView) -> Iterator[str]:
-    """The lines where there is no terminal, or nothing to draw with."""
+    """The view without colours."""
     yield from shown.lines
     for trouble in shown.troubles:
         yield f"not ready: {trouble}"
@@ -221,7 +205,7 @@ def _shard_cells(placed: LineageEntry, status: StatusDocument) -> tuple[str, ...
 
 
 def spark(samples: Sequence[tuple[float, float]]) -> str:
-    """The last samples as bars, the highest of them full."""
+    """Draws the last samples as bars, scaled to the highest."""
     values = [value for _, value in samples[-_SPARK_CELLS:]]
     most = max(values, default=0.0)
     if most <= 0:
@@ -264,7 +248,6 @@ def _child_cells(shard: ShardView) -> tuple[str, ...]:
 
 
 def _engine(spark: SparkView | None) -> tuple[StatusBlock, ...]:
-    """Nothing where there is no engine."""
     if spark is None:
         return ()
     queries = StatusBlock(
@@ -302,7 +285,7 @@ _STYLES: Final = {
     DisplayState.ELSEWHERE: "dim",
     DisplayState.FINISHED: "dim",
 }
-# What is cut off where a terminal is narrow, and which columns go then, one after the other.
+# Which columns shrink in a narrow terminal, and which are dropped, in this order.
 _MAY_BE_CUT: Final = frozenset({"waits for", "reason", "last line of stderr", "role"})
 _GIVE_UP: Final = ("worker", "checkpoint", "records", "throughput", "waits for")
 _CUT_WIDTH: Final = 12
@@ -312,13 +295,7 @@ _SHARD_PREFIX: Final = re.compile(r"shardId-0{0,11}(?=\d)")
 
 
 def renderable(shown: StatusView, *, width: int, note: str = "") -> RenderableType:
-    """All of it, for a console.
-
-    Args:
-        shown: what to draw.
-        width: of the console, in cells.
-        note: a line above everything; empty: none.
-    """
+    """`width` is in cells; `note` is a line at the top, empty for none."""
     return Group(*_parts(shown, width, note))
 
 
@@ -341,7 +318,7 @@ def _line(words: str, style: str = "") -> Text:
 
 
 def _narrowed(block: StatusBlock, width: int) -> StatusBlock:
-    """The same with short shard ids and fewer columns, as far as the width asks for it."""
+    """Shorten shard ids and drop columns until the table fits."""
     if width < _SHORT_BELOW:
         rows = tuple(tuple(_SHARD_PREFIX.sub("", cell) for cell in row) for row in block.rows)
         block = replace(block, rows=rows)
@@ -354,7 +331,7 @@ def _narrowed(block: StatusBlock, width: int) -> StatusBlock:
 
 
 def _least_width(block: StatusBlock) -> int:
-    """What the columns need, where those that may be cut are."""
+    """The width with every shrinkable column at its minimum."""
     widths = (
         min(_width(block, number), _CUT_WIDTH) if heading in _MAY_BE_CUT else _width(block, number)
         for number, heading in enumerate(block.headings)

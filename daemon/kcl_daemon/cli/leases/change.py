@@ -1,12 +1,7 @@
-"""Positions as a person gives them, the place in a shard that a time stands for, and the next record after a checkpoint.
+"""The writes of `kcl-daemon leases reset`, `skip`, `release` and `delete`, and the search for positions.
 
-A lease row holds a sequence number or a sentinel, never a time of its own, so a time is looked up in the shard itself.
-Knows nothing of tables.
-
-What `kcl-daemon leases reset`, `release` and `delete` do to the lease table.
-
-Owns the order of reads and writes, each write under the condition that the row is still as it was read; `shards.reset`
-decides. Knows nothing of command lines.
+Each write is conditional: the row must be as it was read. A lease row cannot hold a time, so a time is looked
+up in the shard.
 """
 
 from __future__ import annotations
@@ -42,17 +37,15 @@ from kcl_daemon.system import SystemClock
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
 
-# An owner writes its lease every few seconds; each try reads the row anew, so one of the first meets a moment between.
+# An owner renews its lease every few seconds; each try reads the row anew and soon finds a quiet moment.
 _MAX_LOST_RACES: Final = 10
 
 
 class NotChanged(KclError):
-    """Raised when something stands against what was asked; names it."""
+    """Raised when the change is not possible; the message says why."""
 
 
 class ChangeResult(Enum):
-    """What came of one change."""
-
     WRITTEN = "done"
     GONE = "nothing to do, the lease no longer exists"
     THERE = "nothing to do, the lease already exists"
@@ -60,29 +53,27 @@ class ChangeResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChangeOutcome:
-    """A change and what came of it."""
-
     change: LeaseChange
     done: ChangeResult
 
 
 async def all_leases(table: Table) -> tuple[Lease, ...]:
-    """Every lease, by key; rows that cannot be read are left out, as every worker leaves them alone."""
+    """All leases by key, without unreadable rows, which every worker ignores, too."""
     found: list[Lease] = []
     for row in await table.scan():
         try:
             if is_lease_row(row):
                 found.append(lease_from_row(row))
         except MalformedRowError:
-            continue  # `kcl-daemon leases list` shows them
+            continue  # `kcl-daemon leases list` shows these rows
     return tuple(sorted(found, key=lambda lease: lease.lease_key))
 
 
 def chosen_leases(leases: Sequence[Lease], names: Iterable[str]) -> tuple[Lease, ...]:
-    """Those that are named, by shard id or lease key.
+    """Find leases by shard id or lease key.
 
     Raises:
-        NotChanged: one of the names is none of them, or of several streams.
+        NotChanged: a name has no lease, or leases in several streams.
     """
     wanted = list(dict.fromkeys(names))
     missing = [
@@ -99,11 +90,11 @@ def chosen_leases(leases: Sequence[Lease], names: Iterable[str]) -> tuple[Lease,
 
 
 async def carry_out(table: Table, change: LeaseChange) -> ChangeOutcome:
-    """Write one change, on the row as it is by then.
+    """Write one change to the current row.
 
     Raises:
-        NotChanged: the row cannot be read, or kept changing.
-        AwsError: it could not be read or written; after Unavailable it may have been written.
+        NotChanged: the row is unreadable or kept changing.
+        AwsError: a read or write failed; after Unavailable the write may have happened.
     """
     if change.kind is ResetKind.CREATE:
         written = await table.put(*creation(change.lease))
@@ -118,15 +109,12 @@ async def carry_out(table: Table, change: LeaseChange) -> ChangeOutcome:
 
 
 async def carry_out_all(table: Table, changes: Iterable[LeaseChange], report: Callable[[str], object]) -> int:
-    """Write changes one after the other; how many of them were written.
+    """Write changes one by one; returns how many were written.
 
-    Args:
-        table: the lease table.
-        changes: what to write.
-        report: is given a line for each where there was nothing to do.
+    `report` receives a line for each lease that needed no change.
 
     Raises:
-        NotChanged: as for `carry_out`; the changes before that one have been written.
+        NotChanged: as for `carry_out`; earlier changes stay written.
         AwsError: likewise.
     """
     written = 0
@@ -140,10 +128,10 @@ async def carry_out_all(table: Table, changes: Iterable[LeaseChange], report: Ca
 
 
 async def move_past(table: Table, lease: Lease, position: ExtendedSequenceNumber) -> ChangeOutcome:
-    """Move a lease's checkpoint ahead, unless it has moved since it was looked at.
+    """Move a checkpoint ahead, unless it has moved since it was read.
 
     Raises:
-        NotChanged: its checkpoint is another by now, or the row cannot be read or kept changing.
+        NotChanged: the checkpoint has moved, or the row is unreadable or kept changing.
         AwsError: as for `carry_out`.
     """
     change = LeaseChange(ResetKind.RESET, lease, position, "")
@@ -162,7 +150,10 @@ async def move_past(table: Table, lease: Lease, position: ExtendedSequenceNumber
 
 
 async def release_all(table: Table, keys: Iterable[LeaseKey], report: Callable[[str], object]) -> int:
-    """Take leases from their owners one after the other; how many had one. Else as `carry_out_all`."""
+    """Release leases one by one; returns how many had an owner.
+
+    Errors as for `carry_out_all`.
+    """
     written = 0
     for key in keys:
         if await release_lease(table, key):
@@ -173,10 +164,10 @@ async def release_all(table: Table, keys: Iterable[LeaseKey], report: Callable[[
 
 
 async def release_lease(table: Table, key: LeaseKey) -> bool:
-    """Take a lease from its owner, so that the leader gives it away anew; False where nobody owns it.
+    """Remove a lease's owner, so that the leader assigns it again; False if it has none.
 
     Raises:
-        NotChanged: it cannot be read, is not there, or kept changing.
+        NotChanged: the lease is unreadable, missing or kept changing.
         AwsError: as for `carry_out`.
     """
     for _ in range(_MAX_LOST_RACES):
@@ -208,26 +199,25 @@ async def _write(table: Table, change: LeaseChange) -> bool:
     return written.applied
 
 
-# How far before the time to begin the search, in seconds; the last record before it is near on a busy shard.
+# Start the search this many seconds before the time; on a busy shard the last record is near.
 _WINDOWS_S: Final = (2.0, 20.0, 200.0, 2_000.0, 20_000.0, 200_000.0)
 _READ_MOST: Final = 10_000
-# A shard allows five reads a second, and its worker wants most of them.
+# A shard allows five reads a second, and its worker needs most of them.
 _PAUSE_S: Final = 0.5
-# More than these between a checkpoint and a record are no matter of skipping.
+# Skipping is for a few records; search no further.
 _SKIPPED_MOST: Final = 10_000
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _AGO: Final = re.compile(r"(?:\d{1,9}(?:\.\d+)?[smhd])+")
 
 
 class PositionType(click.ParamType[InitialPosition]):
-    """`TRIM_HORIZON`, `LATEST`, or a time: ISO 8601 (UTC where it names no zone), epoch seconds, or how long ago (`1h30m`)."""
+    """`TRIM_HORIZON`, `LATEST`, ISO 8601 time (default UTC), epoch seconds, or an age (`1h30m`)."""
 
     name = "position"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> InitialPosition:
-        """As click wants it."""
         text = str(value).strip()
         if text.upper() in (StartAt.TRIM_HORIZON.value, StartAt.LATEST.value):
             return InitialPosition(StartAt(text.upper()))
@@ -244,19 +234,19 @@ class PositionType(click.ParamType[InitialPosition]):
 
 @dataclass(frozen=True, slots=True)
 class RecordTarget:
-    """A record that a person names; `whole`: all user records of its aggregate, if it is one."""
+    """A record that a person names; `whole` means all user records of its aggregate."""
 
     position: ExtendedSequenceNumber
     whole: bool
 
     def is_before(self, record: RawRecord) -> bool:
-        """Whether a record comes after all that was meant."""
+        """Whether the record comes after the target."""
         if self.whole:
             return int(record.sequence_number) > int(self.position.sequence_number)
         return record.position > self.position
 
     def is_covered_by(self, checkpoint: ExtendedSequenceNumber) -> bool:
-        """Whether nothing of it is after a checkpoint, as far as can be told without reading."""
+        """Whether the target is not after the checkpoint, as far as the numbers show."""
         if checkpoint.is_sentinel:
             return False
         if self.whole:
@@ -265,14 +255,13 @@ class RecordTarget:
 
 
 class RecordType(click.ParamType[RecordTarget]):
-    """A sequence number, or one with a sub-sequence number behind a slash."""
+    """A sequence number, or SEQUENCE_NUMBER/SUB_SEQUENCE_NUMBER."""
 
     name = "record"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> RecordTarget:
-        """As click wants it."""
         if isinstance(value, RecordTarget):
             return value
         number, slash, sub_number = str(value).strip().partition("/")
@@ -303,10 +292,10 @@ def _epoch_s(text: str) -> float | None:
 async def just_before(
     kinesis: Kinesis, stream: StreamRef, shard_id: ShardId, at_s: float, *, clock: Clock
 ) -> ExtendedSequenceNumber:
-    """The checkpoint with which reading goes on with the first record at or after a time.
+    """The checkpoint after which reading starts with the first record at or after a time.
 
-    That is the last user record of the last record before it, for a KPL aggregate with its sub-sequence number: else all
-    but the first one of that aggregate would come again. TRIM_HORIZON where none is kept.
+    That is the last user record before it. Its sub-sequence number is kept: without it, the rest of a KPL
+    aggregate would be read again. TRIM_HORIZON if the shard holds no earlier record.
 
     Raises:
         AwsError: Kinesis did not answer or refused.
@@ -322,8 +311,6 @@ async def just_before(
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """For the last record of a shard before a time."""
-
     kinesis: Kinesis
     stream: StreamRef
     shard_id: ShardId
@@ -331,7 +318,6 @@ class _Search:
     clock: Clock
 
     async def last_before(self, start: ReadFrom) -> ExtendedSequenceNumber | None:
-        """As far as there is one from `start` on."""
         iterator: str | None = await self.kinesis.get_shard_iterator(self.stream, self.shard_id, start)
         last: Record | None = None
         while iterator is not None:
@@ -348,7 +334,6 @@ class _Search:
 
 
 def _end_of(record: Record | None) -> ExtendedSequenceNumber | None:
-    """The position of the last user record in a record."""
     if record is None:
         return None
     users = _user_records(record, None)
@@ -361,16 +346,14 @@ def _user_records(record: Record, hash_range: HashRange | None) -> list[RawRecor
 
 
 def _as_it_came(_reason: str, _sequence_number: str) -> None:
-    """What is no good aggregate is delivered as it came."""
+    """A bad aggregate is delivered as received."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedRange:
-    """What lies between a checkpoint and the end of what is skipped.
+    """The records to skip.
 
-    Args:
-        last: the record to go past, as children are given it.
-        count: how many are skipped, that one included.
+    `last` is the record to move past, `count` includes it.
     """
 
     last: RawRecord
@@ -386,15 +369,9 @@ async def next_records(
     start_s: float | None,
     clock: Clock,
 ) -> SkippedRange:
-    """The records that a child would be given from the lease's checkpoint on, up to the one to go past.
+    """The records after the lease's checkpoint, up to the wanted one (None: the next one).
 
-    Args:
-        kinesis: where they are.
-        stream: of the lease.
-        lease: as it was read.
-        wanted: the record to go past; None: the next one.
-        start_s: the configured time for leases that begin at one.
-        clock: for pauses.
+    `start_s` is the configured time for leases that start at a time.
 
     Raises:
         NotChanged: there is no such record after the checkpoint.
@@ -461,7 +438,7 @@ def _undelivered(fetched: FetchedRecords, lease: Lease) -> Iterator[RawRecord]:
 async def _pages(
     kinesis: Kinesis, stream: StreamRef, shard_id: ShardId, start: ReadFrom, clock: Clock
 ) -> AsyncGenerator[FetchedRecords]:
-    """What is in the shard from a position to its tip, as it is answered."""
+    """Reads pages from a position to the tip of the shard."""
     iterator: str | None = await kinesis.get_shard_iterator(stream, shard_id, start)
     while iterator is not None:
         fetched = await kinesis.get_records(stream, shard_id, iterator, _READ_MOST)

@@ -1,7 +1,6 @@
-"""`kcl-daemon leases`: who reads what, what the leader would do about it, and how a person steps in.
+"""`kcl-daemon leases list`, `explain` and `tree`: show leases, workers and what the leader would do.
 
-Owns the command line of what only looks; `leases_look` reads, `leases_view`, `leases_tree` and `leases_json` show.
-What writes is in `leases_steer`.
+These commands write nothing; `steer` has those that write.
 """
 
 from __future__ import annotations
@@ -47,13 +46,7 @@ _COMMAND: Final = "kcl-daemon leases COMMAND"
 
 @dataclass(frozen=True, slots=True)
 class LeasesRequest:
-    """How to look.
-
-    Args:
-        watch_s: for how long; 0: once.
-        with_lag: whether to ask Kinesis for each lease.
-        stream: which of many; None: all.
-    """
+    """`watch_s` 0 reads the tables once; `with_lag` asks Kinesis for each lease; `stream` None means all."""
 
     watch_s: float = 0.0
     with_lag: bool = False
@@ -61,7 +54,6 @@ class LeasesRequest:
 
 
 def _common(command: _Command) -> _Command:
-    """The options of every command that shows."""
     return with_file(
         click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for scripts.")(command)
     )
@@ -122,7 +114,7 @@ def explain_leases(
     """Show what the leader would do now with the settings of this file, and why. Changes nothing."""
     settings = settings_of(file, properties_file, command=_COMMAND)
     seen = _run(settings, LeasesRequest(watch_s=watch_s))
-    # The leader looks at all leases, whatever is shown of what it would do.
+    # The leader plans for all leases, even if only one stream is shown.
     explained = explain_seen(seen, settings)
     moves = tuple(move for move in explained.plan.moves if is_of(move.lease, stream, settings))
     explained = replace(
@@ -143,7 +135,7 @@ def tree(*, file: Path | None, properties_file: Path | None, with_lag: bool, str
 
 
 def explain_seen(seen: ObservedFleet, settings: Settings) -> ExplainedPlan:
-    """What a leader with these settings would do; decides as the daemon does."""
+    """Decides with the daemon's own strategies."""
     rules = assignment_strategies(settings)
     return ExplainedPlan(
         seen,
@@ -155,7 +147,7 @@ def explain_seen(seen: ObservedFleet, settings: Settings) -> ExplainedPlan:
 
 
 def of_stream(seen: ObservedFleet, settings: Settings, stream: str | None) -> ObservedFleet:
-    """What was seen, with the leases of one stream; exit code 2 where the application has no such stream."""
+    """Keeps one stream's leases; exits with code 2 if the application does not read that stream."""
     chosen = leases_of(seen.leases, stream, settings)
     if stream is not None and not chosen and not is_named(stream, settings):
         raise click.BadParameter(

@@ -1,11 +1,6 @@
-"""Looks at an application from outside, as its leader would, and writes nothing.
+"""Observes an application from outside, with the leader's own `FleetMonitor`, and writes nothing.
 
-Owns the order of the reads. Takes part in nothing: no worker row, no lock, no table is made. What is concluded from
-the rows is the leader's own code (`coordination.monitor`); knows nothing of how it is shown.
-
-What `kcl-daemon leases` has seen of an application, as values.
-
-Pure. Owns what is counted and concluded for people; knows nothing of how it was read or how it is shown.
+It creates no worker row, lock or table. The values that it returns are for people and JSON.
 """
 
 from __future__ import annotations
@@ -40,14 +35,10 @@ from kcl_protocol.sequence import LATEST
 
 @dataclass(frozen=True, slots=True)
 class TableOrigin:
-    """Where it was seen.
+    """Which tables were read.
 
-    Args:
-        application: `applicationName`.
-        stream: ARN or name.
-        layout: which tables the application has.
-        reason: why that is so.
-        tables: names of those that are there, lease table first.
+    `stream` is an ARN or name. `reason` explains the layout. `tables` are those that exist, lease table
+    first.
     """
 
     application: str
@@ -62,10 +53,10 @@ class LeaderView:
     """The leader's lock.
 
     Args:
-        worker: who holds it, or held it last.
-        lease_s: for how long its owner may be silent.
-        released: its owner gave it up.
-        silent_s: for how long it was seen unchanged; 0 after a single look.
+        worker: the current or last holder.
+        lease_s: the lock lapses after this silence.
+        released: the holder released it.
+        silent_s: how long it was seen unchanged; 0 after a single poll.
     """
 
     worker: WorkerId
@@ -75,13 +66,12 @@ class LeaderView:
 
     @property
     def leads(self) -> bool:
-        """Whether the lock is in force."""
         return not self.released and self.silent_s <= self.lease_s
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRow:
-    """A row that cannot be what it should be; every worker leaves it alone."""
+    """A row with invalid content, which every worker ignores."""
 
     table: str
     key: str
@@ -90,7 +80,7 @@ class UnreadableRow:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLag:
-    """How far a checkpoint is behind the tip of its shard: milliseconds, or why that is not known."""
+    """`millis` behind the tip of the shard; None: unknown, for the given reason."""
 
     millis: int | None
     unknown_because: str = ""
@@ -98,16 +88,13 @@ class LeaseLag:
 
 @dataclass(frozen=True, slots=True)
 class ObservedFleet:
-    """One state of an application.
+    """The observed state of an application.
 
     Args:
-        origin: where.
         leader: None: there is no lock.
-        fleet: leases, workers and what follows from watching them.
-        unreadable: rows that are not among them.
-        lags: of unfinished leases; None: not asked for.
-        wall_s: epoch seconds of this machine at the last look.
-        watched_s: from the first look to the last; 0: there was but one.
+        lags: of unfinished leases; None: not requested.
+        wall_s: epoch seconds of this machine at the last poll.
+        watched_s: from the first poll to the last; 0: a single poll.
         failover_s: `failoverTimeMillis`.
     """
 
@@ -122,12 +109,11 @@ class ObservedFleet:
 
     @property
     def leases(self) -> tuple[Lease, ...]:
-        """All of them, by key."""
         return tuple(sorted(self.fleet.leases, key=lambda lease: lease.lease_key))
 
     @property
     def knows_abandoned(self) -> bool:
-        """Whether it was watched for long enough to see that a lease stands still for too long."""
+        """Whether the observation was long enough to detect abandoned leases."""
         return self.watched_s > self.failover_s
 
 
@@ -136,14 +122,13 @@ class ObservedWorker:
     """One worker.
 
     Args:
-        worker_id: its name.
-        alive: whether a leader would give it leases.
-        last_report_s: epoch seconds by its own clock; None: it has no row.
-        report_age_s: the same, as seconds before `Seen.wall_s`.
-        cpu_percent: its latest average; None: it reports none.
-        cpu_failed: its latest figure could not be taken.
+        alive: whether a leader would assign leases to it.
+        last_report_s: epoch seconds by its own clock; None: no row.
+        report_age_s: seconds before `ObservedFleet.wall_s`.
+        cpu_percent: latest average; None: not reported.
+        cpu_failed: its latest sample failed.
         leases: unfinished ones that it reads.
-        leads: whether it is the leader.
+        leads: it is the leader.
     """
 
     worker_id: WorkerId
@@ -157,7 +142,7 @@ class ObservedWorker:
 
 
 def worker_views(seen: ObservedFleet) -> tuple[ObservedWorker, ...]:
-    """Everyone who reports, owns an unfinished lease or leads, by name."""
+    """Every worker that reports, owns an unfinished lease or leads, sorted by name."""
     reads = Counter(lease.actual_owner for lease in seen.fleet.unfinished if lease.actual_owner is not None)
     leader = seen.leader.worker if seen.leader is not None and seen.leader.leads else None
     names = {*seen.fleet.stats, *seen.fleet.workers, *reads, *([] if leader is None else [leader])}
@@ -182,15 +167,14 @@ def _worker_view(seen: ObservedFleet, name: WorkerId, leases: int, *, leads: boo
 
 @dataclass(frozen=True, slots=True)
 class LeaseSummary:
-    """The leases, counted.
+    """Lease counts.
 
     Args:
-        leases: all of them.
-        owned: unfinished ones that somebody owns.
-        unowned: unfinished ones that nobody owns.
-        abandoned: of `owned`, those whose owner has gone silent; None: that was not watched for.
-        handing_off: of `owned`, those that are on their way to another worker.
-        finished: those whose shard has been processed to its end.
+        owned: unfinished, with an owner.
+        unowned: unfinished, without an owner.
+        abandoned: owned, but the owner is silent; None: not observed long enough.
+        handing_off: owned, and moving to another worker.
+        finished: processed to the end of the shard.
     """
 
     leases: int
@@ -202,7 +186,6 @@ class LeaseSummary:
 
 
 def summarize_leases(seen: ObservedFleet) -> LeaseSummary:
-    """Count them."""
     unfinished = seen.fleet.unfinished
     owned = [lease for lease in unfinished if lease.actual_owner is not None]
     abandoned = sum(lease.lease_key in seen.fleet.abandoned for lease in owned)
@@ -218,14 +201,13 @@ def summarize_leases(seen: ObservedFleet) -> LeaseSummary:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedPlan:
-    """What the leader would do with what was seen.
+    """What the leader would do.
 
     Args:
-        seen: the state.
         plan: of a run that also balances.
-        at_once: leases that it would move at its very next look; the others when it balances next.
-        balance_s: how often it balances in a fleet that does not change.
-        ema_alpha: as the plan was made with.
+        at_once: leases moved at the next poll; the others move at the next balancing.
+        balance_s: the usual balancing interval in seconds.
+        ema_alpha: the value used for the plan.
     """
 
     seen: ObservedFleet
@@ -235,37 +217,32 @@ class ExplainedPlan:
     ema_alpha: float
 
     def is_at_once(self, move: LeaseMove) -> bool:
-        """Whether it would make this move at its next look."""
         return move.lease.lease_key in self.at_once
 
 
-# No worker: whoever leads knows of itself that it lives, an observer knows it of nobody.
+# Not a real worker: a leader counts itself as alive, but an observer must not.
 _OBSERVER: Final = WorkerId("(observer)")
-# Each costs one of the five reads a second that a shard allows, and its worker wants those.
+# Each costs one of five reads a second of a shard, and its worker needs those.
 _MAX_PARALLEL_LAGS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedTables:
-    """The tables of an application that exists, for reading, and where they are."""
-
     tables: Tables
     origin: TableOrigin
 
 
 async def open_existing(separate: Tables, settings: Settings) -> OpenedTables:
-    """Find out which tables the application has; none is made.
+    """Find out which tables the application uses; creates none.
 
-    Args:
-        separate: the three of the separate layout, whether they exist or not.
-        settings: of the file.
+    `separate` are the three tables of the separate layout, existing or not.
 
     Raises:
         TableNotFound: there is no lease table.
-        ConfigurationError: the tables are in a state in which no worker would start.
-        AwsError: a table could not be looked at.
+        ConfigurationError: no worker would start with these tables.
+        AwsError: a table could not be described.
     """
-    # Whether a worker may drive a migration does not matter to somebody who only looks.
+    # An observer does not care who may run a migration.
     found = await inspect_tables(separate, wished=settings.tables.layout, migrate_all=False)
     leases, workers, coordinator = found.states
     if leases is None:
@@ -286,7 +263,7 @@ async def open_existing(separate: Tables, settings: Settings) -> OpenedTables:
             worker_rows, coordinator_rows = (
                 table if state is not None else _Missing(table) for table, state in others
             )
-            if found.status is not TableStatus.INIT:  # rows may have been carried over
+            if found.status is not TableStatus.INIT:  # rows may already have been copied
                 coordinator_rows = DualTable(coordinator_rows, separate.leases, written=coordinator_rows)
             tables = Tables(separate.leases, worker_rows, coordinator_rows)
         case _:
@@ -298,58 +275,47 @@ async def open_existing(separate: Tables, settings: Settings) -> OpenedTables:
 
 
 class _Missing(TableWrapper):
-    """A table that does not exist, which is no trouble: fleets of KCL 2.x have the lease table alone."""
+    """An empty table in place of a missing one: KCL 2.x fleets have only the lease table."""
 
     async def scan(self) -> list[Row]:
-        """Nothing."""
         return []
 
     async def get(self, key: str) -> Row | None:  # noqa: ARG002 - the port's signature
-        """Nothing."""
         return None
 
 
 class _CachedTable(TableWrapper):
-    """Keeps the rows of the last scan, for those that somebody else leaves out."""
+    """Keeps all rows of the last scan, because `FleetMonitor` drops the unreadable ones."""
 
     def __init__(self, table: Table) -> None:
         super().__init__(table)
         self.rows: list[Row] = []
 
     async def scan(self) -> list[Row]:
-        """As the port says."""
         self.rows = await super().scan()
         return self.rows
 
 
 class _Unreadable(MalformedRowLog):
-    """Keeps what cannot be a lease, as of the latest look, instead of logging it."""
+    """Collects unreadable rows of the latest poll instead of logging them."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
         self.problems: dict[str, str] = {}
 
     def report(self, malformed: MalformedRowError) -> None:
-        """Keep it."""
         self.problems[malformed.key] = malformed.problem
 
 
 class FleetObserver:
-    """Watches one application.
-
-    Args:
-        opened: its tables.
-        settings: of the file.
-        clock: for the times between looks.
-        log: required by what the leader uses; nothing is written to it.
-    """
+    """Watches one application; `log` is only passed to the leader's code and stays empty."""
 
     def __init__(self, opened: OpenedTables, settings: Settings, *, clock: Clock, log: Log) -> None:
         tables = opened.tables
         self._origin = opened.origin
         self._clock = clock
         self._leases, self._coordinator = _CachedTable(tables.leases), tables.coordinator
-        # Where there is one table the rows of workers come with the leases.
+        # In a single table, worker rows come with the leases.
         self._workers = self._leases if tables.share_one_table else _CachedTable(tables.worker_metrics)
         self._unreadable = _Unreadable(log)
         self._timings = timings(settings.leases, settings.balance)
@@ -365,7 +331,7 @@ class FleetObserver:
         self._lock_seen: LockObservation | None = None
 
     async def watch(self, seconds: float) -> ObservedFleet:
-        """Look for this long, at least once; what was seen, without lags.
+        """Poll for this many seconds, at least once; the result has no lags.
 
         Raises:
             AwsError: a table could not be read.
@@ -419,9 +385,9 @@ class FleetObserver:
 async def lags(
     leases: Iterable[Lease], kinesis: Kinesis, streams: StreamTracker
 ) -> Mapping[LeaseKey, LeaseLag]:
-    """How far each unfinished lease is behind, asked of Kinesis with one read of one record each.
+    """Measure the lag of each unfinished lease; each costs one read of one record.
 
-    A shard that does not tell is no failure of the whole.
+    A shard that fails does not fail the others.
 
     Raises:
         AccessDenied: this host may not read the stream.
@@ -431,7 +397,7 @@ async def lags(
     limiter = anyio.CapacityLimiter(_MAX_PARALLEL_LAGS)
 
     async def ask(lease: Lease) -> None:
-        """One lease; a refusal ends the others."""
+        """An access error cancels the other requests."""
         async with limiter:
             try:
                 found[lease.lease_key] = await _lag(lease, kinesis, streams.of(lease))
@@ -450,7 +416,7 @@ async def lags(
 
 async def _lag(lease: Lease, kinesis: Kinesis, of: TrackedStream) -> LeaseLag:
     if lease.checkpoint == LATEST:
-        return LeaseLag(None, "no checkpoint yet")  # where its worker began is written nowhere
+        return LeaseLag(None, "no checkpoint yet")  # the table does not hold the worker's start position
     stream, start = of.ref, read_from(lease.checkpoint, StartMemory(), of.position.timestamp_s)
     try:
         iterator = await kinesis.get_shard_iterator(stream, lease.shard_id, start)

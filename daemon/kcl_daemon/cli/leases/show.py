@@ -1,17 +1,7 @@
-"""What was seen of an application, as lines for people.
+"""The observed leases, plan and lineage, as lines for people or as JSON for scripts.
 
-Pure. Text that came out of a table is made fit for a terminal here. Scripts use `leases_json`.
-
-A plan and the fleet it was made for, as lines for people. It decides nothing.
-
-`kcl-daemon leases tree` as text: which shard came out of which, and how far each has been read.
-
-Pure. What is not in the lease table any more is not drawn; a shard that came out of two stands below the first and is named
-below the second.
-
-What was seen of an application, as JSON for scripts: the schema that docs/operations-leases.md describes.
-
-Pure. Names and meanings stay; what is added later comes under new names, and `schema` counts what breaks.
+docs/operations-leases.md describes the JSON: names and meanings stay, additions get new names, and `schema`
+counts breaking changes. Text from a table is made safe for a terminal here.
 """
 
 from __future__ import annotations
@@ -45,15 +35,11 @@ _HEADINGS = ("worker", "leases", "cpu", "throughput", "headroom", "")
 
 
 def explain_plan(fleet: Fleet, plan: AssignmentPlan, *, ema_alpha: float = 0.5) -> tuple[str, ...]:
-    """What the leader sees and what it would do now.
+    """What the leader sees and would do, as lines.
 
-    A line for each worker (leases once the hand-offs under way are done, cpu, throughput, headroom: how far its most
-    loaded metric is below its fair share), a line for each move with its reason, and the leases without a place.
-
-    Args:
-        fleet: as the plan's strategy was given it.
-        plan: its answer.
-        ema_alpha: as in the strategy's options.
+    One line for each worker (with the leases that it has after current handoffs), one for each move with its
+    reason, then the unplaced leases. Headroom is how far a worker's most loaded metric is below its fair
+    share. `ema_alpha` must be the strategy's.
     """
     state = measure_fleet(fleet, alpha=ema_alpha)
     rows = [_HEADINGS, *(_row(worker, state, fleet) for worker in sorted(_workers(fleet)))]
@@ -62,7 +48,6 @@ def explain_plan(fleet: Fleet, plan: AssignmentPlan, *, ema_alpha: float = 0.5) 
 
 
 def _measures(state: FleetLoad) -> Iterator[str]:
-    """By what workers are told apart, with the figures that it goes by."""
     if len(state.loads) < 2:
         return
     by: dict[str, list[str]] = {}
@@ -153,7 +138,6 @@ _LAG_MOST: Final = 40
 
 
 def list_lines(seen: ObservedFleet, *, with_finished: bool) -> tuple[str, ...]:
-    """Leases, workers, rows that cannot be read, and a summary; finished leases only if asked for."""
     leases = [lease for lease in seen.leases if with_finished or not lease.is_finished]
     width = len(_LEASE_HEADINGS) if seen.lags is not None else _LAG_COLUMN
     rows = [_lease_cells(lease, seen)[:width] for lease in leases]
@@ -167,7 +151,6 @@ def list_lines(seen: ObservedFleet, *, with_finished: bool) -> tuple[str, ...]:
 
 
 def explain_lines(explained: ExplainedPlan) -> tuple[str, ...]:
-    """The fleet as its leader judges it, each move with its reason, and what one had better know about it."""
     seen, plan = explained.seen, explained.plan
     decided = explain_plan(seen.fleet, plan, ema_alpha=explained.ema_alpha)
     return _paragraphs(
@@ -179,7 +162,7 @@ def explain_lines(explained: ExplainedPlan) -> tuple[str, ...]:
 
 
 def notes(seen: ObservedFleet) -> tuple[str, ...]:
-    """What one had better know: that nobody works, and what this way of looking cannot show."""
+    """Warnings: no worker is active, or this observation cannot show something."""
     return (*_of_workers(seen), *_of_watching(seen))
 
 
@@ -198,7 +181,7 @@ def _of_watching(seen: ObservedFleet) -> Iterator[str]:
 
 
 def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int]) -> list[str]:
-    """A table as lines: columns two spaces apart, those of numbers flush right, nothing at the end of a line."""
+    """Formats a table: two spaces between columns, `numbers` right-aligned, no trailing spaces."""
     table = [list(headings), *([on_one_line(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
@@ -211,7 +194,7 @@ def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Col
 
 
 def shortened(checkpoint: ExtendedSequenceNumber) -> str:
-    """A checkpoint without the middle of its 56 digits; the end is what differs within a shard."""
+    """Cuts the middle of the 56 digits; checkpoints of a shard differ at the end."""
     text = str(checkpoint.sequence_number)
     if len(text) > _CHECKPOINT_START + _CHECKPOINT_END + 3:
         text = f"{text[:_CHECKPOINT_START]}...{text[-_CHECKPOINT_END:]}"
@@ -219,7 +202,6 @@ def shortened(checkpoint: ExtendedSequenceNumber) -> str:
 
 
 def _paragraphs(*paragraphs: Iterable[str]) -> tuple[str, ...]:
-    """Those that have lines, an empty line between two."""
     lines: list[str] = []
     for paragraph in map(list, paragraphs):
         if paragraph:
@@ -333,7 +315,11 @@ def _timing_lines(explained: ExplainedPlan) -> Iterator[str]:
 
 
 def tree_lines(seen: ObservedFleet) -> tuple[str, ...]:
-    """The lines; one for each lease, and one more for each further parent."""
+    """One line for each lease, and one more for each further parent.
+
+    A shard with two parents is drawn below the first and mentioned below the second. Shards without a lease
+    are not drawn.
+    """
     if not seen.leases:
         return ("no leases to show",)
     streams = dict.fromkeys(lease.stream for lease in seen.leases)
@@ -341,7 +327,6 @@ def tree_lines(seen: ObservedFleet) -> tuple[str, ...]:
 
 
 def _stream_lines(seen: ObservedFleet, stream: StreamIdentity | None) -> Iterator[str]:
-    """Of one stream; of many it stands above its shards."""
     if stream is not None:
         yield f"{stream}:"
     by_id = {lease.shard_id: lease for lease in seen.leases if lease.stream == stream}
@@ -374,7 +359,7 @@ class _Drawing:
         self._drawn: set[ShardId] = set()
 
     def lines(self, root: ShardId, lead: str, indent: str) -> Iterator[str]:
-        """A shard and all below it; an explicit stack, as lineages may be thousands of generations deep."""
+        """An explicit stack, because a lineage may be thousands of generations deep."""
         stack = [(root, lead, indent)]
         while stack:
             shard_id, lead, indent = stack.pop()
@@ -427,18 +412,16 @@ def _behind(lag: LeaseLag) -> str:
 
 SCHEMA: Final = 1
 
-# Any shape that json writes; a closed alias would only repeat it.
+# JSON of any shape.
 _Document: TypeAlias = dict[str, object]
 
 
 def list_json(seen: ObservedFleet, *, with_finished: bool) -> str:
-    """The document of `leases list`, every value in full."""
     leases = [lease for lease in seen.leases if with_finished or not lease.is_finished]
     return _text({**_common(seen), "leases": [_lease(lease, seen) for lease in leases]})
 
 
 def explain_json(explained: ExplainedPlan) -> str:
-    """The document of `leases explain`."""
     seen = explained.seen
     return _text(
         {
@@ -513,7 +496,7 @@ def _lease(lease: Lease, seen: ObservedFleet) -> _Document:
         "lag_unknown_because": None if lag is None or lag.millis is not None else lag.unknown_because,
         "parents": sorted(lease.parent_shard_ids),
         "children": sorted(lease.child_shard_ids),
-        # As text: they are beyond what JSON numbers keep in most languages.
+        # As text: most languages round JSON numbers of this size.
         "hash_range": None if hashes is None else [str(hashes.start), str(hashes.end)],
     }
 

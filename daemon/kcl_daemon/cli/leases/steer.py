@@ -1,6 +1,6 @@
-"""`kcl-daemon leases reset`, `skip`, `release` and `delete`: a person steps in, also while workers run.
+"""`kcl-daemon leases reset`, `skip`, `release` and `delete`: change leases by hand, also while workers run.
 
-Owns the command lines, the questions and what is told; `leases_change` writes, `leases_positions` finds places in shards.
+`change` does the writing; this file asks for confirmation and prints.
 """
 
 from __future__ import annotations
@@ -51,9 +51,8 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 _Result = TypeVar("_Result")
 
 _COMMAND: Final = "kcl-daemon leases"
-# Each costs some of the five reads a second that a shard allows, and its worker wants those.
+# Each costs some of five reads a second of a shard, and its worker needs those.
 _SEARCHES_AT_ONCE: Final = 8
-# So much of a record is shown before it is skipped.
 _SHOWN_MOST: Final = 160
 
 _yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -215,8 +214,6 @@ def delete(
 
 @dataclass(frozen=True, slots=True)
 class _StreamTarget:
-    """Where the application keeps its leases, and its stream."""
-
     table: Table
     kinesis: Kinesis
     stream: StreamRef
@@ -254,7 +251,7 @@ async def _shards(place: _StreamTarget, position: InitialPosition, names: Sequen
 async def _positions(
     place: _StreamTarget, shards: Iterable[Shard], position: InitialPosition
 ) -> Mapping[ShardId, ExtendedSequenceNumber]:
-    """The checkpoint of each shard. A time is looked up: a row cannot hold one."""
+    """The checkpoint of each shard; a time is looked up, because a row cannot hold one."""
     at_s = position.timestamp_s
     if at_s is None:
         return {shard.shard_id: position.checkpoint for shard in shards}
@@ -262,7 +259,6 @@ async def _positions(
     limiter = anyio.CapacityLimiter(_SEARCHES_AT_ONCE)
 
     async def search(shard: Shard) -> None:
-        """One shard."""
         async with limiter:
             found[shard.shard_id] = await just_before(
                 place.kinesis, place.stream, shard.shard_id, at_s, clock=SystemClock()
@@ -344,7 +340,6 @@ async def _release(settings: Settings, chosen: Sequence[Lease]) -> None:
 
 
 def _done(written: int, following: str) -> str:
-    """How many leases have been written, and what comes of it."""
     return f"done: {numbered(written, 'lease')}" + (f"; {following}" if written else "")
 
 
@@ -353,14 +348,14 @@ def _run(act: Callable[[], Awaitable[_Result]]) -> _Result:
 
 
 def _is_wanted(question: str, *, yes: bool) -> bool:
-    """Whether the person agrees; leaves the process with exit code 1 where not."""
+    """Exits with code 1 if the person refuses."""
     if not yes:
         click.confirm(question, abort=True)
     return True
 
 
 def _skip_lines(lease: Lease, skipped: SkippedRange) -> Iterator[str]:
-    """What would be skipped; the whole sequence number, so that it can be found in logs."""
+    """Prints the full sequence number, so that it can be found in logs."""
     record, owner = skipped.last, lease.actual_owner or "nobody"
     yield f"skip {lease.lease_key} -> {record.position} (at {lease.checkpoint}, owner {owner})"
     if skipped.count > 1:
