@@ -1,7 +1,7 @@
 """The line protocol between the daemon and a record processor, without I/O.
 
-Everything public is here. A side of a conversation cuts bytes into lines (`LineFramer`), reads and writes messages
-(`decode_child_line` or `decode_daemon_line`, `encode`) and asks a `Conversation` whether they are allowed.
+Everything public is exported here. Each side cuts bytes into lines (`LineFramer`), decodes and encodes
+messages, and checks each one with a `Conversation`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The quicker of the two ways to JSON that is installed. orjson makes a client faster; it needs nothing."""
+"""JSON by orjson if it is installed, else by the standard library."""
 
 from __future__ import annotations
 

@@ -1,24 +1,8 @@
-"""Messages to lines and lines to messages: the only place where the wire's camelCase names and JSON exist.
+"""Messages to lines and lines to messages: the only module with the wire's camelCase names and JSON.
 
-Owns writing, for both sides, and gives the two readers, which differ on purpose: the daemon reads what any program
-may print (`_child_lines`), a client reads what a daemon says (`_daemon_lines`). Knows nothing of how lines are cut
-(`framing`) or of who may speak when (`conversation`).
-
-What a child's stdout line means to the daemon, read as tolerantly as KCL reads it.
-
-A child's stdout is shared with whatever its author prints, so nothing here is an error: a line that is no message is
-`Stray`. Where KCL's reader only leaves the child hanging or dies, this one is kinder: unknown extra fields, the
-pre-2017 key `checkpoint` and a bare `null` do no harm. Knows nothing of what may be said when (`conversation`).
-
-What a daemon's line means to a client, read strictly: between the two nothing but messages may pass.
-
-Fields that are unknown are ignored and optional ones may be missing, so that a client works with older and newer
-daemons. Knows nothing of what may be said when (`conversation`).
-
-The one message that is not KCL's: a line for the daemon's log, which a child may send where the daemon allows it.
-
-It is no part of a conversation: it may come at any time, is not answered, and changes nothing. A daemon that does not
-allow it, the Java daemon among them, takes it for stray output.
+The daemon reads a child's stdout as tolerantly as KCL does: the child's author may print anything there, so a
+line that is no message is `Stray`, never an error. A client reads the daemon strictly, but ignores unknown
+fields and accepts missing optional ones, so that it works with older and newer daemons.
 """
 
 from __future__ import annotations
@@ -49,7 +33,7 @@ from kcl_protocol.messages import (
     Status,
 )
 
-# The most of a stray line that is kept: a log line, not a payload.
+# A stray line goes to the log, so keep only this much of it.
 _STRAY_CHARACTERS: Final = 2_000
 _REASON_CHARACTERS: Final = 80
 _JSON_SPACE: Final = b" \t\r\n"
@@ -62,19 +46,19 @@ _DAEMON_ACTIONS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The child repeated a message of the daemon; without meaning, as in KCL."""
+    """The child repeated a message of the daemon; ignored, as in KCL."""
 
     action: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A line that is no message: the program's own output, or a message too broken to be understood.
+    """A line that is no message: the program's own output, or a broken message.
 
     Args:
-        reason: why it is none, for the log.
-        text: the line, undecodable bytes replaced, at most 2,000 characters and then an ellipsis.
-        blank: whether it holds nothing but spaces; not worth a log line, many children send such lines as separators.
+        reason: why it is no message, for the log.
+        text: the line, undecodable bytes replaced, at most 2,000 characters and an ellipsis.
+        blank: only spaces. Not worth a log line: many children send such lines as separators.
     """
 
     reason: str
@@ -83,29 +67,28 @@ class Stray:
 
 
 class _NumberText(str):
-    """A JSON number as it was written: no digit of a sequence number may be lost on the way."""
+    """A JSON number as written, so that no digit of a sequence number is lost."""
 
     __slots__ = ()
 
 
-class _Unusable(Exception):
-    """Raised when a line is not a message; says why."""
+class _Unusable(Exception): ...
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
 
 
-# The standard library's decoder, not orjson: it gives a number's own digits and stops after the first value.
+# The standard library's decoder, not orjson: it keeps a number's digits and stops after the first value.
 _DECODER: Final = JSONDecoder(parse_int=_NumberText, parse_float=_NumberText, parse_constant=_refuse_constant)
 
 
 def decode_child_line(line: bytes) -> ChildMessage | Echo | Stray:
-    """What one line means, with or without its terminator. Never raises, whatever the bytes.
+    """Decode one line of a child, with or without its terminator. Never raises.
 
-    As in KCL only the first object on a line counts and undecodable bytes are replaced before the line is read.
-    Numbers and texts are taken for each other where the field is clear: a numeric `sequenceNumber` keeps its
-    digits, `subSequenceNumber` "3" is 3 and 4.7 is 4.
+    As in KCL only the first object on a line counts, undecodable bytes are replaced, and numbers and texts
+    are converted: a numeric `sequenceNumber` keeps its digits, `subSequenceNumber` "3" is 3 and 4.7 is 4.
+    More tolerant than KCL: unknown fields, the pre-2017 key `checkpoint` and a bare `null` are accepted.
     """
     trimmed = line.strip(_JSON_SPACE)
     if not trimmed:
@@ -155,7 +138,7 @@ def _text(fields: dict[str, object], key: str) -> str | None:
 
 
 def _integer(fields: dict[str, object], key: str) -> int | None:
-    """An optional 64-bit integer; texts are trimmed, and empty or "null" is null (KCL: Jackson's coercions)."""
+    """An optional 64-bit integer; a trimmed text "" or "null" is None (KCL: Jackson's coercions)."""
     value = fields.get(key)
     if value is None:
         return None
@@ -174,26 +157,27 @@ def _integer(fields: dict[str, object], key: str) -> int | None:
 
 
 def _excerpt(trimmed: bytes) -> str:
-    # No character takes more than four bytes, so this prefix is enough and a long line costs nothing.
+    # A character has at most four bytes, so decoding this prefix is enough.
     text = trimmed[: _STRAY_CHARACTERS * 4 + 4].decode("utf-8", "replace")
     return text if len(text) <= _STRAY_CHARACTERS else f"{text[:_STRAY_CHARACTERS]}…"
 
 
-# The most of a foreign value or line that an error message repeats.
+# Error messages repeat at most this much of a foreign value or line.
 _EXCERPT_CHARACTERS: Final = 80
 
 _Fields = Mapping[str, object]
 
 
 def decode_daemon_line(line: bytes) -> DaemonMessage:
-    """The message of one line, with or without its terminator.
+    """Decode one line of the daemon, with or without its terminator.
 
-    Optional, None where missing: every sequence number but a record's, sub-sequence numbers (0 in a record),
-    timestamps, `millisBehindLatest`, `error`. The pre-2017 key `checkpoint` of a checkpoint answer is understood.
+    These may be missing and are then None: sequence numbers other than a record's, sub-sequence numbers (0 in
+    a record), timestamps, `millisBehindLatest`, `error`. A checkpoint answer may use the pre-2017 key
+    `checkpoint`.
 
     Raises:
-        RemoteProtocolError: the line is not exactly one JSON object, its action is not one of a daemon's, or a field
-            is missing or of the wrong type; says which.
+        RemoteProtocolError: not exactly one JSON object, not a daemon's action, or a field is missing or of
+            the wrong type; says which.
     """
     fields = _object(line)
     try:
@@ -202,8 +186,7 @@ def decode_daemon_line(line: bytes) -> DaemonMessage:
         raise RemoteProtocolError(f"{error}, in the daemon's line {__daemon_lines_excerpt(line)}") from None
 
 
-class _Malformed(Exception):
-    """Raised when a field is not as it must be; says which."""
+class _Malformed(Exception): ...
 
 
 def __daemon_lines_message(fields: _Fields) -> DaemonMessage:
@@ -273,7 +256,6 @@ def _record(value: object, index: int) -> Record:
 
 
 def _schema(fields: _Fields) -> RecordSchema | None:
-    """All four fields, or none."""
     if fields.get("schemaVersionId") is None:
         return None
     return RecordSchema(
@@ -310,7 +292,6 @@ def _wrong(key: str, value: object, wanted: str) -> _Malformed:
 
 
 def _found(value: object) -> str:
-    """What a value is, for an error message; large and nested ones by their kind only."""
     if value is None:
         return "null or missing"
     if isinstance(value, str | int | float):
@@ -345,11 +326,11 @@ __all__ = ["Echo", "Stray", "decode_child_line", "decode_daemon_line", "encode"]
 
 
 def encode(message: Message) -> bytes:
-    r"""The message as one line of compact JSON with one LF at its end, in ASCII only.
+    r"""The message as one line of compact ASCII JSON with one LF at its end.
 
-    Every declared field is there, None as null; `action` is the first key of a message and the last of a record, as
-    KCL writes them (a record's schema, which KCL does not know, comes behind it). Text outside ASCII becomes `\uXXXX`, because children read stdin in the encoding of their locale;
-    lone surrogates are kept as such.
+    Every declared field is present, None as null. As KCL writes them, `action` is the first key of a message
+    and the last of a record; a record's schema, an extension, comes after it. Text outside ASCII becomes
+    `\uXXXX`, because children read stdin in the encoding of their locale; lone surrogates stay.
 
     Raises:
         TypeError: an integer does not fit in 64 bits.
@@ -411,11 +392,10 @@ LEVEL_DEFAULT: Final = "info"
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """What a child wants to have in the log.
+    """A line for the daemon's log: an extension of KCL's protocol, which the daemon may or may not allow.
 
-    Args:
-        level: a word; what it means is the daemon's business.
-        message: the text.
+    Not part of the conversation: it may come at any time and gets no answer. A daemon that does not allow it,
+    such as the Java daemon, takes it for stray output. `level` is any word; the daemon interprets it.
     """
 
     action: ClassVar[str] = "log"
@@ -424,7 +404,10 @@ class LogLine:
 
 
 def decode_log_line(line: bytes) -> LogLine | None:
-    """The message of a line, None where it is none. Never raises; the whole line must be one JSON object in UTF-8."""
+    """The message of a line, None if it is not exactly one JSON object in UTF-8 with that action.
+
+    Never raises.
+    """
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
@@ -438,6 +421,5 @@ def decode_log_line(line: bytes) -> LogLine | None:
 
 
 def encode_log_line(line: LogLine) -> bytes:
-    """The message as one line of ASCII with one LF at its end."""
     fields = {"action": line.action, "level": line.level, "message": line.message}
     return json.dumps(fields, separators=(",", ":")).encode() + b"\n"

@@ -1,33 +1,20 @@
-"""Who may say what, and when, in the conversation between the daemon and one child.
+"""Who may send what, and when, in the conversation between the daemon and one child.
 
-Owns the state of one conversation, seen from either side, and the rules below. Knows nothing of JSON, lines,
-processes or time: feeding it messages is the whole use of it.
+A conversation is about one shard with one child, strictly by turns. Each state appears in one of two tables:
+`DAEMON_TRANSITIONS` if the daemon may speak, `CHILD_TRANSITIONS` if the child may. What is not in the table is
+forbidden.
 
-The rules
----------
-A conversation is about one shard and takes place with one child, and it is strictly by turns. The daemon speaks when
-the child owes nothing (at the start, between two actions, and when the child waits for a checkpoint); in every other
-state the child has the word. So each state appears in exactly one of two tables below: in `DAEMON_SAYS` when the
-daemon has the word, in `CHILD_SAYS` when the child has it. What is not in the table of the speaker is forbidden. That
-is the reason for writing tables and not conditions: what cannot be found in them cannot happen.
+1. The first action is `initialize`.
+2. The child finishes each action with exactly one status of its name before the next one may come. A wrong or
+   missing name means that the sides disagree, which nothing can repair.
+3. Inside any action the child may ask for checkpoints, one at a time; then only the answer may follow. Asking is
+   allowed even if no checkpoint can succeed (initialize, leaseLost): the answer is then an error.
+4. `shutdownRequested` comes at most once, and no records follow it.
+5. `leaseLost` or `shardEnded` ends the shard, with or without `shutdownRequested` before it; never both.
+6. Before KCL 2.0 both ends were called `shutdown`, with reason TERMINATE (shard ended) or ZOMBIE (lease lost). It
+   takes the same transitions; only its status has its own name.
 
-1. The first action is `initialize`; nothing else starts a conversation.
-2. Each action is finished by exactly one status with its name, and only then may the next one come. An answer with
-   another name, or none, means that both sides no longer talk about the same thing: there is no way back from that.
-3. Inside any action the child may ask for checkpoints, one after the other. While it waits for an answer it says
-   nothing, and the daemon says nothing but the answer. Asking is allowed even where no checkpoint can succeed
-   (initialize, leaseLost): the answer is an error then, and the action goes on (`may_checkpoint`).
-4. `shutdownRequested` comes at most once, and no records follow it. The child's last word on the shard is still open.
-5. `leaseLost` or `shardEnded` ends the shard, with or without `shutdownRequested` before it. They exclude each other,
-   and nothing follows their status.
-6. Before KCL 2.0 both ends were called `shutdown`, with reason TERMINATE for the end of the shard and ZOMBIE for a
-   lost lease. It takes the same way through the tables as the end that it stands for; only its status bears its name.
-
-The conversation may break off in any state, because either side can die. That is not a message and so not here.
-A checkpoint being served is a state of its own for each action, not a flag beside the state, so that the answer leads
-back to where the child asked and no combination exists that the tables do not show.
-
-The picture of the conversation's tables, drawn from the tables so that it cannot lie.
+Waiting for a checkpoint answer is a separate state for each action, so that the answer leads back to that action.
 """
 
 from __future__ import annotations
@@ -52,8 +39,6 @@ from kcl_protocol.messages import (
 
 
 class Role(StrEnum):
-    """The two sides."""
-
     DAEMON = "daemon"
     CHILD = "child"
 
@@ -64,7 +49,7 @@ class Role(StrEnum):
 
 
 class State(StrEnum):
-    """Where a conversation is; `..._CHECKPOINT`: the child waits for the answer to a checkpoint in that action."""
+    """`..._CHECKPOINT`: the child waits for a checkpoint answer within that action."""
 
     START = "start"
     INITIALIZING = "initializing"
@@ -83,7 +68,7 @@ class State(StrEnum):
 
 
 class MessageKind(StrEnum):
-    """What a message is to the tables; the value is how errors and diagrams call it."""
+    """Kind of a message in the tables; the values appear in errors and diagrams."""
 
     INITIALIZE = "initialize"
     PROCESS_RECORDS = "processRecords"
@@ -157,7 +142,7 @@ TRANSITIONS: Final[Mapping[Role, TransitionTable]] = {
 }
 _NOTHING: Final[Mapping[MessageKind, State]] = {}
 
-# Before its first batch a child has nothing to checkpoint, and after losing the lease it has no right to.
+# Before its first batch a child has nothing to checkpoint; after losing the lease it may not.
 _MAY_CHECKPOINT: Final = frozenset(
     {
         State.PROCESSING,
@@ -169,18 +154,15 @@ _MAY_CHECKPOINT: Final = frozenset(
     }
 )
 
-# The most of a foreign text that an error message repeats.
+# Error messages repeat at most this much of a foreign text.
 _EXCERPT_CHARACTERS: Final = 80
 
 
 class Conversation:
     """One conversation as one side sees it.
 
-    A refused message changes nothing. After a refused `receive` the other side can no longer be trusted to know where
-    the conversation is: end it.
-
-    Args:
-        role: our side.
+    A refused message changes nothing. After a refused `receive`, end the conversation: the other side no
+    longer knows its state.
     """
 
     def __init__(self, role: Role) -> None:
@@ -191,37 +173,35 @@ class Conversation:
 
     @property
     def state(self) -> State:
-        """Where it is."""
         return self._state
 
     @property
     def awaiting(self) -> str | None:
-        """Name of the action whose status the child owes, None between actions."""
+        """Name of the action whose status the child still owes, None between actions."""
         return self._awaiting
 
     @property
     def may_checkpoint(self) -> bool:
-        """Whether a checkpoint asked for in the action under way can succeed; the same while one is pending."""
+        """Whether a checkpoint can succeed within the current action; unchanged while one is pending."""
         return self._state in _MAY_CHECKPOINT
 
     @property
     def is_over(self) -> bool:
-        """Whether everything has been said about the shard."""
         return self._state is State.OVER
 
     def send(self, message: Message) -> None:
-        """Note that our side says this.
+        """Record a message that our side sends.
 
         Raises:
-            LocalProtocolError: our side may not say this now.
+            LocalProtocolError: our side may not send this now.
         """
         self._advance(self._role, message, LocalProtocolError)
 
     def receive(self, message: Message) -> None:
-        """Note that the other side said this.
+        """Record a message from the other side.
 
         Raises:
-            RemoteProtocolError: the other side may not say this now; names the state, the message and what was expected.
+            RemoteProtocolError: it may not send this now; names the state, the message and what was expected.
         """
         self._advance(self._other, message, RemoteProtocolError)
 
@@ -262,7 +242,7 @@ def _describe(message: Message, kind: MessageKind) -> str:
 
 
 def state_diagram() -> str:
-    """Every state and transition as the text of a mermaid `stateDiagram-v2`, for the documentation."""
+    """Every state and transition as a mermaid `stateDiagram-v2`, for the documentation."""
     lines = ["stateDiagram-v2", f"    [*] --> {State.START.value}"]
     for role, table in TRANSITIONS.items():
         lines.extend(

@@ -1,4 +1,4 @@
-"""What can go wrong in a conversation, and the names of failed checkpoints on the wire."""
+"""Errors of a conversation, and the wire names of failed checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class CheckpointError(Exception):
-    """Raised when a checkpoint was not stored; each subclass is one name on the wire.
+    """Raised when a checkpoint was not stored; each subclass is one wire name.
 
     Attributes:
         wire_name: the `error` value of the checkpoint answer (KCL: the bare Java class name).
@@ -62,11 +62,7 @@ class CheckpointIllegalArgument(CheckpointError):
 
 
 class UnknownCheckpointError(CheckpointError):
-    """Raised in a client for a wire name that it does not know.
-
-    Attributes:
-        name: the name as received.
-    """
+    """Raised in a client for an unknown wire name, which is in `name`."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -86,6 +82,6 @@ _BY_WIRE_NAME: dict[str, type[CheckpointError]] = {
 
 
 def checkpoint_error(wire_name: str, detail: str = "") -> CheckpointError:
-    """The error that stands for a wire name; `UnknownCheckpointError` where the name is not one of KCL's five."""
+    """The error for a wire name; `UnknownCheckpointError` if it is not one of KCL's five."""
     kind = _BY_WIRE_NAME.get(wire_name)
     return UnknownCheckpointError(wire_name) if kind is None else kind(detail or kind.__doc__ or wire_name)

@@ -1,24 +1,19 @@
-"""Lines out of a byte stream that arrives in pieces.
-
-Owns where a line ends and how long it may be. Knows nothing of what a line says (`codec`) or where bytes come from.
-"""
+"""Cuts a byte stream that arrives in pieces into lines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-# What is kept of a line that is dropped for its length: enough to recognise who wrote it.
+# How much to keep of an oversized line: enough to recognise who wrote it.
 _HEAD_BYTES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class OversizedLine:
-    """A line that was longer than allowed and has been dropped.
+    """A line that was longer than allowed and was dropped.
 
-    Args:
-        length_bytes: how long it was, without its terminator.
-        head: its first bytes, at most 256.
+    `length_bytes` is without the terminator; `head` holds at most its first 256 bytes.
     """
 
     length_bytes: int
@@ -28,15 +23,12 @@ class OversizedLine:
 class LineFramer:
     """Cuts a stream into lines; LF, CR and CRLF end a line (KCL: Java's `BufferedReader.readLine`).
 
-    Holds at most one unfinished line, never more than `max_line_bytes` of it and a piece. A longer line streams by
-    without being kept and is reported when it ends. Every byte is copied a bounded number of times, however small
-    the pieces are.
-
-    Args:
-        max_line_bytes: longest line to deliver, without its terminator.
+    Memory is bounded: it keeps at most `max_line_bytes` (without terminator) of one unfinished line, plus one
+    piece. A longer line is discarded as it arrives and reported when it ends. Each byte is copied a bounded
+    number of times.
 
     Raises:
-        ValueError: the limit is not positive.
+        ValueError: `max_line_bytes` is not positive.
     """
 
     def __init__(self, max_line_bytes: int) -> None:
@@ -50,7 +42,7 @@ class LineFramer:
     def feed(self, data: bytes) -> list[bytes | OversizedLine]:
         """The lines that end in this piece, in order, without terminators; empty lines included."""
         if self._after_cr and data:
-            # The line has been delivered at its CR; an LF right after it belongs to the same end.
+            # The line was delivered at its CR; an LF right after it belongs to the same terminator.
             self._after_cr = False
             data = data.removeprefix(b"\n")
         if self._is_one_line(data):
@@ -69,12 +61,12 @@ class LineFramer:
         return ended
 
     def close(self) -> bytes | OversizedLine | None:
-        """The last line where the stream ended without a terminator, else None. The framer is empty afterwards."""
+        """The last line if the stream ended without a terminator, else None. Empties the framer."""
         self._after_cr = False
         return self._take() if self._length_bytes else None
 
     def _is_one_line(self, data: bytes) -> bool:
-        """Whether this piece is one whole line with its LF and nothing else, as nearly all pieces are."""
+        """Fast path: nearly all pieces are one whole line with its LF."""
         return (
             not self._length_bytes
             and 0 <= data.find(b"\n") == len(data) - 1 <= self._max_line_bytes

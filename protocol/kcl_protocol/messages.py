@@ -1,7 +1,4 @@
-"""Every message of the line protocol as a typed value, both directions.
-
-Owns the vocabulary. Knows nothing of JSON (`codec`), lines (`framing`) or who may speak when (`conversation`).
-"""
+"""Every message of the line protocol as a typed value, both directions."""
 
 from __future__ import annotations
 
@@ -12,13 +9,9 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class RecordSchema:
-    """The schema that a record was written with, as its registry knows it; four fields of the record on the wire.
+    """The schema that a record was written with; four fields of the record on the wire.
 
-    Args:
-        name: of the schema.
-        version_id: of its version, a UUID.
-        data_format: `AVRO`, `JSON` or `PROTOBUF`.
-        definition: its text.
+    `version_id` is a UUID, `data_format` is `AVRO`, `JSON` or `PROTOBUF`, `definition` is the schema's text.
     """
 
     name: str
@@ -32,12 +25,11 @@ class Record:
     """One user record as the child sees it.
 
     Args:
-        data: standard base64 with padding and without line breaks; empty for an empty payload.
-        partition_key: as the producer gave it.
+        data: standard base64 with padding, without line breaks; may be empty.
         sequence_number: decimal digits.
-        approximate_arrival_timestamp: epoch milliseconds, or None where the service gave none.
+        approximate_arrival_timestamp: epoch milliseconds, or None if unknown.
         sub_sequence_number: index inside a KPL aggregate, 0 for a plain record.
-        schema: only where the daemon asks a schema registry (`schemaRegistry`); an extension, which is not sent otherwise.
+        schema: only with a schema registry (`schemaRegistry`); an extension, otherwise not sent.
     """
 
     data: str
@@ -50,14 +42,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Initialize:
-    """First message to a child: its shard and where it will start (the lease's checkpoint, or a sentinel).
+    """First message to a child: its shard and where it starts (the lease's checkpoint, or a sentinel).
 
-    Args:
-        shard_id: its shard.
-        sequence_number: of the checkpoint.
-        sub_sequence_number: of the checkpoint.
-        stream_name: its stream, only where one daemon reads many; an extension, which is not sent otherwise.
-        stream_arn: the same.
+    `stream_name` and `stream_arn` are an extension, sent only if one daemon reads many streams.
     """
 
     action: ClassVar[str] = "initialize"
@@ -70,8 +57,6 @@ class Initialize:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecords:
-    """A batch; `millis_behind_latest` is what Kinesis told with it."""
-
     action: ClassVar[str] = "processRecords"
     records: Sequence[Record]
     millis_behind_latest: int | None
@@ -79,7 +64,7 @@ class ProcessRecords:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """The lease has gone to another worker: no checkpoint is possible any more."""
+    """Another worker has the lease: no checkpoint is possible any more."""
 
     action: ClassVar[str] = "leaseLost"
 
@@ -100,10 +85,9 @@ class ShutdownRequested:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """Both ends of life before KCL 2.0; known so that old transcripts can be read, never sent by default.
+    """Both ends before KCL 2.0, to read old transcripts; not sent by default.
 
-    Args:
-        reason: `TERMINATE` (shard ended) or `ZOMBIE` (lease lost).
+    `reason` is `TERMINATE` or `ZOMBIE`.
     """
 
     action: ClassVar[str] = "shutdown"
@@ -112,7 +96,7 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAnswer:
-    """The daemon's answer to a `CheckpointRequest`; echoes the request, `error` is None where it was stored."""
+    """The daemon's answer; repeats the request. `error` is None if the checkpoint was stored."""
 
     action: ClassVar[str] = "checkpoint"
     sequence_number: str | None

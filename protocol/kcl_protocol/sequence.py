@@ -1,7 +1,4 @@
-"""Positions in a shard: sequence numbers, sub-sequence numbers and the sentinels that stand for them.
-
-Owns the order of positions. Knows nothing of leases, streams or JSON.
-"""
+"""Positions in a shard and their order: sequence numbers, sub-sequence numbers and sentinels."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ class Sentinel(StrEnum):
     SHARD_END = "SHARD_END"
 
 
-# The numbers sort by value between the three starting sentinels and SHARD_END.
+# Numbers sort by value between the three starting sentinels and SHARD_END.
 _NUMBER_RANK: Final = 0
 _RANKS: Final = {
     Sentinel.AT_TIMESTAMP.value: -3,
@@ -33,10 +30,10 @@ _RANKS: Final = {
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class ExtendedSequenceNumber:
-    """A Kinesis sequence number, or a sentinel, with the place inside a KPL aggregate.
+    """A Kinesis sequence number or a sentinel, with the index inside a KPL aggregate.
 
-    Ordered as KCL orders checkpoints: AT_TIMESTAMP < TRIM_HORIZON < LATEST < any number < SHARD_END; numbers by
-    integer value (never as text), then by sub-sequence number. The sub-sequence number of a sentinel does not count.
+    Ordered as KCL orders checkpoints: AT_TIMESTAMP < TRIM_HORIZON < LATEST < any number < SHARD_END; numbers
+    by integer value (never as text), then by sub-sequence number, which a sentinel ignores.
 
     Args:
         sequence_number: decimal digits or one of the `Sentinel` values.
@@ -83,12 +80,11 @@ class ExtendedSequenceNumber:
 
     @property
     def is_sentinel(self) -> bool:
-        """Whether this is a sentinel, not a number."""
         return self._order[0] != _NUMBER_RANK
 
     @property
     def is_shard_end(self) -> bool:
-        """Whether this says that the whole shard has been processed."""
+        """Whether the whole shard has been processed."""
         return self._order[0] > _NUMBER_RANK
 
 

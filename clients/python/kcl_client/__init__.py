@@ -1,6 +1,6 @@
 """Write a record processor in Python: subclass `RecordProcessor`, call `run`.
 
-Owns the public names; everything else in the package may change. Knows the protocol, and nothing of the daemon.
+Only the names exported here are public.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The runtime of `AsyncRecordProcessor`: the session's coroutines on one asyncio event loop.
+"""Runs an `AsyncRecordProcessor` on one asyncio event loop.
 
-Owns the loop, from start to the cancelling of what the user's code left running. Imported only where a processor is
-asynchronous, because asyncio costs more start-up time than all the rest. Knows nothing of messages.
+Imported only for asynchronous processors, because importing asyncio takes longer than the rest of the
+start-up.
 """
 
 from __future__ import annotations
@@ -19,17 +19,14 @@ run_until_complete: Final = asyncio.run
 
 
 async def pause() -> None:
-    """Let other tasks run once."""
     await asyncio.sleep(0)
 
 
 class AsyncRuntime:
-    """A `session.Runtime` on the running event loop.
+    """A `_session.Runtime` on the running event loop.
 
-    Args:
-        read: the daemon's next bytes, b"" once it has closed.
-        write: sends bytes, all of them; ConnectionError once the daemon is gone.
-        sleep: waits that many seconds.
+    `read` returns b"" once the daemon has closed its pipe. `write` sends all bytes, or raises
+    ConnectionError.
     """
 
     def __init__(
@@ -45,15 +42,13 @@ class AsyncRuntime:
         self._unfinished: set[object] = set()  # the loop itself holds its tasks weakly
 
     async def read(self) -> bytes:
-        """The daemon's next bytes."""
         return await self._read()
 
     async def sleep(self, seconds: float) -> None:
-        """Let other tasks run for that long."""
         await self._sleep(seconds)
 
     async def finish(self, steps: Coroutine[object, object, T]) -> T:
-        """Run the steps to their end; a cancelled caller leaves at once, and they go on without it."""
+        """Run the steps to their end. A cancelled caller returns at once; the steps still finish."""
         task = asyncio.ensure_future(steps)
         self._unfinished.add(task)
         task.add_done_callback(self._unfinished.discard)
@@ -61,17 +56,13 @@ class AsyncRuntime:
 
 
 class AsyncReader:
-    """Reads a descriptor without blocking the loop; reads nothing that was not asked for.
-
-    Args:
-        source: the descriptor: a pipe, a socket, a terminal or a file.
-    """
+    """Reads a file descriptor (pipe, socket, terminal or file) without blocking the loop."""
 
     def __init__(self, source: int) -> None:
         self._source = source
 
     async def read(self) -> bytes:
-        """The next bytes, b"" at the end. Cancelling it loses nothing."""
+        """The next bytes, b"" at the end. Cancelling it loses no data."""
         await self._readable()
         return os.read(self._source, READ_BYTES)
 

@@ -1,23 +1,7 @@
-"""What a record processor is handed: records, batches of them, and where its shard starts.
+"""The classes that users derive from, and what their methods receive: records, batches, checkpointers.
 
-Owns the friendly view of the protocol's values: bytes for base64, aware times for epoch milliseconds. Knows nothing of
-how the values arrive (`dialogue`) or of checkpoints (`checkpointer`).
-
-The bridge that lets the plain form share the async form's rules: coroutines that never wait, run to their end.
-
-Owns that one trick. `session` is written once, with `await`; over a `PlainRuntime` every await blocks the thread in place
-of suspending, so its coroutines can be driven without an event loop.
-
-How a record processor says how far it has come, in the plain and in the async form.
-
-Owns what the user calls. The rules (when a checkpoint is possible, what is repeated, what an answer means) are those of
-`session`, which hands its `store` to the constructor.
-
-The two classes a user derives from: `RecordProcessor` and, with `async def`, `AsyncRecordProcessor`.
-
-Owns the interface and its defaults. Each process has one processor for one shard, and one method runs at a time. An
-exception that leaves a method ends the process without reporting the action as done, so that no record is skipped: the
-daemon starts a new process at the last checkpoint.
+An exception that leaves a processor's method ends the process, and the action is not reported as done. The
+daemon then starts a new process at the last checkpoint, so no record is skipped. `_session` has the rules.
 """
 
 from __future__ import annotations
@@ -40,7 +24,10 @@ T = TypeVar("T")
 
 
 def complete(steps: Coroutine[object, object, T]) -> T:
-    """Run a coroutine that never suspends; its result or its exception is the caller's."""
+    """Run a coroutine that never suspends, and return its result.
+
+    Lets plain processors share the async code.
+    """
     try:
         steps.send(None)
     except StopIteration as stop:
@@ -51,7 +38,7 @@ def complete(steps: Coroutine[object, object, T]) -> T:
 
 
 class PlainTurn:
-    """A thread lock in the shape of an async context manager."""
+    """A thread lock as an async context manager."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -64,12 +51,10 @@ class PlainTurn:
 
 
 class PlainRuntime:
-    """A `session.Runtime` whose every await blocks the calling thread.
+    """A `_session.Runtime` whose every await blocks the calling thread.
 
-    Args:
-        read: the daemon's next bytes, b"" once it has closed.
-        write: sends bytes, all of them; ConnectionError once the daemon is gone.
-        sleep: waits that many seconds.
+    `read` returns b"" once the daemon has closed its pipe. `write` sends all bytes, or raises
+    ConnectionError.
     """
 
     def __init__(
@@ -81,15 +66,12 @@ class PlainRuntime:
         self._sleep = sleep
 
     async def read(self) -> bytes:
-        """The daemon's next bytes."""
         return self._read()
 
     async def sleep(self, seconds: float) -> None:
-        """Block for that long."""
         self._sleep(seconds)
 
     async def finish(self, steps: Coroutine[object, object, T]) -> T:
-        """Run the steps; nothing can cancel them here."""
         return await steps
 
 
@@ -101,7 +83,10 @@ _NOTHING: Final[Mapping[str, Scalar]] = MappingProxyType({})
 
 
 class Record:
-    """One user record. Its payload is decoded at the first look at `data`, so that skipping a record costs little."""
+    """One user record.
+
+    The payload is decoded when `data` is first read, so that skipping a record is cheap.
+    """
 
     __slots__ = ("_data", "_wire")
 
@@ -114,10 +99,10 @@ class Record:
 
     @property
     def data(self) -> bytes:
-        """The payload as the producer put it.
+        """The payload as the producer sent it.
 
         Raises:
-            ValueError: what arrived is not base64 (binascii.Error).
+            ValueError: the daemon sent invalid base64 (binascii.Error).
         """
         if self._data is None:
             self._data = a2b_base64(self._wire.data, strict_mode=True)
@@ -127,7 +112,7 @@ class Record:
         """The payload as text.
 
         Raises:
-            UnicodeDecodeError: it is not text of that encoding.
+            UnicodeDecodeError: the payload does not have this encoding.
         """
         return self.data.decode(encoding)
 
@@ -135,54 +120,53 @@ class Record:
         """The payload as JSON.
 
         Raises:
-            ValueError: it is not JSON (json.JSONDecodeError).
+            ValueError: the payload is not JSON (json.JSONDecodeError).
         """
         return cast("JsonValue", json.loads(self.data))
 
     @property
     def partition_key(self) -> str:
-        """The key that chose the shard."""
+        """The partition key, from which Kinesis chose the shard."""
         return self._wire.partition_key
 
     @property
     def sequence_number(self) -> str:
-        """Decimal digits; shared by all user records of one KPL aggregate."""
+        """Decimal digits; all user records of one KPL aggregate share the number."""
         return self._wire.sequence_number
 
     @property
     def sub_sequence_number(self) -> int:
-        """The place inside a KPL aggregate, 0 for a plain record."""
+        """The index inside a KPL aggregate, 0 for a plain record."""
         return self._wire.sub_sequence_number
 
     @property
     def position(self) -> ExtendedSequenceNumber:
-        """Both numbers together: what a checkpoint takes, and what sorts records of one shard."""
+        """Both numbers together: sorts the records of one shard, and can be checkpointed."""
         return ExtendedSequenceNumber(self._wire.sequence_number, self._wire.sub_sequence_number)
 
     @property
     def schema(self) -> RecordSchema | None:
-        """The schema that it was written with, where the daemon asks a registry; `kcl_client.schemas` decodes by it."""
+        """Its schema, if the daemon uses a schema registry; `kcl_client.schemas` decodes with it."""
         return self._wire.schema
 
     @property
     def arrival_ms(self) -> int | None:
-        """When the stream took the record, in epoch milliseconds; approximate, and None where it was not told."""
+        """Approximate time when Kinesis received the record, in epoch milliseconds; None if unknown."""
         return self._wire.approximate_arrival_timestamp
 
     @property
     def arrival(self) -> datetime | None:
-        """`arrival_ms` as a time in UTC."""
         moment_ms = self.arrival_ms
         return None if moment_ms is None else _EPOCH + timedelta(milliseconds=moment_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records in the order of their shard; iterating over the batch is iterating over them.
+    """Records in shard order; iterate over the batch to get them.
 
     Args:
-        records: may be empty where the daemon is set to call for empty batches.
-        millis_behind_latest: how far behind the tip of the shard Kinesis saw this batch; None where not told.
+        records: may be empty if the daemon is configured to deliver empty batches.
+        millis_behind_latest: how far this batch is behind the tip of the shard; None if unknown.
     """
 
     records: tuple[Record, ...]
@@ -197,13 +181,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class ShardStart:
-    """Which shard this process is for, and where its records will start.
+    """Which shard this process reads, and where it starts.
 
     Args:
         shard_id: such as `shardId-000000000007`.
         sequence_number: the lease's checkpoint: records up to and including it are done. A sentinel such as
-            TRIM_HORIZON on a shard that was never checkpointed; None where the daemon had nothing to tell.
-        extra: further scalar fields of the daemon's `initialize`, by their wire names.
+            TRIM_HORIZON if the shard was never checkpointed; None if the daemon sent no position.
+        extra: further scalar fields of the daemon's `initialize` message, by their wire names.
     """
 
     shard_id: str
@@ -215,43 +199,47 @@ Position = Record | ExtendedSequenceNumber
 Store = Callable[[CheckpointRequest, int], Coroutine[object, object, None]]
 
 CHECKPOINT_ATTEMPTS: Final = 5
-"""Tries of one checkpoint, the first one included."""
+"""Attempts for one checkpoint, including the first."""
 FIRST_BACKOFF_S: Final = 0.5
-"""Wait before the second try, doubled before each further one: 7.5 s in all with five attempts."""
+"""Wait before the second attempt. It doubles each time: 7.5 s in total for five attempts."""
 
 
 class Checkpointer:
-    """Stores positions for a `RecordProcessor`; one object for the whole life of the shard.
+    """Stores checkpoints for a `RecordProcessor`; the same object for the whole life of the shard.
 
-    It works inside `process_records`, `shard_ended` and `shutdown_requested`, from any thread, one at a time. A
-    position may be kept and checkpointed in a later call.
+    Usable inside `process_records`, `shard_ended` and `shutdown_requested`, from any thread, one call at a
+    time. You may keep a position and checkpoint it in a later call.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def checkpoint(self, position: Position | None = None, *, attempts: int = CHECKPOINT_ATTEMPTS) -> None:
-        """Record that everything up to and including a position is done; returns once it is stored.
+        """Record that everything up to and including a position is done. Returns once it is stored.
 
         Args:
-            position: a record or the position of one. None means everything delivered so far, **the whole batch in
-                hand included**, done or not; in `shard_ended` it means the end of the shard.
-            attempts: how often a throttled or failed write is tried, with a wait of 0.5 s that doubles.
+            position: a record, or the position of one. None means everything delivered so far: **the whole
+                current batch, processed or not**; in `shard_ended` it means the end of the shard.
+            attempts: how often to try a throttled or failed write. The wait between tries starts at 0.5 s and
+                doubles.
 
         Raises:
-            CheckpointShutdown: the lease is no longer held, or the daemon has gone: nothing can be stored any more. If
-                it leaves the processor uncaught the action just ends; it does not count as a failure.
+            CheckpointShutdown: the lease is lost or the daemon has gone; nothing can be stored any more. If
+                the processor does not catch it, the action just ends; this is not a failure.
             CheckpointInvalidState: not possible now: outside an action, in `initialize` or in `lease_lost`.
-            CheckpointIllegalArgument: the position is before the last checkpoint or beyond what was delivered.
-            CheckpointError: any other refusal; CheckpointThrottled and CheckpointDependencyFailed after the last try.
+            CheckpointIllegalArgument: the position is before the last checkpoint or beyond the last delivered
+                record.
+            CheckpointError: any other refusal; CheckpointThrottled and CheckpointDependencyFailed after the
+                last try.
         """
         complete(self._store(request_for(position), attempts))
 
 
 class AsyncCheckpointer:
-    """Stores positions for an `AsyncRecordProcessor`; may be shared by tasks, which then take turns.
+    """Stores checkpoints for an `AsyncRecordProcessor`.
 
-    It works while `process_records`, `shard_ended` or `shutdown_requested` runs.
+    Tasks may share it; their calls run one after the other. Usable while `process_records`, `shard_ended` or
+    `shutdown_requested` runs.
     """
 
     def __init__(self, store: Store) -> None:
@@ -262,13 +250,12 @@ class AsyncCheckpointer:
     ) -> None:
         """As `Checkpointer.checkpoint`.
 
-        Cancelling it cancels the waiting and further tries; a request already sent may still be stored.
+        Cancelling it stops the wait and further attempts; a request already sent may still be stored.
         """
         await self._store(request_for(position), attempts)
 
 
 def request_for(position: Position | None) -> CheckpointRequest:
-    """The protocol's request for a position; with None the daemon takes the largest one it delivered."""
     if position is None:
         return CheckpointRequest()
     if isinstance(position, Record):
@@ -277,14 +264,15 @@ def request_for(position: Position | None) -> CheckpointRequest:
 
 
 class RecordProcessor(ABC):
-    """Derive from it, give it `process_records`, and hand an instance to `kcl_client.run`.
+    """Derive from it, implement `process_records`, and pass an instance to `kcl_client.run`.
 
-    A processor that keeps records beyond `process_records` (buffers, background threads) must override
-    `shutdown_requested` and `shard_ended`: their defaults take everything delivered as done.
+    One process has one processor for one shard, and one method runs at a time. A processor that keeps records
+    after `process_records` returns (buffers, background threads) must override `shutdown_requested` and
+    `shard_ended`: their defaults treat everything delivered as done.
 
     Attributes:
-        checkpoint_at_shard_end: whether the end of the shard is checkpointed after `shard_ended` where that did not do
-            it. Switched off, a `shard_ended` that does not checkpoint keeps the shard's child shards from starting.
+        checkpoint_at_shard_end: whether to checkpoint the end of the shard after `shard_ended` if that method
+            did not. If False, a `shard_ended` that does not checkpoint keeps the child shards from starting.
     """
 
     checkpoint_at_shard_end: ClassVar[bool] = True
@@ -297,19 +285,19 @@ class RecordProcessor(ABC):
         """Called with each batch; the next one comes only after this returns."""
 
     def lease_lost(self) -> None:  # noqa: B027 - optional to override
-        """Called last when another worker has the shard now: drop what is in hand, no checkpoint is possible."""
+        """Called last when another worker has the lease: drop unfinished work. No checkpoint is possible."""
 
     def shard_ended(self, checkpointer: Checkpointer) -> None:  # noqa: B027 - optional to override
-        """Called last when every record of the shard was delivered: finish what is in hand.
+        """Called last when every record of the shard was delivered: finish the remaining work.
 
-        The end of the shard is checkpointed after it (`checkpoint_at_shard_end`).
+        The client then checkpoints the end of the shard (see `checkpoint_at_shard_end`).
         """
 
     def shutdown_requested(self, checkpointer: Checkpointer) -> None:
-        """Called when the worker stops or gives the lease away: the last chance to checkpoint.
+        """Called when the worker stops or hands the lease over: the last chance to checkpoint.
 
-        By default everything delivered is checkpointed, which is right where `process_records` returns with its records
-        done.
+        By default it checkpoints everything delivered. That is right if `process_records` returns only when
+        its records are done.
         """
         checkpointer.checkpoint()
 
@@ -317,8 +305,8 @@ class RecordProcessor(ABC):
 class AsyncRecordProcessor(ABC):
     """As `RecordProcessor`, with coroutines on one asyncio event loop.
 
-    The loop keeps running between messages, so tasks started in `initialize` live until the process ends; they are
-    cancelled then. Whatever blocks the loop in one place blocks it everywhere, as in every asyncio program.
+    The loop keeps running between messages: tasks started in `initialize` live until the process ends and are
+    then cancelled. Blocking calls block the whole loop.
 
     Attributes:
         checkpoint_at_shard_end: as in `RecordProcessor`.

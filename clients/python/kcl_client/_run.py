@@ -1,13 +1,8 @@
-"""`run`: the main function of a record processor's program.
+"""`run`: the main function of a record processor's program. Handles descriptors, signals and the exit code.
 
-Owns the process: its descriptors, its signals, its exit code. What happens between the daemon and the processor is
-`session`.
-
-Takes stdin and stdout away from the user's code, so that nothing it prints can reach the daemon.
-
-Owns the descriptors of this process: after `take_over` the protocol runs over private ones, which programs started by
-the user do not inherit; descriptor 1 is stderr, so `print`, C libraries and grandchildren all end up in the daemon's log;
-descriptor 0 is empty. Knows nothing of messages. POSIX only.
+After `take_over` the protocol uses private descriptors that programs started by the user do not inherit.
+Descriptor 1 becomes stderr, so `print`, C libraries and grandchildren write to the daemon's log and can never
+break the protocol; descriptor 0 is empty. POSIX only.
 """
 
 from __future__ import annotations
@@ -32,18 +27,13 @@ from kcl_client._session import AsyncCallbacks, Callbacks, PlainCallbacks, Proce
 from kcl_protocol.errors import ProtocolError
 
 READ_BYTES: Final = 256 * 1024
-"""Most that one read takes; a pipe rarely holds more at a time than 64 KiB."""
-_FIRST_PRIVATE_DESCRIPTOR: Final = 3  # never 0-2, even where the process was started with one of them closed
+"""Most bytes of one read; a pipe rarely holds more than 64 KiB."""
+_FIRST_PRIVATE_DESCRIPTOR: Final = 3  # never 0-2, even if the process was started with one of them closed
 _CLOSED: Final = -1
 
 
 class Pipes:
-    """The two private descriptors of the protocol.
-
-    Args:
-        source: where the daemon's bytes come from.
-        sink: where ours go to.
-    """
+    """The two private descriptors of the protocol."""
 
     def __init__(self, source: int, sink: int) -> None:
         self.source = source
@@ -55,7 +45,7 @@ class Pipes:
         return os.read(self.source, READ_BYTES)
 
     def write(self, data: bytes) -> None:
-        """Send all of it in one piece, blocking; messages are so small that a pipe takes them at once. From any thread.
+        """Send all bytes, blocking, from any thread.
 
         Raises:
             BrokenPipeError: the daemon has closed its end, or we have closed ours.
@@ -68,7 +58,7 @@ class Pipes:
                 rest = rest[os.write(self._sink, rest) :]
 
     def close(self) -> None:
-        """Let the daemon see the end; a second call does nothing."""
+        """Close both pipes, so that the daemon sees the end; a second call does nothing."""
         for descriptor in (self.source, self._sink):
             if descriptor != _CLOSED:
                 os.close(descriptor)
@@ -81,15 +71,18 @@ _in_use: list[Pipes] = []
 
 
 def pipes_in_use() -> Pipes | None:
-    """The pipes to the daemon; None before `take_over`, after they were closed, and in a forked copy of this process."""
+    """The pipes to the daemon; None before `take_over`, after `close`, and in a forked process."""
     return _in_use[0] if _in_use else None
 
 
 def take_over() -> Pipes:
-    """Move the protocol to private descriptors and give user code harmless ones; once in the life of a process."""
+    """Move the protocol to private descriptors and give user code harmless ones.
+
+    Call it once in a process.
+    """
     pipes = Pipes(_private_copy(0), _private_copy(1))
     _in_use[:] = [pipes]
-    # A forked copy of this process must not keep the daemon waiting for the end of our stdout.
+    # A forked copy of this process must not keep our stdout open, or the daemon would wait for its end.
     os.register_at_fork(after_in_child=pipes.close)
     empty = os.open(os.devnull, os.O_RDWR)
     os.dup2(empty, 0)
@@ -99,7 +92,8 @@ def take_over() -> Pipes:
         os.dup2(empty, 1)
     os.close(empty)
     if isinstance(sys.stdout, TextIOWrapper):
-        # Line by line, as a log needs it. What the locale cannot say is escaped: a print must not end the processor.
+        # Line by line, for the log. Characters that the locale lacks are escaped, so that a print cannot
+        # fail.
         sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
     return pipes
 
@@ -113,27 +107,27 @@ def _private_copy(descriptor: int) -> int:
 EXIT_USER_ERROR: Final = 70
 """Exit code after an exception in the processor (EX_SOFTWARE of sysexits.h)."""
 EXIT_PROTOCOL_ERROR: Final = 76
-"""Exit code where the daemon said what the protocol does not allow (EX_PROTOCOL of sysexits.h)."""
+"""Exit code after a message that the protocol does not allow (EX_PROTOCOL of sysexits.h)."""
 
 
 def run(processor: RecordProcessor | AsyncRecordProcessor, *, max_line_bytes: int = sys.maxsize) -> None:
     """Serve the daemon over stdin and stdout until it closes them; then return.
 
-    From here on `print`, descriptor 1 and the stdout of programs started by the processor are stderr, and stdin is
-    empty. Ctrl-C is ignored: it is the daemon's to answer. Call it once in a process, from the main thread.
+    From here on `print`, descriptor 1 and the stdout of programs started by the processor go to stderr, and
+    stdin is empty. Ctrl-C is ignored: the daemon handles it. Call it once in a process, from the main thread.
 
-    Where the daemon goes away in the middle of an action, the action goes on to its end; a checkpoint then raises
-    CheckpointShutdown, nothing more is called, and `run` returns.
+    If the daemon goes away during an action, the action runs to its end; a checkpoint then raises
+    CheckpointShutdown, no further method is called, and `run` returns.
 
     Args:
         processor: an instance of your class.
-        max_line_bytes: longest line taken from the daemon. A batch is one line: 14 MB for a full one, and more for
-            aggregated records.
+        max_line_bytes: longest line accepted from the daemon. A batch is one line: 14 MB for a full one, more
+            for aggregated records.
 
     Raises:
-        SystemExit: `EXIT_USER_ERROR` after an exception in the processor, whose traceback is on stderr and whose action
-            was not reported as done; `EXIT_PROTOCOL_ERROR`; or the processor's own `sys.exit`.
-        TypeError: that is not an instance of a processor class.
+        SystemExit: with `EXIT_USER_ERROR` after an exception in the processor: its traceback is on stderr,
+            its action is not reported as done; with `EXIT_PROTOCOL_ERROR`; or the processor's own `sys.exit`.
+        TypeError: `processor` is not an instance of a processor class.
     """
     if not isinstance(processor, RecordProcessor | AsyncRecordProcessor):  # pyright: ignore[reportUnnecessaryIsInstance] - users without a type checker
         raise TypeError(
@@ -170,7 +164,10 @@ def _run_async(processor: AsyncRecordProcessor, pipes: Pipes, max_line_bytes: in
 
 
 async def _serve(session: Session, callbacks: Callbacks, pipes: Pipes) -> int:
-    """The exit code. The daemon sees our end only after the traceback is out, for it may kill us then."""
+    """Serve, and return the exit code.
+
+    Close the pipes only after the traceback is written: the daemon may then kill us.
+    """
     try:
         await session.serve(callbacks)
     except ProcessorFailed as failure:
@@ -190,7 +187,7 @@ def _report_result(failure: ProcessorFailed) -> None:
     sys.stderr.write(
         f"kcl_client: {failure.action} is not done, its records will come again: the processor raised\n"
     )
-    sys.excepthook(type(error), error, error.__traceback__)  # where error trackers listen
+    sys.excepthook(type(error), error, error.__traceback__)  # error trackers hook in here
 
 
 def _block(seconds: float) -> None:

@@ -1,17 +1,8 @@
-"""The life of one shard in this process: every rule of the client, once for the plain and the async form.
+"""One shard's session: when methods are called, actions are done and checkpoints are possible.
 
-Owns when a method is called, when its action counts as done, when a checkpoint is possible and what is tried again.
-Knows nothing of descriptors, event loops or threads: those are behind `Runtime`. The plain form drives the same
-coroutines over a runtime that blocks (`plain`).
-
-The two forms of a processor behind one face, so that `session` need not know which one it drives.
-
-Owns the guard against a method of the wrong kind: an `async def` in a plain processor would return at once without
-having run, and its records would be lost without a sound.
-
-The daemon's messages out of bytes, ours into bytes, each checked against the rules of the conversation.
-
-Owns the connection of framing, codec and conversation to a source and a sink of bytes. Knows nothing of processors.
+Written once with `await`, for both forms: a plain processor drives the same coroutines over a `PlainRuntime`,
+which blocks instead of suspending. `PlainCallbacks` and `AsyncCallbacks` also refuse a method of the wrong
+kind: an `async def` in a plain processor would return without running, and its records would be lost.
 """
 
 from __future__ import annotations
@@ -67,94 +58,66 @@ class Callbacks(Protocol):
     """A processor's methods, each to be awaited; every exception is the user's."""
 
     @property
-    def checkpoint_at_shard_end(self) -> bool:
-        """As in `RecordProcessor`."""
-        ...
+    def checkpoint_at_shard_end(self) -> bool: ...
 
-    async def initialize(self, start: ShardStart) -> None:
-        """Begin."""
-        ...
+    async def initialize(self, start: ShardStart) -> None: ...
 
-    async def process_records(self, batch: Batch) -> None:
-        """Take a batch."""
-        ...
+    async def process_records(self, batch: Batch) -> None: ...
 
-    async def lease_lost(self) -> None:
-        """Stop, nothing more can be stored."""
-        ...
+    async def lease_lost(self) -> None: ...
 
-    async def shard_ended(self) -> None:
-        """Finish, nothing more will come."""
-        ...
+    async def shard_ended(self) -> None: ...
 
-    async def shutdown_requested(self) -> None:
-        """Store what is done."""
-        ...
+    async def shutdown_requested(self) -> None: ...
 
 
 class PlainCallbacks:
-    """The face of a `RecordProcessor`."""
-
     def __init__(self, processor: RecordProcessor, checkpointer: Checkpointer) -> None:
         self._processor = processor
         self._checkpointer = checkpointer
 
     @property
     def checkpoint_at_shard_end(self) -> bool:
-        """What the class says."""
         return self._processor.checkpoint_at_shard_end
 
     async def initialize(self, start: ShardStart) -> None:
-        """Call the method of that name."""
         _call(self._processor.initialize, start)
 
     async def process_records(self, batch: Batch) -> None:
-        """Call the method of that name."""
         _call(self._processor.process_records, batch, self._checkpointer)
 
     async def lease_lost(self) -> None:
-        """Call the method of that name."""
         _call(self._processor.lease_lost)
 
     async def shard_ended(self) -> None:
-        """Call the method of that name."""
         _call(self._processor.shard_ended, self._checkpointer)
 
     async def shutdown_requested(self) -> None:
-        """Call the method of that name."""
         _call(self._processor.shutdown_requested, self._checkpointer)
 
 
 class AsyncCallbacks:
-    """The face of an `AsyncRecordProcessor`."""
-
     def __init__(self, processor: AsyncRecordProcessor, checkpointer: AsyncCheckpointer) -> None:
         self._processor = processor
         self._checkpointer = checkpointer
 
     @property
     def checkpoint_at_shard_end(self) -> bool:
-        """What the class says."""
         return self._processor.checkpoint_at_shard_end
 
     async def initialize(self, start: ShardStart) -> None:
-        """Await the method of that name."""
         await _await(self._processor.initialize, start)
 
     async def process_records(self, batch: Batch) -> None:
-        """Await the method of that name."""
         await _await(self._processor.process_records, batch, self._checkpointer)
 
     async def lease_lost(self) -> None:
-        """Await the method of that name."""
         await _await(self._processor.lease_lost)
 
     async def shard_ended(self) -> None:
-        """Await the method of that name."""
         await _await(self._processor.shard_ended, self._checkpointer)
 
     async def shutdown_requested(self) -> None:
-        """Await the method of that name."""
         await _await(self._processor.shutdown_requested, self._checkpointer)
 
 
@@ -163,7 +126,7 @@ def _call(method: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Non
     if isinstance(result, Awaitable):
         close = getattr(result, "close", None)
         if callable(close):
-            close()  # else Python would add its own warning to the error
+            close()  # otherwise Python would add its own warning to the error
         raise TypeError(f"{_name(method)} must not be `async def`; for that derive from AsyncRecordProcessor")
 
 
@@ -183,16 +146,16 @@ _KNOWN_FIELDS: Final = frozenset({"action", "shardId", "sequenceNumber", "subSeq
 
 
 class DaemonGone(Exception):
-    """Raised when the daemon has closed one of the pipes: the orderly end, or its death."""
+    """Raised when the daemon has closed one of the pipes, as its orderly end or because it died."""
 
 
 class DaemonConnection:
-    """One conversation with the daemon, seen from the child.
+    """The child's side of the conversation: framing, codec and the protocol's state.
 
     Args:
-        read: the daemon's next bytes, b"" at the end or ConnectionError.
-        write: sends all of the bytes; ConnectionError once nobody reads them.
-        max_line_bytes: longest line taken from the daemon.
+        read: the daemon's next bytes, b"" or ConnectionError at the end.
+        write: sends all bytes; ConnectionError once the daemon is gone.
+        max_line_bytes: longest line accepted from the daemon.
     """
 
     def __init__(
@@ -208,15 +171,14 @@ class DaemonConnection:
 
     @property
     def may_checkpoint(self) -> bool:
-        """Whether a `CheckpointRequest` may be sent now."""
         return self._conversation.may_checkpoint
 
     async def receive(self) -> DaemonMessage:
         """The next message.
 
         Raises:
-            DaemonGone: there is none and will be none; a line that was cut off is dropped.
-            RemoteProtocolError: it is malformed, or out of turn.
+            DaemonGone: no message will come; a line that was cut off is dropped.
+            RemoteProtocolError: the message is malformed or not allowed now.
         """
         line = await self._next_line()
         message = decode_daemon_line(line)
@@ -229,11 +191,11 @@ class DaemonConnection:
         """Send a message.
 
         Raises:
-            DaemonGone: nobody reads any more.
-            LocalProtocolError: it is not our turn to say this.
+            DaemonGone: the daemon has closed its end.
+            LocalProtocolError: we may not send this now.
         """
         self._conversation.send(message)
-        # A line of its own whatever stands before it: something may have written to the pipe before we took it over.
+        # The leading newline ends whatever was written to the pipe before we took it over.
         frame = b"\n" + encode(message)
         try:
             self._write(frame)
@@ -277,35 +239,32 @@ _SHARD_ENDED_BEFORE_KCL_2: Final = "TERMINATE"
 
 
 class Runtime(Protocol):
-    """What a session needs of the world."""
+    """The I/O that a session needs."""
 
     @property
     def turn(self) -> AbstractAsyncContextManager[object]:
-        """Held by whoever is speaking: one checkpoint at a time, and no status in the middle of one."""
+        """A lock: one checkpoint at a time, and no status while one is pending."""
         ...
 
     async def read(self) -> bytes:
-        """The daemon's next bytes, b"" at the end; ConnectionError where it broke off."""
+        """The daemon's next bytes, b"" at the end; ConnectionError if the connection broke."""
         ...
 
     def write(self, data: bytes, /) -> None:
-        """Send all of it; ConnectionError once the daemon is gone."""
+        """Send all bytes; ConnectionError once the daemon is gone."""
         ...
 
-    async def sleep(self, seconds: float) -> None:
-        """Wait that long."""
-        ...
+    async def sleep(self, seconds: float) -> None: ...
 
     async def finish(self, steps: Coroutine[object, object, T]) -> T:
-        """Run the steps to their end even where the caller is cancelled: half a question breaks the conversation."""
+        """Run the steps to their end even if the caller is cancelled, or the protocol would break."""
         ...
 
 
 class ProcessorFailed(Exception):
     """Raised when an exception left a method of the processor; it is the `__cause__`.
 
-    Attributes:
-        action: what the processor was doing, by its name on the wire.
+    `action` is the wire name of the action that failed.
     """
 
     def __init__(self, action: str) -> None:
@@ -314,12 +273,7 @@ class ProcessorFailed(Exception):
 
 
 class Session:
-    """One shard from `initialize` to the end of stdin.
-
-    Args:
-        runtime: bytes, waiting and turns.
-        max_line_bytes: longest line taken from the daemon.
-    """
+    """One shard from `initialize` to the end of stdin."""
 
     def __init__(self, runtime: Runtime, *, max_line_bytes: int) -> None:
         self._runtime = runtime
@@ -330,26 +284,26 @@ class Session:
         self._broken: RemoteProtocolError | None = None
 
     async def serve(self, callbacks: Callbacks) -> None:
-        """Perform the daemon's actions until it closes the connection; returns then, also in mid-action.
+        """Perform the daemon's actions until it closes the connection; returns then, even during an action.
 
         Raises:
-            ProcessorFailed: the action was not done and not reported as done.
-            ProtocolError: the daemon said what we do not understand.
-            SystemExit: the processor's own wish.
+            ProcessorFailed: the processor raised; the action is not reported as done.
+            ProtocolError: the daemon sent something malformed or not allowed.
+            SystemExit: the processor called `sys.exit`.
         """
         try:
             while not self._daemon_gone:
-                # No name for the message: an idle child must not hold its last batch in memory.
+                # No variable for the message: an idle child must not keep its last batch in memory.
                 await self._perform(await self._next_action(), callbacks)
         except DaemonGone:
             return
 
     async def store(self, request: CheckpointRequest, attempts: int) -> None:
-        """Ask for a checkpoint until it is stored, refused for good, or tried often enough.
+        """Ask for a checkpoint until it is stored, refused for good, or the attempts are used up.
 
         Raises:
             CheckpointError: the last refusal.
-            ValueError: no attempt is allowed.
+            ValueError: `attempts` is below 1.
         """
         if attempts < 1:
             raise ValueError(f"attempts must be at least 1: {attempts}")
@@ -407,8 +361,8 @@ class Session:
 
     async def _end_shard(self, callbacks: Callbacks) -> None:
         await callbacks.shard_ended()
-        # An explicit last position is not enough for every daemon (KCL: ShardRecordProcessorCheckpointer turns it
-        # into SHARD_END only at times); none at all always means the end of the shard.
+        # KCL's ShardRecordProcessorCheckpointer does not always turn the last position into SHARD_END; a
+        # request without a position always means the end of the shard.
         if callbacks.checkpoint_at_shard_end and not self._whole_shard_stored and not self._daemon_gone:
             await self.store(CheckpointRequest(), CHECKPOINT_ATTEMPTS)
 
@@ -431,7 +385,7 @@ class Session:
             self._daemon_gone = True
             raise CheckpointShutdown("the daemon has gone; whether this was stored is not known") from error
         except RemoteProtocolError as error:
-            self._broken = error  # ends the session even where the processor swallows the error below
+            self._broken = error  # ends the session even if the processor swallows the error below
             raise CheckpointInvalidState(f"the daemon's answer is not understood: {error}") from error
         assert isinstance(answer, CheckpointAnswer), "the conversation lets nothing else pass here"
         return answer
@@ -447,13 +401,13 @@ class Session:
             )
 
     def _is_lost_lease(self, error: BaseException) -> bool:
-        """Losing the lease in the middle of the work is nobody's failure: leaseLost follows, or the end of stdin.
+        """Whether the error only says that the lease is lost, which is no failure: leaseLost follows.
 
-        Nothing can be skipped by it, because from then on every checkpoint is refused.
+        No record can be skipped by this, because every later checkpoint is refused.
         """
         if not self._lease_gone and not self._daemon_gone:
             return False
-        if isinstance(error, BaseExceptionGroup):  # of a task group in the processor
+        if isinstance(error, BaseExceptionGroup):  # from a task group in the processor
             return error.split(CheckpointShutdown)[1] is None
         return isinstance(error, CheckpointShutdown)
 

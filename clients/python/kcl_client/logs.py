@@ -1,7 +1,7 @@
-"""A handler for `logging` that sends records to the daemon's log with their levels.
+"""A `logging` handler that sends records to the daemon's log with their levels.
 
-Only where the daemon allows it (`childLogMessages=true`, told by `KCL_LOG_MESSAGES`); else, and outside of `run`, lines go to
-stderr, as they would without it. A module of its own, so that who does not log does not load `logging`.
+The daemon must allow it (`childLogMessages=true`, which sets `KCL_LOG_MESSAGES`). Otherwise, and outside
+`run`, lines go to stderr. A separate module, so that programs without logging need not load `logging`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _NAMES: Final = ((logging.ERROR, "error"), (logging.WARNING, "warning"), (loggin
 
 
 class DaemonLogHandler(logging.Handler):
-    """Sends each record as one `log` message; use it as any handler, from any thread.
+    """Sends each record as one `log` message; use it like any handler, from any thread.
 
-    `logging.basicConfig(handlers=[DaemonLogHandler()], level="INFO")` is all there is to do. The daemon adds shard and
-    process to each line and has a time of its own, so a format needs neither.
+    Set up with `logging.basicConfig(handlers=[DaemonLogHandler()], level="INFO")`. The daemon adds shard,
+    process and time to each line, so the format needs none of them.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send it, or write it to stderr; never raises, as `logging` wants it."""
+        """Send the record, or write it to stderr; never raises, as `logging` requires."""
         try:
             text = self.format(record)
             pipes = pipes_in_use() if os.environ.get(_ALLOWED) == "true" else None
             if pipes is None:
                 sys.stderr.write(f"{record.levelname}: {text}\n")
                 return
-            # A line of its own whatever stands before it.
+            # The leading newline ends whatever was written to the pipe before.
             pipes.write(b"\n" + encode_log_line(LogLine(_level(record.levelno), text)))
         except Exception:  # noqa: BLE001 - what logging's own handlers do: report it to stderr and go on
             self.handleError(record)

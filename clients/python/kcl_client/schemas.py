@@ -1,8 +1,7 @@
-"""Decodes records by the schema that came with them (`schemaRegistry = DECODE`): Avro, JSON and Protocol buffers.
+"""Decodes records by the schema that came with them (`schemaRegistry = DECODE`).
 
-Owns which library reads which format, and what was made of each schema. Needs `pip install 'kcl-daemon[schemas]'` for Avro
-(fastavro) and Protocol buffers (protobuf, and grpcio-tools for the text of a schema); JSON needs nothing. Not imported
-by the rest of the client.
+Avro (fastavro) and Protocol buffers (protobuf, grpcio-tools) need `pip install 'kcl-daemon[schemas]'`; JSON
+needs nothing.
 """
 
 from __future__ import annotations
@@ -39,21 +38,20 @@ class NoSchema(ValueError):
 
 
 class CannotDecode(ValueError):
-    """Raised when a schema or the data is not what it should be; says which, and why."""
+    """Raised when a schema or the data is invalid; says which, and why."""
 
 
 def decode(record: Record) -> object:
-    """What the producer wrote.
+    """Decode the record's data.
 
-    Avro: what fastavro makes of it, a dict for an Avro record. JSON: dict, list or scalar; the schema is not enforced, as
-    the producer did that. Protocol buffers: a `google.protobuf.message.Message` of a class made from the schema; see
-    `google.protobuf.json_format.MessageToDict` for a dict.
-
-    What a schema is turned into is kept for the last 256 of them.
+    Avro gives what fastavro returns, a dict for an Avro record. JSON gives a dict, list or scalar; the schema
+    is not checked, because the producer did that. Protocol buffers give a `google.protobuf.message.Message`
+    of a class made from the schema; `google.protobuf.json_format.MessageToDict` turns it into a dict. The
+    last 256 schemas are cached.
 
     Raises:
         NoSchema: the record has none.
-        CannotDecode: the data does not fit the schema, or the schema cannot be understood.
+        CannotDecode: the data does not fit the schema, or the schema is invalid.
         ImportError: the library for the format is not installed; names the extra.
     """
     schema = record.schema
@@ -113,7 +111,7 @@ def _protobuf(definition: str) -> Callable[[bytes], object]:
         pool.Add(file)
     described = pool.FindFileByName(_FILE)
     messages = [each for top in described.message_types_by_name.values() for each in _with_nested(top)]
-    # The producer's library numbers the messages of a schema by their full names, nested ones among them.
+    # The producer's library numbers all messages of a schema, nested ones too, by their full names.
     messages.sort(key=lambda each: each.full_name)
     classes = [message_factory.GetMessageClass(each) for each in messages]
 
@@ -151,7 +149,7 @@ def _refuse() -> NoReturn:
 
 
 def _varint(data: bytes) -> tuple[int, int]:
-    """A number without a sign, and the place after it; ValueError where there is none."""
+    """Read a varint; returns the number and the index after it."""
     number = 0
     for place, byte in enumerate(data[:_INDEX_BYTES_MOST]):
         number |= (byte & _LOW) << 7 * place

@@ -1,11 +1,7 @@
-"""Runs a record processor without a daemon: `drive` hands it records and reports what it did.
+"""Tests a record processor without a daemon: `drive` gives it records and reports what it did.
 
-The processor is run by the same code as in production, over the same bytes; only the daemon is one in memory
-(`_memory_daemon`), and waits are noted instead of waited. Ships with the client so that users can test with it.
-
-The daemon of `testing`: says a list of actions, answers checkpoints by KCL's rules, notes everything.
-
-Owns the daemon's side of one conversation in memory. Knows nothing of processors.
+The processor runs in the same code as in production, over the same bytes. Only the daemon is in memory, and
+backoffs are recorded, not waited for. Ships with the client for users' tests.
 """
 
 from __future__ import annotations
@@ -51,17 +47,17 @@ from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumbe
 
 
 class MemoryDaemon:
-    """A byte source and sink that behaves as a daemon with one child.
+    """Plays the daemon for one child in memory; answers checkpoints by KCL's rules.
 
     Args:
-        actions: said one after the other, each when the child has finished the one before; then the end.
-        errors: answers to the first checkpoints, by wire name; None stores.
+        actions: sent one after the other, each when the child has finished the one before; then the stream
+            ends.
+        errors: wire names to answer the first checkpoints with; None stores the checkpoint.
         start: the checkpoint before the first action.
 
     Attributes:
-        messages: what both sides said.
-        checkpoints: the positions stored.
-        refusals: the wire names answered.
+        messages: of both sides, in order.
+        refusals: wire names of the errors sent.
     """
 
     def __init__(
@@ -78,7 +74,7 @@ class MemoryDaemon:
         self._framer = LineFramer(sys.maxsize)
 
     def read(self) -> bytes:
-        """The answer that the child waits for, else the next action, else b""."""
+        """The pending checkpoint answer, else the next action, else b""."""
         if self._answer is not None:
             answer, self._answer = self._answer, None
             return self._say(answer)
@@ -93,10 +89,10 @@ class MemoryDaemon:
         return self._say(action)
 
     def write(self, data: bytes) -> None:
-        """Take what the child says.
+        """Take bytes from the child.
 
         Raises:
-            RemoteProtocolError: the child may not say that now.
+            RemoteProtocolError: the protocol does not allow this message now.
         """
         for line in self._framer.feed(data):
             if line == b"":
@@ -141,7 +137,7 @@ __all__ = ["CheckpointOutcome", "Ending", "Payload", "Report", "drive", "make_re
 Payload = bytes | str | Record
 CheckpointOutcome = type[CheckpointError] | str | None
 
-# Of the size of real ones: sequence numbers do not fit in 64 bits.
+# As large as real ones: sequence numbers do not fit in 64 bits.
 _FIRST_SEQUENCE_NUMBER: Final = 49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_001
 
 
@@ -155,7 +151,7 @@ class Ending(Enum):
 
     @property
     def messages(self) -> tuple[Action, ...]:
-        """What the daemon says before it closes the connection."""
+        """The daemon's last messages."""
         match self:
             case Ending.SHARD_ENDED:
                 return (ShardEnded(),)
@@ -172,12 +168,12 @@ class Report:
     """What a driven processor did.
 
     Args:
-        messages: everything said, by both sides, in order.
+        messages: of both sides, in order.
         checkpoints: the positions stored, in order; the end of the shard as SHARD_END.
         refusals: wire names of the errors that checkpoints were answered with, in order.
-        backoffs_s: the waits before checkpoints were tried again, in seconds; they were not waited.
+        backoffs_s: waits before checkpoints were tried again, in seconds; not actually waited.
         exception: what left a method of the processor and ended the run, else None.
-        exit_code: what the process would have ended with.
+        exit_code: the exit code that the process would have had.
     """
 
     messages: tuple[Message, ...]
@@ -189,7 +185,7 @@ class Report:
 
     @property
     def last_checkpoint(self) -> ExtendedSequenceNumber | None:
-        """Where the next process of this shard would start; None where nothing was stored."""
+        """Where the next process of this shard would start; None if nothing was stored."""
         return self.checkpoints[-1] if self.checkpoints else None
 
 
@@ -202,7 +198,7 @@ def make_record(
     arrival_ms: int | None = None,
     schema: RecordSchema | None = None,
 ) -> Record:
-    """A record for `drive` where more than the payload matters; text becomes UTF-8."""
+    """A record for `drive` when more than the payload matters; text becomes UTF-8."""
     payload = data.encode() if isinstance(data, str) else data
     return Record(
         data=b2a_base64(payload, newline=False).decode("ascii"),
@@ -228,13 +224,13 @@ def drive(
 
     Args:
         processor: an instance of your class.
-        records: payloads, which get rising sequence numbers, or records of `make_record` as they are.
-        shard_id: told to `initialize`.
-        start: told to `initialize` as the last checkpoint.
-        batch_size: records in each `process_records`, the last may have fewer.
+        records: payloads, which get rising sequence numbers, or records of `make_record`, used unchanged.
+        shard_id: passed to `initialize`.
+        start: the last checkpoint, passed to `initialize`.
+        batch_size: records in each `process_records`; the last may have fewer.
         ending: what happens after the last batch.
-        checkpoint_errors: how the first, second, ... checkpoint is answered: an error or its wire name, None for
-            storing it. Those after the list are stored where the position is a legal one.
+        checkpoint_errors: answers to the first, second, ... checkpoint: an error or its wire name, or None to
+            store it. Later ones are stored if the position is legal.
 
     Raises:
         ValueError: `batch_size` is not positive.
