@@ -1,18 +1,6 @@
-"""The properties of balance: how the leader shares out leases, and how a lease changes hands.
+"""Settings and properties of leases: balancing, handoff, shard sync, cleanup, and the migration from KCL 2.x.
 
-Pure data, part of the table in `keys`. Java's beans for them can be written out as a prefix.
-
-The properties of an application that comes from KCL 2.x, or still has workers of it.
-
-Pure data, part of the table in `keys`.
-
-What a properties file says about shards: how their leases come to be, are watched over and are cleared away.
-
-Pure values, part of `Settings`. The leader's count for all workers.
-
-The properties of shards: how their leases come to be, are watched over and are cleared away.
-
-Pure data, part of the table in `keys`. Java knows most of them in code only; the names are those of its fields.
+The leader's settings count for all workers.
 """
 
 from __future__ import annotations
@@ -45,21 +33,18 @@ class LeaseSettings:
     """Leases and the fleet.
 
     Args:
-        failover_time_ms: a lease whose counter stands still for this long is free to take.
-        max_leases_for_worker: a worker is given no more than these.
-        parent_shard_poll_interval_ms: how often a shard looks whether its parents are finished.
-        leader_lease_ms: how long a silent leader is waited for; written into the lock row, Java workers honour it. In a
-            fleet at rest it is longer (`Timings.term`).
-        leader_heartbeat_ms: how often the leader of a fleet at work shows that it lives.
-        worker_metrics_report_ms: how often a worker shows that it lives.
-        handoff_timeout_ms: how long a graceful hand-off may take before the lease is moved all the same.
-        graceful_handoff: whether a lease that moves is handed over; else it is taken from its owner at once.
-        client_version_config: whether the application comes from KCL 2.x, and how far the change has come.
-        max_leases_to_steal: beside 2.x workers: of living workers in one run.
-        priority_assignment: beside 2.x workers: whether leases that stood still for long are taken without regard to
-            a fair share.
-        start_backoff_ms: pause between two attempts to start, where a service does not answer or is busy.
-        task_backoff_ms: first pause before a step at the end of a shard is tried again.
+        failover_time_ms: a lease whose counter has not changed for this long may be taken.
+        parent_shard_poll_interval_ms: how often a shard checks whether its parents are finished.
+        leader_lease_ms: how long others wait for a silent leader; Java workers read it from the lock row.
+            Longer in an idle fleet (`Timings.term`).
+        leader_heartbeat_ms: in a busy fleet.
+        worker_metrics_report_ms: how often a worker writes its row.
+        handoff_timeout_ms: then the lease moves anyway.
+        graceful_handoff: False: a lease is taken at once.
+        max_leases_to_steal: in one run, with 2.x workers.
+        priority_assignment: with 2.x workers: take long expired leases beyond the fair share.
+        start_backoff_ms: between two attempts to start.
+        task_backoff_ms: first pause before a failed step at shard end is retried.
     """
 
     failover_time_ms: int = 10_000
@@ -78,30 +63,24 @@ class LeaseSettings:
 
 
 class AssignmentStrategy(Enum):
-    """What leases are shared out by; the values are KCL's."""
-
     WORKER_UTILIZATION_AWARE = "WORKER_UTILIZATION_AWARE"
     LEASE_COUNT_BASED = "LEASE_COUNT_BASED"
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceSettings:
-    """How the leader shares out leases; the leader's settings count for all workers.
+    """How the leader balances leases.
 
     Args:
-        strategy: by how busy the workers are, or by number of leases.
-        disable_worker_metrics: report no CPU figures; this worker is judged by its throughput.
-        capture_ms: how often CPU is measured.
-        max_throughput_per_host_kbps: a worker above it is given nothing more, in KiB per second.
-        dampening_percentage: how much of what a worker has too much leaves it in one balancing run.
-        rebalance_threshold_percentage: leases move when a worker is further than this from its fair share.
-        allow_throughput_overshoot: whether the smallest lease may move where each is more than the excess.
-        variance_balancing_frequency: balance in every so-many-th assignment interval.
-        worker_metrics_ema_alpha: weight of the newer value in the moving average of a worker's figures.
-        assignment_interval_ms: how long KCL's leader waits between two runs; with the frequency it sets how often
-            load is balanced here. None: twice the fail-over time.
-        stale_worker_s: rows of workers that have been silent for longer are deleted.
-        persisted_averages: how many averages of CPU a worker's row holds.
+        disable_worker_metrics: report no CPU; this worker is judged by its throughput.
+        max_throughput_per_host_kbps: in KiB per second; a worker above it gets no more.
+        dampening_percentage: how much of a worker's excess moves in one run.
+        rebalance_threshold_percentage: leases move if a worker is further from its fair share.
+        allow_throughput_overshoot: move the smallest lease even if it exceeds the excess.
+        variance_balancing_frequency: balance in every n-th assignment interval.
+        worker_metrics_ema_alpha: weight of the newer value.
+        assignment_interval_ms: None: twice the failover time.
+        stale_worker_s: rows of workers silent for longer are deleted.
     """
 
     strategy: AssignmentStrategy = AssignmentStrategy.WORKER_UTILIZATION_AWARE
@@ -175,7 +154,7 @@ BALANCE_KEYS: Final[tuple[Key, ...]] = (
         "balance.dampening_percentage",
         "How much of a worker's excess load moves away in one balancing run.",
         aliases=(
-            "dampeningPercentageValue",  # so called in a guide of AWS; Java's code does not know it
+            "dampeningPercentageValue",  # from a guide of AWS; Java's code does not know it
             f"{_UTILIZATION_BEAN}.dampeningPercentage",
             f"{_UTILIZATION_BEAN}.dampeningPercentageValue",
         ),
@@ -261,28 +240,25 @@ VERSION_KEYS: Final[tuple[Key, ...]] = (
 
 
 class ShardSyncStrategy(Enum):
-    """When the leader compares leases with shards; the values are KCL's."""
-
     SHARD_END = "SHARD_END"
     PERIODIC = "PERIODIC"
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSettings:
-    """Discovery, audit and clean-up of shards.
+    """Shard sync, audit and cleanup.
 
     Args:
-        sync_strategy: SHARD_END: child shards get their leases when their parents end, and the leader only looks for
-            holes. PERIODIC: the leader also compares all shards with all leases at each audit.
-        audit_ms: how often the leader looks for holes.
-        audit_confidence: in how many audits in a row a hole must be there before it is filled.
-        ignore_unexpected_children: whether shards whose parent is open are passed over; else nothing is created.
-        cleanup_finished: whether leases of finished shards are deleted once their child shards are being read.
-        cleanup_ms: how often the leader looks for leases to delete.
-        cleanup_completed_ms: least time between two clean-ups of finished leases.
-        cleanup_garbage_ms: least time between two looks for shards that Kinesis has forgotten.
-        waiting_generations_most: a lease that nobody owns is given to nobody while it waits for more generations of
-            unfinished parents than this; None: leases are given away in any order.
+        sync_strategy: SHARD_END: child shards get leases when parents end, and the leader fills holes.
+            PERIODIC: the leader also compares all shards with all leases at each audit.
+        audit_confidence: a hole is filled after this many audits in a row saw it.
+        ignore_unexpected_children: skip shards whose parent is open; False: create nothing while there are
+            any.
+        cleanup_finished: delete leases of finished shards once their children are read.
+        cleanup_completed_ms: least time between cleanups of finished leases.
+        cleanup_garbage_ms: least time between checks for shards that Kinesis no longer has.
+        waiting_generations_most: do not assign a lease that waits for more generations of unfinished parents;
+            None: any order.
     """
 
     sync_strategy: ShardSyncStrategy = ShardSyncStrategy.SHARD_END
@@ -301,7 +277,7 @@ _PARENTS_FIRST: Final = re.compile(r"PARENTS_FIRST(?::([0-9]{1,9}))?")
 
 
 def prioritization() -> ValueKind:
-    """`NONE`, or `PARENTS_FIRST` with the greatest number of generations to wait for; gives that number or None."""
+    """`NONE`, or `PARENTS_FIRST` with a number of generations; gives that number or None."""
 
     def read(text: str) -> int | None:
         word = trimmed(text).upper()

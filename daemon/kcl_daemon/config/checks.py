@@ -1,22 +1,6 @@
-"""What single values cannot tell: properties that contradict each other, and values that are put right with a word.
+"""Checks of properties against each other: contradictions, names, failing children, streams, Spark.
 
-Pure. Works on values that are good by themselves.
-
-What is named after the application where it has no name of its own, and what the application must be called for that.
-
-Pure. Works on values that are good by themselves.
-
-What the properties of failing children must agree on.
-
-Pure. Works on values that are good by themselves.
-
-What the properties of streams must agree on: one stream or many, and what cannot be had with many.
-
-Pure. Works on values that are good by themselves.
-
-What the properties of the Spark client must agree on: where Spark runs, how records get there, whose engine it is.
-
-Pure. Works on values that are good by themselves.
+They see only values that are good by themselves (`values`, by key name); `lines` and `entries` locate them.
 """
 
 from __future__ import annotations
@@ -97,19 +81,13 @@ _CHILD_DEFAULTS: Final = ChildSettings(command=())
 _KINESIS_REGION: Final = "kinesisClient.region"
 _REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _PLACEHOLDER_ACCOUNT: Final = "000000000000"
-HEARTBEATS_IN_A_LEASE: Final = 3  # two may get lost before a living leader is taken for dead
+HEARTBEATS_IN_A_LEASE: Final = 3  # two may get lost before a live leader counts as dead
 
 
 def check_together(
     values: dict[str, object], lines: Mapping[str, int], environment: Mapping[str, str]
 ) -> tuple[list[Problem], list[Notice]]:
-    """Check properties against each other; what is too short, too long or cannot be is put right in `values`.
-
-    Args:
-        values: by key name, good ones only.
-        lines: where each key stands.
-        environment: variables of this process.
-    """
+    """Check properties against each other; adjusts `values` where one is too short, too long or impossible."""
     problems = [
         *_heartbeat(values, lines),
         *_backoff(values, lines),
@@ -146,7 +124,7 @@ def _backoff(values: Mapping[str, object], lines: Mapping[str, int]) -> list[Pro
 
 
 def _capacities(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator[Problem]:
-    """A PROVISIONED table needs capacities; only the lease table has defaults (KCL: DdbTableConfig)."""
+    """Only the lease table has default capacities (KCL: DdbTableConfig)."""
     for sizing in SIZINGS:
         mode, capacities = sizing.billing_mode, (sizing.read_capacity, sizing.write_capacity)
         if values.get(mode.name) is not BillingMode.PROVISIONED or mode is LEASE_BILLING_MODE:
@@ -168,7 +146,6 @@ def _unused(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator[
 
 
 def _schemas(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator[Notice]:
-    """What is about a registry that nobody asks."""
     if values.get(SCHEMA_REGISTRY.name) is SchemaRegistry.DECODE:
         return
     for name in lines:
@@ -178,7 +155,7 @@ def _schemas(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator
 
 
 def _problem(reason: str, one: tuple[Key, int], other: tuple[Key, int], lines: Mapping[str, int]) -> Problem:
-    """Reported at the first of two keys that is in the file; at least one is, as the defaults agree."""
+    """At the first of two keys that is in the file; the defaults agree, so one is."""
     key, value = one if one[0].name in lines else other
     return Problem(reason, key.name, str(value), lines[key.name])
 
@@ -189,7 +166,7 @@ def _idle_time(values: dict[str, object], lines: Mapping[str, int]) -> list[Noti
         return []
     used_ms, why = FASTEST_READS_MS, "Kinesis allows five reads per second and shard"
     if pause_ms == 0:
-        # Java passes on no primitive 0. Taken at its word the same file would read seven times as often here.
+        # Java ignores a primitive 0. Taken literally, the same file would read seven times as often here.
         used_ms, why = RetrievalSettings().idle_time_between_reads_ms, "0 means the default, as in Java"
     values[IDLE_TIME.name] = used_ms
     facts: dict[str, object] = {"given": pause_ms, "used": used_ms, "why": why}
@@ -202,7 +179,7 @@ def _bake_time(values: dict[str, object], lines: Mapping[str, int]) -> list[Noti
         return []
     why = "KCL allows an hour to seven days"
     if given_s == 0:
-        # Java passes on no primitive 0. Taken at its word it would be an hour, before a step with no way back.
+        # Java ignores a primitive 0. Taken literally it would be an hour, before a step with no way back.
         used_s, why = TablesSettings().complete_bake_s, "0 means the default, as in Java"
     elif (used_s := complete_bake_s(given_s)) == given_s:
         return []
@@ -215,10 +192,10 @@ def _bake_time(values: dict[str, object], lines: Mapping[str, int]) -> list[Noti
 def _arn(
     values: dict[str, object], lines: Mapping[str, int], environment: Mapping[str, str]
 ) -> Iterator[Notice]:
-    """What `streamArn` says beside the other properties; where it cannot be the stream's own, its name alone counts.
+    """Compare `streamArn` with other properties; use only its name if it cannot be the stream's ARN.
 
-    Java takes the name out of every ARN and nothing else (KCL: KinesisClientLibConfigurator), so that a placeholder, as
-    in the sample files of the client libraries, goes unnoticed there.
+    Java uses only the name of any ARN (KCL: KinesisClientLibConfigurator), so the placeholder in sample files
+    works there.
     """
     arn = values.get(STREAM_ARN.name)
     if not isinstance(arn, StreamArn):
@@ -239,7 +216,7 @@ def _arn(
 
 
 def _why_name_alone(values: Mapping[str, object], arn: StreamArn) -> str | None:
-    """Why calls cannot be made with this ARN; None: they can."""
+    """Why calls cannot use this ARN; None: they can."""
     key = _KINESIS_REGION if _KINESIS_REGION in values else REGION_NAME.name
     reasons: list[str] = []
     if values.get(key, arn.region_name) != arn.region_name:
@@ -261,14 +238,13 @@ _METRICS_LEVEL: Final = "metricsLevel"
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """Something that is named after the application.
+    """Something named after the application.
 
     Args:
-        what: it is.
-        key: the property that gives it another name.
-        most: characters that the application's name may have for it.
-        least: such characters.
-        marks: which there may be beside letters and digits, as a set of a pattern.
+        what: for people.
+        key: the property with another name for it.
+        most: maximum length of the application's name for it.
+        marks: allowed besides letters and digits, for a regex set.
     """
 
     what: str
@@ -278,11 +254,10 @@ class _Named:
     marks: str = "_.-"
 
     def allows(self, name: str) -> bool:
-        """Whether it can be named after an application of that name."""
         return re.fullmatch(rf"(?!AWS/)[A-Za-z0-9{self.marks}]{{{self.least},{self.most}}}", name) is not None
 
 
-# DynamoDB takes 3 to 255 characters, a folder has 255 at most; less what is put behind the name.
+# DynamoDB allows 3 to 255 characters, a folder name 255; subtract the suffix.
 _TABLES: Final = (
     _Named("the lease table", "tableName", 255, least=3),
     _Named("the worker metrics table", "workerMetricsTableName", 255 - len("-WorkerMetricStats")),
@@ -294,12 +269,7 @@ _STATE: Final = _Named("the Spark state folder", SPARK_STATE_DIR.name, 255 - len
 
 
 def check_names(values: Mapping[str, object], entries: Mapping[str, PropertyEntry]) -> Iterator[Problem]:
-    """What must be put right (KCL: ConfigsBuilder has the same defaults, and looks at none of them).
-
-    Args:
-        values: by key name, good ones only.
-        entries: what was written of each.
-    """
+    """KCL: ConfigsBuilder has these default names, and does not check them."""
     name = values.get(APPLICATION_NAME.name)
     if not isinstance(name, str):
         return
@@ -310,7 +280,7 @@ def check_names(values: Mapping[str, object], entries: Mapping[str, PropertyEntr
 
 
 def _named(values: Mapping[str, object], entries: Mapping[str, PropertyEntry]) -> Iterator[_Named]:
-    """All that has no name of its own; a bad one was meant to be one."""
+    """Everything without a name of its own; a bad name counts as its own."""
 
     def is_given(key: str) -> bool:
         entry = entries.get(key)
@@ -327,7 +297,6 @@ def _named(values: Mapping[str, object], entries: Mapping[str, PropertyEntry]) -
 
 
 def _reason(refusing: Sequence[_Named]) -> str:
-    """Why the name is not taken, and the two ways out."""
     least, most = max(each.least for each in refusing), min(each.most for each in refusing)
     marks = "dots, dashes and underscores"
     if list(refusing) == [_NAMESPACE]:
@@ -345,12 +314,6 @@ def _and(words: Iterator[str]) -> str:
 
 
 def check_failures(values: Mapping[str, object], entries: Mapping[str, PropertyEntry]) -> Iterator[Problem]:
-    """What must be put right.
-
-    Args:
-        values: by key name, good ones only.
-        entries: what was written of each.
-    """
     for name, reason in _contradictions(values):
         entry = entries[name]
         yield Problem(reason, entry.key, entry.value, entry.line, entry.variable)
@@ -379,7 +342,7 @@ def _contradictions(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _too_few(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """The lease must not be released before the record is found: what was found out goes with it."""
+    """The lease must not be released before the record is found: the search would start again."""
     defaults = FailureSettings()
     most = values.get(FAILURES_MOST.name, defaults.failures_most)
     tries = values.get(POISON_TRIES.name, defaults.poison_tries)
@@ -398,12 +361,6 @@ _STRATEGY: Final = "formerStreamsLeasesDeletionStrategy"
 
 
 def check_streams(values: Mapping[str, object], entries: Mapping[str, PropertyEntry]) -> Iterator[Problem]:
-    """What must be put right.
-
-    Args:
-        values: by key name, good ones only.
-        entries: what was written of each.
-    """
     many = next((key for key in _MANY if key.name in values), None)
     if many is None:
         return
@@ -413,7 +370,6 @@ def check_streams(values: Mapping[str, object], entries: Mapping[str, PropertyEn
 
 
 def _beside(values: Mapping[str, object], many: str) -> Iterator[tuple[str, str]]:
-    """Properties that cannot be beside a list of streams."""
     for name, reason in (
         (STREAM_NAME.name, f"names one stream, {many} names many; keep one"),
         (STREAM_ARN.name, f"names one stream, {many} names many; keep one"),
@@ -428,7 +384,6 @@ def _beside(values: Mapping[str, object], many: str) -> Iterator[tuple[str, str]
 
 
 def _among(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """What the properties of many streams must agree on."""
     regions = regions_of(values)
     if len(regions) > 1:
         yield STREAM_ARNS.name, f"several regions ({', '.join(regions)}); a daemon reads one region"
@@ -445,7 +400,7 @@ def _among(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def regions_of(values: Mapping[str, object]) -> tuple[str, ...]:
-    """The regions of all streams that are given by ARN."""
+    """The regions of all streams given by ARN."""
     arns = (each.arn for each in _listed(values, STREAM_ARNS))
     return tuple(dict.fromkeys(arn.split(":")[3] for arn in arns if arn is not None))
 
@@ -461,19 +416,12 @@ _AVAILABLE_NOW: Final = "availableNow"
 
 
 def check_spark(values: Mapping[str, object], entries: Mapping[str, PropertyEntry]) -> Iterator[Problem]:
-    """What must be put right.
-
-    Args:
-        values: by key name, good ones only.
-        entries: what was written of each.
-    """
     for key, reason in (*_place(values), *_engines(values)):
         entry = entries[key.name]
         yield Problem(reason, entry.key, entry.value, entry.line, entry.variable)
 
 
 def _place(values: Mapping[str, object]) -> Iterator[_SparkProblem]:
-    """Where Spark runs, and how records get there."""
     transport = values.get(SPARK_TRANSPORT.name)
     elsewhere = next((key for key in (SPARK_REMOTE, SPARK_MASTER) if _is_elsewhere(values, key)), None)
     if SPARK_REMOTE.name in values:
@@ -505,7 +453,6 @@ def _place(values: Mapping[str, object]) -> Iterator[_SparkProblem]:
 
 
 def _engines(values: Mapping[str, object]) -> Iterator[_SparkProblem]:
-    """One engine for several hosts."""
     if SPARK_ENGINE.name in values:
         if SPARK_ENGINE_LISTEN.name in values:
             yield (

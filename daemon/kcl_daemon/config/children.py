@@ -1,15 +1,4 @@
-"""The properties of the child processes: how long they may take, as whom they run, what they may use.
-
-Pure data, part of the table in `keys`.
-
-What a properties file says about children that fail and records that make them fail.
-
-Pure values, part of `Settings`.
-
-The properties of what happens when children fail, and how the place of dead letters is written.
-
-Pure data, part of the table in `keys`.
-"""
+"""Settings and properties of child processes: limits, user, restarts, failures, poison records, dead letters."""
 
 from __future__ import annotations
 
@@ -39,7 +28,7 @@ from kcl_daemon.log_level import LogLevel
 
 
 class ChildProtocol(Enum):
-    """Which generation of the line protocol children speak."""
+    """The generation of the line protocol."""
 
     CURRENT = "CURRENT"
     KCL_1_8 = "KCL_1_8"
@@ -51,23 +40,18 @@ class ChildSettings:
     """The child processes.
 
     Args:
-        command: program and arguments, as `executableName` splits on spaces.
-        timeout_s: how long a child may take for one answer; None: for ever.
-        stuck_timeout_ms: how long a child may work on one action without a new checkpoint; None: for ever.
-        shutdown_grace_ms: how long a child may take in all to finish when the daemon stops, before it is ended.
-        call_for_empty: whether empty batches are delivered.
-        backoff_first_ms: wait before the first restart of a failed child; doubles with each failure in a row.
-        backoff_most_ms: longest wait before a restart.
-        exit_grace_ms: how long a child may take to end after its stdin was closed, and again after SIGTERM.
-        protocol: which generation of the protocol children speak.
-        warn_after_ms: an action that takes a child longer is told in the log; None: none is.
-        user: `USER` or `USER:GROUP` that children run as; None: as the daemon.
-        memory_limit_bytes: address space of each process of a child; None: as the daemon's.
-        open_files_limit: open files of each process of a child; None: as the daemon's.
-        processes_limit: processes of the user that a child may see before it can start no more; None: as the daemon's.
-        inherit_credentials: whether children find the daemon's AWS credentials in their environment.
-        stderr_level: of the log events that a child's stderr becomes.
-        log_messages: whether the `log` messages of children go to the log.
+        timeout_s: for one answer; None: no limit.
+        stuck_timeout_ms: for one action without a new checkpoint; None: no limit.
+        shutdown_grace_ms: to finish at shutdown, in all.
+        call_for_empty: deliver empty batches.
+        backoff_first_ms: before the first restart; doubles with each failure in a row.
+        exit_grace_ms: to exit after stdin is closed, and again after SIGTERM.
+        warn_after_ms: log slower actions; None: never.
+        user: `USER` or `USER:GROUP`; this and the limits: None: the daemon's.
+        memory_limit_bytes: address space per process.
+        open_files_limit: per process.
+        processes_limit: of the whole user.
+        log_messages: log the `log` messages of children.
     """
 
     command: tuple[str, ...]
@@ -90,7 +74,10 @@ class ChildSettings:
 
 
 MAX_ID: Final = 2**32 - 2
-"""The largest number of a user or a group. The next one means "no change" to the kernel: a child of root's would be root."""
+"""The largest user or group id.
+
+The next one means "no change" to the kernel: root's child would run as root.
+"""
 
 _USER: Final = name(
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?",
@@ -99,8 +86,6 @@ _USER: Final = name(
 
 
 def _user() -> ValueKind:
-    """User and group, by name or number; no number that the kernel takes for something else."""
-
     def read(text: str) -> object:
         word = str(_USER.read(text))
         for part in word.split(":"):
@@ -248,14 +233,12 @@ CHILD_KEYS: Final[tuple[Key, ...]] = (
 
 
 class ChildFailurePolicy(Enum):
-    """What a failing child means for the daemon."""
-
     RESTART = "RESTART"
     EXIT = "EXIT"
 
 
 class PoisonRecordPolicy(Enum):
-    """What is done about a record that makes one child after the other fail."""
+    """What happens to a record that makes one child after another fail."""
 
     RETRY = "RETRY"
     SKIP = "SKIP"
@@ -263,8 +246,6 @@ class PoisonRecordPolicy(Enum):
 
 
 class DeadLetterStore(Enum):
-    """What kind of place dead letters go to."""
-
     FILE = "file"
     SQS = "sqs"
     KINESIS = "kinesis"
@@ -275,9 +256,8 @@ class DeadLetterDestination:
     """Where dead letters go.
 
     Args:
-        box: what kind of place.
-        address: path of a file, URL of a queue, or name or ARN of a stream.
-        region_name: where the address tells it.
+        address: path, queue URL, or stream name or ARN.
+        region_name: if the address has one.
     """
 
     box: DeadLetterStore
@@ -293,12 +273,9 @@ class FailureSettings:
     """Children that fail.
 
     Args:
-        policy: whether a failed child is replaced, or the daemon ends.
-        failures_most: after so many failures in a row without progress the lease is released; 0: it never is.
-        degraded_ms: for so long this worker does not begin again with a shard that it released so.
-        poison: what is done about a record that makes children fail.
-        poison_tries: so many children in a row must fail at one record alone before it is set aside.
-        dead_letters: where records that were set aside go.
+        failures_most: release the lease after this many failures in a row without progress; 0: never.
+        degraded_ms: pause before this worker starts on a shard again that it released so.
+        poison_tries: set a record aside after this many children in a row failed on it alone.
     """
 
     policy: ChildFailurePolicy = ChildFailurePolicy.RESTART
@@ -318,8 +295,6 @@ _REGION: Final = re.compile(
 
 
 def dead_letter_destination() -> ValueKind:
-    """Where dead letters go."""
-
     def read(text: str) -> DeadLetterDestination:
         scheme, colon, rest = trimmed(text).partition(":")
         boxes = {box.value: box for box in DeadLetterStore}

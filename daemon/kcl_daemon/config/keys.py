@@ -1,13 +1,7 @@
-"""The one table of all properties that the daemon acts on.
+"""The one table of all properties: loader and reference are made from it.
 
-Each key says how its text is read, what is allowed, what it means and which field of `Settings` it fills; loader and
-reference are made from this table. Defaults are those of `Settings`. Keys without an effect are in `inert`.
-
-Properties that are accepted and change nothing, each with the reason.
-
-Pure data. A file that moves over from Java must start; each of these gives one warning, so that nobody believes a
-setting is at work that is not. There are three kinds: what Java itself does not act on any more, what sets a part of
-Java that has no counterpart here, and what earlier versions of this daemon had.
+Defaults are those of `Settings`. `INERT` lists properties that are accepted without effect: a file from Java
+must start, and a warning says that the setting does nothing.
 """
 
 from __future__ import annotations
@@ -38,20 +32,20 @@ from kcl_daemon.config.spark import SPARK_KEYS
 from kcl_daemon.config.streams import NAME_OF_STREAM, STREAMS_KEYS
 from kcl_daemon.config.tables import TABLE_KEYS
 
-# What it must be like for those that are named after it is in `checks_names`.
+# `checks.check_names` has the rules for names derived from it.
 _APPLICATION_NAME: Final = name(
     r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+",
     "printable characters; 3 to 237 letters, digits, dots, dashes and underscores if tables are named "
     "after it",
 )
-# It is the key of a row, in the layout of KCL 3.5 beside leases and coordinator rows.
+# The key of a row; in KCL 3.5's layout beside leases and coordinator rows.
 _WORKER_ID: Final = name(
     r"(?!(?:Leader|Migration3\.0|TableMigration3\.5|shardId-[0-9]+)$)[!-~]([ -~]{0,254}[!-~])?",
     "1 to 256 printable ASCII characters; not Leader, Migration3.0, TableMigration3.5 or a shard id",
 )
 
 FASTEST_READS_MS: Final = (
-    200  # KCL: PollingConfig; five reads a second is what Kinesis allows all readers of a shard
+    200  # KCL: PollingConfig; Kinesis allows five reads a second for all readers of a shard
 )
 
 
@@ -265,13 +259,6 @@ _OF_KCL_1: Final = "a property of KCL 1.x; does nothing in the Java daemon 3.x e
 
 @dataclass(frozen=True, slots=True)
 class InertProperty:
-    """A known property without effect.
-
-    Args:
-        name: as files have it.
-        why: why it has no effect, or what is done instead.
-    """
-
     name: str
     why: str
 

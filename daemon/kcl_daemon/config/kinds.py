@@ -1,11 +1,7 @@
-"""The kinds of value that a property can have: how its text is read and what is allowed.
+"""The kinds of property values, how their text is read, and the `Key` type of the table.
 
-Pure. Numbers, words and names are trimmed as Java trims (everything up to the space character). Where Java silently
-takes 0 or a default for junk, a kind refuses.
-
-What one property is: the shape of the rows in the tables of properties.
-
-Pure. The rows themselves are in `keys` and the modules that it is put together from.
+Values are trimmed as in Java (up to the space character). Where Java reads junk as 0 or a default, a kind
+refuses it.
 """
 
 from __future__ import annotations
@@ -22,14 +18,14 @@ from kcl_daemon.shards.lineage import InitialPosition, StartAt
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 PORT_MAX: Final = 65_535
-# Last second of the year 9999. A larger number is a timestamp in milliseconds, which Java would take as seconds too.
+# Last second of the year 9999. A larger number is probably in milliseconds.
 _EPOCH_SECONDS_MAX: Final = 253_402_300_799
 
 _BLANKS: Final = "".join(map(chr, range(33)))
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 _DIGITS_MAX: Final = 40
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-# java.time.Duration without its signs: nobody means a silence of a day less an hour.
+# java.time.Duration without signs.
 _DURATION = re.compile(
     r"P(?:(?P<days>[0-9]+)D)?"
     r"(?:T(?=[0-9])(?:(?P<hours>[0-9]+)H)?(?:(?P<minutes>[0-9]+)M)?(?:(?P<seconds>[0-9]+(?:[.,][0-9]{0,9})?)S)?)?",
@@ -46,7 +42,7 @@ _ARN = re.compile(
 
 
 class InvalidValue(ValueError):
-    """Raised when a text is not a value of its kind; the message is the reason alone, such as `not a whole number`."""
+    """Raised for a bad value; the message is only the reason, such as `not a whole number`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +50,9 @@ class ValueKind:
     """One kind of value.
 
     Args:
-        read: the value of a text; raises Refused.
-        allowed: what may be written, for messages and for the reference.
-        written: a text that is read as a value; None: what `str` makes of it, or its word.
+        read: raises InvalidValue.
+        allowed: for messages and the reference.
+        written: the reverse of `read`; None: `str`.
     """
 
     read: Callable[[str], object]
@@ -66,8 +62,6 @@ class ValueKind:
 
 @dataclass(frozen=True, slots=True)
 class StreamArn:
-    """What a stream's ARN tells."""
-
     arn: str
     region_name: str
     stream_name: str
@@ -75,7 +69,7 @@ class StreamArn:
 
 
 def trimmed(text: str) -> str:
-    """The text without blanks around it, as `java.lang.String.trim` has it."""
+    """As `java.lang.String.trim`."""
     return text.strip(_BLANKS)
 
 
@@ -87,7 +81,7 @@ def _not_blank(text: str) -> str:
 
 
 def whole_number(low: int, high: int, unit: str = "") -> ValueKind:
-    """A whole number from `low` to `high`, both included."""
+    """From `low` to `high`, both included."""
 
     def read(text: str) -> int:
         word = _not_blank(text)
@@ -101,7 +95,7 @@ def whole_number(low: int, high: int, unit: str = "") -> ValueKind:
 
 
 def number(*, above: float, high: float, unit: str = "") -> ValueKind:
-    """A decimal number, also with an exponent: more than `above`, at most `high`, never infinite."""
+    """A decimal number above `above`, at most `high`, never infinite."""
 
     def read(text: str) -> float:
         word = _not_blank(text)
@@ -116,7 +110,7 @@ def number(*, above: float, high: float, unit: str = "") -> ValueKind:
 
 
 def duration() -> ValueKind:
-    """A duration in the form of `java.time.Duration`, more than none; gives seconds."""
+    """A `java.time.Duration` above 0; gives seconds."""
 
     def read(text: str) -> float:
         match = _DURATION.fullmatch(_not_blank(text))
@@ -133,7 +127,7 @@ def duration() -> ValueKind:
 
 
 def _as_iso_8601(value: object) -> str:
-    """Seconds as a duration; fractions of them stand alone, so that they are read as they are."""
+    """Fractions stay in seconds alone, so that they are read back exactly."""
     assert isinstance(value, float), "durations are seconds"
     if not value.is_integer():
         return f"PT{value:.9f}".rstrip("0") + "S"
@@ -146,7 +140,7 @@ def _as_iso_8601(value: object) -> str:
 
 
 def truth() -> ValueKind:
-    """A boolean in the words that Java's converter knows, in any case."""
+    """The words of Java's converter, in any case."""
     words = {
         **dict.fromkeys(("true", "yes", "y", "on", "1"), True),
         **dict.fromkeys(("false", "no", "n", "off", "0"), False),
@@ -162,11 +156,11 @@ def truth() -> ValueKind:
 
 
 def choice(values: Mapping[str, object], advice: Mapping[str, str] | None = None) -> ValueKind:
-    """One of some words in any case.
+    """One of some words, in any case.
 
     Args:
-        values: what each word, in capitals, stands for.
-        advice: words that are refused with a reason of their own.
+        values: meanings by word, in capitals.
+        advice: reasons for refused words.
     """
 
     def read(text: str) -> object:
@@ -179,7 +173,7 @@ def choice(values: Mapping[str, object], advice: Mapping[str, str] | None = None
 
 
 def tags() -> ValueKind:
-    """Tags of a table: `k=v,k2=v2`, the parts trimmed; gives pairs. Java drops a bad pair with a warning."""
+    """`k=v,k2=v2`, trimmed; gives pairs. Java drops bad ones with a warning."""
 
     def read(text: str) -> tuple[tuple[str, str], ...]:
         pairs = dict(_tag(each) for each in _not_blank(text).split(","))
@@ -200,7 +194,6 @@ def _tag(text: str) -> tuple[str, str]:
 
 
 def start_word() -> ValueKind:
-    """`initialPositionInStream`; a timestamp has a key of its own."""
     return choice(
         {"LATEST": InitialPosition(StartAt.LATEST), "TRIM_HORIZON": InitialPosition(StartAt.TRIM_HORIZON)},
         {"AT_TIMESTAMP": "to start at a time, set initialPositionInStreamExtended to epoch seconds"},
@@ -208,7 +201,7 @@ def start_word() -> ValueKind:
 
 
 def start_timestamp() -> ValueKind:
-    """`initialPositionInStreamExtended`: epoch seconds."""
+    """Epoch seconds."""
     seconds = whole_number(0, _EPOCH_SECONDS_MAX, "seconds since 1970-01-01 UTC")
 
     def read(text: str) -> InitialPosition:
@@ -226,7 +219,7 @@ def start_timestamp() -> ValueKind:
 
 
 def name(pattern: str, allowed: str) -> ValueKind:
-    """A name that matches a pattern as a whole, blanks around it taken away."""
+    """A trimmed name that matches the whole pattern."""
     compiled = re.compile(pattern)
 
     def read(text: str) -> str:
@@ -239,17 +232,13 @@ def name(pattern: str, allowed: str) -> ValueKind:
 
 
 def check_port(digits: str | None) -> None:
-    """See that the port of an address is one that there is; None: the address names none.
-
-    Raises:
-        Refused: it is 0 or too large.
-    """
+    """Raise InvalidValue for a port out of range; None: the address has none."""
     if digits is not None and not 1 <= int(digits) <= PORT_MAX:
         raise InvalidValue(f"{digits} is not a port; ports are 1 to {PORT_MAX}")
 
 
 def endpoint() -> ValueKind:
-    """The base address of a service."""
+    """Base URL of a service."""
     allowed = "http://HOST, http://HOST:PORT or the same with https"
 
     def refuse() -> NoReturn:
@@ -274,7 +263,7 @@ def endpoint() -> ValueKind:
 
 
 def stream_arn() -> ValueKind:
-    """A stream's ARN (KCL: KinesisClientLibConfigurator checks the same form)."""
+    """KCL: KinesisClientLibConfigurator checks the same form."""
 
     def read(text: str) -> StreamArn:
         word = _not_blank(text)
@@ -287,7 +276,7 @@ def stream_arn() -> ValueKind:
 
 
 def command() -> ValueKind:
-    """Program and arguments, split at runs of spaces and at nothing else (KCL: MultiLangRecordProcessorFactory)."""
+    """Program and arguments, split at spaces only (KCL: MultiLangRecordProcessorFactory)."""
 
     def read(text: str) -> tuple[str, ...]:
         words = tuple(word for word in text.split(" ") if word)
@@ -317,15 +306,13 @@ class Key:
     """One property.
 
     Args:
-        name: as Java has it; names are case-sensitive.
-        kind: how its value is read.
-        target: the field of `Settings` that it fills, as a dotted path.
+        name: as in Java, case-sensitive.
+        target: dotted path in `Settings`.
         meaning: one line for the reference.
-        aliases: other names of the same property; the one that comes last in the file counts.
-        default: what the reference says where the default of `Settings` does not tell it.
-        required: whether the daemon cannot start without it.
-        blank_is_absent: whether an empty value is the same as no line, as in Java.
-        extension: whether the Java daemon does not know it from a file; it ignores it.
+        aliases: other names; the last one in the file counts.
+        default: for the reference, if `Settings` does not show it.
+        blank_is_absent: an empty value is like no line, as in Java.
+        extension: the Java daemon does not know it.
     """
 
     name: str

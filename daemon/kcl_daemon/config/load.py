@@ -1,11 +1,6 @@
-"""From a properties file to `Settings`, with everything that has to be said about the file.
+"""From a properties file to `Settings`, with all notices and problems; and which values are in force.
 
-`load` reads the file, `interpret` is pure. Every problem of a file is reported at once; nothing is guessed where the
-Java daemon would silently take another value than the one written.
-
-What is in force, key by key: the value, and where it comes from.
-
-Pure. Owns how values and defaults are written out, for the reference and for `kcl-daemon check`.
+Reports every problem at once. Refuses what Java would silently read as another value.
 """
 
 from __future__ import annotations
@@ -64,19 +59,18 @@ from kcl_daemon.text import encodable, on_one_line, shown
 
 FILE_BYTES_MAX: Final = 1024 * 1024
 RELAY: Final = (sys.executable, "-m", "kcl_spark.relay")
-"""The children of a Spark pipeline; where their engine is, is added when it is known."""
+"""The children of a Spark pipeline; the engine's socket is added later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A file that can be started from.
+    """A file that the daemon can start from.
 
     Args:
-        settings: what it says.
-        warnings: what to log about it, in the order of the file.
-        file: its name as it was given, printable.
-        entries: what was written of each key that is acted on, by the key's name.
-        texts: what the value of each was read from, variables replaced.
+        warnings: in file order.
+        file: printable name.
+        entries: what was written, by canonical name.
+        texts: the text of each value, variables replaced.
     """
 
     settings: Settings
@@ -86,11 +80,11 @@ class Loaded:
     texts: Mapping[str, str]
 
     def about_executable(self, reason: str) -> ConfigurationError:
-        """The error for an `executableName` that cannot be run, with file and line; the reason names key and value."""
+        """The error for an `executableName` that cannot be run; `reason` names key and value."""
         return self._about(EXECUTABLE_NAME.name, reason)
 
     def about_user(self, reason: str) -> ConfigurationError:
-        """The same for a `childUser` that children cannot run as."""
+        """The error for a `childUser` that children cannot run as."""
         return self._about("childUser", reason)
 
     def _about(self, name: str, reason: str) -> ConfigurationError:
@@ -103,16 +97,9 @@ class Loaded:
 def load(
     path: Path, *, randomness: Randomness, hostname: str, environment: Mapping[str, str] | None = None
 ) -> Loaded:
-    """Read a file and make sense of it.
+    """Read a file; `KCL_...` variables of the environment override it.
 
-    Args:
-        path: the file; a pipe is fine.
-        randomness: for the default worker id.
-        hostname: for the default worker id.
-        environment: variables of this process, whose `KCL_...` override the file.
-
-    Raises:
-        ConfigurationError: one line for each thing that is wrong, each with file, key and value.
+    Raises ConfigurationError with one line per problem.
     """
     file = encodable(str(path))
     try:
@@ -134,10 +121,9 @@ def load(
 def interpret(
     data: bytes, *, file: str, default_worker_id: str, environment: Mapping[str, str] | None = None
 ) -> Loaded:
-    """What the bytes of a file mean; the same bytes in the same environment always mean the same.
+    """What the bytes of a file mean, the same for the same environment.
 
-    Raises:
-        ConfigurationError: see `load`.
+    Raises ConfigurationError as `load`.
     """
     reading = Reading(on_one_line(file), environment or {})
     try:
@@ -181,7 +167,7 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
     for region_name in regions_of(values):
         fields.setdefault(REGION_NAME.target, region_name)
     fields.setdefault(STREAM_NAME.target, "")
-    # Any: the table says of which type each field is; a test compares it with the fields.
+    # Any: the table says which type a field has; a test compares them.
     sections: dict[str, dict[str, Any]] = {
         "": {},
         "child": {},
@@ -253,18 +239,16 @@ def _tables(sections: Mapping[str, Mapping[str, Any]]) -> TablesSettings:
 
 
 _NOTHING: Final = Settings(application_name="", stream_name="", child=ChildSettings(command=()), worker_id="")
-"""All defaults; the required ones stand empty."""
+"""All defaults; required fields are empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveProperty:
-    """One key.
+    """One key as it is in force.
 
     Args:
-        key: its name.
-        value: what is in force, printable, secrets masked.
-        origin: `FILE:LINE`, the variable of the environment, `default`, or what it was derived from.
-        is_default: whether nobody wrote it.
+        value: printable, secrets masked.
+        origin: `FILE:LINE`, the environment variable, `default`, or the property it is derived from.
     """
 
     key: str
@@ -274,7 +258,7 @@ class EffectiveProperty:
 
 
 def effective(loaded: Loaded) -> Iterator[EffectiveProperty]:
-    """Every key that is acted on, in the order of the reference."""
+    """Every key, in the order of the reference."""
     for key in KEYS:
         derived = _derived_from(key, loaded)
         entry = loaded.entries.get(key.name)
@@ -292,23 +276,23 @@ def effective(loaded: Loaded) -> Iterator[EffectiveProperty]:
 
 
 def as_properties(loaded: Loaded) -> str:
-    """A properties file that means the same wherever it is read: overrides and variables are in it, secrets too."""
-    # What DEFAULT means may depend on properties that nothing else depends on, and those are not written out.
+    """A properties file that means the same wherever it is read; contains overrides, variables and secrets."""
+    # DEFAULT may depend on properties that are not written out.
     texts = {**loaded.texts, RETRIEVAL_MODE.name: value_text(loaded.settings.retrieval.mode)}
     values = {key.name: texts[key.name] for key in KEYS if key.name in texts}
     if loaded.settings.stream_arn is None and values.pop(STREAM_ARN.name, None) is not None:
-        # What else is in it does not count, and where it would must not depend on where the file is read.
+        # Only the name counts, and that must not depend on where the file is read.
         values[STREAM_NAME.name] = loaded.settings.stream_name
         if loaded.settings.endpoints.region_name is not None:
             values[REGION_NAME.name] = loaded.settings.endpoints.region_name
         values = {key.name: values[key.name] for key in KEYS if key.name in values}
-    values.pop(EXPAND_ENVIRONMENT.name, None)  # what they stood for is written out
+    values.pop(EXPAND_ENVIRONMENT.name, None)  # variables are already replaced
     values |= {f"{CONF_PREFIX}{name}": value for name, value in loaded.settings.spark.conf}
     return "".join(f"{javaproperties.join_key_value(name, value, ' = ')}\n" for name, value in values.items())
 
 
 def _in_force(key: Key, loaded: Loaded) -> str:
-    """The value as it could stand in a file; as it does stand there where it is made of several parts."""
+    """The value as a file could have it, or as written if it has several parts."""
     value = field_of(loaded.settings, key.target)
     if key.kind.written is not None:
         return key.kind.written(value)
@@ -324,7 +308,7 @@ def _default_in_force(key: Key, settings: Settings) -> str:
 
 
 def _derived_from(key: Key, loaded: Loaded) -> str | None:
-    """What filled the field of a key that was not written, or overruled what was."""
+    """What set or overruled the field of a key."""
     if STREAM_ARN.name in loaded.texts and (derived := _derived_from_arn(key, loaded)) is not None:
         return derived
     if loaded.settings.streams.arns and key is REGION_NAME and key.name not in loaded.entries:
@@ -352,7 +336,7 @@ def _is_default(entry: PropertyEntry | None) -> bool:
 
 
 def default_of(key: Key) -> str:
-    """The default as the reference shows it."""
+    """As the reference shows it."""
     if key.default is not None:
         return key.default
     if key.required:
@@ -361,11 +345,7 @@ def default_of(key: Key) -> str:
 
 
 def field_of(settings: Settings, target: str) -> object:
-    """The field that a key fills.
-
-    Raises:
-        LookupError: there is none.
-    """
+    """The field at a dotted path, or LookupError."""
     value: object = settings
     for name in target.split("."):
         if not hasattr(value, name):
@@ -375,7 +355,7 @@ def field_of(settings: Settings, target: str) -> object:
 
 
 def value_text(value: object) -> str:
-    """A value of the settings as it could stand in a file."""
+    """A value as a file could have it."""
     match value:
         case bool():
             return str(value).lower()

@@ -1,11 +1,4 @@
-"""The properties of the status page, and what they must agree on. Pure, part of the table in `keys`.
-
-What a properties file says about metrics. Pure values, part of `Settings`.
-
-The properties of metrics. Pure data, part of the table in `keys`.
-
-What a properties file says about the status page. Pure values, part of `Settings`.
-"""
+"""Settings and properties of metrics and of the status page."""
 
 from __future__ import annotations
 
@@ -32,8 +25,6 @@ from kcl_daemon.config.properties import Problem
 
 
 class MetricsLevel(Enum):
-    """How much is told; the values are KCL's."""
-
     NONE = "NONE"
     SUMMARY = "SUMMARY"
     DETAILED = "DETAILED"
@@ -41,16 +32,13 @@ class MetricsLevel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """Metrics in CloudWatch, and over OTLP.
+    """Metrics in CloudWatch and over OTLP.
 
     Args:
-        level: how much.
-        buffer_ms: how long figures are gathered before they are sent.
-        queue_most: how many figures wait at most.
-        dimensions: the names that figures are told apart by; `ALL`: every one.
-        namespace: of the figures in CloudWatch; None: the application's name.
-        otlp_endpoint: the address that figures are posted to over OTLP; None: nowhere.
-        otlp_period_ms: how often.
+        queue_most: waiting figures; more are dropped.
+        dimensions: CloudWatch dimensions; `ALL`: every one.
+        namespace: None: the application's name.
+        otlp_endpoint: None: no export.
     """
 
     level: MetricsLevel = MetricsLevel.DETAILED
@@ -70,7 +58,7 @@ _DIMENSION: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,99}")
 
 
 def dimensions() -> ValueKind:
-    """Names separated by commas or blanks, braces around them tolerated; nothing at all is no dimension (KCL)."""
+    """Names separated by commas or blanks, with or without braces; empty: no dimension (KCL)."""
 
     def read(text: str) -> tuple[str, ...]:
         names = tuple(word for word in _SEPARATOR.split(trimmed(text).strip("{}")) if word)
@@ -85,7 +73,7 @@ def dimensions() -> ValueKind:
 
 
 def otlp_address() -> ValueKind:
-    """An address with http or https, and a path if need be; no user and no password."""
+    """An http or https URL without user and password."""
 
     def read(text: str) -> str:
         word = trimmed(text)
@@ -161,13 +149,12 @@ LOOPBACK: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class AdminSettings:
-    """The status page, the probes and `/metrics`, over HTTP.
+    """The status page, probes and `/metrics`.
 
     Args:
-        port: where they are served; 0: a free port, which the log tells; None: nowhere.
-        address: of the interface that they are served on.
-        token: what callers must show; None: `token_file` has it, or nobody is asked.
-        token_file: the file that holds the token.
+        port: 0: a free port, which the log shows; None: no page.
+        address: of the interface.
+        token: None: see `token_file`; without both, no token is needed.
     """
 
     port: int | None = None
@@ -177,18 +164,14 @@ class AdminSettings:
 
 
 def request_address(address: str) -> str:
-    """The IP address at which a program on this machine finds what is served on an address.
-
-    Raises:
-        ValueError: it is no IP address.
-    """
+    """The IP address for requests from this machine. ValueError if it is no IP address."""
     where = ip_address(address)
-    # `::` is served on IPv4 as well, and a container may have no IPv6 on its loopback.
+    # `::` also serves IPv4, and a container may lack IPv6 on loopback.
     return LOOPBACK if where.is_unspecified else str(where)
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach an IP address."""
+    """Whether only this machine can reach it."""
     return ip_address(address).is_loopback
 
 
@@ -198,12 +181,12 @@ FIT_FOR_A_HEADER: Final = "16 to 256 printable ASCII characters, no spaces"
 
 
 def is_token(text: str) -> bool:
-    """Whether a text can be a token: long enough not to be guessed, and fit for a header."""
+    """Long enough not to be guessed, and valid in a header."""
     return _TOKEN.fullmatch(text) is not None
 
 
 def token() -> ValueKind:
-    """A token. What is refused is not repeated in the message."""
+    """The message never repeats a refused token."""
 
     def read(text: str) -> str:
         word = trimmed(text)
@@ -215,8 +198,6 @@ def token() -> ValueKind:
 
 
 def address() -> ValueKind:
-    """An IP address of this machine."""
-
     def read(text: str) -> str:
         try:
             return str(ip_address(trimmed(text)))
@@ -229,7 +210,7 @@ def address() -> ValueKind:
 
 
 def file() -> ValueKind:
-    """The path of a file; whether it is there is seen at the start."""
+    """A path; whether it exists is checked at start."""
 
     def read(text: str) -> str:
         word = trimmed(text)
@@ -276,12 +257,7 @@ ADMIN_KEYS: Final[tuple[Key, ...]] = (ADMIN_PORT, ADMIN_ADDRESS, ADMIN_TOKEN, AD
 
 
 def check_admin(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator[Problem]:
-    """What the properties of the status page contradict each other in.
-
-    Args:
-        values: by key name, good ones only.
-        lines: where each key stands, also of those whose values are no good.
-    """
+    """Contradictions among the properties of the status page."""
     given = [key for key in (ADMIN_TOKEN, ADMIN_TOKEN_FILE) if key.name in lines]
     if len(given) > 1:
         reason = f"and {ADMIN_TOKEN.name} are both set; keep one"

@@ -1,17 +1,7 @@
-"""The syntax of a .properties file: bytes to keys and values with line numbers.
+"""Properties files and `KCL_...` environment variables: text to entries, notices and problems.
 
-Owns nothing but syntax, which is that of `java.util.Properties` (ISO-8859-1, escapes, continued lines) as
-`javaproperties` reads it. Knows no key.
-
-Which variables of the environment are properties: `KCL_` and a name, in any spelling, unless Kubernetes has set them.
-
-Pure. Imports next to nothing: health checks, which are started every few seconds, read the environment as the daemon does.
-
-Properties from the environment: `KCL_` and a property's name override the file; `${NAME}` in values, where asked for.
-
-Pure: works on the mapping that it is given.
-
-What reading a file has to say beside the settings: notices, which are logged, and problems, which stop the start.
+The syntax is that of `java.util.Properties`. Imports little: health checks start every few seconds and use
+it.
 """
 
 from __future__ import annotations
@@ -34,13 +24,12 @@ _HEAD_BYTES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class PropertyEntry:
-    """One `key = value`.
+    """One `key = value`, escapes resolved.
 
     Args:
-        key: as written, escapes resolved.
-        value: escapes resolved; blanks after it belong to it.
-        line: where the entry begins, counted from 1; 0: not from a file.
-        variable: of the environment, where it comes from there.
+        value: keeps trailing blanks.
+        line: its first line, from 1; 0: not from a file.
+        variable: the environment variable it comes from.
     """
 
     key: str
@@ -50,11 +39,9 @@ class PropertyEntry:
 
 
 class MalformedProperties(ValueError):
-    """Raised when the text is no properties file; Java refuses it as well.
+    """Raised for text that is no properties file; Java refuses it too.
 
-    Attributes:
-        line: where the entry begins, counted from 1.
-        reason: what is wrong with it.
+    `line` is that of the entry, from 1.
     """
 
     def __init__(self, line: int, reason: str) -> None:
@@ -64,12 +51,9 @@ class MalformedProperties(ValueError):
 
 
 def parse(data: bytes) -> Iterator[PropertyEntry]:
-    """Every entry in the order of the file, repeated keys included (Java: the last one counts).
+    """Every entry in file order, repeated keys included (Java: the last one counts).
 
-    A byte order mark of UTF-8, which editors on Windows put in front, is passed over.
-
-    Raises:
-        MalformedProperties: a backslash and `u` without four hexadecimal digits, or a file in UTF-16.
+    Skips a UTF-8 byte order mark. Raises MalformedProperties for a bad Unicode escape or UTF-16.
     """
     line = 1
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and b"\0" in data[:_HEAD_BYTES]:
@@ -90,18 +74,18 @@ def parse(data: bytes) -> Iterator[PropertyEntry]:
 
 
 def _blank_lines_before(source: str) -> int:
-    """How many continued blank lines stand before the first character of the key."""
+    """Continued blank lines before the key."""
     before = source[: len(source) - len(source.lstrip(" \t\f\r\n\\"))]
     return len(_LINE_END.findall(before)) if "\\" in before else 0
 
 
 PREFIX: Final = "KCL_"
-# Of others, or for others.
+# Used by other programs.
 _NOT_OURS: Final = frozenset({"KCL_DEMO_LEDGER", "KCL_MVN_REPO_SEARCH_URL", "KCL_TEST_MARK"})
 _SERVICE: Final = r"KCL(?:_[A-Z0-9_]+)?"
 _PORT_OF_IT: Final = r"PORT_[0-9]+_(?:TCP|UDP|SCTP)"
 _LINK_BY_NAME: Final = re.compile(
-    # The first group keeps what cannot be such a name from being tried at each of its underlines.
+    # The lookahead prevents quadratic time on long names of other kinds.
     rf"(?=[A-Z0-9_]*+\Z){_SERVICE}_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|{_PORT_OF_IT}_(?:PROTO|PORT|ADDR))"
 )
 _LINK_WITH_ADDRESS: Final = re.compile(rf"{_SERVICE}_(?:PORT|{_PORT_OF_IT})")
@@ -109,15 +93,15 @@ _ADDRESS: Final = re.compile(r"(?:tcp|udp|sctp)://\S+:[0-9]+")
 
 
 def normal(name: str) -> str:
-    """A name without what environments cannot tell apart: case, and how words are separated."""
+    """A name without case and word separators, which environments cannot keep."""
     return re.sub(r"[._-]", "", name).lower()
 
 
 def is_service_link(variable: str, value: str) -> bool:
-    """Whether Kubernetes has set a variable, since there is a Service whose name begins with `kcl`.
+    """Whether Kubernetes set a variable because of a Service whose name begins with `kcl`.
 
-    A Service `kcl-admin` gives each pod of its namespace `KCL_ADMIN_PORT=tcp://10.0.0.1:80`, `KCL_ADMIN_SERVICE_HOST` and more,
-    unless the pod has `enableServiceLinks: false`.
+    A Service `kcl-admin` gives each pod `KCL_ADMIN_PORT=tcp://10.0.0.1:80`, `KCL_ADMIN_SERVICE_HOST` and
+    more, unless the pod has `enableServiceLinks: false`.
     """
     if _LINK_BY_NAME.fullmatch(variable):
         return True
@@ -125,7 +109,7 @@ def is_service_link(variable: str, value: str) -> bool:
 
 
 def given(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Name and value of each variable that is meant for us, in order of names; an empty variable is none."""
+    """Our variables, sorted by name; empty ones are ignored."""
     for variable in sorted(environment):
         value = environment[variable]
         is_ours = variable.upper().startswith(PREFIX) and variable not in _NOT_OURS
@@ -134,7 +118,7 @@ def given(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def given_for(key: str, environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """The variable that counts for a property, and its value; None: there is none."""
+    """The variable that counts for a property, and its value."""
     wanted = normal(PREFIX + key)
     found = [each for each in given(environment) if normal(each[0]) == wanted]
     return found[-1] if found else None
@@ -144,19 +128,15 @@ _REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 def variable_for(key: str) -> str:
-    """How a property is usually written as a variable: `failoverTimeMillis` is `KCL_FAILOVER_TIME_MILLIS`."""
+    """`failoverTimeMillis` is `KCL_FAILOVER_TIME_MILLIS`."""
     words = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", key.replace(".", "_"))
     return PREFIX + words.upper()
 
 
 def overrides(environment: Mapping[str, str], names: Iterable[str]) -> Iterator[PropertyEntry]:
-    """The entries of an environment, by name of the variable; an empty variable is none, nor is a service link.
+    """The entries of an environment, sorted by variable.
 
-    A variable that is like no name is given with the key as written, so that it is told like any unknown property.
-
-    Args:
-        environment: variables of this process.
-        names: all that properties are called.
+    A variable that matches none of `names` keeps its spelling, so that it is reported as unknown.
     """
     by_normal = {normal(name): name for name in names}
     for variable, value in given(environment):
@@ -165,15 +145,14 @@ def overrides(environment: Mapping[str, str], names: Iterable[str]) -> Iterator[
 
 
 def expanded(text: str, environment: Mapping[str, str]) -> str:
-    """The text with each `${NAME}` and `${NAME:-DEFAULT}` replaced, once: what comes in is not looked at again.
+    """Replace each `${NAME}` and `${NAME:-DEFAULT}`, once.
 
-    Raises:
-        Refused: a variable is not set and has no default.
+    Raises InvalidValue if a variable is not set and has no default.
     """
 
     def value(match: re.Match[str]) -> str:
         name, default = match[1], match[2]
-        # As a shell has it: an empty variable with a default is one that is not set.
+        # As in a shell: with a default, empty counts as not set.
         found = environment.get(name) or default if default is not None else environment.get(name)
         if found is None:
             raise InvalidValue(
@@ -181,22 +160,13 @@ def expanded(text: str, environment: Mapping[str, str]) -> str:
             )
         return found
 
-    end = text.rfind("}") + 1  # none ends behind it, and each would be looked for up to the end of the text
+    end = text.rfind("}") + 1  # Nothing ends after it; searching there would take quadratic time.
     return _REFERENCE.sub(value, text[:end]) + text[end:]
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something about one line that a person should know; the daemon starts all the same.
-
-    Args:
-        event: name of the log event.
-        key: the property as it is written, printable.
-        line: where it stands.
-        facts: further fields of the event.
-        level: how loud.
-        variable: of the environment, where the property comes from there.
-    """
+    """An `event` to log about one line; the daemon still starts. `facts` are more fields."""
 
     event: str
     key: str
@@ -206,7 +176,6 @@ class Notice:
     variable: str | None = None
 
     def fields(self, file: str) -> dict[str, object]:
-        """All fields of the log event."""
         if self.variable is not None:
             return {"variable": self.variable, "key": self.key, **self.facts}
         return {"file": file, "line": self.line, "key": self.key, **self.facts}
@@ -214,14 +183,12 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that must be put right first.
+    """Something that prevents the start.
 
     Args:
-        reason: what is wrong and what is allowed.
-        key: the property, None where it is the file as a whole.
-        value: its value as written, None where it is missing.
-        line: where it stands, None where it is missing.
-        variable: of the environment, where the property comes from there.
+        key: None: the file as a whole.
+        value: as written; None: missing.
+        line: None: missing.
     """
 
     reason: str
@@ -231,7 +198,7 @@ class Problem:
     variable: str | None = None
 
     def rendered(self, file: str) -> str:
-        """One line: `app.properties:12: failoverTimeMillis = abc: not a whole number; allowed: ...`."""
+        """`app.properties:12: failoverTimeMillis = abc: not a whole number; allowed: ...`."""
         where = on_one_line(file) if self.line is None else f"{on_one_line(file)}:{self.line}"
         if self.variable is not None:
             where = f"environment, {self.variable}"

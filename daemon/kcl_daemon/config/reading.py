@@ -1,11 +1,7 @@
-"""Making sense of the entries of a properties file one by one, and collecting what has to be said about them.
+"""Reads the entries of a file one by one: which entry counts, what is unknown, what is missing.
 
-Pure. Owns which entry counts, what is unknown and what is missing; `checks` compares values with each other.
-
-Where a value is honoured here that the Java daemon leaves aside.
-
-Java's properties are put into its objects only where they differ from 0 and `false`, unless they are boxed; so those two
-cannot be configured for some properties (KCL: ConfigurationSettableUtils). Pure.
+Java ignores 0 and `false` of unboxed properties (KCL: ConfigurationSettableUtils); `java_differences` reports
+those.
 """
 
 from __future__ import annotations
@@ -37,14 +33,13 @@ from kcl_daemon.text import shown
 _NEAREST_CUTOFF: Final = 0.75
 NAMES: Final = (*BY_NAME, *INERT)
 _KNOWN: Final = {name.lower(): name for name in NAMES}
-# Java passes what stands behind them to builders, which refuse what they do not know.
+# Java refuses unknown properties with these prefixes.
 _STRICT_PREFIXES: Final = (*(f"{name}." for name in CLIENT_PREFIXES), *services.BUILDER_PREFIXES)
-# Builders inside those of the SDK's clients: Java takes what they have (BuilderDynaBean), such as apiCallTimeout of
-# overrideConfiguration. Of httpClientBuilder it takes nothing.
+# Java accepts properties of nested builders (BuilderDynaBean), but not of httpClientBuilder.
 _CLIENT_BUILDERS: Final = tuple(f"{name}." for name in CLIENT_PREFIXES)
 _REFUSED_BUILDER: Final = "httpClientBuilder"
 _NESTED: Final = "the daemon has its own timeouts, retries and connections for AWS calls"
-# Of these only one can be given.
+# Only one of two can be set.
 _SAME_THING: Final = {ADMIN_TOKEN.name: ADMIN_TOKEN_FILE.name, ADMIN_TOKEN_FILE.name: ADMIN_TOKEN.name}
 _EXAMPLES: Final = {
     "executableName": "executableName = PROGRAM ARGUMENTS",
@@ -55,19 +50,16 @@ _EXAMPLES: Final = {
 
 @dataclass(slots=True)
 class Reading:
-    """What has been found in one file so far.
+    """What was found in one file so far.
 
     Attributes:
-        file: its name, printable.
-        environment: what `${NAME}` in values stands for, where that is asked for.
-        entries: of the properties that are acted on, by canonical name.
-        others: all the rest.
-        notices: what to log.
-        problems: what keeps the daemon from starting.
-        unknown: by the known name that it resembles, an unknown key and its line.
-        spark_entries: settings of Spark as they are written, by their own names.
-        spark_conf: the values of those, variables replaced.
-        texts: what each good value was read from, variables replaced, by canonical name.
+        environment: for `${NAME}`, if expansion is on.
+        entries: by canonical name.
+        others: entries without a key.
+        unknown: unknown key and line, by the known name it resembles.
+        spark_entries: as written, by Spark's name.
+        spark_conf: their values, variables replaced.
+        texts: the text of each good value, variables replaced, by canonical name.
     """
 
     file: str
@@ -84,7 +76,7 @@ class Reading:
     texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def take(self, entry: properties.PropertyEntry) -> None:
-        """Put an entry where it belongs; of two entries for one property the later one counts."""
+        """Sort in an entry; the later of two for one property counts."""
         key = BY_NAME.get(services.canonical_name(entry.key) or entry.key)
         if key is not None:
             self._instead_of_another(key, entry)
@@ -95,7 +87,7 @@ class Reading:
             self._last_wins(self.others, entry.key, entry)
 
     def _instead_of_another(self, key: Key, entry: properties.PropertyEntry) -> None:
-        """A variable wins over the file, also where the file says the same thing by another property."""
+        """A variable also overrides the other property for the same thing."""
         other = _SAME_THING.get(key.name, "")
         before = self.entries.get(other)
         if entry.variable is not None and before is not None and before.variable is None:
@@ -121,7 +113,7 @@ class Reading:
         )
 
     def values(self) -> dict[str, object]:
-        """The value of each key that has a good one, in the order of the table."""
+        """All good values, in the order of the table."""
         for entry in self.others.values():
             self._other(entry)
         expands = self._expands()
@@ -143,7 +135,7 @@ class Reading:
         return values
 
     def _read_spark_conf(self, *, expands: bool) -> None:
-        """Settings of Spark: any text is good, but a variable that stands in it has to be there."""
+        """Any text is good, but its variables must be set."""
         for name, given in self.spark_entries.items():
             try:
                 text = expanded(given.value, self.environment) if expands else given.value
@@ -155,7 +147,7 @@ class Reading:
                 self.spark_conf[name] = trimmed(text)
 
     def _expands(self) -> bool:
-        """Whether `${NAME}` is to be replaced; where that cannot be read, its problem comes with those of all values."""
+        """Whether `${NAME}` is replaced; `values` reports a bad setting."""
         given = self.entries.get(EXPAND_ENVIRONMENT.name)
         try:
             return given is not None and EXPAND_ENVIRONMENT.kind.read(given.value) is True
@@ -163,7 +155,6 @@ class Reading:
             return False
 
     def _note_value(self, key: Key, text: str, given: properties.PropertyEntry) -> None:
-        """What there is to say about a good value."""
         if key.name in services.SPELLINGS:
             self.notices += services.notices(text, key=given.key, line=given.line)
 
@@ -189,7 +180,7 @@ class Reading:
         self.notices.append(Notice(event, shown(entry.key), entry.line, facts, variable=entry.variable))
 
     def check_required(self, values: Mapping[str, object]) -> None:
-        """A problem for each required key that is absent; one with a bad value has its problem already."""
+        """A problem for each missing required key; bad values have theirs already."""
         written = (services.canonical_name(each.key or "") or each.key for each in self.problems)
         bad = {BY_NAME[key].name for key in written if key in BY_NAME}
         for key in KEYS:
@@ -209,7 +200,7 @@ class Reading:
             self.problems.append(Problem(reason, key.name))
 
     def in_order(self) -> tuple[Notice, ...]:
-        """All notices, by line; those about the environment come first."""
+        """All notices by line; those about the environment first."""
         located = (
             replace(each, variable=self._variable(each.key)) if each.variable is None else each
             for each in self.notices
@@ -217,7 +208,7 @@ class Reading:
         return tuple(sorted(located, key=lambda each: each.line))
 
     def failure(self) -> ConfigurationError:
-        """All problems, by line; those without one come last."""
+        """All problems by line; those without one last."""
         located = (
             replace(each, variable=self._variable(each.key)) if each.line == 0 else each
             for each in self.problems
@@ -226,25 +217,23 @@ class Reading:
         return ConfigurationError("\n".join(each.rendered(self.file) for each in ordered))
 
     def _variable(self, key: str | None) -> str | None:
-        """The variable that a property comes from, by its own name."""
         entry = self.entries.get(key or "")
         return None if entry is None else entry.variable
 
 
 def _is_nested(key: str) -> bool:
-    """Whether it sets something inside a builder of one of the SDK's clients."""
+    """Whether it sets something inside a builder of an SDK client."""
     steps = key.split(".")
     return key.startswith(_CLIENT_BUILDERS) and len(steps) > 2 and steps[1] != _REFUSED_BUILDER
 
 
 def nearest_name(key: str) -> str | None:
-    """The known property that a misspelt one most looks like, if any."""
+    """The known property most like a misspelt one, if any."""
     found = difflib.get_close_matches(key[:100].lower(), _KNOWN, n=1, cutoff=_NEAREST_CUTOFF)
     return _KNOWN[found[0]] if found else None
 
 
-# What Java uses where the file says 0 or false. Those for which it makes no difference, or where 0 is refused here, are
-# not in the list.
+# What Java uses for 0 or false, where that matters.
 _JAVA_USES: Final = {
     "cleanupLeasesUponShardCompletion": "true",
     "fanoutConfig.retryBackoffMillis": "1000",
@@ -254,12 +243,7 @@ _JAVA_USES: Final = {
 
 
 def java_differences(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator[Notice]:
-    """A note for each value that Java would have left aside.
-
-    Args:
-        values: by key name.
-        lines: where each key stands.
-    """
+    """A notice for each value that Java would ignore."""
     for name, java_uses in _JAVA_USES.items():
         value = values.get(name)
         if value is False or value == 0:

@@ -1,13 +1,4 @@
-"""The properties that say how shards are read, and those of enhanced fan-out.
-
-Owns the rule of Java's DEFAULT mode: which properties are about polling. Pure data.
-
-The typed settings of enhanced fan-out, and how shards are read at all.
-
-The typed settings of schemas: whether the daemon resolves them, and what becomes of records where it cannot.
-
-The properties of schemas. Pure data, part of the table in `keys`; where Glue is, is in `keys_services`.
-"""
+"""Settings and properties of retrieval: polling, enhanced fan-out, and schemas."""
 
 from __future__ import annotations
 
@@ -30,7 +21,7 @@ from kcl_daemon.config.properties import PropertyEntry
 
 
 class RetrievalMode(Enum):
-    """How records come; the values are KCL's. Its third, DEFAULT, is resolved when the file is read."""
+    """The values are KCL's; DEFAULT is resolved when the file is read."""
 
     FANOUT = "FANOUT"
     POLLING = "POLLING"
@@ -38,17 +29,15 @@ class RetrievalMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RetrievalSettings:
-    """How shards are read.
+    """How shards are read; all but `mode` is for polling.
 
     Args:
-        max_records: Limit of GetRecords, 1 to 10,000.
-        idle_time_between_reads_ms: pause between two reads of a shard that has nothing more to give.
-        prefetch_bytes: no further read of a shard while this much waits for its child.
-        prefetch_batches: no further read of a shard while this many answers wait for its child; 0: none before the
-            child waits for it.
-        prefetch_records: no further read of a shard while this many records wait for its child.
-        reduced_tps_within_ms: a shard less than this behind is read no more often than that; 0: no such rule.
-        mode: by fan-out or by polling; all else here is about polling.
+        max_records: per GetRecords, 1 to 10,000.
+        idle_time_between_reads_ms: pause after a read at the tip.
+        prefetch_bytes: reading pauses while this much waits for the child.
+        prefetch_batches: the same in answers; 0: read only when the child waits.
+        prefetch_records: the same in records.
+        reduced_tps_within_ms: least time between reads of a shard less than this behind; 0: none.
     """
 
     max_records: int = 10_000
@@ -62,16 +51,13 @@ class RetrievalSettings:
 
 @dataclass(frozen=True, slots=True)
 class FanOutSettings:
-    """The consumer that subscriptions belong to.
+    """The fan-out consumer.
 
     Args:
-        consumer_arn: use this one and register none.
-        consumer_name: find or register one of that name; None: that of the application.
-        describe_stream_tries: how often the stream is asked about in one attempt to find the consumer.
-        describe_consumer_tries: how often the consumer is, also while it becomes ACTIVE.
-        register_tries: how often it is tried to register one.
-        retry_backoff_ms: pause between two of these tries.
-        fallback_to_polling: poll where no consumer can be had.
+        consumer_arn: use it and register none.
+        consumer_name: find or register it; None: the application's name.
+        retry_backoff_ms: between tries.
+        fallback_to_polling: poll if there can be no consumer.
     """
 
     consumer_arn: str | None = None
@@ -83,8 +69,8 @@ class FanOutSettings:
     fallback_to_polling: bool = False
 
 
-# What makes DEFAULT mean polling (KCL: RetrievalMode), with and without the prefix. Java reads the boxed ones no more,
-# but being boxed they are set by any line: to 0, too, which is what Java takes for an empty or unreadable value.
+# What makes DEFAULT mean polling (KCL: RetrievalMode), with or without the prefix. Any line sets the boxed
+# ones, even to 0, which Java also takes for an empty or unreadable value.
 _OF_POLLING_BOXED: Final = ("retryGetRecordsInSeconds", "maxGetRecordsThreadPool")
 _OF_POLLING: Final = (
     "maxRecords",
@@ -162,19 +148,14 @@ FAN_OUT_KEYS: Final = (
 
 
 def resolve_mode(values: dict[str, object], written: Iterable[PropertyEntry]) -> None:
-    """Put the mode that `DEFAULT`, or no line, means into `values` (KCL: RetrievalMode).
-
-    Args:
-        values: by key name.
-        written: all entries of the file.
-    """
+    """Replace `DEFAULT`, or no mode, in `values` by what it means for this file (KCL: RetrievalMode)."""
     if values.get(RETRIEVAL_MODE.name) is None:
         polled = any(_is_about_polling(entry) for entry in written)
         values[RETRIEVAL_MODE.name] = RetrievalMode.POLLING if polled else RetrievalMode.FANOUT
 
 
 def _is_about_polling(entry: PropertyEntry) -> bool:
-    """Whether it sets a property of polling; 0 counts as not set, as in Java, but for what is boxed there."""
+    """As in Java, 0 counts as not set unless the property is boxed there."""
     name = entry.key.removeprefix(_POLLING_PREFIX)
     if name in _OF_POLLING_BOXED:
         return True
@@ -182,14 +163,12 @@ def _is_about_polling(entry: PropertyEntry) -> bool:
 
 
 class SchemaRegistry(Enum):
-    """Whether records that carry the header of the Glue Schema Registry are opened; the values are words of the file."""
-
     OFF = "OFF"
     DECODE = "DECODE"
 
 
 class SchemaFailure(Enum):
-    """What becomes of a record whose schema is unknown or whose payload cannot be unpacked."""
+    """What happens to a record with an unknown schema or unreadable payload."""
 
     RETRY = "RETRY"
     PASSTHROUGH = "PASSTHROUGH"
@@ -197,20 +176,13 @@ class SchemaFailure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaSettings:
-    """Schemas of records.
-
-    Args:
-        registry: whether there is one.
-        on_failure: what becomes of a record that cannot be opened. A registry that does not answer is no such failure:
-            it is waited for in any case.
-    """
+    """`on_failure` is not for a registry that does not answer: the shard waits for it."""
 
     registry: SchemaRegistry = SchemaRegistry.OFF
     on_failure: SchemaFailure = SchemaFailure.RETRY
 
     @property
     def are_resolved(self) -> bool:
-        """Whether the daemon asks a registry at all."""
         return self.registry is SchemaRegistry.DECODE
 
 

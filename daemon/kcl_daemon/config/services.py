@@ -1,16 +1,7 @@
-"""The `AwsCredentialsProvider` strings of the Java daemon: whom they name.
+"""Settings and properties of AWS services: regions, endpoints and `AwsCredentialsProvider` strings.
 
-Pure. Nobody ever runs under another identity than the one that was written down: what is not known, or cannot be had
-without Java, is refused. What the sources mean to the AWS SDK is in `kcl_daemon.aws.session`.
-
-The properties of each AWS service: region, address and kind of endpoint.
-
-Pure data, part of the table in `keys`. Java passes them to the builders of its clients (it has none for
-Glue); another property under their prefixes is fatal there and refused here. Who asks the services is in `credentials`.
-
-What a properties file says about each AWS service: where it is, and as whom it is asked.
-
-Pure values, part of `Settings`. What they mean to the AWS SDK is the business of `kcl_daemon.aws`.
+Nobody runs under another identity than the one written: unknown or Java-only providers are refused. Java
+refuses other properties with these prefixes too; it has none for Glue.
 """
 
 from __future__ import annotations
@@ -120,7 +111,7 @@ SERVICE_KEYS: Final[tuple[Key, ...]] = (
 
 
 class CredentialsSource(Enum):
-    """Where credentials come from; the values are Java's class names of today."""
+    """Where credentials come from; the values are Java's class names."""
 
     CHAIN = "DefaultCredentialsProvider"
     ENVIRONMENT = "EnvironmentVariableCredentialsProvider"
@@ -133,16 +124,12 @@ class CredentialsSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CredentialsProvider:
-    """One entry of a list of providers.
+    """One credentials provider.
 
     Args:
-        source: where the credentials come from.
-        profile_name: of PROFILE; None: `AWS_PROFILE`, else `default`.
-        role_arn: of ROLE.
-        session_name: of ROLE.
-        region_name: of ROLE: that of STS; None: as for all services.
-        endpoint_url: of ROLE: the address of STS; None: where the SDK finds it.
-        external_id: of ROLE.
+        profile_name: for PROFILE; None: `AWS_PROFILE`, else `default`. All others are for ROLE.
+        region_name: of STS; None: the common one.
+        endpoint_url: of STS; None: from the SDK.
     """
 
     source: CredentialsSource = CredentialsSource.CHAIN
@@ -156,13 +143,9 @@ class CredentialsProvider:
 
 @dataclass(frozen=True, slots=True)
 class CredentialsSettings:
-    """As whom the services are asked; of several providers the first that has credentials counts.
+    """Providers per service; the first that has credentials is used.
 
-    Args:
-        kinesis: empty: the SDK's own chain.
-        dynamodb: empty: those of Kinesis.
-        cloudwatch: empty: those of Kinesis.
-        glue: empty: those of Kinesis.
+    Empty: for Kinesis the SDK's chain, for others those of Kinesis.
     """
 
     kinesis: tuple[CredentialsProvider, ...] = ()
@@ -173,14 +156,12 @@ class CredentialsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """What is different for one service.
+    """What differs for one service.
 
     Args:
-        region_name: None: that of all services.
-        fips: whether to use its FIPS endpoint.
-        dualstack: whether to use its endpoint for IPv4 and IPv6.
-        endpoint_discovery: of DynamoDB; None: as the SDK is configured.
-        account_id_endpoint_mode: of DynamoDB: `preferred`, `disabled` or `required`; None: as the SDK is configured.
+        region_name: None: the common one.
+        endpoint_discovery: DynamoDB only; None: from the SDK.
+        account_id_endpoint_mode: DynamoDB only: `preferred`, `disabled`, `required`; None: from the SDK.
     """
 
     region_name: str | None = None
@@ -192,20 +173,7 @@ class ServiceSettings:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where the services are, and who asks them; None: as the AWS SDK finds it (`AWS_ENDPOINT_URL*` included).
-
-    Args:
-        region_name: of all services that have none of their own.
-        kinesis: address of Kinesis.
-        dynamodb: address of DynamoDB.
-        cloudwatch: address of CloudWatch.
-        glue: address of Glue.
-        credentials: as whom.
-        of_kinesis: what else is particular to Kinesis.
-        of_dynamodb: to DynamoDB.
-        of_cloudwatch: to CloudWatch.
-        of_glue: to Glue.
-    """
+    """Endpoints and credentials of the services; None: from the AWS SDK (also `AWS_ENDPOINT_URL*`)."""
 
     region_name: str | None = None
     kinesis: str | None = None
@@ -223,7 +191,7 @@ _PREFIX: Final = "AwsCredentialsProvider"
 GLUE_CREDENTIALS: Final = f"{_PREFIX}Glue"
 
 SOURCES: Final = {source.value: (source,) for source in CredentialsSource}
-# What the SDK 1.x called them; the Java daemon 3.x knows none of these names.
+# Names from SDK 1.x; the Java daemon 3.x knows none of them.
 SOURCES_OF_SDK_1: Final = {
     "DefaultAWSCredentialsProviderChain": (CredentialsSource.CHAIN,),
     "EC2ContainerCredentialsProviderWrapper": (CredentialsSource.CONTAINER, CredentialsSource.INSTANCE),
@@ -248,8 +216,6 @@ _ALLOWED: Final = f"{', '.join(SOURCES)}; several separated by commas"
 
 
 def providers() -> ValueKind:
-    """A list of providers; gives a tuple of `Provider`."""
-
     def read(text: str) -> tuple[CredentialsProvider, ...]:
         entries = [trimmed(entry) for entry in text.split(",") if trimmed(entry)]
         if not entries:
@@ -307,9 +273,9 @@ BUILDER_PREFIXES: Final = tuple(key.aliases[0].removesuffix("class") for key in 
 
 
 def canonical_name(key: str) -> str | None:
-    """The credentials key that is meant; None where it is none.
+    """The credentials key that is meant, if any.
 
-    The part up to `Provider` is taken in any case, what follows exactly (KCL: KinesisClientLibConfigurator).
+    Case matters only after `Provider` (KCL: KinesisClientLibConfigurator).
     """
     if not key.lower().startswith(_PREFIX.lower()):
         return None
@@ -318,13 +284,7 @@ def canonical_name(key: str) -> str | None:
 
 
 def notices(text: str, *, key: str, line: int) -> Iterator[Notice]:
-    """What to tell about a list of providers that can be honoured.
-
-    Args:
-        text: as written.
-        key: the property as it is written.
-        line: where it stands.
-    """
+    """Notices about a valid list of providers."""
     names = [_name(entry) for entry in text.split(",") if trimmed(entry)]
     if any(CredentialsSource.CHAIN in _sources(chosen) for chosen in names):
         yield Notice("credentials_from_sdk_chain", shown(key), line, {"chain": "botocore"}, level="info")
@@ -419,7 +379,7 @@ def _nested(argument: str) -> tuple[str, str]:
 
 
 def _sts(text: str) -> tuple[str, str]:
-    """`HOST^REGION`, with https where no scheme is written."""
+    """`HOST^REGION`; https if there is no scheme."""
     host, _, region_name = text.partition("^")
     url = host if "://" in host else f"https://{host}"
     try:

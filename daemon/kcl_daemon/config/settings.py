@@ -1,7 +1,4 @@
-"""The typed settings of one daemon: what a properties file means once it has been read.
-
-Durations are milliseconds as in the file (`_ms`). Defaults are the Java daemon's unless the comment says why not.
-"""
+"""The typed settings of one daemon. Defaults are the Java daemon's unless a comment says why not."""
 
 from __future__ import annotations
 
@@ -20,9 +17,10 @@ from kcl_daemon.shards.lineage import InitialPosition
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything a daemon needs to know; `stream_name` is empty where it reads many `streams`.
+    """Everything a daemon needs to know.
 
-    `state_folder` is None where the daemon chooses one (`state_folder.default_folders`).
+    `stream_name` is empty if it reads many `streams`; `state_folder` None: use
+    `state_folder.default_folders`.
     """
 
     application_name: str
@@ -49,20 +47,18 @@ class Settings:
 
     @property
     def reads_many(self) -> bool:
-        """Whether there may be many streams, which the rows of leases tell then."""
+        """Whether there may be many streams; then lease rows name theirs."""
         return self.streams.are_many
 
     @property
     def lease_table(self) -> str:
-        """Name of the lease table."""
         return self.tables.leases.name or self.application_name
 
     @property
     def worker_metrics_table(self) -> str:
-        """Name of the table of worker metric rows (KCL: DdbTableConfig; from the application's name, not the table's)."""
+        """KCL: DdbTableConfig; always from the application's name."""
         return self.tables.worker_metrics.name or f"{self.application_name}-WorkerMetricStats"
 
     @property
     def coordinator_table(self) -> str:
-        """Name of the table of coordinator rows (KCL: DdbTableConfig)."""
         return self.tables.coordinator.name or f"{self.application_name}-CoordinatorState"

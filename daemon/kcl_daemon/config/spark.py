@@ -1,10 +1,4 @@
-"""The properties of the bundled Spark client.
-
-Pure data and the kinds of its values, part of the table in `keys`. `sparkConf.NAME` is no single property: `reading`
-collects all that begin so.
-
-The settings of the Spark engine, part of `settings`.
-"""
+"""Settings and properties of the bundled Spark client. `reading` collects `sparkConf.NAME`."""
 
 from __future__ import annotations
 
@@ -44,8 +38,6 @@ _TRIGGER: Final = name(
 
 
 def _address() -> ValueKind:
-    """Host and port; the port is one that there is."""
-
     def read(text: str) -> str:
         word = str(_HOST_AND_PORT.read(text))
         check_port(word.rpartition(":")[2])
@@ -263,35 +255,27 @@ SPARK_KEYS: Final[tuple[Key, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """The bundled Spark client. Without a pipeline nothing of it is used.
+    """The Spark client; without a pipeline nothing else is used.
 
     Args:
-        pipeline: `module:function` whose queries consume the stream; None: children are programs.
-        master: where Spark runs: a master of Spark; the engine is its driver.
-        remote: a server of Spark Connect that is the driver instead.
-        transport: how records reach Spark's workers; None: `local` on this machine, `shared` for a server of Spark
-            Connect, else `inline`.
-        engine: the engine of another host that this one feeds, `host:port`; None: one of its own.
-        engine_listen: where the engine takes in other hosts; None: nowhere.
-        engine_token_file: a file with the secret that both sides know.
-        engine_certificate: of the engine that listens.
-        engine_key: of that certificate; None: in the same file.
-        engine_authority: who vouches for the engine that is fed; None: whom the system trusts.
-        packages: Maven coordinates for Spark.
-        driver_memory: heap of Spark's driver.
-        conf: further settings of Spark, as `sparkConf.NAME` gives them.
-        state_dir: Spark's checkpoints; None: a folder named after the application, in the daemon's directory.
-        spool_dir: records on their way; None: in the state folder.
-        spool_max_bytes: shards wait while so much is on its way.
-        trigger: time between two micro-batches, or `availableNow`.
-        max_bytes_per_trigger: of one micro-batch.
-        max_skew_ms: how much later than the records of the shard furthest behind others' in a micro-batch may have arrived.
-        max_skew_wait_ms: how long a shard that delivers nothing holds the others; 0: they do not wait.
-        checkpoint_interval_ms: least time between two checkpoints of a shard.
-        drain_timeout_ms: how long the batches under way may take when the daemon stops.
-        on_lost_range: what is done about a planned batch whose records are gone with their lease.
-        state_reset: whether new state may begin although there are checkpoints.
-        columns: which names the columns have.
+        pipeline: `module:function`; None: children are programs.
+        master: the engine is the driver.
+        remote: a Spark Connect server that is the driver.
+        transport: None: `local` on this machine, `shared` for `remote`, else `inline`.
+        engine: `host:port` of another host's engine; None: its own.
+        engine_listen: where the engine accepts other hosts; None: nowhere.
+        engine_key: None: in the certificate's file.
+        engine_authority: None: the system's.
+        conf: from `sparkConf.NAME`.
+        state_dir: None: named after the application, in the working directory.
+        spool_dir: None: in the state folder.
+        spool_max_bytes: shards wait beyond it.
+        trigger: interval, or `availableNow`.
+        max_skew_ms: how much later than the furthest shard behind others' records in a batch may arrive.
+        max_skew_wait_ms: how long a silent shard holds back others; 0: never.
+        drain_timeout_ms: for running batches at shutdown.
+        on_lost_range: for planned batches whose records went with their lease.
+        state_reset: allow new state although there are checkpoints.
     """
 
     pipeline: str | None = None
@@ -322,7 +306,6 @@ class SparkSettings:
 
     @property
     def used_transport(self) -> str:
-        """The transport that was asked for, or the one that fits where Spark runs."""
         if self.transport is not None:
             return self.transport
         if self.remote is not None:

@@ -1,11 +1,4 @@
-"""The properties of an application that reads many streams; the Java daemon reads one only.
-
-Pure data, part of the table in `keys`.
-
-What a properties file says about the streams of an application that reads many.
-
-Pure values, part of `Settings`. Owns which streams are meant, and what becomes of the leases of those that are no more.
-"""
+"""Settings and properties of an application that reads many streams; the Java daemon reads only one."""
 
 from __future__ import annotations
 
@@ -33,7 +26,7 @@ from kcl_daemon.shards.lineage import InitialPosition
 
 
 class FormerStreams(Enum):
-    """What becomes of the leases of streams that are not listed any more; the values are KCL's."""
+    """What happens to leases of unlisted streams; the values are KCL's."""
 
     KEEP = "NO_STREAMS_LEASES_DELETION"
     DELETE_ALL = "FORMER_STREAMS_AUTO_DETECTION_DEFERRED_DELETION"
@@ -42,12 +35,11 @@ class FormerStreams(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ListedStream:
-    """One stream that is to be read.
+    """One stream to read.
 
     Args:
-        name: its name.
-        arn: its ARN; None: it is the account's own, and called by its name until Kinesis tells its ARN.
-        position: where reading of it begins; None: as the application's.
+        arn: None: of this account; used by name until Kinesis gives the ARN.
+        position: None: the application's.
     """
 
     name: str
@@ -60,13 +52,11 @@ class StreamsSettings:
     """Many streams.
 
     Args:
-        arns: streams by ARN.
-        names: streams by name, of the account itself.
-        name_filter: pattern of further names, of the account itself, with `*` and `?`; None: there are no more.
-        refresh_ms: how often the leader looks which of them there are.
-        former: what becomes of the leases of streams that are listed no more.
-        former_wait_s: how long a stream must have been listed no more before its leases are deleted.
-        former_given: whose leases are deleted, with `DELETE_GIVEN`.
+        names: of this account.
+        name_filter: `*` and `?` pattern for this account.
+        refresh_ms: how often the leader looks which exist.
+        former_wait_s: how long a stream is unlisted before its leases are deleted.
+        former_given: for `DELETE_GIVEN`.
     """
 
     arns: tuple[ListedStream, ...] = ()
@@ -79,17 +69,16 @@ class StreamsSettings:
 
     @property
     def listed(self) -> tuple[ListedStream, ...]:
-        """All streams that are named."""
         return (*self.arns, *self.names)
 
     @property
     def are_many(self) -> bool:
-        """Whether there may be many; else the application reads the one of `streamName` or `streamArn`."""
+        """False: the application reads `streamName` or `streamArn`."""
         return bool(self.listed) or self.name_filter is not None
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What is to be read, as it was written: ARNs, names, the pattern."""
+        """ARNs, names and pattern as written."""
         named = (each.arn or each.name for each in self.listed)
         return (*named, *(() if self.name_filter is None else (self.name_filter,)))
 
@@ -101,7 +90,6 @@ _AT: Final = "each optionally followed by its own start position: @TRIM_HORIZON,
 
 
 def listed_arns() -> ValueKind:
-    """Streams by their ARNs."""
     kind = stream_arn()
 
     def read(text: str) -> ListedStream:
@@ -113,7 +101,6 @@ def listed_arns() -> ValueKind:
 
 
 def listed_names() -> ValueKind:
-    """Streams by their names."""
     return _list_of(
         lambda text: ListedStream(str(NAME_OF_STREAM.read(text))),
         f"names of {NAME_OF_STREAM.allowed}; several separated by commas, {_AT}",
@@ -121,7 +108,7 @@ def listed_names() -> ValueKind:
 
 
 def identities() -> ValueKind:
-    """Streams as they stand in lease keys."""
+    """Streams as in lease keys."""
 
     def read(text: str) -> tuple[StreamIdentity, ...]:
         try:

@@ -1,10 +1,6 @@
-"""The properties of the tables: their names, how they are made, and in which layout.
+"""Settings and properties of the tables: names, creation, layout.
 
-Pure data, part of the table in `keys`. Java's beans for the two metadata tables can be written out as a prefix.
-
-What a properties file says about the tables: where they are, and what they are like when they are made.
-
-Pure values, part of `Settings`. A table that exists stays as it is, but for point-in-time recovery.
+An existing table stays as it is, except for point-in-time recovery.
 """
 
 from __future__ import annotations
@@ -18,24 +14,18 @@ from kcl_daemon.leases.layout import TableLayout
 
 
 class BillingMode(Enum):
-    """How a new table is paid for; the values are DynamoDB's."""
-
     PAY_PER_REQUEST = "PAY_PER_REQUEST"
     PROVISIONED = "PROVISIONED"
 
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """What one table shall be.
+    """One table; all but `name` is for creating it.
 
     Args:
-        name: None: derived from the application's name.
-        billing_mode: of a new table.
-        read_capacity: read units of a new table that is PROVISIONED; 0: not given.
-        write_capacity: write units, likewise.
-        point_in_time_recovery: whether it is turned on at each start, as KCL does; also for a table that exists.
-        deletion_protection: of a new table.
-        tags: of a new table, as pairs of key and value.
+        name: None: from the application's name.
+        read_capacity: for PROVISIONED; 0: not set.
+        point_in_time_recovery: also turned on at each start, as in KCL.
     """
 
     name: str | None = None
@@ -49,17 +39,14 @@ class TableOptions:
 
 @dataclass(frozen=True, slots=True)
 class TablesSettings:
-    """The three tables of an application.
+    """The tables of an application.
 
     Args:
-        layout: of an application that has no tables yet; tables that exist win.
-        leases: the lease table; KCL's default capacities are 10 and 10.
-        worker_metrics: the table of worker rows, where it is separate.
-        coordinator: the table of the leader's lock, where it is separate.
-        migrate_all: whether an application with separate tables is moved into its lease table.
-        complete_bake_s: so long the lease table is used alone before the move is final.
-        deploy_bake_s: so long all workers must have known the single table before a move may begin. KCL's; there is no
-            property for it.
+        layout: for a new application; existing tables win.
+        leases: KCL's default capacities are 10 and 10.
+        migrate_all: move separate tables into the lease table.
+        complete_bake_s: how long the lease table is used alone before the move is final.
+        deploy_bake_s: how long all workers must know the single table before a move; KCL's, no property.
     """
 
     layout: TableLayout = TableLayout.SEPARATE
@@ -78,15 +65,7 @@ _CAPACITY: Final = whole_number(0, LONG_MAX, "units")
 
 
 def _metadata_table_keys(prefix: str, bean: str, target: str, *, what: str, suffix: str) -> tuple[Key, ...]:
-    """The seven keys of a metadata table (KCL: DdbTableConfig).
-
-    Args:
-        prefix: of their names.
-        bean: Java's path to them.
-        target: the section of `Settings`.
-        what: the table, for people.
-        suffix: of its default name.
-    """
+    """Seven keys (KCL: DdbTableConfig); `bean` is Java's path."""
 
     def key(ending: str, kind: ValueKind, attribute: str, meaning: str, default: str | None = None) -> Key:
         return Key(
@@ -243,7 +222,7 @@ def _ending(keys: tuple[Key, ...], ending: str) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The keys that say how much a table may be read and written."""
+    """The keys for the capacity of one table."""
 
     billing_mode: Key
     read_capacity: Key
@@ -251,7 +230,6 @@ class Sizing:
 
     @staticmethod
     def among(keys: tuple[Key, ...]) -> Sizing:
-        """Those of one table's keys."""
         return Sizing(
             _ending(keys, "BillingMode"), _ending(keys, "ReadCapacity"), _ending(keys, "WriteCapacity")
         )

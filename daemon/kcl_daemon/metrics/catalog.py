@@ -1,4 +1,4 @@
-"""All metrics in one place: what the reference is written from and the tests look into."""
+"""All metrics, for the reference and the tests."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ def _metrics(module: ModuleType) -> Iterator[Metric]:
 
 
 CLOUDWATCH_METRICS: Final[tuple[Metric, ...]] = tuple(_metrics(kcl))
-"""What CloudWatch is told."""
 
 OWN: Final[tuple[Metric, ...]] = tuple(_metrics(own))
-"""What KCL lacks and is counted on the way."""
 
 
 def _families() -> tuple[Family, ...]:
@@ -40,7 +38,6 @@ def _families() -> tuple[Family, ...]:
 
 
 FAMILIES: Final[tuple[Family, ...]] = _families()
-"""All that Prometheus and OTLP are told."""
 
 
 def _known_counts() -> Iterator[tuple[Family, Labels]]:
@@ -53,4 +50,4 @@ def _known_counts() -> Iterator[tuple[Family, Labels]]:
 
 
 KNOWN_COUNTS: Final[tuple[tuple[Family, Labels], ...]] = tuple(_known_counts())
-"""The counts whose labels are known before anything happens: those of the whole worker."""
+"""Counts whose labels are known before anything happens."""

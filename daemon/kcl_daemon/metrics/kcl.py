@@ -1,13 +1,4 @@
-"""KCL's metrics of what a worker does beside its shards: leases, leader, shard sync, migrations.
-
-Pure data; names, dimensions and levels are KCL's. What KCL has and cannot occur here is in `java_only`.
-
-KCL's metrics of shards: what is read, processed, checkpointed, and how shards begin and end.
-
-Pure data; names, dimensions and levels are KCL's.
-
-KCL's metrics that cannot occur here, each with the reason. Pure data; told to nobody.
-"""
+"""KCL's metrics, with its names, dimensions and levels. `java_only` says why one cannot occur here."""
 
 from __future__ import annotations
 

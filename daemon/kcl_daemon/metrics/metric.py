@@ -1,7 +1,4 @@
-"""What a metric is: its name on CloudWatch, its family on Prometheus and OTLP, and how the two differ.
-
-Pure values. The lists are in `kcl`, `kcl_shards` and `ours`; who counts, and where the figures go, is not known here.
-"""
+"""What a metric is on CloudWatch, Prometheus and OTLP; `kcl` and `own` list them."""
 
 from __future__ import annotations
 
@@ -10,22 +7,22 @@ from enum import Enum, IntEnum
 from typing import Final, TypeAlias
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
-"""Names and values that tell the series of one family apart."""
+"""Names and values of one series."""
 
 PREFIX: Final = "kcl"
 SHARD: Final = ("shard_id", "stream")
-"""Labels of what is told for each shard; `stream` only where there are many."""
+"""Labels per shard; `stream` only with many."""
 
 
 class MetricLevel(IntEnum):
-    """How much is told; numbers are KCL's."""
+    """The numbers are KCL's."""
 
     DETAILED = 9_000
     SUMMARY = 10_000
 
 
 class MetricUnit(Enum):
-    """What values are given in. CloudWatch is told milliseconds for seconds."""
+    """The values are CloudWatch's, where seconds become milliseconds."""
 
     COUNT = "Count"
     SECONDS = "Milliseconds"
@@ -34,7 +31,7 @@ class MetricUnit(Enum):
 
 
 class MetricKind(Enum):
-    """What becomes of the values of a family; named as Prometheus names its types."""
+    """Prometheus' names."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -50,13 +47,10 @@ class Family:
     """Series of one name on Prometheus and OTLP.
 
     Args:
-        stem: the name without prefix, unit and `_total`.
-        kind: what becomes of values.
-        help: one sentence for people.
-        labels: what tells its series apart; labels that a metric has beyond these are left out.
-        unit: of the values.
-        buckets: upper bounds of a histogram, without the last, infinite one.
-        from_snapshot: read off the worker's state when it is asked for, not counted on the way.
+        stem: without prefix, unit and `_total`.
+        help: one sentence.
+        buckets: upper bounds, without the infinite one.
+        from_snapshot: read from the worker's state on request, not counted.
     """
 
     stem: str
@@ -69,12 +63,11 @@ class Family:
 
     @property
     def name(self) -> str:
-        """The name with its unit, as the text format's `# TYPE` line has it in OpenMetrics."""
+        """With its unit, as in OpenMetrics' `# TYPE` line."""
         return f"{PREFIX}_{self.stem}{_SUFFIXES.get(self.unit, '')}"
 
     @property
     def sample_names(self) -> tuple[str, ...]:
-        """The names of its samples on Prometheus."""
         match self.kind:
             case MetricKind.COUNTER:
                 return (f"{self.name}_total",)
@@ -85,29 +78,26 @@ class Family:
 
     @property
     def otlp_name(self) -> str:
-        """The name on OTLP. A collector that turns it into Prometheus' form comes to the same names."""
+        """Collectors derive the same Prometheus names from it."""
         return f"{PREFIX}.{self.stem}"
 
     @property
     def otlp_unit(self) -> str:
-        """The unit on OTLP, in UCUM."""
+        """In UCUM."""
         return _OTLP_UNITS.get(self.unit, "")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """One figure of KCL's on CloudWatch, or one of ours.
+    """One figure, KCL's or ours.
 
     Args:
-        operation: dimension `Operation`; empty: not on CloudWatch.
-        name: on CloudWatch.
-        unit: of the values.
-        level: at which it is told.
-        labels: what is given with each value: `SHARD`, or those of the family.
-        by_worker: whether CloudWatch is told the worker (`WorkerIdentifier`).
-        family: on Prometheus and OTLP; None: not there, or there as an `Operation`.
-        fixed: labels of the family that are always the same.
-        java_only: why it is never told here, though KCL has it; empty: it is told.
+        operation: the dimension; empty: not on CloudWatch.
+        labels: given with each value.
+        by_worker: has the dimension `WorkerIdentifier`.
+        family: None: only in `OPERATIONS`, or nowhere.
+        fixed: constant labels of the family.
+        java_only: why it never occurs here; empty: it does.
     """
 
     operation: str
@@ -122,20 +112,15 @@ class Metric:
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """Names of its dimensions on CloudWatch."""
         shard = ("ShardId", "StreamId") if "shard_id" in self.labels else ()
         return ("Operation", *shard, *(("WorkerIdentifier",) if self.by_worker else ()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """Something that is done, may fail and takes time: KCL's `Success` (1 or 0) and `Time`, and one histogram of ours.
+    """Something that takes time and may fail: KCL's `Success` (1 or 0) and `Time`, and our histogram.
 
-    Args:
-        name: KCL's name of the operation.
-        step: KCL's name of a part of it; empty: the whole.
-        success: on CloudWatch, if it is there.
-        time: on CloudWatch, if it is there.
+    `step` is KCL's name of a part; empty: the whole.
     """
 
     name: str
@@ -164,21 +149,10 @@ def operation(
     labels: tuple[str, ...] = (),
     by_worker: bool = False,
 ) -> Operation:
-    """An operation with KCL's names: `Success` and `Time`, behind the step where it is one.
-
-    Args:
-        name: dimension `Operation`.
-        step: what stands before `.Success` and `.Time`.
-        level: of both.
-        success: whether KCL tells the one.
-        time: whether KCL tells the other.
-        labels: as of a `Metric`.
-        by_worker: as of a `Metric`.
-    """
+    """`success` and `time` say which of the two KCL has."""
     before = f"{step}." if step else ""
 
     def metric(ending: str, unit: MetricUnit) -> Metric:
-        """One of the two."""
         return Metric(name, f"{before}{ending}", unit, level, labels=labels, by_worker=by_worker)
 
     return Operation(
@@ -197,7 +171,6 @@ def counter(
     *,
     from_snapshot: bool = False,
 ) -> Family:
-    """A family that only grows."""
     return Family(stem, MetricKind.COUNTER, text, labels, unit, from_snapshot=from_snapshot)
 
 
@@ -209,5 +182,4 @@ def gauge(
     *,
     from_snapshot: bool = False,
 ) -> Family:
-    """A family of values as they are now."""
     return Family(stem, MetricKind.GAUGE, text, labels, unit, from_snapshot=from_snapshot)

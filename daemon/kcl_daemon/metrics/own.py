@@ -1,11 +1,8 @@
-"""Metrics that KCL lacks: what stands still and why, restarts, throttles, what is lost. On Prometheus and OTLP only.
+"""Metrics that KCL lacks, and those of the Spark engine.
 
-Pure data. CloudWatch asks for money for each of its metrics, so that it is told KCL's and nothing else.
+On Prometheus and OTLP only: CloudWatch charges for each.
 
-Figures of the Spark engine of this host: its queries, and the shards that it is fed. On Prometheus and OTLP only.
-
-Pure data. All of them are read off the snapshot, so that they go when a query, a shard or the engine goes. There are as
-many series as the pipeline has queries and the engine has shards.
+Snapshot series end with their shard, query or engine.
 """
 
 from __future__ import annotations

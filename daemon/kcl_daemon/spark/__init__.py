@@ -1,1 +1,1 @@
-"""The adapter for the Spark engine: started, supervised and stopped beside the worker. Speaks to it over pipes only."""
+"""Starts, supervises and stops the Spark engine, over pipes only."""

@@ -1,15 +1,6 @@
-"""One run of the engine as a process: started, listened to, ended.
+"""One run of the Spark engine as a process: its pipes, its events (JSON lines) and its last metrics.
 
-Owns its pipes and its process group. What its events mean is known to `supervisor`.
-
-What the engine tells, from bytes to events: lines that are JSON objects with a name.
-
-Pure, and bounded in memory. What such a line should not be comes out as `Unreadable`, and the next one is read.
-
-What the engine told last of its queries and shards, for the snapshot; forgotten when it ends or falls silent.
-
-Owns the shape of the event `spark_figures` on this side. Figures are never older than `FORGOTTEN_S`: an engine that
-hangs must not look like one that works.
+Metrics are dropped when the engine ends or is silent: a hung engine must not look like a working one.
 """
 
 from __future__ import annotations
@@ -39,23 +30,12 @@ _SHOWN_BYTES: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class UnreadableLine:
-    """A line that is no event.
-
-    Args:
-        error: why.
-        line: how it begins.
-    """
-
     error: str
     line: str
 
 
 class EventSplitter:
-    """Cuts bytes into events; the last line counts when its end is there.
-
-    Args:
-        most_bytes: of a line; a longer one is passed over.
-    """
+    """Cuts bytes into events, in bounded memory; skips lines longer than `max_bytes`."""
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -63,7 +43,6 @@ class EventSplitter:
         self._size = 0
 
     def feed(self, piece: bytes) -> list[Event | UnreadableLine]:
-        """The events that this piece completes."""
         *ends, rest = piece.split(b"\n")
         found: list[Event | UnreadableLine] = []
         for end in ends:
@@ -88,7 +67,6 @@ class EventSplitter:
 
 
 def read_event(line: bytes) -> Event | UnreadableLine:
-    """The event that a line is."""
     try:
         reported = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -104,17 +82,14 @@ def _unreadable(error: str, line: bytes) -> UnreadableLine:
 
 _EVENTS_BYTES: Final = 64 * 1024
 _OUTPUT_BYTES: Final = 16 * 1024
-# A killed process is gone at once, unless it hangs in the kernel (a dead network file system).
+# It ends at once, unless it hangs in the kernel (a dead network file system).
 _KILL_PATIENCE_S: Final = 5.0
 
 
 class EngineProcess:
-    """An engine that has been started. `listen` once; `stop` meanwhile.
+    """A started engine. Call `listen` once, `stop` meanwhile.
 
-    Args:
-        process: leads a process group of its own, in which its JVM is, too; its pipes belong to this object from now on.
-        clock: for the patience at its end.
-        log: for signals that cannot be sent.
+    `process` leads its own process group, which includes the JVM; its pipes now belong to this object.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], clock: Clock, log: Log) -> None:
@@ -129,10 +104,7 @@ class EngineProcess:
     def start(
         cls, command: tuple[str, ...], environment: Mapping[str, str], *, clock: Clock, log: Log
     ) -> EngineProcess:
-        """Start one in this environment; OSError where that is impossible.
-
-        No await is in between: whoever wants to stop it finds it either not started or here.
-        """
+        """Start an engine, or raise OSError. Never awaits, so `stop` finds it started or not."""
         process = subprocess.Popen(  # noqa: S603 - our own program, no shell
             command,
             env=environment,
@@ -145,15 +117,14 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """Process id, and number of its process group."""
         return self._group.pid
 
     async def listen(
         self, options: bytes, on_event: Callable[[Event | UnreadableLine], None], log: Log
     ) -> int:
-        """Give it its options and pass on what it says until it ends; the exit code.
+        """Send the options and pass on events until it ends; gives the exit code.
 
-        Its JVM and its workers are ended with it, also where this is cancelled.
+        Ends its JVM and workers with it, also when cancelled.
         """
         try:
             async with anyio.create_task_group() as pipes:
@@ -161,7 +132,7 @@ class EngineProcess:
                 pipes.start_soon(_forward, self._stderr, log)
                 pipes.start_soon(_events, self._stdout, on_event)
                 await self._group.reaped()
-                # A process that left the group may hold the other ends open: wait for none of it.
+                # A process that left the group may keep the other ends open: do not wait.
                 self._stdin.close()
                 self._stdout.finish()
                 self._stderr.finish()
@@ -172,18 +143,18 @@ class EngineProcess:
         return status
 
     async def stop(self, within_s: float) -> None:
-        """SIGTERM, and SIGKILL to all of its group where that takes longer; `listen` goes on meanwhile."""
-        self._group.signal_leader(signal.SIGTERM)  # the JVM must finish the batch under way
+        """SIGTERM, later SIGKILL to the group; `listen` must still run."""
+        self._group.signal_leader(signal.SIGTERM)  # the JVM must finish its batch
         with self._clock.move_on_after(within_s):
             await self._ended.wait()
         self._group.signal(signal.SIGKILL)
 
     async def _give(self, options: bytes) -> None:
-        with suppress(BrokenPipeError):  # its end tells more
+        with suppress(BrokenPipeError):  # its end says more
             await self._stdin.send(options)
 
     async def _end(self) -> None:
-        """Nothing of it is left after this; takes no time where it has ended by itself."""
+        """Kill and reap what is left."""
         if self._group.status is None:
             self._group.signal(signal.SIGKILL)
             patience = self._clock.move_on_after(_KILL_PATIENCE_S)
@@ -197,7 +168,7 @@ class EngineProcess:
 
 
 def _taken(pipe: IO[bytes] | None) -> int:
-    """The descriptor of a pipe, without the file object around it."""
+    """The descriptor without its file object."""
     assert pipe is not None
     with pipe:
         return os.dup(pipe.fileno())
@@ -211,7 +182,6 @@ async def _events(pipe: PipeReader, on_event: Callable[[Event | UnreadableLine],
 
 
 async def _forward(pipe: PipeReader, log: Log) -> None:
-    """What Spark, Java and the pipeline print."""
     cutter = LineCutter()
     while piece := await pipe.receive(_OUTPUT_BYTES):
         for line in cutter.feed(piece):
@@ -221,12 +191,10 @@ async def _forward(pipe: PipeReader, log: Log) -> None:
 
 
 FORGOTTEN_S: Final = 30.0
-"""The engine tells each two seconds."""
+"""The engine reports every two seconds."""
 
 
 class _Query(msgspec.Struct, frozen=True):
-    """As the engine tells of a query."""
-
     running: bool
     failures: int
     batch: int
@@ -239,8 +207,6 @@ class _Query(msgspec.Struct, frozen=True):
 
 
 class _Shard(msgspec.Struct, frozen=True):
-    """As the engine tells of a shard."""
-
     behind_ms: int | None
     rows: int
     size_bytes: int
@@ -252,19 +218,11 @@ class _Shard(msgspec.Struct, frozen=True):
 
 
 class _EngineReport(msgspec.Struct, frozen=True):
-    """The fields of the event."""
-
     queries: dict[str, _Query]
     shards: dict[str, _Shard]
 
 
 class EngineMetrics:
-    """The last that was told.
-
-    Args:
-        clock: for the age of it.
-    """
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ui: str | None = None
@@ -272,11 +230,11 @@ class EngineMetrics:
         self._reported_s = 0.0
 
     def set_ui(self, ui: object) -> None:
-        """Where Spark's own page is; None: nowhere."""
+        """Where Spark's page is; None: nowhere."""
         self._ui = on_one_line(masked(ui)) if isinstance(ui, str) else None
 
     def take(self, fields: Mapping[str, object]) -> str | None:
-        """The fields of the event `spark_figures`; why they cannot be read, None where they can."""
+        """Take the fields of `spark_figures`; gives the error if they are unreadable."""
         try:
             self._reported = msgspec.convert(fields, _EngineReport)
         except msgspec.ValidationError as error:
@@ -286,11 +244,10 @@ class EngineMetrics:
         return None
 
     def forget(self) -> None:
-        """The engine has ended."""
         self._reported = self._ui = None
 
     def now(self) -> SparkView | None:
-        """The engine at this moment; None: it has not been heard of lately."""
+        """None if there is no recent report."""
         reported, age_s = self._reported, self._clock.monotonic() - self._reported_s
         if reported is None or age_s > FORGOTTEN_S:
             return None

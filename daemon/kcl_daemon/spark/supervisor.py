@@ -1,10 +1,6 @@
-"""Keeps the engine running: starts it, starts it again when it dies, ends the daemon where that does not help.
+"""Keeps the Spark engine running: restarts it, and stops the daemon when that does not help.
 
-Owns when the engine runs and what its end means. Relays wait for it by themselves, so that the worker need not know.
-
-What a Spark pipeline makes of the settings: the engine's options, and children that are relays to it.
-
-Pure. Owns the names of the engine's options; knows nothing of processes.
+Also builds its options. Relays wait for the engine by themselves.
 """
 
 from __future__ import annotations
@@ -29,17 +25,12 @@ from kcl_daemon.ports import Clock, Log
 from kcl_daemon.spark.process import EngineMetrics, EngineProcess, Event, UnreadableLine
 from kcl_daemon.telemetry.snapshot import SparkView
 
-# After the drain, for the last checkpoints and statuses.
+# For the last checkpoints after the drain.
 _LAST_WORDS_MS: Final = 5_000
 
 
 def engine_options(settings: Settings, socket: Path) -> bytes:
-    """The line that the engine reads first.
-
-    Args:
-        settings: with a pipeline.
-        socket: where it is to listen.
-    """
+    """The engine's first line; it listens on `socket`."""
     spark = settings.spark
     options: Mapping[str, object] = {
         "pipeline": spark.pipeline,
@@ -73,12 +64,7 @@ def engine_options(settings: Settings, socket: Path) -> bytes:
 
 
 def uplink_options(settings: Settings, socket: Path) -> bytes:
-    """The line that the uplink reads first, which stands in for the engine where that is another host's.
-
-    Args:
-        settings: with a pipeline, and an engine to feed.
-        socket: where it is to listen.
-    """
+    """The first line of the uplink, which replaces the engine if that is on another host."""
     spark = settings.spark
     options: Mapping[str, object] = {
         "engine": spark.engine,
@@ -92,22 +78,17 @@ def uplink_options(settings: Settings, socket: Path) -> bytes:
 
 
 def with_relays(settings: Settings, *, relay: Path, socket: Path) -> Settings:
-    """The settings under which the worker's children are relays.
+    """Settings whose children are relays.
 
-    No answer of theirs is timed: while Spark is behind, they hold it back. They are given empty batches too, so that what Spark commits while the stream is idle is checkpointed; and at a stop
-    they have the time that the batches under way may take.
-
-    Args:
-        settings: with a pipeline.
-        relay: its file. Run as one, without the site's packages: a process for each shard must be small.
-        socket: of the engine.
+    Answers have no timeout, because Spark holds relays back. Empty batches let idle shards checkpoint what
+    Spark commits. At a stop, running batches may finish.
     """
     child = replace(
         settings.child,
         command=(sys.executable, "-I", "-S", str(relay), str(socket)),
         call_for_empty=True,
         stuck_timeout_ms=None,
-        timeout_s=None,  # an answer that does not come is how Spark holds a shard back
+        timeout_s=None,  # Spark holds a shard back by not answering
         shutdown_grace_ms=max(
             settings.child.shutdown_grace_ms, settings.spark.drain_timeout_ms + _LAST_WORDS_MS
         ),
@@ -117,9 +98,9 @@ def with_relays(settings: Settings, *, relay: Path, socket: Path) -> Settings:
 
 COMMAND: Final = (sys.executable, "-m", "kcl_spark.engine")
 UPLINK: Final = (sys.executable, "-m", "kcl_spark.uplink")
-"""In place of the engine, where that is another host's."""
+"""Replaces the engine if that is on another host."""
 CLOSED: Final = ".closed"
-"""What the relay looks for beside its socket while it waits."""
+"""A waiting relay looks for this file beside its socket."""
 EXIT_PIPELINE: Final = 65
 EXIT_REFUSED: Final = 78
 _STOP_WITHIN_S: Final = 40.0
@@ -130,34 +111,19 @@ _ONE_VERSION: Final = "engine and daemon have different versions: install both f
 
 
 class StoppableWorker(Protocol):
-    """A worker, as far as the engine knows one."""
+    async def run(self) -> None: ...
 
-    async def run(self) -> None:
-        """Work until the graceful stop that was asked for is done."""
-        ...
-
-    def request_stop(self) -> None:
-        """Ask for the graceful stop."""
-        ...
+    def request_stop(self) -> None: ...
 
 
 class PipelineFailed(KclError):
-    """Raised when the Spark pipeline failed for good; nothing of what it had in hand was checkpointed."""
+    """Raised when the Spark pipeline failed for good; no uncommitted record was checkpointed."""
 
 
 class SparkEngine:
-    """The engine of a daemon, over all its runs. `run` and `stop` once.
+    """The engine of a daemon, over all its runs. Call `run` and `stop` once.
 
-    Args:
-        options: its first line.
-        closed: this file tells relays that wait for the engine that it will not come any more.
-        clock: for pauses and patience.
-        log: for what it tells.
-        command: the program.
-        inherit_credentials: whether it finds the daemon's AWS credentials in its environment.
-
-    Attributes:
-        failure: why it is not started again; None while all is well.
+    `closed` is the file that makes waiting relays give up. `failure` says why it is not restarted.
     """
 
     def __init__(
@@ -186,9 +152,9 @@ class SparkEngine:
         self.failure: KclError | None = None
 
     def background(self, worker: StoppableWorker) -> StoppableWorker:
-        """The worker to run: the same, with a word to the engine when it is asked to stop.
+        """The worker to run; its stop also reaches the engine.
 
-        It is asked also by the engine: when all was read, or the pipeline failed.
+        The engine stops it when all was read or the pipeline failed.
         """
         self._worker = worker
         if self._asked:
@@ -196,20 +162,20 @@ class SparkEngine:
         return _WorkerWithEngine(worker, self.on_worker_stop)
 
     def figures(self) -> SparkView | None:
-        """How its queries and shards are; None: it does not run, or is not heard of."""
+        """None if the engine does not run or report."""
         return self._figures.now()
 
     def log_to(self, log: Log) -> None:
-        """Log by this from now on, with an engine that runs already, too: it may be a log that is counted."""
+        """Use this log from now on, also for a running engine."""
         self._log = log
 
     def on_worker_stop(self) -> None:
-        """The worker begins to stop: nobody must wait for an engine that is not there yet."""
+        """The worker stops: relays must not wait for an engine that is not ready."""
         if not self._ready:
             self._closed.touch()
 
     async def run(self) -> None:
-        """Start it and keep it running until `stop`, or until it refuses; then the worker is asked to stop."""
+        """Run and restart it until `stop`, or until it refuses; then stop the worker."""
         pause_s = _FIRST_PAUSE_S
         while not self._stopping.is_set():
             started_s = self._clock.monotonic()
@@ -228,7 +194,7 @@ class SparkEngine:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def stop(self, within_s: float = _STOP_WITHIN_S) -> None:
-        """End it: the batch under way may finish in that time. One that was not ready yet has none."""
+        """End it. A ready engine may finish its batch within that time."""
         self._stopping.set()
         if self._process is not None:
             await self._process.stop(within_s if self._ready else 0)
@@ -283,8 +249,6 @@ class SparkEngine:
 
 
 class _WorkerWithEngine:
-    """A worker beside an engine."""
-
     def __init__(self, worker: StoppableWorker, on_worker_stop: Callable[[], None]) -> None:
         self._worker = worker
         self._worker_stops = on_worker_stop
@@ -298,29 +262,24 @@ class _WorkerWithEngine:
 
 
 class NoEngine:
-    """Stands in where there is no pipeline."""
-
     def background(self, worker: StoppableWorker) -> StoppableWorker:
-        """The worker as it is."""
         return worker
 
     def figures(self) -> SparkView | None:
-        """Nothing."""
         return None
 
-    def log_to(self, log: Log) -> None:
-        """It has nothing to tell."""
+    def log_to(self, log: Log) -> None: ...
 
 
 @asynccontextmanager
 async def spark_engine(
     settings: Settings, *, clock: Clock, log: Log
 ) -> AsyncGenerator[tuple[Settings, SparkEngine | NoEngine], None]:
-    """The engine for the time of the block, and the settings for a worker beside it; without a pipeline nothing happens.
+    """The engine while the context is open, and settings for its worker; without a pipeline nothing happens.
 
     Raises:
         ConfigurationError: the client is not installed, or the engine refused to start.
-        PipelineFailed: at the end of the block, which was asked to end.
+        PipelineFailed: at the end of the context, which was asked to end.
     """
     if settings.spark.pipeline is None:
         yield settings, NoEngine()
@@ -352,7 +311,7 @@ async def spark_engine(
 
 
 def _relay() -> Path:
-    """The relay's file, found without importing anything of it."""
+    """The relay's file; imports nothing of it."""
     missing = [name for name in ("kcl_spark", "pyspark", "pyarrow") if find_spec(name) is None]
     if missing:
         raise ConfigurationError(
