@@ -1,6 +1,6 @@
-"""PURE: what is kept of a record that was set aside, and its form as one line of JSON.
+"""A record set aside as a dead letter, and its form as a line of JSON.
 
-The form is a promise to whoever reads dead letters: keys are added, never changed ([failures](docs/failures.md)).
+The format is public: keys may be added but never changed ([failures](docs/failures.md)).
 """
 
 from __future__ import annotations
@@ -18,16 +18,10 @@ class DeadLetter:
     """One record that no child could process.
 
     Args:
-        record: as the child was given it; `data` is base64 text.
-        application_name: whose.
-        stream_name: where it is from.
-        stream_arn: the same, where it is known.
-        shard_id: of that stream.
-        worker_id: who set it aside.
-        set_aside_ms: when, in epoch milliseconds by that worker's clock.
-        failures: how many children in a row failed at it alone.
-        error: how the last of them failed.
-        stderr: its last lines, oldest first.
+        record: as given to the child; `data` is base64 text.
+        set_aside_ms: epoch milliseconds by the worker's clock.
+        failures: how many children in a row failed at this record alone.
+        stderr: last lines of the last child, oldest first.
     """
 
     record: Record
@@ -43,7 +37,7 @@ class DeadLetter:
 
     @property
     def key(self) -> str:
-        """The same for the same record of the same application, whoever sets it aside; at most 128 characters."""
+        """The same for the same record, whoever sets it aside; at most 128 characters."""
         record = self.record
         place = (
             f"{self.shard_id.removeprefix('shardId-')}-{record.sequence_number}-{record.sub_sequence_number}"
@@ -51,7 +45,7 @@ class DeadLetter:
         return place[-128:]
 
     def line(self) -> bytes:
-        """JSON in UTF-8, without the end of the line."""
+        """JSON in UTF-8, without a line end."""
         record = self.record
         arn = {} if self.stream_arn is None else {"streamArn": self.stream_arn}
         fields = {
@@ -75,12 +69,11 @@ class DeadLetter:
             return orjson.dumps(fields)
         except (
             orjson.JSONEncodeError
-        ):  # a lone surrogate, as in a partition key: it has no UTF-8 form but has an escape
+        ):  # a lone surrogate, as in a partition key, has no UTF-8 form but has an escape
             return json.dumps(fields, separators=(",", ":")).encode("ascii")
 
 
 def _schema_fields(schema: RecordSchema | None) -> dict[str, str]:
-    """Named as the child's fields are; the header that told the version is not in the data any more."""
     if schema is None:
         return {}
     return {

@@ -1,14 +1,8 @@
-"""PURE: what becomes of a record that may be a KPL aggregate (KCL: AggregatorUtil).
+"""Takes KPL aggregates apart (KCL: AggregatorUtil, Messages.AggregatedRecord).
 
-Owns the rules: when it is one, the positions of its user records, and which of them belong to the shard. What is no good
-aggregate is given on as it came. Unlike KCL the filter judges each user record for itself: KCL drops the whole
-aggregate for one record that went to another shard, and with it those that nobody else will deliver.
-
-PURE: the message inside a KPL aggregate, read from its protobuf bytes (KCL: Messages.AggregatedRecord).
-
-Owns the wire format of that one message. Must not know records of Kinesis, base64 or hashes. Written by hand because it
-is sixty lines, and a protobuf library of another version in the same process is a known way to break applications.
-Unknown fields are read over; groups, which no KPL writes, are refused.
+A malformed aggregate is delivered unchanged. Each user record is filtered by its own hash key: unlike KCL,
+one record of another shard does not drop the whole aggregate. The protobuf parser is written by hand, because
+a second protobuf version in one process breaks applications.
 """
 
 from __future__ import annotations
@@ -33,33 +27,31 @@ _HASH_INDEX: Final = 0x10  # field 2, number
 _DATA: Final = 0x1A  # field 3, length and bytes
 _RECORD_TAGS: Final = frozenset({_KEY_INDEX, _HASH_INDEX, _DATA})
 
-# Of the shortest user records these are some ten thousand: ten milliseconds.
+# At most some ten thousand user records: ten milliseconds.
 _CHUNK_BYTES: Final = 64 * 1024
 _MIN_PLAIN_BYTES: Final = 5
 _LOW: Final = 0x7F
-_MORE: Final = 0x80  # the bit of a byte that says that the number goes on
+_MORE: Final = 0x80  # the bit that says that more bytes follow
 _VARINT_BITS: Final = 64
 _WIRE_TYPE_BITS: Final = 3
 
 
 class MalformedAggregate(ValueError):
-    """Raised when bytes are no such message; says why."""
+    """Raised when bytes are not a valid aggregate; says why."""
 
 
 UserRecord = tuple[int, int | None, bytes]
-"""Index of its partition key, of its explicit hash key or None, its data. The indexes may be outside their tables."""
+"""Index of the partition key, index of the explicit hash key or None, data. Indexes may be out of range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What an aggregate holds.
+    """A parsed aggregate.
 
     Args:
-        partition_keys: the table of them; UTF-8 if the producer did right.
-        hash_keys: the table of explicit hash keys.
-        records: the user records in order; may be gone through more than once.
-        count: of them.
-        usable: how many come before the first one whose key is not in its table; `count` where there is none such.
+        partition_keys: UTF-8 if the producer is correct.
+        records: in order; may be iterated more than once.
+        usable: how many records come before the first with an index out of range.
         size_bytes: of the message.
     """
 
@@ -72,7 +64,7 @@ class Message:
 
 
 class _LazyRecords:
-    """User records that are read again each time, as they would take many times the memory of the message."""
+    """Parses the user records again on each iteration, because they take far more memory than the message."""
 
     def __init__(self, message: bytes) -> None:
         self._message = message
@@ -82,7 +74,7 @@ class _LazyRecords:
 
 
 def parse(message: bytes) -> Message:
-    """The message, its user records in memory: for a small one.
+    """Parse a small message, with its user records in memory.
 
     Raises:
         MalformedAggregate: it is cut off, or a user record lacks a required field.
@@ -99,7 +91,7 @@ def parse(message: bytes) -> Message:
 
 
 def parse_slowly(message: bytes) -> Generator[None, None, Message]:
-    """The same for a large one: yields now and then, so that others may work, and keeps no user record in memory."""
+    """Parse a large message. Yields now and then so that other tasks run; keeps no user record in memory."""
     tables: dict[int, list[bytes]] = {_PARTITION_KEY: [], _HASH_KEY: []}
     count = 0
     try:
@@ -120,7 +112,6 @@ def parse_slowly(message: bytes) -> Generator[None, None, Message]:
 
 
 def _usable(records: list[UserRecord], keys: int, hash_keys: int) -> int:
-    """How many user records come before the first one whose key is not in its table."""
     for key, hash_key, _ in records:
         if key >= keys or (hash_key is not None and hash_key >= hash_keys):
             break
@@ -134,7 +125,7 @@ def _usable(records: list[UserRecord], keys: int, hash_keys: int) -> int:
 
 
 def _chunks(message: bytes, tables: dict[int, list[bytes]]) -> Iterator[list[UserRecord]]:
-    """The user records of one stretch of bytes after another; what is in the tables is put there on the way."""
+    """Yield the user records of one chunk after another; keys are added to the tables on the way."""
     at = 0
     while at < len(message):
         records: list[UserRecord] = []
@@ -143,7 +134,7 @@ def _chunks(message: bytes, tables: dict[int, list[bytes]]) -> Iterator[list[Use
 
 
 def _read(data: bytes, at: int, until: int, tables: dict[int, list[bytes]], records: list[UserRecord]) -> int:
-    """Read what begins between two places into the tables and the list; the place behind it."""
+    """Read the fields that begin between two offsets; return the offset behind them."""
     end = len(data)
     until = min(until, end)
     while at < until:
@@ -167,7 +158,7 @@ def _read(data: bytes, at: int, until: int, tables: dict[int, list[bytes]], reco
 
 
 def _plain_record(data: bytes, at: int, end: int) -> tuple[int, None, bytes] | None:
-    """One user record, where it is written as nearly all are: index of its key below 128, data, and nothing else."""
+    """Parse the common form of a user record: key index below 128, data, nothing else."""
     if end - at < _MIN_PLAIN_BYTES or data[at] != _KEY_INDEX or data[at + 2] != _DATA:
         return None
     key, length = data[at + 1], data[at + 3]
@@ -182,7 +173,7 @@ def _plain_record(data: bytes, at: int, end: int) -> tuple[int, None, bytes] | N
 
 
 def _record(data: bytes, at: int, end: int) -> tuple[int, int | None, bytes]:
-    """One user record between two places; of a field that comes twice the last counts, as in protobuf."""
+    """Parse one user record. The last of a repeated field counts, as in protobuf."""
     key = hash_key = body = None
     while at < end:
         tag = data[at]
@@ -208,7 +199,6 @@ def _record(data: bytes, at: int, end: int) -> tuple[int, int | None, bytes]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number, and the place after it."""
     number = data[at]
     at += 1
     if number < _MORE:
@@ -227,16 +217,15 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _skip_field(data: bytes, at: int) -> int:
-    """The place after a field that nobody knows, which begins here."""
     tag, at = _varint(data, at)
     if not tag >> _WIRE_TYPE_BITS:
         raise MalformedAggregate("a field without a number")
     match tag & (1 << _WIRE_TYPE_BITS) - 1:
-        case 0:  # a number
+        case 0:  # varint
             return _varint(data, at)[1]
         case 1:
             return at + 8
-        case 2:  # a length, and so many bytes
+        case 2:  # length, then bytes
             length, at = _varint(data, at)
             return at + length
         case 5:
@@ -247,37 +236,27 @@ def _skip_field(data: bytes, at: int) -> int:
 
 MAGIC: Final = b"\xf3\x89\x9a\xc2"
 _DIGEST_BYTES: Final = 16
-_MAX_HASH_DIGITS: Final = 39  # 2**128 - 1
+_MAX_HASH_DIGITS: Final = 39
 PIECE_BYTES: Final = 4 * 2**20
-"""About the most that one piece of an aggregate takes in a line, unless it is one user record that is longer."""
-# A message up to here is read into memory at once; the user records of a larger one would take many times its memory.
+"""Approximate maximum size of a piece of an aggregate in a line; a single user record may be longer."""
+# Larger messages are not parsed into memory at once.
 _SMALL_BYTES: Final = 128 * 1024
-# A user record takes a microsecond or two: others wait some ten milliseconds at most.
+# At one or two microseconds each, other tasks wait some ten milliseconds at most.
 _RECORDS_PER_TURN: Final = 10_000
 _KEYS_KEPT: Final = 4096
 
 OnMalformed = Callable[[str, str], None]
-"""Is told why what began like an aggregate is none, and its sequence number."""
+"""Receives why a record that began like an aggregate is malformed, and its sequence number."""
 
 OnOtherShard = Callable[[int, int, str], None]
-"""Is told how many user records of an aggregate belong to other shards, of how many, and its sequence number."""
+"""Receives how many user records belong to other shards, of how many, and the sequence number."""
 
 OnBadKeys = Callable[[str, int, int, str], None]
-"""Is told what is wrong with keys of an aggregate, in how many user records, of how many, and its sequence number."""
+"""Receives what is wrong with the keys, in how many user records, of how many, and the sequence number."""
 
 
 class Deaggregator:
-    """Takes aggregates of one shard apart; a `Split` of payloads.
-
-    Args:
-        hash_range: of the shard; None: it is not known, and nothing is filtered.
-        on_malformed: told of each record that is delivered as it came although it began like an aggregate.
-        on_other_shard: told of each aggregate that user records are left out of; None: nobody is.
-        on_bad_keys: told of each aggregate with user records whose keys are invalid; None: nobody is.
-
-    Attributes:
-        malformed: how many of those there were that `on_malformed` is told of.
-    """
+    """Takes the aggregates of one shard apart (`Split`). A `hash_range` of None filters nothing."""
 
     def __init__(
         self,
@@ -293,11 +272,11 @@ class Deaggregator:
         self.malformed = 0
 
     def __call__(self, record: RawRecord) -> Iterator[Piece]:
-        """Its user records that belong to the shard, in order; itself where it is no good aggregate.
+        """Yield the user records of this shard in order, or the record itself if it is no valid aggregate.
 
-        A large aggregate is taken apart piece by piece, as they are asked for; a piece without records says that this
-        takes long. A user record with an invalid key is delivered under the aggregate's own partition key; KCL's
-        AggregatorUtil loses it and all that follow. An aggregate that begins with such a record is delivered as it came.
+        Large aggregates come in several pieces; an empty piece means that the next one takes long. A user
+        record with an invalid key is delivered under the aggregate's own partition key (KCL loses it and all
+        that follow). If the first key is invalid, the aggregate is delivered unchanged.
         """
         try:
             body = _message_of(record.data)
@@ -324,7 +303,7 @@ class Deaggregator:
         yield from self._filtered(outer, message)
 
     def _wanted(self, message: Message) -> Sequence[int] | None:
-        """Numbers of the user records that belong to the shard; None where a key is invalid."""
+        """Indexes of the user records that belong to the shard; None if a key is invalid."""
         if self._belongs is None:
             return range(message.count)
         by_key: dict[int, bool] = {}
@@ -347,7 +326,7 @@ class Deaggregator:
         return wanted
 
     def _filtered(self, outer: RawRecord, message: Message) -> Iterator[Piece]:
-        """ValueError where the first user record has an invalid key, and then nothing has been given."""
+        """Raises ValueError, before the first piece, if the first user record has an invalid key."""
         texts, belongs = _KeyTexts(message.partition_keys), _ShardFilter(self._belongs, message)
         encoded = BASE64.encoded
         piece: list[RawRecord] = []
@@ -390,12 +369,7 @@ class Deaggregator:
 
 
 class _ShardFilter:
-    """Whether user records belong to the shard; what it has found out it keeps, up to a bound.
-
-    Args:
-        belongs: judges a hash; None: all are in the shard.
-        message: of which they are.
-    """
+    """Whether user records belong to the shard, with a bounded cache."""
 
     def __init__(self, belongs: Callable[[int], bool] | None, message: Message) -> None:
         self._belongs = belongs
@@ -404,7 +378,7 @@ class _ShardFilter:
         self._by_hash_key: dict[int, bool] = {}
 
     def __call__(self, key: int, hash_key: int | None) -> bool:
-        """The one with keys of these indexes; ValueError where its explicit hash key is invalid."""
+        """Raises ValueError if the explicit hash key is invalid."""
         if hash_key is not None and hash_key >= len(self._message.hash_keys):
             raise MalformedAggregate("a record refers to a hash key that is not there")
         if self._belongs is None:
@@ -424,7 +398,7 @@ class _ShardFilter:
 
 
 class _KeyTexts(dict[int, Raw]):
-    """Partition keys by their index, as JSON; a bounded number of them."""
+    """Partition keys as JSON by index, with a bounded cache."""
 
     def __init__(self, keys: list[bytes]) -> None:
         super().__init__()
@@ -440,14 +414,18 @@ class _KeyTexts(dict[int, Raw]):
 
 
 def _message_of(data: Raw) -> bytes | None:
-    """The message of an aggregate; None where it does not begin like one. ValueError: it does, and is none."""
+    """Return the message inside an aggregate; None if this is not one.
+
+    Raises:
+        ValueError: it begins like an aggregate but is malformed.
+    """
     body = BASE64.decoded(data)
     if not body.startswith(MAGIC):
         return None
     if len(body) <= len(MAGIC) + _DIGEST_BYTES:
         raise MalformedAggregate("too short")
     message = body[len(MAGIC) : -_DIGEST_BYTES]
-    # Not for security: where the machine allows MD5 for nothing else, it allows it for this.
+    # Not used for security, so MD5 is allowed even on FIPS machines.
     if hashlib.md5(message, usedforsecurity=False).digest() != body[-_DIGEST_BYTES:]:
         raise MalformedAggregate("the digest does not fit")
     return message
@@ -480,7 +458,7 @@ def _user_records(
 
 
 def _json_text(key: bytes) -> Raw:
-    """As JSON in ASCII; bytes that are no UTF-8 become U+FFFD, as Java reads them."""
+    """As JSON in ASCII; invalid UTF-8 becomes U+FFFD, as in Java."""
     return Raw(encode_basestring_ascii(key.decode("utf-8", "replace")).encode("ascii"))
 
 
@@ -491,7 +469,6 @@ def _filter(hash_range: HashRange) -> Callable[[int], bool] | None:
 
 
 def _hash(hash_key: bytes) -> int:
-    """An explicit hash key: a decimal number."""
     if not hash_key.isdigit() or len(hash_key) > _MAX_HASH_DIGITS:
         raise MalformedAggregate("an explicit hash key is no number")
     return int(hash_key)

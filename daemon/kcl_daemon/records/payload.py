@@ -1,12 +1,8 @@
-"""PURE: records on their way to a child, undecoded, and the line that they become.
+"""Records between Kinesis and a child's stdin, kept undecoded.
 
-Owns what a record is between an answer of Kinesis and a child's stdin: `data` and the partition key stay the JSON text
-that came over the wire and are copied straight into the line. Must not know where records come from or what an
-aggregate looks like inside; equal in its words to `kcl_protocol.codec`, and a test compares the two.
-
-PURE: bytes to base64 as JSON text with its quotes, and back.
-
-msgspec does it everywhere; `pybase64`, where it is installed, does it several times as fast from a kilobyte on.
+`data` and the partition key stay the JSON text that came over the wire and are copied into the child's line.
+A test checks that the result equals `kcl_protocol.codec`. Base64 uses `pybase64` if it is installed, else
+msgspec.
 """
 
 from __future__ import annotations
@@ -26,28 +22,27 @@ from msgspec.structs import replace
 from kcl_protocol.messages import Record, RecordSchema
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
-# What a record takes in memory beside its text: the object itself, two views, a sequence number.
+# Memory of a record besides its text.
 RECORD_OVERHEAD_BYTES: Final = 320
 LINE_BYTES: Final = 8 * 2**20
-"""No line of user records from aggregates is longer, unless one record alone is."""
-# A record in a line without its texts, except the sequence number; a test compares.
+"""Maximum line of user records from aggregates; a single record may be longer."""
+# Length of a record in a line without its texts, except the sequence number; tested.
 LINE_OVERHEAD_BYTES: Final = 320
-# F3 89 9A C2, the first bytes of a KPL aggregate, in base64 with the quote before it; a sixth character follows that
-# is not of the magic alone.
+# F3 89 9A C2, which begins a KPL aggregate, in base64 after the quote. The sixth character also depends on
+# what follows.
 _AGGREGATE_PREFIX: Final = b'"84maw'
 _BASE64_BYTES: Final = 3 / 4
 
 
 class RawRecord(Struct, gc=False, rename="camel"):
-    """One user record, its texts as JSON with their quotes. Never altered once it is made.
+    """One user record, its texts as quoted JSON. Never changed after creation.
 
     Args:
-        data: base64 text, quoted.
-        partition_key: quoted JSON text; may hold characters outside ASCII, as UTF-8 or escaped.
-        sequence_number: decimal digits.
-        approximate_arrival_timestamp: epoch milliseconds, or None.
-        sub_sequence_number: index inside a KPL aggregate, 0 for a plain record.
-        action: the word of the protocol; a record's last key, as KCL writes it.
+        data: base64 text.
+        partition_key: may hold non-ASCII characters, as UTF-8 or escaped.
+        approximate_arrival_timestamp: epoch milliseconds.
+        sub_sequence_number: index inside a KPL aggregate, else 0.
+        action: the last key of a record, as KCL writes it.
     """
 
     data: Raw
@@ -59,12 +54,12 @@ class RawRecord(Struct, gc=False, rename="camel"):
 
     @property
     def position(self) -> ExtendedSequenceNumber:
-        """Where it stands in its shard; ValueError where the sequence number is none."""
+        """Raises ValueError if the sequence number is invalid."""
         return ExtendedSequenceNumber(self.sequence_number, self.sub_sequence_number)
 
 
 class SchemaTexts(Struct, frozen=True, gc=False):
-    """A schema's version as texts of JSON with their quotes, in ASCII; shared by all of its records."""
+    """A schema version as quoted JSON texts in ASCII, shared by all of its records."""
 
     name: Raw
     version_id: Raw
@@ -73,7 +68,6 @@ class SchemaTexts(Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, schema: RecordSchema) -> SchemaTexts:
-        """The same of plain texts."""
         return cls(*map(_quoted, (schema.name, schema.version_id, schema.data_format, schema.definition)))
 
 
@@ -81,7 +75,7 @@ _NO_TEXT: Final = Raw(b"null")
 
 
 class SchemaRecord(RawRecord, gc=False, rename="camel"):
-    """A user record whose schema is known: four more texts. They are fields of their own as no reader of records expects objects."""
+    """A user record with its schema, in flat fields."""
 
     schema_name: Raw = _NO_TEXT
     schema_version_id: Raw = _NO_TEXT
@@ -90,7 +84,6 @@ class SchemaRecord(RawRecord, gc=False, rename="camel"):
 
     @classmethod
     def of(cls, record: RawRecord, data: Raw, schema: SchemaTexts) -> SchemaRecord:
-        """A record with other data, and with its schema."""
         return cls(
             data,
             record.partition_key,
@@ -106,23 +99,19 @@ class SchemaRecord(RawRecord, gc=False, rename="camel"):
 
 
 Piece = tuple[Sequence[RawRecord], int]
-"""Some user records of an aggregate, and the most bytes that they take in a line; without records: it takes long."""
+"""Some user records of an aggregate and their maximum size in a line. Empty: the next piece takes long."""
 
 Split = Callable[[RawRecord], Iterable[Piece]]
-"""Gives the user records of what may be a KPL aggregate piece by piece, or the record itself where it is none."""
+"""Yields the user records of a possible KPL aggregate in pieces, or the record itself."""
 
 
 class _Line(Struct, gc=False, rename="camel"):
-    """The message `processRecords`, its keys in the order of the wire."""
-
     action: str
     records: Sequence[RawRecord]
     millis_behind_latest: int | None
 
 
 class _SchemaLine(Struct, gc=False, rename="camel"):
-    """The same, read where some of its records have a schema."""
-
     records: list[SchemaRecord]
     millis_behind_latest: int | None
 
@@ -131,19 +120,14 @@ _encoder: Final = Encoder()
 _text_decoder: Final = Decoder(str)
 _line_decoder: Final = Decoder(_Line)
 _schema_line_decoder: Final = Decoder(_SchemaLine)
-# A partition key or a definition cannot hold it: their quotes are escaped.
+# A partition key or definition cannot contain this: their quotes are escaped.
 _SCHEMA_KEY: Final = b'"schemaName":'
 _data_of: Final = attrgetter("data")
 _prefix_of: Final = struct.Struct(f"{len(_AGGREGATE_PREFIX)}s").unpack_from
 
 
 class Payload:
-    """The records of one answer, or of one event: opaque to all but those who make them or split aggregates.
-
-    Args:
-        records: in order of position.
-        size_bytes: about the memory that they take.
-    """
+    """The records of one answer or event, in order. `size_bytes` is about their memory."""
 
     __slots__ = ("records", "size_bytes")
 
@@ -153,16 +137,18 @@ class Payload:
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Payload:
-        """The same for records that are decoded already, as those of a Kinesis in memory."""
+        """Make a payload from decoded records, as those of an in-memory Kinesis."""
         raw = [raw_record(record) for record in records]
         texts = sum(len(record.data) + len(record.partition_key) for record in raw)
         return cls(raw, texts + RECORD_OVERHEAD_BYTES * len(raw))
 
     @classmethod
     def of_line(cls, line: bytes) -> tuple[Payload, int | None]:
-        """The records of a line `processRecords` and what it tells of `millisBehindLatest`; they keep the line in memory.
+        """Return the records and `millisBehindLatest` of a `processRecords` line.
 
-        Every record becomes the same text again, its schema included: the data has no header any more to find it by.
+        They keep the line in memory.
+
+        Each record becomes the same text again, with its schema, because the data has no header any more.
         """
         if _SCHEMA_KEY in line:
             opened = _schema_line_decoder.decode(line)
@@ -175,31 +161,30 @@ class Payload:
 
     @property
     def first(self) -> ExtendedSequenceNumber:
-        """Position of the first record; IndexError where there is none."""
+        """Position of the first record; IndexError if there is none."""
         return self.records[0].position
 
     @property
     def last(self) -> ExtendedSequenceNumber:
-        """Position of the last record; IndexError where there is none."""
+        """Position of the last record; IndexError if there is none."""
         return self.records[-1].position
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of user data, as decoded; base64's padding makes it up to two more for each record."""
+        """Decoded size of the user data; up to two bytes per record too much."""
         quotes = 2 * len(self.records)
         return int((sum(map(len, map(_data_of, self.records))) - quotes) * _BASE64_BYTES)
 
     def after(self, position: ExtendedSequenceNumber) -> Payload:
-        """Without the records at or before a position; itself where there are none such."""
+        """Return the payload without the records at or before a position."""
         if not self.records or position < self.first:
             return self
         return Payload([each for each in self.records if position < each.position], self.size_bytes)
 
     def slices(self, max_bytes: int) -> Iterator[Payload]:
-        """In parts that take no long time to expand; only where there may be aggregates, else itself.
+        """Split a payload that may hold aggregates into parts that expand quickly; else yield itself.
 
-        Args:
-            max_bytes: of data, as base64; a part has one record at least.
+        `max_bytes` limits the base64 data; a part has at least one record.
         """
         if not self._looks_aggregated():
             yield self
@@ -215,13 +200,10 @@ class Payload:
         yield Payload(part, part_bytes)
 
     def expanded(self, split: Split, max_bytes: int = LINE_BYTES) -> Iterator[Payload]:
-        """With every record that begins like a KPL aggregate replaced by what `split` gives for it, in parts, as they are taken.
+        """Replace each possible KPL aggregate by the pieces of `split`; yield parts as they are consumed.
 
-        A part without records says that the next one takes long. Itself where nothing begins like an aggregate.
-
-        Args:
-            split: takes one apart.
-            max_bytes: of a part's line; one piece or record may be longer.
+        An empty part means that the next one takes long. `max_bytes` limits a part's line, but a single piece
+        or record may be longer.
         """
         if not self._looks_aggregated():
             yield self
@@ -240,14 +222,14 @@ class Payload:
         yield Payload(part, part_bytes)
 
     def line(self, millis_behind_latest: int | None) -> bytes:
-        """The child's line `processRecords`, in ASCII, with its LF."""
+        """The child's `processRecords` line, in ASCII, with LF."""
         line = _encoded(self.records, millis_behind_latest)
         if line.isascii():
             return line
         return _encoded([_in_ascii(record) for record in self.records], millis_behind_latest)
 
     def decoded(self) -> list[Record]:
-        """The records with their texts read, for tools and tests; slow."""
+        """Decode the records, for tools and tests; slow."""
         return [
             Record(
                 _text(each.data),
@@ -261,7 +243,7 @@ class Payload:
         ]
 
     def _looks_aggregated(self) -> bool:
-        """Whether any record begins like an aggregate; runs in C for each record, as most streams hold none."""
+        """Runs in C, because most streams hold no aggregates."""
         try:
             return (_AGGREGATE_PREFIX,) in map(_prefix_of, map(_data_of, self.records))
         except struct.error:  # a text shorter than the prefix
@@ -272,7 +254,6 @@ EMPTY: Final = Payload((), 0)
 
 
 def raw_record(record: Record) -> RawRecord:
-    """A decoded record as an undecoded one."""
     raw = RawRecord(
         _quoted(record.data),
         _quoted(record.partition_key),
@@ -284,7 +265,7 @@ def raw_record(record: Record) -> RawRecord:
 
 
 def _without_defaults(record: SchemaRecord) -> RawRecord:
-    """The record as it was on the line: of one without a schema nothing must be said of schemas."""
+    """A record without a schema must not get schema keys."""
     if record.schema_name is not _NO_TEXT:
         return record
     return RawRecord(
@@ -298,7 +279,7 @@ def _without_defaults(record: SchemaRecord) -> RawRecord:
 
 
 def line_bytes(record: RawRecord) -> int:
-    """About what a record takes in a line, rather more; and in memory."""
+    """Approximate size of a record in a line, rather too high."""
     return len(record.data) + len(record.partition_key) + LINE_OVERHEAD_BYTES
 
 
@@ -311,13 +292,13 @@ def _looks_aggregated(record: RawRecord) -> bool:
 
 
 def _encoded(records: Sequence[RawRecord], millis_behind_latest: int | None) -> bytes:
-    # As the only one of many lines: that way the LF comes without a copy of the whole. A list, as msgspec 0.22 never frees
-    # the iterator that it takes of anything else, which was 64 bytes for each batch.
+    # `encode_lines` adds the LF without a copy. It must be a list: msgspec 0.22 never frees the iterator of
+    # anything else.
     return _encoder.encode_lines([_Line("processRecords", records, millis_behind_latest)])
 
 
 def _in_ascii(record: RawRecord) -> RawRecord:
-    r"""The record with `\uXXXX` for what is outside ASCII: children read stdin in the encoding of their locale."""
+    """Escape non-ASCII characters: children read stdin in the encoding of their locale."""
     if bytes(record.partition_key).isascii():
         return record
     return replace(record, partition_key=_quoted(_text(record.partition_key)))
@@ -339,7 +320,7 @@ def _schema(record: RawRecord) -> RecordSchema | None:
 
 
 def _text(raw: Raw) -> str:
-    """The text; bytes that are no UTF-8 become U+FFFD: one odd key must not stop a shard."""
+    """Invalid UTF-8 becomes U+FFFD: one odd key must not stop a shard."""
     try:
         return _text_decoder.decode(raw)
     except (DecodeError, UnicodeDecodeError):
@@ -347,18 +328,14 @@ def _text(raw: Raw) -> str:
 
 
 HAS_FAST: Final = find_spec("pybase64") is not None  # an optional extra
-# Below this msgspec's single call is the shorter way.
+# Below this size msgspec is faster.
 _FAST_FROM_BYTES: Final = 512
 _decoder: Final = Decoder(bytes)
 _encode: Final[Callable[[bytes], bytes]] = Encoder().encode
 
 
 class Base64Text:
-    """The two ways.
-
-    Args:
-        fast: whether pybase64 is used, which must be there then.
-    """
+    """Base64 as quoted JSON text; `fast` needs pybase64."""
 
     def __init__(self, *, fast: bool = HAS_FAST) -> None:
         self._fast_decode: Callable[[memoryview], bytes] | None = None
@@ -370,20 +347,19 @@ class Base64Text:
             self._fast_encode = pybase64.b64encode
 
     def decoded(self, text: Raw) -> bytes:
-        """The bytes that a quoted text stands for; ValueError where it is none."""
+        """Raises ValueError if the text is not base64."""
         view = memoryview(text)
         if self._fast_decode is not None and len(view) >= _FAST_FROM_BYTES:
             try:
                 return self._fast_decode(view[1:-1])
             except ValueError:
-                pass  # JSON may write a slash with a backslash before it; the other reader knows that
+                pass  # JSON may escape a slash; msgspec handles that
         try:
             return _decoder.decode(view)
         except DecodeError as error:
             raise ValueError(str(error)) from error
 
     def encoded(self, data: bytes) -> Raw:
-        """Bytes as a quoted text."""
         if self._fast_encode is not None and len(data) >= _FAST_FROM_BYTES:
             return Raw(b'"%b"' % self._fast_encode(data))
         return Raw(_encode(data))

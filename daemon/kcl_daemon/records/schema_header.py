@@ -1,8 +1,7 @@
-"""PURE: the header of the Glue Schema Registry in front of a record's data.
+"""The header of the Glue Schema Registry in front of a record's data.
 
-Owns the bytes: 3, then 0 or 5 for how the rest is packed (not at all, zlib), then the 16 bytes of the UUID of the
-schema's version. Must not know what a schema is. Records stay undecoded: 18 bytes are exactly 24 characters of base64,
-so that what is not packed is cut, and no byte of it is looked at.
+Its 18 bytes are: 3, then 0 (plain) or 5 (zlib), then the UUID of the schema version. They are exactly 24
+characters of base64, so plain data is cut without decoding.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from msgspec import Raw
 from kcl_daemon.records.payload import BASE64, RawRecord
 
 MAX_UNPACKED_BYTES: Final = 32 * 2**20
-"""No record may become longer than this: a few bytes of zlib can stand for all of the memory."""
+"""Limit for one record: a few bytes of zlib can expand to fill the memory."""
 
-# 03 00 and 03 05 in base64 both begin like this, with the quote before them.
+# 03 00 and 03 05 both begin like this in base64, after the quote.
 _PREFIX: Final = b'"Aw'
 _VERSION: Final = 3
 _PLAIN: Final = 0
@@ -37,24 +36,17 @@ _prefix_of: Final = struct.Struct(f"{len(_PREFIX)}s").unpack_from
 
 
 class UnreadablePayload(ValueError):
-    """Raised when what follows a header cannot be unpacked; says why."""
+    """Raised when the data after a header cannot be unpacked; says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a header tells.
-
-    Args:
-        version_id: the UUID of the schema's version, in lower case.
-        is_packed: whether what follows is zlib.
-    """
-
     version_id: str
     is_packed: bool
 
 
 def may_have_header(records: Sequence[RawRecord]) -> bool:
-    """Whether any of the records may begin with a header; runs in C for each record, as most streams hold none."""
+    """Return whether any record may have a header. Runs in C, because most streams have none."""
     try:
         return (_PREFIX,) in map(_prefix_of, map(_data_of, records))
     except struct.error:  # a text shorter than the prefix
@@ -62,7 +54,7 @@ def may_have_header(records: Sequence[RawRecord]) -> bool:
 
 
 def beginning(data: Raw) -> bytes | None:
-    """The part of the text that holds the header, the same for all records of a version; None where there is none."""
+    """Return the text of the header, the same for all records of a version; None if there is none."""
     text = bytes(memoryview(data)[: _HEADER_CHARACTERS + 1])
     if not text.startswith(_PREFIX) or len(data) < _HEADER_CHARACTERS + 2:
         return None
@@ -70,7 +62,7 @@ def beginning(data: Raw) -> bytes | None:
 
 
 def header(text: bytes) -> Header | None:
-    """What such a part says; None where it is no header after all."""
+    """Parse that text; None if it is not a header after all."""
     try:
         head = a2b_base64(text, strict_mode=True)
     except ValueError:
@@ -81,14 +73,10 @@ def header(text: bytes) -> Header | None:
 
 
 def payload(data: Raw, head: Header) -> Raw:
-    """What follows the header, unpacked, as JSON text again.
-
-    Args:
-        data: of a record that has the header.
-        head: what was read of it.
+    """Return what follows the header, unpacked, as JSON text.
 
     Raises:
-        UnreadablePayload: it is not what the header says, or too much.
+        UnreadablePayload: it cannot be decoded or unpacked, or is too large.
     """
     if head.is_packed:
         return BASE64.encoded(_unpacked(_bytes(data)[_HEADER_BYTES:]))
@@ -99,7 +87,7 @@ def payload(data: Raw, head: Header) -> Raw:
 
 
 def _with_plain_slashes(data: Raw) -> bytes | None:
-    """JSON may write a slash with a backslash before it; the header as it is written otherwise."""
+    """JSON may escape a slash; return the header text without such escapes."""
     try:
         head = BASE64.decoded(data)[:_HEADER_BYTES]
     except ValueError:
