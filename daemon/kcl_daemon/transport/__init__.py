@@ -1,1 +1,1 @@
-"""HTTP to Kinesis for the record path: signed calls and event streams, at a fraction of the SDK's CPU."""
+"""HTTP for the record path: signed calls and event streams with far less CPU than the SDK."""

@@ -1,14 +1,7 @@
-"""Signed calls of one service: requests by operation, answers or event streams back, errors in the daemon's words.
+"""Signed calls of one AWS JSON service: answers or event streams, errors as `kcl_daemon.errors`.
 
-Owns endpoints in use, signatures and the service's time. Must not know what the operations mean.
-
-What an answer that is no success says: the service's code and words, and whether our time was wrong.
-
-Pure: the meaning of codes is `kcl_daemon.transport.service_answers`'.
-
-PURE: signature version 4 for the one form of request that we send, at a tenth of the SDK's CPU.
-
-Owns the head of a request. The signing key of a day is kept. Knows no clock and no connection.
+Requests are signed with signature version 4 at a tenth of the SDK's CPU. If our clock is wrong, the service's
+time is used.
 """
 
 from __future__ import annotations
@@ -39,7 +32,7 @@ from kcl_daemon.transport.pool import (
 from kcl_daemon.transport.service_answers import service_error
 
 OK: Final = 200
-# A signature may be five minutes off; less than this is not what a refusal was for.
+# A smaller difference is not the reason for a refusal; signatures may be five minutes off.
 _SKEW_S: Final = 60.0
 _TIME_CODES: Final = frozenset({
     "AuthFailure", "InvalidSignatureException", "RequestExpired", "RequestInTheFuture", "RequestTimeTooSkewed",
@@ -51,10 +44,7 @@ class ErrorResponse(Exception):
     """Raised when the service answered with an error.
 
     Attributes:
-        code: its error code without namespace; the HTTP status where it gave none.
-        message: its words.
-        status: HTTP status.
-        body: all that it said.
+        code: without namespace; the HTTP status if there is none.
     """
 
     def __init__(self, code: str, message: str, status: int, body: bytes = b"") -> None:
@@ -66,11 +56,7 @@ class ErrorResponse(Exception):
 
 
 class ClockSkewError(ErrorResponse):
-    """Raised when the signature had another time than the service's.
-
-    Attributes:
-        server_s: its time, epoch seconds.
-    """
+    """Raised when the service refused the time of the signature; `server_s` is its epoch time."""
 
     def __init__(self, refused: ErrorResponse, server_s: float) -> None:
         super().__init__(refused.code, refused.message, refused.status, refused.body)
@@ -78,8 +64,6 @@ class ClockSkewError(ErrorResponse):
 
 
 class _ErrorBody(msgspec.Struct):
-    """The body of an error of a JSON service."""
-
     type: str = msgspec.field(name="__type", default="")
     code: str = ""
     message: str | None = None
@@ -87,12 +71,9 @@ class _ErrorBody(msgspec.Struct):
 
 
 def error_response(head: Head, body: bytes | bytearray, *, signed_s: float) -> ErrorResponse:
-    """The refusal that an answer is; a body that nobody understands is shown in part.
+    """Make the error of an answer that is not 200; an unreadable body is shown in part.
 
-    Args:
-        head: of the answer, not 200.
-        body: of the answer, or its beginning.
-        signed_s: the time of our signature, epoch seconds.
+    `signed_s` is the epoch time of our signature.
     """
     try:
         fields = msgspec.json.decode(body, type=_ErrorBody)
@@ -108,7 +89,7 @@ def error_response(head: Head, body: bytes | bytearray, *, signed_s: float) -> E
 
 
 def date_of(head: Head) -> float | None:
-    """The service's time as an answer tells it, epoch seconds."""
+    """The service's time in an answer, epoch seconds."""
     try:
         return parsedate_to_datetime(head.headers.get("date", "")).timestamp()
     except (ValueError, OverflowError):
@@ -121,14 +102,7 @@ _PATH_SAFE: Final = "/~"
 
 
 class Signer:
-    """Writes signed heads for one endpoint.
-
-    Args:
-        target: the endpoint.
-        prefix: before the operation's name in `X-Amz-Target`.
-        user_agent: who we say we are; not signed.
-        content_type: of the bodies.
-    """
+    """Writes signed request heads for one endpoint."""
 
     def __init__(
         self, target: ServiceEndpoint, *, prefix: str, user_agent: str, content_type: str = CONTENT_TYPE
@@ -147,14 +121,14 @@ class Signer:
     def head(
         self, operation: str, body: bytes, keys: AccessKeys, *, epoch_s: float, encoding: str | None = None
     ) -> bytes:
-        """Request line and headers, with the empty line after them.
+        """Return request line and headers, with the final empty line.
 
         Args:
             operation: such as `GetRecords`.
-            body: what will follow.
-            keys: who signs.
-            epoch_s: the service's time; it refuses signatures that are some minutes off.
-            encoding: of the body, such as `gzip`; not signed, as the body is.
+            body: of the request.
+            keys: of the signature.
+            epoch_s: the service's time; it refuses signatures some minutes off.
+            encoding: of the body, such as `gzip`; not signed.
         """
         date = strftime("%Y%m%dT%H%M%SZ", gmtime(epoch_s))
         api = f"{self._prefix}{operation}"
@@ -169,7 +143,6 @@ class Signer:
         ).encode("latin-1")
 
     def _signature(self, api: str, body: bytes, keys: AccessKeys, date: str) -> tuple[str, str]:
-        """Names of the signed headers, and the signature."""
         token, token_name = "", ""
         if keys.token:
             token, token_name = f"x-amz-security-token:{keys.token}\n", "x-amz-security-token;"
@@ -196,30 +169,25 @@ class Signer:
 
 T = TypeVar("T")
 
-# What is read of an answer that refuses a stream, to learn why.
+# How much of an error answer to a stream is read.
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _MS_PER_S: Final = 1000
-# The service's time is read from an answer now and then, not from each.
+# The service's time is read only this often.
 _DATED_EVERY_S: Final = 10.0
 _PACKED: Final = "gzip"
 
 
-def ignore_date(_server_s: float) -> None:
-    """The default of `on_date`."""
+def ignore_date(_server_s: float) -> None: ...
 
 
-def _not_packed(_body: bytes) -> None:
-    """The default of `packs`."""
+def _not_packed(_body: bytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseStream:
-    """A good answer whose body is still coming.
+    """A successful answer whose body is still arriving.
 
-    Args:
-        headers: names in lower case.
-        pieces: the body in order, in pieces of any size; taken one at a time, and reading stops while none is taken.
-            It ends with the body; Unavailable where it breaks off before, or nothing comes for too long.
+    Reading stops while no piece is taken. `pieces` raises Unavailable if the body breaks off or stalls.
     """
 
     headers: Mapping[str, str]
@@ -227,22 +195,22 @@ class ResponseStream:
 
 
 class AwsJsonClient:
-    """Makes calls. Never tries again by itself, with two exceptions that cannot do harm.
+    """Makes calls, each sent once with two safe exceptions.
 
-    These are a request that a kept connection swallowed, where it may be sent twice, and one whose signature had the
-    wrong time: that is sent once more with the server's time, which then stays in use.
+    A request lost on a kept connection is sent again unless `once`; a request signed with the wrong time is
+    sent again with the server's time, which then stays in use.
 
     Args:
         access: endpoints and credentials.
         clock: for signatures.
-        wire: makes the way to an endpoint; it is kept for all calls to it.
-        prefix: before the operation's name in `X-Amz-Target`.
-        user_agent: who we say we are.
-        not_found: what a missing resource is called here, such as StreamNotFound.
-        content_type: of requests.
-        means: what a refusal of some operation means beyond the common codes; None: nothing more.
-        on_date: told now and then what time it is for the service, epoch seconds, as a good answer says.
-        packs: makes the gzip of a body; it gives None where the body is to go as it is.
+        wire: makes the transport of an endpoint, kept for later calls.
+        prefix: before the operation in `X-Amz-Target`.
+        user_agent: of the requests.
+        not_found: the error for a missing resource, such as StreamNotFound.
+        content_type: of the requests.
+        means: maps errors beyond the common codes.
+        on_date: receives the service's time now and then, epoch seconds.
+        packs: gzips a body; None: send it plain.
     """
 
     def __init__(
@@ -276,18 +244,12 @@ class AwsJsonClient:
     async def call(
         self, operation: str, parameters: Parameters, read: Callable[[bytearray], T], *, once: bool = False
     ) -> T:
-        """What `read` makes of the body of a good answer.
+        """Return what `read`, run on the loop, makes of a successful body. Cancelling closes the connection.
 
-        Cancelled at any point: the connection is closed.
-
-        Args:
-            operation: such as `GetRecords`.
-            parameters: the request.
-            read: runs on the loop; its exceptions pass through.
-            once: for writes: it is never sent again where it may have taken effect.
+        `once` is for writes: they are never sent again if they may have taken effect.
 
         Raises:
-            AwsError: as `kcl_daemon.transport.service_answers` names the refusal; Unavailable where no answer came.
+            AwsError: the refusal as in `service_answers`; Unavailable if no answer came.
         """
         with self._reported(operation):
             try:
@@ -300,20 +262,13 @@ class AwsJsonClient:
     async def open_stream(
         self, operation: str, parameters: Parameters, *, silence_s: float
     ) -> AsyncGenerator[ResponseStream, None]:
-        """An answer that is read while it comes (`SubscribeToShard`), on a connection or a stream of its own.
+        """Open an answer that is read while it arrives (`SubscribeToShard`), on its own connection.
 
-        That is closed when the context is left, in whatever way. Both the call and its pieces may be
-        cancelled at any time.
-
-        Args:
-            operation: such as `SubscribeToShard`.
-            parameters: the request.
-            silence_s: how long nothing may come, before the answer and between its pieces, while somebody waits for
-                it: a half-open connection ends so.
+        Leaving the context closes it; cancelling is safe at any time. At most `silence_s` may pass without
+        data while somebody waits, which detects half-open connections.
 
         Raises:
-            AwsError: as for `call`, when the context is entered. Errors inside the stream are in its body, for the
-                caller to read.
+            AwsError: as `call`, on entry. Errors inside the stream are in its body.
         """
         with self._reported(operation):
             try:
@@ -329,7 +284,7 @@ class AwsJsonClient:
             await opening.__aexit__(None, None, None)
 
     async def aclose(self) -> None:
-        """Close idle connections; those in use close when their call ends."""
+        """Close idle connections; the others close after their call."""
         while self._routes:
             _, (_, wire) = self._routes.popitem()
             await wire.aclose()
@@ -399,7 +354,6 @@ class AwsJsonClient:
 
     @contextmanager
     def _reported(self, operation: str) -> Generator[None, None, None]:
-        """What goes wrong inside, in the daemon's words."""
         try:
             yield
         except ConnectionBroken as broken:
@@ -417,8 +371,6 @@ class AwsJsonClient:
 
 @dataclass(frozen=True, slots=True)
 class _SignedRequest:
-    """A request that is ready to go."""
-
     head: bytes
     body: bytes
     epoch_s: float

@@ -1,14 +1,6 @@
-"""PURE: frames of `application/vnd.amazon.eventstream`, read while they come.
+"""Subscriptions of enhanced fan-out: `application/vnd.amazon.eventstream` frames and SubscribeToShard events.
 
-Owns the format: lengths, checksums, headers, kinds of messages. Must not know what the events mean.
-
-PURE: events of SubscribeToShard, read as far as the daemon needs them; records stay undecoded.
-
-Owns the names and types of the wire. What is no such event is Unavailable: the subscription is made anew.
-
-The port `FanOut`: subscriptions over this transport's streams, consumers by the SDK.
-
-Owns the request and the errors inside a stream. Knows nothing of when to subscribe again.
+Records stay undecoded. A malformed event is Unavailable, and the caller subscribes again.
 """
 
 from __future__ import annotations
@@ -34,16 +26,16 @@ from kcl_daemon.transport.caller import AwsJsonClient, ErrorResponse, ResponseSt
 from kcl_daemon.transport.kinesis import WireRecord, child_shards, payload
 from kcl_daemon.transport.service_answers import service_error
 
-# Lengths of the whole and of the headers, and the checksum of these two.
+# Length of the frame, length of the headers, checksum of both.
 _PRELUDE: Final = struct.Struct("!III")
 _PRELUDE_CHECKED_BYTES: Final = 8
 _CHECKSUM: Final = struct.Struct("!I")
 _MIN_FRAME_BYTES: Final = _PRELUDE.size + _CHECKSUM.size
-# What the format allows. An event of Kinesis with the largest record, of 10 MiB, is a third above that in base64.
+# The limit of the format. A 10 MiB record is a third larger in base64.
 MAX_FRAME_BYTES: Final = 24 * 2**20
 MAX_HEADER_BYTES: Final = 128 * 1024
 
-# Bytes of a header's value by its type; the others begin with their length in two bytes.
+# Size of a header's value by type; the other types begin with a two-byte length.
 _VALUE_BYTES: Final[Mapping[int, int]] = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
 _BYTES_TYPE: Final = 6
 _TEXT_TYPE: Final = 7
@@ -51,51 +43,37 @@ _INITIAL_RESPONSE: Final = "initial-response"
 
 
 class MalformedFrame(Exception):
-    """Raised when what came is no frame, or a damaged one; nothing that follows on the stream can be read."""
+    """Raised when a frame is malformed or damaged; the rest of the stream cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """One event.
-
-    Args:
-        kind: `:event-type`, such as `SubscribeToShardEvent`.
-        payload: JSON.
-    """
-
     kind: str
     payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFailure:
-    """The stream ends with an error.
-
-    Args:
-        code: the service's, such as `ResourceInUseException`.
-        message: its words.
-    """
-
     code: str
     message: str
 
 
 class FrameReader:
-    """Takes pieces of any size, gives the messages that are complete. Of no further use once it has raised."""
+    """Takes pieces of any size, gives complete messages. Unusable after it has raised."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._needed = _PRELUDE.size
-        self._is_whole = False  # whether `_needed` is the length of a frame whose prelude has been checked
+        self._is_whole = False  # whether `_needed` is the length of a frame with a checked prelude
         self._raw_headers: bytes | None = None
         self._headers: Mapping[str, str] = {}
 
     def feed(self, data: bytes) -> list[StreamEvent | StreamFailure]:
-        """The messages that this piece completes, without the `initial-response`, which need not come.
+        """Return the messages that this piece completes, without the optional `initial-response`.
 
         Raises:
-            MalformedFrame: a checksum does not fit, a length cannot be, a message is of no known kind. The messages
-                before it in the same piece are lost with it; they come again with the next subscription.
+            MalformedFrame: the frame is invalid. Messages before it in the same piece are lost; the next
+                subscription delivers them again.
         """
         self._buffer += data
         found: list[StreamEvent | StreamFailure] = []
@@ -117,24 +95,22 @@ class FrameReader:
         return found
 
     def close(self) -> None:
-        """The stream is at its end; MalformedFrame where that is in the middle of a frame."""
+        """Call it at the end of the stream; MalformedFrame if that is inside a frame."""
         if self._buffer:
             raise MalformedFrame(f"the stream ended {len(self._buffer)} bytes into a frame")
 
     def _message(self, frame: memoryview) -> StreamEvent | StreamFailure | None:
-        """What a whole frame says."""
         end = len(frame) - _CHECKSUM.size
         if zlib.crc32(frame[:end]) != _CHECKSUM.unpack_from(frame, end)[0]:
             raise MalformedFrame("the checksum of a frame does not fit")
         headers_end = _PRELUDE.size + _PRELUDE.unpack_from(frame)[1]
         raw = bytes(frame[_PRELUDE.size : headers_end])
-        if raw != self._raw_headers:  # one event has the same as the one before
+        if raw != self._raw_headers:  # headers mostly repeat
             self._raw_headers, self._headers = raw, _headers(raw)
         return _decoded(self._headers, frame[headers_end:end])
 
 
 def _frame_bytes(prelude: memoryview) -> int:
-    """Length of the frame that begins so."""
     length, headers_length, checksum = _PRELUDE.unpack(prelude)
     if zlib.crc32(prelude[:_PRELUDE_CHECKED_BYTES]) != checksum:
         raise MalformedFrame("the checksum of a frame's lengths does not fit")
@@ -160,14 +136,12 @@ def _decoded(headers: Mapping[str, str], payload: memoryview) -> StreamEvent | S
 
 
 class _ExceptionBody(msgspec.Struct):
-    """The payload of an exception."""
-
     message: str | None = None
     Message: str | None = None
 
 
 def _message_of(payload: memoryview) -> str:
-    """The service's words; a payload that nobody understands is shown in part."""
+    """The service's message, or the start of an unreadable payload."""
     try:
         fields = msgspec.json.decode(payload, type=_ExceptionBody)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -176,7 +150,7 @@ def _message_of(payload: memoryview) -> str:
 
 
 def _headers(data: bytes) -> dict[str, str]:
-    """Those whose values are texts; the others are read over."""
+    """Headers with text values; others are skipped."""
     found: dict[str, str] = {}
     at = 0
     try:
@@ -205,8 +179,6 @@ _NULL: Final = Raw(b"null")
 
 
 class _Event(Struct, gc=False, rename="pascal"):
-    """SubscribeToShardEvent."""
-
     records: list[WireRecord]
     continuation_sequence_number: str | None = None
     millis_behind_latest: int | None = None
@@ -217,7 +189,7 @@ _events: Final = Decoder(_Event)
 
 
 def decode_event(body: bytes) -> PushedRecords:
-    """The event; Unavailable where it is none. Its records keep hold of the body."""
+    """Decode an event; Unavailable if it is malformed. Its records keep the body in memory."""
     with service_answers.parsing_answer(OPERATION):
         try:
             event = _events.decode(body)
@@ -232,7 +204,7 @@ def decode_event(body: bytes) -> PushedRecords:
 
 
 def event_of_shape(entries: dict[str, object]) -> PushedRecords:
-    """An event that has been decoded already, as those of a Kinesis in memory."""
+    """Make an event from decoded JSON, as those of an in-memory Kinesis."""
     fetched = service_answers.fetched(cast("service_answers.RecordsShape", entries))
     return PushedRecords(
         payload=fetched.payload,
@@ -243,33 +215,23 @@ def event_of_shape(entries: dict[str, object]) -> PushedRecords:
 
 
 def _decode_leniently(body: bytes) -> PushedRecords:
-    """What the strict reader refused, with what is no UTF-8 replaced: one odd key must not stop a shard."""
+    """Replace invalid UTF-8: one odd key must not stop a shard."""
     return event_of_shape(cast("dict[str, object]", json.loads(body.decode("utf-8", "replace"))))
 
 
-# Something comes every five seconds or so, were it only an event without records.
+# An event comes about every five seconds, even without records.
 _SILENCE_S: Final = 30.0
 _IN_USE: Final = "ResourceInUseException"
 
 
 class FanOutConsumers(Protocol):
-    """The part of the port that the SDK does."""
+    async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None: ...
 
-    async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None:
-        """As the port says."""
-        ...
-
-    async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer:
-        """As the port says."""
-        ...
+    async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer: ...
 
 
 class HttpSubscription:
-    """One subscription; its stream is open for as long as the context that it came from.
-
-    Args:
-        stream: the answer.
-    """
+    """One subscription, valid within the context that opened it."""
 
     def __init__(self, stream: ResponseStream) -> None:
         self._pieces = stream.pieces
@@ -277,7 +239,6 @@ class HttpSubscription:
         self._messages: deque[StreamEvent | StreamFailure] = deque()
 
     async def next(self) -> PushedRecords | None:
-        """As the port says."""
         while True:
             while not self._messages:
                 if not await self._read():
@@ -290,7 +251,6 @@ class HttpSubscription:
                         return decode_event(payload)
 
     async def _read(self) -> bool:
-        """One piece more; False at the end."""
         try:
             piece = await anext(self._pieces, None)
             if piece is None:
@@ -303,23 +263,16 @@ class HttpSubscription:
 
 
 class HttpFanOut:
-    """Enhanced fan-out of Kinesis Data Streams.
-
-    Args:
-        caller: for subscriptions.
-        consumers: for the rest.
-    """
+    """`FanOut`: subscriptions by `caller`, all other calls by `consumers`."""
 
     def __init__(self, caller: AwsJsonClient, consumers: FanOutConsumers) -> None:
         self._caller = caller
         self._consumers = consumers
 
     async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None:
-        """As the port says."""
         return await self._consumers.describe_consumer(consumer)
 
     async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer:
-        """As the port says."""
         return await self._consumers.register_consumer(consumer)
 
     @asynccontextmanager
@@ -330,7 +283,6 @@ class HttpFanOut:
         shard_id: ShardId,
         read_from: ReadFrom,
     ) -> AsyncGenerator[Subscription, None]:
-        """As the port says."""
         position: dict[str, object] = {"Type": read_from.kind.value}
         if read_from.sequence_number is not None:
             position["SequenceNumber"] = read_from.sequence_number

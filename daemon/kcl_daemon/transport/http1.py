@@ -1,16 +1,7 @@
-"""One connection: requests go out, heads and bodies come back, one exchange at a time.
+"""One HTTP/1.1 connection, one exchange at a time.
 
-Owns the socket and the watch over it: a peer that says nothing for too long is taken for dead, so that a half-open
-connection is noticed. Knows nothing of signatures or of what bodies mean.
-
-This module and `dial` use asyncio's transports without anyio between: a `BufferedProtocol` has the kernel write a body
-straight into the one buffer from which it is decoded, which no stream interface does.
-
-PURE: the head of an HTTP/1.1 answer, and how long its body is.
-
-Reads what a service that speaks HTTP sends, and refuses everything that could be read in two ways.
-
-PURE: bodies that come in chunks, or until the connection is closed.
+A peer that is silent for too long counts as dead. Ambiguous answers are refused. Uses asyncio directly, not
+anyio: with a `BufferedProtocol` the kernel writes a body straight into the buffer from which it is decoded.
 """
 
 from __future__ import annotations
@@ -23,7 +14,7 @@ from enum import Enum
 from typing import Final, Protocol, cast
 
 MAX_HEAD_BYTES: Final = 16 * 1024
-# An answer of GetRecords has at most 10 MiB of data, a third more as base64, and keys.
+# GetRecords returns at most 10 MiB of data, a third more as base64, and keys.
 MAX_BODY_BYTES: Final = 64 * 2**20
 _MAX_LENGTH_DIGITS: Final = 20
 _NO_CONTENT: Final = 204
@@ -31,12 +22,10 @@ _OK: Final = 200
 
 
 class MalformedAnswer(Exception):
-    """Raised when the other side does not speak HTTP/1.1 as it should; the connection is of no further use."""
+    """Raised when the peer violates HTTP/1.1; the connection cannot be used again."""
 
 
 class Framing(Enum):
-    """Where a body ends."""
-
     LENGTH = "after so many bytes"
     CHUNKED = "after the chunk of no length"
     CLOSE = "when the connection is closed"
@@ -47,10 +36,8 @@ class Head:
     """Status and headers.
 
     Args:
-        status: three digits.
-        headers: names in lower case; of a header that comes more than once, the last.
-        framing: where the body ends.
-        length: bytes of the body, 0 where it is not known.
+        headers: names in lower case; the last of repeated headers.
+        length: bytes of the body, 0 if unknown.
     """
 
     status: int
@@ -60,20 +47,19 @@ class Head:
 
     @property
     def is_final(self) -> bool:
-        """False for what only announces an answer (100 Continue)."""
+        """False for interim answers (100 Continue)."""
         return self.status >= _OK
 
     @property
     def keeps_alive(self) -> bool:
-        """Whether the connection may be used again after the body."""
         return self.framing is not Framing.CLOSE and self.headers.get("connection", "").lower() != "close"
 
 
 def parse_head(data: bytes) -> Head:
-    """The head without the empty line that ends it.
+    """Parse a head without its final empty line.
 
     Raises:
-        MalformedAnswer: it is none, or the length of the body is unclear or too large.
+        MalformedAnswer: it is invalid, or the length of the body is unclear or too large.
     """
     lines = data.decode("latin-1").split("\r\n")
     status = _status(lines[0])
@@ -125,24 +111,23 @@ _HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 
 
 class BodyReader(Protocol):
-    """Takes what comes over the connection and gives what belongs to the body."""
+    """Extracts the body from received bytes."""
 
     @property
     def ended(self) -> bool:
-        """Whether the body is complete; nothing may be fed after that."""
+        """Whether the body is complete; do not feed after that."""
         ...
 
     def feed(self, data: memoryview) -> list[bytes]:
-        """The pieces of the body in what has just come; MalformedAnswer where there is an error in it."""
+        """Return the pieces of the body in this data; MalformedAnswer on an error."""
         ...
 
     def close(self) -> None:
-        """The connection was closed by the other side; MalformedAnswer where that leaves the body incomplete."""
+        """Call it when the peer closed; MalformedAnswer if the body is incomplete."""
         ...
 
 
 def body_reader(framing: Framing, length: int) -> BodyReader:
-    """The reader for a body of that framing."""
     match framing:
         case Framing.CHUNKED:
             return ChunkedBody()
@@ -153,55 +138,45 @@ def body_reader(framing: Framing, length: int) -> BodyReader:
 
 
 class SizedBody:
-    """A body of known length, read piece by piece."""
-
     def __init__(self, length: int) -> None:
         self._left = length
 
     @property
     def ended(self) -> bool:
-        """As the protocol says."""
         return self._left == 0
 
     def feed(self, data: memoryview) -> list[bytes]:
-        """As the protocol says."""
         if len(data) > self._left:
             raise MalformedAnswer("more came than the body's length")
         self._left -= len(data)
         return [bytes(data)] if data else []
 
     def close(self) -> None:
-        """As the protocol says."""
         if self._left:
             raise MalformedAnswer(f"the connection was closed {self._left} bytes before the end of the body")
 
 
 class BodyUntilClose:
-    """A body that ends with the connection."""
-
     def __init__(self) -> None:
         self.ended = False
 
     def feed(self, data: memoryview) -> list[bytes]:
-        """As the protocol says."""
         return [bytes(data)] if data else []
 
     def close(self) -> None:
-        """As the protocol says."""
         self.ended = True
 
 
 class ChunkedBody:
-    """A chunked body; extensions and trailers are read over."""
+    """A chunked body; extensions and trailers are skipped."""
 
     def __init__(self) -> None:
         self.ended = False
-        self._left = 0  # of the chunk under way, its line end included
+        self._left = 0  # of the current chunk, its line end included
         self._line = bytearray()
-        self._last = False  # the chunk of no length has come: trailers, then the end
+        self._last = False  # the empty chunk has come: trailers, then the end
 
     def feed(self, data: memoryview) -> list[bytes]:
-        """As the protocol says."""
         pieces: list[bytes] = []
         while data:
             if self.ended:
@@ -210,12 +185,10 @@ class ChunkedBody:
         return pieces
 
     def close(self) -> None:
-        """As the protocol says."""
         if not self.ended:
             raise MalformedAnswer("the connection was closed in the middle of the body")
 
     def _data(self, data: memoryview, pieces: list[bytes]) -> memoryview:
-        """Bytes of a chunk, then its line end."""
         content = min(len(data), self._left - _CRLF)
         if content > 0:
             pieces.append(bytes(data[:content]))
@@ -227,7 +200,6 @@ class ChunkedBody:
         return data[1:]
 
     def _control(self, data: memoryview) -> memoryview:
-        """Part of a line between chunks."""
         piece = bytes(data[:_MAX_LINE_BYTES])
         end = piece.find(b"\n")
         self._line += piece if end < 0 else piece[: end + 1]
@@ -256,11 +228,11 @@ class ChunkedBody:
         self._left = length + _CRLF if length else 0
 
 
-# The most of a body that is asked for at once; the event loop has its turn in between.
+# Maximum of one read; the event loop runs in between.
 _READ_BYTES: Final = 1024 * 1024
-# Pieces of an event stream that may wait for their taker before reading stops.
+# Pieces of an event stream that may wait before reading stops.
 _STREAM_READ_BYTES: Final = 256 * 1024
-# Bodies from here on wait for `body`; smaller ones are read at once.
+# Larger bodies wait for `body`; smaller ones are read at once.
 LARGE_BYTES: Final = 256 * 1024
 
 
@@ -268,7 +240,8 @@ class ConnectionBroken(Exception):
     """Raised when an exchange cannot be completed; says what happened.
 
     Attributes:
-        answered: whether any of the answer had come. If not, the server may just have closed an idle connection.
+        answered: whether part of the answer had come. If not, the server may just have closed an idle
+            connection.
     """
 
     def __init__(self, what: str, *, answered: bool) -> None:
@@ -277,18 +250,15 @@ class ConnectionBroken(Exception):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol of one connection.
+    """One connection as an asyncio protocol: `request`, then `body` or `pieces` to the end, then again.
 
-    Use: `request`, then either `body` or `pieces` to their end, then again. Whoever is cancelled or meets an error in
-    between must `abort`.
-
-    Args:
-        silence_s: how long the peer may say nothing while something is awaited of it.
+    After a cancellation or an error in between, call `abort`. The peer may be silent for `silence_s` while an
+    answer is awaited.
     """
 
     def __init__(self, silence_s: float) -> None:
         self.silence_s = silence_s
-        self.idle_since_s = 0.0  # the pool's notes
+        self.idle_since_s = 0.0  # for the pool
         self.rested_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -308,15 +278,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether another request can go out: open, and nothing left of the one before."""
+        """Whether another request can be sent."""
         return self._broken is None and not self._expecting and self._transport is not None
 
     async def request(self, data: bytes) -> Head:
-        """Send a request and wait for the head of its answer.
-
-        Raises:
-            ConnectionBroken: there was none, or it was malformed.
-        """
+        """Send a request; return the head of its answer. ConnectionBroken if there is no valid one."""
         if not self.is_usable:
             raise self._broken or ConnectionBroken("the connection is in use or closed", answered=False)
         assert self._transport is not None
@@ -329,10 +295,9 @@ class Connection(asyncio.BufferedProtocol):
         return await self._answer_head()
 
     async def body(self) -> bytearray:
-        """The whole body of the answer. The connection can be used again afterwards.
+        """Return the whole body; ConnectionBroken if it is cut off.
 
-        Raises:
-            ConnectionBroken: it did not come to its end.
+        The connection can be used again afterwards.
         """
         if self._reader is not None:
             whole = bytearray()
@@ -346,10 +311,10 @@ class Connection(asyncio.BufferedProtocol):
         return body if body is not None else bytearray()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The body piece by piece; what is not taken holds up the sender.
+        """Yield the body in pieces; an untaken piece stops reading.
 
         Raises:
-            ConnectionBroken: it did not come to its end, or nothing came for `silence_s`.
+            ConnectionBroken: the body is cut off, or nothing came for `silence_s`.
         """
         self._by_pieces()
         while True:
@@ -363,21 +328,18 @@ class Connection(asyncio.BufferedProtocol):
             yield piece
 
     def abort(self, why: str = "given up") -> None:
-        """Close at once; whoever waits is told. Again: no effect."""
+        """Close at once; waiting calls fail. A second call does nothing."""
         self._fail(why)
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is open."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is closed, by either side."""
         self._fail(f"the connection broke: {exc}" if exc else "the peer closed the connection")
 
     def eof_received(self) -> bool:
-        """The peer will send no more; the transport is closed then."""
         if self._expecting and self._reader is not None:
             try:
                 self._reader.close()
@@ -388,13 +350,12 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Where the next bytes go; never empty, TLS would take that for the end."""
+        """Must not be empty: TLS would take that for the end."""
         if self._body is not None and self._expecting:
             return memoryview(self._body)[self._received : self._received + _READ_BYTES]
         return memoryview(self._scratch)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many bytes have come."""
         self._moved_s = self._loop.time()
         try:
             self._take(nbytes)
@@ -414,7 +375,6 @@ class Connection(asyncio.BufferedProtocol):
             self._take_heads()
 
     def _take_heads(self) -> None:
-        """Look for a whole head in the scratch buffer."""
         while self._head is None:
             end = self._scratch.find(b"\r\n\r\n", 0, self._filled)
             if end < 0:
@@ -446,7 +406,6 @@ class Connection(asyncio.BufferedProtocol):
         self._wake()
 
     def _by_pieces(self) -> None:
-        """A body of known length that somebody wants in pieces."""
         if self._body is None:
             return
         assert self._head is not None
@@ -475,7 +434,6 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _complete(self) -> None:
-        """The exchange is over."""
         assert self._head is not None
         self._expecting = False
         if self._transport is not None:
@@ -506,7 +464,6 @@ class Connection(asyncio.BufferedProtocol):
             await self._wait()
 
     async def _wait(self) -> None:
-        """Until something has happened; raises where that was the end."""
         self._raise_broken()
         self._waiter = self._loop.create_future()
         try:
@@ -536,7 +493,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _start_watch(self) -> None:
-        """One timer for all exchanges, looked at when it ends: setting one for each call would cost more than the rest."""
+        """One timer serves all exchanges: one per call would cost more than the rest."""
         if self._watch is None:
             self._watch = self._loop.call_later(self.silence_s, self._check_silence)
 

@@ -1,11 +1,6 @@
-"""The port `Kinesis` with the record path over this transport; all other calls go the SDK's way.
+"""`Kinesis` with GetRecords and GetShardIterator over this transport; all other calls use the SDK.
 
-Owns the requests. Knows nothing of pacing, and nothing of leases.
-
-PURE: bodies of Kinesis, read as far as the daemon needs them; records stay undecoded.
-
-Owns the names and types of the wire for GetRecords; the events of SubscribeToShard hold the same records. What is no
-such answer is Unavailable: it is asked for again.
+Records stay undecoded. A malformed answer is Unavailable, so it is requested again.
 """
 
 from __future__ import annotations
@@ -32,8 +27,6 @@ _NULL: Final = Raw(b"null")
 
 
 class WireRecord(Struct, gc=False, rename="pascal"):
-    """One entry of `Records`."""
-
     sequence_number: str
     partition_key: Raw
     data: Raw
@@ -41,8 +34,6 @@ class WireRecord(Struct, gc=False, rename="pascal"):
 
 
 class _Answer(Struct, gc=False, rename="pascal"):
-    """The answer of GetRecords."""
-
     records: list[WireRecord]
     next_shard_iterator: str | None = None
     millis_behind_latest: int | None = None
@@ -53,7 +44,7 @@ _answers: Final = Decoder(_Answer)
 
 
 def fetched(body: bytes | bytearray) -> FetchedRecords:
-    """The answer of GetRecords; Unavailable where it is none. Its records keep hold of the body."""
+    """Decode GetRecords. The records keep the body in memory."""
     with service_answers.parsing_answer("GetRecords"):
         try:
             answer = _answers.decode(body)
@@ -68,20 +59,17 @@ def fetched(body: bytes | bytearray) -> FetchedRecords:
 
 
 def iterator(body: bytes | bytearray) -> str:
-    """The answer of GetShardIterator; Unavailable where it is none."""
+    """Decode GetShardIterator."""
     with service_answers.parsing_answer("GetShardIterator"):
         return service_answers.iterator(cast("service_answers.IteratorShape", _decode_leniently(body)))
 
 
 def payload(records: Sequence[WireRecord], body_bytes: int) -> Payload:
-    """The records of an answer or event.
-
-    Args:
-        records: as they were read.
-        body_bytes: length of the body, which they keep hold of.
+    """Make a payload from records that keep a body of `body_bytes` in memory.
 
     Raises:
-        ValueError: `Data` or `PartitionKey` are no texts, or a sequence number is none; only the first and the last record are looked at.
+        ValueError: the first or last record has invalid data, key or sequence number; the others are not
+            checked.
     """
     if not records:
         return Payload((), 0)
@@ -104,15 +92,12 @@ def payload(records: Sequence[WireRecord], body_bytes: int) -> Payload:
 
 
 def child_shards(entries: Raw) -> tuple[ChildShard, ...]:
-    """`ChildShards`, of an answer or event; KeyError, TypeError or ValueError where they are none."""
+    """Raises KeyError, TypeError or ValueError if malformed."""
     return service_answers.child_shards(json.loads(bytes(entries)))
 
 
 def _decode_leniently(body: bytes | bytearray) -> object:
-    """A body that the strict reader refused, by one that takes lone surrogates and replaces what is no UTF-8.
-
-    Producers can put either into a partition key, and one odd key must not stop a shard.
-    """
+    """Accept lone surrogates and replace invalid UTF-8: one odd partition key must not stop a shard."""
     return json.loads(body.decode("utf-8", "replace"))
 
 
@@ -120,31 +105,22 @@ TARGET_PREFIX: Final = "Kinesis_20131202."
 
 
 class FastKinesis:
-    """Kinesis Data Streams.
-
-    Args:
-        caller: for GetRecords and GetShardIterator.
-        control: for the rest.
-    """
+    """`caller` makes the calls of the record path, `control` the others."""
 
     def __init__(self, caller: AwsJsonClient, control: Kinesis) -> None:
         self._caller = caller
         self._control = control
 
     async def describe_stream(self, stream: StreamRef) -> StreamSummary:
-        """As the port says."""
         return await self._control.describe_stream(stream)
 
     async def list_streams(self) -> tuple[StreamSummary, ...]:
-        """As the port says."""
         return await self._control.list_streams()
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
-        """As the port says."""
         return await self._control.list_shards(stream, start)
 
     async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
-        """As the port says."""
         request: dict[str, object] = {"ShardId": shard_id, "ShardIteratorType": read_from.kind.value}
         if stream.arn is None:
             request["StreamName"] = stream.name
@@ -163,7 +139,6 @@ class FastKinesis:
         iterator: str,
         limit: int,
     ) -> FetchedRecords:
-        """As the port says."""
         request: dict[str, object] = {"ShardIterator": iterator, "Limit": limit}
         if stream.arn is not None:
             request["StreamARN"] = stream.arn

@@ -1,15 +1,7 @@
-"""Opens connections, and keeps those that are still good for the next call.
+"""Connections to one endpoint, kept open between calls, and whole exchanges over them.
 
-Owns how many there are. One for each call under way, not one for each shard: polls are short and far apart.
-
-What the transport is told from outside: where the service is, and as whom we speak to it.
-
-Knows no SDK; `kcl_daemon.aws.access` finds all this out with one.
-
-Whole exchanges over pooled connections: a signed request in, the read answer out, or its body as it comes.
-
-Owns what is tried again (a kept connection that the server had closed) and how many large bodies are received at once.
-Knows nothing of signatures and operations.
+There is one connection per call under way, not per shard. Only a kept connection that the server had closed
+leads to a second attempt.
 """
 
 from __future__ import annotations
@@ -28,18 +20,11 @@ from anyio import Semaphore, fail_after
 from kcl_daemon.transport.http1 import LARGE_BYTES, Connection, ConnectionBroken, Head
 
 Parameters = Mapping[str, object]
-"""The members of a request, as the service's JSON has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessKeys:
-    """Credentials as they are now. Their secret parts are in no `repr`.
-
-    Args:
-        access_key: shown in signatures.
-        secret_key: signs.
-        token: of temporary credentials.
-    """
+    """Current credentials. Their secret parts are in no `repr`."""
 
     access_key: str
     secret_key: str
@@ -51,26 +36,16 @@ class AccessKeys:
 
 @dataclass(frozen=True, slots=True)
 class ServiceEndpoint:
-    """Where requests of one kind go, and what their signatures are made for.
-
-    Args:
-        url: of the endpoint, with scheme; a path in it is kept.
-        region: signing region.
-        service: signing name, such as `kinesis`.
-    """
-
     url: str
     region: str
     service: str
 
     @property
     def is_tls(self) -> bool:
-        """Whether the connection is encrypted."""
         return self.url.lower().startswith("https:")
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port to connect to; ValueError where the URL has none."""
         parts = urlsplit(self.url)
         if not parts.hostname:
             raise ValueError(f"no host in endpoint {self.url!r}")
@@ -78,24 +53,21 @@ class ServiceEndpoint:
 
     @property
     def host(self) -> str:
-        """The Host header: the port only where it is not the scheme's own."""
+        """The Host header; the port only if it is not the default."""
         name, port = self.address
         shown = f"[{name}]" if ":" in name else name
         return shown if port == (443 if self.is_tls else 80) else f"{shown}:{port}"
 
     @property
     def path(self) -> str:
-        """The path of the request line."""
         return urlsplit(self.url).path or "/"
 
 
 class ServiceAccess(Protocol):
-    """Finds endpoints and credentials; may take a moment the first time and when credentials are renewed."""
+    """Finds endpoints and credentials; may take a moment when it must ask or renew."""
 
     async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
-        """Where such a request goes.
-
-        It depends on region, configured endpoints, FIPS and dual-stack settings and on the account of an ARN.
+        """Return the endpoint of a request; it depends on settings and on the account of an ARN.
 
         Raises:
             AwsError: there is no such endpoint, or the parameters fit none.
@@ -103,18 +75,16 @@ class ServiceAccess(Protocol):
         ...
 
     async def keys(self) -> AccessKeys:
-        """Credentials that are valid now; AccessDenied where there are none."""
+        """Return valid credentials; AccessDenied if there are none."""
         ...
 
-    def tls(self) -> SSLContext:
-        """What connections are verified against."""
-        ...
+    def tls(self) -> SSLContext: ...
 
 
 _CONNECT_S: Final = 5.0
-_IDLE_S: Final = 15.0  # services close theirs after some 20 s or more
+_IDLE_S: Final = 15.0  # services close idle connections after about 20 s or more
 _MAX_IDLE: Final = 32
-# How long one address of a name may keep us from trying the next.
+# Try the next address of a name after this time.
 _NEXT_ADDRESS_S: Final = 0.25
 
 
@@ -139,14 +109,7 @@ async def _connect(target: ServiceEndpoint, tls: SSLContext | None, silence_s: f
 
 
 class ConnectionPool:
-    """Connections to one endpoint.
-
-    Args:
-        target: where they go.
-        tls: for encrypted ones; called when the first is opened.
-        silence_s: how long the peer may say nothing.
-        now_s: seconds by a clock that never goes back.
-    """
+    """Connections to one endpoint. `tls` is called for the first encrypted one; `now_s` is monotonic."""
 
     def __init__(
         self,
@@ -166,15 +129,14 @@ class ConnectionPool:
 
     @property
     def idle(self) -> int:
-        """Connections that nobody uses now."""
         return len(self._idle)
 
     @asynccontextmanager
     async def connection(self, *, fresh: bool = False) -> AsyncGenerator[Connection, None]:
-        """A connection for one exchange: one that is open already, unless `fresh`.
+        """A connection for one exchange: a kept one, unless `fresh`. Errors as `dial`.
 
-        Left by an error it is kept if its answer has come whole, as a refusal has; cancelled, it is closed. Errors as
-        `dial`.
+        After an error it is kept if the answer came whole, as with a refusal; after a cancellation it is
+        closed.
         """
         async with self._slots:
             connection = (None if fresh else self._kept()) or await self.dial(silence_s=self._silence_s)
@@ -189,22 +151,18 @@ class ConnectionPool:
             self._keep(connection)
 
     async def dial(self, *, silence_s: float) -> Connection:
-        """A new connection that belongs to the caller.
-
-        Raises:
-            ConnectionBroken: name, port, certificate or network did not allow it, or it took too long.
-        """
+        """Open a connection that belongs to the caller; ConnectionBroken if that fails or takes too long."""
         tls = self._tls() if self._target.is_tls else None
         return await _connect(self._target, tls, silence_s)
 
     def close(self) -> None:
-        """Close what is idle, and later what is in use."""
+        """Close idle connections now and the others after use."""
         self._closed = True
         while self._idle:
             self._idle.pop().abort()
 
     def _kept(self) -> Connection | None:
-        """The one used last, so that the others grow old and are closed."""
+        """Take the connection used last, so that the others grow old and are closed."""
         oldest_s = self._now_s() - _IDLE_S
         while self._idle and (not self._idle[0].is_usable or self._idle[0].idle_since_s < oldest_s):
             self._idle.popleft().abort()
@@ -225,22 +183,20 @@ class ConnectionPool:
 
 T = TypeVar("T")
 
-# More large bodies at the same time would be no faster, hold up the loop for longer and take more memory.
+# More large bodies at once would not be faster, but block the loop longer and take more memory.
 LARGE_BODIES_AT_ONCE: Final = 4
-# No server closes a connection that was used so recently; one that breaks then broke for another reason.
+# No server closes a connection used so recently; a break then has another reason.
 _STALE_S: Final = 2.0
 
 Read = Callable[[Head, bytearray], T]
-"""Reads an answer that has come whole; runs while the body still counts as being received."""
+"""Parses a complete answer, while it still counts as being received."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamedResponse:
-    """An answer whose body is still coming.
+    """An answer whose body is still arriving.
 
-    Args:
-        head: status and headers.
-        pieces: the body; ConnectionBroken where it breaks off or nothing comes for too long.
+    `pieces` raises ConnectionBroken if the body breaks off or stalls.
     """
 
     head: Head
@@ -248,46 +204,32 @@ class StreamedResponse:
 
 
 class HttpTransport(Protocol):
-    """The way to one endpoint: direct, or through a proxy. Every call raises ConnectionBroken where it fails."""
+    """The way to one endpoint: direct or through a proxy. Failed calls raise ConnectionBroken."""
 
     async def exchange(self, head: bytes, body: bytes, read: Read[T], *, once: bool = False) -> T:
-        """Send a request, and what `read` makes of the answer.
+        """Send a request; return what `read` makes of the answer.
 
-        It may be sent twice unless `once`: then nobody knows whether a request took effect that was not answered.
+        It may be sent twice unless `once`; an unanswered request may have taken effect.
         """
         ...
 
     def stream(
         self, head: bytes, body: bytes, *, silence_s: float
     ) -> AbstractAsyncContextManager[StreamedResponse]:
-        """Send a request; its answer while the context is open, held up by nobody but who takes it.
-
-        Args:
-            head: of the request.
-            body: of the request.
-            silence_s: how long nothing may come.
-        """
+        """Send a request; yield its answer. At most `silence_s` may pass without data."""
         ...
 
-    async def aclose(self) -> None:
-        """Close idle connections."""
-        ...
+    async def aclose(self) -> None: ...
 
 
 class DirectTransport:
-    """The endpoint itself.
-
-    Args:
-        pool: its connections.
-        large: how many large bodies may be received at once, over all endpoints.
-    """
+    """Connects to the endpoint itself. `large` limits large bodies over all endpoints."""
 
     def __init__(self, pool: ConnectionPool, large: Semaphore) -> None:
         self._pool = pool
         self._large = large
 
     async def exchange(self, head: bytes, body: bytes, read: Read[T], *, once: bool = False) -> T:
-        """As the protocol says."""
         try:
             return await self._exchange(head, body, read, fresh=False)
         except _StaleConnection:
@@ -299,7 +241,6 @@ class DirectTransport:
     async def stream(
         self, head: bytes, body: bytes, *, silence_s: float
     ) -> AsyncGenerator[StreamedResponse, None]:
-        """As the protocol says."""
         connection = await self._pool.dial(silence_s=silence_s)
         try:
             answer = await connection.request(head + body)
@@ -308,7 +249,6 @@ class DirectTransport:
             connection.abort()
 
     async def aclose(self) -> None:
-        """As the protocol says."""
         self._pool.close()
 
     async def _exchange(self, head: bytes, body: bytes, read: Read[T], *, fresh: bool) -> T:
@@ -321,7 +261,7 @@ class DirectTransport:
 
 
 class _StaleConnection(ConnectionBroken):
-    """Raised when a connection that nobody had used for a while broke before any answer came."""
+    """Raised when a kept connection broke before any answer came."""
 
 
 async def _request(connection: Connection, data: bytes) -> Head:

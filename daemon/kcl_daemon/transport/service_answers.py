@@ -1,10 +1,6 @@
-"""Kinesis answers in the service's JSON shapes, read into the daemon's values: by the SDK, and by a Kinesis in memory.
+"""Answers of the services in their JSON shapes, and the table from error codes to `kcl_daemon.errors`.
 
-Pure: knows no SDK. `Data` is base64 text and timestamps are epoch seconds, exactly as they come over the wire.
-
-What a service's error codes mean to the daemon.
-
-Owns the one table from codes to `kcl_daemon.errors`. Pure: knows no SDK, so that an in-memory service can use it too.
+Used with the SDK and with in-memory services. `Data` is base64 text, timestamps are epoch seconds.
 """
 
 from __future__ import annotations
@@ -25,8 +21,6 @@ _MS_PER_S: Final = 1000
 
 
 class RecordShape(TypedDict):
-    """One entry of `Records`."""
-
     SequenceNumber: str
     PartitionKey: str
     Data: str
@@ -34,23 +28,17 @@ class RecordShape(TypedDict):
 
 
 class HashRangeShape(TypedDict):
-    """`HashKeyRange`."""
-
     StartingHashKey: str
     EndingHashKey: str
 
 
 class ChildShardShape(TypedDict):
-    """One entry of `ChildShards`."""
-
     ShardId: str
     ParentShards: Sequence[str]
     HashKeyRange: HashRangeShape
 
 
 class RecordsShape(TypedDict):
-    """The answer of GetRecords."""
-
     Records: Sequence[RecordShape]
     NextShardIterator: NotRequired[str | None]
     MillisBehindLatest: NotRequired[int]
@@ -58,15 +46,11 @@ class RecordsShape(TypedDict):
 
 
 class NumberRangeShape(TypedDict):
-    """`SequenceNumberRange`."""
-
     StartingSequenceNumber: str
     EndingSequenceNumber: NotRequired[str]
 
 
 class ShardShape(TypedDict):
-    """One entry of `Shards`."""
-
     ShardId: str
     ParentShardId: NotRequired[str]
     AdjacentParentShardId: NotRequired[str]
@@ -75,15 +59,11 @@ class ShardShape(TypedDict):
 
 
 class ShardsShape(TypedDict):
-    """The answer of ListShards."""
-
     Shards: Sequence[ShardShape]
     NextToken: NotRequired[str]
 
 
 class DescriptionShape(TypedDict):
-    """`StreamDescriptionSummary`."""
-
     StreamName: str
     StreamARN: str
     StreamStatus: str
@@ -91,21 +71,15 @@ class DescriptionShape(TypedDict):
 
 
 class SummaryShape(TypedDict):
-    """The answer of DescribeStreamSummary."""
-
     StreamDescriptionSummary: DescriptionShape
 
 
 class StreamsShape(TypedDict):
-    """The answer of ListStreams."""
-
     StreamSummaries: Sequence[DescriptionShape]
     NextToken: NotRequired[str]
 
 
 class IteratorShape(TypedDict):
-    """The answer of GetShardIterator."""
-
     ShardIterator: str
 
 
@@ -113,7 +87,7 @@ FilterType = Literal["AT_TRIM_HORIZON", "AT_LATEST", "AT_TIMESTAMP"]
 
 
 def filter_type(start: StartAt) -> FilterType:
-    """The filter of ListShards that leaves the shards open at that position (KCL: HierarchicalShardSyncer)."""
+    """The ListShards filter for shards open at that position (KCL: HierarchicalShardSyncer)."""
     match start:
         case StartAt.TRIM_HORIZON:
             return "AT_TRIM_HORIZON"
@@ -127,7 +101,7 @@ def filter_type(start: StartAt) -> FilterType:
 
 @contextmanager
 def parsing_answer(operation: str) -> Generator[None, None, None]:
-    """Reading an answer: one that lacks a part, or is no answer of the service at all, is Unavailable."""
+    """Turn errors of parsing into Unavailable."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -135,10 +109,9 @@ def parsing_answer(operation: str) -> Generator[None, None, None]:
 
 
 def fetched(answer: RecordsShape) -> FetchedRecords:
-    """The answer of GetRecords; Unavailable where it is none."""
     with parsing_answer("GetRecords"):
         payload = Payload.of([_record(entry) for entry in answer["Records"]])
-        if payload and payload.last < payload.first:  # which also finds what is no number
+        if payload and payload.last < payload.first:  # also finds invalid numbers
             raise ValueError("the records are out of order")
         return FetchedRecords(
             payload=payload,
@@ -149,31 +122,28 @@ def fetched(answer: RecordsShape) -> FetchedRecords:
 
 
 def text(shape: object) -> str:
-    """A text; TypeError where it is none."""
+    """Return a text; TypeError if it is none."""
     if not isinstance(shape, str):
         raise TypeError(f"{shape!r:.50} is no text")
     return shape
 
 
 def child_shards(shape: Sequence[ChildShardShape] | None) -> tuple[ChildShard, ...]:
-    """`ChildShards`; KeyError, TypeError or ValueError where they are none."""
+    """Raises KeyError, TypeError or ValueError if malformed."""
     return tuple(_child_shard(child) for child in shape or ())
 
 
 def shards(answer: ShardsShape) -> tuple[Shard, ...]:
-    """One page of ListShards; Unavailable where it is none."""
     with parsing_answer("ListShards"):
         return tuple(_shard(shard) for shard in answer["Shards"])
 
 
 def summary(answer: SummaryShape) -> StreamSummary:
-    """The answer of DescribeStreamSummary; Unavailable where it is none."""
     with parsing_answer("DescribeStreamSummary"):
         return _summary(answer["StreamDescriptionSummary"])
 
 
 def summaries(answer: StreamsShape) -> tuple[StreamSummary, ...]:
-    """One page of ListStreams; Unavailable where it is none."""
     with parsing_answer("ListStreams"):
         return tuple(_summary(shape) for shape in answer["StreamSummaries"])
 
@@ -188,7 +158,6 @@ def _summary(shape: DescriptionShape) -> StreamSummary:
 
 
 def iterator(answer: IteratorShape) -> str:
-    """The answer of GetShardIterator; Unavailable where it is none."""
     with parsing_answer("GetShardIterator"):
         return answer["ShardIterator"]
 
@@ -214,7 +183,10 @@ def _hash_range(shape: HashRangeShape) -> HashRange:
 
 
 def _child_shard(shape: ChildShardShape) -> ChildShard:
-    """ValueError where it has no parents (KCL: DataRetrievalUtil): its lease would be read before they are finished."""
+    """Raises ValueError without parents: the lease would be read before they are finished.
+
+    KCL: DataRetrievalUtil.
+    """
     if not shape["ParentShards"]:
         raise ValueError(f"child shard {shape['ShardId']} has no parents")
     return ChildShard(
@@ -252,8 +224,7 @@ _DENIED: Final = frozenset({
     "KMSNotFoundException", "KMSOptInRequired", "MissingAuthenticationToken", "MissingAuthenticationTokenException",
     "NotAuthorized", "OptInRequired", "RequestExpired", "SignatureDoesNotMatch", "UnrecognizedClientException",
 })  # fmt: skip
-# A stream or table that exists but is in no state for the call; a token of ours that took too long; a write that ran
-# into another region's or a transaction: all pass by themselves.
+# Temporary: a stream or table not ready for the call, an expired token, a write conflict.
 _TRANSIENT: Final = frozenset({
     "ContinuousBackupsUnavailableException", "ExpiredNextTokenException", "InternalFailure", "InternalFailureException", "InternalServerError", "ReplicatedWriteConflictException",
     "RequestTimeout", "RequestTimeoutException", "ResourceInUseException", "ServiceUnavailable",
@@ -266,20 +237,12 @@ _MESSAGE_CHARACTERS: Final = 500
 def service_error(
     code: str, message: str, *, operation: str, not_found: type[AwsError], status: int | None = None
 ) -> AwsError:
-    """The daemon's error for a service's refusal.
-
-    Args:
-        code: the service's error code, such as `ThrottlingException`.
-        message: the service's words; only the first line is shown, as signatures are explained in the others.
-        operation: the API call.
-        not_found: what a missing resource is called here: StreamNotFound, TableNotFound or SchemaNotFound.
-        status: HTTP status, for codes that are not known here.
-    """
+    """Return the daemon's error for a refusal. `status` decides if the code is unknown."""
     return _kind(code, status, not_found)(_shown(code, message), operation=operation)
 
 
 def cancelled_part(code: str, message: str, *, operation: str, not_found: type[AwsError]) -> AwsError:
-    """The daemon's error for the code of one part of a cancelled transaction, such as `TransactionConflict`."""
+    """Return the daemon's error for one part of a cancelled transaction, such as `TransactionConflict`."""
     for spelling in (code, f"{code}Exception", code.removesuffix("Error")):
         kind = _kind(spelling, None, not_found)
         if kind is not InvalidRequest:
