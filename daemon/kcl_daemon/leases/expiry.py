@@ -1,8 +1,8 @@
 """When a lease is abandoned, and when a worker is dead (KCL: LeaseAssignmentManager).
 
 Only the observer's monotonic clock counts: a lease is abandoned when its counter has not changed for the
-fail-over time, a worker is alive while its row keeps changing. The second part decides whether a process of
-this host is proven dead, so that its leases can be taken at once.
+fail-over time, a worker is alive while its row keeps changing. The second part proves that a process of this
+host is dead, so that its leases can be taken at once.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import Final, cast
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.worker_row import WorkerRow
 
-# In fail-over times: after 1.3 one of our workers has polled, and a Java worker has polled and renewed. The
-# rest is for the poll itself.
+# In fail-over times: after 1.3 one of our workers has polled, and a Java worker has polled and renewed.
 _UNCLAIMED_PATIENCE: Final = 1.5
 # In assignment intervals; a Java worker polls twice per interval.
 _UNCLAIMED_INTERVALS: Final = 0.75
@@ -28,22 +27,19 @@ _UNCLAIMED_INTERVALS: Final = 0.75
 def unclaimed_patience_s(failover_s: float, interval_s: float) -> float:
     """How long an assigned lease may stay unchanged before its new owner must have written it.
 
-    One of our workers without leases polls rarely (`Timings.epoch_poll_s`). A Java worker polls twice per
-    assignment interval and first writes a lease when it renews (KCL: DynamoDBLeaseDiscoverer).
+    One of our workers without leases polls rarely. A Java worker polls twice per assignment interval and
+    first writes a lease when it renews (KCL: DynamoDBLeaseDiscoverer).
     """
     return max(_UNCLAIMED_PATIENCE * failover_s, _UNCLAIMED_INTERVALS * interval_s)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseObservation:
-    """A state of a lease (its counter and actual owner) and since when it is unchanged, in monotonic seconds.
+    """Counter and actual owner of a lease, and since when they are unchanged, in monotonic seconds.
 
-    The start of a hand-off does not change the state: the leader writes it, so it is no sign of life of the
-    owner.
-
-    Args:
-        handoff: old and next owner, None outside a hand-off.
-        unclaimed: the lease was assigned while we observed, and its owner has not written it since.
+    The start of a hand-off changes neither: the leader writes it, so it is no sign of life of the owner.
+    `handoff` is old and next owner. `unclaimed`: the lease was assigned while we observed, and its owner has
+    not written it since.
     """
 
     state: tuple[int, WorkerId | None]
@@ -63,8 +59,6 @@ class LeaseObservation:
 
 @dataclass(frozen=True, slots=True)
 class WorkerObservation:
-    """The latest report of a worker and since when it is unchanged, in monotonic seconds."""
-
     last_update_s: int
     since_s: float
     changed: bool
@@ -77,10 +71,8 @@ class LivenessLog:
     Args:
         suspects: workers that are probably dead, with the `last_update_s` of their report at that time.
         alive_s: a time at which the worker is known to have lived.
-        polled_s: start of the latest read of the leases.
-        workers_read_s: start of the latest read of the worker rows.
-        unclaimed_s: how long an unclaimed lease may stay unchanged; None: derived from the fail-over time
-            alone.
+        unclaimed_s: how long an unclaimed lease may stay unchanged; None: derived from the fail-over
+            time.
     """
 
     leases: Mapping[LeaseKey, LeaseObservation] = field(default_factory=dict[LeaseKey, LeaseObservation])
@@ -104,7 +96,7 @@ class LivenessLog:
         """The log after a poll; rows that no longer exist are forgotten.
 
         An old state counts until `began_s`, a new one from `ended_s`. So a lease never seems unchanged for
-        longer than it was, however long the scan takes. `workers_read_s` defaults to `began_s`.
+        longer than it was, however long the scan takes.
         """
         seen_leases = {
             lease.lease_key: _see_lease(lease, self.leases.get(lease.lease_key), ended_s) for lease in leases
@@ -130,7 +122,6 @@ class LivenessLog:
         return replace(after, suspects=after._suspects(still, failover_s))
 
     def abandoned(self, failover_s: float) -> frozenset[LeaseKey]:
-        """The leases that their owner has not written for so long that another worker may get them."""
         return frozenset(
             key
             for key, seen in self.leases.items()
@@ -230,7 +221,7 @@ def _see_lease(lease: Lease, before: LeaseObservation | None, now_s: float) -> L
 
 
 def _is_given(lease: Lease, before: LeaseObservation) -> bool:
-    """Whether the change was an assignment, by the old owner or by the leader, which also ends hand-offs."""
+    """Whether the old owner or the leader assigned the lease; the leader also ends hand-offs."""
     owner = lease.actual_owner
     ended = before.handoff is not None and lease.checkpoint_owner is None
     return owner is not None and (owner != before.owner or ended)
@@ -253,12 +244,7 @@ class ProcessRecord:
     A proof of death holds for one boot of one kernel. The boot id is new at each boot, so a record with our
     boot id was written on this host since it started, even if the folder was copied. Then the kernel gives
     the proof: a file lock held for the life of the process is free, or no process has that pid and start
-    time.
-
-    Args:
-        incarnation: drawn at the start; also in the worker row.
-        started: clock ticks from boot to its start, because pids are reused.
-        inode: of the record; a copy has another one, or another device.
+    time. `started` is in clock ticks since boot; a copy of the record has another inode or device.
     """
 
     worker_id: WorkerId
@@ -275,7 +261,6 @@ class ProcessRecord:
 
     @classmethod
     def from_text(cls, text: str) -> ProcessRecord | None:
-        """The record, None if the text is invalid."""
         try:
             found: object = json.loads(text)
         except (ValueError, RecursionError):
@@ -300,10 +285,8 @@ class FileLockState(Enum):
 class ProcessObservation:
     """What this host shows about the process of a record now; None where it cannot know.
 
-    Args:
-        is_local: not a network file system, where a live process can lose its lock.
-        running: whether a process with that pid and start time exists; unknown from inside another
-            container.
+    `is_local` is False on a network file system, where a live process can lose its lock. From inside another
+    container `running` is unknown.
     """
 
     boot_id: str | None

@@ -61,10 +61,8 @@ class StateRowCreation:
 class StateCodec(Generic[_State]):
     """How one kind of state row is read and written.
 
-    Args:
-        row_key: value of the key attribute, whose name depends on the table.
-        entity: `entityType`, absent in rows up to KCL 3.4.
-        attribute: the state attribute, in the row and in each history entry.
+    The key attribute depends on the table; `entity` is absent in rows up to KCL 3.4. `attribute` names the
+    state, in the row and in each history entry.
     """
 
     row_key: str
@@ -96,7 +94,6 @@ class StateCodec(Generic[_State]):
         return StateRowCreation(self.row(state, key_attribute=key_attribute), (Absent(key_attribute),))
 
     def update(self, before: StateRow[_State], after: StateRow[_State], *, key_attribute: str) -> RowUpdate:
-        """Replace the state; refused unless the row still holds the state `before`."""
         return RowUpdate(
             self.row_key,
             put=self._attributes(after),
@@ -140,14 +137,11 @@ _KEYS_OF_COORDINATOR_ROWS = frozenset({"Leader", "Migration3.0", "TableMigration
 
 class TableLayout(Enum):
     SEPARATE = "separate"
-    """Two more tables (KCL 3.0 - 3.4)."""
+    """Two more tables (KCL 3.0 - 3.4); SINGLE is the layout of KCL 3.5."""
     SINGLE = "single"
-    """Everything is in the lease table (KCL 3.5)."""
 
 
 class LeaseTableContents(Enum):
-    """What the lease table shows about the versions that wrote it."""
-
     NO_TABLE = "does not exist"
     NOTHING = "is empty"
     PLAIN_LEASES = "holds leases as written by KCL up to 3.4"
@@ -173,7 +167,6 @@ class LayoutDecision:
 
 
 def lease_table_contents(rows: Iterable[Row] | None) -> LeaseTableContents:
-    """Classify the rows of the lease table; None: no table."""
     if rows is None:
         return LeaseTableContents.NO_TABLE
     holds = LeaseTableContents.NOTHING

@@ -30,10 +30,9 @@ _DEFAULT_DURATION_MS: Final = 120_000
 
 @dataclass(frozen=True, slots=True)
 class LeaderLock:
-    """The lock row; an owner or version that is absent is empty.
+    """The lock row; an absent owner or version is empty.
 
     Args:
-        version: new with each heartbeat.
         duration_ms: how long the owner may be silent.
         released: the owner released the lock but left the row.
         assignment_epoch: changes when leases were assigned; None if the leader does not write it, as in
@@ -51,8 +50,6 @@ class LeaderLock:
 
 @dataclass(frozen=True, slots=True)
 class LockObservation:
-    """The monotonic time since when a lock version is unchanged."""
-
     version: str
     since_s: float
 
@@ -94,7 +91,7 @@ def lock_row(key_attribute: str, lock: LeaderLock) -> Row:
     return {
         key_attribute: LEADER_KEY,
         _OWNER: lock.owner,
-        _DURATION: str(lock.duration_ms),
+        _DURATION: str(lock.duration_ms),  # a string, as in KCL's lock client
         _VERSION: lock.version,
         _ENTITY: "LEADER",
         **({} if lock.assignment_epoch is None else {_ASSIGNMENT_EPOCH: lock.assignment_epoch}),
@@ -158,10 +155,9 @@ def assignment_notice(lock: LeaderLock, assignment_epoch: str) -> RowUpdate:
 
 
 def ours(lock: LeaderLock) -> Conditions:
-    """The row is still this version of the lock."""
     return (Equals(_VERSION, lock.version), Equals(_OWNER, lock.owner))
 
 
 def held_by(owner: WorkerId) -> Conditions:
-    """The worker still holds the lock, whatever heartbeats it has written since."""
+    """Also true after later heartbeats of the worker."""
     return (Equals(_OWNER, owner),)

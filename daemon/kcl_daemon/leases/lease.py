@@ -75,18 +75,16 @@ class Lease:
         lease_key: see `lease_key_of`.
         lease_counter: raised by each renewal, checkpoint and change of owner; the fence of every write.
         checkpoint: processed up to and including this position, or a sentinel.
-        lease_owner: the worker that should read the shard; the next one during a hand-off. None: unowned.
+        lease_owner: the worker that should read the shard; the next one during a hand-off.
         checkpoint_owner: the worker that still reads during a hand-off; else None.
         owner_switches_since_checkpoint: how often the owner changed without progress.
         pending_checkpoint: prepared by the record processor but not confirmed.
-        pending_checkpoint_state: opaque bytes of the application.
         parent_shard_ids: these shards must be finished first.
         child_shard_ids: known once the shard has ended.
         hash_range: None on rows of old versions.
         throughput_kbps: smoothed KiB per second, None until measured.
         stream: None if the application reads only one stream.
-        degraded_by: the worker that released it because its children kept failing, with no checkpoint
-            since.
+        degraded_by: released it because its children kept failing, with no checkpoint since.
         stream_created_s: epoch seconds; None if not recorded, as on rows of Java programs.
     """
 
@@ -128,13 +126,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWindow:
-    """The positions that may be checkpointed now.
-
-    Args:
-        last: the stored checkpoint.
-        largest: the last delivered position; at first the checkpoint it started from.
-        shard_ended: all records were delivered and the processor was notified.
-    """
+    """The positions that may be checkpointed now: from the stored checkpoint to the last delivered position."""
 
     last: ExtendedSequenceNumber
     largest: ExtendedSequenceNumber

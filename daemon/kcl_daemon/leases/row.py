@@ -55,16 +55,12 @@ class RowUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RowCheck:
-    """Part of a transaction: the row must meet the conditions; it is not changed."""
-
     key: str
     require: Conditions
 
 
 @dataclass(frozen=True, slots=True)
 class RowPut:
-    """Part of a transaction: writes a whole row if the existing row meets the conditions."""
-
     row: Row
     require: Conditions = ()
 
@@ -129,7 +125,7 @@ _CHILDREN: Final = "childShardIds"
 _HASH_START: Final = "startingHashKey"
 _HASH_END: Final = "endingHashKey"
 _THROUGHPUT: Final = "throughputKBps"
-_STREAM: Final = "streamName"  # the stream identity, not only the name
+_STREAM: Final = "streamName"
 _SHARD: Final = "shardId"
 # Our own attributes; KCL ignores and keeps them.
 _DEGRADED: Final = "daemonDegraded"
@@ -157,10 +153,7 @@ def is_multi_stream_row(row: Row) -> bool:
 
 
 def lease_from_row(row: Row) -> Lease:
-    """Unknown attributes are ignored; a missing or wrong one raises MalformedRowError.
-
-    As in KCL, an absent switch counter is 0 and an empty pending checkpoint is None.
-    """
+    """Unknown attributes are ignored; a missing or wrong one raises MalformedRowError."""
     reader = _Reader(row)
     return Lease(
         lease_key=LeaseKey(reader.key),
@@ -287,7 +280,7 @@ def handoff(lease: Lease, to: WorkerId, *, only_if_untouched: bool = False) -> R
 def release(lease: Lease, *, degraded_by: WorkerId | None = None) -> RowUpdate:
     """Remove the owner, if no one has written the lease since; any worker can get it at once.
 
-    `degraded_by` is the owner whose children kept failing; other workers are preferred for the lease.
+    `degraded_by` is the owner whose children kept failing; others are preferred.
     """
     return RowUpdate(
         lease.lease_key,
@@ -307,7 +300,7 @@ def child_ids_update(lease: Lease, child_shard_ids: frozenset[ShardId]) -> RowUp
 
 
 def hash_range_update(lease: Lease, hash_range: HashRange) -> RowUpdate:
-    """Add a missing hash range to a lease of an old version; the counter does not change."""
+    """Only for a lease of an old version, without a hash range; the counter does not change."""
     return RowUpdate(
         lease.lease_key,
         put=_hash_range(hash_range),
@@ -316,7 +309,7 @@ def hash_range_update(lease: Lease, hash_range: HashRange) -> RowUpdate:
 
 
 def stream_creation_update(lease: Lease, created_s: int) -> RowUpdate:
-    """Record when the stream was created, if no one has; the counter does not change.
+    """Only if no one has recorded it. The counter does not change.
 
     The epoch in the lease key is no proof: KCL accepts any value that a program configures.
     """
@@ -374,7 +367,7 @@ def _owner_is(attribute: str, owner: WorkerId | None) -> Condition:
 
 
 def _switch(lease: Lease, to: WorkerId) -> dict[str, int]:
-    """The change of the switch counter. As in KCL a first assignment and the end of a hand-off do not count."""
+    """As in KCL a first assignment and the end of a hand-off do not count."""
     switched = (lease.lease_owner is not None and lease.lease_owner != to) or lease.checkpoint_owner == to
     return {_SWITCHES: 1} if switched else {}
 
@@ -474,7 +467,7 @@ class _Reader:
         return hash_range
 
 
-# A hash key has 39 digits. Python raises ValueError for strings of thousands of digits.
+# A hash key has 39 digits. Python raises ValueError for thousands of digits.
 _HASH_DIGITS_MOST: Final = 100
 
 
@@ -485,7 +478,6 @@ def _parsed_stream(text: str) -> StreamIdentity:
 
 @lru_cache(maxsize=_SHARDS_REMEMBERED)
 def _parsed_hash_range(start: str, end: str) -> HashRange | None:
-    """The range, None if invalid."""
     if max(len(start), len(end)) > _HASH_DIGITS_MOST or not (start.isdecimal() and end.isdecimal()):
         return None
     if int(start) > int(end):

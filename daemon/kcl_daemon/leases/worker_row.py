@@ -14,7 +14,6 @@ from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import Conditions, Equals, Present, Row, RowUpdate, Value
 
 MetricName = NewType("MetricName", str)
-"""As in rows. Unknown names are kept too."""
 
 CPU: Final = MetricName("C")
 MEMORY: Final = MetricName("M")
@@ -27,7 +26,7 @@ FAILED: Final = -1.0
 """The average of a period without a successful capture."""
 
 MAX_AVERAGES: Final = 10
-"""Averages kept per metric (KCL: noOfPersistedMetricsPerWorkerMetrics)."""
+"""Per metric (KCL: noOfPersistedMetricsPerWorkerMetrics)."""
 
 OPERATING_RANGE_DEFAULT: Final = 100
 
@@ -47,10 +46,9 @@ _INCARNATION: Final = "daemonIncarnation"
 _STARTED: Final = "daemonStarted"
 ROW_EXISTS: Final = (Present(_LAST_UPDATE),)
 
-# A row with this key counts as one without metrics.
 _NO_METRICS: Final = MetricName("THROUGHPUT")
 
-# Shows Java workers that this one supports the single-table layout.
+# Shows Java workers that we support the single-table layout.
 _SUPPORT_CODE: Final = 1
 _SIX_PLACES: Final = Decimal("0.000001")
 
@@ -59,14 +57,9 @@ _SIX_PLACES: Final = Decimal("0.000001")
 class WorkerRow:
     """A worker row; times are epoch seconds by the worker's own clock.
 
-    Args:
-        metrics: averages in percent, oldest first, `FAILED` where nothing was captured. Empty: no
-            figures, which KCL
-        calls default metrics.
-        operating_ranges: the percentage that each metric may reach.
-        support_code: 1 if the worker supports the single-table layout; None on rows up to KCL 3.4.
-        host: workers with the same host report the CPU of that host; None: the figure is its own, or
-            unknown.
+    Metrics are averages in percent, oldest first, `FAILED` where nothing was captured; empty means no
+    figures, KCL's default metrics. `support_code` is 1 if the worker supports the single-table layout, None
+    on rows up to KCL 3.4. Workers with the same `host` report the CPU of that host.
     """
 
     worker_id: WorkerId
@@ -93,7 +86,6 @@ class Incarnation:
 
     @property
     def is_that_of_the_row(self) -> Conditions:
-        """That no other process has reported under this worker id since."""
         return (Equals(_INCARNATION, self.nonce),)
 
 

@@ -1,26 +1,7 @@
-"""Follows the application's client version: decides at the start, writes the row, changes when others change it.
+"""Loops of an upgrade from KCL 2.x: follow the client version, switch components, upgrade when ready.
 
-(KCL: MigrationStateMachineImpl, ClientVersionChangeMonitor.) Owns the version this worker is in and the pace of its
-looks; `leases.client_version` decides, `switcher` acts. An application that is at 3.x, as a new one is, costs one
-read at the start and nothing afterwards.
-
-Loops that run only part of the time.
-
-Owns whether a loop runs now. Knows nothing of what it does, or why it should or should not run.
-
-The leader by shuffle, as this worker sees it now (KCL: DeterministicShuffleShardSyncLeaderDecider).
-
-Owns the latest verdict and how old it is; `leases.shuffle_leader` judges. Reads nothing: whoever has read the leases
-shows them.
-
-Takes the fleet from the ways of 2.x to those of 3.x once all is ready (KCL: MigrationReadyMonitor).
-
-Runs on every worker of an application that is being upgraded, acts on the leader by shuffle. Owns since when all has
-been ready; `leases.upgrade` decides.
-
-Which loops of a worker run: those that the application's client version asks for (KCL: DynamicMigrationComponentsInitializer).
-
-Owns the gates and the order in which they are turned. Knows nothing of how a version is decided (`versions`).
+KCL: MigrationStateMachineImpl, DynamicMigrationComponentsInitializer, MigrationReadyMonitor. An application
+at 3.x, as a new one is, costs one read at the start.
 """
 
 from __future__ import annotations
@@ -70,7 +51,7 @@ from kcl_daemon.ports import NO_METERS, Clock, IndexState, Log, Meters, Randomne
 
 
 class PausableTask:
-    """Runs a loop while it is open, each time from the loop's beginning. It starts closed."""
+    """Runs a loop while it is open, each time from its beginning. It starts closed."""
 
     def __init__(self, loop: Callable[[], Awaitable[None]]) -> None:
         self._loop = loop
@@ -79,11 +60,10 @@ class PausableTask:
 
     @property
     def is_open(self) -> bool:
-        """Whether the loop runs, or will as soon as `run` does."""
         return self._opened.is_set()
 
     def turn(self, on: bool) -> None:
-        """Open or close it; a loop that runs is cancelled where it waits. No effect where it is so already."""
+        """Open or close it; closing cancels the running loop. Idempotent."""
         if on:
             self._opened.set()
         elif self._opened.is_set():
@@ -92,7 +72,7 @@ class PausableTask:
                 self._scope.cancel()
 
     async def run(self) -> None:
-        """For ever, also where the loop returns: it is not run again before the gate was closed and opened."""
+        """A loop that returns is not run again until it was closed and opened."""
         while True:
             await self._opened.wait()
             with anyio.CancelScope() as self._scope:
@@ -102,8 +82,6 @@ class PausableTask:
 
 
 class ShuffleLeader:
-    """Whether this worker leads a fleet that follows KCL 2.x."""
-
     def __init__(self, *, worker_id: WorkerId, clock: Clock, log: Log) -> None:
         self._me = worker_id
         self._clock = clock
@@ -114,11 +92,10 @@ class ShuffleLeader:
 
     @property
     def leads(self) -> bool:
-        """By the latest verdict; False before the first."""
         return self._verdict is not None and self._verdict.leads
 
     def poll(self, leases: Iterable[Lease]) -> bool:
-        """All leases as they were just read, judged if it is time to; whether this worker begins to lead."""
+        """Elect if the poll is due; whether this worker begins to lead."""
         now_s = self._clock.monotonic()
         if self._polls and now_s - self._polled_s < next_poll_after_s(self._polls):
             return False
@@ -129,12 +106,11 @@ class ShuffleLeader:
         return self._verdict.leads and not (before is not None and before.leads)
 
     def forget(self) -> None:
-        """What is not watched goes stale: nobody leads before the next look."""
         self._verdict, self._polls = None, 0
 
 
 class Upgrader:
-    """Watches whether the index is there and every lease owner reports."""
+    """Upgrades the fleet to 3.x once it is ready; acts only on the leader by shuffle."""
 
     def __init__(
         self,
@@ -161,18 +137,16 @@ class Upgrader:
         self._reported = ""
 
     def on_upgraded(self, callback: Callable[[], None]) -> None:
-        """Have a function called, from the loop, when the row has changed."""
         self._on_upgraded = callback
 
     async def run(self) -> None:
-        """Check now and then; for ever."""
         self._ready_since_s, self._reported = None, ""
         while True:
             await self._clock.sleep(CHECK_EVERY_S)
             try:
                 await self._check()
             except AwsError as error:
-                # That we cannot look does not mean that somebody is not ready.
+                # A failed check does not mean that the fleet is not ready.
                 self._meters.add(kcl.MIGRATION_FAULT)
                 self._log.warning("upgrade_check_failed", error=str(error))
 
@@ -185,7 +159,7 @@ class Upgrader:
         self._meters.add(kcl.MIGRATION_REPORTS, not (ready.silent or ready.unowned))
         stored = CLIENT_VERSION_CODEC.read(await self._tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
         if stored is None or isinstance(stored, StateRefusal):
-            return  # who follows the row says so
+            return
         decision = consider_upgrade(
             stored,
             ready,
@@ -218,7 +192,6 @@ class Upgrader:
         )
 
     def _report(self, ready_since_s: float | None, reason: str) -> None:
-        """What is missing, when that changes; that nothing is, once."""
         what = reason if ready_since_s is None else "ready"
         report = self._log.debug if what == self._reported else self._log.info
         report("upgrade_waits", reason=reason)
@@ -227,7 +200,7 @@ class Upgrader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchedTasks:
-    """The loops that do not run in every version; `sampler` is None where there are no CPU figures."""
+    """The loops that do not run in every version; `sampler` is None without CPU figures."""
 
     reporter: PausableTask
     sampler: PausableTask | None
@@ -241,7 +214,6 @@ class SwitchedTasks:
 
     @property
     def all(self) -> tuple[PausableTask, ...]:
-        """All that there are."""
         tasks = (
             self.reporter,
             self.sampler,
@@ -257,8 +229,6 @@ class SwitchedTasks:
 
 
 class ComponentSwitcher:
-    """Runs what a version asks for."""
-
     def __init__(
         self, tasks: SwitchedTasks, *, renewer: LeaseRenewer, elector: Elector, shuffle: ShuffleLeader
     ) -> None:
@@ -269,27 +239,19 @@ class ComponentSwitcher:
 
     @property
     def reports(self) -> bool:
-        """Whether this worker keeps its worker row up to date."""
         return self._tasks.reporter.is_open
 
     @property
     def assigns(self) -> bool:
-        """Whether leaders assign leases, so that workers know hand-offs."""
         return self._tasks.discovery.is_open
 
     async def run(self) -> None:
-        """Run whatever is turned on; for ever."""
         async with anyio.create_task_group() as loops:
             for gate in self._tasks.all:
                 loops.start_soon(gate.run)
 
     async def change(self, version: ClientVersion, order: Iterable[Component] = ()) -> None:
-        """Bring all parts to what a version wants, those of `order` first. Never raises for AWS.
-
-        Args:
-            version: the new one.
-            order: the parts for which the order matters.
-        """
+        """Switch all components, those of `order` first. Never raises for AWS errors."""
         wanted = components_of_version(version)
         for part in dict.fromkeys((*order, *Component)):
             await self._switch_part(part, wanted)
@@ -330,21 +292,19 @@ class ComponentSwitcher:
         self._tasks.migrator.turn(kind is LeaderKind.LOCK)
 
     async def _release_finished(self) -> None:
-        """Where a leader assigns nobody needs to hold what is finished."""
+        """A leader that assigns needs no owner for finished leases."""
         async with anyio.create_task_group() as releases:
             for held in self._renewer.held.values():
                 if held.lease.is_finished:
                     releases.start_soon(self._renewer.release_lease, held)
 
 
-# Several workers of a new application write the row at the same moment; the second read finds what won.
+# Workers of a new application may all write the row at once; the second read finds the winner.
 _MAX_LOST_RACES: Final = 5
 _PAUSE_FIRST_S: Final = 1.0
 
 
 class ClientVersionMonitor:
-    """One worker's part in the change from 2.x to 3.x."""
-
     def __init__(
         self,
         *,
@@ -374,17 +334,14 @@ class ClientVersionMonitor:
         self.version = ClientVersion.INIT
 
     def wake(self) -> None:
-        """Look at the row now: it was just written."""
         self._wakeup.wake()
 
     async def begin(self) -> None:
-        """Decide in which version to start, write it down if need be, and turn on what it asks for.
+        """Decide the start version, write it if needed, and start its components.
 
-        May be called again after an error.
+        Can be repeated after an error.
 
-        Raises:
-            ConfigurationError: the row cannot be read.
-            AwsError: the row could not be read or written.
+        ConfigurationError: the row is unreadable.
         """
         for _ in range(_MAX_LOST_RACES):
             stored = CLIENT_VERSION_CODEC.read(await self._get())
@@ -407,14 +364,14 @@ class ClientVersionMonitor:
         raise Unavailable(f"row {CLIENT_VERSION_CODEC.row_key} kept changing", operation="PutItem")
 
     async def run(self) -> None:
-        """Follow the row until nothing can follow any more."""
+        """Follow the row until the version is final."""
         pause_s = POLL_EVERY_S + self._randomness.uniform(0.0, POLL_JITTER_S)
         while not self._ended:
             await self._wakeup.wait(pause_s)
             pause_s = await self._poll()
 
     async def _poll(self) -> float:
-        """One look; how long to wait for the next."""
+        """Poll once; returns the pause in seconds."""
         try:
             stored = CLIENT_VERSION_CODEC.read(await self._get())
         except AwsError as error:
@@ -454,7 +411,7 @@ class ClientVersionMonitor:
         raise Unavailable(f"no answer within {self._call_s:g} s", operation="GetItem")
 
     async def _write(self, write: StateRowCreation | RowUpdate) -> bool:
-        """Whether it took effect; not where another worker was quicker."""
+        """False if another worker was faster."""
         with self._clock.move_on_after(self._call_s):
             match write:
                 case StateRowCreation(row, require):

@@ -1,28 +1,9 @@
-"""How far an application has come from KCL 2.x to 3.x, and what that makes each worker do.
+"""The rules of an upgrade from KCL 2.x to 3.x: versions, readiness, rollback, and the leader by shuffle.
 
-Owns the row `Migration3.0`, the version a worker starts in, the changes it follows while it runs, and the parts that
-run in each version. The parts are given as what should be there, not as what to start: a loop compares and makes up
-the difference, as often as it takes. So a step that fails, such as building the index, is simply done again. (KCL skips
-the rest of its start in that case, and for good where another worker created the row first.)
-
-When a fleet that comes from KCL 2.x may go on to 3.x, and how a person steers it.
-
-Ready means: the index is active and every lease has an owner that reported recently, without a break for `READY_FOR_S`.
-
-Values in, decisions out: the index state, the leases and the worker rows are read by a loop on the leader, or by the
-command line.
-
-The random numbers, the shuffle and the string order of Java, for decisions that all workers must make alike.
-
-The 2.x election has every worker shuffle the same names with the same seed; who computes it in another language must
-come to the same order. Owns the arithmetic only, not what is shuffled. (Definition: java.util.Random,
-java.util.Collections.shuffle, java.lang.String.compareTo.)
-
-Who leads in a fleet that still follows KCL 2.x (KCL: DeterministicShuffleShardSyncLeaderDecider).
-
-Nobody is elected: every worker works out the leader from the owners in the lease table. Two workers that read it at
-different moments may both lead, or neither, until they look again; so all that a leader does must bear that. When to
-look is told here as well, because all workers should keep the same pace.
+KCL: MigrationStateMachineImpl, MigrationReadyMonitor, DeterministicShuffleShardSyncLeaderDecider. A version
+names the components that should run, not steps, so a failed step is done again. In the shuffle every worker
+computes the leader from the lease owners, in Java's random and string order. Two workers may lead at once, or
+none, until the next poll; all that a leader does must be safe then.
 """
 
 from __future__ import annotations
@@ -39,7 +20,7 @@ from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, WorkerRow
 
 
 class ClientVersion(StrEnum):
-    """What the fleet does; the values are KCL's. INIT is never in a row, only in its history."""
+    """INIT is never the state of a row, only in its history."""
 
     INIT = "CLIENT_VERSION_INIT"
     UPGRADE_FROM_2X = "CLIENT_VERSION_UPGRADE_FROM_2X"
@@ -49,8 +30,6 @@ class ClientVersion(StrEnum):
 
 
 class ClientVersionConfig(StrEnum):
-    """What an operator asks for (`clientVersionConfig`); the values are KCL's."""
-
     V2X_PHASE_1 = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"
     V2X = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X"
     V3X = "CLIENT_VERSION_CONFIG_3X"
@@ -66,27 +45,21 @@ CLIENT_VERSION_CODEC: Final[StateCodec[ClientVersion]] = StateCodec(
 )
 
 POLL_EVERY_S: Final = 60.0
-"""Every worker reads the row this often, the first time after this and a random part of `POLL_JITTER_S`."""
+"""Every worker polls the row this often; the first time up to `POLL_JITTER_S` later."""
 POLL_JITTER_S: Final = 30.0
 
 
 class AssignmentMode(Enum):
-    """Who decides which leases a worker holds."""
-
     TAKING = "each worker takes"
     ASSIGNED = "the leader assigns"
 
 
 class LeaderKind(Enum):
-    """How the leader is found."""
-
     SHUFFLE = "shuffle of the lease owners"
     LOCK = "lock row"
 
 
 class IndexNeed(Enum):
-    """What a worker wants of the index by lease owner."""
-
     NONE = "not used, not created"
     CREATE = "created if it is missing; no worker waits for it"
     USE = "used if it exists, never created: a rollback may be about to remove it"
@@ -94,15 +67,7 @@ class IndexNeed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """What runs on a worker (KCL: DynamicMigrationComponentsInitializer).
-
-    Args:
-        assignment: how it comes by leases.
-        leader: how it knows whether it leads.
-        reports_metrics: whether it keeps its worker row up to date.
-        index: what it wants of the index.
-        assigner_runs: whether it assigns leases while it leads.
-    """
+    """What runs on a worker (KCL: DynamicMigrationComponentsInitializer)."""
 
     assignment: AssignmentMode
     leader: LeaderKind
@@ -112,8 +77,6 @@ class Components:
 
 
 class Component(Enum):
-    """One of the `Components`, where the order of changes matters."""
-
     METRICS = "reports_metrics"
     INDEX = "index"
     ASSIGNMENT = "assignment"
@@ -123,10 +86,7 @@ class Component(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StartVersion:
-    """The version to start in, for what reason, and what to write first.
-
-    Where the write is refused another worker was quicker: read the row again and decide anew.
-    """
+    """If the write is refused, another worker was faster: read the row again."""
 
     version: ClientVersion
     write: StateRowCreation | RowUpdate | None
@@ -135,14 +95,7 @@ class StartVersion:
 
 @dataclass(frozen=True, slots=True)
 class SwitchVersion:
-    """Change to a version while running.
-
-    Args:
-        version: the new one.
-        order: the parts to bring to `components(version)`, in this order.
-        last: nothing follows; the row need not be read any more.
-        reason: for people.
-    """
+    """Switch the components in this order. `last`: no version can follow."""
 
     version: ClientVersion
     order: tuple[Component, ...]
@@ -152,8 +105,6 @@ class SwitchVersion:
 
 @dataclass(frozen=True, slots=True)
 class KeepVersion:
-    """Go on as before."""
-
     reason: str
 
 
@@ -209,7 +160,6 @@ _CHANGES: Final[Mapping[tuple[ClientVersion, ClientVersion], tuple[Component, ..
 
 
 def components_of_version(version: ClientVersion) -> Components:
-    """What runs in a version."""
     return _COMPONENTS[version]
 
 
@@ -223,14 +173,7 @@ def decide_start_version(
 ) -> StartVersion:
     """The version in which a worker starts (KCL: MigrationClientVersionStateInitializer).
 
-    The stored row decides. The first worker writes it, from its own settings; one that asks for 3.x ends the rollback period.
-
-    Args:
-        config: what its settings ask for.
-        stored: the row as a consistent read just showed it.
-        me: our worker id.
-        now_ms: epoch milliseconds.
-        key_attribute: of the table that holds the row.
+    The stored row decides. The first worker writes it; a worker that asks for 3.x ends the rollback period.
     """
     if stored is None:
         return _first(config, me=me, now_ms=now_ms, key_attribute=key_attribute)
@@ -257,7 +200,7 @@ def _first(config: ClientVersionConfig, *, me: WorkerId, now_ms: int, key_attrib
 def follow_stored_version(
     current: ClientVersion, stored: VersionRow | StateRefusal | None
 ) -> SwitchVersion | KeepVersion | StateRefusal:
-    """What a running worker does about the row; after a Refusal it changes nothing and keeps reading. 3.x is final."""
+    """After a StateRefusal a worker changes nothing and polls on. 3.x is final."""
     if current is ClientVersion.V3X or current is ClientVersion.INIT:
         return KeepVersion(f"a worker in {current} changes only by a restart")
     if isinstance(stored, StateRefusal):
@@ -280,11 +223,9 @@ def follow_stored_version(
 
 
 CHECK_EVERY_S: Final = 60.0
-"""The leader looks so often whether all is ready."""
 READY_FOR_S: Final = 600.0
-"""All must have been ready for so long without a break."""
 INDEX_REMOVAL_AFTER_S: Final = 120.0
-"""After a roll-back all workers have noticed within this time; then nobody uses the index."""
+"""After a rollback all workers have noticed within this time, so no one uses the index."""
 
 ROLLBACK_BY: Final = "KclMigrationTool-rollback"
 ROLLFORWARD_BY: Final = "KclMigrationTool-rollforward"
@@ -292,13 +233,7 @@ ROLLFORWARD_BY: Final = "KclMigrationTool-rollforward"
 
 @dataclass(frozen=True, slots=True)
 class UpgradeReadiness:
-    """What an upgrade still waits for.
-
-    Args:
-        index_active: whether the index by owner can be queried.
-        silent: owners of leases that do not report.
-        unowned: leases without an owner.
-    """
+    """What an upgrade still waits for; `silent` are the lease owners that do not report."""
 
     index_active: bool
     silent: tuple[WorkerId, ...] = ()
@@ -306,12 +241,10 @@ class UpgradeReadiness:
 
     @property
     def is_met(self) -> bool:
-        """Nothing."""
         return self.index_active and not self.silent and not self.unowned
 
     @property
     def missing(self) -> str:
-        """What is missing, for people."""
         parts: list[str] = []
         if not self.index_active:
             parts.append("the index by owner is not active")
@@ -324,7 +257,7 @@ class UpgradeReadiness:
 
 @dataclass(frozen=True, slots=True)
 class NotReady:
-    """Do nothing, remember since when (monotonic seconds) all has been ready, None: it is not."""
+    """Remember since when (monotonic seconds) the fleet is ready; None: not ready."""
 
     ready_since_s: float | None
     reason: str
@@ -332,7 +265,7 @@ class NotReady:
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """Write this. Where it is refused somebody has changed the state: read it again."""
+    """If the write is refused, the state has changed: read it again."""
 
     update: RowUpdate
     reason: str
@@ -340,12 +273,9 @@ class Upgrade:
 
 @dataclass(frozen=True, slots=True)
 class VersionChange:
-    """What a person's command does.
+    """If the write is refused, the state has changed: read it again.
 
-    Args:
-        update: the write; where it is refused somebody changed the state meanwhile: read it again, decide anew.
-        remove_index_after_s: wait so long after the write, then delete the index by owner. None: leave it.
-        reason: for people.
+    Delete the index by owner `remove_index_after_s` later; None: keep it.
     """
 
     update: RowUpdate
@@ -361,14 +291,9 @@ def upgrade_readiness(
     wall_s: float,
     report_s: float,
 ) -> UpgradeReadiness:
-    """Whether all is ready: the index, and a fresh report of every lease owner (KCL: MigrationReadyMonitor).
+    """Whether the index is active and every lease owner has reported recently (KCL: MigrationReadyMonitor).
 
-    Args:
-        leases: all of the table.
-        workers: all rows, of both tables where there are two.
-        index_active: of the index by owner.
-        wall_s: epoch seconds, compared with what the workers' own clocks wrote.
-        report_s: how often workers report.
+    `wall_s` is epoch seconds, compared with the workers' own clocks.
     """
     active_s = ACTIVE_REPORTS * report_s
     active = {worker.worker_id for worker in workers if worker.last_update_s + active_s > wall_s}
@@ -393,18 +318,7 @@ def consider_upgrade(
     now_ms: int,
     key_attribute: str,
 ) -> NotReady | Upgrade:
-    """Whether the leader takes the fleet to 3.x now.
-
-    Args:
-        stored: the row as it is.
-        ready: as read now.
-        ready_since_s: what the last `NotYet` said; None at first.
-        leads: whether this worker leads; losing the lead starts the time anew.
-        me: our worker id.
-        now_s: monotonic seconds.
-        now_ms: epoch milliseconds, for the row.
-        key_attribute: of the table that holds the row.
-    """
+    """Whether the leader upgrades the fleet to 3.x now; losing the lead restarts the ready time."""
     if stored.state is not ClientVersion.UPGRADE_FROM_2X:
         return NotReady(None, f"{stored.by} set {stored.state}")
     if not leads:
@@ -422,7 +336,7 @@ def consider_upgrade(
 def rollback(
     stored: VersionRow | StateRefusal | None, *, now_ms: int, key_attribute: str
 ) -> VersionChange | StateRefusal:
-    """Send the whole fleet back to the ways of KCL 2.x (KCL: KclMigrationTool)."""
+    """Send the whole fleet back to 2.x behaviour (KCL: KclMigrationTool)."""
     if isinstance(stored, StateRefusal):
         return stored
     if stored is None:
@@ -446,7 +360,6 @@ def rollback(
 def rollforward(
     stored: VersionRow | StateRefusal | None, *, now_ms: int, key_attribute: str
 ) -> VersionChange | StateRefusal:
-    """Take up an upgrade again that was rolled back."""
     if isinstance(stored, StateRefusal):
         return stored
     if stored is None:
@@ -479,16 +392,13 @@ _MAX_INT: Final = (1 << 31) - 1
 
 
 class JavaRandom:
-    """The linear congruential generator of 48 bits behind `java.util.Random`."""
+    """The 48-bit generator of `java.util.Random`."""
 
     def __init__(self, seed: int) -> None:
         self._state = (seed ^ _MULTIPLIER) & _MASK_48_BITS
 
     def next_int(self, bound: int) -> int:
-        """What `nextInt(bound)` returns next: a number from 0 up to below `bound`.
-
-        Raises ValueError for a bound that is no positive Java int.
-        """
+        """`nextInt(bound)`: from 0 up to below `bound`; ValueError unless `bound` is a positive Java int."""
         if not 0 < bound <= _MAX_INT:
             raise ValueError(f"bound is {bound}, it must be from 1 to {_MAX_INT}")
         if bound & (bound - 1) == 0:
@@ -496,7 +406,7 @@ class JavaRandom:
         while True:
             bits = self._next_31_bits()
             value = bits % bound
-            # Java tells by an overflow that these bits belong to the last, incomplete stretch of `bound` numbers.
+            # In Java an int overflow shows that these bits belong to the last, incomplete range.
             if bits - value + bound - 1 <= _MAX_INT:
                 return value
 
@@ -506,7 +416,6 @@ class JavaRandom:
 
 
 def shuffled(items: Sequence[_Item], seed: int) -> list[_Item]:
-    """The items as `Collections.shuffle(items, new Random(seed))` would order them."""
     order = list(items)
     chance = JavaRandom(seed)
     for size in range(len(order), 1, -1):
@@ -516,7 +425,7 @@ def shuffled(items: Sequence[_Item], seed: int) -> list[_Item]:
 
 
 def java_order(texts: Iterable[_Text]) -> list[_Text]:
-    """The texts in the order of `String.compareTo`: by UTF-16 code units, so U+1F600 comes before U+FFFD."""
+    """The order of `String.compareTo`: by UTF-16 code units."""
     return sorted(texts, key=lambda text: text.encode("utf-16-be", "surrogatepass"))
 
 
@@ -527,13 +436,7 @@ _POLL_EVERY_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class ShuffleElection:
-    """Whether this worker leads.
-
-    Args:
-        leads: it does.
-        leader: the one that does; None where no lease has an owner, then every worker leads.
-        reason: for people.
-    """
+    """`leader` is None if no lease has an owner; then every worker leads."""
 
     leads: bool
     leader: WorkerId | None
@@ -541,13 +444,11 @@ class ShuffleElection:
 
 
 def shuffle_leader(leases: Iterable[Lease]) -> WorkerId | None:
-    """The leader among the owners of these leases, whether or not they still live; None where there is no owner."""
     owners = {lease.lease_owner for lease in leases if lease.lease_owner is not None}
     return shuffled(java_order(owners), _SEED)[0] if owners else None
 
 
 def elect_by_shuffle(me: WorkerId, leases: Iterable[Lease]) -> ShuffleElection:
-    """Whether `me` leads, from all leases of the table."""
     leader = shuffle_leader(leases)
     if leader is None:
         return ShuffleElection(leads=True, leader=None, reason="no lease has an owner, so every worker leads")
@@ -561,5 +462,4 @@ def elect_by_shuffle(me: WorkerId, leases: Iterable[Lease]) -> ShuffleElection:
 
 
 def next_poll_after_s(polls: int) -> float:
-    """How long the verdict holds: a minute the first time, then five minutes."""
     return _SECOND_POLL_AFTER_S if polls <= 1 else _POLL_EVERY_S

@@ -1,15 +1,9 @@
-"""Takes leases as KCL 2.x does, and keeps the lease table complete while this worker leads (KCL: LeaseCoordinator 2.x).
+"""Takes leases as KCL 2.x does (KCL: LeaseCoordinator, DynamoDBLeaseTaker).
 
-Runs only while each worker helps itself; then it does the work of discovery, leader and assigner as well. Owns what
-was seen of the counters; `assignment.taking` decides.
-
-Lease taking as KCL 2.x does it: every worker helps itself (KCL: DynamoDBLeaseTaker).
-
-Needed while an application comes from 2.x, and when it was rolled back. All workers of such a fleet, Java and ours,
-aim at the same number of leases each, so the rules here are KCL's to the letter, its words included: a lease is stolen
-from a worker that lives, without asking. Finished leases count like the others, as in KCL.
-
-Java takes the first of those with the most leases in the order of a hash map; here it is the first by name.
+It runs during an upgrade from 2.x and after a rollback, with shard sync while this worker leads. All workers,
+Java and ours, must aim at the same number of leases, so the rules are exactly KCL's: a lease is stolen from a
+live worker without asking, and finished leases count. Among equals it steals from the first by name; Java
+uses hash map order.
 """
 
 from __future__ import annotations
@@ -41,21 +35,17 @@ from kcl_daemon.migrations.kcl2_loops import ShuffleLeader
 from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Randomness, Table
 
 Pick: TypeAlias = Callable[[int], int]
-"""Chance: a number from 0 up to below the one given (1 or more)."""
+"""A random number from 0 up to below the given one."""
 
 _VERY_OLD_FAILOVERS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakingOptions:
-    """How leases are taken.
+    """A lease unchanged for `failover_s` is free.
 
-    Args:
-        failover_s: a lease that has not moved for longer is free.
-        max_leases_for_worker: a worker takes no more than these.
-        max_leases_to_steal: of living workers in one run (`maxLeasesToStealAtOneTime`).
-        priority: whether leases that have stood still for three fail-over times are taken without regard to the
-            target (`enablePriorityLeaseAssignment`).
+    `priority` takes leases unchanged for three fail-over times whatever the target
+    (`enablePriorityLeaseAssignment`).
     """
 
     failover_s: float = 10.0
@@ -65,20 +55,14 @@ class TakingOptions:
 
     @property
     def period_s(self) -> float:
-        """From the end of one run to the beginning of the next."""
         return 2 * (self.failover_s + 0.025)
 
 
 @dataclass(frozen=True, slots=True)
 class CounterHistory:
-    """Since when (monotonic seconds) each lease has had its counter, as this worker has seen it.
+    """The counter of each lease, and since when (monotonic seconds) this worker has seen it.
 
-    A scan that finds a new counter sets the time; a lease that is gone is forgotten. (KCL: DynamoDBLeaseTaker)
-
-    Args:
-        counters: counter and time by lease; minus infinity for a lease that nobody owned when it was first seen.
-        polled_s: when the last scan began.
-        scan_s: how long it took.
+    The time is minus infinity for a lease unowned when first seen.
     """
 
     counters: Mapping[LeaseKey, tuple[int, float]] = field(default_factory=dict[LeaseKey, tuple[int, float]])
@@ -86,7 +70,6 @@ class CounterHistory:
     scan_s: float = 0.0
 
     def poll(self, leases: Iterable[Lease], *, began_s: float, ended_s: float) -> CounterHistory:
-        """After a scan that took from `began_s` to `ended_s`; leases that have vanished are forgotten."""
         counters = {lease.lease_key: (lease.lease_counter, self._since_s(lease, ended_s)) for lease in leases}
         return CounterHistory(counters, began_s, ended_s - began_s)
 
@@ -97,13 +80,13 @@ class CounterHistory:
         return before[1] if before[0] == lease.lease_counter else now_s
 
     def age_s(self, lease: Lease) -> float:
-        """For how long the lease has not moved; infinite for one that nobody has owned."""
+        """How long the lease is unchanged; infinite if it never had an owner."""
         return self.polled_s - self.counters[lease.lease_key][1]
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTake:
-    """One lease to take, by this write; refused where somebody else was quicker."""
+    """The write is refused if another worker was faster."""
 
     lease: Lease
     update: RowUpdate
@@ -113,17 +96,13 @@ class LeaseTake:
 
 @dataclass(frozen=True, slots=True)
 class TakingPlan:
-    """What to take in this run, and the figures behind it.
+    """What to take in this run, and the figures for it.
 
     Args:
-        takes: the leases to take.
-        read_again: the scan took so long that each stolen lease is to be read again first (`confirmed`).
-        target: so many leases each worker should have.
-        spill_over: so many above `max_leases_for_worker` it should have.
-        workers: those that hold leases, and this one.
-        mine: leases this worker holds.
-        free: leases that nobody holds.
-        very_old: those among them that have stood still for three fail-over times.
+        read_again: the scan was slow, so read each lease again before stealing it.
+        spill_over: by how much the target exceeds `max_leases_for_worker`.
+        free: leases that no live worker holds.
+        very_old: free leases unchanged for three fail-over times.
     """
 
     takes: tuple[LeaseTake, ...]
@@ -139,15 +118,7 @@ class TakingPlan:
 def plan_taking(
     me: WorkerId, leases: Sequence[Lease], seen: CounterHistory, options: TakingOptions, pick: Pick
 ) -> TakingPlan:
-    """Which leases to take now.
-
-    Args:
-        me: our worker id.
-        leases: all of the table.
-        seen: after `poll` at these leases.
-        options: how leases are taken.
-        pick: chance, so that workers that run at the same time do not all want the same leases.
-    """
+    """`pick` is random, so that workers running at once do not want the same leases."""
     free = [lease for lease in leases if lease.lease_owner is None or seen.age_s(lease) > options.failover_s]
     held = _held(me, leases, {lease.lease_key for lease in free})
     wanted = 1 if len(held) >= len(leases) else -(-len(leases) // len(held))
@@ -168,7 +139,7 @@ def plan_taking(
 
 
 def if_still_takeable(take: LeaseTake, now: Lease | None, me: WorkerId) -> LeaseTake | None:
-    """A lease to steal, read again because the scan was slow: with its present counter; None if its owner has changed."""
+    """The take with the present counter, None if the owner has changed."""
     if now is None or now.lease_owner != take.stolen_from:
         return None
     return LeaseTake(now, steal_or_take(now, me), take.stolen_from, take.reason)
@@ -243,7 +214,6 @@ def _take(me: WorkerId, lease: Lease, why: str) -> LeaseTake:
 
 
 def _some(leases: Sequence[Lease], count: int, pick: Pick) -> list[Lease]:
-    """So many of them at random; all where there are fewer."""
     left = list(leases)
     chosen: list[Lease] = []
     while left and len(chosen) < count:
@@ -261,10 +231,10 @@ _PAUSE_FIRST_S: Final = 1.0
 
 
 class LeaseTaker:
-    """One worker's part in a fleet without a leader that assigns.
+    """One worker of a fleet where each takes its own leases.
 
-    A finished lease counts there as any other (KCL), so it is kept and renewed like them, only without a consumer:
-    left alone it would look abandoned, and the fleet would take it from nobody again and again.
+    As in KCL finished leases count, so they are kept and renewed, but without a consumer: otherwise they
+    would look abandoned and be taken again and again.
     """
 
     def __init__(
@@ -305,11 +275,10 @@ class LeaseTaker:
         self._settled = False
 
     def wake(self) -> None:
-        """Run now: there are leases that nobody has."""
         self._wakeup.wake()
 
     async def run(self) -> None:
-        """Run in each period, counted from the end of the last run, or when nudged; for ever."""
+        """Run a period after the end of the last run, or on a wakeup; for ever."""
         async with anyio.create_task_group() as background:
             failures = 0
             while True:
@@ -326,7 +295,10 @@ class LeaseTaker:
                 await self._wakeup.wait(min(pause_s, self._options.period_s))
 
     async def settle(self) -> None:
-        """Take nothing any more; returns when no write is under way that could make a lease ours, or after a while."""
+        """Take no more leases.
+
+        Returns when no write is in flight that could make a lease ours, or after a timeout.
+        """
         self._settled = True
         with self._clock.move_on_after(2 * self._timings.call_s):
             async with self._writing:
@@ -338,7 +310,7 @@ class LeaseTaker:
             self._sync.begin()
         if not self._leader.leads:
             self._sync.stop()
-        # That failing, or taking its time, is no reason to take nothing.
+        # A slow or failed sync is no reason not to take leases.
         elif await self._sync.ensure(leases, background):
             leases = await self._poll()
         async with self._writing:
@@ -371,9 +343,9 @@ class LeaseTaker:
         return min(int(self._randomness.uniform(0, below)), below - 1)
 
     def _may_take(self, lease: Lease) -> bool:
-        """Whether a row says that it is ours and we do not hold it.
+        """Whether the row names us as owner but we do not hold the lease.
 
-        An earlier process of ours had it, somebody handed it to us, or the answer to a write of ours got lost.
+        An earlier process had it, another worker handed it to us, or the answer to our write was lost.
         """
         ours = lease.lease_owner == self._me and lease.checkpoint_owner is None
         return ours and not self._renewer.holds(lease.lease_key)
@@ -397,7 +369,6 @@ class LeaseTaker:
             self._log.warning("leases_without_worker", count=plan.spill_over)
 
         async def carry_out(take: LeaseTake) -> None:
-            """One take, its lease read again first where the plan is old."""
             fresh: LeaseTake | None = take
             if plan.read_again and take.stolen_from is not None:
                 now = await self._get(take.lease.lease_key)
@@ -413,7 +384,7 @@ class LeaseTaker:
         try:
             taken = await self._written(take)
         except Unavailable:
-            # It may have taken effect all the same.
+            # The write may have taken effect all the same.
             now = await self._get(take.lease.lease_key)
             taken = now if now is not None and self._is_own_take(take, now) else None
         self._meters.add(kcl.TAKING_TAKEN if taken is not None else kcl.TAKING_MISSED)
@@ -427,7 +398,7 @@ class LeaseTaker:
         return moved and now.lease_owner == self._me and now.checkpoint_owner is None
 
     async def _written(self, take: LeaseTake) -> Lease | None:
-        """The lease after it was taken, None where somebody else was quicker."""
+        """The lease as taken, None if another worker was faster."""
         for attempt in range(1, _THROTTLED_TRIES + 1):
             try:
                 with self._clock.move_on_after(self._timings.call_s):
@@ -461,11 +432,9 @@ class LeaseTaker:
             self._on_found(held)
 
     async def _each(self, job: Callable[[_Item], Awaitable[None]], items: Iterable[_Item]) -> None:
-        """A job for all items, a few at a time; the first error is raised when all were tried."""
         limiter, failures = anyio.CapacityLimiter(_MAX_PARALLEL_WRITES), list[AwsError]()
 
         async def attempt(item: _Item) -> None:
-            """One item."""
             async with limiter:
                 try:
                     await job(item)

@@ -1,19 +1,7 @@
-"""Takes part in the move of an application into one table, and brings it forward while this worker leads.
+"""Takes part in the move of an application to one table, and advances it while leading.
 
-(KCL: TableMigrationStateMachineImpl.) Owns the pace of the looks and the carrying out of steps; which step is next is
-decided in `leases.table_migration_steps`, where rows are is known by `table_routes`. In an application with one table
-nothing of this runs.
-
-What is told of the move into one table (KCL: the figures of TableMigrationStateMachineImpl).
-
-Tables while an application moves from three tables to one: rows that may be in either of two, and the leader's lock.
-
-Owns where a row is looked for and written. Knows nothing of how far the move is (`table_routes`).
-
-Where the calls of the loops go: in which table each kind of row is, also while an application moves into one table.
-
-Owns the status of that move as this worker knows it, and the routes that follow from it. Which layout there is at the
-start is not decided here (`table_survey`), nor what a leader does to move it on (`table_migrator`).
+KCL: TableMigrationStateMachineImpl. `TableRoutes` sends each call to the table that holds the row;
+`TableMigrator` carries out the steps. With one table from the start none of this runs.
 """
 
 from __future__ import annotations
@@ -69,7 +57,6 @@ _UNKNOWN: Final = 0
 
 
 def record_migration_status(meters: Meters, row: MigrationRow | StateRefusal | None) -> None:
-    """How far it is by the row that was just read."""
     match row:
         case None | StateRefusal():
             meters.add(kcl.TABLE_STATUS, _UNKNOWN)
@@ -78,7 +65,6 @@ def record_migration_status(meters: Meters, row: MigrationRow | StateRefusal | N
 
 
 def record_migration_phases(meters: Meters, seen: MigrationReadiness, leases: Sequence[Lease]) -> None:
-    """How many lease owners do not know the single table, know it, and report to it."""
     owners = {lease.lease_owner for lease in leases if lease.lease_owner is not None}
     before = set(seen.unsupporting)
     first = set(seen.in_legacy) & owners - before
@@ -89,7 +75,6 @@ def record_migration_phases(meters: Meters, seen: MigrationReadiness, leases: Se
 
 @contextmanager
 def faults(meters: Meters, step: MigrationStep) -> Generator[None, None, None]:
-    """Around the writing of a step; an error goes on."""
     match step:
         case RowBatch():
             meters.add(kcl.TABLE_MOVE_BATCHES)
@@ -114,15 +99,10 @@ def _fault_of(step: MigrationStep) -> Metric:
 
 
 class DualTable(TableWrapper):
-    """Rows of one kind that are carried from a table of their own into the lease table (KCL: WorkerMetricStatsDAO).
+    """Rows of one kind that move from their own table to the lease table (KCL: WorkerMetricStatsDAO).
 
-    Rows look as those of the old table wherever they are, also in their key. A row is looked for in the old table
-    first: it is only ever carried the other way, so that none is missed.
-
-    Args:
-        legacy: the old table.
-        leases: the lease table.
-        written: which of the two gets new rows.
+    Callers see the key attribute of the old table. Reads try the old table first: rows only move the other
+    way, so none is missed. `written` gets new rows.
     """
 
     def __init__(self, legacy: Table, leases: Table, *, written: Table) -> None:
@@ -131,16 +111,13 @@ class DualTable(TableWrapper):
         self._written = written
 
     async def get(self, key: str) -> Row | None:
-        """As the port says."""
         row = await super().get(key)
         return row if row is not None else self._as_legacy(await self._leases.get(key))
 
     async def scan(self) -> list[Row]:
-        """The rows of the old table only; those of the lease table come with any scan of that one."""
         return await super().scan()
 
     async def put(self, row: Row, require: Conditions = ()) -> WriteResult:
-        """As the port says, for new rows; the conditions are on the table that gets them."""
         if self._written is not self._leases:
             return await super().put(row, require)
         old, new = self._table.key_attribute, self._leases.key_attribute
@@ -149,7 +126,7 @@ class DualTable(TableWrapper):
         return replace(written, row=self._as_legacy(written.row))
 
     async def update(self, update: RowUpdate) -> WriteResult:
-        """As the port says, where the row is; without conditions, where new rows go."""
+        """Update the row where it is; without conditions, where new rows go."""
         in_leases = replace(update, require=self._as_leases(update.require))
         if update.require or self._written is not self._leases:
             written = await super().update(update)
@@ -159,7 +136,7 @@ class DualTable(TableWrapper):
         return replace(written, row=self._as_legacy(written.row))
 
     async def delete(self, key: str, require: Conditions = ()) -> WriteResult:
-        """As the port says, where the row is; without conditions, in both."""
+        """Delete the row where it is; without conditions, in both tables."""
         deleted = await super().delete(key, require)
         if require and deleted.applied:
             return deleted
@@ -183,12 +160,7 @@ class DualTable(TableWrapper):
 
 
 class LeaderLockTable(RoutedTable):
-    """The table of the leader's lock, which nobody takes without having seen that the lock is still there.
-
-    Args:
-        table: where it is at first.
-        is_here: whether the lock is still in the table that calls are led to now; AwsError where that cannot be known.
-    """
+    """The lock is taken only after a check that it has not moved; AwsError if `is_here` cannot know."""
 
     def __init__(self, table: Table, is_here: Callable[[], Awaitable[bool]]) -> None:
         super().__init__(table)
@@ -196,11 +168,10 @@ class LeaderLockTable(RoutedTable):
         self._on_taken: Callable[[], None] | None = None
 
     def on_taken(self, callback: Callable[[], None]) -> None:
-        """Have a function called when the lock was taken, or was found to be elsewhere."""
         self._on_taken = callback
 
     async def put(self, row: Row, require: Conditions = ()) -> WriteResult:
-        """Take the lock; refused without a row where it is elsewhere by now, or was when the caller looked at it."""
+        """Refused with no row if the lock has moved, or had moved when the caller read it."""
         is_here = await self._is_here()
         taken = WriteResult(applied=False, row=None)
         if is_here and self._is_made_for(row, require):
@@ -210,10 +181,7 @@ class LeaderLockTable(RoutedTable):
         return taken
 
     def _is_made_for(self, row: Row, require: Conditions) -> bool:
-        """Whether row and conditions are of the table that calls lead to now.
-
-        The condition that there is no lock in the old table would hold in the new one, whoever has it.
-        """
+        """Without a lock in the old table, that condition would hold in the new table whoever has the lock."""
         key = self.key_attribute
         return key in row and any(condition.attribute == key for condition in require)
 
@@ -221,18 +189,8 @@ class LeaderLockTable(RoutedTable):
 class TableRoutes:
     """The tables of an application as its loops see them.
 
-    Args:
-        separate: the three of the separate layout.
-        migrate_all: `migrateAllEntitiesToLeaseTable`.
-
-    Attributes:
-        tables: for the loops; may be handed out before `route_to` and used after it. While an application moves, a scan
-            of `worker_metrics` gives the rows of the old table only.
-        lock: the table of the leader's lock.
-        reports: the table to which this worker reports.
-        separate: the old tables themselves.
-        migrate_all: as given.
-        status: how far this worker is.
+    `tables` stays valid when routes change. During the move a scan of its `worker_metrics` returns only rows
+    of the old table.
     """
 
     def __init__(self, separate: Tables, *, migrate_all: bool) -> None:
@@ -248,16 +206,10 @@ class TableRoutes:
 
     @property
     def lock(self) -> LeaderLockTable:
-        """The table of the leader's lock."""
         return self._lock
 
     def route_to(self, layout: TableLayout, status: TableStatus) -> None:
-        """Lead all calls from now on to a layout.
-
-        Args:
-            layout: where the rows are.
-            status: of this worker at its start; decides where it writes as long as it runs.
-        """
+        """`status` is this worker's at its start and decides where it writes."""
         self.status = status
         match layout:
             case TableLayout.SEPARATE:
@@ -268,14 +220,6 @@ class TableRoutes:
                 assert_never(layout)
 
     async def follow(self) -> MigrationRow | StateRefusal | None:
-        """Read the row `TableMigration3.5` and follow it, but for the last step, which `switch_over` makes.
-
-        Returns:
-            The row, None where there is none; a Refusal where this worker cannot follow and stays where it is.
-
-        Raises:
-            AwsError: the row could not be read.
-        """
         row = TABLE_STATUS_CODEC.read(await self.separate.coordinator.get(TABLE_STATUS_CODEC.row_key))
         decided = followed(self.status, row, migrate_all=self.migrate_all)
         if isinstance(decided, StateRefusal):
@@ -285,7 +229,6 @@ class TableRoutes:
         return row
 
     def switch_over(self) -> None:
-        """Lead everything to the lease table, for good."""
         leases = self.separate.leases
         workers, coordinator = RowKindTable(leases, WORKER_KINDS), RowKindTable(leases, COORDINATOR_KINDS)
         self.status = TableStatus.COMPLETE
@@ -309,7 +252,7 @@ class TableRoutes:
         self._lock.route_to(coordinator)
 
     async def _lock_is_here(self) -> bool:
-        """Asked before each attempt to lead, so that nobody leads without knowing the state of the move."""
+        """Before each attempt to lead, so that no worker leads without knowing the status of the move."""
         if self.status is TableStatus.COMPLETE:
             return True
         row = await self.follow()
@@ -321,27 +264,19 @@ class TableRoutes:
 
 _T = TypeVar("_T")
 
-# Who neither leads nor moves anything learns of the end from the lock, which is gone then; this is in case it does not.
+# The lock disappears at the end; this poll is the fallback for workers that do not lead.
 _REST_S: Final = 300.0
-# While the leader moves rows, and where something failed.
 _BUSY_S: Final = 10.0
-# A leader that fails to read the row this many times gives up the lock.
+# After so many failed reads a leader releases the lock.
 _MAX_FAILURES: Final = 3
-# What is concluded from must not be older.
+# Decisions need figures at most this old.
 _MAX_POLL_S: Final = 30.0
-# A batch of 25 rows each; there are a handful.
 _MAX_STEPS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationResources:
-    """What a leader carries steps out with.
-
-    Args:
-        monitor: what it sees of leases and workers.
-        transactions: over the application's tables.
-        report: writes this worker's row.
-    """
+    """`report` writes this worker's row."""
 
     monitor: FleetMonitor
     transactions: Transactions
@@ -349,8 +284,6 @@ class MigrationResources:
 
 
 class TableMigrator:
-    """One worker's part in the move."""
-
     def __init__(
         self,
         *,
@@ -383,14 +316,14 @@ class TableMigrator:
         routes.lock.on_taken(self._wakeup.wake)
 
     def only_when(self, may_drive: Callable[[], bool]) -> None:
-        """Have it moved on only in an application of which this is true: one that is past its upgrade from 2.x.
+        """Advance the move only while this returns true: after the upgrade from 2.x.
 
-        A roll-back to 2.x brings back workers that fail on a lease table with rows of other kinds.
+        A rollback to 2.x brings back workers that fail on other rows in the lease table.
         """
         self._may_drive = may_drive
 
     async def run(self) -> None:
-        """Look now and then, also when this worker begins to lead; returns when all is in the lease table."""
+        """Returns when all rows are in the lease table."""
         if self._is_over:
             return
         await self._run_round()
@@ -398,7 +331,7 @@ class TableMigrator:
             "table_migration_complete",
             advice="when all workers report this, the two old tables can be deleted",
         )
-        await self._means.report()  # whoever reported to the old table is not seen there any more
+        await self._means.report()  # our row in the old table is no longer read
 
     @property
     def _is_over(self) -> bool:
@@ -435,7 +368,6 @@ class TableMigrator:
         return 2 * REFRESH_EVERY_S if self._elector.is_leader else _REST_S
 
     async def _drive(self, row: MigrationRow | StateRefusal | None) -> None:
-        """Step by step until there is nothing to write now."""
         for _ in range(_MAX_STEPS):
             if isinstance(row, StateRefusal):
                 self._refused(row)
@@ -443,7 +375,7 @@ class TableMigrator:
             seen = await self._survey(row)
             if seen is None:
                 return
-            # Until somebody asks for a move the steps are bookkeeping, which every application has.
+            # Until a move is requested the steps are bookkeeping of every application.
             pending = row is not None and row.state is TableStatus.PENDING
             self._is_moving = self._settings.migrate_all or pending
             record_migration_phases(self._meters, seen, self._means.monitor.leases)
@@ -461,7 +393,6 @@ class TableMigrator:
             row = await self._follow()
 
     async def _survey(self, row: MigrationRow | None) -> MigrationReadiness | None:
-        """What is known now; None where the leader has not looked at the fleet lately."""
         monitor = self._means.monitor
         if monitor.age_s is None or monitor.age_s > _MAX_POLL_S:
             return None
@@ -477,7 +408,7 @@ class TableMigrator:
         )
 
     async def _old_rows(self) -> list[Row]:
-        """The rows of the coordinator table. A scan may be behind, so the one that matters is asked for by its key."""
+        """A scan may be stale, so the important row is read by key."""
         table = self._routes.separate.coordinator
         with self._clock.move_on_after(2 * self._call_s):
             known = await table.get(CLIENT_VERSION.row_key)
@@ -537,7 +468,7 @@ class TableMigrator:
         return committed.applied
 
     async def _switch_over(self) -> None:
-        """The lock first: whoever leads by the old one has to give it up."""
+        """Release the lock first: a leader by the old lock must stop."""
         await self._elector.resign()
         self._routes.switch_over()
 
@@ -566,7 +497,7 @@ class TableMigrator:
         self._reported = refusal
 
     def _report(self, reason: str) -> None:
-        """What is waited for, once for each kind of reason: figures in it change with every look."""
+        """Log each kind of reason once; the numbers in it change."""
         kind = "".join(each for each in reason if not each.isdigit())
         report = self._log.info if self._is_moving and kind != self._reported else self._log.debug
         report("table_migration_waits", reason=reason)
@@ -576,7 +507,6 @@ class TableMigrator:
 def _facts(
     decided: CreateStatusRow | WithdrawStatusRow | AdvanceStatus | RowBatch | MigrationCompletion,
 ) -> dict[str, object]:
-    """What a step brings about, for the log."""
     match decided:
         case CreateStatusRow():
             return {"to": str(TableStatus.INIT)}

@@ -1,22 +1,7 @@
-"""What the leader does next to move an application into one table (KCL: TableMigrationStateMachineImpl).
+"""The rules of the move from three tables to one, KCL 3.4 to 3.5 (KCL: TableMigrationStateMachineImpl).
 
-One function from what was read to the next write. It is asked again after each write and in each period, remembers
-nothing, and whatever was lost half way is found and finished by the next leader.
-
-The move from three tables to one (KCL 3.4 -> 3.5): how far it is, and where each kind of row lives meanwhile.
-
-Owns the row `TableMigration3.5` and what its state means for any worker (KCL: TableMigrationStateMachineImpl). What the
-leader does to bring the move forward is in `table_migration_steps`.
-
-The transactions that carry rows from the coordinator table into the lease table, as values.
-
-Each is refused as a whole unless its leader still holds the old lock (KCL: TableMigrationStateMachineImpl). When to carry
-is not decided here.
-
-What a leader sees of an application that moves into one table, summed up for its next step (KCL: MigrationAwareLAMDataManager).
-
-The rules of who counts as active and who is known to understand the single table are here; what follows from them is in
-`table_migration_steps`.
+The rules keep no memory: the next leader finds and finishes a step that was interrupted. Rows are carried in
+transactions that fail as a whole unless this worker still holds the old lock.
 """
 
 from __future__ import annotations
@@ -46,16 +31,14 @@ from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, SUPPORT_REPORTS, Worker
 
 
 class TableStatus(StrEnum):
-    """How far the move is; the values are KCL's."""
-
     INIT = "TABLE_MIGRATION_STATUS_INIT"
-    """Some worker may not know the single table."""
+    """Some workers may not support the single table."""
     DEPLOYED = "TABLE_MIGRATION_STATUS_DEPLOYED"
-    """All workers know it; the move may begin."""
+    """All workers support it; the move may begin."""
     PENDING = "TABLE_MIGRATION_STATUS_PENDING"
-    """Rows are written to the lease table; there is still a way back."""
+    """Rows are written to the lease table; the move can still be reversed."""
     COMPLETE = "TABLE_MIGRATION_STATUS_COMPLETE"
-    """Only the lease table counts. No way back."""
+    """Only the lease table counts. Final."""
 
 
 MigrationRow: TypeAlias = StateRow[TableStatus]
@@ -68,30 +51,21 @@ TABLE_STATUS_CODEC: Final[StateCodec[TableStatus]] = StateCodec(
 )
 
 LEGACY_KEY: Final = "key"
-"""Key attribute of the coordinator table."""
 
 REFRESH_EVERY_S: Final = 30.0
-"""Every worker that is not COMPLETE reads the row so often; Java leaders about each second."""
+"""For workers that are not COMPLETE; Java leaders read the row every second."""
 
 
 class TableSide(Enum):
-    """A table that may hold rows of workers and of the coordinator."""
-
     LEGACY = "the table of its own"
     LEASES = "the lease table"
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Where rows are (KCL: WorkerMetricStatsDAO, CoordinatorStateDAO).
+    """Where rows are written and read, in this order (KCL: WorkerMetricStatsDAO, CoordinatorStateDAO).
 
-    Args:
-        metrics_written: our worker row.
-        metrics_read: worker rows; where there are two, what both hold counts together.
-        coordinator_written: coordinator rows but the lock and `TableMigration3.5`.
-        coordinator_read: the same by key, in this order until one is found.
-        lock: the leader's lock.
-        migration_row: `TableMigration3.5`; the first is the one that is read.
+    Worker rows of both tables count together. Coordinator rows exclude the lock and `TableMigration3.5`.
     """
 
     metrics_written: TableSide
@@ -116,11 +90,9 @@ _COMPLETE: Final = Routing(
 def routing(started_as: TableStatus, status: TableStatus) -> Routing:
     """Where rows are for a worker.
 
-    Args:
-        started_as: its status when it started. What it writes goes there as long as it runs, so that one worker's rows
-            do not wander to and fro while leaders change their minds.
-        status: its status now. Once that is COMPLETE all is in the lease table. (A Java worker goes on writing to the
-            old table if it started that way; then nobody reads its rows, and it is given no leases.)
+    It writes to the table of its start status as long as it runs, so that rows do not move when leaders
+    change their minds; COMPLETE moves all to the lease table. (A Java worker keeps writing to the old table;
+    then no one reads its rows, and it gets no leases.)
     """
     if TableStatus.COMPLETE in {started_as, status}:
         return _COMPLETE
@@ -131,13 +103,6 @@ def routing(started_as: TableStatus, status: TableStatus) -> Routing:
 def effective_status(
     row: MigrationRow | StateRefusal | None, *, legacy_table: bool, migrate_all: bool
 ) -> TableStatus | StateRefusal:
-    """The status of a worker; a Refusal: it cannot start, or not go on leading.
-
-    Args:
-        row: the one of the coordinator table.
-        legacy_table: whether the coordinator table exists.
-        migrate_all: `migrateAllEntitiesToLeaseTable`.
-    """
     if not legacy_table:
         return TableStatus.COMPLETE
     if isinstance(row, StateRefusal):
@@ -166,14 +131,13 @@ def _too_early(row: MigrationRow | None) -> StateRefusal:
 def followed(
     status: TableStatus, row: MigrationRow | StateRefusal | None, *, migrate_all: bool
 ) -> TableStatus | StateRefusal:
-    """The status of a running worker after it read the row again; COMPLETE stays, whatever the row says."""
+    """COMPLETE is final."""
     if status is TableStatus.COMPLETE:
         return status
     return effective_status(row, legacy_table=True, migrate_all=migrate_all)
 
 
 MAX_BATCH_ROWS: Final = 25
-"""So many rows are carried in one transaction."""
 
 # Rows up to KCL 3.4 lack an entityType; in the lease table they would be taken for leases.
 _KNOWN_ENTITIES: Final[Mapping[str, str]] = {"Migration3.0": "CLIENT_VERSION_MIGRATION"}
@@ -181,15 +145,13 @@ _KNOWN_ENTITIES: Final[Mapping[str, str]] = {"Migration3.0": "CLIENT_VERSION_MIG
 
 @dataclass(frozen=True, slots=True)
 class RowWrite:
-    """Part of a transaction, and in which table."""
-
     place: TableSide
     what: RowPart
 
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Carry coordinator rows over, all or none; ask again afterwards for those that are left."""
+    """All or none; then plan again."""
 
     parts: tuple[RowWrite, ...]
     keys: tuple[str, ...]
@@ -198,17 +160,13 @@ class RowBatch:
 
 @dataclass(frozen=True, slots=True)
 class MigrationCompletion:
-    """End the move, all or nothing; ask again afterwards."""
+    """All or nothing; then plan again."""
 
     parts: tuple[RowWrite, ...]
     reason: str
 
 
 def next_row_batch(rows: Sequence[Row], me: WorkerId) -> RowBatch | StateRefusal:
-    """The transaction that carries the first of these rows over; refused where one would be taken for a lease.
-
-    It cannot succeed where the lease table has a row of the same key; such a pair is left for a person to look at.
-    """
     parts: list[RowWrite] = [_still_leading(me)]
     batch = sorted(rows, key=row_key)[:MAX_BATCH_ROWS]
     for row in batch:
@@ -218,7 +176,7 @@ def next_row_batch(rows: Sequence[Row], me: WorkerId) -> RowBatch | StateRefusal
                 f"row {row_key(row)} of the coordinator table has no entityType and would be taken for a lease",
                 "no version of KCL writes such a row; delete it, or move it yourself",
             )
-        # As it was read: a change made meanwhile must not be lost with the old row.
+        # As read: a later change must not be lost with the old row.
         unchanged = tuple(Equals(name, value) for name, value in sorted(row.items()))
         parts += [
             RowWrite(TableSide.LEASES, RowPut(moved, (Absent(KEY),))),
@@ -238,7 +196,7 @@ def _for_lease_table(row: Row) -> Row | None:
 
 
 def migration_completion(row: MigrationRow, me: WorkerId, now_ms: int, reason: str) -> MigrationCompletion:
-    """The transaction that ends the move: the last state in both tables, so that every worker finds it."""
+    """Writes the last state to both tables, so that every worker finds it."""
     after = row.followed_by(TableStatus.COMPLETE, by=me, at_ms=now_ms)
     return MigrationCompletion(
         (
@@ -263,23 +221,11 @@ def _still_leading(me: WorkerId) -> RowWrite:
 
 
 def row_key(row: Row) -> str:
-    """The key of a row of the coordinator table."""
     return str(row[LEGACY_KEY])
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationReadiness:
-    """What a leader has read.
-
-    Args:
-        row: the row `TableMigration3.5` of the coordinator table, by a consistent read.
-        support_code: the least of all lease owners; 1 and more: all know the single table.
-        unsupporting: owners without a fresh support code of 1 or more.
-        silent: owners without a fresh worker row in either table.
-        in_legacy: workers with a fresh row in the old table.
-        legacy_rows: rows of the coordinator table, the lock and `TableMigration3.5` left out.
-    """
-
     row: MigrationRow | None
     support_code: int
     unsupporting: tuple[WorkerId, ...] = ()
@@ -291,14 +237,7 @@ class MigrationReadiness:
 def fleet_support(
     leases: Iterable[Lease], workers: Iterable[WorkerRow], *, wall_s: float, report_s: float
 ) -> tuple[int, tuple[WorkerId, ...]]:
-    """The least support code of all lease owners (0 without any), and the owners that stand in the way.
-
-    Args:
-        leases: all of the table.
-        workers: rows of both tables.
-        wall_s: epoch seconds.
-        report_s: how often workers report.
-    """
+    """The lowest support code of all lease owners (0 without owners), and the owners without support."""
     codes = dict.fromkeys(_owners(leases), 0)
     for worker in workers:
         if worker.worker_id in codes and _supports(worker, wall_s, report_s):
@@ -317,18 +256,6 @@ def migration_readiness(
     wall_s: float,
     report_s: float,
 ) -> MigrationReadiness:
-    """Sums up what was read.
-
-    Args:
-        row: of the coordinator table.
-        leases: all of the lease table.
-        legacy_workers: rows of the old table of workers.
-        workers: worker rows of the lease table.
-        legacy_rows: all rows of the coordinator table, by a consistent scan; only needed where the row says DEPLOYED
-            and this worker migrates, or PENDING.
-        wall_s: epoch seconds, compared with what the workers' own clocks wrote.
-        report_s: how often workers report.
-    """
     code, unsupporting = fleet_support(leases, (*legacy_workers, *workers), wall_s=wall_s, report_s=report_s)
     in_legacy = _active(legacy_workers, wall_s, report_s)
     return MigrationReadiness(
@@ -346,7 +273,7 @@ def migration_readiness(
 
 
 def _owners(leases: Iterable[Lease]) -> set[WorkerId]:
-    """Whoever has work: a Java worker that has left may own finished leases for long (KCL's leader gives those away)."""
+    """Workers with work. A Java worker that left may own finished leases for long."""
     return {lease.lease_owner for lease in leases if lease.lease_owner is not None and not lease.is_finished}
 
 
@@ -363,7 +290,7 @@ def _supports(worker: WorkerRow, wall_s: float, report_s: float) -> bool:
 
 
 DEPLOY_BAKE_S: Final = 3_600
-"""All workers must have known the single table for so long."""
+"""Workers must have supported the single table for this long."""
 
 _MIN_COMPLETE_BAKE_S: Final = 3_600
 _MAX_COMPLETE_BAKE_S: Final = 604_800
@@ -371,23 +298,17 @@ _MAX_COMPLETE_BAKE_S: Final = 604_800
 
 @dataclass(frozen=True, slots=True)
 class NoStep:
-    """There is nothing to write now."""
-
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class CreateStatusRow:
-    """Put the row `TableMigration3.5` into the coordinator table."""
-
     creation: StateRowCreation
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class WithdrawStatusRow:
-    """Delete the row `TableMigration3.5` from the coordinator table."""
-
     key: str
     require: Conditions
     reason: str
@@ -395,8 +316,6 @@ class WithdrawStatusRow:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceStatus:
-    """Change the row `TableMigration3.5` of the coordinator table, also back."""
-
     update: RowUpdate
     to: TableStatus
     reason: str
@@ -404,7 +323,7 @@ class AdvanceStatus:
 
 @dataclass(frozen=True, slots=True)
 class SwitchOver:
-    """The move is over: give up the old lock, be COMPLETE from now on. For leaders and for all others."""
+    """Release the old lock and use only the lease table. For all workers."""
 
     reason: str
 
@@ -422,7 +341,7 @@ MigrationStep: TypeAlias = (
 
 
 def complete_bake_s(setting_s: int) -> int:
-    """How long PENDING must last, from `tableMigrationCompleteBakeTimeSeconds`: an hour to seven days."""
+    """From `tableMigrationCompleteBakeTimeSeconds`, limited to an hour to seven days."""
     return min(max(setting_s, _MIN_COMPLETE_BAKE_S), _MAX_COMPLETE_BAKE_S)
 
 
@@ -436,17 +355,6 @@ def next_migration_step(
     now_ms: int,
     deploy_bake_s: int = DEPLOY_BAKE_S,
 ) -> MigrationStep:
-    """The next write of the leader.
-
-    Args:
-        seen: what it has read.
-        status: its own status; COMPLETE is final.
-        migrate_all: its setting `migrateAllEntitiesToLeaseTable`.
-        bake_s: from `complete_bake_s`.
-        me: its worker id; the transactions are refused unless it holds the old lock.
-        now_ms: epoch milliseconds.
-        deploy_bake_s: all must have known the single table for so long before the move may begin.
-    """
     if status is TableStatus.COMPLETE:
         return NoStep("all rows are in the lease table")
     row = seen.row

@@ -1,1 +1,1 @@
-"""How far each held lease is, what it waits for, and since when that is too long."""
+"""How far each held lease is, what it waits for, and whether it is stalled."""

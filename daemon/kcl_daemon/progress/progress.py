@@ -1,18 +1,7 @@
-"""How far one held lease is and what it waits for: the record that its consumer, its readers and checkpoints write into.
+"""How far each held lease is and what it waits for.
 
-Owns the facts, and what counts as progress. Writing is a few assignments, so that it may stand in the record path;
-judging is for `rules`, telling for `watchdog`. Knows no port but a function that tells the time.
-
-What a shard may wait for. Pure values, known to those who wait and to those who tell of it.
-
-What Kinesis last said about one shard.
-
-Written by whatever reads the shard, once for each answer and with plain assignments; looked at by those who tell how
-the shard is. Owns no rule.
-
-The board: the leases that this worker works on now, and what its leader has decided lately.
-
-Owns who is on it. Consumers put their lease up and take it down; the watchdog, the metrics and the page look.
+Writes are plain assignments, because this is in the record path. The watchdog, the metrics and the admin page
+read it.
 """
 
 from __future__ import annotations
@@ -29,7 +18,7 @@ from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 
 
 class WaitReason(Enum):
-    """What a shard that makes no progress waits for; every one of them has its own limit and its own advice."""
+    """What a shard without progress waits for; each reason has its own limit and advice."""
 
     STARTING = "starting"
     CHILD = "child"
@@ -43,18 +32,15 @@ class WaitReason(Enum):
 
 
 NEVER_S: Final = float("-inf")
-# A shard that is written to all the time is always a little behind. One that is stuck falls further behind.
+# A shard that is written to all the time is always a little behind; a stuck one falls further behind.
 _AT_TIP_MS: Final = 2_000
 
 
 class LastFetch:
-    """The last answers, over all readers that one lease has had.
+    """The last answers of Kinesis for one lease, over all its readers.
 
-    Attributes:
-        answered_s: monotonic seconds of the last answer.
-        empty_s: of the last answer that said that there is nothing new, or that led nearer to the tip without a record.
-        behind_ms: behind the tip, as the last answer told; None: none has told it yet.
-        trouble: why nothing comes; None where all is well.
+    `empty_s` is the time of the last answer without records that was at the tip or nearer to it than before.
+    `behind_ms` is None if not reported, `trouble` None if reads succeed. Times are monotonic seconds.
     """
 
     __slots__ = ("_nearest_ms", "answered_s", "behind_ms", "empty_s", "trouble")
@@ -68,66 +54,43 @@ class LastFetch:
 
     @property
     def at_tip(self) -> bool:
-        """Whether there was nothing more to read at the last answer, or next to nothing."""
         return self.behind_ms is None or self.behind_ms <= _AT_TIP_MS
 
     def answer(self, *, behind_ms: int | None, empty: bool, now_s: float) -> None:
-        """An answer came.
-
-        Args:
-            behind_ms: what it told.
-            empty: whether it held nothing to deliver.
-            now_s: monotonic seconds.
-        """
         self.answered_s = now_s
         self.behind_ms = behind_ms
         self.trouble = None
         if not empty:
             self._nearest_ms = None
         elif behind_ms is None or self.at_tip or self._nearest_ms is None or behind_ms < self._nearest_ms:
-            # Empty answers that lead nowhere are none: a shard may be stuck behind the tip for ever.
+            # An empty answer that leads no nearer does not count: a shard may be stuck behind the tip.
             self.empty_s, self._nearest_ms = now_s, behind_ms
 
 
 class ChildInfo(Protocol):
-    """A child, as far as it is shown."""
+    @property
+    def pid(self) -> int: ...
 
     @property
-    def pid(self) -> int:
-        """Process id."""
-        ...
-
-    @property
-    def stderr_tail(self) -> tuple[str, ...]:
-        """The last lines of its stderr, oldest first."""
-        ...
+    def stderr_tail(self) -> tuple[str, ...]: ...
 
 
 class ReaderInfo(Protocol):
-    """What reads the shard, as far as it is shown."""
-
     @property
     def oldest_s(self) -> float | None:
-        """When the oldest record that was read and not taken came to the stream, in monotonic seconds; None: there is none."""
+        """Stream arrival (monotonic seconds) of the oldest record read but not taken; None: no such record."""
         ...
 
 
-# A child that has lived for so long at the tip has not died of what others died of.
 _HEALTHY_AFTER_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class FailureHistory:
-    """The failures of a lease's children, for whoever works on it next.
+    """The failures of a lease's children, for this worker's next try. Times are monotonic seconds.
 
-    Args:
-        count: in a row, without progress.
-        since_s: monotonic seconds of the first of them.
-        last: how the last one failed.
-        stderr_tail: the last lines of that child.
-        moved_s: monotonic seconds of the last progress.
-        children: that were started.
-        oldest_s: when the oldest record that is not done came to the stream; None: not known.
+    `count` is in a row, without progress. `oldest_s` is the stream arrival of the oldest record not done,
+    None if unknown.
     """
 
     count: int
@@ -139,39 +102,25 @@ class FailureHistory:
     oldest_s: float | None
 
 
-def _no_conversation() -> None:
-    """The default of what ends the conversation with the child."""
+def _no_conversation() -> None: ...
 
 
 class LeaseProgress:
-    """One held lease at work.
+    """The progress of one held lease. Times are monotonic seconds.
 
-    Progress is a batch done that no child had done before, a checkpoint that moved, an answer with nothing new while
-    the child was free, or a wait for parents or stream that is over. A child that is started again and again for the
-    same records makes none.
+    Progress is a batch that no earlier child had done, a new checkpoint, an empty answer while the child was
+    free, or the end of a wait for parents or stream. A child that restarts again and again for the same
+    records makes none.
 
     Attributes:
-        cause: what it waits for. `KINESIS` stands for every wait for records; `rules.discover` tells whether there are any.
-        detail: more words on it.
-        since_s: monotonic seconds since when.
-        hungry_s: since when it waits for records and has been given none.
-        in_hand_s: when the oldest record of the child's batch came to the stream; None: it has no records.
-        at_end: whether the shard has ended and everything in it is done.
-        began_s: when the lease was taken.
-        heard: what the readers write into.
-        records: handed over and done.
-        data_bytes: of those.
-        failing_s: when the first of these failed.
-        failure: how the last of these failed; empty: none did.
-        stderr_tail: the last lines of its stderr, the newest at the end.
-        next_try_s: when the next child is started; None: one runs, or none will.
-        refused: why the last checkpoint could not be written; None where it could.
-        refused_s: since when none could.
-        child: the child process, None while there is none.
-        child_since_s: when it was started.
-        children: how many were started.
-        at_work_s: since when the child has its last action, or last showed something for it; None: it had none.
-        doing: that action.
+        cause: what it waits for. `KINESIS` covers every wait for records; `stall_status` tells whether
+            there are any.
+        oldest_undone_s: stream arrival of the oldest record in the child's batch; None: no records.
+        at_end: the shard has ended and all its records are done.
+        failing_s: time of the first failure in a row.
+        next_try_s: when the next child starts; None: one runs, or none will.
+        refused: why the last checkpoint could not be written.
+        busy_since_s: since when the child works on its action without progress; None: idle.
     """
 
     __slots__ = (
@@ -239,7 +188,6 @@ class LeaseProgress:
 
     @property
     def progressed_s(self) -> float:
-        """Monotonic seconds of the last progress, or of the beginning."""
         last_fetch = self.last_fetch
         if (
             self.cause is not WaitReason.KINESIS
@@ -251,48 +199,40 @@ class LeaseProgress:
 
     @property
     def _empty_counts(self) -> bool:
-        """Whether nothing new is progress.
-
-        Where one child fails after the other, empty answers on the way to that are none.
-        """
         return not self._failures or self._is_healthy
 
     @property
     def failures(self) -> int:
-        """Children that failed since the last progress."""
         return 0 if self._failures and self._is_healthy else self._failures
 
     @property
     def _is_healthy(self) -> bool:
-        """Whether the child has lived for a while where there is nothing to do: what failed before it is history."""
+        """Whether the child has lived long enough at the tip that earlier failures no longer count."""
         if self.child is None or self.cause is not WaitReason.KINESIS or not self.last_fetch.at_tip:
             return False
         return self.last_fetch.empty_s - self.child_since_s >= _HEALTHY_AFTER_S
 
     def waits(self, cause: WaitReason, detail: str = "") -> None:
-        """From now on it waits for this; said again with other words, it still waits since the first time."""
         if cause is not self.cause:
             now_s, self._moved_s = self._monotonic(), self.progressed_s
             self.cause, self.since_s = cause, now_s
         self.detail = detail
 
     def starts(self) -> None:
-        """A child is being started."""
         self.next_try_s = None
         self.waits(WaitReason.STARTING)
 
     def waits_for_records(self) -> None:
-        """The child is free."""
         if self.cause is not WaitReason.KINESIS:
             self.waits(WaitReason.KINESIS)
             self.without_records_since_s = self.since_s
 
     @property
     def oldest_s(self) -> float | None:
-        """When the oldest record that was read and is not done came to the stream, in monotonic seconds; None: all are done.
+        """Stream arrival of the oldest record read but not done; None: all are done.
 
-        A record is done when the child has answered its batch. What a child leaves when it fails is not done until
-        another one has been given it.
+        A record is done when the child has answered its batch. Records of a failed child stay undone until
+        another gets them.
         """
         if self.oldest_undone_s is not None:
             return self.oldest_undone_s
@@ -302,25 +242,16 @@ class LeaseProgress:
         return read_s
 
     def reading(self, reader: ReaderInfo) -> None:
-        """This reads the shard from now on, from the checkpoint."""
         self._reader, self.at_end = reader, False
 
     def read_to_end(self) -> None:
-        """The shard has ended, and everything in it is done."""
         self.at_end = True
 
     def reading_ended(self) -> None:
-        """Nobody reads any more; what was read and is not done is left for the next."""
         self._left_s, self._left_at_s = self.oldest_s, self._monotonic()
         self._reader, self.oldest_undone_s = None, None
 
     def works(self, doing: str, *, arrived_s: float | None = None) -> None:
-        """The child has been given an action.
-
-        Args:
-            doing: which.
-            arrived_s: when the oldest record that came with it came to the stream; None: there is none.
-        """
         self.oldest_undone_s = arrived_s
         if self._failures and self._is_healthy:
             self._forget_failures()
@@ -329,7 +260,7 @@ class LeaseProgress:
         self.cause, self.detail, self.doing = WaitReason.CHILD, doing, doing
 
     def done(self, last: ExtendedSequenceNumber | None, records: int, data_bytes: int) -> None:
-        """The child has done a batch that ends at this position; None: an empty one. It waits for records now."""
+        """The child has done a batch up to `last`; None: an empty one."""
         now_s = self._monotonic()
         self.cause, self.since_s, self.detail = WaitReason.KINESIS, now_s, ""
         self.oldest_undone_s = None
@@ -342,18 +273,16 @@ class LeaseProgress:
             self._progressed(now_s)
 
     def shard_ended(self) -> None:
-        """Everything was done, and the leases of child shards are there; now the child is told."""
         self._reached(SHARD_END, self._monotonic())
         self.works("shardEnded")
 
     def _reached(self, position: ExtendedSequenceNumber, now_s: float) -> None:
-        """Progress, where no child of this lease had come so far."""
+        """Count as progress only if no child of this lease had come so far."""
         if self._furthest is None or position > self._furthest:
             self._furthest = position
             self._progressed(now_s)
 
     def moved(self) -> None:
-        """A step was made."""
         self._progressed(self._monotonic())
 
     def _progressed(self, now_s: float) -> None:
@@ -367,16 +296,10 @@ class LeaseProgress:
         self._failures, self.failure, self.stderr_tail = 0, "", ()
 
     def checkpoint_started(self) -> None:
-        """The child waits until its checkpoint is written."""
         self.waits(WaitReason.DYNAMODB, "a checkpoint is being written")
 
     def checkpoint_ended(self, *, moved: bool, refused: str | None = None) -> None:
-        """It was, or could not be.
-
-        Args:
-            moved: whether it is a new one.
-            refused: what DynamoDB, or the way there, made of it; None: there was nothing wrong with that.
-        """
+        """`refused` is the error of the write, if any."""
         if refused is not None and self.refused is None:
             self.refused_s = self.since_s
         self.refused = refused
@@ -385,31 +308,19 @@ class LeaseProgress:
         self.waits(WaitReason.CHILD, self.doing)
 
     def child_started(self, child: ChildInfo, end_conversation: Callable[[], None]) -> None:
-        """There is a child; it has not answered anything yet.
-
-        Args:
-            child: the child.
-            end_conversation: ends what is under way with it; called by `child_stuck`.
-        """
+        """`child_stuck` calls `end_conversation`."""
         self.child, self.child_since_s = child, self._monotonic()
         self.children += 1
         self._end_conversation, self._timed_out = end_conversation, None
         self.busy_since_s, self.doing = self.child_since_s, "initialize"
 
     def child_ended(self) -> None:
-        """There is no child any more."""
         if self._failures and self._is_healthy:
             self._forget_failures()
         self.child, self._end_conversation = None, _no_conversation
         self.busy_since_s, self.refused = None, None
 
     def failed(self, error: str, stderr_tail: tuple[str, ...] = ()) -> None:
-        """The child failed; the next one is started after a pause.
-
-        Args:
-            error: how.
-            stderr_tail: its last lines, the newest at the end.
-        """
         self.waits(WaitReason.RESTART, error)
         if not self._failures:
             self.failing_s = self.since_s
@@ -418,7 +329,6 @@ class LeaseProgress:
 
     @property
     def failure_history(self) -> FailureHistory:
-        """What there is to know of them when the lease is given up for them."""
         return FailureHistory(
             self.failures,
             self.failing_s,
@@ -430,24 +340,22 @@ class LeaseProgress:
         )
 
     def continue_after(self, past: FailureHistory) -> None:
-        """The lease was given up for its failures, and has come back as it was: nothing is better yet."""
+        """The lease was released for its failures and came back unchanged: keep counting."""
         self._failures, self.failing_s, self._moved_s = past.count, past.since_s, past.moved_s
         self.failure, self.stderr_tail, self.children = past.last, past.stderr_tail, past.children
         self._left_s, self._left_at_s = past.oldest_s, self._monotonic()
         self.waits(WaitReason.RESTART, past.last)
 
     def pauses(self, seconds: float) -> None:
-        """So long until the next child is started."""
         self.next_try_s = self._monotonic() + seconds
 
     def child_stuck(self, seconds: float) -> None:
-        """Have the child ended and replaced, because it has worked for so long without showing anything for it."""
+        """End the child and replace it, because it worked for `seconds` without progress."""
         self._timed_out = ChildTimedOut(self.doing, seconds)
         self._end_conversation()
 
     @property
     def timed_out(self) -> ChildTimedOut | None:
-        """Why the conversation was ended, if `child_stuck` did it."""
         return self._timed_out
 
 
@@ -455,17 +363,13 @@ _MAX_MOVES: Final = 100
 
 
 class ActiveLease(Protocol):
-    """A held lease, as far as it is watched; one that was lost may still have a child to end."""
+    """A held lease as the watchdog sees it; a lost one may still have a child to end."""
 
     @property
-    def key(self) -> LeaseKey:
-        """Its lease key."""
-        ...
+    def key(self) -> LeaseKey: ...
 
     @property
-    def lease(self) -> Lease:
-        """As last known to be stored."""
-        ...
+    def lease(self) -> Lease: ...
 
     @property
     def moved_s(self) -> float:
@@ -473,54 +377,36 @@ class ActiveLease(Protocol):
         ...
 
     @property
-    def lost(self) -> str | None:
-        """Why it is not held any more, None while it is."""
-        ...
+    def lost(self) -> str | None: ...
 
     @property
-    def progress(self) -> LeaseProgress:
-        """How far it is."""
-        ...
+    def progress(self) -> LeaseProgress: ...
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentDecision:
-    """One lease given to somebody by this worker as leader.
-
-    Args:
-        at_s: monotonic seconds.
-        key: of the lease.
-        reason: in words.
-    """
-
     at_s: float
     key: LeaseKey
     reason: str
 
 
 class ActiveLeases:
-    """What this worker does now. Everything happens on the loop."""
-
     def __init__(self) -> None:
         self._active: dict[LeaseKey, ActiveLease] = {}
         self._moves: deque[AssignmentDecision] = deque(maxlen=_MAX_MOVES)
 
     def add(self, watched: ActiveLease) -> None:
-        """A consumer begins; one of the same lease that is about to end is not shown any more."""
         self._active[watched.key] = watched
 
     def remove(self, watched: ActiveLease) -> None:
-        """Its consumer has ended."""
         if self._active.get(watched.key) is watched:
             del self._active[watched.key]
 
     def decided(self, key: LeaseKey, reason: str, at_s: float) -> None:
-        """As leader we gave a lease to somebody."""
         self._moves.append(AssignmentDecision(at_s, key, reason))
 
     @property
     def shards(self) -> tuple[ActiveLease, ...]:
-        """What is up now."""
         return tuple(self._active.values())
 
     @property

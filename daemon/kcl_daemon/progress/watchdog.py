@@ -1,12 +1,7 @@
-"""Looks at every lease that this worker works on, and says where one does not get on; ends children that are stuck.
+"""Reports every lease of this worker that is stalled, and ends children that are stuck.
 
-Owns what was said, the rates, and how late the event loop is. Knows nothing of AWS or of processes: it goes by the
-records on the board (`rules`).
-
-PURE: what a shard waits for, when that is too long, and what is said about it.
-
-Each wait has a limit of its own, so that what took long before is not blamed on what comes next. A child that fails, is
-started, and fails again waits for nothing long and never gets on: that is judged by the time since it first failed.
+Each wait has its own limit, so that a long wait is not blamed on the next one. A child that fails, restarts
+and fails again never waits long; the time since its first failure counts instead.
 """
 
 from __future__ import annotations
@@ -22,7 +17,7 @@ from kcl_daemon.ports import Clock, Log
 from kcl_daemon.progress.progress import NEVER_S, ActiveLease, ActiveLeases, LeaseProgress, WaitReason
 
 REPORT_EVERY_S: Final = 600.0
-"""What is still stalled is told again after so long."""
+"""A stall is reported again after this time."""
 
 ADVICE: Final[Mapping[WaitReason, str]] = {
     WaitReason.STARTING: "the child has not answered its first action: read its stderr, and test it with `kcl-daemon "
@@ -42,10 +37,10 @@ ADVICE: Final[Mapping[WaitReason, str]] = {
 
 
 class ShardState(Enum):
-    """How a held shard is, in a word that programs may rely on."""
+    """The state of a held shard; programs may rely on the words."""
 
     FAILING = "failing"
-    """Its children fail one after the other: the second one in a row has."""
+    """At least two children in a row have failed."""
     STALLED = "stalled"
     STARTING = "starting"
     WAITING = "waiting"
@@ -55,7 +50,6 @@ class ShardState(Enum):
 
 
 FAILING_FROM: Final = 2
-"""Children may fail for passing reasons; the second one in a row is told of."""
 _STATES: Final[Mapping[WaitReason, ShardState]] = {
     WaitReason.STARTING: ShardState.STARTING,
     WaitReason.RESTART: ShardState.STARTING,
@@ -67,14 +61,7 @@ _STATES: Final[Mapping[WaitReason, ShardState]] = {
 
 
 def state_of(cause: WaitReason, *, failures: int, stalled: bool, finished: bool = False) -> ShardState:
-    """How a held shard is; trouble first.
-
-    Args:
-        cause: what it waits for.
-        failures: children that failed since the last progress.
-        stalled: whether it makes no progress for too long.
-        finished: whether SHARD_END is its checkpoint.
-    """
+    """Trouble first."""
     if failures >= FAILING_FROM:
         return ShardState.FAILING
     if stalled:
@@ -84,19 +71,13 @@ def state_of(cause: WaitReason, *, failures: int, stalled: bool, finished: bool 
 
 @dataclass(frozen=True, slots=True)
 class StallLimits:
-    """For how long a shard may make no progress, in seconds, by what it waits for. NOTHING_NEW has no limit.
+    """How long a shard may make no progress, in seconds, by wait reason.
 
     Args:
-        starting_s: a JVM, or Spark, takes its time.
-        child_s: longer batches are possible, but worth a word.
-        restart_s: since a child first failed, without progress; enough for several.
-        kinesis_s: an answer is given up after a minute.
-        dynamodb_s: of a checkpoint, or what is written at the end of a shard.
-        parent_s: a backlog of the parent is no fault.
-        stream_s: to delete and create one takes a minute.
-        lease_s: to end a child and pass a lease on.
-        answer_s: without an answer for so long nobody can say that there is nothing new.
-        child_stuck_s: a child that works for so long and shows nothing for it is replaced; None: for ever.
+        child_s: longer batches are possible, but deserve a warning.
+        restart_s: since the first failure without progress; enough for several restarts.
+        answer_s: without an answer for this long, the shard no longer counts as caught up.
+        child_stuck_s: a child that works this long without progress is replaced; None: never.
     """
 
     starting_s: float = 120.0
@@ -111,7 +92,6 @@ class StallLimits:
     child_stuck_s: float | None = None
 
     def of(self, cause: WaitReason) -> float | None:
-        """The limit of a cause; None: it has none."""
         limits: dict[WaitReason, float | None] = {
             WaitReason.STARTING: self.starting_s,
             WaitReason.CHILD: self.child_s,
@@ -128,17 +108,6 @@ class StallLimits:
 
 @dataclass(frozen=True, slots=True)
 class StallStatus:
-    """A shard at one moment.
-
-    Args:
-        cause: what it waits for.
-        detail: more words on it.
-        waits_s: for how long it has waited for that.
-        idle_s: since the last progress.
-        stalled_by: what holds it up, where that takes longer than it may; None: nothing does. Another cause than that of
-            this moment where its children fail one after the other.
-    """
-
     cause: WaitReason
     detail: str
     waits_s: float
@@ -149,14 +118,7 @@ class StallStatus:
 def stall_status(
     progress: LeaseProgress, limits: StallLimits, now_s: float, *, timeout_s: float = 0.0
 ) -> StallStatus:
-    """What a shard waits for at this moment, by its record.
-
-    Args:
-        progress: the record.
-        limits: of the waits.
-        now_s: monotonic seconds.
-        timeout_s: how much longer than these limits it may wait now.
-    """
+    """What a shard waits for now; `timeout_s` is added to each limit."""
     cause, detail, since_s = _waits_for(progress, limits, now_s, timeout_s)
     if progress.failures and cause is not WaitReason.RESTART:
         detail = f"{detail}; the last child failed: {progress.failure}".removeprefix("; ")
@@ -171,12 +133,12 @@ def stall_status(
 def _waits_for(
     progress: LeaseProgress, limits: StallLimits, now_s: float, timeout_s: float
 ) -> tuple[WaitReason, str, float]:
-    """For what, in more words, and since when: nothing that goes on for ever may begin anew in between."""
+    """A lasting problem keeps its first start time."""
     match progress.cause:
         case WaitReason.KINESIS:
             return _waits_for_records(progress, limits, now_s, timeout_s)
         case WaitReason.CHILD if progress.refused is not None:
-            # It may be the child that tries again and again, but it is not the child that is in the way.
+            # The child may retry, but it is not the cause.
             return WaitReason.DYNAMODB, progress.refused, progress.refused_s
         case WaitReason.CHILD if progress.busy_since_s is not None:
             return WaitReason.CHILD, progress.detail, progress.busy_since_s
@@ -200,10 +162,10 @@ def _waits_for_records(
 
 
 def lag_s(progress: LeaseProgress, limits: StallLimits, now_s: float) -> float | None:
-    """The age of the oldest record of a shard that is not done; 0: everything is; None: nobody can know yet.
+    """The age in seconds of the oldest record not done; None: unknown yet.
 
-    Of records that are not read yet it is known how far behind the tip the last answer was. While no answer comes, all
-    that has come to the stream since the last one may wait there.
+    For records not read yet it is how far behind the tip the last answer was. While no answer comes, it
+    grows.
     """
     if progress.oldest_s is not None:
         return max(0.0, now_s - progress.oldest_s)
@@ -222,9 +184,9 @@ def lag_s(progress: LeaseProgress, limits: StallLimits, now_s: float) -> float |
 def child_stuck_s(
     progress: LeaseProgress, limits: StallLimits, now_s: float, *, timeout_s: float = 0.0
 ) -> float | None:
-    """For how long a child has worked without showing anything for it, where that is too long; else None.
+    """How long a child has worked without progress, if too long; else None.
 
-    What a checkpoint that cannot be written costs is not the child's fault.
+    A checkpoint that cannot be written is not the child's fault.
     """
     if limits.child_stuck_s is None or progress.busy_since_s is None or progress.refused is not None:
         return None
@@ -235,8 +197,6 @@ def child_stuck_s(
 
 
 class StallReport(Enum):
-    """What is to be said about a shard now."""
-
     NOTHING = auto()
     STALLED = auto()
     STILL_STALLED = auto()
@@ -245,13 +205,6 @@ class StallReport(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LastReport:
-    """What was said about a shard that is stalled.
-
-    Args:
-        first_s: monotonic seconds of the first word.
-        last_s: of the last.
-    """
-
     first_s: float
     last_s: float
 
@@ -259,7 +212,7 @@ class LastReport:
 def next_report(
     status: StallStatus, last_report: LastReport | None, now_s: float
 ) -> tuple[LastReport | None, StallReport]:
-    """What to remember, and what to say: once for each stall, then now and then, and when it is over."""
+    """What to remember and what to report: each stall once, then every ten minutes, then its end."""
     if last_report is None:
         return (
             (None, StallReport.NOTHING)
@@ -276,18 +229,16 @@ def next_report(
 TICK_S: Final = 2.0
 _LATE_S: Final = 1.0
 _LATE_REPORT_EVERY_S: Final = 60.0
-# After a pause of the whole process everything seems to have stood still; so long it may take to get on again. For that
-# time the pause is added to every limit, no more: short ones that come again and again must not keep all from being judged.
+# After a pause of the whole process every lease looks stalled. So for this time the pause is added to every
+# limit; not for longer, or repeated short pauses would hide all stalls.
 _CATCH_UP_S: Final = 60.0
-# Of the fail-over time: a lease that is renewed as it should be is at most half as old.
+# Of the fail-over time; a lease renewed on time is at most half as old.
 _RENEWAL_LATE: Final = 0.7
 _RATE_WINDOW_S: Final = 10.0
 
 
 @dataclass(slots=True)
 class _Rate:
-    """Bytes done at the beginning of the last whole window, and of the one under way."""
-
     before_s: float
     before_bytes: int
     since_s: float
@@ -295,18 +246,7 @@ class _Rate:
 
 
 class Watchdog:
-    """The watchdog of one worker.
-
-    Args:
-        active_leases: what it looks at.
-        limits: of the rules.
-        failover_s: after this long without a renewal a lease is lost.
-        clock: for the ticks.
-        log: for what does not get on.
-
-    Attributes:
-        loop_lag_s: by how much the last tick came too late.
-    """
+    """The watchdog of one worker; `loop_lag_s` is by how much the last tick was late."""
 
     def __init__(
         self, *, active_leases: ActiveLeases, limits: StallLimits, failover_s: float, clock: Clock, log: Log
@@ -324,18 +264,13 @@ class Watchdog:
         self._renewals_late = False
 
     async def run(self) -> None:
-        """Look at every tick; for ever. Cancellable at any point."""
         while True:
             due_s = self._clock.monotonic() + TICK_S
             await self._clock.sleep(TICK_S)
             self.tick(lag_s=max(0.0, self._clock.monotonic() - due_s))
 
     def tick(self, *, lag_s: float) -> None:
-        """One look.
-
-        Args:
-            lag_s: by how much it comes too late.
-        """
+        """`lag_s` is by how much the tick is late."""
         now_s = self._clock.monotonic()
         self._record_loop_lag(lag_s, now_s)
         timeout_s = self._timeout_s(now_s)
@@ -347,12 +282,10 @@ class Watchdog:
         self._check_renewals(shards, now_s)
 
     def is_stalled(self, watched: ActiveLease) -> bool:
-        """Whether the log has said that it does not get on, and it has not since."""
         last_report = self._reports.get(watched.key)
         return last_report is not None and last_report[0] is watched
 
     def bytes_per_s(self, key: LeaseKey) -> float:
-        """What its child got done in the last ten to twenty seconds."""
         rate = self._rates.get(key)
         if rate is None or rate.since_s <= rate.before_s:
             return 0.0
@@ -391,7 +324,7 @@ class Watchdog:
         if report is StallReport.RESUMED:
             log.info("shard_moves_again", cause=status.cause.value)
             return
-        # The first word may be about something that heals by itself. That of a parent is never a fault of this shard.
+        # The first report may be about a passing problem; a wait for a parent is no fault of this shard.
         cause = status.stalled_by or status.cause
         is_lasting = report is StallReport.STILL_STALLED and cause is not WaitReason.PARENT
         (log.error if is_lasting else log.warning)(
@@ -435,7 +368,6 @@ class Watchdog:
             )
 
     def _timeout_s(self, now_s: float) -> float:
-        """For how long the daemon did not run lately."""
         while self._lags and now_s - self._lags[0][0] >= _CATCH_UP_S:
             self._lags.popleft()
         return sum(lag_s for _, lag_s in self._lags)
