@@ -1,1 +1,1 @@
-"""Kinesis, DynamoDB, STS and CloudWatch on loopback, for trying out, developing against and testing; and the demo that uses them."""
+"""Local Kinesis, DynamoDB, STS and CloudWatch endpoints for development and tests, and the demo."""

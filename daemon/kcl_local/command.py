@@ -1,4 +1,4 @@
-"""`kcl-daemon local` and `python -m kcl_local`: all endpoints until a signal or the end of stdin. Knows only the server."""
+"""`kcl-daemon local` and `python -m kcl_local`: all endpoints until a signal or the end of stdin."""
 
 from __future__ import annotations
 
@@ -27,12 +27,7 @@ Form = Literal["shell", "env", "json"]
 
 @dataclass(frozen=True, slots=True)
 class NewStream:
-    """A stream to create.
-
-    Args:
-        name: its name, or the ARN of a stream in another account.
-        shard_count: open shards to begin with.
-    """
+    """A stream to create; `name` may be the ARN of a stream in another account."""
 
     name: str
     shard_count: int = 1
@@ -138,7 +133,7 @@ def _run(
         cloudwatch_port=cloudwatch_port,
     )
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _exit_at_once)  # until the loop listens: there is nothing to put in order
+        signal.signal(number, _exit_at_once)  # until the loop handles signals: nothing to clean up yet
     _report("starting Kinesis, DynamoDB, STS, Glue and CloudWatch on 127.0.0.1")
     try:
         anyio.run(_serve, options, streams, _EndpointReport(form, file), until_eof)
@@ -159,18 +154,10 @@ local: Final = click.Command(
 
 @dataclass(frozen=True, slots=True)
 class _EndpointReport:
-    """How it is told where the endpoints are.
-
-    Args:
-        form: of the text.
-        file: to write; None: stdout.
-    """
-
     form: Form
     file: Path | None
 
     def report(self, endpoints: Endpoints) -> None:
-        """Print or write it, and say on a terminal what can be done now. OSError: the file cannot be written."""
         text = endpoints_text(endpoints, self.form)
         if self.file is None:
             click.echo(text)
@@ -180,13 +167,13 @@ class _EndpointReport:
             return
         self.file.write_text(f"{text}\n", "utf-8")
         name = shlex.quote(str(self.file))
-        place = name if "/" in name else f"./{name}"  # the dot command looks in PATH for a plain name
+        place = name if "/" in name else f"./{name}"  # the shell looks in PATH for a name without a slash
         source = f". {place}" if self.form == "shell" else f"see {place}"
         click.echo(f"serving; Ctrl-C ends it; in another terminal: {source}", err=True)
 
 
 def _report(text: str) -> None:
-    """Say it to a person: only where there is one."""
+    """Print only on a terminal."""
     if sys.stderr.isatty():
         click.echo(text, err=True)
 
@@ -210,12 +197,6 @@ async def _serve(
 
 
 def endpoints_text(endpoints: Endpoints, form: Form) -> str:
-    """Where the endpoints are.
-
-    Args:
-        endpoints: running.
-        form: `shell`: lines for a shell to evaluate; `env`: the same without `export`; `json`: one line.
-    """
     environment = endpoints.environment()
     if form == "json":
         urls = {

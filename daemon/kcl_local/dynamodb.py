@@ -1,11 +1,8 @@
-"""DynamoDB, STS, Glue and CloudWatch on loopback, in a thread of their own: moto, one request at a time.
+"""DynamoDB, STS, Glue and CloudWatch on loopback: moto behind our own HTTP server, in a thread.
 
-Its own web server is not used: werkzeug's closes the connection after every answer.
-
-One endpoint of moto's WSGI applications over HTTP, with failures on demand. Knows no thread and no port.
-
-moto checks a condition and writes in two steps, so two threads can both win a conditional write. Here moto runs
-without an await: one request at a time, as long as all endpoints of a process share one event loop.
+moto checks a condition and writes in two steps, so two threads could both win a conditional write. Here moto
+runs without an await: one request at a time, if all endpoints of the process share one event loop. werkzeug's
+own server is not used: it closes the connection after each answer.
 """
 
 from __future__ import annotations
@@ -35,18 +32,15 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication, WSGIEnvironment
 
 
-# aiohttp writes its own.
+# aiohttp sets its own.
 _NOT_PASSED_ON: Final = frozenset({"content-length", "connection", "date", "server", "transfer-encoding"})
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One of moto's services.
+    """A service of moto.
 
-    Args:
-        backend: moto's name of it.
-        target: what X-Amz-Target begins with.
-        error_prefix: of the codes of errors.
+    `backend` is moto's name, `target` the prefix of X-Amz-Target, `error_prefix` that of error codes.
     """
 
     backend: Literal["dynamodb", "cloudwatch"]
@@ -62,16 +56,10 @@ BESIDE_DYNAMODB: Final[Mapping[str, Other]] = {"AWSGlue.": "glue", "": "sts"}
 
 
 class MotoEndpoint:
-    """A service, and maybe others beside it.
+    """A service, and others at the same address.
 
-    Args:
-        service: whose calls are counted and can fail.
-        others: moto's names of services that get requests of other X-Amz-Targets, by what those begin with, the empty
-            text last. They are loaded when they are first asked for.
-
-    Attributes:
-        calls: how often each operation was called, failed calls included.
-        troubles: what happens to answers on their way.
+    `others` maps prefixes of X-Amz-Target to further services, the empty prefix last; each is loaded on first
+    use. `calls` and `troubles` (damaged answers) cover only `service`; failed calls count too.
     """
 
     def __init__(self, service: Service, others: Mapping[str, Other] | None = None) -> None:
@@ -84,7 +72,6 @@ class MotoEndpoint:
         self.troubles = ResponseFaults()
 
     def application(self) -> web.Application:
-        """What is to be served."""
         served = web.Application(client_max_size=BODY_BYTES_MAX)
         served.router.add_post("/", self._answer)
         served.router.add_post("/service/{service}/operation/{operation}", self._answer)
@@ -93,24 +80,19 @@ class MotoEndpoint:
 
     @property
     def operations(self) -> frozenset[str]:
-        """The names of all operations that can fail: those that the SDK knows."""
+        """The operations that can fail: all that the SDK knows."""
         model = botocore.session.get_session().get_service_model(self._service.backend)
         return frozenset(model.operation_names)
 
     def fail_next(self, operation: str, code: str, times: int = 1, *, after: bool = False) -> None:
-        """Let the next calls of an operation fail; may be called from any thread.
+        """Fail the next calls of an operation; any thread may call this.
 
-        Args:
-            operation: such as `UpdateItem`.
-            code: the service's error code, such as `ProvisionedThroughputExceededException` or `InternalServerError`,
-                or `kcl_local.faults.DROP`: the connection is cut without an answer.
-            times: how many calls.
-            after: the call takes effect and then fails, so that its caller cannot know.
+        `code` is the service's error code or `DROP`. With `after` the call takes effect and then fails, so
+        its caller cannot know.
         """
         self._faults.add(operation, Fault(code, after), times)
 
     def clear_faults(self) -> None:
-        """Nothing is to fail any more."""
         self._faults.clear()
         self.troubles.clear()
 
@@ -138,7 +120,7 @@ class MotoEndpoint:
         return self._applications[name]
 
     def _operation(self, request: web.Request, body: bytes) -> str:
-        """Its name: in a header, in the path or in a form, as the SDK's protocol wants."""
+        """From a header, the path or a form, depending on the SDK's protocol."""
         target = request.headers.get("X-Amz-Target", "")
         if target.startswith(self._service.target):
             return target.removeprefix(self._service.target)
@@ -153,7 +135,7 @@ class MotoEndpoint:
 
 
 def _perform(application: WSGIApplication, request: web.Request, body: bytes) -> web.Response:
-    """Let moto answer. There is no await in here: that makes it one at a time."""
+    """Run moto. No await here: that keeps it to one request at a time."""
     chunks, status, headers = run_wsgi_app(application, _environ(request, body), buffered=True)
     response = web.Response(status=int(status.split(maxsplit=1)[0]), body=b"".join(chunks))
     for name, value in headers:
@@ -163,7 +145,6 @@ def _perform(application: WSGIApplication, request: web.Request, body: bytes) ->
 
 
 def _environ(request: web.Request, body: bytes) -> WSGIEnvironment:
-    """The request as PEP 3333 wants it."""
     environ: WSGIEnvironment = {
         "REQUEST_METHOD": request.method,
         "SCRIPT_NAME": "",
@@ -184,25 +165,15 @@ def _environ(request: web.Request, body: bytes) -> WSGIEnvironment:
     }
     for name, value in request.headers.items():
         environ["HTTP_" + name.upper().replace("-", "_")] = value
-    environ.pop("HTTP_CONTENT_ENCODING", None)  # aiohttp has unpacked the body
+    environ.pop("HTTP_CONTENT_ENCODING", None)  # aiohttp already unpacked the body
     return environ
 
 
 class DynamoDbServer:
-    """The server, in a thread of its own. moto's tables belong to the process: run one server at a time in it.
+    """The server, in its own thread; a context manager. `start` and `stop` block for a moment.
 
-    Use it as a context manager, or `start` and `stop` it; both block for a moment.
-
-    Args:
-        port: of DynamoDB, STS and Glue; 0: any free one.
-        cloudwatch_port: 0: any free one.
-
-    Attributes:
-        url: where DynamoDB, STS and Glue answer, once started.
-        cloudwatch_url: where CloudWatch answers, once started.
-        dynamodb: for counts and faults of DynamoDB.
-        cloudwatch: for those of CloudWatch.
-        calls: how often each DynamoDB operation was called, failed calls included.
+    moto's tables belong to the process, so only one server may run in it. `url` serves DynamoDB, STS and
+    Glue; `calls` counts DynamoDB's calls. Port 0 means any free one.
     """
 
     _running: DynamoDbServer | None = None
@@ -231,7 +202,7 @@ class DynamoDbServer:
 
         Raises:
             RuntimeError: another server runs in this process.
-            OSError: a port cannot be had.
+            OSError: a port is not available.
         """
         if DynamoDbServer._running is not None:
             raise RuntimeError(
@@ -249,11 +220,9 @@ class DynamoDbServer:
         DynamoDbServer._running = self
 
     def stop(self) -> None:
-        """Close every connection and end the thread; no effect on a server that does not run."""
         if DynamoDbServer._running is self:
             DynamoDbServer._running = None
             self._stack.close()
 
     def fail_next(self, operation: str, code: str, times: int = 1, *, after: bool = False) -> None:
-        """Let the next calls of a DynamoDB operation fail: see `MotoEndpoint.fail_next`."""
         self.dynamodb.fail_next(operation, code, times, after=after)

@@ -1,7 +1,4 @@
-"""Failures on demand: which call fails next, and how. Knows neither Kinesis nor DynamoDB nor HTTP.
-
-Answers that go wrong on their way: slow, cut, mangled. Knows no operation; errors of the service are `faults`.
-"""
+"""Failures on demand for the local endpoints: errors of the service, and damaged answers."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-# The code of a fault that is no answer at all: the connection is cut.
+# The code of a fault that cuts the connection.
 DROP: Final = "drop"
 
 _STATUSES: Final = {"InternalFailure": 500, "InternalServerError": 500, "ServiceUnavailable": 503}
@@ -18,11 +15,10 @@ _STATUSES: Final = {"InternalFailure": 500, "InternalServerError": 500, "Service
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One failure.
+    """An error of the service.
 
-    Args:
-        code: the service's error code, or `DROP`.
-        after: the call takes effect and only its answer is lost.
+    `code` is the service's error code or `DROP`; with `after` the call takes effect and only its answer is
+    lost.
     """
 
     code: str
@@ -30,29 +26,26 @@ class Fault:
 
 
 class Faults:
-    """Failures waiting for their calls, first in, first out for each operation. May be filled from another thread."""
+    """Ordered faults, first in first out for each operation; any thread may add some."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Fault]] = {}
 
     def add(self, operation: str, fault: Fault, times: int) -> None:
-        """Let the next `times` calls of the operation fail, after those that were asked for before."""
         if times < 1:
             raise ValueError(f"times must be at least 1: {times}")
         self._waiting.setdefault(operation, deque()).extend([fault] * times)
 
     def take(self, operation: str) -> Fault | None:
-        """The failure that this call must have; None: let it through."""
+        """The fault for this call; None: let it through."""
         waiting = self._waiting.get(operation)
         return waiting.popleft() if waiting else None
 
     def clear(self) -> None:
-        """Nothing is to fail any more."""
         self._waiting.clear()
 
 
 def http_status(code: str) -> int:
-    """The HTTP status that an error code comes with."""
     return _STATUSES.get(code, 400)
 
 
@@ -61,11 +54,9 @@ class ResponseFaultKind(StrEnum):
 
     DELAY: it comes later.
     CUT: half of it comes, then the connection is cut.
-    SHORT: half of it comes, in an answer that is otherwise well-formed: JSON that ends early, or an event stream that
-        ends within a frame.
-    CORRUPT: one byte in its middle is another; in an event stream no checksum holds then.
-    EXCEPTION: (events only) an exception comes instead, and the stream ends.
-    END: (events only) the stream ends before it.
+    SHORT: half of it comes, in a well-formed answer: the JSON or the event stream ends early.
+    CORRUPT: one byte in its middle changes, so no checksum of an event stream holds.
+    EXCEPTION, END: (events only) an exception comes instead, or the stream ends before the event.
     """
 
     DELAY = "delay"
@@ -78,13 +69,9 @@ class ResponseFaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResponseFault:
-    """One answer's trouble.
+    """A damaged answer.
 
-    Args:
-        kind: what happens.
-        event: to which event of a subscription, from 0; without meaning elsewhere.
-        seconds: how long a DELAY is.
-        code: of an EXCEPTION.
+    `event` counts the events of a subscription from 0; `seconds` belongs to DELAY, `code` to EXCEPTION.
     """
 
     kind: ResponseFaultKind
@@ -94,16 +81,14 @@ class ResponseFault:
 
 
 class ResponseFaults:
-    """Troubles waiting for their answers, first in, first out for each operation."""
-
     def __init__(self) -> None:
         self._waiting: dict[str, deque[ResponseFault]] = {}
 
     def add(self, operation: str, trouble: ResponseFault, times: int = 1) -> None:
-        """Let it happen to the next `times` answers of the operation, after those asked for before.
+        """Damage the next `times` answers of the operation, after the faults ordered before.
 
         Raises:
-            ValueError: fewer than one time, or a kind for events only at another operation.
+            ValueError: `times` is below 1, or the kind is for events only.
         """
         if times < 1:
             raise ValueError(f"times must be at least 1: {times}")
@@ -122,12 +107,11 @@ class ResponseFaults:
         return waiting.popleft() if waiting else None
 
     def clear(self) -> None:
-        """Nothing is to happen any more."""
         self._waiting.clear()
 
 
 def corrupted(body: bytes) -> bytes:
-    """The body with another byte in its middle, one that neither JSON nor UTF-8 knows."""
+    """The body with one byte in its middle replaced by one that is invalid in JSON and UTF-8."""
     middle = len(body) // 2
     other = 0xFF if body[middle : middle + 1] != b"\xff" else 0xFE
     return body[:middle] + bytes([other]) + body[middle + 1 :]

@@ -1,6 +1,7 @@
-"""All endpoints together: Kinesis on the current event loop, DynamoDB, STS, Glue and CloudWatch in their thread. Knows no stream and no table.
+"""All local endpoints together.
 
-The clock of the Kinesis model is read here, and only here: these endpoints serve processes that live in real time.
+Kinesis runs on the current event loop; DynamoDB, STS, Glue and CloudWatch run in a thread.
+The clock of the Kinesis model is read only here: these endpoints live in real time.
 """
 
 from __future__ import annotations
@@ -23,14 +24,9 @@ from kcl_local.serving import serve
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """Settings of all endpoints.
+    """Settings of all endpoints; port 0 means any free one.
 
-    Args:
-        kinesis: of the Kinesis model.
-        kinesis_port: 0: any free one.
-        dynamodb_port: 0: any free one.
-        cloudwatch_port: 0: any free one.
-        now: the clock of the Kinesis model in epoch seconds; tests may give their own.
+    `now` is the clock of the Kinesis model in epoch seconds, replaceable in tests.
     """
 
     kinesis: KinesisOptions = DEFAULTS
@@ -45,15 +41,7 @@ _DEFAULTS: Final = LocalOptions()
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Running endpoints.
-
-    Args:
-        kinesis_url: where Kinesis answers.
-        dynamodb_url: where DynamoDB, STS and Glue answer.
-        cloudwatch_url: where CloudWatch answers.
-        kinesis: the model; call it from the event loop of the endpoints only.
-        dynamodb: the server, for failures on demand and counts.
-    """
+    """Running endpoints. Call the `kinesis` model only from their event loop."""
 
     kinesis_url: str
     dynamodb_url: str
@@ -62,7 +50,7 @@ class Endpoints:
     dynamodb: DynamoDbServer
 
     def environment(self) -> dict[str, str]:
-        """Environment variables that lead any AWS SDK here, with credentials that nobody checks."""
+        """Environment variables that point any AWS SDK here; the credentials are not checked."""
         return {
             "AWS_ENDPOINT_URL_KINESIS": self.kinesis_url,
             "AWS_ENDPOINT_URL_DYNAMODB": self.dynamodb_url,
@@ -81,14 +69,12 @@ class Endpoints:
 async def local_endpoints(
     options: LocalOptions = _DEFAULTS, prepare: Callable[[KinesisModel], None] | None = None
 ) -> AsyncGenerator[Endpoints, None]:
-    """Serve all on loopback while the context is open. Must run on anyio's asyncio backend, as aiohttp does.
+    """Serve all on loopback while the context is open; needs anyio's asyncio backend.
 
-    Args:
-        options: ports and the model's settings.
-        prepare: makes streams before anybody can ask for them: whoever waits for the endpoint finds them. Its errors pass.
+    `prepare` creates streams before the endpoint answers; its errors pass through.
 
     Raises:
-        OSError: a port cannot be had.
+        OSError: a port is not available.
         RuntimeError: this process already has a DynamoDB server.
     """
     model = KinesisModel(options.now, options.kinesis)

@@ -1,12 +1,8 @@
-"""What all endpoints share about HTTP: a loopback server that ends cleanly, and answers that go wrong on their way.
+"""HTTP for all local endpoints: a loopback server, damaged answers, and control paths for tests.
 
-Knows neither Kinesis nor DynamoDB.
-
-Faults and counts over HTTP, beside the service itself: for tests in another process. Knows no operation.
-
-`GET /_local/calls` tells how often each operation was called. `POST /_local/faults` orders faults: JSON with
-`operation`, `fault` (`error`, `drop` or a kind of trouble), and where they mean something `code`, `seconds`, `event`
-and `times`. `DELETE /_local/faults` takes all back that have not happened.
+`GET /_local/calls` counts the calls of each operation. `POST /_local/faults` orders faults: JSON with
+`operation`, `fault` (`error`, `drop` or a ResponseFaultKind) and optional `code`, `seconds`, `event`,
+`times`. `DELETE /_local/faults` removes those that have not happened.
 """
 
 from __future__ import annotations
@@ -24,25 +20,21 @@ from anyio import CancelScope, sleep
 from kcl_local.faults import DROP, ResponseFault, ResponseFaultKind, ResponseFaults, corrupted
 
 HOST: Final = "127.0.0.1"
-# PutRecords may have 10 MiB, a third more as base64, and keys.
+# PutRecords: 10 MiB, a third more as base64, and keys.
 BODY_BYTES_MAX: Final = 32 * 2**20
 _CLOSE_S: Final = 1.0
 
 
 @asynccontextmanager
 async def serve(application: web.Application, port: int) -> AsyncGenerator[str, None]:
-    """Serve on loopback while the context is open; gives the URL.
-
-    Args:
-        application: what is served.
-        port: 0: any free one.
+    """Serve on loopback while the context is open, and yield the URL; port 0 means any free one.
 
     Raises:
-        OSError: the port cannot be had.
+        OSError: the port is not available.
     """
     runner = web.AppRunner(
         application, access_log=None, shutdown_timeout=_CLOSE_S, handler_cancellation=True
-    )  # cancelled: a reader who goes ends the answer that streams to it
+    )  # when a reader leaves, its stream is cancelled
     await runner.setup()
     try:
         await web.TCPSite(runner, HOST, port).start()
@@ -53,7 +45,7 @@ async def serve(application: web.Application, port: int) -> AsyncGenerator[str, 
 
 
 def drop(request: web.Request) -> web.Response:
-    """Cut the connection; the response is what aiohttp wants to have returned, nobody gets it."""
+    """Cut the connection; aiohttp wants a response, but nobody gets it."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=500)
@@ -62,13 +54,7 @@ def drop(request: web.Request) -> web.Response:
 async def send_troubled(
     request: web.Request, response: web.Response, trouble: ResponseFault
 ) -> web.StreamResponse:
-    """Send what a trouble makes of an answer; the result is what aiohttp wants to have returned.
-
-    Args:
-        request: what is answered.
-        response: as it would be, with a body of bytes.
-        trouble: not one of events.
-    """
+    """Damage and send an answer whose body is bytes; `trouble` must not be for events only."""
     body = cast("bytes", response.body)
     match trouble.kind:
         case ResponseFaultKind.CUT:
@@ -83,7 +69,6 @@ async def send_troubled(
 
 
 def close_after_sending(request: web.Request) -> None:
-    """Cut the connection once what was written has gone out."""
     if request.transport is not None:
         request.transport.close()
 
@@ -104,34 +89,25 @@ FAULTS: Final = "/_local/faults"
 
 
 class Controlled(Protocol):
-    """What can be made to fail."""
+    """An endpoint with faults on demand."""
 
     @property
-    def calls(self) -> Counter[str]:
-        """How often each operation was called."""
-        ...
+    def calls(self) -> Counter[str]: ...
 
     @property
-    def operations(self) -> Collection[str]:
-        """The names of all operations that can fail."""
-        ...
+    def operations(self) -> Collection[str]: ...
 
     @property
-    def troubles(self) -> ResponseFaults:
-        """What happens to answers on their way."""
-        ...
+    def troubles(self) -> ResponseFaults: ...
 
     def fail_next(self, operation: str, code: str, times: int = 1) -> None:
-        """Let the next calls fail; ValueError for an operation that does not exist."""
+        """Fail the next calls; ValueError for an unknown operation."""
         ...
 
-    def clear_faults(self) -> None:
-        """Nothing is to fail any more."""
-        ...
+    def clear_faults(self) -> None: ...
 
 
 def add_control(application: web.Application, controlled: Controlled) -> None:
-    """Answer those paths too."""
     control = _Control(controlled)
     application.router.add_get(CALLS, control.calls)
     application.router.add_post(FAULTS, control.order)
@@ -187,7 +163,7 @@ def _order(controlled: Controlled, reported: dict[str, object]) -> None:
 
 
 def _check_names(controlled: Controlled, operation: str, fault: str) -> None:
-    """ValueError for a name that means nothing, with the names that do."""
+    """ValueError for an unknown name, with the known ones."""
     if operation not in controlled.operations:
         near = get_close_matches(operation, sorted(controlled.operations), n=1)
         meant = f"; did you mean {near[0]}?" if near else ""

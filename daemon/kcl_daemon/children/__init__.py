@@ -1,1 +1,1 @@
-"""The adapter for real child processes."""
+"""The child processes of the daemon: start, pipes, end."""

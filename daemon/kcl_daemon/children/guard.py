@@ -1,13 +1,10 @@
-"""Ends what a daemon that was killed leaves behind: one small process for each daemon, that outlives it for a second.
+"""Kills the children of a daemon that was itself killed: one small shell process per daemon.
 
-The guard is a shell that reads from a pipe whose other end only the daemon has. It is told the process group of each
-child, and when that has ended. When the pipe ends, the daemon is gone, by whatever way: children have seen the end of
-their stdin by then, get a second to finish, and what is left of their groups is killed.
-
-Why not a parent-death signal: the kernel sends it to the child alone and not to what the child has started, forgets it
-when a program with other rights is executed, sends it when the thread that forked ends, and it has to be asked for
-between fork and exec, where Python may not run with threads around. A guard costs one process of 2 MB, nothing for each
-child, and works wherever there is a shell.
+The guard reads process group numbers from a pipe that only the daemon writes to. When the pipe ends, the
+daemon is gone: the guard gives children one second after the end of their stdin, then kills their groups.
+A parent-death signal is no substitute: it reaches only the child, not its descendants, is lost when a program
+with other rights is executed, fires when the forking thread ends, and must be set between fork and exec,
+where Python with threads may not run.
 """
 
 from __future__ import annotations
@@ -40,14 +37,10 @@ for group in $groups; do kill -s KILL -- "-$group"; done
 
 
 class Guard:
-    """The guard of one daemon. Starts with the first child; starts again where somebody has ended it.
+    """The guard of one daemon; it starts with the first child, and again if it was killed.
 
-    Where it cannot be started each further child is another try: descriptors may be short for a moment only.
-
-    Args:
-        log: the daemon's.
-        holds: an open file that it keeps open as well, None: none. What is locked by it stays so until the last child
-            of a killed daemon is gone.
+    If it cannot start, each new child causes another try. `holds` names a file that the guard keeps open, so
+    a lock on it lasts until the last child of a killed daemon is gone.
     """
 
     def __init__(self, log: Log, holds: Callable[[], int | None] = lambda: None) -> None:
@@ -56,15 +49,15 @@ class Guard:
         self._groups: set[int] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
-        self._is_reported = False  # that it could not be started
+        self._is_reported = False  # the failure to start
 
     @property
     def pid(self) -> int | None:
-        """Its process id; None where it does not run."""
+        """None while it does not run."""
         return None if self._process is None else self._process.pid
 
     def watch(self, group: int) -> None:
-        """A child has started; it leads this process group. Takes a millisecond the first time; never raises."""
+        """A child that leads this group has started. Never raises; the first call takes a millisecond."""
         self._groups.add(group)
         if self._process is None:
             self._start()
@@ -72,13 +65,13 @@ class Guard:
             self._send(f"+ {group}\n")
 
     def forget(self, group: int) -> None:
-        """This group has ended. To be called before its leader is reaped: then its number may be given to others."""
+        """This group has ended. Call it before the leader is reaped: later the number may be reused."""
         if group in self._groups:
             self._groups.discard(group)
             self._send(f"- {group}\n")
 
     async def aclose(self) -> None:
-        """End the guard; groups that have not ended are killed by it."""
+        """End the guard; it kills the groups that are left."""
         process = self._close_pipe()
         if process is not None:
             await to_thread.run_sync(process.wait)
@@ -94,7 +87,7 @@ class Guard:
             self._send(f"+ {group}\n")
 
     def _log_failure(self, error: OSError) -> None:
-        """Once, until there is a guard again."""
+        """Warn once, until a guard runs again."""
         if not self._is_reported:
             self._is_reported = True
             advice = (
@@ -109,7 +102,7 @@ class Guard:
             return
         try:
             os.write(self._pipe, line.encode("ascii"))
-        except OSError as error:  # it has ended, or does not read: another one is told everything
+        except OSError as error:  # it ended or does not read: a new guard gets all groups
             self._log.warning("guard_replaced", pid=self._process.pid, error=str(error))
             self._process.kill()
             process = self._close_pipe()
@@ -126,7 +119,7 @@ class Guard:
 
 
 def _started(holds: int | None) -> tuple[subprocess.Popen[bytes], int]:
-    """The shell, and the end of its pipe that is ours; OSError, with nothing left behind, where it cannot be started."""
+    """The shell and our end of its pipe; after an OSError nothing is left behind."""
     read_end, write_end = os.pipe()
     try:
         process = subprocess.Popen(  # noqa: S603 - a fixed text, nothing from outside

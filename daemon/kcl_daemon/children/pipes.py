@@ -1,11 +1,6 @@
-"""Our ends of a child's pipes: waiting without a thread, writing without a copy.
+"""Our ends of a child's pipes, and its stderr as log events.
 
-Owns the file descriptors. Knows nothing of processes or of what goes through the pipes. Everything here must be called
-from inside the event loop.
-
-What a child writes to stderr, as log events: one a line, bounded in memory, in turns with everybody else.
-
-Owns the cutting into lines and the last lines for error messages. Knows nothing of processes.
+Pipes are read and written without threads or copies. Call everything from inside the event loop.
 """
 
 from __future__ import annotations
@@ -23,34 +18,30 @@ from anyio.lowlevel import checkpoint
 from kcl_daemon.log_level import LogLevel, at_level
 from kcl_daemon.ports import Log
 
-# 256 KiB take half the CPU of the kernel's 64 KiB for long lines; 256 such pipes are what an unprivileged user may have.
+# For long lines 256 KiB need half the CPU of the default 64 KiB; an unprivileged user may have 256 such pipes.
 STDIN_PIPE_BYTES = 256 * 1024
 
 
 class PipeWriter:
-    """The writing end. One sender at a time.
-
-    Args:
-        fd: the descriptor; belongs to this object from now on.
-    """
+    """The writing end, for one sender at a time; owns the descriptor."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
-        # Refused where the user has too many large pipes already: slower, not wrong.
+        # A user with too many large pipes is refused: slower, not wrong.
         with contextlib.suppress(OSError):
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, STDIN_PIPE_BYTES)
         self._fd: int | None = fd
 
     async def send(self, line: bytes) -> None:
-        """Write all of it, straight from the caller's bytes; waits while the pipe is full.
+        """Write the whole line from the caller's bytes; waits while the pipe is full.
 
-        Cancelled before the first byte has gone, nothing has happened. Cancelled in the middle, the pipe is closed:
-        whatever came next would be read as the rest of this line.
+        If cancelled before the first byte, nothing happened. If cancelled in the middle, the pipe is closed,
+        because the next line would be read as the rest of this one.
 
         Raises:
             BrokenPipeError: nobody reads any more, or this end is closed.
         """
-        await checkpoint()  # a reader that is always faster than we are must not keep the loop to itself
+        await checkpoint()  # a fast reader must not starve other tasks
         rest = memoryview(line)
         try:
             while rest:
@@ -60,14 +51,14 @@ class PipeWriter:
                 self.close()
 
     def close(self) -> None:
-        """End of file for the reader; a `send` under way raises BrokenPipeError. Again: no effect."""
+        """The reader sees end of file; a running `send` raises BrokenPipeError. Safe to repeat."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             anyio.notify_closing(fd)
             os.close(fd)
 
     async def _write(self, rest: memoryview) -> int:
-        """How many bytes went; 0 after a wait."""
+        """The number of bytes written; 0 after a wait."""
         if self._fd is None:
             raise BrokenPipeError
         try:
@@ -79,20 +70,16 @@ class PipeWriter:
 
 
 class PipeReader:
-    """The reading end. One receiver at a time.
-
-    Args:
-        fd: the descriptor; belongs to this object from now on.
-    """
+    """The reading end, for one receiver at a time; owns the descriptor."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self._fd: int | None = fd
-        self._unread_bytes: int | None = None  # None: until the writers have closed it
+        self._unread_bytes: int | None = None  # None until `finish`
 
     async def receive(self, max_bytes: int) -> bytes:
-        """The next piece, as soon as there is one; empty at the end or once closed. Cancelled, nothing is lost."""
-        await checkpoint()  # a writer that never pauses must not keep the loop to itself
+        """The next piece as soon as there is one; empty at the end or when closed. Cancelling loses nothing."""
+        await checkpoint()  # a writer that never pauses must not starve other tasks
         while self._fd is not None and self._unread_bytes != 0:
             most = max_bytes if self._unread_bytes is None else min(max_bytes, self._unread_bytes)
             try:
@@ -107,13 +94,13 @@ class PipeReader:
         return b""
 
     def finish(self) -> None:
-        """Only what is in the pipe now is still delivered, then it ends, whoever else holds the other end open."""
+        """Deliver only what is in the pipe now, then end, even if another process holds the other end open."""
         if self._fd is not None and self._unread_bytes is None:
             self._unread_bytes = _bytes_in_pipe(self._fd)
-            anyio.notify_closing(self._fd)  # a receiver that waits looks again
+            anyio.notify_closing(self._fd)  # wake a waiting receiver
 
     def close(self) -> None:
-        """Give up what has not been read; a `receive` under way ends. Again: no effect."""
+        """Drop unread bytes; a running `receive` ends. Safe to repeat."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             anyio.notify_closing(fd)
@@ -127,15 +114,14 @@ def _bytes_in_pipe(fd: int) -> int:
 MAX_LINE_BYTES = 16 * 1024
 TAIL_LINES = 20
 _READ_BYTES = 16 * 1024
-# A log event takes some 10 to 50 microseconds: other tasks wait no more than a few milliseconds for a flood.
+# A log event takes 10 to 50 microseconds, so a flood delays other tasks by a few milliseconds at most.
 _LINES_PER_TURN = 64
 
 
 class LineCutter:
-    """Cuts bytes into lines of text; a line that is too long comes in pieces.
+    """Cuts bytes into lines of text; a line longer than `max_bytes` (at least 4) comes in pieces.
 
-    Args:
-        max_bytes: longest piece, at least 4; also all the memory this takes between two calls.
+    It keeps at most `max_bytes` between two calls.
     """
 
     def __init__(self, max_bytes: int = MAX_LINE_BYTES) -> None:
@@ -143,7 +129,7 @@ class LineCutter:
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[str]:
-        """The lines that this piece completes, without their ends (LF or CRLF); undecodable bytes become U+FFFD."""
+        """The lines that this piece completes, without LF or CRLF; undecodable bytes become U+FFFD."""
         *whole, self._rest = (self._rest + piece).split(b"\n")
         lines: list[str] = []
         for line in whole:
@@ -153,12 +139,12 @@ class LineCutter:
         return lines
 
     def finish(self) -> list[str]:
-        """The last line where it has no end."""
+        """The last line if it has no line end."""
         rest, self._rest = self._rest, b""
         return [_text(rest)] if rest else []
 
     def _cut(self, line: bytes, pieces: list[str]) -> bytes:
-        """Move what is too long to `pieces`; the remainder."""
+        """Move pieces of a long line to `pieces` and return the remainder."""
         while len(line) > self._max_bytes:
             end = _character_start(line, self._max_bytes)
             pieces.append(_text(line[:end]))
@@ -167,13 +153,7 @@ class LineCutter:
 
 
 class StderrPassThrough:
-    """Logs a child's stderr as `child_stderr` events and remembers the last lines.
-
-    Args:
-        pipe: its stderr.
-        log: the shard's, with the process id bound to it.
-        level: how loud.
-    """
+    """Logs a child's stderr as `child_stderr` events and keeps the last lines."""
 
     def __init__(self, pipe: PipeReader, log: Log, level: LogLevel = "info") -> None:
         self._pipe = pipe
@@ -187,7 +167,7 @@ class StderrPassThrough:
         return tuple(self._tail)
 
     async def run(self) -> None:
-        """Pass everything on until the pipe ends, then close it; cancelled, the rest is dropped."""
+        """Log until the pipe ends, then close it. If cancelled, the rest is dropped."""
         lines = LineCutter()
         try:
             while piece := await self._pipe.receive(_READ_BYTES):
@@ -209,7 +189,7 @@ def _text(line: bytes) -> str:
 
 
 def _character_start(line: bytes, end: int) -> int:
-    """The nearest place at or before `end` where no UTF-8 character is cut; `end` itself where it is not UTF-8."""
+    """The last position up to `end` that splits no UTF-8 character; `end` if the bytes are not UTF-8."""
     for start in range(end, end - 4, -1):
         if line[start] & 0xC0 != 0x80:
             return start

@@ -1,14 +1,9 @@
-"""Real child processes behind the ports `Child` and `Children`.
+"""Child processes, from start to reaping, behind the ports `Child` and `Children`.
 
-Owns the life of each child from start to reaping, and the tasks that watch it. Knows nothing of messages: what goes
-through the pipes are lines and bytes. A child that the daemon leaves behind (SIGKILL) sees the end of its stdin, and is
-killed by the guard where that does not end it.
-
-A child and everything it started, as one process group: its end, its status, and signals that never hit others.
-
-A child starts in its own session, so it leads a process group that has its process id as number. The kernel does not
-give that number away while the leader has not been reaped. So: signals go out only before the leader is reaped, what
-is left of the group is killed just before that, and both happen in the event loop with no await between them.
+Each child leads a session and a process group whose number is its process id. The kernel keeps that number
+until the leader is reaped. So signals go out only before the reaping, the rest of the group is killed just
+before it, and no await comes between these two steps. If the daemon is killed, a child sees the end of its
+stdin, and the guard kills it if it stays.
 """
 
 from __future__ import annotations
@@ -43,19 +38,14 @@ from kcl_daemon.errors import ChildExited
 from kcl_daemon.leases.lease import ShardId
 from kcl_daemon.ports import Clock, Log, StreamRef
 
-# What asyncio reports, too, when somebody else has reaped the child (SIGCHLD ignored).
+# asyncio uses the same value if another process reaped the child (SIGCHLD ignored).
 _UNKNOWN_STATUS = 255
 
 
 class ProcessGroup:
-    """The processes of one child.
+    """The processes of one child; a process that calls `setsid` is out of reach.
 
-    What has moved to a session of its own (`setsid`) is out of reach.
-
-    Args:
-        process: the leader, just started in a new session.
-        log: the shard's.
-        on_ended: called with the number of the group when all of it has been killed, before the number is free.
+    `on_ended` gets the group's number after all of it was killed and before the kernel can reuse the number.
     """
 
     def __init__(
@@ -68,27 +58,25 @@ class ProcessGroup:
 
     @property
     def pid(self) -> int:
-        """Process id of the leader and number of the group."""
         return self._process.pid
 
     @property
     def status(self) -> int | None:
-        """The leader's exit code, negative for a signal; None until it has been reaped."""
+        """The leader's exit code, negative for a signal; None until it is reaped."""
         return self._status
 
     def signal(self, number: Signals) -> None:
-        """Send a signal to all of the group; no effect once the leader has been reaped."""
+        """Signal the whole group; no effect after the leader was reaped."""
         self._send(os.killpg, number)
 
     def signal_leader(self, number: Signals) -> None:
-        """The same to the leader alone."""
         self._send(os.kill, number)
 
     def _send(self, send: Callable[[int, int], None], number: Signals) -> None:
         if self._status is not None:
             return
         try:
-            # Raises where somebody else has reaped it: then the number may be another's by now.
+            # Raises if the child was reaped elsewhere: its number may then belong to another process.
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             send(self.pid, number)
         except (ChildProcessError, ProcessLookupError):
@@ -97,19 +85,19 @@ class ProcessGroup:
             self._log.warning("child_not_signalled", signal=number.name, reason="it runs as another user")
 
     async def reaped(self) -> int:
-        """Wait for the end of the leader, kill what is left of the group, reap; the leader's exit code.
+        """Wait until the leader ends, kill the rest of the group, reap, and return the leader's exit code.
 
-        Cancelled, nothing has been reaped.
+        If cancelled, nothing is reaped.
         """
         await self._leader_ended()
         self.signal(signal.SIGKILL)
         self._on_ended(self.pid)
         self._status = self._reap()
-        self._process.returncode = self._status  # else its finalizer warns and waits for it once more
+        self._process.returncode = self._status  # else its finalizer warns and waits again
         return self._status
 
     async def _leader_ended(self) -> None:
-        """Wait until the leader can be reaped: by a pidfd, or in a thread where the kernel (or a filter) has none."""
+        """Wait on a pidfd, or in a thread where the kernel (or a filter) offers none."""
         try:
             pidfd = os.pidfd_open(self.pid)
         except OSError:
@@ -135,22 +123,19 @@ def _block_until_ended(pid: int) -> None:
 
 
 _RECEIVE_BYTES = 64 * 1024
-# A killed process is gone at once, unless it hangs in the kernel (a dead network file system).
+# A killed process lasts longer only if it hangs in the kernel (a dead network file system).
 _KILL_PATIENCE_S = 5.0
 
 
 class ProcessChild:
-    """One child process; `Child` says the contract. Made by `ProcessChildren`, which runs its `supervise`.
+    """One child process; `ProcessChildren` makes it and runs its `supervise`.
 
-    The end of the process is the end of all it started: its process group is killed when it ends by itself, too. After
-    the end `receive` still delivers what the child had written, then empty pieces, whoever else holds its stdout.
+    When the process ends, in any way, its whole process group is killed. After that `receive` returns what
+    the child had written, then empty bytes, even if another process holds its stdout.
 
     Args:
-        started: the process and its pipes; belong to this object from now on.
-        log: the shard's.
-        clock: for the patience with a process that does not die.
-        options: how loud its stderr is.
-        guard: is told of its start and its end.
+        started: the process and its pipes; this object owns them now.
+        guard: learns the start and the end of the process.
         on_closed: called once, at the end of `aclose`.
     """
 
@@ -177,21 +162,20 @@ class ProcessChild:
 
     @property
     def pid(self) -> int:
-        """Process id; also the number of its process group and session."""
         return self._group.pid
 
     @property
     def stderr_tail(self) -> tuple[str, ...]:
-        """The last 20 lines of its stderr, oldest first; complete once `wait` has returned."""
+        """The last 20 lines of stderr, oldest first; complete after `wait` returns."""
         return self._stderr.tail
 
     async def send(self, line: bytes) -> None:
         """Write a whole line; one caller at a time.
 
-        Cancelled in the middle of a line, stdin is closed with it: every further `send` raises ChildExited.
+        If cancelled in the middle of a line, it closes stdin, and every later `send` raises ChildExited.
 
         Raises:
-            ChildExited: nobody reads it; `status` is None where the end of the process has not been seen yet.
+            ChildExited: nobody reads stdin; `status` is None if the process is not reaped yet.
         """
         try:
             await self._stdin.send(line)
@@ -203,26 +187,24 @@ class ProcessChild:
         return await self._stdout.receive(_RECEIVE_BYTES)
 
     async def close_stdin(self) -> None:
-        """Close it; a `send` under way raises ChildExited."""
+        """Close stdin; a running `send` raises ChildExited."""
         self._stdin.close()
 
     async def wait(self) -> int:
-        """The exit code, once the process has been reaped and its stderr passed on; 255 where others reaped it."""
+        """The exit code, after reaping and after all stderr is logged; 255 if another process reaped it."""
         await self._ended.wait()
         status = self._group.status
         assert status is not None, "ended without a status"
         return status
 
     def terminate(self) -> None:
-        """SIGTERM to the process group."""
         self._group.signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to the process group."""
         self._group.signal(signal.SIGKILL)
 
     async def aclose(self) -> None:
-        """Kill, reap, close; takes no longer than a few seconds, is not cut short by cancellation. Again: no effect."""
+        """Kill, reap and close within a few seconds, shielded from cancellation; safe to repeat."""
         self.kill()
         patience = self._clock.move_on_after(_KILL_PATIENCE_S)
         patience.shield = True
@@ -236,11 +218,11 @@ class ProcessChild:
         self._on_closed(self)
 
     async def supervise(self) -> None:
-        """Pass its stderr on and reap it when it ends; runs until then, once. Cancelled, it is left unreaped."""
+        """Log stderr, and reap the process when it ends. Run it once; if cancelled, nothing is reaped."""
         async with create_task_group() as tasks:
             tasks.start_soon(self._stderr.run)
             await self._group.reaped()
-            # A process that left the group may hold the other ends open: wait for none of it.
+            # Do not wait for end of file: a process that left the group may hold the pipes open.
             self._stdin.close()
             self._stdout.finish()
             self._stderr_pipe.finish()
@@ -248,17 +230,13 @@ class ProcessChild:
 
 
 class ProcessChildren:
-    """Starts children as processes and minds them; `Children` says the contract.
+    """Starts children as processes; an async context manager that ends every child when it exits.
 
-    An async context manager: its end, by whatever way, is the end of every child. An error that ends the body passes
-    through as it is, not in a group.
+    An error from the body passes through as it is, not in an exception group.
 
     Args:
         command: program and arguments.
-        log: every event about a child carries `shard_id` and `pid`.
-        clock: for deadlines.
-        options: as whom children run, and within which limits.
-        kept_open_by_guard: an open file that the guard of a killed daemon keeps open until its children are gone.
+        kept_open_by_guard: a file that the guard of a killed daemon keeps open until its children are gone.
     """
 
     def __init__(
@@ -297,7 +275,7 @@ class ProcessChildren:
                 for child in self._open:
                     closing.start_soon(child.aclose)
             await self._guard.aclose()
-        # Whom SIGKILL did not end is left to init.
+        # A process that survived SIGKILL is left to init.
         for minder in self._supervisors:
             minder.cancel()
         if isinstance(error, Exception):
@@ -306,12 +284,12 @@ class ProcessChildren:
             await tasks.__aexit__(kind, error, traceback)
 
     async def start(self, shard_id: ShardId, stream: StreamRef | None = None) -> ProcessChild:
-        """Start the program for a shard; where it raises or is cancelled, nothing has been started.
+        """Start the program for a shard; if this raises or is cancelled, nothing was started.
 
-        One of many streams is told by `KCL_STREAM_NAME`, `KCL_STREAM_ARN` and `KCL_SHARD_ID`; that it may send `log`
-        messages by `KCL_LOG_MESSAGES`.
+        With several streams the child gets `KCL_STREAM_NAME`, `KCL_STREAM_ARN` and `KCL_SHARD_ID`.
+        `KCL_LOG_MESSAGES` says that it may send `log` messages.
         """
-        # A start holds the loop for a moment: others get their turn between two of them.
+        # A start blocks the event loop for a moment: let other tasks run in between.
         await checkpoint()
         assert self._tasks is not None, "children are started inside `async with`"
         child = ProcessChild(
@@ -331,7 +309,7 @@ class ProcessChildren:
         return variables | _environment(shard_id, stream)
 
     async def _supervise(self, child: ProcessChild) -> None:
-        """Cancellation must not stop this: `aclose` waits for the reaping that happens in here."""
+        """Shielded from cancellation: `aclose` waits for the reaping done here."""
         with CancelScope(shield=True) as minder:
             self._supervisors.add(minder)
             try:

@@ -1,17 +1,8 @@
-"""Starting a program as the Java daemon does, with reasons when it cannot be started.
+"""Starts a child program as the Java daemon does, and explains why when it cannot.
 
-Owns the lookup of the program, the fork and the words of the errors. Knows nothing of the event loop, and nothing of
-what becomes of a child once it runs.
-
-As whom children run and what they may use; from the words of the settings to what the system takes.
-
-Owns the lookup of users and groups, and the limits of the kernel. Knows nothing of pipes.
-
-The environment of children: the daemon's without its own secrets, with more, or without what gives access to AWS. Pure.
-
-Owns which variables those are, and the names of those that children are told by. A child of the same user can still read
-the daemon's own environment in `/proc`, and its files: whoever does not trust a child gives it a user of its own
-(`childUser`).
+Also the account, the kernel limits and the environment of children. `childInheritCredentials=false` removes
+AWS access from the environment only: a child of the same user can still read the daemon's `/proc` entry and
+files, so give an untrusted child its own `childUser`.
 """
 
 from __future__ import annotations
@@ -43,11 +34,8 @@ _Prlimit = Callable[[int, int, tuple[int, int]], object]
 class ChildAccount:
     """A user of this machine.
 
-    Args:
-        uid: number of the user.
-        gid: number of the group.
-        groups: numbers of all groups, `gid` among them.
-        environment: variables that tell a program who it is; empty where the user has no name.
+    `groups` contains `gid` too; `environment` has HOME, USER and LOGNAME, and is empty if the user has no
+    name.
     """
 
     uid: int
@@ -61,11 +49,11 @@ class ChildOptions:
     """How children are started.
 
     Args:
-        account: as whom; None: as the daemon.
-        limits: what the kernel calls a limit, and how much.
-        inherit_credentials: whether they find the daemon's AWS credentials in their environment.
-        stderr_level: of the log events that its stderr becomes.
-        log_messages: whether it is told that it may send `log` messages.
+        account: None: the daemon's own user.
+        limits: pairs of a kernel limit (RLIMIT_...) and its value.
+        inherit_credentials: whether the child's environment has the daemon's AWS credentials.
+        stderr_level: log level of stderr lines.
+        log_messages: whether the child learns that it may send `log` messages.
     """
 
     account: ChildAccount | None = None
@@ -79,10 +67,10 @@ SAME_AS_DAEMON: Final = ChildOptions()
 
 
 def options_of(settings: ChildSettings) -> ChildOptions:
-    """The options that the settings ask for.
+    """The options for these settings.
 
     Raises:
-        ChildStartFailed: there is no such user, this process may not become it, or this system has no such limits.
+        ChildStartFailed: the user does not exist or is not allowed, or this system has no such limits.
     """
     wanted = (
         (resource.RLIMIT_AS, settings.memory_limit_bytes),
@@ -103,10 +91,10 @@ def options_of(settings: ChildSettings) -> ChildOptions:
 
 
 def account_of(text: str) -> ChildAccount | None:
-    """The account of `USER` or `USER:GROUP`; None where this process runs as that user and needs to change nothing.
+    """The account of `USER` or `USER:GROUP`; None if this process already runs as that user.
 
     Raises:
-        ChildStartFailed: there is none, or this process may not become it.
+        ChildStartFailed: the account does not exist, or this process may not switch to it.
     """
     user, colon, group = text.partition(":")
     entry = _user(user)
@@ -130,7 +118,7 @@ def account_of(text: str) -> ChildAccount | None:
 
 
 def _check_id(text: str, *numbers: int) -> None:
-    """Nobody is started under a number that means "no change" to the kernel, or that it cannot hold."""
+    """Refuse a number that means "no change" to the kernel or does not fit."""
     for number in numbers:
         if number > MAX_ID:
             raise ChildStartFailed(
@@ -139,10 +127,9 @@ def _check_id(text: str, *numbers: int) -> None:
 
 
 def apply_limits(pid: int, limits: tuple[tuple[int, int], ...]) -> None:
-    """Put limits on a process that has just been started, soft and hard.
+    """Set soft and hard limits on a process that has just started.
 
-    What it may have forked before is not bound: between the start of a program and this there is a fraction of a
-    millisecond.
+    A process that it forked earlier is not limited; the window is a fraction of a millisecond.
 
     Raises:
         OSError: this process may not set so high a limit.
@@ -157,7 +144,7 @@ def apply_limits(pid: int, limits: tuple[tuple[int, int], ...]) -> None:
 
 
 def _user(name: str) -> pwd.struct_passwd | None:
-    """Its entry; None for a number without one."""
+    """The user's entry; None for a number without a name."""
     try:
         return pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
     except KeyError:
@@ -176,8 +163,7 @@ def _group(name: str, text: str) -> int:
 
 
 _PREFIX: Final = "AWS_"
-# What tells an SDK where things are and how to ask. All else with the prefix may be, or lead to, a credential: also
-# what future SDKs will read.
+# Location and behaviour of SDKs. Any other AWS_ variable may be or lead to a credential, now or in future SDKs.
 _HARMLESS: Final = frozenset(
     {
         "AWS_CA_BUNDLE",
@@ -194,29 +180,27 @@ _HARMLESS: Final = frozenset(
     }
 )
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
-# What the OTLP exporter of the daemon sends with its figures, such as a key: for all signals, or for one of them.
+# Headers of the OTLP exporter may hold a key.
 _OTLP_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 _OTLP_HEADERS: Final = "HEADERS"
-# Who has it reads the status page; in any spelling that a property's variable may have.
+# It opens the status page; compared in the normal form of property names.
 _ADMIN_TOKEN: Final = "kcladmintoken"  # noqa: S105 - the name of the variable
 STREAM_NAME: Final = "KCL_STREAM_NAME"
 STREAM_ARN: Final = "KCL_STREAM_ARN"
 SHARD_ID: Final = "KCL_SHARD_ID"
 LOG_MESSAGES: Final = "KCL_LOG_MESSAGES"
-# SDKs ask the instance for the credentials of its role where they find none.
+# Without credentials, SDKs ask the instance metadata for those of its role.
 _NO_METADATA: Final = {"AWS_EC2_METADATA_DISABLED": "true"}
 
 
 def environment_of(
     inherited: Mapping[str, str], more: Mapping[str, str], *, credentials: bool
 ) -> dict[str, str]:
-    """The environment of a child.
+    """The environment of a child: `inherited` (the daemon's), overridden by `more`.
 
-    Args:
-        inherited: the daemon's. Neither the token of its status page is passed on, nor what would tell a child that it may
-            log by messages. Names of streams are: processors may have been given them by whoever starts the daemon.
-        more: wins over it.
-        credentials: whether those of the daemon may be found in it: of AWS, and of where its metrics are posted to.
+    The admin token and `KCL_LOG_MESSAGES` are never inherited. With `credentials=False`, AWS credentials and
+    the headers of the OTLP exporter are removed too. Stream names stay: the operator may have set them for
+    the processors.
     """
     kept = {
         name: value for name, value in inherited.items() if name != LOG_MESSAGES and not _is_admin_token(name)
@@ -244,13 +228,9 @@ _FIRST_LINE_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class StartedProcess:
-    """A process that runs, in a session of its own, and our ends of its pipes (close-on-exec, still blocking).
+    """A running process in its own session, and our ends of its pipes (close-on-exec, still blocking).
 
-    Args:
-        process: holds no pipes; whoever reaps the process sets its `returncode`.
-        stdin: to write to.
-        stdout: to read from.
-        stderr: to read from.
+    Whoever reaps `process` sets its `returncode`.
     """
 
     process: subprocess.Popen[bytes]
@@ -260,12 +240,12 @@ class StartedProcess:
 
 
 def find_program(program: str) -> str:
-    """The path of a program: as it is where it contains a slash, else the first in PATH that can be executed.
+    """The path of a program: unchanged if it contains a slash, else the first executable one in PATH.
 
-    The rules are ProcessBuilder's: relative paths and empty entries of PATH mean the daemon's own directory.
+    As in Java's ProcessBuilder, relative paths and empty PATH entries mean the daemon's directory.
 
     Raises:
-        ChildStartFailed: there is none; says where it looked and what it found instead.
+        ChildStartFailed: says where it looked and what it found.
     """
     if not program:
         raise ChildStartFailed("cannot start a child: executableName is empty; set it to a program")
@@ -284,15 +264,11 @@ def spawn(
     options: ChildOptions = SAME_AS_DAEMON,
     environment: Mapping[str, str] = DEFAULT_OPTIONS,
 ) -> StartedProcess:
-    """Start a program with its arguments, in the daemon's directory and environment.
+    """Start a program with its arguments, in the daemon's directory.
 
-    The whole process stands still until the program has been loaded: 0.2 ms from a local disk (vfork: whatever memory
-    this process has; as another user it is a fork, which takes longer the more memory this process has).
-
-    Args:
-        command: program and arguments.
-        options: as whom, within which limits, and whether with the daemon's credentials.
-        environment: variables that it has beside the daemon's.
+    This blocks the event loop until the program is loaded: 0.2 ms from a local disk with vfork. For another
+    user it is a fork, which takes longer the more memory the daemon has. `environment` is added to the
+    daemon's.
 
     Raises:
         ChildStartFailed: names the program and the reason; nothing is left behind.
@@ -304,7 +280,7 @@ def spawn(
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise
-            # Not a binary and no first line with an interpreter: a shell script, says the JDK.
+            # Neither a binary nor a `#!` line: the JDK runs it as a shell script.
             return _fork((_SHELL, program, *command[1:]), _SHELL, options, environment)
     except (OSError, ValueError) as error:
         raise _cannot_start(program, _reason(error, program)) from error
@@ -338,7 +314,7 @@ def _fork(
 
 
 def _limit(process: subprocess.Popen[bytes], options: ChildOptions) -> None:
-    """Put the limits on it; it is not left running without them."""
+    """Limit the process, or kill it if that fails."""
     try:
         apply_limits(process.pid, options.limits)
     except OSError:
@@ -348,7 +324,6 @@ def _limit(process: subprocess.Popen[bytes], options: ChildOptions) -> None:
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
-    """A pipe whose ends are closed with their owners' stacks."""
     read_end, write_end = os.pipe()
     reader.callback(os.close, read_end)
     writer.callback(os.close, write_end)
@@ -381,7 +356,7 @@ _ABSENT = "no such file"
 
 
 def _problem_with(path: str) -> str | None:
-    """What keeps this path from being executed; None where nothing is seen to."""
+    """Why this path cannot be executed; None if no problem is visible."""
     try:
         mode = Path(path).stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -394,7 +369,6 @@ def _problem_with(path: str) -> str | None:
 
 
 def _reason(error: OSError | ValueError, program: str) -> str:
-    """An error of the system in words that say what to do."""
     if not isinstance(error, OSError):
         return f"its name or arguments cannot be passed to it, {error}"
     match error.errno:
@@ -411,7 +385,7 @@ def _reason(error: OSError | ValueError, program: str) -> str:
 
 
 def _missing_interpreter(program: str) -> str:
-    """The file is there but the kernel says that something is not: its interpreter or its loader."""
+    """The file exists but the kernel misses something: its interpreter or its loader."""
     try:
         with Path(program).open("rb") as file:
             first_line = file.read(_FIRST_LINE_BYTES).split(b"\n")[0]

@@ -1,1 +1,1 @@
-"""The adapters that tell how busy this worker's CPU is, and the loop that gathers what they tell."""
+"""How busy this worker's CPU is: the sources and the loop that samples them."""

@@ -1,15 +1,8 @@
-"""What the kernel's files and the ECS task metadata say, as values: texts in, values out, no I/O.
+"""CPU figures: parse kernel files and ECS metadata, compute percentages, average them for reports.
 
-Owns the formats only, not what the figures mean for a worker. Every function raises ValueError, with what was wrong,
-for a text that it cannot read; the caller knows the name of the file.
-
-How much of the CPU that a worker may use it used between two readings: values in, percent out, no I/O.
-
-The formulas are KCL's, oddities included, because leaders compare the figures of Java and of our workers with each
-other. One thing differs: from a first reading Java makes 0 %, which pulls the first average down; here there is no
-figure then. None always means "these two readings say nothing", which is a failed capture.
-
-Samples between two reports, and the averages that the reports carry (KCL: WorkerMetricStatsManager). No I/O.
+The formulas are KCL's, oddities included, because leaders compare Java workers with ours. One difference:
+from a first reading Java makes 0 %, here there is no figure. A percentage of None means a failed capture.
+Parsers raise ValueError; the caller knows the file name.
 """
 
 from __future__ import annotations
@@ -28,7 +21,7 @@ _NANOSECONDS: Final = 1_000_000_000  # in one second
 
 @dataclass(frozen=True, slots=True)
 class HostTimes:
-    """What all CPUs of a host did since it started, in clock ticks."""
+    """Times of all CPUs of a host since it started, in clock ticks."""
 
     user: int
     nice: int
@@ -38,7 +31,6 @@ class HostTimes:
 
     @property
     def total(self) -> int:
-        """All of it."""
         return self.user + self.nice + self.system + self.idle + self.iowait
 
 
@@ -52,14 +44,10 @@ class CgroupUsage:
 
 @dataclass(frozen=True, slots=True)
 class EcsUsage:
-    """CPU time of a container and of its whole host, at two moments that the ECS agent chose.
+    """CPU time of a container and of its host, at two moments chosen by the ECS agent.
 
-    Args:
-        container: used by the container, in the unit of `system`.
-        system: of all CPUs of the host, idle time included.
-        container_before: as `container`, at the moment before; 0 where there was none.
-        system_before: as `system`, at the moment before; 0 where there was none.
-        online_cpus: CPUs of the host.
+    `container` and `system` (all CPUs of the host, idle time included) have the same unit. The two `_before`
+    fields are 0 if there was no earlier moment.
     """
 
     container: float
@@ -72,8 +60,8 @@ class EcsUsage:
 def host_percent(before: HostTimes, after: HostTimes) -> float | None:
     """Busy share of the host's time (KCL: LinuxCpuWorkerMetric). Waiting for the disk counts as busy.
 
-    0 where the counters stand still, and where `iowait` went back by more than the CPUs worked, which Linux allows.
-    Other counters go back only when CPUs come and go: then there is no figure.
+    0 if no counter changed, or if `iowait` went back by more than the CPUs worked, which Linux allows. Other
+    counters go back only when CPUs come and go: then None.
     """
     if before == after:
         return 0.0
@@ -87,9 +75,9 @@ def host_percent(before: HostTimes, after: HostTimes) -> float | None:
 
 
 def cgroup_percent(before: CgroupUsage, after: CgroupUsage, *, limit_cpus: float) -> float | None:
-    """Share of `limit_cpus` that the group used, at most 100 (KCL: Cgroupv1CpuWorkerMetric, Cgroupv2CpuWorkerMetric).
+    """Share of `limit_cpus` that the group used, at most 100 (KCL: Cgroupv1/v2CpuWorkerMetric).
 
-    A group may use more than its limit for a moment, because quotas are dealt out by periods.
+    Quotas apply per period, so a group may exceed its limit for a moment.
     """
     elapsed_ns = (after.at_s - before.at_s) * _NANOSECONDS
     used_ns = after.used_ns - before.used_ns
@@ -101,7 +89,7 @@ def cgroup_percent(before: CgroupUsage, after: CgroupUsage, *, limit_cpus: float
 def ecs_percent(usage: EcsUsage, *, limit_cpus: float) -> float | None:
     """Share of `limit_cpus` that the container used, at most 100 (KCL: EcsCpuWorkerMetric).
 
-    100 where the host's time stood still, as in Java. None for the container's first sample (0 in Java).
+    100 if the host's time did not change, as in Java. None for the container's first sample (0 in Java).
     """
     if usage.container_before == 0 and usage.system_before == 0:
         return None
@@ -115,16 +103,16 @@ def ecs_percent(usage: EcsUsage, *, limit_cpus: float) -> float | None:
 
 
 def ecs_limit_cpus(*, share: float, shares: float, task_cpus: float | None, online_cpus: float) -> float:
-    """CPUs that a container may count on: its part of the task's, by CPU units (KCL: EcsCpuWorkerMetric).
+    """The container's part of the task's CPUs, by CPU units (KCL: EcsCpuWorkerMetric).
 
-    A task without a limit has the host's CPUs. A container without CPU units may use all that the others leave, so the
-    whole task's CPUs are its limit; Java divides by its share of 0, and sees 100 % for ever or nothing at all.
+    A task without a limit has the host's CPUs. A container without CPU units gets the whole task's CPUs; Java
+    divides by its share of 0 and sees 100 % for ever, or no figure.
     """
     cpus = online_cpus if task_cpus is None else task_cpus
     return cpus * share / shares if 0 < share <= shares else cpus
 
 
-# The fields of the `cpu` line that count; irq, softirq, steal and the guests follow and do not.
+# Fields of the `cpu` line that count; irq, softirq, steal and guests do not.
 _HOST_FIELDS: Final = 5
 _NO_QUOTA: Final = -1
 
@@ -133,9 +121,7 @@ _NO_QUOTA: Final = -1
 class EcsTask:
     """CPU limits of an ECS task.
 
-    Args:
-        cpus: of the whole task; None where the task has no limit.
-        shares: CPU units of all its containers together.
+    `cpus` is None without a limit; `shares` are the CPU units of all its containers.
     """
 
     cpus: float | None
@@ -152,12 +138,12 @@ def parse_host(text: str) -> HostTimes:
 
 
 def parse_counter(text: str) -> int:
-    """A file that holds one counter, such as `cpuacct.usage` (nanoseconds)."""
+    """A file with one counter, such as `cpuacct.usage` (nanoseconds)."""
     return _counter(text.strip())
 
 
 def parse_usage_us(text: str) -> int:
-    """Microseconds of CPU used, from the `usage_usec` line of a `cpu.stat` (the first one, in all kernels so far)."""
+    """Microseconds of CPU used, from the `usage_usec` line of a `cpu.stat`."""
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if name == "usage_usec":
@@ -166,7 +152,7 @@ def parse_usage_us(text: str) -> int:
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """CPUs that the quota of a `cpu.max` amounts to; None without a quota (`max`)."""
+    """The quota of a `cpu.max` in CPUs; None without a quota (`max`)."""
     fields = text.split()
     if len(fields) != 2:
         raise ValueError(f"{text.strip()!r} is not a quota and a period")
@@ -181,19 +167,18 @@ def parse_quota_us(text: str) -> int | None:
 
 
 def quota_cpus(quota_us: int | None, period_us: int) -> float | None:
-    """CPUs that a quota for each period amounts to; None without a quota."""
     return None if quota_us is None else _cpus(quota_us, period_us)
 
 
 def count_cpus(text: str) -> int:
-    """How many CPUs are in a list of numbers and inclusive ranges, such as `0-3,6` (KCL: Cgroup)."""
+    """The number of CPUs in a list such as `0-3,6`; ranges are inclusive (KCL: Cgroup)."""
     return sum(_count_range(part) for part in text.strip().split(","))
 
 
 def parse_ecs_usage(body: bytes) -> EcsUsage | None:
-    """The figures of `/stats`; None while the agent has none, which it tells as `null`.
+    """The figures of `/stats`; None while the agent has none (`null`).
 
-    Counters from before the container's first sample are missing or 0, and read as 0.
+    Missing counters from before the first sample read as 0.
     """
     document: object = orjson.loads(body)
     if document is None:
@@ -208,7 +193,7 @@ def parse_ecs_usage(body: bytes) -> EcsUsage | None:
 
 
 def parse_ecs_share(body: bytes) -> float:
-    """CPU units of this container, from the metadata of the container itself; 0 where it has none."""
+    """CPU units of this container; 0 if it has none."""
     return _number(orjson.loads(body), "Limits", "CPU") or 0
 
 
@@ -217,7 +202,7 @@ def parse_ecs_task(body: bytes) -> EcsTask:
     document: object = orjson.loads(body)
     containers = _member(document, "Containers")
     if not isinstance(containers, list):
-        raise ValueError("Containers is missing or no list")  # noqa: TRY004 - the one error for any text
+        raise ValueError("Containers is missing or no list")  # noqa: TRY004 - one error type for all malformed text
     shares = (_number(container, "Limits", "CPU") or 0 for container in cast("list[object]", containers))
     return EcsTask(cpus=_number(document, "Limits", "CPU"), shares=sum(shares))
 
@@ -247,7 +232,7 @@ def _member(document: object, name: str) -> object:
 
 
 def _number(document: object, *path: str) -> float | None:
-    """The number at a path of names; None where anything on the way is missing or is something else."""
+    """The number at a path of names; None if something is missing or has another type."""
     for name in path:
         document = _member(document, name)
     return None if isinstance(document, bool) or not isinstance(document, int | float) else document
@@ -261,7 +246,7 @@ def _required(document: object, *path: str) -> float:
 
 
 FAILED: Final = Decimal(-1)
-"""The average of a window in which nothing could be measured; leaders give no leases to a worker that ends with it."""
+"""The average of a window with failures only; leaders give no leases to a worker whose last average it is."""
 
 _SAMPLES_MAX: Final = 300
 _AVERAGES_MOST: Final = 10
@@ -269,14 +254,11 @@ _MICRO: Final = Decimal("0.000001")
 
 
 class CpuRecorder:
-    """Gathers the samples of one window after another.
+    """Gathers samples, window after window, and keeps the last averages (KCL: WorkerMetricStatsManager).
 
-    Unlike in Java, a window in which nothing was tried adds no average, and until the first figure ever there are no
-    averages: a worker that has just started, or whose CPU cannot be read at all, counts as one without a metric and
-    still gets leases.
-
-    Args:
-        max_averages: how many averages are kept (KCL: noOfPersistedMetricsPerWorkerMetrics).
+    Unlike in Java, an empty window adds no average, and there are no averages before the first figure: a
+    worker that has just started, or cannot read its CPU, counts as one without a metric and still gets
+    leases. `max_averages` is KCL's noOfPersistedMetricsPerWorkerMetrics.
     """
 
     def __init__(self, max_averages: int = _AVERAGES_MOST) -> None:
@@ -291,7 +273,7 @@ class CpuRecorder:
         return tuple(self._averages)
 
     def add(self, percent: float | None) -> None:
-        """Take one capture; None and anything outside 0 to 100 is a failed one. Of more than 300 the last count."""
+        """Take one capture; None or a value outside 0 to 100 is a failure. Only the last 300 samples count."""
         if percent is None or not 0 <= percent <= 100:
             self._failures += 1
         else:
@@ -299,7 +281,7 @@ class CpuRecorder:
             self._ever = True
 
     def drain(self) -> Decimal | None:
-        """End the window: its average, half-up to 6 decimals, or FAILED; None where it added no average."""
+        """End the window; its average, half-up to 6 decimals, or FAILED. None if it added no average."""
         average = self._average()
         self._samples.clear()
         self._failures = 0

@@ -1,4 +1,4 @@
-"""The loop that measures this worker's CPU. Knows neither files nor tables: it has ports and a recorder."""
+"""The loop that measures this worker's CPU (KCL: WorkerMetricStatsManager)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,11 @@ _ADVICE: Final = (
 
 
 class CpuSampler:
-    """Captures a sample each second and has the averages ready for each report.
+    """Captures a sample each second and averages them for each report.
 
-    Args:
-        cpu: what to ask.
-        clock: when.
-        randomness: for a start that is not the same moment on all workers.
-        log: told once when captures fail.
-        capture_s: time between two captures (KCL: inMemoryWorkerMetricsCaptureFrequencyMillis).
-        max_averages: how many averages a report has at most.
-        meters: told of captures that fail.
+    `capture_s` is the time between two captures (KCL: inMemoryWorkerMetricsCaptureFrequencyMillis); the start
+    is random, so that workers do not sample together. The first failure is logged; every failure counts as a
+    metric.
     """
 
     def __init__(
@@ -53,32 +48,32 @@ class CpuSampler:
 
     @property
     def failures(self) -> int:
-        """How many captures raised an error or ran out of time."""
+        """How many captures failed or timed out."""
         return self._failures
 
     async def run(self) -> None:
-        """Capture for ever, after a random part of the first period. Ends by cancellation only."""
+        """Capture for ever, after a random part of the first period."""
         await self._clock.sleep(self._randomness.uniform(0, self._capture_s))
         while True:
             await self.capture()
             await self._clock.sleep(self._capture_s)
 
     async def capture(self) -> None:
-        """Take one sample. Never raises: a figure that is missing must not end a worker."""
+        """Take one sample. Never raises: a missing figure must not end a worker."""
         percent, problem = None, f"no answer within {_MAX_CAPTURE_S:g} s"
         try:
             with self._clock.move_on_after(_MAX_CAPTURE_S):
                 percent, problem = await self._cpu.sample(), ""
         except CpuUnreadable as error:
             problem = str(error)
-        except Exception as error:  # noqa: BLE001 - a fault of an adapter, told like any other failure
+        except Exception as error:  # noqa: BLE001 - any fault of a source counts as a failed capture
             problem = repr(error)
         self._recorder.add(percent)
         if problem:
             self._failed(problem)
 
     def averages(self) -> tuple[Decimal, ...]:
-        """End the window and give the list for the report, oldest first; empty: report that there is no metric."""
+        """End the window and return the averages, oldest first; empty means that there is no metric."""
         self._recorder.drain()
         return self._recorder.averages
 

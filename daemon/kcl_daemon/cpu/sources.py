@@ -1,28 +1,10 @@
-"""Which CPU figure a worker goes by, looked up once at start: by files and environment, without any network.
+"""Where the CPU figure comes from: ECS metadata, control groups or `/proc/stat`, chosen once at start.
 
-The order is KCL's (EcsResource, EksResource, Ec2Resource), with three differences. Java asks the instance metadata
-service whether it is on EC2; here every Linux host has the figure of `/proc/stat`, which is the same formula, and a
-start does not wait for a network that may not be there. A container outside ECS and Kubernetes, or in a pod without a
-service account, goes by its quota where it has one; Java takes the whole host's figure or none. And where ECS offers
-version 3 of its metadata only, from which Java makes nothing, the container is treated like any other.
-
-Reading the small files in which Linux tells its figures. Knows no format.
-
-Such a file is made up in memory while it is read, in microseconds. A worker thread would cost more than the read, so
-the event loop reads them itself.
-
-CPU of a container, from the files of its control group, version 1 or 2.
-
-Limits are read with every sample, because Kubernetes and Docker can change those of a running container.
-
-CPU of a whole host, from `/proc/stat`: for workers that have a machine to themselves (KCL: LinuxCpuWorkerMetric).
-
-Asking the metadata endpoint of the host: plain HTTP to an address on the same machine. Knows no document.
-
-urllib in a thread, because the AWS library does not speak to this endpoint and one short request a second is not worth
-an HTTP client of its own. Proxies and redirects are never followed: the answer must come from this host.
-
-CPU of a container on ECS, from the task metadata endpoint, version 4 (KCL: EcsCpuWorkerMetric).
+The order is KCL's (EcsResource, EksResource, Ec2Resource), with three differences. Every Linux host uses
+`/proc/stat`, where Java first asks the EC2 metadata service. A container outside ECS and Kubernetes, or a pod
+without a service account, uses its quota if it has one. ECS metadata version 3, which Java cannot use, is
+ignored.
+The event loop reads the kernel's files itself: that is faster than a thread.
 """
 
 from __future__ import annotations
@@ -60,12 +42,12 @@ from kcl_daemon.cpu.figures import (
 from kcl_daemon.errors import CpuUnreadable
 from kcl_daemon.ports import Clock, Cpu
 
-# /proc/stat has a line for each CPU and a number for each interrupt; all that counts is at the start.
+# /proc/stat can be long; only its start matters.
 _READ_BYTES: Final = 4096
 
 
 def read(path: Path, parse: Callable[[str], T]) -> T:
-    """What `parse` makes of the first 4 KiB; CpuUnreadable, with the path, for a file that is missing or malformed."""
+    """Parse the first 4 KiB of a file; a missing or malformed file raises CpuUnreadable with its path."""
     try:
         return parse(_start(path).decode("ascii"))
     except OSError as error:
@@ -86,19 +68,17 @@ _NANOSECONDS: Final = 1_000  # in one microsecond
 
 
 class Cgroup(Protocol):
-    """The files of one version. Every method raises CpuUnreadable for a file that is missing or malformed."""
+    """The files of one version; each method raises CpuUnreadable for a missing or malformed file."""
 
     @property
-    def name(self) -> str:
-        """The version, for the log."""
-        ...
+    def name(self) -> str: ...
 
     def used_ns(self) -> int:
         """CPU time used so far."""
         ...
 
     def quota_cpus(self) -> float | None:
-        """CPUs that the quota amounts to; None without a quota."""
+        """The quota in CPUs; None without a quota."""
         ...
 
     def effective_cpus(self) -> int:
@@ -107,40 +87,29 @@ class Cgroup(Protocol):
 
 
 class CgroupV1:
-    """Version 1: a folder for each controller (KCL: Cgroupv1CpuWorkerMetric).
-
-    Args:
-        folder: where the control groups are mounted, `/sys/fs/cgroup`.
-    """
+    """Version 1: a folder for each controller, under `/sys/fs/cgroup` (KCL: Cgroupv1CpuWorkerMetric)."""
 
     def __init__(self, folder: Path) -> None:
         self.name: Final = "cgroup-v1"
         self._cpu = folder / "cpu"
-        # Both controllers are usually mounted as one, `cpu,cpuacct`; where they are not, `cpu` has no usage.
+        # Usually both controllers are mounted as one, `cpu,cpuacct`; if not, `cpu` has no usage.
         together = self._cpu / "cpuacct.usage"
         self._usage = together if together.exists() else folder / "cpuacct" / "cpuacct.usage"
         self._set = folder / "cpuset" / "cpuset.effective_cpus"
 
     def used_ns(self) -> int:
-        """From `cpuacct.usage`."""
         return read(self._usage, parse_counter)
 
     def quota_cpus(self) -> float | None:
-        """From `cpu.cfs_quota_us` and `cpu.cfs_period_us`."""
         quota_us = read(self._cpu / "cpu.cfs_quota_us", parse_quota_us)
         return read(self._cpu / "cpu.cfs_period_us", lambda text: quota_cpus(quota_us, parse_counter(text)))
 
     def effective_cpus(self) -> int:
-        """From `cpuset.effective_cpus`."""
         return read(self._set, count_cpus)
 
 
 class CgroupV2:
-    """Version 2: one folder (KCL: Cgroupv2CpuWorkerMetric).
-
-    Args:
-        folder: where the control groups are mounted, `/sys/fs/cgroup`; a container sees its own group there.
-    """
+    """Version 2: one folder, `/sys/fs/cgroup`; a container sees its own group (KCL: Cgroupv2CpuWorkerMetric)."""
 
     def __init__(self, folder: Path) -> None:
         self.name: Final = "cgroup-v2"
@@ -149,15 +118,12 @@ class CgroupV2:
         self._set = folder / "cpuset.cpus.effective"
 
     def used_ns(self) -> int:
-        """From `cpu.stat`."""
         return read(self._stat, parse_usage_us) * _NANOSECONDS
 
     def quota_cpus(self) -> float | None:
-        """From `cpu.max`."""
         return read(self._max, parse_cpu_max)
 
     def effective_cpus(self) -> int:
-        """From `cpuset.cpus.effective`."""
         return read(self._set, count_cpus)
 
 
@@ -171,11 +137,13 @@ class CgroupCpu:
 
     @property
     def name(self) -> str:
-        """Which version."""
         return self._cgroup.name
 
     async def sample(self) -> float | None:
-        """Percent of the container's limit since the last call; without a quota, of all CPUs it may run on."""
+        """Percent of the container's limit since the last call; without a quota, of all CPUs it may run on.
+
+        The limits are read with every sample: Kubernetes and Docker can change them at run time.
+        """
         after = CgroupUsage(used_ns=self._cgroup.used_ns(), at_s=self._clock.monotonic())
         before, self._before = self._before, after
         limit_cpus = self._cgroup.quota_cpus() or self._cgroup.effective_cpus()
@@ -183,11 +151,7 @@ class CgroupCpu:
 
 
 class HostCpu:
-    """The Cpu port for a host.
-
-    Args:
-        proc: where `/proc` is.
-    """
+    """The Cpu port for a host (KCL: LinuxCpuWorkerMetric); `proc` is the `/proc` folder."""
 
     def __init__(self, proc: Path) -> None:
         self.name: Final = "host"
@@ -195,14 +159,14 @@ class HostCpu:
         self._before: HostTimes | None = None
 
     async def sample(self) -> float | None:
-        """Busy percent of all CPUs since the last call that could read the file."""
+        """Busy percent of all CPUs since the last successful call."""
         before, after = self._before, read(self._stat, parse_host)
         self._before = after
         return None if before is None else host_percent(before, after)
 
 
 HttpGet = Callable[[str], Awaitable[bytes]]
-"""The body at a URL; raises CpuUnreadable for everything but an answer of 200."""
+"""The body at a URL; raises CpuUnreadable unless the status is 200."""
 
 _TIMEOUT_S: Final = 2.0
 # The metadata of a task with many containers is some 100 KB.
@@ -210,10 +174,10 @@ _BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class MetadataClient:
-    """Answers `HttpGet`, one request at a time.
+    """Gets documents from the metadata endpoint of this host, one request at a time.
 
-    A cancelled request leaves its thread behind until the socket's time-out; the next request waits for it, so that
-    there is never more than one.
+    It uses urllib in a thread, and follows no proxy or redirect: the answer must come from this host. A
+    cancelled request leaves its thread until the socket times out; the next request waits for it.
     """
 
     def __init__(self, *, timeout_s: float = _TIMEOUT_S) -> None:
@@ -228,7 +192,6 @@ class MetadataClient:
             self._opener.add_handler(handler)
 
     async def get(self, url: str) -> bytes:
-        """The body at a URL."""
         return await anyio.to_thread.run_sync(self._get, url, limiter=self._one, abandon_on_cancel=True)
 
     def _get(self, url: str) -> bytes:
@@ -249,13 +212,10 @@ T = TypeVar("T")
 
 
 class EcsCpu:
-    """The Cpu port for a container on ECS.
+    """The Cpu port for a container on ECS (KCL: EcsCpuWorkerMetric).
 
-    The agent hands out two moments with each answer, so that figures do not depend on when they are asked for.
-
-    Args:
-        endpoint: what `ECS_CONTAINER_METADATA_URI_V4` says.
-        get: how to ask it.
+    `endpoint` is `ECS_CONTAINER_METADATA_URI_V4`. Each answer has two moments, so the time of a call does not
+    matter.
     """
 
     def __init__(self, endpoint: str, get: HttpGet) -> None:
@@ -265,9 +225,9 @@ class EcsCpu:
         self._limit_cpus: float | None = None
 
     async def sample(self) -> float | None:
-        """Percent of the container's part of its task's CPUs; None while the agent has fewer than two moments.
+        """Percent of the container's part of its task's CPUs; None until the agent has two moments.
 
-        The limits are asked for once: ECS cannot change those of a running task.
+        The limits are read once: ECS cannot change those of a running task.
         """
         usage = await self._ask("/stats", parse_ecs_usage)
         if usage is None:
@@ -282,7 +242,7 @@ class EcsCpu:
         return ecs_limit_cpus(share=share, shares=task.shares, task_cpus=task.cpus, online_cpus=online_cpus)
 
     async def _ask(self, path: str, parse: Callable[[bytes], T]) -> T:
-        # The endpoint itself is not named: its last part is all that protects it.
+        # Never name the endpoint: the last part of its URL is a secret.
         try:
             return parse(await self._get(self._endpoint + path))
         except (CpuUnreadable, ValueError) as error:
@@ -297,10 +257,10 @@ _PROC: Final = Path("proc")
 
 @dataclass(frozen=True, slots=True)
 class CpuChoice:
-    """The figure that was chosen, None where this system has none; and why, for the log.
+    """The chosen source (None if this system has none) and the reason, for the log.
 
-    `host` names the running system whose CPU it is, where it is that of all processes; None: it is that of this worker's
-    container, or the name cannot be read.
+    `host` is the boot ID if the figure covers the whole host. It is None if the figure covers only this
+    container, or if the ID cannot be read.
     """
 
     cpu: Cpu | None
@@ -311,11 +271,7 @@ class CpuChoice:
 def choose_cpu(*, root: Path, environment: Mapping[str, str], get: HttpGet, clock: Clock) -> CpuChoice:
     """The first that fits: ECS, Kubernetes, a container with a quota, a Linux host. Never raises.
 
-    Args:
-        root: where the file system begins, `/`.
-        environment: variables of this process.
-        get: how to ask the ECS task metadata.
-        clock: for figures that are used time by elapsed time.
+    `root` is the root of the file system, `/`.
     """
     if not (root / _PROC).is_dir():
         return CpuChoice(None, "no /proc: not Linux")
@@ -342,7 +298,7 @@ def _host(proc: Path) -> CpuChoice:
 
 
 def _boot_id(proc: Path) -> str | None:
-    """The same for all workers on a host, in containers too, and for no other host."""
+    """The same for all workers and containers on a host, and different on every other host."""
     try:
         return (proc / "sys/kernel/random/boot_id").read_text("ascii").strip() or None
     except (OSError, UnicodeDecodeError):
@@ -364,7 +320,7 @@ def _cgroup(folder: Path) -> Cgroup | None:
 
 
 def _has_quota(cgroup: Cgroup) -> bool:
-    """A host's own root group has no such file at all."""
+    """A host's own root group has no such file."""
     try:
         return cgroup.quota_cpus() is not None
     except CpuUnreadable:

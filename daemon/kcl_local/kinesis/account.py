@@ -1,8 +1,6 @@
-"""All streams of the one region, and the time of the call in hand. Knows no operation.
+"""The streams of the account, the time of the current call, and opaque tokens.
 
 A name means a stream of the caller's account; an ARN may be of any account.
-
-Shard iterators and page tokens: opaque text for callers, a position for the model. Knows no stream and no shard.
 """
 
 from __future__ import annotations
@@ -32,14 +30,8 @@ _STREAM_ARN: Final = re.compile(rf"arn:aws:kinesis:{REGION}:[0-9]{{12}}:stream/[
 class Account:
     """What the operations work on.
 
-    Args:
-        options: settings of the model.
-        now_s: epoch seconds at the start.
-
-    Attributes:
-        now_s: the time of the call in hand, whole milliseconds; never goes back, whatever the clock does.
-        streams: by ARN.
-        numbers: of all streams.
+    `now_s` is the time of the current call in whole milliseconds and never goes back; `streams` is keyed by
+    ARN.
     """
 
     def __init__(self, options: KinesisOptions, now_s: float) -> None:
@@ -49,7 +41,6 @@ class Account:
         self.numbers = SequenceNumbers(self.now_s)
 
     def advance(self, now_s: float) -> None:
-        """A new call begins."""
         self.now_s = max(self.now_s, whole_milliseconds(now_s))
 
     def stream(self, arguments: Arguments) -> Stream:
@@ -74,25 +65,23 @@ class Account:
         return stream
 
     def readable_stream(self, arguments: Arguments) -> Stream:
-        """As `stream`, for the calls that put and get records: to them a stream that is not ACTIVE does not exist."""
+        """As `stream`, for putting and getting records: a stream that is not ACTIVE does not exist."""
         stream = self.stream(arguments)
         if not self.is_active(stream):
             raise not_found(f"stream {stream.arn} not found: it is CREATING")
         return stream
 
     def identified_stream(self, arn: str, identity: int) -> Stream:
-        """The stream that a token was made for; gone when it was deleted since, even if there is a new one."""
+        """The stream of a token; not found if it was deleted, even if a new one has its name."""
         stream = self.stream_of(arn)
         if stream.identity != identity:
             raise not_found(f"stream {arn} has been deleted and created anew since this token was made")
         return stream
 
     def is_active(self, stream: Stream) -> bool:
-        """Whether its creation is over."""
         return self.now_s >= stream.created_s + self.options.creating_s
 
     def stream_of(self, arn: str) -> Stream:
-        """The stream with that ARN, in any state."""
         stream = self.streams.get(arn)
         if stream is None:
             raise not_found(f"stream {arn} not found")
@@ -100,7 +89,7 @@ class Account:
         return stream
 
     def consumers(self, stream: Stream) -> dict[str, RegisteredConsumer]:
-        """The consumers of a stream that are not gone yet, by name."""
+        """The consumers of a stream by name, without those whose deletion is over."""
         keep_s = self.options.fan_out.deleting_s
         for consumer in tuple(stream.consumers.values()):
             if consumer.deleted_s is not None and self.now_s >= consumer.deleted_s + keep_s:
@@ -113,14 +102,9 @@ _ITERATOR_TYPES: Final = (str, str, int, str, int, float)
 
 @dataclass(frozen=True, slots=True)
 class ShardIterator:
-    """A position in a shard.
+    """A position in a shard: every record above `after_tick` is still to be read.
 
-    Args:
-        stream_arn: where the shard is.
-        stream_identity: `Stream.identity`, so that a new stream of the same name refuses it.
-        shard_id: the shard.
-        after_tick: every record above it is still to be read.
-        issued_s: when it was made; it is good for a while only.
+    `stream_identity` makes a new stream of the same name refuse it.
     """
 
     stream_arn: str
@@ -130,7 +114,6 @@ class ShardIterator:
     issued_s: float
 
     def encode(self) -> str:
-        """As on the wire."""
         return _pack(
             [
                 "iterator",
@@ -144,7 +127,7 @@ class ShardIterator:
 
     @classmethod
     def decode(cls, text: str) -> ShardIterator:
-        """Read what `encode` wrote; ServiceError `InvalidArgumentException` for anything else."""
+        """ServiceError `InvalidArgumentException` unless `encode` wrote it."""
         fields = _unpack(text)
         if (
             not isinstance(fields, list)
@@ -158,14 +141,9 @@ class ShardIterator:
 
 @dataclass(frozen=True, slots=True)
 class ShardPage:
-    """Where ListShards goes on.
+    """Where ListShards continues.
 
-    Args:
-        stream_arn: what is listed.
-        stream_identity: `Stream.identity`.
-        after_shard_id: the last shard given.
-        issued_s: when it was made.
-        shard_filter: the first call's ShardFilter.
+    `shard_filter` is the ShardFilter of the first call.
     """
 
     stream_arn: str
@@ -175,7 +153,6 @@ class ShardPage:
     shard_filter: dict[str, object] | None
 
     def encode(self) -> str:
-        """As on the wire."""
         fields = [
             self.stream_arn,
             self.stream_identity,
@@ -187,7 +164,7 @@ class ShardPage:
 
     @classmethod
     def decode(cls, text: str) -> ShardPage:
-        """Read what `encode` wrote; ServiceError `InvalidArgumentException` for anything else."""
+        """ServiceError `InvalidArgumentException` unless `encode` wrote it."""
         match _unpack(text):
             case [
                 "page",
@@ -205,25 +182,18 @@ class ShardPage:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPage:
-    """Where ListStreamConsumers goes on.
-
-    Args:
-        stream_arn: whose consumers.
-        stream_identity: `Stream.identity`.
-        after_name: the last consumer given.
-    """
+    """Where ListStreamConsumers continues."""
 
     stream_arn: str
     stream_identity: int
     after_name: str
 
     def encode(self) -> str:
-        """As on the wire."""
         return _pack(["consumers", self.stream_arn, self.stream_identity, self.after_name])
 
     @classmethod
     def decode(cls, text: str) -> ConsumerPage:
-        """Read what `encode` wrote; ServiceError `InvalidArgumentException` for anything else."""
+        """ServiceError `InvalidArgumentException` unless `encode` wrote it."""
         match _unpack(text):
             case ["consumers", str(arn), int(identity), str(after_name)]:
                 return cls(arn, identity, after_name)

@@ -1,9 +1,4 @@
-"""Reads the arguments of a call: presence, type and range. Knows no operation.
-
-The refusals of the service. Knows only codes and messages; HTTP is the server's business.
-
-What can be set about the Kinesis model. The defaults are the service's own figures.
-"""
+"""Arguments and errors of Kinesis calls, and the settings of the model; defaults are the service's."""
 
 from __future__ import annotations
 
@@ -16,9 +11,7 @@ from typing import Final, cast
 class ServiceError(Exception):
     """Raised when the service refuses or fails a call.
 
-    Attributes:
-        code: as on the wire, such as `ResourceNotFoundException`, or `kcl_local.faults.DROP` for no answer at all.
-        message: what was wrong.
+    `code` is as on the wire, such as `ResourceNotFoundException`, or `DROP`.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -28,22 +21,22 @@ class ServiceError(Exception):
 
 
 def invalid_argument(message: str) -> ServiceError:
-    """An argument that is well-formed but makes no sense here."""
+    """A well-formed argument that makes no sense here."""
     return ServiceError("InvalidArgumentException", message)
 
 
 def malformed(message: str) -> ServiceError:
-    """An argument that is missing, of the wrong type or out of its range."""
+    """An argument that is missing, of the wrong type or out of range."""
     return ServiceError("ValidationException", message)
 
 
 def not_found(message: str) -> ServiceError:
-    """A stream or shard that does not exist, no longer exists or cannot be read yet."""
+    """A stream or shard that does not exist, or cannot be read yet."""
     return ServiceError("ResourceNotFoundException", message)
 
 
 def in_use(message: str) -> ServiceError:
-    """A stream that exists but is in no state for this call."""
+    """A stream in the wrong state for this call."""
     return ServiceError("ResourceInUseException", message)
 
 
@@ -52,9 +45,9 @@ _HASH_DIGITS: Final = len(str(MAX_HASH))
 
 
 class Arguments:
-    """The arguments of one call, or a structure among them.
+    """The arguments of one call, or a structure among them; JSON null counts as absent.
 
-    Every reader raises ServiceError `ValidationException` that names the argument. A JSON null counts as absent.
+    Every reader raises ServiceError `ValidationException` with the argument's name.
     """
 
     __slots__ = ("_values",)
@@ -63,40 +56,35 @@ class Arguments:
         self._values = values
 
     def has(self, name: str) -> bool:
-        """Whether it was given."""
         return self._values.get(name) is not None
 
     def text(self, name: str) -> str:
-        """A text that must be there."""
         value = self._values.get(name)
         if not isinstance(value, str):
             raise malformed(f"{name} must be a string, not {value!r:.80}")
         return value
 
     def optional_text(self, name: str) -> str | None:
-        """A text, None where it is absent."""
         return self.text(name) if self.has(name) else None
 
     def integer(self, name: str, low: int, high: int) -> int:
-        """A whole number between both ends, inclusive, that must be there."""
+        """From `low` to `high`, inclusive."""
         value = self._values.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise malformed(f"{name} must be an integer from {low} to {high}, not {value!r:.80}")
         return value
 
     def optional_integer(self, name: str, low: int, high: int) -> int | None:
-        """A whole number between both ends, None where it is absent."""
         return self.integer(name, low, high) if self.has(name) else None
 
     def flag(self, name: str) -> bool:
-        """True or false; false where it is absent."""
         value = self._values.get(name)
         if value is not None and not isinstance(value, bool):
             raise malformed(f"{name} must be true or false, not {value!r:.80}")
         return value is True
 
     def hash_key(self, name: str) -> int:
-        """A hash as decimal text, that must be there; else ServiceError `InvalidArgumentException`."""
+        """A hash as decimal text; else ServiceError `InvalidArgumentException`."""
         text = self.text(name)
         value = int(text) if text.isascii() and text.isdigit() and len(text) <= _HASH_DIGITS else -1
         if not 0 <= value <= MAX_HASH:
@@ -104,7 +92,7 @@ class Arguments:
         return value
 
     def optional_timestamp(self, name: str) -> float | None:
-        """Epoch seconds, cut to the service's milliseconds; None where it is absent."""
+        """Epoch seconds, cut to milliseconds."""
         value = self._values.get(name)
         if value is None:
             return None
@@ -113,14 +101,12 @@ class Arguments:
         return whole_milliseconds(value)
 
     def structure(self, name: str) -> Arguments | None:
-        """A structure, None where it is absent."""
         value = self._values.get(name)
         if value is None:
             return None
         return _as_arguments(name, value)
 
     def structures(self, name: str) -> list[Arguments]:
-        """A list of structures that must be there."""
         value = self._values.get(name)
         if not isinstance(value, list):
             raise malformed(f"{name} must be a list, not {value!r:.80}")
@@ -128,8 +114,8 @@ class Arguments:
 
 
 def whole_milliseconds(seconds: float) -> float:
-    """The service keeps time in milliseconds: the start of the one that this falls into, in seconds."""
-    return math.floor(seconds * 1000 + 1e-6) / 1000  # the crumb: 1.001 * 1000 is a little below 1001
+    """Cut to milliseconds, as the service does."""
+    return math.floor(seconds * 1000 + 1e-6) / 1000  # 1.001 * 1000 is a little below 1001
 
 
 def _as_arguments(name: str, value: object) -> Arguments:
@@ -143,14 +129,10 @@ MIB: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How fast one shard may be read, by all its readers together.
+    """How fast all readers together may read a shard; a fan-out consumer has the bytes for itself.
 
-    A consumer with fan-out has the bytes for itself.
-
-    Args:
-        reads_per_s: GetRecords calls in any one second.
-        bytes_per_s: a shard that gave more than this within a second gives nothing more until it would have taken
-            that long at this rate: five seconds after an answer of 10 MiB.
+    Above `bytes_per_s` in a second, the shard refuses reads until the average is back: five seconds after 10
+    MiB.
     """
 
     reads_per_s: int = 5
@@ -159,18 +141,17 @@ class ReadLimits:
 
 @dataclass(frozen=True, slots=True)
 class FanOutRules:
-    """Settings of consumers with enhanced fan-out.
+    """Settings of enhanced fan-out consumers.
 
     Args:
-        consumers_max: of one stream.
+        consumers_max: per stream.
         creating_s: how long a new consumer is CREATING.
-        deleting_s: how long a deregistered one is DELETING; 0: it is gone at once.
-        idle_s: an event without records is sent after that long without one.
-        lasts_s: a subscription ends by itself after that long.
-        protected_s: how soon after a subscription another one for the same consumer and shard is refused; later it
-            takes over.
-        event_bytes_max: data and partition keys in one event; one larger record is given all the same.
-        initial_response: whether a stream of events begins with that frame, as the service's does.
+        deleting_s: how long a deregistered one is DELETING.
+        idle_s: time until an event without records.
+        lasts_s: lifetime of a subscription.
+        protected_s: a second subscription is refused within this time; later it takes over.
+        event_bytes_max: data and partition keys in one event; a larger single record still goes.
+        initial_response: whether an event stream begins with that frame, as the service's does.
     """
 
     consumers_max: int = 20
@@ -192,12 +173,10 @@ class KinesisOptions:
 
     Args:
         limits: None: reads are never refused.
-        iterator_ttl_s: age at which a shard iterator is refused; 0: at once.
-        retention_hours: of new streams.
+        iterator_ttl_s: 0: iterators expire at once.
         creating_s: how long a new stream is CREATING.
-        answer_bytes_max: data and partition keys in one GetRecords answer; one larger record is given all the same.
-        record_bytes_max: data and partition key of one record, in streams created without a limit of their own.
-        fan_out: of consumers and their subscriptions.
+        answer_bytes_max: data and partition keys in one GetRecords answer; a larger single record still goes.
+        record_bytes_max: default limit of one record.
     """
 
     limits: ReadLimits | None = None

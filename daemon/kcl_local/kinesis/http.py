@@ -1,10 +1,6 @@
-"""The HTTP face of the Kinesis model: JSON 1.1 over POST, event streams. Knows no operation but the one that streams.
+"""HTTP server of the Kinesis model: JSON 1.1 over POST, and event streams for SubscribeToShard.
 
-Signatures are not checked. Beside it the paths of `kcl_local.serving`, and `POST /_local/trim`.
-
-Frames of `application/vnd.amazon.eventstream` as the service sends them. Knows no subscription.
-
-A subscription over HTTP: frames in chunks until it ends or the reader goes. Knows no shard.
+Signatures are not checked. It also serves the control paths of `kcl_local.serving`, and `POST /_local/trim`.
 """
 
 from __future__ import annotations
@@ -34,28 +30,18 @@ from kcl_local.serving import (
 
 CONTENT_TYPE: Final = "application/vnd.amazon.eventstream"
 _JSON: Final = "application/x-amz-json-1.1"
-_TEXT: Final = 7  # the type of a header's value
+_TEXT: Final = 7  # header value type: string
 _LENGTHS: Final = struct.Struct("!II")
 _CHECKSUM: Final = struct.Struct("!I")
 
 
 def event_frame(event_type: str, payload: bytes) -> bytes:
-    """A frame with an event.
-
-    Args:
-        event_type: such as `SubscribeToShardEvent`.
-        payload: JSON.
-    """
+    """An event frame of `application/vnd.amazon.eventstream`; the payload is JSON."""
     return _frame({":message-type": "event", ":event-type": event_type, ":content-type": _JSON}, payload)
 
 
 def exception_frame(exception_type: str, payload: bytes) -> bytes:
-    """A frame with an exception, after which the stream ends.
-
-    Args:
-        exception_type: such as `ResourceInUseException`.
-        payload: JSON with a `message`.
-    """
+    """A frame with an exception, which ends the stream; the payload is JSON with a `message`."""
     headers = {":message-type": "exception", ":exception-type": exception_type, ":content-type": _JSON}
     return _frame(headers, payload)
 
@@ -83,10 +69,7 @@ _EVENT: Final = "SubscribeToShardEvent"
 class EventStream:
     """One answer to SubscribeToShard.
 
-    Args:
-        request: what is answered.
-        subscription: where the events come from; closed at the end, whatever the end is.
-        trouble: what happens to one of them.
+    `subscription` is closed at the end in every case; `trouble` happens to one of its events.
     """
 
     def __init__(
@@ -99,12 +82,7 @@ class EventStream:
         self._sent = 0
 
     async def run(self, request_id: str, *, initial_response: bool) -> web.StreamResponse:
-        """Answer, until the end; a reader who is gone ends it too.
-
-        Args:
-            request_id: told in the headers.
-            initial_response: whether that frame comes first.
-        """
+        """Answer until the subscription ends or the reader leaves."""
         try:
             self._response.headers["Content-Type"] = CONTENT_TYPE
             self._response.headers["x-amzn-RequestId"] = request_id
@@ -114,7 +92,7 @@ class EventStream:
                 await self._response.write(event_frame("initial-response", b"{}"))
             await self._send_all()
         except ConnectionResetError:
-            pass  # the reader went, as readers may at any time
+            pass  # readers may leave at any time
         finally:
             self._subscription.close()
         return self._response
@@ -139,7 +117,7 @@ class EventStream:
         await self._response.write_eof()
 
     async def _send(self, frame: bytes) -> bool:
-        """Send a frame, or what its trouble makes of it; tells whether the stream goes on."""
+        """Send a frame, damaged if ordered; returns whether the stream continues."""
         trouble = self._trouble if self._trouble and self._trouble.event == self._sent else None
         self._sent += 1
         if trouble is None:
@@ -177,9 +155,9 @@ _CONTENT_TYPE: Final = "application/x-amz-json-1.1"
 
 
 def application(model: KinesisModel) -> web.Application:
-    """A web application that answers every call from the model, one at a time.
+    """A web application that answers from the model, one call at a time.
 
-    The model may be called from the same event loop meanwhile, from no other thread.
+    Other code may call the model from the same event loop, but from no other thread.
     """
     served = web.Application(client_max_size=BODY_BYTES_MAX)
     answers = _Answers(model)
@@ -214,7 +192,7 @@ class _Answers:
         return response if trouble is None else await send_troubled(request, response, trouble)
 
     async def trim(self, request: web.Request) -> web.Response:
-        """Forget what is older than `before` (epoch seconds) in `stream`."""
+        """Drop what is older than `before` (epoch seconds) in `stream`."""
         try:
             reported = await read_object(request)
             self._model.trim(str(reported["stream"]), float(cast("float", reported["before"])))

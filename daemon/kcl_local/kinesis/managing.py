@@ -1,11 +1,4 @@
-"""The operations on whole streams: create, delete, list, describe, retention. Knows no record.
-
-ListShards: filters and pages. Knows no record.
-
-SplitShard, MergeShards and UpdateShardCount; they take effect at once. Knows no record.
-
-The operations on consumers: register, describe, list, deregister. Knows no subscription.
-"""
+"""Operations on streams, shards and consumers. Reshards take effect at once."""
 
 from __future__ import annotations
 
@@ -36,7 +29,7 @@ _NOT_WITH_TOKEN: Final = (
 
 
 def list_shards(account: Account, arguments: Arguments) -> Answer:
-    """ListShards. A page token must come without the stream, the start and the filter of the first call."""
+    """ListShards. A page token must come without the stream, start and filter of the first call."""
     page_size = arguments.optional_integer("MaxResults", 1, _PAGE_MAX) or _PAGE
     if arguments.has("NextToken"):
         stream, after, shard_filter = _resume(account, arguments)
@@ -54,7 +47,6 @@ def list_shards(account: Account, arguments: Arguments) -> Answer:
 
 
 def shard_entry(stream: Stream, shard: Shard) -> Answer:
-    """`Shard` on the wire."""
     numbers: Answer = {"StartingSequenceNumber": stream.numbers.text(shard.opened_tick, shard.index)}
     if shard.closed_tick is not None:
         numbers["EndingSequenceNumber"] = stream.numbers.text(shard.closed_tick, shard.index)
@@ -109,14 +101,14 @@ def _filtered(account: Account, stream: Stream, shard_filter: Answer | None) -> 
             return _open_at(account, stream, at_s)
         case {"Type": "FROM_TIMESTAMP", "Timestamp": float(from_s)}:
             return [shard for shard in stream.shards if shard.closed_s is None or shard.closed_s >= from_s]
-        case _:  # FROM_TRIM_HORIZON, which no filter means too: whatever has not expired
+        case _:  # FROM_TRIM_HORIZON or no filter: all that has not expired
             return stream.shards
 
 
 def _oldest(stream: Stream) -> list[Shard]:
-    """The shards that were open at the trim horizon: those whose parents have expired, or who never had any.
+    """The shards that were open at the trim horizon: those with no known parent.
 
-    Said by lineage and not by time because a split in the millisecond of the horizon must not count twice.
+    By lineage, not by time: a split in the millisecond of the horizon must not count twice.
     """
     return [shard for shard in stream.shards if not any(map(stream.knows, shard.parent_ids))]
 
@@ -143,7 +135,7 @@ _RETENTION_HOURS_MAX: Final = 8760
 
 
 def create_stream(account: Account, arguments: Arguments) -> Answer:
-    """CreateStream. Other than the service it takes StreamARN too, for a stream of another account."""
+    """CreateStream. Unlike the service it also takes StreamARN, for a stream of another account."""
     arn = arguments.optional_text("StreamARN") or stream_arn(arguments.text("StreamName"))
     name = arn.rpartition("/")[2]
     if not _NAME.fullmatch(name):
@@ -170,7 +162,7 @@ def create_stream(account: Account, arguments: Arguments) -> Answer:
 
 
 def delete_stream(account: Account, arguments: Arguments) -> Answer:
-    """DeleteStream; the stream is gone at once. One with consumers needs EnforceConsumerDeletion."""
+    """DeleteStream, at once. A stream with consumers needs EnforceConsumerDeletion."""
     stream = account.stream(arguments)
     if account.consumers(stream) and not arguments.flag("EnforceConsumerDeletion"):
         raise in_use(f"stream {stream.name} has registered consumers; EnforceConsumerDeletion is not true")
@@ -181,7 +173,7 @@ def delete_stream(account: Account, arguments: Arguments) -> Answer:
 
 
 def list_streams(account: Account, arguments: Arguments) -> Answer:
-    """ListStreams, of the caller's account; the page token is the last name given."""
+    """ListStreams of the caller's account; the page token is the last name."""
     limit = arguments.optional_integer("Limit", 1, 10_000) or 100
     after = arguments.optional_text("NextToken") or arguments.optional_text("ExclusiveStartStreamName") or ""
     own = {
@@ -200,7 +192,6 @@ def list_streams(account: Account, arguments: Arguments) -> Answer:
 
 
 def describe_stream_summary(account: Account, arguments: Arguments) -> Answer:
-    """DescribeStreamSummary."""
     stream = account.stream(arguments)
     own: Answer = {
         "OpenShardCount": len(stream.open_shards),
@@ -211,7 +202,6 @@ def describe_stream_summary(account: Account, arguments: Arguments) -> Answer:
 
 
 def describe_stream(account: Account, arguments: Arguments) -> Answer:
-    """DescribeStream."""
     stream = account.stream(arguments)
     limit = arguments.optional_integer("Limit", 1, 10_000) or 100
     after = arguments.optional_text("ExclusiveStartShardId") or ""
@@ -224,7 +214,6 @@ def describe_stream(account: Account, arguments: Arguments) -> Answer:
 
 
 def increase_retention(account: Account, arguments: Arguments) -> Answer:
-    """IncreaseStreamRetentionPeriod."""
     stream, hours = _retention(account, arguments)
     if hours < stream.retention_hours:
         raise invalid_argument(
@@ -235,7 +224,7 @@ def increase_retention(account: Account, arguments: Arguments) -> Answer:
 
 
 def decrease_retention(account: Account, arguments: Arguments) -> Answer:
-    """DecreaseStreamRetentionPeriod; what is older than the new retention is gone at once."""
+    """DecreaseStreamRetentionPeriod; older records are gone at once."""
     stream, hours = _retention(account, arguments)
     if hours > stream.retention_hours:
         raise invalid_argument(
@@ -246,14 +235,12 @@ def decrease_retention(account: Account, arguments: Arguments) -> Answer:
 
 
 def update_max_record_size(account: Account, arguments: Arguments) -> Answer:
-    """UpdateMaxRecordSize, at once."""
     record_kib = arguments.integer("MaxRecordSizeInKiB", _RECORD_KIB_MIN, _RECORD_KIB_MAX)
     account.active_stream(arguments).record_bytes_max = record_kib * 1024
     return {}
 
 
 def update_stream_mode(account: Account, arguments: Arguments) -> Answer:
-    """UpdateStreamMode, at once."""
     stream = account.active_stream(arguments)
     details = arguments.structure("StreamModeDetails")
     if details is None:
@@ -296,7 +283,6 @@ _RESHARDING_SHARDS_MAX: Final = 10_000
 
 
 def split_shard(account: Account, arguments: Arguments) -> Answer:
-    """SplitShard."""
     stream = account.active_stream(arguments)
     shard = stream.shard(arguments.text("ShardToSplit"))
     stream.split(shard, arguments.hash_key("NewStartingHashKey"), account.now_s)
@@ -304,7 +290,6 @@ def split_shard(account: Account, arguments: Arguments) -> Answer:
 
 
 def merge_shards(account: Account, arguments: Arguments) -> Answer:
-    """MergeShards."""
     stream = account.active_stream(arguments)
     shard = stream.shard(arguments.text("ShardToMerge"))
     adjacent = stream.shard(arguments.text("AdjacentShardToMerge"))
@@ -313,7 +298,7 @@ def merge_shards(account: Account, arguments: Arguments) -> Answer:
 
 
 def update_shard_count(account: Account, arguments: Arguments) -> Answer:
-    """UpdateShardCount: to at most twice and at least half of the open shards, as the service allows."""
+    """UpdateShardCount: at most double and at least half of the open shards, as in the service."""
     stream = account.active_stream(arguments)
     target = arguments.integer("TargetShardCount", 1, _RESHARDING_SHARDS_MAX)
     if arguments.text("ScalingType") != "UNIFORM_SCALING":
@@ -340,8 +325,8 @@ _REGISTERING_PAGE_MAX: Final = 10_000
 
 
 def register_consumer(account: Account, arguments: Arguments) -> Answer:
-    """RegisterStreamConsumer. The answer says CREATING, as the service's does, even where that is over at once."""
-    arguments.text("StreamARN")  # the name alone would not do
+    """RegisterStreamConsumer. The answer always says CREATING, as the service's does."""
+    arguments.text("StreamARN")  # StreamName is not enough here
     name = arguments.text("ConsumerName")
     if not _REGISTERING_NAME.fullmatch(name):
         raise malformed(f"ConsumerName must be 1 to 128 of a-z A-Z 0-9 _ . -, not {name!r:.140}")
@@ -361,13 +346,12 @@ def register_consumer(account: Account, arguments: Arguments) -> Answer:
 
 
 def describe_consumer(account: Account, arguments: Arguments) -> Answer:
-    """DescribeStreamConsumer, by ConsumerARN or by StreamARN and ConsumerName."""
     consumer = named_consumer(account, arguments)[1]
     return {"ConsumerDescription": _entry(account, consumer) | {"StreamARN": consumer.stream_arn}}
 
 
 def list_consumers(account: Account, arguments: Arguments) -> Answer:
-    """ListStreamConsumers, in the order of names."""
+    """ListStreamConsumers, by name."""
     page_size = arguments.optional_integer("MaxResults", 1, _REGISTERING_PAGE_MAX) or _REGISTERING_PAGE
     arguments.text("StreamARN")
     stream = account.stream(arguments)
@@ -402,7 +386,7 @@ def deregister_consumer(account: Account, arguments: Arguments) -> Answer:
 
 
 def named_consumer(account: Account, arguments: Arguments) -> tuple[Stream, RegisteredConsumer]:
-    """The consumer that ConsumerARN, or StreamARN and ConsumerName, name, and its stream."""
+    """The stream and consumer that ConsumerARN, or StreamARN and ConsumerName, name."""
     arn = arguments.optional_text("ConsumerARN")
     if arn is None:
         if not (arguments.has("StreamARN") and arguments.has("ConsumerName")):
@@ -423,7 +407,7 @@ def named_consumer(account: Account, arguments: Arguments) -> tuple[Stream, Regi
 
 
 def require_active(account: Account, consumer: RegisteredConsumer) -> None:
-    """ServiceError where the consumer cannot read (yet, or any more)."""
+    """ServiceError if the consumer is CREATING or DELETING."""
     status = _status(account, consumer)
     if status != "ACTIVE":
         raise in_use(f"consumer {consumer.arn} is not ACTIVE, but {status}")

@@ -1,7 +1,6 @@
-"""The model as its users see it: calls by name, JSON shapes in and out, failures on demand.
+"""The in-memory Kinesis: calls by name, JSON shapes in and out, failures on demand.
 
-Sans-IO and single-threaded: no clock but the one given, no chance, equal answers for equal calls, so that a simulator
-can run on it. Knows no HTTP.
+Sans-IO, single-threaded and deterministic, so that a simulator can run on it.
 """
 
 from __future__ import annotations
@@ -43,16 +42,10 @@ SUBSCRIBE: Final = "SubscribeToShard"
 
 
 class KinesisModel:
-    """Kinesis Data Streams of one region (us-east-1) as account 123456789012 sees it, empty at first.
+    """Kinesis Data Streams of one region (us-east-1) for account 123456789012, empty at first.
 
-    Args:
-        now: epoch seconds; read once for each call. Where it goes back, the model's time stands still.
-        options: settings.
-
-    Attributes:
-        options: as given.
-        calls: how often each operation was called, refused and failed calls included.
-        troubles: what happens to answers on their way; only a server looks at it.
+    `now` gives epoch seconds, once for each call; if it goes back, the model's time stays. `calls` counts
+    refused and failed calls too. `troubles` are damaged answers, used only by a server.
     """
 
     def __init__(self, now: Callable[[], float], options: KinesisOptions = DEFAULTS) -> None:
@@ -67,8 +60,7 @@ class KinesisModel:
         """One call. Data is base64 text and timestamps are epoch seconds, as in the service's JSON.
 
         Raises:
-            ServiceError: the service refuses or fails the call; nothing has changed. Its code is
-                `kcl_local.faults.DROP` where `fail_next` asked for that.
+            ServiceError: the call is refused or fails, and nothing has changed. The code may be `DROP`.
         """
         self._begin(operation)
         perform = _OPERATIONS.get(operation)
@@ -78,28 +70,24 @@ class KinesisModel:
         return perform(self._account, Arguments(arguments))
 
     def subscribe(self, arguments: Mapping[str, object]) -> Subscription:
-        """SubscribeToShard, the one call whose answer goes on.
-
-        Raises:
-            ServiceError: as `handle`.
-        """
+        """SubscribeToShard, the one call with a stream of answers; ServiceError as in `handle`."""
         self._begin(SUBSCRIBE)
         self._advance_clock()
         return read_write.subscribe(self._account, self._advance_clock, Arguments(arguments))
 
     def wake(self) -> None:
-        """Let every subscription look at the clock again: for a clock that was set by hand."""
+        """Let every subscription read the clock again, after a test has set it."""
         for stream in self._account.streams.values():
             for shard in stream.shards:
                 shard.wake()
 
     def trim(self, stream_name: str, before_s: float) -> None:
-        """Forget a stream's records from before that time (epoch seconds), as if their retention were over.
+        """Drop a stream's records and closed shards from before that time (epoch seconds), as if expired.
 
-        Closed shards from before it go too. Where it was trimmed further already, nothing happens.
+        `stream_name` may be an ARN.
 
         Raises:
-            ServiceError: there is no such stream; it may be named by its ARN too.
+            ServiceError: there is no such stream.
         """
         self._advance_clock()
         naming = "StreamARN" if stream_name.startswith("arn:") else "StreamName"
@@ -109,16 +97,10 @@ class KinesisModel:
 
     @property
     def operations(self) -> frozenset[str]:
-        """The names of all operations that can fail."""
         return frozenset((*_OPERATIONS, SUBSCRIBE))
 
     def fail_next(self, operation: str, code: str, times: int = 1) -> None:
-        """Let the next calls of an operation fail without effect.
-
-        Args:
-            operation: such as `GetRecords`.
-            code: the service's error code, or `kcl_local.faults.DROP`: over HTTP the connection is cut.
-            times: how many calls.
+        """Fail the next calls of an operation, without effect; `code` may be `DROP`.
 
         Raises:
             ValueError: there is no such operation.
@@ -128,7 +110,6 @@ class KinesisModel:
         self._faults.add(operation, Fault(code), times)
 
     def clear_faults(self) -> None:
-        """Nothing is to fail any more."""
         self._faults.clear()
         self.troubles.clear()
 

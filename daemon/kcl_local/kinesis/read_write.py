@@ -1,14 +1,6 @@
-"""SubscribeToShard: one subscription and the events that it gives. Knows no frame and no connection.
+"""Operations on records: shard iterators, GetRecords, SubscribeToShard, PutRecord, PutRecords.
 
-It waits for nothing: whoever holds it asks for the next event, and is rung when there may be one.
-
-Where reading begins: the five kinds of position, of iterators and of subscriptions. Knows no call.
-
-What GetRecords and SubscribeToShard tell in the same words. Knows no call.
-
-GetShardIterator and GetRecords. Knows nothing of how records are stored or shards are made, nor of fan-out.
-
-PutRecord and PutRecords. Knows nothing of reading.
+A subscription never waits: its holder asks for the next event, and a bell says when to ask.
 """
 
 from __future__ import annotations
@@ -35,13 +27,7 @@ from kcl_local.kinesis.stream import RegisteredConsumer, Shard, Stream, Subscrip
 
 @dataclass(frozen=True, slots=True)
 class StartPosition:
-    """A position as a caller names it.
-
-    Args:
-        kind: such as `TRIM_HORIZON`.
-        number: for AT_ and AFTER_SEQUENCE_NUMBER.
-        timestamp_s: for AT_TIMESTAMP; epoch seconds, whole milliseconds.
-    """
+    """A start position of an iterator or a subscription; `timestamp_s` in epoch seconds."""
 
     kind: str
     number: str | None
@@ -49,7 +35,6 @@ class StartPosition:
 
     @classmethod
     def of_iterator(cls, arguments: Arguments) -> Self:
-        """From the arguments of GetShardIterator."""
         return cls(
             arguments.text("ShardIteratorType"),
             arguments.optional_text("StartingSequenceNumber"),
@@ -58,7 +43,6 @@ class StartPosition:
 
     @classmethod
     def of_subscription(cls, position: Arguments) -> Self:
-        """From StartingPosition of SubscribeToShard."""
         return cls(
             position.text("Type"),
             position.optional_text("SequenceNumber"),
@@ -67,7 +51,7 @@ class StartPosition:
 
 
 def position_after(account: Account, stream: Stream, shard: Shard, start: StartPosition) -> int:
-    """The tick above which everything is still to be read; ServiceError for a start that makes no sense."""
+    """The tick after which reading starts; ServiceError for a start that makes no sense."""
     match start.kind:
         case "TRIM_HORIZON":
             return 0
@@ -120,14 +104,13 @@ def record_entries(stream: Stream, shard: Shard, start: int, end: int) -> list[A
 
 
 def millis_behind(account: Account, shard: Shard, end: int) -> int:
-    """How old the first record is that this answer did not reach; at least 1, as 0 says that there is none."""
+    """Age of the first record after this answer, at least 1; 0 if there is none."""
     if end == len(shard.records):
         return 0
     return max(1, round((account.now_s - shard.records.arrival_s(end)) * 1000))
 
 
 def child_entry(child: Shard) -> Answer:
-    """`ChildShard` on the wire."""
     return {
         "ShardId": child.shard_id,
         "ParentShards": list(child.parent_ids),
@@ -139,7 +122,6 @@ _RECORDS_MAX: Final = 10_000
 
 
 def get_shard_iterator(account: Account, arguments: Arguments) -> Answer:
-    """GetShardIterator."""
     stream = account.readable_stream(arguments)
     shard = stream.shard(arguments.text("ShardId"))
     after_tick = position_after(account, stream, shard, StartPosition.of_iterator(arguments))
@@ -147,7 +129,7 @@ def get_shard_iterator(account: Account, arguments: Arguments) -> Answer:
 
 
 def get_records(account: Account, arguments: Arguments) -> Answer:
-    """GetRecords. The answer that has a closed shard's last record ends it: null iterator and ChildShards."""
+    """GetRecords. The answer with a closed shard's last record has a null iterator and ChildShards."""
     position = ShardIterator.decode(arguments.text("ShardIterator"))
     limit = arguments.optional_integer("Limit", 1, _RECORDS_MAX) or _RECORDS_MAX
     _require_fresh(account, position)
@@ -201,18 +183,9 @@ _SUBSCRIBING_RECORDS_MAX = 10_000
 
 
 class Subscription:
-    """A running SubscribeToShard; it ends by itself at the shard's end and after its time.
+    """A running SubscribeToShard; it ends at the end of the shard or of its lifetime.
 
-    Args:
-        account: where it reads; its time is that of the last call.
-        advance_clock: brings the account's time up to date.
-        stream: what it reads.
-        shard: of that stream.
-        consumer: who reads.
-        after_tick: every record above it is still to be read.
-
-    Attributes:
-        ended: whether no further event will come.
+    `advance_clock` updates the account's time; every record above `after_tick` is still to be read.
     """
 
     def __init__(
@@ -236,14 +209,14 @@ class Subscription:
         self._held_until_s = 0.0
         self.ended = False
         consumer.turns[shard.shard_id] = self._turn
-        shard.wake()  # whoever is overtaken must learn it
+        shard.wake()  # wakes the subscription that this one replaces
 
     def ring(self, bell: Callable[[], None]) -> None:
-        """Call that, instead of an earlier one, whenever `next_event` may have something new; it must not ask at once."""
+        """Call `bell` when `next_event` may have something new; it must not ask at once."""
         self._shard.bells[self._turn.number] = bell
 
     def next_event(self) -> Answer | None:
-        """The event that is due; None: there is none now, or the subscription has ended.
+        """The event that is due; None if there is none now or the subscription has ended.
 
         Raises:
             ServiceError: the subscription ends with this exception.
@@ -268,7 +241,7 @@ class Subscription:
         return event
 
     def due_in_s(self) -> float:
-        """When to ask again at the latest, even if nobody rings; in seconds."""
+        """Seconds after which to ask again even without a bell."""
         options = self._account.options.fan_out
         next_s = min(self._last_event_s + options.idle_s, self._turn.started_s + options.lasts_s)
         if self._held_until_s > self._account.now_s:
@@ -276,7 +249,7 @@ class Subscription:
         return max(0.001, next_s - self._account.now_s)
 
     def close(self) -> None:
-        """End it, with no further event. The consumer's protection against another subscription goes on."""
+        """End without a further event; the protection against another subscription stays."""
         self.ended = True
         self._shard.bells.pop(self._turn.number, None)
 
@@ -319,7 +292,7 @@ class Subscription:
 
 
 def subscribe(account: Account, advance_clock: Callable[[], None], arguments: Arguments) -> Subscription:
-    """SubscribeToShard. A second one for a consumer and shard takes over, unless it comes too soon after the first."""
+    """SubscribeToShard. A second one for a consumer and shard takes over, unless it comes too soon."""
     position = arguments.structure("StartingPosition")
     if position is None:
         raise malformed("StartingPosition must be given")
@@ -353,14 +326,14 @@ class _Entry:
 
 
 def put_record(account: Account, arguments: Arguments) -> Answer:
-    """PutRecord. SequenceNumberForOrdering needs no care: numbers always grow here."""
+    """PutRecord. SequenceNumberForOrdering has no effect: numbers always grow here."""
     stream = account.readable_stream(arguments)
     entry = _read(arguments, stream.record_bytes_max)
     return _store(account, stream, entry) | {"EncryptionType": "NONE"}
 
 
 def put_records(account: Account, arguments: Arguments) -> Answer:
-    """PutRecords. All or nothing: a malformed record refuses the call, and no record fails on its own."""
+    """PutRecords. All or nothing: a malformed record refuses the call, and no record fails alone."""
     stream = account.readable_stream(arguments)
     given = arguments.structures("Records")
     if not 1 <= len(given) <= _BATCH_MAX:

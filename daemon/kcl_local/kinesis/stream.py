@@ -1,20 +1,8 @@
-"""One stream: its shards, their lineage and which of them takes a hash.
+"""A stream: its shards, their records and lineage, and its fan-out consumers.
 
-Keeps two promises: the open shards always cover every hash exactly once, and sequence numbers grow from parent to
-child. Knows nothing of calls, tokens or JSON.
-
-Sequence numbers: 56 digits that grow over all shards, reshards and streams of one model.
-
-Knows nothing of streams or records. Inside the model a record is known by its tick, a small counter; the long number
-is made from it on the way out, together with the shard's index, so that a number tells whose it is.
-
-The records of one shard, in columns, found by bisection. Knows no shard, no iterator and no limit of the service.
-
-One shard: its place in the lineage and among the hashes, its records, and how much of it was read lately.
-
-Does not know its stream; who may split or merge it is decided there.
-
-One consumer with enhanced fan-out: its life and who reads with it. Knows no stream.
+The open shards always cover every hash exactly once, and sequence numbers grow from parent to child. Inside
+the model a record has a tick, a small counter; its sequence number is made from the tick and the shard's
+index.
 """
 
 from __future__ import annotations
@@ -37,11 +25,9 @@ _SHARD_MASK: Final = 2**_SHARD_BITS - 1
 
 
 class SequenceNumbers:
-    """Issues ticks and translates them.
+    """Issues ticks and converts them to sequence numbers of 56 digits.
 
-    Args:
-        started_s: when the model started; a later model's numbers are greater, so that a checkpoint which outlived
-            its stream is not taken for one of the new stream.
+    A model that starts later has greater numbers, so an old checkpoint never looks like one of a new stream.
     """
 
     def __init__(self, started_s: float) -> None:
@@ -49,16 +35,14 @@ class SequenceNumbers:
         self._last_tick = 0
 
     def next_tick(self) -> int:
-        """The next free tick, from 1."""
         self._last_tick += 1
         return self._last_tick
 
     def text(self, tick: int, shard_index: int) -> str:
-        """The sequence number as on the wire."""
         return str(self._base + (tick << _SHARD_BITS) + shard_index)
 
     def tick_of(self, text: str, shard_index: int) -> int | None:
-        """The tick behind a number of this shard; None for a number that cannot be one of its."""
+        """The tick behind a number; None if this shard cannot have issued it."""
         if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
             return None
         offset = int(text) - self._base
@@ -73,12 +57,8 @@ class SequenceNumbers:
 class StoredRecord:
     """One record.
 
-    Args:
-        tick: its place in the order of the whole model.
-        arrival_s: epoch seconds, whole milliseconds.
-        partition_key: as it was put.
-        data: base64 text as it was put.
-        size_bytes: of the decoded data and the partition key.
+    `tick` orders all records of the model; `arrival_s` is in epoch seconds, whole milliseconds; `data` is
+    base64 text; `size_bytes` covers decoded data and partition key.
     """
 
     tick: int
@@ -89,7 +69,7 @@ class StoredRecord:
 
 
 class RecordLog:
-    """Records in the order in which they came. Indices count what is still kept and hold until the next trim."""
+    """The records of a shard in order of arrival. Indices are valid until the next trim."""
 
     __slots__ = ("_arrivals", "_data", "_ends", "_keys", "_ticks", "_trimmed_bytes", "_trimmed_tick")
 
@@ -98,7 +78,7 @@ class RecordLog:
         self._arrivals = array("d")
         self._keys: list[str] = []
         self._data: list[str] = []
-        self._ends = array("Q")  # bytes up to and including this record since the log began
+        self._ends = array("Q")  # total bytes up to and including each record
         self._trimmed_bytes = 0
         self._trimmed_tick = 0
 
@@ -106,7 +86,7 @@ class RecordLog:
         return len(self._ticks)
 
     def append(self, record: StoredRecord) -> None:
-        """Add a record; its tick is above and its arrival not before those of the last one."""
+        """Add a record; ticks must rise and arrivals must not fall."""
         self._ticks.append(record.tick)
         self._arrivals.append(record.arrival_s)
         self._keys.append(record.partition_key)
@@ -114,7 +94,6 @@ class RecordLog:
         self._ends.append(self._bytes_before(len(self._ends)) + record.size_bytes)
 
     def trim(self, before_s: float) -> None:
-        """Forget the records that arrived before that time."""
         count = bisect_left(self._arrivals, before_s)
         if not count:
             return
@@ -124,38 +103,34 @@ class RecordLog:
             del column[:count]
 
     def may_hold(self, tick: int) -> bool:
-        """Whether a kept record has this tick or a forgotten one may have had it."""
+        """Whether a kept record has this tick, or a trimmed one may have had it."""
         index = bisect_left(self._ticks, tick)
         return tick <= self._trimmed_tick or (index < len(self) and self._ticks[index] == tick)
 
     def first_after(self, tick: int) -> int:
-        """Index of the first record above that tick; the length where there is none."""
+        """Index of the first record above that tick, or the length."""
         return bisect_right(self._ticks, tick)
 
     def last_tick_before(self, timestamp_s: float) -> int:
-        """Tick of the last record that arrived before that time, 0 where none is kept."""
+        """Tick of the last record that arrived before that time; 0 if none is kept."""
         index = bisect_left(self._arrivals, timestamp_s)
         return self._ticks[index - 1] if index else 0
 
     def end_of_page(self, start: int, count_max: int, bytes_max: int) -> int:
-        """Index behind the last record that fits beside those from `start` on; at least one record is taken."""
+        """Index after the last record that fits in the page; a page has at least one record."""
         by_bytes = bisect_right(self._ends, self._bytes_before(start) + bytes_max, lo=start)
         return min(max(by_bytes, start + 1), start + count_max, len(self))
 
     def size_bytes(self, start: int, end: int) -> int:
-        """Bytes of the records from `start` to before `end`."""
         return self._bytes_before(end) - self._bytes_before(start)
 
     def arrival_s(self, index: int) -> float:
-        """When that record came."""
         return self._arrivals[index]
 
     def tick(self, index: int) -> int:
-        """The tick of that record."""
         return self._ticks[index]
 
     def columns(self, start: int, end: int) -> Iterator[tuple[int, float, str, str]]:
-        """Tick, arrival, partition key and data of the records from `start` to before `end`."""
         span = slice(start, end)
         return zip(self._ticks[span], self._arrivals[span], self._keys[span], self._data[span], strict=True)
 
@@ -168,19 +143,17 @@ _WINDOW_S: Final = 1.0
 
 @dataclass(slots=True)
 class ReadTraffic:
-    """How much a shard gave within the last second."""
+    """What a shard delivered within the last second."""
 
     _answers: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
     _refuse_until_s: float = 0.0
 
     def allows(self, now_s: float, limits: ReadLimits) -> bool:
-        """Whether one more call may read now."""
         while self._answers and self._answers[0][0] <= now_s - _WINDOW_S:
             self._answers.popleft()
         return now_s >= self._refuse_until_s and len(self._answers) < limits.reads_per_s
 
     def count(self, now_s: float, size_bytes: int, limits: ReadLimits) -> None:
-        """Account for an answer of that size."""
         self._answers.append((now_s, size_bytes))
         recent_bytes = sum(size for _, size in self._answers)
         if recent_bytes > limits.bytes_per_s:
@@ -189,19 +162,11 @@ class ReadTraffic:
 
 @dataclass(slots=True, eq=False)
 class Shard:
-    """A shard, open or closed.
+    """A shard, open or closed; hashes are inclusive, times in epoch seconds.
 
-    Args:
-        index: number of the shard in its stream, from 0.
-        start_hash: first hash of its partition keys.
-        end_hash: last one.
-        opened_tick: where its sequence numbers start; above its parents' `closed_tick`.
-        opened_s: when.
-        parent_ids: none for an original shard, one after a split, two after a merge.
-        closed_tick: where its sequence numbers end, None while it is open.
-        closed_s: when.
-        children: the shards that follow it.
-        bells: called when there is something new to read; they must only take note, as the change may be half done.
+    Its sequence numbers lie between `opened_tick`, which is above its parents' `closed_tick`, and
+    `closed_tick`, which is None while it is open. `parent_ids` has two entries after a merge. `bells` are
+    called when there is something new to read; they may only set a flag, because the change may be half done.
     """
 
     index: int
@@ -220,19 +185,14 @@ class Shard:
 
     @property
     def shard_id(self) -> str:
-        """Its name in the stream."""
         return shard_id_of(self.index)
 
     @property
     def is_open(self) -> bool:
-        """Whether it still takes records."""
         return self.closed_tick is None
 
     def has_issued(self, tick: int) -> bool:
-        """Whether a caller can have that number from here, as far as that is still known.
-
-        That is: its first or last number, that of a record, or one to continue at.
-        """
+        """Whether callers may know this number: first or last of the shard, of a record, or to continue at."""
         if tick in {self.opened_tick, self.closed_tick}:
             return True
         index = bisect_left(self._continued, tick)
@@ -241,32 +201,24 @@ class Shard:
         return tick > self.opened_tick and self.records.may_hold(tick)
 
     def continue_at(self, tick: int) -> None:
-        """Issue a number without a record; ticks come in rising order."""
+        """Issue a number without a record; ticks must rise."""
         self._continued.append(tick)
 
     def wake(self) -> None:
-        """Tell whoever waits for this shard."""
         for ring in tuple(self.bells.values()):
             ring()
 
     def hash_range(self) -> dict[str, object]:
-        """`HashKeyRange` on the wire."""
         return {"StartingHashKey": str(self.start_hash), "EndingHashKey": str(self.end_hash)}
 
 
 def shard_id_of(index: int) -> str:
-    """The name of a stream's nth shard."""
     return f"shardId-{index:012d}"
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionTurn:
-    """A subscription to a shard.
-
-    Args:
-        number: tells it from all others of the model.
-        started_s: epoch seconds.
-    """
+    """A subscription to a shard; `number` is unique in the model."""
 
     number: int
     started_s: float
@@ -274,14 +226,9 @@ class SubscriptionTurn:
 
 @dataclass(slots=True, eq=False)
 class RegisteredConsumer:
-    """A consumer.
+    """An enhanced fan-out consumer.
 
-    Args:
-        name: unique in its stream.
-        stream_arn: its stream.
-        created_s: epoch seconds.
-        deleted_s: when it was deregistered, None while it was not.
-        turns: the last subscription to each shard, by shard ID, also where it is over.
+    `turns` has the last subscription to each shard, by shard ID, even if it is over.
     """
 
     name: str
@@ -292,11 +239,9 @@ class RegisteredConsumer:
 
     @property
     def arn(self) -> str:
-        """Its ARN, with the second of its creation."""
         return f"{self.stream_arn}/consumer/{self.name}:{int(self.created_s)}"
 
     def status(self, now_s: float, creating_s: float) -> str:
-        """`ConsumerStatus` on the wire."""
         if self.deleted_s is not None:
             return "DELETING"
         return "ACTIVE" if now_s >= self.created_s + creating_s else "CREATING"
@@ -308,20 +253,10 @@ HOUR_S = 3600
 
 
 class Stream:
-    """A stream of the one region.
+    """A stream.
 
-    Args:
-        arn: its account and name, see `stream_arn`.
-        shard_count: open shards to begin with, of equal hash ranges.
-        numbers: shared by all streams of the model.
-        created_s: epoch seconds.
-        mode: PROVISIONED or ON_DEMAND; only told, never acted upon.
-        record_bytes_max: data and partition key of one record.
-        retention_hours: how long records and closed shards are kept.
-
-    Attributes:
-        consumers: those registered for enhanced fan-out, by name.
-        trimmed_before_s: what came before is gone, even where the retention would have kept it.
+    `mode` (PROVISIONED or ON_DEMAND) has no effect. `record_bytes_max` covers data and partition key. Records
+    before `trimmed_before_s` are gone even within the retention.
     """
 
     def __init__(
@@ -344,7 +279,7 @@ class Stream:
         self.record_bytes_max = record_bytes_max
         self.retention_hours = retention_hours
         self.numbers = numbers
-        self.identity = numbers.next_tick()  # tells this stream from an earlier one of the same name
+        self.identity = numbers.next_tick()  # differs from an earlier stream of the same name
         self._shards: dict[str, Shard] = {}  # by index
         self._open: list[Shard] = []  # by hash
         self._closed: deque[Shard] = deque()  # by time of closing
@@ -355,31 +290,28 @@ class Stream:
 
     @property
     def shards(self) -> list[Shard]:
-        """All shards still known, in the order of their names."""
         return list(self._shards.values())
 
     @property
     def open_shards(self) -> list[Shard]:
-        """Those that take records, in the order of their hashes."""
         return list(self._open)
 
     def shard(self, shard_id: str) -> Shard:
-        """The shard of that name; ServiceError where it never existed or has expired."""
+        """ServiceError if the shard never existed or has expired."""
         shard = self._shards.get(shard_id)
         if shard is None:
             raise not_found(f"shard {shard_id} of stream {self.name} does not exist (any more)")
         return shard
 
     def knows(self, shard_id: str) -> bool:
-        """Whether a shard of that name exists and has not expired."""
         return shard_id in self._shards
 
     def horizon_s(self, now_s: float) -> float:
-        """Records from before that time are gone."""
+        """Records from before this time are gone."""
         return max(now_s - self.retention_hours * HOUR_S, self.trimmed_before_s)
 
     def expire(self, now_s: float) -> None:
-        """Forget the closed shards whose last record is certainly gone."""
+        """Forget closed shards that can have no record left."""
         horizon_s = self.horizon_s(now_s)
         while self._closed and (self._closed[0].closed_s or 0.0) < horizon_s:
             expired = self._closed.popleft()
@@ -389,7 +321,7 @@ class Stream:
     def put(
         self, key_hash: int, partition_key: str, data: str, *, size_bytes: int, now_s: float
     ) -> tuple[Shard, int]:
-        """Store a record in the open shard of that hash; tells the shard and the record's tick."""
+        """Store a record in the open shard of that hash; returns the shard and the tick."""
         shard = self._open[bisect_right(self._open, key_hash, key=lambda shard: shard.start_hash) - 1]
         tick = self.numbers.next_tick()
         shard.records.append(StoredRecord(tick, now_s, partition_key, data, size_bytes))
@@ -410,7 +342,6 @@ class Stream:
         self._open[place : place + 1] = [lower, upper]
 
     def merge(self, shard: Shard, adjacent: Shard, now_s: float) -> None:
-        """Close two shards whose hashes lie side by side and open one for both."""
         self._require_open(shard)
         self._require_open(adjacent)
         left, right = sorted((shard, adjacent), key=lambda each: each.start_hash)
@@ -422,7 +353,7 @@ class Stream:
         self._open[place : place + 2] = [self._add(left.start_hash, right.end_hash, now_s, shard, adjacent)]
 
     def scale(self, shard_count: int, now_s: float) -> None:
-        """Split and merge until there are that many open shards of equal hash ranges."""
+        """Split and merge until there are that many open shards of equal size."""
         edges = even_starts(shard_count)
         for edge in edges:
             holder = self._open[bisect_right(self._open, edge, key=lambda shard: shard.start_hash) - 1]
@@ -465,10 +396,8 @@ class Stream:
 
 
 def stream_arn(name: str, account_id: str = ACCOUNT_ID) -> str:
-    """The ARN of that stream."""
     return f"arn:aws:kinesis:{REGION}:{account_id}:stream/{name}"
 
 
 def even_starts(count: int) -> list[int]:
-    """First hashes of that many ranges of equal size."""
     return [index * (MAX_HASH + 1) // count for index in range(count)]
