@@ -1,7 +1,6 @@
-"""Finds every log event in the source code: its name, its levels, its fields, who says it.
+"""Finds every log event in the source code, for the page of events and its test.
 
-Reads syntax trees, runs nothing of what it reads. For the page of events and its test; the daemon itself never needs
-it. Knows nothing of what events mean.
+It reads syntax trees and runs none of the code.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _NOTICE: Final = "Notice"
 _CHOSEN: Final = "at_level"  # the level is a setting: any
 _NOTICE_LEVEL_PLACE: Final = 4
-# Where events pass through that were named elsewhere: parameters and fields of these names.
+# Parameters and fields of these names hold an event that is named elsewhere.
 _NOTHING: Final = frozenset[str]()
 _PASSED_ON: Final = frozenset({"event", "name"})
 
@@ -27,14 +26,10 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class LogCall:
-    """One place in the code that logs an event.
+    """One log call.
 
-    Args:
-        event: its name.
-        levels: the levels that it may have there.
-        fields: names of the fields that are given there; those of the logger itself are not among them.
-        component: the package of the module that the log sees, such as `kcl_daemon.retrieval`.
-        where: file and line.
+    `fields` leaves out those bound to the logger. `component` is the package that the log sees, such as
+    `kcl_daemon.retrieval`.
     """
 
     event: str
@@ -45,18 +40,14 @@ class LogCall:
 
 
 class UnreadableEvent(ValueError):
-    """Raised for a log call whose event is not written out; says where and what to write."""
+    """Raised for a log call whose event is not a literal; says where and what to write."""
 
 
 def events_of(package: Path, component: str | None = None) -> list[LogCall]:
-    """Every event that the modules of an import package log.
-
-    Args:
-        package: its folder.
-        component: who says them; None: the package inside it.
+    """All log calls of an import package; `component` None means the package of each module.
 
     Raises:
-        UnreadableEvent: an event is put together at run time.
+        UnreadableEvent: an event name is built at run time.
     """
     found: list[LogCall] = []
     for path in sorted(package.rglob("*.py")):
@@ -68,26 +59,17 @@ def events_of(package: Path, component: str | None = None) -> list[LogCall]:
 
 
 class _Module:
-    """One module: the calls in it that log.
-
-    Args:
-        tree: its syntax.
-        component: for the result.
-        where: its file.
-    """
-
     def __init__(self, tree: ast.Module, component: str, where: str) -> None:
         self._component = component
         self._where = where
         self._scopes: dict[ast.AST, _Function | None] = {}
         self._functions = [node for node in ast.walk(tree) if isinstance(node, _Function)]
         self._calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        for function in self._functions:  # outer ones come first, so that the innermost stays
+        for function in self._functions:  # outer functions come first, so the innermost wins
             for node in ast.walk(function):
                 self._scopes[node] = function
 
     def said(self) -> Iterator[LogCall]:
-        """What it logs."""
         forwarders = self._forwarders()
         for call in self._calls:
             found, fields, place = self._levels(call.func, call), _fields(call), 0
@@ -101,10 +83,7 @@ class _Module:
                 yield LogCall(name, found, fields, self._component, f"{self._where}:{call.lineno}")
 
     def _forwarders(self) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
-        """Functions that log the event they are given, with levels and fields of the log call in them.
-
-        They have a parameter `event` that ends up there.
-        """
+        """Functions that pass their parameter `event` to the log, with the levels and fields of that call."""
         found: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         for call in self._calls:
             function = self._scopes.get(call)
@@ -115,7 +94,7 @@ class _Module:
         return {name: each for name, each in found.items() if each[0]}
 
     def _levels(self, callee: ast.expr, call: ast.Call) -> frozenset[str]:
-        """The levels with which a callee logs; none where it is no logger."""
+        """The levels of a log call; empty if the callee is not a logger."""
         match callee:
             case ast.Attribute(attr=level, value=receiver) if level in LEVELS and _is_log(receiver):
                 return frozenset({level})
@@ -132,7 +111,7 @@ class _Module:
                 return frozenset()
 
     def _names(self, event: ast.expr, call: ast.Call) -> Iterator[str]:
-        """The names that the first argument may be; none where the event was named elsewhere."""
+        """The event names that the argument may be; none if it is named elsewhere."""
         match event:
             case ast.Constant(value=str(name)) if _NAME.fullmatch(name):
                 yield name
@@ -143,7 +122,9 @@ class _Module:
                 return
             case ast.Name(id=name) if values := list(self._values(name, call)):
                 for value in values:
-                    if not isinstance(value, ast.Call):  # it came from outside, such as a line of the engine
+                    if not isinstance(
+                        value, ast.Call
+                    ):  # a call returns an event from outside, such as a line of the engine
                         yield from self._names(value, call)
             case ast.Name(id=name) if name in _PASSED_ON:
                 return
@@ -155,7 +136,7 @@ class _Module:
                 )
 
     def _values(self, name: str, call: ast.Call) -> Iterator[ast.expr]:
-        """What a local variable of the function around a call is set to."""
+        """The values that the enclosing function assigns to a local variable."""
         function = self._scopes.get(call)
         for node in ast.walk(function) if function is not None else ():
             if isinstance(node, ast.Assign) and any(
@@ -165,7 +146,7 @@ class _Module:
 
 
 def _leading_level(call: ast.Call) -> frozenset[str]:
-    """The level in front of the event, as the Spark engine has it: `tell("warning", "engine_refused", ...)`."""
+    """The level before the event, as in the Spark engine: `tell("warning", "engine_refused", ...)`."""
     match call.args:
         case [ast.Constant(value=str(level)), ast.Constant(), *_] if level in LEVELS:
             return frozenset({level})
@@ -174,7 +155,7 @@ def _leading_level(call: ast.Call) -> frozenset[str]:
 
 
 def _fields(call: ast.Call) -> frozenset[str]:
-    """The fields that a log call gives; a notice's keywords are none."""
+    """A notice's keywords are not log fields."""
     if _last_name(call.func) == _NOTICE:
         return _NOTHING
     return frozenset(each.arg for each in call.keywords if each.arg and each.arg != "exc_info")
@@ -191,7 +172,7 @@ def _is_log(receiver: ast.expr) -> bool:
     match receiver:
         case ast.Call(func=ast.Attribute(attr="bind", value=inner)):
             return _is_log(inner)
-        case ast.Call(func=function):  # one that gives a logger: self._log_of(shard).info("...")
+        case ast.Call(func=function):  # a call that returns a logger: self._log_of(shard).info("...")
             return _is_log(function)
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return "log" in name.split("_")

@@ -1,7 +1,7 @@
 """The catalogue of log events, and its page: `python -m tools.events > docs/events.md`.
 
-Names, levels and fields come from the code (`event_scan`), what they mean and what to do from `events.toml`. A test says
-that every event is in both and that the committed page is what this writes. The daemon itself never needs it.
+Names, levels and fields come from the code (`event_scan`), the explanations from `events.toml`. A test
+compares both, and the page.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tools.event_scan import LEVELS, LogCall, events_of
 
 CATALOGUE: Final = Path(__file__).with_name("events.toml")
 PACKAGES: Final[Mapping[str, str | None]] = {"kcl_daemon": None, "kcl_spark": "kcl_daemon.spark"}
-"""The import packages whose events reach the log, and as which component where that is another one."""
+"""Import packages with events, and their log component if it differs."""
 
 _LOUD: Final = frozenset({"warning", "error"})
 _SHOWN: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
@@ -36,12 +36,7 @@ not continue. [Properties](properties.md#the-log) says how to set levels and tar
 
 @dataclass(frozen=True, slots=True)
 class EventMeaning:
-    """What the catalogue says about an event.
-
-    Args:
-        means: what has happened.
-        do: what a person does about it; empty for what is only told.
-    """
+    """What happened, and what to do; `do` is empty for information."""
 
     means: str
     do: str = ""
@@ -49,15 +44,7 @@ class EventMeaning:
 
 @dataclass(frozen=True, slots=True)
 class CataloguedEvent:
-    """One event, from all places that say it.
-
-    Args:
-        name: what stands in `event`.
-        levels: all that it may have, quietest first.
-        fields: names of its fields, sorted.
-        components: packages that say it, sorted.
-        words: what it means.
-    """
+    """One event from all its log calls; levels are sorted, quietest first."""
 
     name: str
     levels: tuple[str, ...]
@@ -67,15 +54,14 @@ class CataloguedEvent:
 
     @property
     def is_loud(self) -> bool:
-        """Whether it can be a warning or an error."""
         return not _LOUD.isdisjoint(self.levels)
 
 
 def event_meanings() -> dict[str, EventMeaning]:
-    """What `events.toml` says, by name.
+    """Read `events.toml`.
 
     Raises:
-        ValueError: the file is not TOML, or an entry is not of this form.
+        ValueError: it is not TOML, or an entry has other keys.
     """
     found: dict[str, EventMeaning] = {}
     for name, entry in tomllib.loads(CATALOGUE.read_text("utf-8")).items():
@@ -88,7 +74,7 @@ def event_meanings() -> dict[str, EventMeaning]:
 
 
 def logged_events() -> list[LogCall]:
-    """Every place of the code that logs an event; packages that are not installed are left out."""
+    """All log calls; skips packages that are not installed."""
     found: list[LogCall] = []
     for name, component in PACKAGES.items():
         spec = find_spec(name)
@@ -98,7 +84,7 @@ def logged_events() -> list[LogCall]:
 
 
 def catalogue(places: Iterable[LogCall], meanings: Mapping[str, EventMeaning]) -> list[CataloguedEvent]:
-    """All events in the order of their names; those without words are left out."""
+    """All events with an explanation, sorted by name."""
     by_name: dict[str, list[LogCall]] = {}
     for place in places:
         by_name.setdefault(place.event, []).append(place)
@@ -121,7 +107,7 @@ def _event(name: str, places: list[LogCall], meaning: EventMeaning) -> Catalogue
 
 
 def problems(places: Iterable[LogCall], meanings: Mapping[str, EventMeaning]) -> list[str]:
-    """What catalogue and code disagree about, each with what to write."""
+    """The differences between catalogue and code, each with what to write."""
     where: dict[str, LogCall] = {}
     for place in places:
         where.setdefault(place.event, place)
@@ -147,7 +133,6 @@ def problems(places: Iterable[LogCall], meanings: Mapping[str, EventMeaning]) ->
 
 
 def page(events: list[CataloguedEvent]) -> str:
-    """The page, in Markdown."""
     loud = [event for event in events if event.is_loud]
     quiet = [event for event in events if not event.is_loud]
     return "\n".join(

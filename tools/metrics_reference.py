@@ -1,6 +1,6 @@
-"""Writes the reference of all metrics from the list: `python -m tools.metrics_reference > docs/metrics.md`.
+"""Writes the reference of all metrics: `python -m tools.metrics_reference > docs/metrics.md`.
 
-Owns the words around the tables. A test says that the committed page is what this writes.
+A test compares the committed page.
 """
 
 from __future__ import annotations
@@ -92,7 +92,6 @@ _OTLP_KINDS: Final = {
 
 
 def reference() -> str:
-    """The page, in Markdown."""
     events = ", ".join(f"`{name}`" for name in OF_EVENTS)
     parts = [
         _HEAD,

@@ -1,6 +1,6 @@
-"""Writes the reference of all properties from the tables: `python -m tools.properties_reference > docs/properties.md`.
+"""Writes the reference of all properties: `python -m tools.properties_reference > docs/properties.md`.
 
-Owns the words around the tables. A test says that the committed page is what this writes.
+A test compares the committed page.
 """
 
 from __future__ import annotations
@@ -99,7 +99,6 @@ Credentials are masked in every line.
 
 
 def reference() -> str:
-    """The page, in Markdown."""
     example = "failoverTimeMillis"
     parts = [
         _HEAD.format(
@@ -134,7 +133,7 @@ def _key_table(keys: Iterable[Key]) -> Iterator[str]:
 
 
 def _inert_table(properties: Iterable[InertProperty]) -> Iterator[str]:
-    """One row for each, but for those that are known by their bare name as well."""
+    """Leaves out a dotted name if its last part has a row, too."""
     rows = ["| Key | Why |", "|---|---|"]
     for each in properties:
         _, dot, bare = each.name.rpartition(".")

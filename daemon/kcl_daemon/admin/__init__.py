@@ -1,1 +1,1 @@
-"""The status page, the probes and `/metrics` over HTTP: renders snapshots, decides nothing."""
+"""The status page, the probes and `/metrics` over HTTP. It only shows snapshots."""

@@ -1,6 +1,6 @@
-"""Who may ask for what: methods, names of this host, the token.
+"""Access rules of the status page: methods, host names and the token.
 
-Pure. Refuses before anything is looked at. Knows nothing of sockets and nothing of what is served.
+A request is refused before anything is read.
 """
 
 from __future__ import annotations
@@ -18,20 +18,12 @@ from kcl_daemon.config.metrics_and_page import is_loopback
 
 TEXT: Final = "text/plain; charset=utf-8"
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
-"""What probes ask for, without a token; who has none learns yes or no and nothing else."""
+"""Probes need no token; they learn only yes or no."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest:
-    """What was asked for.
-
-    Args:
-        method: `GET`.
-        path: without the query.
-        host: the header, as it was sent; empty: none.
-        authorization: the header; empty: none.
-        accept: the header; empty: none.
-    """
+    """A request without its query; a header is empty if it was not sent."""
 
     method: str
     path: str
@@ -42,15 +34,6 @@ class AdminRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdminResponse:
-    """What is sent back.
-
-    Args:
-        status: of HTTP.
-        body: as a whole.
-        content_type: of it.
-        headers: more of them.
-    """
-
     status: HTTPStatus
     body: bytes
     content_type: str = TEXT
@@ -58,25 +41,19 @@ class AdminResponse:
 
 
 def plain(status: HTTPStatus, words: str, **headers: str) -> AdminResponse:
-    """A line of text."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return AdminResponse(status, f"{words}\n".encode(), headers=named)
 
 
 @dataclass(frozen=True, slots=True)
 class AdminAccess:
-    """The rules.
-
-    Args:
-        address: that is listened on.
-        token: that callers must show; None: nobody is asked.
-    """
+    """`address` is the listening address; with `token` None no caller needs a token."""
 
     address: str
     token: str | None = None
 
     def refusal(self, request: AdminRequest) -> AdminResponse | None:
-        """Why a request is not answered; None: it is."""
+        """The error response, or None if the request is allowed."""
         if request.method not in {"GET", "HEAD"}:
             return plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed", Allow="GET, HEAD")
         if not self._is_our_name(request.host):
@@ -89,16 +66,16 @@ class AdminAccess:
         return None
 
     def is_trusted(self, request: AdminRequest) -> bool:
-        """Whether the caller has shown the token, or none is asked for."""
+        """Whether the caller sent the token, or no token is needed."""
         if self.token is None:
             return True
         shown = _shown_token(request.authorization)
         return hmac.compare_digest(shown.encode("utf-8", "replace"), self.token.encode())
 
     def _is_our_name(self, host: str) -> bool:
-        """A page from elsewhere may make its own name lead to this machine, and its script would read all this.
+        """Protects against DNS rebinding: a foreign page could point its own name at this machine.
 
-        With a token there is nothing to fear: it is not known there.
+        With a token this is safe, because the foreign page does not know the token.
         """
         if self.token is not None:
             return True
@@ -112,7 +89,7 @@ class AdminAccess:
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without the port and in lower case; empty where it is none."""
+    """The lower-case name in a Host header, without the port; empty if invalid."""
     if host.startswith("["):
         inside, bracket, rest = host[1:].partition("]")
         if not bracket or (rest and not _is_port(rest)):

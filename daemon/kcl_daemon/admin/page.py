@@ -1,26 +1,7 @@
-"""The page as a whole: its frame, which is the same for ever, and the part that is renewed all the while.
+"""The HTML of the status page: a fixed frame, and a live part that the script reloads.
 
-Pure. The style sheet and the script are in the page, named by their hashes in its policy: it loads nothing else.
-
-Small pieces of HTML: text made safe, tables that screen readers can walk.
-
-Pure. Everything that is not written in this package goes through `text`. Secrets are masked in the snapshot already.
-
-The parts of the page that are about the fleet: workers and leader, and the last moves of leases.
-
-Pure: a snapshot in, pieces of HTML out.
-
-The small lines of throughput over time, one for each shard, all over the same moments.
-
-Pure. There are as many as shards and each has many points, so that what they have in common is worked out once.
-
-The parts of the page that are about shards: the lineage with the state of each, and the children.
-
-Pure: a snapshot in, pieces of HTML out.
-
-The part of the page that is about the Spark engine of this host: its queries, and how far they are with each shard.
-
-Pure: a view in, pieces of HTML out. The words for figures are used by the terminal's view, too.
+All outside text goes through `text`; the snapshot has masked secrets already. Style sheet and script are
+inline, and the Content-Security-Policy allows only their hashes.
 """
 
 from __future__ import annotations
@@ -65,31 +46,20 @@ from kcl_daemon.text import NONE, about, duration, on_one_line, rate, short_numb
 
 @lru_cache(maxsize=4096)
 def text(value: str) -> str:
-    """A text from anywhere as HTML, for elements and for attributes in double quotes: escaped, on one line."""
+    """Escapes any text for elements and double-quoted attributes, on one line."""
     return escape(on_one_line(value))
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column.
-
-    Args:
-        heading: plain text.
-        is_number: flush right.
-    """
-
     heading: str
     is_number: bool = False
 
 
 def table(name: str, caption: str, columns: Sequence[Column], rows: Iterator[str]) -> Iterator[str]:
-    """A table in a part of the page that scrolls by itself, in pieces of a row each.
+    """Yields a scrolling table that screen readers can walk, row by row.
 
-    Args:
-        name: of its section; the id of the caption is made from it.
-        caption: HTML.
-        columns: of it.
-        rows: HTML, a `tr` each.
+    `name` makes the ids; `caption` and each row (one `tr`) are HTML.
     """
     heads = "".join(
         f'<th scope="col"{" class=num" if each.is_number else ""}>{text(each.heading)}</th>'
@@ -111,13 +81,12 @@ _WORKERS: Final = (
     Column("Last report", is_number=True),
 )
 MAX_MOVES: Final = 8
-"""A start moves every lease; more of them would fill the screen."""
+"""A start moves every lease; more rows would fill the screen."""
 _MOVES_CAPTION: Final = f"The last {MAX_MOVES} decisions of this worker as leader; /status.json has more"
 _SECTIONS_MOVES: Final = (Column("When", is_number=True), Column("Lease"), Column("Reason"))
 
 
 def fleet_section(snapshot: Snapshot, counted: LeaseCounts) -> Iterator[str]:
-    """Who leads, how many leases are where, and a row for each worker."""
     yield '<section id="fleet" aria-labelledby="fleet-heading"><h2 id="fleet-heading">Fleet</h2><dl class="facts">'
     for name, value in _facts(snapshot, counted):
         yield f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>"
@@ -143,7 +112,6 @@ def _facts(snapshot: Snapshot, counted: LeaseCounts) -> Iterator[tuple[str, str]
 
 
 def leader_text(snapshot: Snapshot) -> str:
-    """Who leads, in words."""
     if snapshot.leads:
         return f"{snapshot.worker_id} (this worker)"
     if snapshot.leaderless_s is not None:
@@ -152,19 +120,16 @@ def leader_text(snapshot: Snapshot) -> str:
 
 
 def role_text(worker: WorkerView, snapshot: Snapshot) -> str:
-    """What a worker is to the fleet and to us."""
     leads = snapshot.leads if worker.worker_id == snapshot.worker_id else worker.worker_id == snapshot.leader
     role = "leader" if leads else "follower"
     return f"{role}, this worker" if worker.worker_id == snapshot.worker_id else role
 
 
 def cpu_text(worker: WorkerView) -> str:
-    """Its CPU."""
     return NONE if worker.cpu_percent is None else f"{worker.cpu_percent:.0f} %"
 
 
 def reported_text(worker: WorkerView) -> str:
-    """When it was last heard of."""
     return NONE if worker.reported_s is None else f"{about(worker.reported_s)} ago"
 
 
@@ -178,7 +143,6 @@ def _worker_rows(snapshot: Snapshot) -> Iterator[str]:
 
 
 def moves_section(snapshot: Snapshot) -> Iterator[str]:
-    """What the leader has decided last, with its reasons."""
     yield '<section id="moves" aria-labelledby="moves-heading"><h2 id="moves-heading">Last moves</h2>'
     if snapshot.moves:
         yield from table("moves", _MOVES_CAPTION, _SECTIONS_MOVES, map(_move_row, snapshot.moves[:MAX_MOVES]))
@@ -190,7 +154,7 @@ def moves_section(snapshot: Snapshot) -> Iterator[str]:
 
 
 def move_reason(move: MoveView) -> str:
-    """Why, without the name of the shard, which stands beside it."""
+    """The reason without the shard name, which has its own column."""
     name, colon, reason = move.reason.partition(": ")
     return reason if colon and "shardId-" in name and " " not in name else move.reason
 
@@ -206,16 +170,14 @@ _WIDTH: Final = 120
 _HEIGHT: Final = 24
 _SECONDS_LEAST: Final = 60.0
 _STEPS: Final = 10 * (_HEIGHT - 3)
-# The text of each height at which a point may be, from the lowest up.
+# The y coordinate of each height as text, lowest first.
 _HEIGHTS: Final = tuple(f"{_HEIGHT - 1.5 - step / 10:.1f}" for step in range(_STEPS + 1))
 
 
 class Sparklines:
-    """Draws lines of one moment.
+    """The throughput lines of all shards over the same moments.
 
-    Args:
-        history: what there is to draw.
-        now_s: by its clock.
+    Shared values are computed once: there are many shards and points.
     """
 
     def __init__(self, history: ThroughputHistory, now_s: float) -> None:
@@ -225,7 +187,7 @@ class Sparklines:
         self._places = [f"{_WIDTH - 1 - age_s * per_s:.0f}," for age_s in self._ages_s]
 
     def of(self, key: str) -> str:
-        """The line of one lease; nothing where there are not two samples."""
+        """The SVG of one lease; empty with fewer than two samples."""
         values = self._history.values(key)
         samples = [
             (place, value) for place, value in zip(self._places, values, strict=True) if value is not None
@@ -252,7 +214,7 @@ def _drawn(points: str, label: str) -> str:
 
 
 MAX_ROWS: Final = 2000
-"""Of a larger application only the leases that this worker holds are shown."""
+"""Larger applications show only this worker's leases."""
 _SHARDS: Final = (
     Column("Shard"),
     Column("State"),
@@ -287,12 +249,10 @@ _CLASSES: Final = {
 
 
 def shown_entries(known: Sequence[ShardEntry]) -> Sequence[ShardEntry]:
-    """What there is room for."""
     return known if len(known) <= MAX_ROWS else [entry for entry in known if entry.held is not None]
 
 
 def shards_section(known: Sequence[ShardEntry], history: ThroughputHistory, now_s: float) -> Iterator[str]:
-    """A row for each lease, below the shards that it came out of."""
     yield '<section id="shards" aria-labelledby="shards-heading"><h2 id="shards-heading">Shards</h2>'
     shown = shown_entries(known)
     if len(shown) < len(known):
@@ -337,25 +297,24 @@ def _progress_cells(held: ShardView | None, lines: Sparklines) -> str:
 
 
 def shard_name(shard_id: str) -> str:
-    """A shard id, of which the style sheet leaves the number where there is little room."""
+    """Marks the leading part of a shard id, which the style sheet hides on narrow screens."""
     number = short_shard(shard_id)
     most = "" if number == shard_id else f'<span class="most">{text(shard_id.removesuffix(number))}</span>'
     return f"{most}{text(number)}"
 
 
 def behind_text(held: ShardView) -> str:
-    """The age of the oldest record that is not done."""
+    """The age of the oldest unfinished record."""
     return NONE if held.lag_s is None else duration(held.lag_s)
 
 
 def owner_text(entry: ShardEntry) -> str:
-    """Who reads it, and who will."""
     owner = entry.owner or NONE
     return owner if entry.next_owner is None else f"{owner}, then {entry.next_owner}"
 
 
 def children_section(snapshot: Snapshot) -> Iterator[str]:
-    """A row for each child process of this worker, and for each shard whose last one failed."""
+    """One row for each child, and for each shard whose last child failed."""
     yield '<section id="children" aria-labelledby="children-heading"><h2 id="children-heading">Children</h2>'
     shown = [shard for shard in snapshot.shards if shard.child is not None or shard.failures]
     if shown:
@@ -382,14 +341,13 @@ def _child_row(shard: ShardView) -> str:
 
 
 def stderr_of(shard: ShardView) -> tuple[str, ...]:
-    """The last lines of its child; of the one that died, until another one gets further."""
+    """The last lines of the running child, or of the failed one until its successor makes progress."""
     if shard.failures:
         return shard.stderr_tail
     return () if shard.child is None else shard.child.stderr
 
 
 def memory_text(child: ChildView) -> str:
-    """Its resident memory."""
     return NONE if child.rss_bytes is None else size(child.rss_bytes)
 
 
@@ -416,11 +374,11 @@ SHARD_HEADINGS: Final = ("Shard", "Rows", "Committed", "Waiting", "Oldest waits"
 _NAMES: Final = frozenset({0})
 _WORDS: Final = frozenset({0, 1})
 MAX_SHARDS: Final = 100
-"""So many are shown: those that wait longest."""
+"""Show at most this many shards, those with the highest lag."""
 
 
 def spark_section(view: SparkView | None) -> Iterator[str]:
-    """Nothing where there is no engine."""
+    """Empty without a Spark engine."""
     if view is None:
         return
     yield '<section id="spark" aria-labelledby="spark-heading"><h2 id="spark-heading">Spark</h2>'
@@ -440,12 +398,11 @@ def spark_section(view: SparkView | None) -> Iterator[str]:
 
 
 def by_lag(view: SparkView) -> list[SparkShardView]:
-    """The shards, those that wait longest first."""
     return sorted(view.shards, key=lambda each: (-each.lag_s, each.shard_id))
 
 
 def query_cells(query: SparkQueryView) -> tuple[str, ...]:
-    """A query in words, one for each of `QUERY_HEADINGS`."""
+    """One cell for each of `QUERY_HEADINGS`."""
     return (
         query.name,
         "running" if query.running else "failed, starts again",
@@ -460,7 +417,7 @@ def query_cells(query: SparkQueryView) -> tuple[str, ...]:
 
 
 def shard_cells(shard: SparkShardView) -> tuple[str, ...]:
-    """A shard in words, one for each of `SHARD_HEADINGS`."""
+    """One cell for each of `SHARD_HEADINGS`."""
     waits = NONE if not shard.waiting else about(shard.lag_s)
     return shard.shard_id, str(shard.rows), str(shard.committed), str(shard.waiting), waits
 
@@ -486,19 +443,13 @@ _SECTIONS: Final = (
 _MOVES: Final = ("moves", "Last moves")
 _SPARK: Final = ("spark", "Spark")
 _PAUSE_AFTER: Final = 100
-"""Entries: some tenths of a millisecond."""
+"""Entries between pauses; these take less than a millisecond."""
 _DOCUMENTS: Final = ("/status.json", "/metrics", "/readyz", "/livez")
 
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """What is in every page.
-
-    Args:
-        style: CSS.
-        script: JavaScript.
-        policy: the Content-Security-Policy under which these two and nothing else may run.
-    """
+    """The inline style sheet and script, and the Content-Security-Policy that allows only these."""
 
     style: str
     script: str
@@ -507,7 +458,6 @@ class Assets:
 
 @cache
 def assets() -> Assets:
-    """Read once, at the first page."""
     folder = files("kcl_daemon.admin") / "assets"
     style, script = (folder.joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     policy = "; ".join(
@@ -516,7 +466,7 @@ def assets() -> Assets:
             f"style-src '{_hash(style)}'",
             f"script-src '{_hash(script)}'",
             "connect-src 'self'",
-            "img-src data:",  # the icon that is none, so that nobody is asked for one
+            "img-src data:",  # an empty icon, so that browsers do not request one
             "base-uri 'none'",
             "form-action 'none'",
             "frame-ancestors 'none'",
@@ -530,13 +480,9 @@ def _hash(inline: str) -> str:
 
 
 def page(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float, every_s: float) -> Iterator[str]:
-    """The document in pieces.
+    """Yields the page in pieces.
 
-    Args:
-        snapshot: what to show.
-        history: for the sparklines.
-        now_s: by the clock of the history.
-        every_s: how long the page is to wait before it asks for the live part again.
+    `now_s` is on the history's clock; the page reloads its live part every `every_s` seconds.
     """
     given = assets()
     title = f"{snapshot.application}: {snapshot.worker_id}"
@@ -565,13 +511,13 @@ def page(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float, every_
 def live_part(
     snapshot: Snapshot, history: ThroughputHistory, *, now_s: float, every_s: float
 ) -> Iterator[str]:
-    """What changes, in pieces; the arguments as of `page`."""
+    """Yields the reloaded part in pieces; arguments as for `page`."""
     yield f'<div id="live" data-every="{every_s:.1f}"><p class="place">{text(_place(snapshot))}</p>'
     found: list[ShardEntry] = []
     for entry in entries_of_snapshot(snapshot):
         found.append(entry)
         if not len(found) % _PAUSE_AFTER:
-            yield ""  # whoever sends the pieces may pause between them
+            yield ""  # the sender may pause here
     known = with_distinct_names(found)
     counted = count_leases(known)
     yield f'<dl class="headline">{_headline(snapshot, known)}</dl>'
@@ -589,13 +535,11 @@ def live_part(
 
 
 def _place(snapshot: Snapshot) -> str:
-    """Stream, region, account, time and uptime."""
     reported = (snapshot.place, time_text(snapshot), f"uptime {duration(snapshot.uptime_s)}")
     return ", ".join(each for each in reported if each)
 
 
 def _headline(snapshot: Snapshot, known: Sequence[ShardEntry]) -> str:
-    """The figures, coloured where they are bad."""
     found: list[str] = []
     for name, value in headline(snapshot, known):
         is_bad = (name in {"Failing", "Stalled"} and value != "0") or value == "not ready"

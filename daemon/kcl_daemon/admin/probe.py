@@ -1,8 +1,7 @@
-"""`python -m kcl_daemon.admin.probe [livez|readyz]`: asks the daemon of this container how it is; for health checks.
+"""`python -m kcl_daemon.admin.probe [livez|readyz]`: a container's health check.
 
-Owns the exit code: 0 is well, 1 is not. Imports next to nothing, because it is started every few seconds. Port and
-address are those of the variables `KCL_ADMIN_PORT` and `KCL_ADMIN_ADDRESS`; what stands in the properties file alone is
-not known here.
+Exit code 0 is healthy, 1 is not. It runs every few seconds, so it imports almost nothing. It reads
+`KCL_ADMIN_PORT` and `KCL_ADMIN_ADDRESS`, but not the properties file.
 """
 
 from __future__ import annotations
@@ -17,20 +16,15 @@ from kcl_daemon.config.metrics_and_page import LOOPBACK, request_address
 from kcl_daemon.config.properties import given_for
 
 _QUESTIONS: Final = ("livez", "readyz")
-# Less than the five seconds that a health check of a container usually has.
+# Below five seconds, a usual limit of container health checks.
 _PATIENCE_S: Final = 4.0
 _SHOWN_BYTES: Final = 500
 
 
 def probe(question: str, environment: Mapping[str, str], timeout_s: float = _PATIENCE_S) -> tuple[bool, str]:
-    """Whether the daemon is well, and what it says.
+    """Returns whether the daemon is healthy, and its answer.
 
-    Where nothing is served there is nobody to ask: a daemon that has not ended is taken to be well.
-
-    Args:
-        question: `livez` or `readyz`.
-        environment: of this process, which is that of the daemon in a container.
-        timeout_s: for the whole answer's beginning.
+    Without a port the running process counts as healthy. `environment` must be the daemon's.
     """
     port = given_for("adminPort", environment)
     if port is None:
@@ -58,7 +52,6 @@ def _port(variable: str, value: str) -> int:
 
 
 def _where(environment: Mapping[str, str]) -> str:
-    """The address to ask: the daemon may listen on one that is not on loopback."""
     variable, value = given_for("adminAddress", environment) or ("", LOOPBACK)
     try:
         return request_address(value.strip())
@@ -67,7 +60,7 @@ def _where(environment: Mapping[str, str]) -> str:
 
 
 def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Ask, print the answer in one line, give the exit code; 2 for a wrong command line."""
+    """Print the answer on one line; the exit code is 2 for a wrong command line."""
     question = words[0] if words else _QUESTIONS[0]
     if len(words) > 1 or question not in _QUESTIONS:
         sys.stderr.write(f"usage: python -m kcl_daemon.admin.probe [{'|'.join(_QUESTIONS)}]\n")

@@ -1,11 +1,7 @@
-"""A small HTTP/1.1 server for a few readers: GET only, everything bounded, no request body.
+"""Serves the status page with a small HTTP/1.1 server (h11).
 
-Owns connections and what a bad or slow caller is told. h11 owns the syntax; knows nothing of what is served.
-
-Serving the status page beside a worker: from the settings to a listening port, and its end.
-
-Owns what happens where the port cannot be had: the worker goes on, since work is worth more than its display. Imported
-only where a port is set.
+It accepts GET and HEAD without a body, and everything is bounded. A failure here never stops the worker. If
+the port is taken, the server tries again. Imported only if a port is set.
 """
 
 from __future__ import annotations
@@ -41,9 +37,9 @@ from kcl_daemon.telemetry.snapshot import SnapshotSource
 MAX_HEAD_BYTES: Final = 16 * 1024
 MAX_CONNECTIONS: Final = 64
 HEAD_WITHIN_S: Final = 10.0
-"""From the connection, or the last answer, to the end of the next request."""
+"""From the connection or the last response to the end of the next request."""
 SENT_WITHIN_S: Final = 10.0
-"""For the whole of an answer: who reads slower than that is cut off."""
+"""For a whole response; a slower reader is disconnected."""
 _RECEIVE_BYTES: Final = 16 * 1024
 _ADVICE: Final = "a bug in the daemon; it continues; report it with this traceback"
 _LINGER_S: Final = 1.0
@@ -58,8 +54,6 @@ _ALWAYS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """What a caller may use; the names are those of the constants above."""
-
     max_connections: int = MAX_CONNECTIONS
     head_within_s: float = HEAD_WITHIN_S
     sent_within_s: float = SENT_WITHIN_S
@@ -69,15 +63,6 @@ SERVER_LIMITS: Final = ServerLimits()
 
 
 class AdminServer:
-    """Serves connections.
-
-    Args:
-        answer: makes the answer to a request.
-        clock: for deadlines.
-        log: for faults of ours.
-        limits: for callers.
-    """
-
     def __init__(
         self,
         answer: Callable[[AdminRequest], Awaitable[AdminResponse]],
@@ -93,11 +78,11 @@ class AdminServer:
         self.limits = limits
 
     async def serve(self, listener: Listener[SocketStream]) -> None:
-        """Serve until cancelled; then connections are closed as they are."""
+        """Serve until cancelled, then close all connections."""
         await listener.serve(self.converse)
 
     async def converse(self, stream: ByteStream) -> None:
-        """Serve one connection to its end. Whatever the caller does, nothing is raised."""
+        """Serve one connection; never raises for what the caller does."""
         conversation = _ClientConnection(self, stream)
         has_room = self._make_room_for(conversation)
         if has_room:
@@ -114,10 +99,10 @@ class AdminServer:
             self._open.discard(conversation)
 
     def _make_room_for(self, newcomer: _ClientConnection) -> bool:
-        """Whether there is room for one more; where all is full, who keeps us waiting longest is put out.
+        """Whether a new connection fits; if all are used, the one idle longest is closed.
 
-        Else whoever reaches the port could hold all connections, and the probes that decide on this daemon's life would
-        get no answer. They come from this machine, so nobody from elsewhere puts out one from here.
+        Otherwise remote callers could take every connection and starve the probes. Probes are local, and a
+        remote caller cannot displace a local one.
         """
         if len(self._open) < self.limits.max_connections:
             return True
@@ -134,7 +119,7 @@ class AdminServer:
         return True
 
     async def answered(self, request: AdminRequest) -> AdminResponse:
-        """The answer, whatever happens: a page that cannot be made must not end the daemon."""
+        """Never raises: a failed page must not end the daemon."""
         try:
             return await self._answer(request)
         except Exception:  # noqa: BLE001 - see above
@@ -145,7 +130,7 @@ class AdminServer:
 
 
 class _Refused(Exception):
-    """Raised for a request that is not answered; the connection ends."""
+    """Raised for a request that gets an error response; the connection ends."""
 
     def __init__(self, status: HTTPStatus, words: str, **headers: str) -> None:
         super().__init__(words)
@@ -155,11 +140,8 @@ class _Refused(Exception):
 class _ClientConnection:
     """One connection.
 
-    Attributes:
-        scope: its end, where the place is needed for another one.
-        is_local: whether the caller is on this machine.
-        waits_since_s: since when it waits for the caller, be it for a request or for an answer to be taken; infinite while
-            the caller waits for us.
+    `scope` cancels it when another connection needs its place. `waits_since_s` is when it began to wait for
+    the caller, infinite while the caller waits for us.
     """
 
     def __init__(self, server: AdminServer, stream: ByteStream) -> None:
@@ -172,7 +154,7 @@ class _ClientConnection:
         self._wants_body = True
 
     async def hold(self) -> None:
-        """Request and answer in turns, until one side has had enough."""
+        """Serve requests until either side ends the connection."""
         try:
             while (request := await self._request()) is not None:
                 self.waits_since_s = inf
@@ -187,13 +169,12 @@ class _ClientConnection:
             await self._send_last(plain(status, f"not a request that is understood: {status.phrase.lower()}"))
 
     async def reject(self) -> None:
-        """There are too many callers."""
         await self._send_last(plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections", Retry_After="5"))
 
     async def _request(self) -> AdminRequest | None:
-        """The next request; None where the caller is done, or has sent nothing for too long."""
+        """Returns None if the caller is done or too slow."""
         self.waits_since_s = self._server.clock.monotonic()
-        self._wants_body = True  # also of an answer to what is no request
+        self._wants_body = True  # until known: errors have a body
         with self._server.clock.move_on_after(self._server.limits.head_within_s):
             head = await self._next_event()
             if not isinstance(head, h11.Request):
@@ -202,11 +183,11 @@ class _ClientConnection:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
             if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
                 raise _Refused(HTTPStatus.BAD_REQUEST, "request bodies are not allowed")
-            if head.method == b"CONNECT":  # a good answer to it would end HTTP on this connection
+            if head.method == b"CONNECT":  # a success response to CONNECT would end HTTP here
                 raise _Refused(
                     HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed", Allow="GET, HEAD"
                 )
-            await self._next_event()  # its end
+            await self._next_event()  # the end of the request
             return AdminRequest(
                 method=head.method.decode("ascii"),
                 path=head.target.decode("ascii").partition("?")[0],
@@ -224,14 +205,13 @@ class _ClientConnection:
         return event
 
     async def _received(self) -> bytes:
-        """What came; nothing at the end."""
         try:
             return await self._stream.receive(_RECEIVE_BYTES)
         except anyio.EndOfStream:
             return b""
 
     async def _send(self, answer: AdminResponse, *, is_last: bool = False) -> bool:
-        """Send an answer; whether it got through in time."""
+        """Returns whether the response was sent in time."""
         parts = [self._wire.send(_head(answer, is_last=is_last))]
         if self._wants_body:
             parts.append(self._wire.send(h11.Data(data=answer.body)))
@@ -243,9 +223,9 @@ class _ClientConnection:
         return False
 
     async def _send_last(self, answer: AdminResponse) -> None:
-        """Send an answer to what was not read to its end.
+        """Send a response although the request was not fully read.
 
-        A connection that is closed with something unread is reset, and the answer could be lost: so that is read first.
+        Closing with unread data resets the connection and could lose the response, so read the rest first.
         """
         if self._wire.our_state in {h11.IDLE, h11.SEND_RESPONSE} and await self._send(answer, is_last=True):
             with self._server.clock.move_on_after(_LINGER_S):
@@ -256,8 +236,7 @@ class _ClientConnection:
 
 
 def _is_local(stream: ByteStream) -> bool:
-    """Whether the caller is on this machine."""
-    # None: it has gone already. (The warnings mean Django's method of this name.)
+    # None: the caller has gone. (The warnings are about a Django method of this name.)
     peer = stream.extra(SocketAttribute.remote_address, None)  # noqa: S610 # nosec B610
     try:
         return isinstance(peer, tuple) and is_loopback(peer[0])
@@ -291,17 +270,12 @@ async def served(
     log: Log,
     metrics: MetricsRenderer | None = None,
 ) -> AsyncGenerator[None, None]:
-    """The page is served while the context is open, if a port is set; the port is free again at its end.
+    """Serve the page while the context is open, if a port is set.
 
-    Args:
-        settings: port, address, token.
-        source: of snapshots.
-        clock: for deadlines and samples.
-        log: tells the address.
-        metrics: what `/metrics` answers with; None: nothing.
+    With `metrics` None there is no `/metrics`.
 
     Raises:
-        ConfigurationError: the file of the token cannot be read, or holds none.
+        ConfigurationError: the token file is unreadable or has no valid token.
     """
     if settings.port is None:
         yield
@@ -316,10 +290,10 @@ async def served(
 
 
 async def token_of(settings: AdminSettings) -> str | None:
-    """The token that callers must show; None: nobody is asked.
+    """The configured token; None if callers need none.
 
     Raises:
-        ConfigurationError: the file of the token cannot be read, or holds none.
+        ConfigurationError: the token file is unreadable or has no valid token.
     """
     if settings.token_file is None:
         return settings.token
@@ -327,14 +301,10 @@ async def token_of(settings: AdminSettings) -> str | None:
 
 
 def token_in(file: Path, name: str) -> str:
-    """The token that a file holds.
-
-    Args:
-        file: may be a pipe.
-        name: what names the file, for the message.
+    """Read a token from a file or pipe; `name` is for the error.
 
     Raises:
-        ConfigurationError: it cannot be read, or holds none.
+        ConfigurationError: the file is unreadable or has no valid token.
     """
     try:
         token = file.read_text("utf-8").strip()
@@ -347,7 +317,7 @@ def token_in(file: Path, name: str) -> str:
 
 
 async def _sampled(site: AdminSite, log: Log) -> None:
-    """Sample for ever; what is only shown must not end a daemon by a fault."""
+    """Sample forever; a failure only ends the sparklines."""
     try:
         await site.sample()
     except Exception:
@@ -356,14 +326,14 @@ async def _sampled(site: AdminSite, log: Log) -> None:
 
 
 async def _listen(settings: AdminSettings, server: AdminServer, clock: Clock, log: Log) -> None:
-    """Serve for ever; where the port is taken, as by a worker that is just being replaced, try again and again."""
+    """Serve forever; retry if the port is taken, for example by a worker that is being replaced."""
     reported: str | None = None
     while True:
         failed: list[BaseException] = []
         try:
             await _serve(settings, server, log)
         except* OSError as errors:
-            # Of the listening: what happens to a connection ends with that.
+            # From listening only; connections handle their own errors.
             failed += _leaves(errors)
         error = str(failed[0]) if failed else "it ended"
         if error != reported:
@@ -385,12 +355,12 @@ async def _serve(settings: AdminSettings, server: AdminServer, log: Log) -> None
 
 @asynccontextmanager
 async def _listening(address: str, port: int) -> AsyncGenerator[MultiListener[SocketStream], None]:
-    """Listen on an address; on all of IPv4 as well where that is all of IPv6, as anyio keeps the two apart.
+    """Listen on an address; for all of IPv6 also on IPv4, which anyio keeps apart.
 
     Raises:
         OSError: the port is taken, or there is no such address.
     """
-    # Closes each, also when it is cancelled; a listener of several stops at the first then.
+    # The stack closes every listener, even when cancelled; a MultiListener would stop at the first.
     async with AsyncExitStack() as held:
         given = await held.enter_async_context(
             await anyio.create_tcp_listener(local_host=address, local_port=port)
@@ -406,7 +376,6 @@ async def _listening(address: str, port: int) -> AsyncGenerator[MultiListener[So
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The single errors of a group of groups."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from _leaves(each)
@@ -420,6 +389,6 @@ def _url(address: str, listener: MultiListener[SocketStream]) -> str:
 
 
 def url_of(address: str, port: int) -> str:
-    """Where a page is, for somebody on this machine."""
+    """The page's URL on this machine."""
     where = request_address(address)
     return f"http://[{where}]:{port}/" if ":" in where else f"http://{where}:{port}/"

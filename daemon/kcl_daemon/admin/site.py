@@ -1,11 +1,7 @@
-"""What is served under which path: the probes, the page, the documents for programs.
+"""The paths of the status page: probes, page, `/metrics` and `/status.json`.
 
-Owns how often figures are sampled, and that rendering never holds the event loop up for long. Knows nothing of HTTP but
-statuses and content types.
-
-`/status.json`: a snapshot and its sparklines as one JSON document, and the way back for the commands that show it.
-
-Pure. The document is the API for scripts: fields are only ever added.
+Rendering pauses often, so it never blocks the event loop for long. `/status.json` is an API: fields are only
+added.
 """
 
 from __future__ import annotations
@@ -32,17 +28,15 @@ _AT_ONCE: Final = 32
 
 
 class NoStatus(ValueError):
-    """Raised when a document is not what `/status.json` answers with."""
+    """Raised for data that is not a `/status.json` document."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusDocument:
-    """The document.
+    """The `/status.json` document.
 
-    Args:
-        format: raised when a field changes its meaning or goes.
-        snapshot: of the worker.
-        throughput: of each lease that it holds, the oldest first: how many seconds ago, and bytes a second.
+    `format` rises when a field changes its meaning or goes. `throughput` has each held lease's samples,
+    oldest first: seconds ago and bytes a second.
     """
 
     format: int
@@ -53,13 +47,7 @@ class StatusDocument:
 
 
 def status_document(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float) -> Iterator[bytes]:
-    """The document in pieces.
-
-    Args:
-        snapshot: what to tell.
-        history: of its shards.
-        now_s: by the clock of the history.
-    """
+    """Yields the document in pieces; `now_s` is on the history's clock."""
     short = {each.name: getattr(snapshot, each.name) for each in fields(snapshot) if each.name not in _LONG}
     yield b'{"format":%d,"snapshot":%s' % (FORMAT, _dumped(short)[:-1])
     for name in _LONG:
@@ -81,16 +69,16 @@ def _dumped(value: object) -> bytes:
         return orjson.dumps(value)
     except (
         orjson.JSONEncodeError
-    ):  # half a character, from a table or an error; nothing else is in a snapshot
+    ):  # a lone surrogate from a table or an error; nothing else in a snapshot fails
         plain = msgspec.to_builtins(value)
         return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def status_from(data: bytes) -> StatusDocument:
-    """What a document says; fields that this version does not know are passed over.
+    """Decode a document; unknown fields are ignored.
 
     Raises:
-        NoStatus: it is no such document, or one of a later format.
+        NoStatus: it is not such a document, or it has another format.
     """
     try:
         status = msgspec.json.decode(data, type=StatusDocument)
@@ -104,46 +92,31 @@ def status_from(data: bytes) -> StatusDocument:
 HTML: Final = "text/html; charset=utf-8"
 JSON: Final = "application/json"
 SLICE_S: Final = 0.002
-"""How long rendering goes on before all else has its turn."""
+"""Rendering yields to the event loop after this time."""
 LIVE_EVERY_S: Final = 2.0
 _PART_OF_A_CORE: Final = 0.002
-"""How much of a core one who looks may cost: what takes long to render is asked for less often."""
+"""The share of a core that a viewer may cost; slow pages reload less often."""
 _KEEP_S: Final = 1.0
-# Looks come at about equal times: one that comes a little early is noted all the same.
+# A viewer that polls a little early still gets a sample.
 _EARLY_S: Final = 0.5
 
 
 class MetricsText(Protocol):
-    """What `/metrics` answers with."""
+    @property
+    def content_type(self) -> str: ...
 
     @property
-    def content_type(self) -> str:
-        """The header of that name."""
-        ...
-
-    @property
-    def body(self) -> bytes:
-        """The text."""
-        ...
+    def body(self) -> bytes: ...
 
 
 class MetricsRenderer(Protocol):
-    """Where `/metrics` comes from."""
-
     async def render(self, accept: str = "") -> MetricsText:
-        """The figures of this moment, in the format that the header `Accept` asks for; lets others go on meanwhile."""
+        """The current metrics in the format of the header `Accept`; yields to the event loop meanwhile."""
         ...
 
 
 class AdminSite:
-    """Answers requests.
-
-    Args:
-        source: of snapshots.
-        access: who may ask.
-        clock: for samples and slices.
-        metrics: None: there are none.
-    """
+    """With `metrics` None there is no `/metrics`."""
 
     def __init__(
         self,
@@ -170,19 +143,19 @@ class AdminSite:
         }
 
     async def sample(self) -> None:
-        """Note the throughput of every shard, for ever; more often while somebody looks."""
+        """Sample the throughput of every shard forever, more often while the page is viewed."""
         while True:
             self._note()
             await self._clock.sleep(LIVE_EVERY_S)
 
     def _note(self) -> None:
-        """Late, as each look has a snapshot of its own that is noted, and another one has its price."""
+        """Only if late: a viewer's own snapshot is sampled, and an extra one costs time."""
         now_s = self._clock.monotonic()
         if self._history.is_due(now_s, late_s=self._every_s):
             self._history.remember(self._source.now(), now_s)
 
     def _seen(self, snapshot: Snapshot) -> float:
-        """Somebody looks at a snapshot that was just made; its time."""
+        """Note a viewer, whose snapshot may serve as a sample; returns its time."""
         now_s = self._clock.monotonic()
         self._history.checked(now_s)
         if self._history.is_due(now_s, late_s=-_EARLY_S):
@@ -190,7 +163,7 @@ class AdminSite:
         return now_s
 
     async def answer(self, request: AdminRequest) -> AdminResponse:
-        """The answer to a request; never raises."""
+        """Never raises."""
         refusal = self._access.refusal(request)
         if refusal is not None:
             return refusal
@@ -200,7 +173,7 @@ class AdminSite:
         return await path(request)
 
     async def _livez(self, _: AdminRequest) -> AdminResponse:
-        """That this is answered at all is the news: the event loop turns."""
+        """Any answer proves that the event loop runs."""
         return plain(HTTPStatus.OK, "alive")
 
     async def _readyz(self, request: AdminRequest) -> AdminResponse:
@@ -211,7 +184,7 @@ class AdminSite:
         return plain(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(lines))
 
     async def _page(self, _: AdminRequest) -> AdminResponse:
-        """The page without waiting for the tables: its first renewal has what they tell."""
+        """Does not wait for the tables: the first reload has their data."""
         snapshot = self._source.now()
         now_s = self._seen(snapshot)
         pieces = page(snapshot, self._history, now_s=now_s, every_s=self._every_s)
@@ -223,7 +196,7 @@ class AdminSite:
         return AdminResponse(HTTPStatus.OK, await self._joined(_encoded(pieces)), HTML, headers)
 
     async def _live_part(self, _: AdminRequest) -> AdminResponse:
-        """As rendered less than a second ago, if it was: many may look."""
+        """Reuses a rendering less than a second old, because there may be many viewers."""
         kept = self._live
         if kept is not None and self._clock.monotonic() - kept[0] < _KEEP_S:
             return kept[1]
@@ -252,7 +225,7 @@ class AdminSite:
         return max(LIVE_EVERY_S, self._render_s / _PART_OF_A_CORE)
 
     async def _joined(self, pieces: Iterable[bytes]) -> bytes:
-        """All pieces, with a pause after every few milliseconds; the longest of the last renderings is remembered."""
+        """Joins the pieces with pauses, and remembers the longest recent rendering time."""
         done: list[bytes] = []
         spent_s, began_s = 0.0, self._clock.monotonic()
         for piece in pieces:

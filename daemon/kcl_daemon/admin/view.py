@@ -1,15 +1,6 @@
-"""The shards of a snapshot in the order in which they came out of each other, with what is known of each.
+"""What a snapshot means: readiness, state and lineage of shards, lease counts, throughput history.
 
-Pure. Puts together what this worker knows of its own leases and what the table told of all. Shared by the page and the
-terminal; knows nothing of how it is drawn.
-
-What a snapshot means: whether the worker is ready and why not, and how many leases are where.
-
-Pure. The same judgement for the probes, the page and the terminal.
-
-The throughput of each shard over the last minutes, for the sparklines; bounded.
-
-Owns how much is remembered. Knows no clock and asks nobody: it is told.
+The probes, the page and the terminal share these rules.
 """
 
 from __future__ import annotations
@@ -27,14 +18,12 @@ from kcl_daemon.text import NONE, about, duration, rate, short_shard
 
 SHARD_END: Final = "SHARD_END"
 LATE_S: Final = 60.0
-"""A shard that is further behind stands above those that are not."""
+"""A shard further behind counts as in trouble."""
 MAX_DEPTH: Final = 8
-"""Deeper generations are drawn no further to the right."""
+"""Deeper generations are not indented further."""
 
 
 class DisplayState(Enum):
-    """What goes on with a shard, in a word."""
-
     FAILING = "failing"
     STALLED = "stalled"
     READING = "reading"
@@ -61,20 +50,14 @@ _OF_HELD: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """One lease, and the shard it is for.
+    """One lease and its shard.
 
     Args:
-        key: of the lease.
-        shard_id: of the shard.
-        stream: what it is called for people: its name, or its identity where several have that name; None where there
-            is one only.
-        parents: shard ids.
-        checkpoint: as stored.
-        owner: worker id; None: nobody.
-        next_owner: to whom it is being handed over; None: no hand-off.
-        state: what goes on.
-        held: what this worker knows of it; None where another one holds it, or nobody.
-        stream_id: its stream's identity; None where there is one only.
+        stream: its name, or its identity if several streams share the name; None in single-stream mode.
+        owner: None: nobody.
+        next_owner: the receiver of a handoff; None: no handoff.
+        held: this worker's view; None: it does not hold the lease.
+        stream_id: the stream's identity; None in single-stream mode.
     """
 
     key: str
@@ -91,12 +74,9 @@ class ShardEntry:
 
 @dataclass(frozen=True, slots=True)
 class LineageEntry:
-    """An entry, and where in the tree it stands.
+    """An entry and its place in the tree.
 
-    Args:
-        entry: the lease.
-        depth: 0 for a shard whose parents are not known any more.
-        lead: what is drawn before its name, such as `|  `- `; empty at depth 0.
+    `depth` is 0 if no parent is known. `lead` is drawn before the name, such as `|  `- `.
     """
 
     entry: ShardEntry
@@ -105,12 +85,12 @@ class LineageEntry:
 
 
 def shard_entries(snapshot: Snapshot) -> list[ShardEntry]:
-    """Every lease that is known: of the table where it was read, and those that this worker holds."""
+    """All known leases: those of the last table read, and those that this worker holds."""
     return with_distinct_names(list(entries_of_snapshot(snapshot)))
 
 
 def entries_of_snapshot(snapshot: Snapshot) -> Iterator[ShardEntry]:
-    """The entries one by one, so that the caller can pause between them; `told_apart` makes the list complete."""
+    """The entries one by one, so that the caller can pause; finish with `with_distinct_names`."""
     held = {shard.key: shard for shard in snapshot.shards}
     for lease in snapshot.fleet:
         yield _of_lease(lease, held.get(lease.key), snapshot.worker_id)
@@ -121,7 +101,7 @@ def entries_of_snapshot(snapshot: Snapshot) -> Iterator[ShardEntry]:
 
 
 def with_distinct_names(known: list[ShardEntry]) -> list[ShardEntry]:
-    """Streams of two accounts may have one name, and so may a stream and the one that was deleted before it."""
+    """Streams of two accounts, or a deleted stream and its successor, may share a name."""
     names: dict[str, set[str | None]] = defaultdict(set)
     for entry in known:
         if entry.stream is not None:
@@ -176,9 +156,7 @@ def _state(lease: LeaseView | None, held: ShardView | None, me: str) -> DisplayS
     if lease is None or lease.checkpoint == SHARD_END:
         return DisplayState.FINISHED
     if lease.owner == me:
-        return (
-            DisplayState.UNSETTLED
-        )  # the table was read a moment before we took it, lost it, or finished it
+        return DisplayState.UNSETTLED  # the table was read just before this worker took, lost or finished it
     return DisplayState.NOBODY if lease.owner is None else DisplayState.ELSEWHERE
 
 
@@ -186,19 +164,18 @@ _TROUBLE: Final = {DisplayState.FAILING: 0, DisplayState.STALLED: 1, DisplayStat
 
 
 def trouble_first(known: Sequence[ShardEntry]) -> Iterator[LineageEntry]:
-    """Each entry once: failing, stalled, unowned, then those that are a minute behind or more, the latest first; the rest by lineage."""
+    """Failing, stalled, unowned, then late shards by falling lag; the rest by lineage."""
     troubled = sorted((entry for entry in known if is_trouble(entry)), key=urgency)
     yield from (LineageEntry(entry, 0, "") for entry in troubled)
     yield from lineage([entry for entry in known if not is_trouble(entry)])
 
 
 def is_trouble(entry: ShardEntry) -> bool:
-    """Whether somebody should look at it."""
     return entry.state in _TROUBLE or _lag_s(entry) >= LATE_S
 
 
 def urgency(entry: ShardEntry) -> tuple[int, float, str]:
-    """What sorts entries by how much they need attention, finished ones last."""
+    """The sort key: most urgent first, finished ones last."""
     last = 5 if entry.state is DisplayState.FINISHED else 4 if entry.held is None else 3
     return _TROUBLE.get(entry.state, last), -_lag_s(entry), entry.key
 
@@ -208,9 +185,9 @@ def _lag_s(entry: ShardEntry) -> float:
 
 
 def lineage(known: Sequence[ShardEntry]) -> Iterator[LineageEntry]:
-    """Each entry once, stream by stream: first the oldest, below it what came out of it.
+    """Each entry once, stream by stream, parents before children.
 
-    A shard that came out of two stands below the first of them by name.
+    A shard with two parents is listed below the first by name.
     """
     streams: dict[tuple[str, str], list[ShardEntry]] = defaultdict(list)
     for entry in known:
@@ -228,7 +205,7 @@ def _of_stream(known: Sequence[ShardEntry]) -> Iterator[LineageEntry]:
         (roots if above is None else below[above]).append(entry)
     drawn: set[str] = set()
     yield from _drawn(roots, below, drawn)
-    # Rows that name each other as parents, which no stream has and a damaged table can.
+    # A damaged table may have rows that name each other as parents.
     for entry in known:
         if entry.key not in drawn:
             yield from _drawn([entry], below, drawn)
@@ -237,7 +214,7 @@ def _of_stream(known: Sequence[ShardEntry]) -> Iterator[LineageEntry]:
 def _drawn(
     roots: Sequence[ShardEntry], below: Mapping[str, Sequence[ShardEntry]], drawn: set[str]
 ) -> Iterator[LineageEntry]:
-    """Trees with an explicit stack: lineages may be thousands of generations deep."""
+    """An explicit stack, because a lineage may be thousands of generations deep."""
     stack = [(root, 0, "", "") for root in reversed(roots)]
     while stack:
         entry, depth, lead, indent = stack.pop()
@@ -261,12 +238,12 @@ def _drawn(
 
 _NAMED_MOST = 5
 WAIT_SHOWN_S: Final = 5.0
-"""Shorter waits are those of a healthy shard, between one batch and the next."""
+"""A healthy shard also waits this long between batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseCounts:
-    """How many leases are where; all but `held`, `stalled` and `failing` are of the whole application, as far as it is known."""
+    """Lease counts of the known application; `held`, `stalled` and `failing` count this worker's only."""
 
     leases: int
     held: int
@@ -278,7 +255,6 @@ class LeaseCounts:
 
 
 def count_leases(known: Sequence[ShardEntry]) -> LeaseCounts:
-    """Count."""
     states = [entry.state for entry in known]
     return LeaseCounts(
         leases=len(known),
@@ -292,7 +268,7 @@ def count_leases(known: Sequence[ShardEntry]) -> LeaseCounts:
 
 
 def not_ready(snapshot: Snapshot) -> tuple[str, ...]:
-    """Why this worker is not ready, in words; empty: it is."""
+    """The reasons why the worker is not ready; empty if it is."""
     return tuple(_reasons(snapshot))
 
 
@@ -314,14 +290,14 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
 
 
 def failure_of(shard: ShardView) -> str:
-    """How its children fail: `8 in a row, next try in 12 s: child ended with exit code 70 (ValueError: not an order)`."""
+    """Such as `8 in a row, next try in 12 s: child ended with exit code 70 (ValueError: not an order)`."""
     next_try = "" if shard.next_try_s is None else f", next try in {about(shard.next_try_s)}"
     said = f" ({shard.stderr_tail[-1]})" if shard.stderr_tail else ""
     return f"{shard.failures} in a row{next_try}: {shard.last_error}{said}"
 
 
 def waits_for(shard: ShardView) -> str:
-    """What a shard waits for, and for how long: `kinesis for 12 s (throttled)`; empty while that is as short as usual."""
+    """Such as `kinesis for 12 s (throttled)`; empty for a usual short wait."""
     what = shard.cause.value
     if shard.waits_s < WAIT_SHOWN_S and not (shard.stalled or shard.is_failing):
         return ""
@@ -331,7 +307,7 @@ def waits_for(shard: ShardView) -> str:
 
 
 def in_words(snapshot: Snapshot, counted: LeaseCounts) -> str:
-    """The state of the worker in one sentence without figures that change all the while: for those who listen to it."""
+    """The state for screen readers, without figures that change all the time."""
     state = "stopping" if snapshot.stopping else "running" if snapshot.started else "starting"
     shards = "1 shard" if counted.held == 1 else f"{counted.held} shards"
     failing = f", {counted.failing} failing" if counted.failing else ""
@@ -341,7 +317,7 @@ def in_words(snapshot: Snapshot, counted: LeaseCounts) -> str:
 
 
 def headline(snapshot: Snapshot, known: Sequence[ShardEntry]) -> tuple[tuple[str, str], ...]:
-    """The figures that tell how it goes, as names and values, the most important first."""
+    """The main figures as names and values, most important first."""
     states = [entry.state for entry in known]
     late = max(
         (shard for shard in snapshot.shards if shard.lag_s is not None), key=_summary_lag_s, default=None
@@ -377,7 +353,7 @@ def _name(shard: ShardView) -> str:
 
 
 def time_text(snapshot: Snapshot) -> str:
-    """When this was, so that a picture of it can be dated: `2026-11-22 12:03:51 UTC`; empty where it is not known."""
+    """Such as `2026-11-22 12:03:51 UTC`; empty if unknown."""
     if not snapshot.at_ms:
         return ""
     return f"{datetime.fromtimestamp(snapshot.at_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -387,60 +363,49 @@ MAX_SAMPLES: Final = 40
 WATCHED_EVERY_S: Final = 2.0
 UNWATCHED_EVERY_S: Final = 15.0
 WATCHED_FOR_S: Final = 10.0
-"""How long after the last look somebody is believed to look still."""
+"""A viewer counts as present this long after its last poll."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One moment.
-
-    Args:
-        at_s: by the clock of whoever tells.
-        bytes_per_s: of each lease that was held.
-    """
+    """One sample: monotonic seconds, and bytes a second of each held lease."""
 
     at_s: float
     bytes_per_s: Mapping[str, float]
 
 
 class ThroughputHistory:
-    """Remembers at most `SAMPLES_MOST` moments; what of a lease that is held no more goes with the moments."""
+    """Keeps the last `MAX_SAMPLES` samples."""
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self._polled_s: float | None = None
 
     def checked(self, now_s: float) -> None:
-        """Somebody looks."""
+        """Note that somebody views the page."""
         self._polled_s = now_s
 
     def is_due(self, now_s: float, *, late_s: float = 0.0) -> bool:
-        """Whether it is time for the next moment.
-
-        Args:
-            now_s: by the clock of the moments.
-            late_s: how much later than at its time; below zero: earlier.
-        """
+        """Whether the next sample is overdue by `late_s` seconds; a negative value allows an early one."""
         return not self._samples or now_s - self._samples[-1].at_s >= self.every_s(now_s) + late_s
 
     def every_s(self, now_s: float) -> float:
-        """How far moments lie apart: near each other while somebody looks."""
+        """The sampling interval, shorter while the page is viewed."""
         watched = self._polled_s is not None and now_s - self._polled_s < WATCHED_FOR_S
         return WATCHED_EVERY_S if watched else UNWATCHED_EVERY_S
 
     def remember(self, snapshot: Snapshot, now_s: float) -> None:
-        """Add this moment."""
         self._samples.append(Sample(now_s, {shard.key: shard.bytes_per_s for shard in snapshot.shards}))
 
     def ages_s(self, now_s: float) -> list[float]:
-        """How long ago each moment was; the oldest first."""
+        """The age of each sample, oldest first."""
         return [now_s - sample.at_s for sample in self._samples]
 
     def values(self, key: str) -> list[float | None]:
-        """Of one lease at each moment, bytes a second; None: it was not held."""
+        """A lease's bytes a second in each sample; None: not held."""
         return [sample.bytes_per_s.get(key) for sample in self._samples]
 
     def of(self, key: str, now_s: float) -> list[tuple[float, float]]:
-        """Of one lease: how many seconds ago, and bytes a second; the oldest first."""
+        """A lease's samples, oldest first: seconds ago and bytes a second."""
         both = zip(self.ages_s(now_s), self.values(key), strict=True)
         return [(age_s, value) for age_s, value in both if value is not None]

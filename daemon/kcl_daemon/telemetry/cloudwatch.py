@@ -1,12 +1,9 @@
-"""Tells CloudWatch, now and then, what has come together (KCL: CloudWatchPublisherRunnable).
+"""Collects statistic sets and sends them to CloudWatch.
 
-Owns the pace and what is said of failures. KCL does not wait for the end of the buffer time once 200 sets have come
-together; here they come together in the same sets for all of it, which is as good for figures of a minute, and a part of the
-calls. What could not be told is lost, as in KCL: figures must never pile up, and nothing that matters waits for them.
+KCL: CloudWatchPublisherRunnable, MetricAccumulatingQueue.
 
-What has come together since CloudWatch was last told: statistic sets (KCL: MetricAccumulatingQueue).
-
-Pure. Owns level, dimensions and the bound of the queue. Knows neither the loop that empties it nor the service.
+Metrics that cannot be sent are dropped, as in KCL: they must never pile up or delay work. Unlike KCL, values
+of one metric share a set until it is sent, so there are fewer calls.
 """
 
 from __future__ import annotations
@@ -27,19 +24,17 @@ _NAMES: Final = {"shard_id": "ShardId", "stream": "StreamId"}
 _Key: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
 
 
-def _nobody_waits() -> None:
-    """The default of `on_half_full`."""
+def _nobody_waits() -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class CloudWatchOptions:
-    """What is told to CloudWatch.
+    """CloudWatch options.
 
     Args:
-        level: figures below it are not; None: none are.
-        dimensions: names that figures are told apart by; None: all.
-        worker_id: of this worker.
-        queue_most: sets that wait at most; what comes beyond is dropped and counted.
+        level: lower metrics are not sent; None: none is.
+        dimensions: the allowed names; None: all.
+        queue_most: waiting sets; more are dropped and counted.
     """
 
     level: MetricLevel | None
@@ -49,8 +44,6 @@ class CloudWatchOptions:
 
 
 class StatisticWindow:
-    """One statistic set that gathers."""
-
     __slots__ = ("_owner", "_scale", "count", "key", "least", "most", "total", "unit")
 
     def __init__(self, owner: StatisticSets, key: _Key, unit: MetricUnit) -> None:
@@ -62,7 +55,7 @@ class StatisticWindow:
         self.total = self.least = self.most = 0.0
 
     def add(self, value: float) -> None:
-        """One value, in the metric's unit."""
+        """Add a value, in the metric's unit."""
         value *= self._scale
         if self.count:
             if value < self.least:
@@ -77,7 +70,7 @@ class StatisticWindow:
         self.total += value
 
     def take(self) -> Statistic:
-        """The set; the next value begins a new one."""
+        """The set; the next value starts a new one."""
         taken = Statistic(
             self.key[0], self.unit.value, dict(self.key[1]), self.count, self.total, self.least, self.most
         )
@@ -88,12 +81,8 @@ class StatisticWindow:
 class StatisticSets:
     """The queue.
 
-    Args:
-        options: what is told.
-
-    Attributes:
-        on_half_full: called when half the queue is full.
-        dropped: values that found the queue full, since the last `take`.
+    `on_half_full` is called when the queue is half full. `dropped` counts values refused by a full queue
+    since the last `take`.
     """
 
     def __init__(self, options: CloudWatchOptions) -> None:
@@ -105,7 +94,7 @@ class StatisticSets:
         self.dropped = 0
 
     def window(self, metric: Metric, labels: Iterable[tuple[str, str]]) -> StatisticWindow | None:
-        """Where the values of a metric gather; None: CloudWatch is not told. Same dimensions, same window."""
+        """The window for these dimensions; None if the metric is not sent."""
         level = self._options.level
         if level is None or not metric.operation or metric.level < level:
             return None
@@ -124,7 +113,7 @@ class StatisticSets:
         return found
 
     def enter(self, window: StatisticWindow) -> bool:
-        """A window has its first value; False where the queue is full."""
+        """Queue a window at its first value; False if the queue is full."""
         if len(self._waiting) >= self._options.queue_most:
             self.dropped += 1
             return False
@@ -135,25 +124,24 @@ class StatisticSets:
 
     @property
     def waiting(self) -> int:
-        """Sets that wait."""
         return len(self._waiting)
 
     def take(self, most: int) -> list[Statistic]:
-        """The oldest sets, as many as that at most; they wait no more."""
+        """Remove and return the oldest sets."""
         return [self._waiting.popleft().take() for _ in range(min(most, len(self._waiting)))]
 
     def forget(self) -> None:
-        """Drop windows that are empty: those of shards that went would stay for ever otherwise."""
+        """Drop empty windows; those of released shards would otherwise stay forever."""
         waiting = set(map(id, self._waiting))
         self._windows = {key: window for key, window in self._windows.items() if id(window) in waiting}
 
 
 MAX_BATCH: Final = 500
-"""Sets in one call, of the 1,000 and the MB that CloudWatch takes. KCL sends 20; each call costs the same."""
+"""Sets in one call; CloudWatch allows 1,000. KCL sends 20, at the same cost per call."""
 CALL_S: Final = 5.0
-"""How long a call may take (KCL: CloudWatchMetricsPublisher)."""
+"""Time limit of a call (KCL: CloudWatchMetricsPublisher)."""
 
-# However much comes together, flushes are this far apart; KCL's would follow one another without a pause.
+# The least time between flushes, even under load; KCL has no such pause.
 _LEAST_PAUSE_S: Final = 1.0
 _FINAL_FLUSH_S: Final = 5.0
 
@@ -161,14 +149,8 @@ _FINAL_FLUSH_S: Final = 5.0
 class CloudWatchExporter:
     """The loop that empties the queue.
 
-    Args:
-        statistics: the queue.
-        cloudwatch: where to.
-        namespace: of all figures.
-        buffer_s: how long figures are gathered, unless half the queue is full before.
-        meters: told what was lost.
-        clock: for pauses and time-outs.
-        log: told of the first failure in a row, and of its end.
+    It flushes every `buffer_s` seconds, or earlier if the queue is half full. It logs the first failure of a
+    series and its end.
     """
 
     def __init__(
@@ -196,11 +178,11 @@ class CloudWatchExporter:
         statistics.on_half_full = self.flush_soon
 
     def flush_soon(self) -> None:
-        """So much has come together that it should be told soon."""
+        """Flush before the period ends."""
         self._many.set()
 
     async def run(self) -> None:
-        """Tell in each period, or when hurried; until the farewell."""
+        """Flush periodically until `shutdown`."""
         least_s = min(_LEAST_PAUSE_S, self._buffer_s)
         while True:
             await self._clock.sleep(least_s)
@@ -212,9 +194,9 @@ class CloudWatchExporter:
             await self.flush()
 
     async def shutdown(self) -> None:
-        """Tell the rest at the end of the worker, also under cancellation; a few seconds at most.
+        """Send the rest, even when cancelled, within a few seconds.
 
-        To be called while `run` is still under way: a call that it has begun is waited for, in these same seconds.
+        Call it while `run` still runs: a call in progress is awaited within the same time.
         """
         self._is_over = True
         with self._clock.move_on_after(_FINAL_FLUSH_S) as scope:
@@ -222,7 +204,7 @@ class CloudWatchExporter:
             await self.flush()
 
     async def flush(self) -> None:
-        """Tell all that waits, after a flush that is under way; never raises for AWS."""
+        """Send all waiting sets, after any flush in progress; never raises for AWS."""
         async with self._options:
             await self._flush()
 
@@ -236,7 +218,7 @@ class CloudWatchExporter:
                 advice="more metrics than metricsMaxQueueSize; raise it, or send fewer with metricsLevel or "
                 "metricsEnabledDimensions",
             )
-        left = self._statistics.waiting  # what comes together meanwhile is for the next flush
+        left = self._statistics.waiting  # later sets wait for the next flush
         while batch := self._statistics.take(min(MAX_BATCH, left)):
             left -= len(batch)
             await self._report(batch)

@@ -1,12 +1,9 @@
-"""The daemon's log: one line for each event, on stderr, for people (console) or for machines (JSON).
+"""The daemon's log: one line for each event on stderr, for people (console) or machines (JSON).
 
-Makes the one logger that is handed down as the Log port; nothing here is global. Both forms go to stderr, so that
-stdout stays free for what commands print. A log call never raises and never shows a credential, whatever its fields hold.
+A log call never raises and never shows a credential. Stdout stays free for command output.
 
-Which events are logged: one level for all, others for single components (`INFO,kcl_daemon.retrieval=DEBUG`).
-
-A component is a package or module of the daemon; the deepest one that is named counts. Owns the reading of such a text
-and the logger that goes by it. Knows nothing of where lines go.
+Levels apply to all, or to one package or module: `INFO,kcl_daemon.retrieval=DEBUG`. The most specific name
+wins.
 """
 
 from __future__ import annotations
@@ -29,34 +26,29 @@ from kcl_daemon.ports import Clock, Log
 from kcl_daemon.text import MASK, encodable, is_secret_name, masked, on_one_line, short_shard
 
 Threshold = LogLevel | Literal["off"]
-"""The lowest level that is written; `off`: none is."""
+"""The lowest level that is written; `off`: nothing."""
 
 _ROOT: Final = "kcl_daemon"
-# A log that counts what passes through it; who speaks is its caller.
+# CountedLog is only a wrapper; skip it to find the caller.
 _COUNTS: Final = "kcl_daemon.telemetry.recorder"
 _NUMBERS: Final[dict[Threshold, int]] = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
     "warning": logging.WARNING,
     "error": logging.ERROR,
-    "off": logging.CRITICAL,  # nothing here is logged at it
+    "off": logging.CRITICAL,  # no event has this level
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LogLevels:
-    """What is logged.
-
-    Args:
-        root: of all components that are not named.
-        components: of single ones, by their full names.
-    """
+    """`root` applies to all components that `components` does not name in full."""
 
     root: Threshold = "info"
     components: Mapping[str, Threshold] = field(default_factory=dict[str, Threshold])
 
     def number_of(self, module: str) -> int:
-        """The lowest level, as the standard library counts, that a module may log at."""
+        """The lowest `logging` level for a module."""
         name = module
         while name:
             if name in self.components:
@@ -66,15 +58,15 @@ class LogLevels:
 
 
 def threshold_of(word: str) -> Threshold | None:
-    """The threshold that a word means, in any case; None where it is none."""
+    """In any case; None if the word is no threshold."""
     return "off" if word.strip().lower() == "off" else level_of(word)
 
 
 def parse_levels(text: str) -> LogLevels:
-    """The levels of a text: a level for all, `COMPONENT=LEVEL` for single ones, in any order, separated by commas.
+    """Parse levels: one for all, `COMPONENT=LEVEL` for single ones, separated by commas.
 
     Raises:
-        ValueError: says which part cannot be meant, and what can.
+        ValueError: names the wrong part and what is allowed.
     """
     root: Threshold = "info"
     components: dict[str, Threshold] = {}
@@ -94,7 +86,7 @@ def component(name: str) -> str:
     """The full name of a component; `kcl_daemon.` may be left out.
 
     Raises:
-        ValueError: there is no such component; says which there are.
+        ValueError: there is no such component; lists those that exist.
     """
     words = name.strip().split(".")
     inner = words[1:] if words[0] == _ROOT else words
@@ -104,7 +96,7 @@ def component(name: str) -> str:
 
 
 def exists(inner: str) -> bool:
-    """Whether the daemon has a package or module of this name, written without `kcl_daemon.`; the daemon itself is ''."""
+    """Whether the daemon has this package or module, named without `kcl_daemon.`."""
     words = inner.split(".") if inner else []
     if not all(word.isidentifier() for word in words):
         return False
@@ -113,15 +105,13 @@ def exists(inner: str) -> bool:
 
 
 def _packages() -> list[str]:
-    """The components that one can do with: the packages."""
     return sorted(path.parent.name for path in Path(kcl_daemon.__path__[0]).glob("*/__init__.py"))
 
 
 def logger_class(levels: LogLevels) -> type[Any]:
-    """The class of structlog's loggers that log what is wanted and drop everything else at once.
+    """A structlog logger class that drops unwanted events early.
 
-    Where single components are named, the module that calls is looked up: half a microsecond for a call that is dropped,
-    and no logger has to be told whose it is.
+    With component levels it looks up the calling module, which costs half a microsecond per dropped call.
     """
     thresholds = (levels.root, *levels.components.values())
     lowest = min(_NUMBERS[each] for each in thresholds)
@@ -131,7 +121,7 @@ def logger_class(levels: LogLevels) -> type[Any]:
 
 
 class _ComponentLogger(structlog.BoundLoggerBase):
-    """The methods of the Log port, by the level of the module that calls them."""
+    """Applies the level of the calling module."""
 
     lowest: int
     levels: LogLevels
@@ -166,9 +156,9 @@ LogForm = Literal["console", "json"]
 _DEPTH_MAX: Final = 6
 _START: Final = "daemon_starting"
 _CHILD_LINE: Final = "child_stderr"
-_INT64: Final = range(-(2**63), 2**64)  # what orjson writes as a number
+_INT64: Final = range(-(2**63), 2**64)  # the range that orjson can write
 
-_EventDict = MutableMapping[str, Any]  # Any: structlog's own type of an event
+_EventDict = MutableMapping[str, Any]  # Any: structlog's own type
 
 
 def build_log(
@@ -178,13 +168,10 @@ def build_log(
     stream: TextIO,
     clock: Clock,
 ) -> Log:
-    """The logger of a process.
+    """Create the log of a process.
 
-    Args:
-        level: the lowest that is written, of all or by component; calls below it cost next to nothing.
-        form: `console`: text, on a terminal shorter and coloured; `json`: one object on each line.
-        stream: where lines go; a broken one is put up with.
-        clock: for the time of each event.
+    `console` is text, shorter and coloured on a terminal; `json` is one object a line. A broken `stream` is
+    ignored.
     """
     levels = level if isinstance(level, LogLevels) else LogLevels(level)
     render = _console(colours=stream.isatty()) if form == "console" else _to_json
@@ -205,8 +192,6 @@ def build_log(
 
 
 class _Lines:
-    """Writes whole lines and flushes them; there is nobody to tell when stderr is gone."""
-
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
@@ -220,7 +205,7 @@ class _Lines:
 
 
 class _Timestamp:
-    """Adds `timestamp`: ISO 8601 in UTC with milliseconds, from the Clock port."""
+    """Adds `timestamp`: ISO 8601 in UTC with milliseconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -232,7 +217,7 @@ class _Timestamp:
 
 
 def _fit_to_show(_logger: object, _method: str, event: _EventDict) -> _EventDict:
-    """Mask credentials and turn every value into one that can be written."""
+    """Masks credentials and makes every value writable."""
     return {str(name): MASK if _hides(name, value) else _plain(value, 0) for name, value in event.items()}
 
 
@@ -241,7 +226,7 @@ def _hides(name: object, value: object) -> bool:
 
 
 def _plain(value: object, depth: int) -> object:
-    """The value in terms of JSON, bounded in depth, text masked and encodable."""
+    """The value as JSON types: bounded depth, text masked and encodable."""
     match value:
         case str():
             return encodable(masked(str(value)))
@@ -281,7 +266,10 @@ def _to_json(_logger: object, _method: str, event: _EventDict) -> str:
 
 
 class _OneLine:
-    """Escapes control characters, which could pretend to be other lines or steer a terminal; tracebacks keep lines."""
+    """Escapes control characters, which could fake log lines or control a terminal.
+
+    Tracebacks keep their lines.
+    """
 
     def __call__(self, _logger: object, _method: str, event: _EventDict) -> _EventDict:
         for name, value in event.items():
@@ -299,7 +287,7 @@ def _console(*, colours: bool) -> structlog.typing.Processor:
     )
     one_line = _OneLine()
 
-    def render(logger: Any, method: str, event: _EventDict) -> str:  # Any: structlog's own type of a logger
+    def render(logger: Any, method: str, event: _EventDict) -> str:  # Any: structlog's own type
         shown = one_line(logger, method, event)
         if not colours:
             return renderer(logger, method, shown)
@@ -309,7 +297,7 @@ def _console(*, colours: bool) -> structlog.typing.Processor:
 
 
 def _child_line(event: _EventDict) -> str | None:
-    """The line of a child as `12:03:51 shard 3 | order-3 a plum`; None: the event is another one."""
+    """A child's line as `12:03:51 shard 3 | order-3 a plum`; None for other events."""
     if event.get("event") != _CHILD_LINE or not isinstance(event.get("line"), str):
         return None
     shard_id = event.get("shard_id")
@@ -319,7 +307,7 @@ def _child_line(event: _EventDict) -> str | None:
 
 
 def _for_terminal(event: _EventDict) -> _EventDict:
-    """What a person at a terminal needs of an event: the time of day, and neither the worker's own id nor empty fields.
+    """Shortens an event for a terminal: time of day only, no worker id, no empty fields.
 
     Raises:
         structlog.DropEvent: another event of the same start says the same.
@@ -333,5 +321,4 @@ def _for_terminal(event: _EventDict) -> _EventDict:
 
 
 def _time_of_day(event: _EventDict) -> str:
-    """Hours, minutes and seconds, in UTC as everywhere in the log."""
     return str(event.get("timestamp", ""))[11:19]

@@ -1,7 +1,6 @@
-"""All families over OTLP/HTTP, posted to a collector in equal periods (`metricsOtlpEndpoint`).
+"""Posts all metrics over OTLP/HTTP to a collector (`metricsOtlpEndpoint`).
 
-Owns how a family becomes a metric of OpenTelemetry's. Of its SDK only the values and the exporter are used: what is
-measured is gathered once, for all who want it. Imported only where an endpoint is set.
+It uses only the values and the exporter of the OpenTelemetry SDK. Imported only if an endpoint is set.
 """
 
 from __future__ import annotations
@@ -46,17 +45,10 @@ _ADVICE: Final = (
 
 
 class OtlpExporter:
-    """The loop that posts.
+    """The loop that posts every `period_s` seconds.
 
-    Args:
-        endpoint: the whole address.
-        who: attributes of the resource: the application and the worker.
-        totals: what was counted.
-        snapshot: how the worker is now; None: nobody can tell yet.
-        period_s: from one post to the next.
-        meters: told of posts that failed.
-        clock: for the pace, and the dates.
-        log: told of the first failure in a row, and of its end.
+    `who` becomes resource attributes. `snapshot` returns None before there is a worker. It logs the first
+    failure of a series and its end.
     """
 
     def __init__(
@@ -86,7 +78,7 @@ class OtlpExporter:
         self._threads = CapacityLimiter(1)
 
     async def run(self) -> None:
-        """Post in each period; until the farewell."""
+        """Post periodically until `shutdown`."""
         while True:
             await self._clock.sleep(self._period_s)
             if self._is_over:
@@ -94,7 +86,7 @@ class OtlpExporter:
             await self.post()
 
     async def shutdown(self) -> None:
-        """Post once more, at the end of the worker, and close; a few seconds at most."""
+        """Post once more, within a few seconds, and close."""
         self._is_over = True
         with self._clock.move_on_after(_FINAL_FLUSH_S) as scope:
             scope.shield = True
@@ -102,12 +94,15 @@ class OtlpExporter:
         self._exporter.shutdown()
 
     async def post(self) -> None:
-        """Post all as it is now; never raises for what the collector does."""
+        """Post the current values; never raises for the collector."""
         now_ns = self._clock.wall_ms() * _NS
         series = [(family, _frozen(found)) for family, found in everything(self._totals, self._snapshot())]
 
         def work() -> str | None:
-            """Why it failed. In a thread: it makes an object for each series, and waits for the collector."""
+            """Returns the error.
+
+            Runs in a thread, because it builds many objects and waits for the collector.
+            """
             data = _data(series, self._resource, self._began_ns, now_ns)
             try:
                 done = self._exporter.export(data, timeout_millis=_CALL_S * 1000)
@@ -130,14 +125,14 @@ class OtlpExporter:
 
 
 def _silence_sdk_logs() -> None:
-    """The exporter's own words would stand between our lines; we say what matters."""
+    """The exporter's own log lines would mix with ours."""
     theirs = logging.getLogger("opentelemetry")
     theirs.addHandler(logging.NullHandler())
     theirs.propagate = False
 
 
 def _frozen(series: Iterable[tuple[Labels, Value]]) -> list[tuple[Labels, Value]]:
-    """The same as they are now, for another thread."""
+    """A copy for another thread."""
     return [(labels, each.copy() if isinstance(each, Histogram) else each) for labels, each in series]
 
 

@@ -1,17 +1,7 @@
-"""What has come together since the start: the series of Prometheus and OTLP.
+"""Totals since the start, and their text for Prometheus or OpenMetrics; OTLP reads the same totals.
 
-Pure. Owns how values are added up, and which series are forgotten: those of shards that went, and gauges that nobody
-sets any more.
-
-What a snapshot says of the Spark engine, as samples. Pure: a view in, samples out, family by family.
-
-What a snapshot of the worker says, as samples. Pure: a snapshot in, samples out, family by family.
-
-All families as text for Prometheus, in its own format or in OpenMetrics.
-
-Owns that it is written piece by piece, so that the event loop goes on in between, and quickly: the samples of a
-thousand shards are written here, because `prometheus_client` takes ten times as long for each. From it come the choice
-of the format and the figures of this process; it is imported when an `Exposition` is made. Knows nothing of HTTP.
+Series of released shards and unset gauges are forgotten. The text is built in short steps, and faster than
+with `prometheus_client`, which only chooses the format and adds process metrics.
 """
 
 from __future__ import annotations
@@ -30,25 +20,19 @@ from kcl_daemon.metrics.kcl import SHARD_BEHIND
 from kcl_daemon.metrics.metric import Family, Labels, MetricKind
 from kcl_daemon.telemetry.snapshot import ShardView, Snapshot, SparkQueryView, SparkShardView, SparkView
 
-# Sweeps without a value; gauges grow old more quickly than counts.
+# Sweeps without a value before a series is forgotten; gauges go sooner than counters.
 _GAUGE_SWEEPS: Final = 3
 _SERIES_SWEEPS: Final = 15
 
 
 class Total(Protocol):
-    """One series."""
-
     idle: int
     """Sweeps since the last value."""
 
-    def add(self, value: float) -> None:
-        """One value."""
-        ...
+    def add(self, value: float) -> None: ...
 
 
 class Counter:
-    """A sum."""
-
     __slots__ = ("idle", "value")
 
     def __init__(self) -> None:
@@ -56,14 +40,11 @@ class Counter:
         self.value = 0.0
 
     def add(self, value: float) -> None:
-        """So much more."""
         self.idle = 0
         self.value += value
 
 
 class Gauge:
-    """The latest value."""
-
     __slots__ = ("idle", "value")
 
     def __init__(self) -> None:
@@ -71,13 +52,12 @@ class Gauge:
         self.value = 0.0
 
     def add(self, value: float) -> None:
-        """It is this now."""
         self.idle = 0
         self.value = float(value)
 
 
 class Histogram:
-    """How many values there were below each bound; `counts` has one more for those above all."""
+    """Values in each bucket; `counts` has one more for those above all bounds."""
 
     __slots__ = ("bounds", "counts", "idle", "least", "most", "total")
 
@@ -90,7 +70,6 @@ class Histogram:
         self.most = -inf
 
     def add(self, value: float) -> None:
-        """One value."""
         self.idle = 0
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
@@ -98,7 +77,7 @@ class Histogram:
         self.most = max(self.most, value)
 
     def copy(self) -> Histogram:
-        """The same as it is now, which no later value changes."""
+        """A copy that later values do not change."""
         copied = Histogram(self.bounds)
         copied.counts = [*self.counts]
         copied.total, copied.least, copied.most = self.total, self.least, self.most
@@ -106,7 +85,6 @@ class Histogram:
 
 
 def new_total(family: Family) -> Counter | Gauge | Histogram:
-    """An empty series of a family."""
     match family.kind:
         case MetricKind.COUNTER:
             return Counter()
@@ -117,13 +95,11 @@ def new_total(family: Family) -> Counter | Gauge | Histogram:
 
 
 class Totals:
-    """All series."""
-
     def __init__(self) -> None:
         self._series: dict[Family, dict[Labels, Counter | Gauge | Histogram]] = {}
 
     def series(self, family: Family, labels: Iterable[tuple[str, str]]) -> Counter | Gauge | Histogram:
-        """The series of these labels, those that the family does not have left out."""
+        """The series for these labels; labels that the family lacks are ignored."""
         wanted = tuple(label for label in labels if label[0] in family.labels)
         of_family = self._series.setdefault(family, {})
         found = of_family.get(wanted)
@@ -132,20 +108,19 @@ class Totals:
         return found
 
     def begin(self, counts: Iterable[tuple[Family, Labels]]) -> None:
-        """Have these from now on, at 0: a series that comes with its first event is no increase to Prometheus."""
+        """Start these at 0: Prometheus sees no increase if a series begins with its first event."""
         for family, labels in counts:
             self.series(family, labels)
 
     def families(self) -> Iterator[tuple[Family, list[tuple[Labels, Counter | Gauge | Histogram]]]]:
-        """All that there is now."""
         for family, series in list(self._series.items()):
             yield family, list(series.items())
 
     def sweep(self) -> bool:
-        """To be called in equal periods; whether something was forgotten.
+        """Forget idle series; call it periodically; returns whether any was forgotten.
 
-        Counts of the whole worker stay. Those of a shard go when nothing has been added for long, and gauges soon: what
-        a leader has seen must not be told for ever by one that leads no more.
+        Counters of the worker stay. Counters of a shard go after a long time and gauges soon, so that a
+        former leader does not export old values forever.
         """
         forgotten = False
         for family, series in self._series.items():
@@ -165,7 +140,6 @@ def _most_sweeps(family: Family) -> int | None:
 
 
 def spark_samples(view: SparkView) -> Iterator[tuple[Family, list[tuple[Labels, float]]]]:
-    """All families of the engine; one sample for each query or shard that has a value."""
     for family, of_query in _OF_QUERIES:
         values = ((each.name, of_query(each)) for each in view.queries)
         yield family, [((("query", name),), float(value)) for name, value in values if value is not None]
@@ -202,11 +176,9 @@ Value: TypeAlias = float | Histogram
 def everything(
     totals: Totals, snapshot: Snapshot | None
 ) -> Iterator[tuple[Family, Iterator[tuple[Labels, Value]]]]:
-    """All families that have series, with their series; histograms go on changing, all else is as it is now.
+    """All families with values; histograms still change, other values are fixed.
 
-    Args:
-        totals: what was counted.
-        snapshot: of the worker; None: nobody can tell yet.
+    `snapshot` is None before there is a worker.
     """
     if snapshot is not None:
         for family, found in samples(snapshot):
@@ -221,7 +193,7 @@ def everything(
 
 
 def samples(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:
-    """All families that come from a snapshot; those of shards have one sample for each shard that has a value."""
+    """All families of a snapshot; shard families have one sample for each shard with a value."""
     yield from _of_worker(snapshot)
     named = [(shard, _labels(shard)) for shard in snapshot.shards]
     yield (
@@ -275,7 +247,7 @@ _OF_SHARDS: Final[tuple[tuple[Family, Callable[[ShardView], float | None]], ...]
 )
 
 
-# Series that are written without a break: about a millisecond.
+# Series written without a pause, about a millisecond.
 _PIECE: Final = 200
 _END: Final = b"# EOF\n"
 _ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -284,27 +256,15 @@ _Series: TypeAlias = tuple[Labels, Value]
 
 @dataclass(frozen=True, slots=True)
 class ExpositionText:
-    """An answer.
-
-    Args:
-        content_type: header of that name.
-        body: the text.
-    """
-
     content_type: str
     body: bytes
 
 
 class PrometheusExposition:
-    """Writes the text.
-
-    Args:
-        totals: what was counted.
-        snapshot: how the worker is now; None: nobody can tell yet.
-    """
+    """Renders the text; `snapshot` returns None before there is a worker."""
 
     def __init__(self, totals: Totals, snapshot: Callable[[], Snapshot | None] = lambda: None) -> None:
-        # Here, because it takes a tenth of a second: too long for the loop that will render, or for every start.
+        # This import takes 0.1 s: too long for rendering, and for daemons without metrics.
         from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415 - see above
         from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - see above
 
@@ -315,10 +275,10 @@ class PrometheusExposition:
         ProcessCollector(registry=self._process)
 
     async def render(self, accept: str = "") -> ExpositionText:
-        """The text as it is now; in OpenMetrics where the caller's header `Accept` asks for that.
+        """The current text, in OpenMetrics if the header `Accept` asks for it.
 
-        Takes a millisecond or two for each hundred shards, and lets others go on after each millisecond. What comes
-        from the snapshot is of one moment.
+        It takes 1-2 ms for each hundred shards, and yields after each millisecond. The snapshot's values are
+        all of one moment.
         """
         write, content_type = self._choose(accept)
         open_metrics = "openmetrics" in content_type
@@ -335,13 +295,13 @@ class PrometheusExposition:
 
 
 def _head(family: Family, *, open_metrics: bool) -> str:
-    # The one format names a counter as its samples are named, the other as its family is.
+    # Prometheus names a counter by its sample, OpenMetrics by its family.
     name = family.sample_names[0] if family.kind is MetricKind.COUNTER and not open_metrics else family.name
     return f"# HELP {name} {family.help.translate(_ESCAPED) if open_metrics else family.help}\n# TYPE {name} {family.kind.value}\n"
 
 
 def _lines(family: Family, series: Iterable[_Series], known: dict[Labels, str]) -> Iterator[str]:
-    """One line for each sample; `known` remembers how labels are written."""
+    """One line for each sample; `known` caches label text."""
     name = family.sample_names[0]
     for labels, value in series:
         text = known.get(labels)

@@ -1,10 +1,7 @@
-"""The `Meters` of a daemon: each value goes into a statistic set for CloudWatch and a series for Prometheus and OTLP.
+"""The `Meters` of a daemon.
 
-Owns which set and which series belong to a metric with its labels. Knows neither loops nor services.
-
-Counts what the log is told: warnings and errors by event, and the few events that have a metric of their own.
-
-One place for all that is rare enough to be an event. Owns which event is which metric; the log itself is another one.
+Each value goes to a CloudWatch statistic set and to a series for Prometheus and OTLP. `CountedLog` counts
+warnings, errors and the events that have a metric.
 """
 
 from __future__ import annotations
@@ -23,8 +20,6 @@ _Total: TypeAlias = Counter | Gauge | Histogram
 
 
 class _Cell:
-    """Where the values of one metric with its labels go."""
-
     __slots__ = ("_total", "_window")
 
     def __init__(self, window: StatisticWindow | None, total: _Total | None) -> None:
@@ -39,7 +34,7 @@ class _Cell:
 
 
 class _OperationCell:
-    """Where an operation with its labels goes; its two series are made when they are met."""
+    """The two series, for success and failure, are created on first use."""
 
     __slots__ = ("_make", "_series", "_success", "_time")
 
@@ -63,7 +58,7 @@ class _OperationCell:
 
 
 class RecordedSpan:
-    """A span as the port says; used once."""
+    """Use it once."""
 
     __slots__ = ("_began_s", "_labels", "_ok", "_operation", "_recorder")
 
@@ -82,23 +77,16 @@ class RecordedSpan:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None and not issubclass(kind, Exception):
-            return  # cancelled: it has neither failed nor ended
+            return  # cancelled: neither failed nor done
         seconds = self._recorder.now_s() - self._began_s
         self._recorder.done(self._operation, seconds, self._ok and kind is None, **self._labels)
 
     def failed(self) -> None:
-        """As the port says."""
         self._ok = False
 
 
 class MetricsRecorder:
-    """Meters as the port says.
-
-    Args:
-        now_s: monotonic seconds.
-        statistics: for CloudWatch.
-        totals: for Prometheus and OTLP.
-    """
+    """`now_s` returns monotonic seconds."""
 
     def __init__(self, now_s: Callable[[], float], statistics: StatisticSets, totals: Totals) -> None:
         self.now_s = now_s
@@ -108,7 +96,6 @@ class MetricsRecorder:
         self._operations: dict[object, _OperationCell] = {}
 
     def add(self, metric: Metric, value: float = 1.0, /, **labels: str) -> None:
-        """As the port says."""
         key = (metric, *labels.items()) if labels else metric
         cell = self._cells.get(key)
         if cell is None:
@@ -116,11 +103,9 @@ class MetricsRecorder:
         cell.add(value)
 
     def operation(self, operation: Operation, /, **labels: str) -> RecordedSpan:
-        """As the port says."""
         return RecordedSpan(self, operation, labels)
 
     def done(self, operation: Operation, seconds: float, ok: bool = True, /, **labels: str) -> None:
-        """As the port says."""
         key = (operation, *labels.items()) if labels else operation
         cell = self._operations.get(key)
         if cell is None:
@@ -128,7 +113,7 @@ class MetricsRecorder:
         cell.add(seconds, ok)
 
     def sweep(self) -> None:
-        """Forget what has not been told for long; to be called each minute."""
+        """Forget idle series; call it every minute."""
         self._statistics.forget()
         self._totals.sweep()
         self._cells.clear()
@@ -172,38 +157,31 @@ OF_EVENTS: Final[Mapping[str, Metric]] = {
     "record_skipped": own.SKIPPED,
     "record_set_aside": own.DEAD_LETTERS,
 }
-"""The metric of an event, whatever its level."""
+"""The metric of an event, at any level."""
 
 
 class CountedLog:
-    """A log that is counted."""
-
     def __init__(self, log: Log, meters: Meters) -> None:
         self._log = log
         self._meters = meters
 
     def bind(self, **fields: object) -> CountedLog:
-        """As the port says."""
         return CountedLog(self._log.bind(**fields), self._meters)
 
     def debug(self, event: str, /, **fields: object) -> object:
-        """As the port says."""
         self._count(event)
         return self._log.debug(event, **fields)
 
     def info(self, event: str, /, **fields: object) -> object:
-        """As the port says."""
         self._count(event)
         return self._log.info(event, **fields)
 
     def warning(self, event: str, /, **fields: object) -> object:
-        """As the port says."""
         self._count(event)
         self._meters.add(own.EVENTS, level="warning", event=event)
         return self._log.warning(event, **fields)
 
     def error(self, event: str, /, **fields: object) -> object:
-        """As the port says."""
         self._count(event)
         self._meters.add(own.EVENTS, level="error", event=event)
         return self._log.error(event, **fields)

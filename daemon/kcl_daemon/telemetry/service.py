@@ -1,7 +1,6 @@
-"""What the service manager is told: ready, stopping, alive (the protocol of systemd's `sd_notify`).
+"""Reports ready, stopping and alive to systemd (`sd_notify`).
 
-Owns the datagrams and the variables that ask for them. Knows nothing of workers; without a service manager nothing
-happens.
+Without a service manager nothing happens.
 """
 
 from __future__ import annotations
@@ -18,17 +17,16 @@ from kcl_daemon.ports import Clock, Log
 _SOCKET: Final = "NOTIFY_SOCKET"
 _PERIOD: Final = "WATCHDOG_USEC"
 _WATCHED: Final = "WATCHDOG_PID"
-# Before it is ready, a service that lives asks for so much more time, each time a third of it has passed.
+# A starting service asks for this much more time, again each third of it.
 START_EXTENDED_S: Final = 60.0
 
 
 class ServiceManager:
-    """The one that started this process, if there is one that listens.
+    """The service manager, if one listens.
 
     Args:
-        address: of its datagram socket, `@` first where the name is abstract; None: there is none.
-        watchdog_s: after so long without a word it takes this process for stuck; None: it does not watch.
-        log: told where it cannot be reached; the daemon goes on.
+        address: its datagram socket, `@` first for an abstract name; None: none.
+        watchdog_s: it kills a process that is silent for longer; None: no watchdog.
     """
 
     def __init__(self, address: str | None, *, watchdog_s: float | None, log: Log) -> None:
@@ -39,13 +37,7 @@ class ServiceManager:
 
     @classmethod
     def of(cls, environment: MutableMapping[str, str], log: Log, pid: int | None = None) -> Self:
-        """The one that the environment names. Its variables are taken out: they are not for children.
-
-        Args:
-            environment: of this process.
-            log: told of a variable that cannot be read.
-            pid: of this process, where it is known.
-        """
+        """From the environment, whose variables are removed so that children do not inherit them."""
         address = environment.pop(_SOCKET, None)
         period, watched = environment.pop(_PERIOD, ""), environment.pop(_WATCHED, "")
         if address is not None and not address.startswith(("/", "@")):
@@ -56,20 +48,19 @@ class ServiceManager:
         return cls(address, watchdog_s=int(period) / 1_000_000 if watches else None, log=log)
 
     def ready(self) -> None:
-        """The work has begun; those that waited for it may start."""
+        """Work has begun; dependent services may start."""
         self._is_ready = True
         self._report("READY=1\nSTATUS=reading")
 
     def stopping(self) -> None:
-        """The stop has begun."""
         self._report("STOPPING=1\nSTATUS=stopping: children finish, leases are released")
 
     def alive(self) -> None:
-        """The event loop turns. Before the start is done this asks for more time for it."""
+        """Report that the event loop runs; before `ready`, ask for more start time."""
         self._report("WATCHDOG=1" if self._is_ready else f"EXTEND_TIMEOUT_USEC={START_EXTENDED_S * 1e6:.0f}")
 
     async def run_watchdog(self, clock: Clock) -> None:
-        """Say that the event loop turns, twice in each period of the watchdog; until cancelled."""
+        """Report twice in each watchdog period, until cancelled."""
         if self._address is None:
             await anyio.sleep_forever()
         while True:
@@ -80,7 +71,7 @@ class ServiceManager:
             await clock.sleep(pause_s)
 
     def _report(self, text: str) -> None:
-        """Never waits and never raises: a manager that does not listen must not hold the daemon up."""
+        """Never waits or raises: a deaf service manager must not delay the daemon."""
         if self._address is None:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address

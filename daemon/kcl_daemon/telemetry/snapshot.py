@@ -1,11 +1,7 @@
-"""What a worker is doing, at one moment: plain values that the page, the metrics and the commands read.
+"""What a worker and its Spark engine do at one moment, for the page, the metrics and the commands.
 
-Owns the shape only. Durations are seconds at the moment of the snapshot, so that nobody needs the worker's clock.
-
-What the Spark engine of this host is doing, at one moment: a part of the snapshot.
-
-Owns the shape only; durations are seconds at the moment of the snapshot. What is counted is counted from the start of
-the engine's process.
+Durations are seconds before the snapshot, so readers do not need the worker's clock. Spark counters start
+with the engine's process.
 """
 
 from __future__ import annotations
@@ -23,16 +19,14 @@ class SparkQueryView:
     """One streaming query.
 
     Args:
-        name: of it.
-        running: whether it runs; one that failed waits to be started again.
-        failures: counted.
-        batch: the newest that it has committed; None: none yet.
-        since_commit_s: since its last commit; since the engine saw it first where there was none.
-        input_rows_per_s: that came in, as Spark told last; None: not yet.
-        processed_rows_per_s: that it worked through, likewise.
-        batch_s: how long its last batch with records took, likewise.
-        state_rows: rows in the state of its windows and joins; None: it keeps none.
-        late_rows: that Spark has dropped as later than the watermark, counted; None: it keeps no state.
+        running: False: it failed and waits for a restart.
+        batch: the newest committed; None: none yet.
+        since_commit_s: since the last commit, or since the query was first seen.
+        input_rows_per_s: Spark's last report; None: none yet.
+        processed_rows_per_s: likewise.
+        batch_s: duration of the last batch with records, likewise.
+        state_rows: rows in windows and joins; None: stateless.
+        late_rows: total dropped behind the watermark; None: stateless.
     """
 
     name: str
@@ -49,18 +43,17 @@ class SparkQueryView:
 
 @dataclass(frozen=True, slots=True)
 class SparkShardView:
-    """One shard that the engine is fed, by this host or another.
+    """One shard that the engine reads, through any host.
 
     Args:
-        shard_id: of it.
-        behind_ms: behind the tip, as its daemon told last; None: not yet.
-        rows: written to the spool, counted.
-        data_bytes: of their files, counted.
-        committed: rows that all queries have committed, counted.
-        redelivered: rows that came once more and were dropped, counted since its relay came.
-        waiting: rows that are there and that some query has not committed yet.
-        lag_s: since the oldest of these came; 0: there is none.
-        spooled_bytes: what the spool holds of it.
+        behind_ms: last reported by its daemon; None: not yet.
+        rows: total written to the spool.
+        data_bytes: total of their files.
+        committed: total rows that all queries committed.
+        redelivered: total duplicates dropped since its relay connected.
+        waiting: rows that some query has not committed.
+        lag_s: age of the oldest of these; 0: none.
+        spooled_bytes: in the spool now.
     """
 
     shard_id: str
@@ -76,13 +69,7 @@ class SparkShardView:
 
 @dataclass(frozen=True, slots=True)
 class SparkView:
-    """The engine.
-
-    Args:
-        ui: where Spark shows more; None: nowhere.
-        queries: by name.
-        shards: by id.
-    """
+    """`ui` is the address of Spark's own page, or None."""
 
     ui: str | None
     queries: tuple[SparkQueryView, ...]
@@ -90,11 +77,10 @@ class SparkView:
 
 
 SparkSource: TypeAlias = Callable[[], SparkView | None]
-"""How the engine is now; None: there is none on this host, or it has not been heard of lately."""
+"""Returns None if this host has no engine, or it is silent."""
 
 
 def no_spark() -> SparkView | None:
-    """Where there is no engine."""
     return None
 
 
@@ -112,14 +98,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ChildView:
-    """A shard's child process.
+    """A child process.
 
-    Args:
-        pid: of the process.
-        rss_bytes: resident memory of it; None where this machine does not tell.
-        running_s: since it was started.
-        restarts: how many children this shard had before it, since the lease was taken.
-        stderr: its last lines, the newest at the end.
+    `rss_bytes` is None if unknown. `restarts` counts earlier children since the lease was taken. `stderr` has
+    the last lines, oldest first.
     """
 
     pid: int
@@ -134,30 +116,22 @@ class ShardView:
     """One lease that this worker holds.
 
     Args:
-        key: of the lease.
-        shard_id: of the shard.
-        stream: its name; None where there is one only.
-        parents: shard ids.
+        stream: its name; None in single-stream mode.
         cause: what it waits for.
-        waits_s: for how long it has waited for that.
-        detail: more words on it: the error of the last call, the parents that are not finished.
-        idle_s: since the last progress: a batch that was done, a checkpoint, or an answer with nothing new.
-        stalled: past the limit of its cause; the log has said so.
-        behind_ms: how far the last answer of Kinesis was behind the tip, whatever has become of its records since; None: it
-            has not told yet.
-        checkpoint: as stored.
-        records: handed over and done since the lease was taken.
+        detail: the error of the last call, or the unfinished parents.
+        idle_s: since the last batch, checkpoint or empty answer.
+        stalled: longer than its cause allows; this was logged.
+        behind_ms: of the last Kinesis answer, whatever became of its records; None: none yet.
+        records: processed since the lease was taken.
         data_bytes: of those.
-        bytes_per_s: lately.
-        child: None while there is none.
-        failures: children that failed since the last progress.
-        stream_id: its stream's identity, `account:name:creationEpoch`; None where there is one only.
-        state: in a word, trouble first; None: a daemon of before tells none.
-        lag_s: the age of the oldest record that is not done; 0: all are; None: not known yet.
-        restarts: how many children it had before the present or the last one, since the lease was taken.
-        last_error: how the last of the children that `failures` counts failed; empty: none did.
-        stderr_tail: the last lines of that child's stderr, the newest at the end.
-        next_try_s: in how many seconds the next child is started; None: one runs, or none will.
+        failures: failed children since the last progress.
+        stream_id: `account:name:creationEpoch`; None in single-stream mode.
+        state: trouble first; None: from an older daemon.
+        lag_s: age of the oldest unfinished record; 0: none; None: unknown.
+        restarts: earlier children since the lease was taken.
+        last_error: of the last failed child; empty: none.
+        stderr_tail: last lines of that child, oldest first.
+        next_try_s: until the next child starts; None: one runs, or none will.
     """
 
     key: str
@@ -186,24 +160,15 @@ class ShardView:
 
     @property
     def is_failing(self) -> bool:
-        """Whether its children fail one after the other."""
         return self.failures >= FAILING_FROM
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """One lease of the application, whoever holds it, as the lease table was when it was last read.
+    """One lease of the application, as of the last table read.
 
-    Args:
-        key: of the lease.
-        shard_id: of the shard.
-        stream: its name; None where there is one only.
-        owner: worker id; None: nobody.
-        checkpoint: as stored.
-        parents: shard ids.
-        children: shard ids, once the shard has ended.
-        next_owner: to whom it is being handed over; None: no hand-off.
-        stream_id: its stream's identity, `account:name:creationEpoch`; None where there is one only.
+    `owner` is None if there is none, `next_owner` if there is no handoff, `stream` and `stream_id` in
+    single-stream mode. `children` are known once the shard has ended.
     """
 
     key: str
@@ -219,13 +184,9 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One worker of the fleet, as the tables tell.
+    """A worker as stored in the tables.
 
-    Args:
-        worker_id: its name.
-        leases: how many it holds.
-        cpu_percent: None where it reports none.
-        reported_s: since its last report was seen to change; None: not known.
+    `reported_s` is the time since its report was seen to change; None: unknown.
     """
 
     worker_id: str
@@ -236,12 +197,9 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class MoveView:
-    """One decision of the leader, newest first where they are listed.
+    """A decision of the leader; lists have the newest first.
 
-    Args:
-        ago_s: since it was made.
-        key: of the lease.
-        reason: in words: `shardId-7: w-3 -> w-9, cpu 81 % -> 44 %`.
+    `reason` is such as `shardId-7: w-3 -> w-9, cpu 81 % -> 44 %`.
     """
 
     ago_s: float
@@ -254,25 +212,21 @@ class Snapshot:
     """A worker at one moment.
 
     Args:
-        application: name of it.
-        worker_id: of this worker.
-        version: of the daemon.
         uptime_s: since the worker was built.
-        started: whether it works: tables and streams are there.
-        stopping: whether a stop was asked for.
-        leads: whether this worker is the leader.
-        leader: who is, as far as known.
-        leaderless_s: since when nobody is, as far as known; None: somebody is.
-        renewed_s: since all leases were last renewed; None: it holds none.
-        shards: the leases that it holds.
-        fleet: all leases; empty where this worker has not read the table (it reads it as leader, or when asked).
-        workers: of the fleet, likewise.
+        started: tables and streams are ready.
+        leader: None: unknown.
+        leaderless_s: how long no leader is known; None: there is one.
+        renewed_s: since all leases were renewed; None: no leases.
+        shards: leases of this worker.
+        fleet: all leases; empty if this worker has not read the table, which it reads as leader or for a
+            viewer.
+        workers: likewise.
         moves: the last decisions of this worker as leader.
-        fleet_age_s: how old `fleet` and `workers` are; None: never read.
-        loop_lag_s: by how much the event loop was late when that was last measured, every two seconds.
-        spark: the engine of this host; None: there is none, or it is silent.
-        place: the stream, region and account that it works with, in words; empty: a daemon of before tells none.
-        at_ms: when this was, in epoch milliseconds by this worker's clock; 0: a daemon of before tells none.
+        fleet_age_s: age of `fleet` and `workers`; None: never read.
+        loop_lag_s: delay of the event loop, measured every two seconds.
+        spark: None: no engine, or it is silent.
+        place: stream, region and account; empty: from an older daemon.
+        at_ms: epoch milliseconds; 0: from an older daemon.
     """
 
     application: str
@@ -297,15 +251,15 @@ class Snapshot:
 
 
 class SnapshotSource(Protocol):
-    """Where snapshots come from; both calls are for the event loop's thread."""
+    """Call both methods in the event loop's thread."""
 
     def now(self) -> Snapshot:
-        """The worker at this moment, with the fleet as it was last read. No I/O, never waits, never raises."""
+        """The worker now, and the fleet as last read; no I/O, never waits, never raises."""
         ...
 
     async def asked(self) -> Snapshot:
-        """The same for somebody who looks: a worker that does not lead reads the tables first, at most every few seconds.
+        """For a viewer: a worker that is not the leader first reads the tables, at most every few seconds.
 
-        Where they cannot be read, the fleet is as old as `fleet_age_s` says; never raises for AWS. May be cancelled.
+        On an AWS error the fleet stays as old as `fleet_age_s` says. May be cancelled.
         """
         ...

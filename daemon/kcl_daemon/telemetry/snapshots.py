@@ -1,12 +1,6 @@
-"""Makes snapshots of a worker: the source of all that the page, the metrics and the commands tell.
+"""Builds the snapshots of a worker; never changes the worker.
 
-Owns when a worker that does not lead reads the tables for somebody who looks. Changes nothing in the worker.
-
-PURE: the rows of leases and workers, as the page, the metrics and the commands see them.
-
-How much memory processes take, as Linux tells; bounded in what it costs a caller.
-
-Owns the figures and their age. Knows nothing of what the processes are.
+A worker that is not the leader reads the tables only for a viewer.
 """
 
 from __future__ import annotations
@@ -43,7 +37,6 @@ from kcl_daemon.worker import Worker
 
 
 def lease_view(lease: Lease) -> LeaseView:
-    """A lease of the table."""
     return LeaseView(
         key=lease.lease_key,
         shard_id=lease.shard_id,
@@ -60,12 +53,9 @@ def lease_view(lease: Lease) -> LeaseView:
 def worker_views(
     rows: Iterable[WorkerRow], leases: Sequence[Lease], reported_s: Callable[[WorkerId], float | None]
 ) -> tuple[WorkerView, ...]:
-    """The workers, by name: those that report, and those that own a lease all the same.
+    """All workers that report or own a lease, sorted by name.
 
-    Args:
-        rows: of those that report.
-        leases: all; finished ones count for nobody.
-        reported_s: age of a worker's last report, as `WorkerView` has it.
+    Finished leases do not count. `reported_s` returns the age of a worker's last report.
     """
     held = Counter(lease.actual_owner for lease in leases if not lease.is_finished)
     figures = {row.worker_id: _cpu(row) for row in rows}
@@ -83,12 +73,12 @@ def _cpu(row: WorkerRow) -> float | None:
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _LASTS_S: Final = 5.0
-# A figure takes some 10 microseconds to read: a call takes no more than about a millisecond.
+# A read takes some 10 microseconds, so one call takes at most about a millisecond.
 _READS_MOST: Final = 64
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Resident memory of a process; None where it is gone or this system does not tell."""
+    """Returns None if the process is gone or the system does not support it."""
     try:
         with Path(f"/proc/{pid}/statm").open("rb", buffering=0) as file:
             return int(file.read(128).split()[1]) * _PAGE_BYTES
@@ -97,18 +87,14 @@ def resident_bytes(pid: int) -> int | None:
 
 
 class ResidentMemory:
-    """Figures of many processes, each at most some seconds old, the more the more there are.
-
-    Args:
-        clock: for their age.
-    """
+    """Memory of processes; the more processes, the older the figures."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._figures: dict[int, tuple[float, int | None]] = {}
 
     def of(self, pids: Iterable[int]) -> dict[int, int | None]:
-        """The figures; None where there is none, or none yet. What is not asked for any more is forgotten."""
+        """Returns None for processes not read yet; forgets all others."""
         now_s = self._clock.monotonic()
         wanted = set(pids)
         self._figures = {pid: figure for pid, figure in self._figures.items() if pid in wanted}
@@ -119,23 +105,14 @@ class ResidentMemory:
         return {pid: self._figures[pid][1] if pid in self._figures else None for pid in wanted}
 
 
-# Somebody who looks every second must not cost a scan every second.
+# A viewer that polls every second must not cost a scan every second.
 _READ_EVERY_S: Final = 5.0
 _READ_WITHIN_S: Final = 5.0
 _LINE_CHARACTERS: Final = 500
 
 
 class Snapshots:
-    """The `SnapshotSource` of one worker.
-
-    Args:
-        worker: equipped.
-        application: its name.
-        worker_id: of the worker.
-        clock: for durations.
-        log: for what cannot be read.
-        spark: how the engine is, where there is one.
-    """
+    """The `SnapshotSource` of one worker, whose loops must be attached."""
 
     def __init__(
         self,
@@ -164,7 +141,6 @@ class Snapshots:
         self._leases_shown: tuple[list[Lease], tuple[LeaseView, ...]] = ([], ())
 
     def now(self) -> Snapshot:
-        """As the protocol says."""
         loops, now_s = self._worker.loops, self._clock.monotonic()
         active_leases, elector = loops.watchdog.active_leases, loops.elector
         shards = active_leases.shards
@@ -194,7 +170,6 @@ class Snapshots:
         )
 
     async def asked(self) -> Snapshot:
-        """As the protocol says."""
         if self._worker.started.is_set() and self._worker.loops.monitor.age_s is None:
             async with self._reading:
                 await self._read()
@@ -213,14 +188,14 @@ class Snapshots:
 
     @property
     def _monitor(self) -> FleetMonitor | None:
-        """What the leader goes by, else what was read for somebody who looked; None: nothing was."""
+        """The leader's monitor, else the one read for a viewer, else None."""
         monitor = self._worker.loops.monitor
         if monitor.age_s is not None:
             return monitor
         return None if self._viewer.age_s is None else self._viewer
 
     def _leases(self, monitor: FleetMonitor) -> tuple[LeaseView, ...]:
-        """Made anew for each look only: there may be thousands."""
+        """Cached, because there may be thousands."""
         if self._leases_shown[0] is not monitor.leases:
             self._leases_shown = (monitor.leases, tuple(map(lease_view, monitor.leases)))
         return self._leases_shown[1]
@@ -285,9 +260,9 @@ class Snapshots:
 
 
 class _Tails:
-    """The last lines of children, fit to be shown; made anew only where there are new ones, as that takes its time.
+    """The last lines of children, made safe to show.
 
-    Of a child that runs by its process id, of one that has failed by its lease's key.
+    Cached by process id, or by lease key once the child failed.
     """
 
     def __init__(self) -> None:
@@ -304,5 +279,4 @@ class _Tails:
 
 
 def _shown(text: str) -> str:
-    """What came from outside, fit to be shown."""
     return on_one_line(masked(text))[:_LINE_CHARACTERS] if text else text
