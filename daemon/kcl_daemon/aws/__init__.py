@@ -1,1 +1,1 @@
-"""The adapters to AWS: the only importers of boto3 and botocore."""
+"""The adapters to AWS: only this package imports botocore."""

@@ -1,14 +1,7 @@
-"""Endpoints and credentials of what goes over the daemon's own transport, found by the SDK as for all its own calls.
+"""Endpoints and credentials from the SDK for the daemon's own transport, direct or through an HTTP proxy.
 
-Owns asking it: region, `AWS_ENDPOINT_URL*`, FIPS, dual-stack, endpoints by account, profiles, roles and their renewal
-are all its business. Knows no HTTP.
-
-The way to Kinesis through an HTTP proxy, by the SDK's own HTTP client in threads.
-
-Slower than the direct way, and equal to it in what it promises. Which requests go through a proxy is said by
-HTTPS_PROXY, HTTP_PROXY and NO_PROXY, read as the SDK reads them.
-
-Which way requests take to an endpoint: direct or through a proxy.
+The SDK decides region, endpoint, FIPS and credentials as for its own calls. HTTPS_PROXY, HTTP_PROXY and
+NO_PROXY select the proxy; then the SDK's HTTP client sends the requests in threads.
 """
 
 from __future__ import annotations
@@ -52,14 +45,14 @@ if TYPE_CHECKING:
     from kcl_daemon.aws.session import ServiceClient
 
 
-# What makes one request go elsewhere than another: the account and the stream in it.
+# Parameters that can change the endpoint: the account and the stream in it.
 _ADDRESSING: Final = ("StreamARN", "ConsumerARN")
 _HANDLER_ID: Final = "kcl-daemon-where"
 _asking: ContextVar[bool] = ContextVar("_asking", default=False)
 
 
 class _EndpointFound(Exception):
-    """Raised inside the SDK when it is about to sign a request that was only to be addressed."""
+    """Raised inside the SDK to stop a call once its endpoint is known."""
 
     def __init__(self, target: ServiceEndpoint) -> None:
         super().__init__(target.url)
@@ -67,11 +60,9 @@ class _EndpointFound(Exception):
 
 
 class AwsAccess:
-    """The port `Access` of the transport.
+    """`ServiceAccess` by the SDK.
 
-    Args:
-        asked: whose client and credentials are asked.
-        limiter: for what may block: addressing a request the first time, renewing credentials.
+    `limiter` runs what may block: finding an endpoint, renewing credentials.
     """
 
     def __init__(self, service_client: ServiceClient, limiter: CallLimiter) -> None:
@@ -89,7 +80,7 @@ class AwsAccess:
         )
 
     async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
-        """As the port says; the SDK is asked once for each operation and ARN."""
+        """The SDK is asked once for each operation and ARN."""
         key = (operation, *map(parameters.get, _ADDRESSING))
         found = self._targets.get(key)
         if found is None:
@@ -98,7 +89,7 @@ class AwsAccess:
         return found
 
     async def keys(self) -> AccessKeys:
-        """As the port says. While they are being renewed all calls but one go on with those that are still valid."""
+        """While one call renews the credentials, the others use those that are still valid."""
         credentials, known = self._credentials, self._keys
         if known is not None and not isinstance(credentials, RefreshableCredentials):
             return known
@@ -111,7 +102,7 @@ class AwsAccess:
             finally:
                 self._renewing = False
         else:
-            # Looked at each time, as whoever shares them may have renewed them; nothing blocks, they are not old.
+            # Someone else may have renewed shared credentials; this does not block, they are not old.
             frozen = credentials.get_frozen_credentials()
         if frozen is not self._frozen:
             self._keys, self._frozen = _keys(frozen), frozen
@@ -119,7 +110,7 @@ class AwsAccess:
         return self._keys
 
     def tls(self) -> ssl.SSLContext:
-        """As the port says: `AWS_CA_BUNDLE` or the profile's, else the system's, else the SDK's own certificates."""
+        """`AWS_CA_BUNDLE` or the profile's bundle, else the system's certificates, else the SDK's."""
         if self._context is None:
             bundle = self._ca_bundle
             if bundle is None and not _has_system_certificates():
@@ -128,7 +119,7 @@ class AwsAccess:
         return self._context
 
     def _ask(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
-        """Begin the call with the SDK and stop it before it is signed; blocks."""
+        """Start the call with the SDK and stop it before signing; blocks."""
         call = cast("Callable[..., object]", getattr(self._client, xform_name(operation)))
         token = _asking.set(True)
         try:
@@ -162,7 +153,7 @@ def _has_system_certificates() -> bool:
 
 
 class _Paths(Protocol):
-    """What the stubs of `ssl` leave out: each may be missing."""
+    """Missing in the stubs of `ssl`."""
 
     cafile: str | None
     capath: str | None
@@ -172,27 +163,20 @@ T = TypeVar("T")
 
 _CONNECT_S: Final = 5.0
 _AT_ONCE: Final = 16
-# Event streams block a thread each; as many as there may be shards.
+# Each event stream blocks a thread.
 _STREAMS: Final = 256
 _PIECE_BYTES: Final = 64 * 1024
 
 
 def proxies_for(target: ServiceEndpoint) -> dict[str, str]:
-    """The proxies of the environment that apply to an endpoint; empty: it is reached directly."""
+    """Return the proxies that apply to an endpoint; empty: none."""
     proxies = cast("Mapping[str, str]", get_environ_proxies(target.url))
     scheme = "https" if target.is_tls else "http"
     return {scheme: proxies[scheme]} if scheme in proxies else {}
 
 
 class ProxyTransport:
-    """A `Wire` through a proxy.
-
-    Args:
-        target: the endpoint.
-        proxies: as `proxies_for` gives them.
-        ca_bundle: file of trusted certificates; None: the SDK's.
-        silence_s: how long nothing may come.
-    """
+    """`HttpTransport` through a proxy. `ca_bundle` None: the SDK's certificates."""
 
     def __init__(
         self, target: ServiceEndpoint, proxies: Mapping[str, str], *, ca_bundle: str | None, silence_s: float
@@ -205,11 +189,10 @@ class ProxyTransport:
         self._session = self._open_session(silence_s, _AT_ONCE)
 
     async def exchange(self, head: bytes, body: bytes, read: Read[T], *, once: bool = False) -> T:  # noqa: ARG002 - always once
-        """As the protocol says; a caller that is cancelled goes at once, while the thread waits for its answer."""
+        """A cancelled caller returns at once, while the thread waits for its answer."""
         request = self._request(head, body, stream=False)
 
         def send() -> tuple[Head, bytearray]:
-            """Blocks until the whole answer is there."""
             answer = self._session.send(request)
             return _head(answer), bytearray(answer.content)
 
@@ -219,7 +202,6 @@ class ProxyTransport:
     async def stream(
         self, head: bytes, body: bytes, *, silence_s: float
     ) -> AsyncGenerator[StreamedResponse, None]:
-        """As the protocol says."""
         session = self._open_session(silence_s, 1)
         try:
             request = self._request(head, body, stream=True)
@@ -232,7 +214,6 @@ class ProxyTransport:
             session.close()
 
     async def aclose(self) -> None:
-        """As the protocol says."""
         self._session.close()
 
     async def _pieces(self, answer: AWSResponse) -> AsyncGenerator[bytes, None]:
@@ -255,12 +236,12 @@ class ProxyTransport:
 
 
 def _hang_up(answer: AWSResponse) -> None:
-    """Close the connection of an answer, never waiting: a thread may be in the middle of reading, which holds its lock."""
+    """Close a connection without waiting: a thread that is reading holds its lock."""
     shut = getattr(
         answer.raw, "shutdown", None
-    )  # wakes that thread; an older urllib3 has none, and it wakes by itself
+    )  # wakes that thread; older urllib3 versions lack it, and the thread ends by its timeout
     if shut is not None:
-        with suppress(*SDK_ERRORS, RuntimeError, ValueError):  # it may have come to its end
+        with suppress(*SDK_ERRORS, RuntimeError, ValueError):  # it may have ended
             shut()
     Thread(target=answer.raw.close, name="hang-up", daemon=True).start()
 
@@ -277,18 +258,17 @@ async def _blocking(call: Callable[[], T], limiter: CapacityLimiter) -> T:
         raise ConnectionBroken(f"through the proxy: {error}", answered=False) from error
 
 
-# How long a service may say nothing in the middle of a call, as for the SDK's calls.
+# As the read timeout of the SDK's calls.
 _SILENCE_S: Final = 10.0
 
 
 def plain_transports(
     access: ServiceAccess, *, ca_bundle: str | None, clock: Clock
 ) -> Callable[[ServiceEndpoint], HttpTransport]:
-    """HTTP/1.1, direct or through the proxy that the environment names for an endpoint."""
+    """HTTP/1.1, direct or through the proxy of the environment."""
     large = Semaphore(LARGE_BODIES_AT_ONCE)
 
     def wire(target: ServiceEndpoint) -> HttpTransport:
-        """Touches nothing yet."""
         proxies = proxies_for(target)
         if proxies:
             return ProxyTransport(target, proxies, ca_bundle=ca_bundle, silence_s=_SILENCE_S)

@@ -1,4 +1,4 @@
-"""The ports over AWS, made from settings and clients."""
+"""Makes the ports over AWS from settings and clients. Nothing is called yet."""
 
 from __future__ import annotations
 
@@ -40,14 +40,6 @@ _DYNAMODB_CONTENT: Final = "application/x-amz-json-1.0"
 def build_tables(
     settings: Settings, clients: Clients, clock: Clock, updates: TableUpdates | None = None
 ) -> Tables:
-    """The three tables of an application, whether they exist or shall exist or not. Touches nothing yet.
-
-    Args:
-        settings: their names and options.
-        clients: for the calls.
-        clock: for the time that a new table takes.
-        updates: how leases are renewed and checkpoints written; None: by the SDK.
-    """
     limiters = CallLimiters()
     options = settings.tables
     leases = TableSpec(settings.lease_table, KEY, has_owner_index=True, options=options.leases)
@@ -62,27 +54,25 @@ def build_tables(
 
 
 def build_transactions(clients: Clients) -> Transactions:
-    """Transactions over any of the tables. Touches nothing yet."""
     return DynamoTransactions(clients.dynamodb, CallLimiters().other_writes)
 
 
 def build_kinesis(clients: Clients) -> Kinesis:
-    """Kinesis Data Streams, all of it by the SDK. Touches nothing yet."""
+    """All calls by the SDK."""
     return AwsKinesis(clients.kinesis, CallLimiters().kinesis)
 
 
 def build_consumers(clients: Clients) -> AwsConsumers:
-    """Consumers of enhanced fan-out, without subscriptions. Touches nothing yet."""
     return AwsConsumers(clients.kinesis, CallLimiters().kinesis)
 
 
 def build_fan_out(clients: Clients, caller: AwsJsonClient) -> FanOut:
-    """Enhanced fan-out: consumers by the SDK, subscriptions over the daemon's own transport. Touches nothing yet."""
+    """Consumers by the SDK, subscriptions over the daemon's own transport."""
     return HttpFanOut(caller, AwsConsumers(clients.kinesis, CallLimiters().kinesis))
 
 
 def build_schemas(clients: Clients) -> Schemas | None:
-    """The Glue Schema Registry; None where the clients have none. Touches nothing yet."""
+    """None if the clients have no Glue client."""
     return None if clients.glue is None else GlueSchemas(clients.glue, CallLimiters().schemas)
 
 
@@ -93,14 +83,9 @@ async def open_json_client(
     *,
     on_date: Callable[[float], None] = ignore_date,
 ) -> AsyncGenerator[AwsJsonClient, None]:
-    """Calls of Kinesis over the daemon's own transport, with the SDK's endpoints and credentials.
+    """Open Kinesis calls over the daemon's own transport, with the SDK's endpoints and credentials.
 
-    Its connections are closed when the context is left.
-
-    Args:
-        clients: whose endpoints and credentials.
-        clock: for signatures.
-        on_date: told now and then what time it is for the service, epoch seconds.
+    `on_date` receives the service's time now and then, epoch seconds.
     """
     access = AwsAccess(clients.of_kinesis, CallLimiters().kinesis)
     caller = AwsJsonClient(
@@ -118,9 +103,9 @@ async def open_json_client(
 
 @asynccontextmanager
 async def open_updates(clients: Clients, clock: Clock) -> AsyncGenerator[TableUpdates | None, None]:
-    """The quick way to renew leases and write checkpoints, on connections of its own, closed when the context is left.
+    """Open the fast way to renew leases and write checkpoints, on its own connections.
 
-    None where endpoints of DynamoDB are to be discovered: only the SDK does that.
+    None if DynamoDB endpoints are to be discovered: only the SDK can do that.
     """
     if clients.discovers_dynamodb:
         yield None
@@ -146,4 +131,4 @@ async def _closing(caller: AwsJsonClient) -> AsyncGenerator[None, None]:
         yield
     finally:
         await caller.aclose()
-        await checkpoint()  # closed transports let go of their sockets in the loop's next turn
+        await checkpoint()  # closed transports release their sockets in the loop's next turn

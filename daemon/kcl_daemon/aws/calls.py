@@ -1,10 +1,6 @@
-"""Blocking calls of the SDK, run in threads, with their errors told in the daemon's words.
+"""Runs blocking SDK calls in threads, limits them by kind, and translates their errors.
 
-Owns how many threads wait for AWS. Knows nothing of what the calls mean.
-
-How many calls of each kind may be under way: the one place that weighs kinds of traffic against each other.
-
-Lease writes have a lane of their own because a renewal that waits behind slow reads is a lost lease.
+Lease writes have their own limiter: a renewal that waits behind slow reads can lose the lease.
 """
 
 from __future__ import annotations
@@ -51,11 +47,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Item = Mapping[str, "AttributeValueTypeDef"]
 
-# Threads that a lane may have beyond its slots, for calls whose callers have gone.
+# Threads per slot, including calls whose callers were cancelled.
 _THREADS_PER_SLOT: Final = 3
 _CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 _TRANSACTION_CANCELLED: Final = "TransactionCanceledException"
-# The codes of a cancelled transaction's parts lack the end that codes of answers have.
+# Codes of transaction parts lack the suffix of error codes.
 _PART_REFUSED: Final = "ConditionalCheckFailed"
 _PART_UNTOUCHED: Final = "None"
 _CREDENTIALS: Final = (
@@ -70,15 +66,15 @@ _CREDENTIALS: Final = (
     TokenRetrievalError,
     UnknownCredentialError,
 )
-# What the SDK lets through: its own errors, a body that cannot be parsed, and what it does not wrap of the network's.
+# What the SDK raises: its own errors, unreadable bodies, unwrapped network errors.
 SDK_ERRORS: Final = (BotoCoreError, ClientError, ResponseParserError, HTTPError, OSError)
 
 
 class ConditionFailed(AwsError):
-    """Raised when a conditional write was refused; not an error to those who asked.
+    """Raised when a conditional write was refused; a normal result for the caller.
 
     Attributes:
-        item: the item that refused it, None where the service did not give one.
+        item: the item that refused it; None: the service gave none.
     """
 
     def __init__(self, operation: str, item: Item | None) -> None:
@@ -87,10 +83,10 @@ class ConditionFailed(AwsError):
 
 
 class TransactionCancelled(AwsError):
-    """Raised when a transaction was refused for conditions; not an error to those who asked.
+    """Raised when conditions refused a transaction; a normal result for the caller.
 
     Attributes:
-        refused: the numbers of the parts whose conditions did not hold.
+        refused: indexes of the parts whose conditions did not hold.
     """
 
     def __init__(self, operation: str, refused: tuple[int, ...]) -> None:
@@ -99,11 +95,9 @@ class TransactionCancelled(AwsError):
 
 
 class CallLimiter:
-    """Threads for calls of one kind, so that slow calls of another kind cannot take their place.
+    """Threads for one kind of call, so that slow calls of another kind cannot block it.
 
-    Args:
-        slots: calls at the same time; more wait in order of arrival.
-        not_found: what a missing resource is called here: StreamNotFound, TableNotFound or SchemaNotFound.
+    `slots` calls run at once; more wait in order. `not_found` is the error for a missing resource.
     """
 
     def __init__(self, slots: int, *, not_found: type[AwsError]) -> None:
@@ -112,15 +106,15 @@ class CallLimiter:
         self._threads = BoundedSemaphore(slots * _THREADS_PER_SLOT)
 
     async def run(self, operation: str, call: Callable[[], T]) -> T:
-        """The result of a blocking call.
+        """Return the result of a blocking call.
 
-        A cancelled caller goes at once, while the call goes on in its thread for as long as the client's time-outs
-        let it; a write may then still take effect. Such threads are bounded too: beyond that calls are Unavailable.
+        A cancelled caller returns at once; the call continues in its thread until its timeouts, so a write
+        may still take effect. Such threads are limited too; beyond that calls are Unavailable.
 
         Raises:
             ConditionFailed: a conditional write was refused.
-            TransactionCancelled: a transaction was, for its conditions.
-            AwsError: any other failure, in the words of the ports.
+            TransactionCancelled: a transaction was refused for its conditions.
+            AwsError: any other failure.
         """
         return await to_thread.run_sync(
             self._work, operation, call, abandon_on_cancel=True, limiter=self._limiter
@@ -138,14 +132,7 @@ class CallLimiter:
 
 
 def translated(error: Exception, *, operation: str, not_found: type[AwsError]) -> AwsError:
-    """An error of the SDK as one of the daemon's.
-
-    Args:
-        error: one of `SDK_ERRORS`.
-        operation: the API call that was asked for; a refused call that the SDK made on the way (AssumeRole) is named
-            instead.
-        not_found: as for `Lane`.
-    """
+    """Translate one of `SDK_ERRORS`. If the SDK failed on the way (AssumeRole), that operation is named."""
     if isinstance(error, ClientError):
         return _error_for(error, operation, not_found)
     if isinstance(error, _CREDENTIALS):
@@ -174,7 +161,7 @@ def _error_for(error: ClientError, operation: str, not_found: type[AwsError]) ->
 
 
 def _cancellation(answer: Mapping[str, object], operation: str, not_found: type[AwsError]) -> AwsError:
-    """Why a transaction took no effect: refused parts count before what passes by itself."""
+    """Refused conditions count before temporary errors."""
     reasons = cast("list[Mapping[str, str]]", answer.get("CancellationReasons", []))
     codes = [reason.get("Code", _PART_UNTOUCHED) for reason in reasons]
     refused = tuple(number for number, code in enumerate(codes) if code == _PART_REFUSED)
@@ -186,14 +173,13 @@ def _cancellation(answer: Mapping[str, object], operation: str, not_found: type[
     return Unavailable("the transaction was cancelled without a reason", operation=operation)
 
 
-# One renewal takes some 10 ms, so that 8 at a time renew 2,400 leases in the 3 s between two renewals.
+# A renewal takes about 10 ms, so 8 threads renew 2,400 leases in the 3 s between two renewals.
 _LEASE_WRITES: Final = 8
 # Leader lock, worker rows and table creation.
 _OTHER_WRITES: Final = 2
 _READS: Final = 4
-# More threads parsing answers would only wait for each other, and each may hold an answer of 10 MiB.
+# More threads would only wait for each other, and each may hold an answer of 10 MiB.
 _KINESIS_CALLS: Final = 8
-# Each schema is asked for once.
 _SCHEMA_CALLS: Final = 2
 
 DYNAMODB_CONNECTIONS: Final = _LEASE_WRITES + _OTHER_WRITES + _READS
@@ -203,8 +189,6 @@ GLUE_CONNECTIONS: Final = _SCHEMA_CALLS
 
 @dataclass(frozen=True, slots=True)
 class TableLimiters:
-    """The lanes of one table's calls; reads and writes may each be shared with other tables."""
-
     reads: CallLimiter
     writes: CallLimiter
 
@@ -223,8 +207,6 @@ def _schema_limiter() -> CallLimiter:
 
 @dataclass(frozen=True, slots=True)
 class CallLimiters:
-    """All lanes of one daemon."""
-
     lease_writes: CallLimiter = field(default_factory=lambda: _table_limiter(_LEASE_WRITES))
     other_writes: CallLimiter = field(default_factory=lambda: _table_limiter(_OTHER_WRITES))
     reads: CallLimiter = field(default_factory=lambda: _table_limiter(_READS))
@@ -233,10 +215,8 @@ class CallLimiters:
 
     @property
     def leases(self) -> TableLimiters:
-        """Of the lease table."""
         return TableLimiters(self.reads, self.lease_writes)
 
     @property
     def others(self) -> TableLimiters:
-        """Of the other tables."""
         return TableLimiters(self.reads, self.other_writes)

@@ -1,8 +1,7 @@
-"""The port `CloudWatch` over the daemon's own transport: the SDK takes 35 ms of CPU for 1,000 sets, this takes 2.
+"""`CloudWatch` over the daemon's own transport: 2 ms of CPU for 1,000 statistic sets instead of the SDK's 35.
 
-Owns the request, and connections of its own: figures must never take the place of a lease write. The SDK's client, which
-only says where CloudWatch is and as whom we speak to it, is made at the first call: its model takes memory that a daemon
-without metrics need not have.
+It has its own connections, so metrics never delay a lease write. The SDK's client, used for endpoint and
+credentials only, is made at the first call to save memory.
 """
 
 from __future__ import annotations
@@ -33,40 +32,31 @@ _OPERATION: Final = "PutMetricData"
 _PREFIX: Final = "GraniteServiceVersion20100801."
 _CONTENT: Final = "application/x-amz-json-1.0"
 _CALLS: Final = 1
-# As the SDK does; sets repeat themselves, so that the quickest way already leaves a thirtieth.
+# As the SDK does. Sets repeat themselves, so the fastest level already shrinks them to a thirtieth.
 _PACKED_FROM_BYTES: Final = 10_240
 _GZIP_BITS: Final = 31
 
-# The address is the same whatever is told; with this the SDK need not look at a large request to find it.
+# The endpoint does not depend on the request; a small one spares the SDK a look at a large one.
 _SOME: Final[Parameters] = {"Namespace": "any", "MetricData": [{"MetricName": "any"}]}
 
 
 class AwsCloudWatch:
-    """Figures told to CloudWatch.
-
-    Args:
-        caller: of CloudWatch.
-    """
-
     def __init__(self, caller: AwsJsonClient) -> None:
         self._caller = caller
 
     async def put(self, namespace: str, statistics: Sequence[Statistic]) -> None:
-        """As the port says."""
         request = {"Namespace": namespace, "MetricData": [datum(each) for each in statistics]}
         await self._caller.call("PutMetricData", request, _ignore_answer, once=True)
 
 
 class Dimension(msgspec.Struct, gc=False):
-    """A dimension as the API has it. Structs, as there are thousands: dictionaries take three times as long."""
+    """Structs, because dictionaries take three times as long."""
 
     Name: str
     Value: str
 
 
 class StatisticValues(msgspec.Struct, gc=False):
-    """The values of a statistic set as the API has them."""
-
     SampleCount: int
     Sum: float
     Minimum: float
@@ -74,7 +64,7 @@ class StatisticValues(msgspec.Struct, gc=False):
 
 
 class MetricDatum(msgspec.Struct, gc=False):
-    """A statistic set as the API has it; without a time, so that CloudWatch takes that of the call (KCL)."""
+    """Without a timestamp, so CloudWatch uses the time of the call (KCL)."""
 
     MetricName: str
     Unit: str
@@ -83,7 +73,6 @@ class MetricDatum(msgspec.Struct, gc=False):
 
 
 def datum(statistic: Statistic) -> MetricDatum:
-    """A statistic as the API has it."""
     return MetricDatum(
         statistic.name,
         statistic.unit,
@@ -93,12 +82,7 @@ def datum(statistic: Statistic) -> MetricDatum:
 
 
 class LazyAccess:
-    """The port `Access` of the transport, whose client is made when it is first asked.
-
-    Args:
-        make: makes the client; runs in a thread, and may raise AwsError.
-        limiter: for that and for all that may block.
-    """
+    """`ServiceAccess` whose client is made at first use. `make` runs in a thread and may raise AwsError."""
 
     def __init__(self, make: Callable[[], ServiceClient], limiter: CallLimiter) -> None:
         self._make = make
@@ -107,27 +91,24 @@ class LazyAccess:
         self._access: AwsAccess | None = None
 
     async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:  # noqa: ARG002 - see `_SOME`
-        """As the port says."""
         return await (await self._made()).target(operation, _SOME)
 
     async def keys(self) -> AccessKeys:
-        """As the port says."""
         return await (await self._made()).keys()
 
     def tls(self) -> SSLContext:
-        """As the port says; a target has been asked for before."""
+        """Call `target` first."""
         assert self._access is not None
         return self._access.tls()
 
     def pack(self, body: bytes) -> bytes | None:
-        """A large body as gzip; None where it is small, or the SDK's configuration says that none is to be packed."""
+        """Return a large body as gzip; None if it is small or the SDK's configuration forbids it."""
         if len(body) < _PACKED_FROM_BYTES or self._packs_nothing():
             return None
         packer = zlib.compressobj(1, zlib.DEFLATED, _GZIP_BITS)
         return packer.compress(body) + packer.flush()
 
     def close(self) -> None:
-        """Close what the SDK keeps open."""
         if self._asked is not None:
             self._asked.client.close()
 
@@ -147,14 +128,10 @@ class LazyAccess:
 async def open_cloudwatch(
     settings: Settings, clients: Clients, clock: Clock, log: Log
 ) -> AsyncGenerator[AwsCloudWatch | None, None]:
-    """CloudWatch while the context is open; None where it is not to be told.
+    """Open CloudWatch; None if metrics are off.
 
-    Args:
-        settings: say where and as whom.
-        clients: of the other services. Where Kinesis is spoken to without TLS it is a double of the service; then what
-            is not a double of CloudWatch is told nothing.
-        clock: for signatures.
-        log: told of the latter.
+    Also None if Kinesis is a local endpoint (no TLS) but CloudWatch is not: test runs must not write real
+    metrics.
     """
     if settings.metrics.level is MetricsLevel.NONE:
         yield None
@@ -183,7 +160,7 @@ async def open_cloudwatch(
     finally:
         await caller.aclose()
         access.close()
-        await checkpoint()  # closed transports let go of their sockets in the loop's next turn
+        await checkpoint()  # closed transports release their sockets in the loop's next turn
 
 
 async def _is_local_endpoint(access: LazyAccess) -> bool:
@@ -197,8 +174,7 @@ def _is_loopback_url(url: str) -> bool:
     return url.startswith("http://")
 
 
-def _ignore_answer(_answer: bytearray) -> None:
-    """There is nothing in a good answer."""
+def _ignore_answer(_answer: bytearray) -> None: ...
 
 
 def _service_client(endpoints: Endpoints) -> ServiceClient:

@@ -1,16 +1,7 @@
-"""The port `Table` over botocore's DynamoDB client.
+"""`Table` and `Transactions` over DynamoDB.
 
-Owns the requests and what comes back. Threads and errors are the lanes', values and expressions have their own
-modules; knows nothing of what rows mean.
-
-UpdateItem, the call of renewals and checkpoints: by the SDK, or over the daemon's own transport at a part of its CPU.
-
-Owns the two ways, which must be equal to who asks. Knows nothing of what rows mean.
-
-The port `Transactions` over botocore's DynamoDB client.
-
-Owns the request and what comes back. Threads and errors are the lane's, values and expressions have their own modules;
-knows nothing of what rows mean.
+UpdateItem, which renews leases and writes checkpoints, goes by the SDK or, with less CPU, over the daemon's
+own transport; both behave the same.
 """
 
 from __future__ import annotations
@@ -79,32 +70,26 @@ class TableUpdates(Protocol):
     """A way to update items."""
 
     async def update(self, request: UpdateItemInputTypeDef) -> Item:
-        """Update an item, with ReturnValues=ALL_NEW; all its attributes as they are then.
+        """Update an item with ReturnValues=ALL_NEW; return all its attributes.
 
-        It is sent once. Cancelled, it may take effect all the same.
+        It is sent once. If cancelled, it may still take effect.
 
         Raises:
             ConditionFailed: its condition does not hold.
-            Unavailable: nobody knows whether it took effect.
+            Unavailable: it may have taken effect or not.
             AwsError: it was refused otherwise.
         """
         ...
 
 
 class SdkUpdates:
-    """By the SDK, in threads.
-
-    Args:
-        client: of DynamoDB.
-        limiter: for the calls.
-    """
+    """Updates by the SDK, in threads."""
 
     def __init__(self, client: DynamoDBClient, limiter: CallLimiter) -> None:
         self._client = client
         self._limiter = limiter
 
     async def update(self, request: UpdateItemInputTypeDef) -> Item:
-        """As the protocol says."""
         answer = await self._limiter.run(_OPERATION, partial(self._client.update_item, **request))
         if "Attributes" not in answer:
             raise Unavailable(_NO_ANSWER, operation=_OPERATION)
@@ -112,8 +97,6 @@ class SdkUpdates:
 
 
 class _Answer(msgspec.Struct, gc=False):
-    """What an update or its refusal tells of the item."""
-
     Attributes: dict[str, object] | None = None
     Item: dict[str, object] | None = None
 
@@ -122,22 +105,17 @@ _answers: Final = msgspec.json.Decoder(_Answer)
 
 
 class FastUpdates:
-    """Over the daemon's own transport, on connections of their own.
-
-    Args:
-        caller: of DynamoDB, made with `refused_condition`.
-    """
+    """Updates over the daemon's own transport. Make `caller` with `condition_failed`."""
 
     def __init__(self, caller: AwsJsonClient) -> None:
         self._caller = caller
 
     async def update(self, request: UpdateItemInputTypeDef) -> Item:
-        """As the protocol says."""
         return await self._caller.call(_OPERATION, cast("Mapping[str, object]", request), _updated, once=True)
 
 
 def condition_failed(refusal: ErrorResponse, operation: str) -> AwsError | None:
-    """A refusal for its condition, with the item that was in the way where the service tells it."""
+    """Make ConditionFailed of a refusal, with the current item if given; None for other refusals."""
     if refusal.code != _CONDITION_FAILED:
         return None
     try:
@@ -158,7 +136,7 @@ def _updated(body: bytearray) -> Item:
 
 
 def _item(raw: Mapping[str, object]) -> Item:
-    """An item as the SDK would give it: in JSON bytes are base64."""
+    """JSON has bytes as base64; the SDK would decode them."""
     return cast("Item", {name: _attribute(value) for name, value in raw.items()})
 
 
@@ -174,22 +152,11 @@ def _attribute(raw: object) -> object:
             return raw
 
 
-# How DynamoDB says that an index is missing or not ready yet: a ValidationException like any other, but for its words.
+# A missing or unfinished index is a ValidationException with these words.
 _INDEX_WORDS: Final = ("specified index", "global secondary index")
 
 
 class DynamoTable:
-    """A table of DynamoDB.
-
-    Args:
-        spec: its name and key, and whether it has the owner index.
-        client: may be shared by all tables.
-        limiters: for its reads and its writes.
-        clock: for the time that a new table takes.
-        ready_within_s: how long `ensure` waits.
-        updates: how items are updated; None: as everything else.
-    """
-
     def __init__(
         self,
         spec: TableSpec,
@@ -208,43 +175,38 @@ class DynamoTable:
 
     @property
     def name(self) -> str:
-        """As the port says."""
         return self._spec.name
 
     @property
     def key_attribute(self) -> str:
-        """As the port says."""
         return self._spec.key_attribute
 
     async def describe(self) -> TableState | None:
-        """As the port says."""
         return await self._maker.describe()
 
     async def ensure(self) -> bool:
-        """As the port says; errors as `TableMaker.ensure`."""
+        """Errors as `TableMaker.ensure`."""
         return await self._maker.ensure()
 
     async def add_owner_index(self) -> None:
-        """As the port says; errors as `TableMaker.add_index`."""
+        """Errors as `TableMaker.add_index`."""
         await self._maker.add_index()
 
     async def remove_owner_index(self) -> None:
-        """As the port says; errors as `TableMaker.remove_index`."""
+        """Errors as `TableMaker.remove_index`."""
         await self._maker.remove_index()
 
     async def enable_recovery(self) -> None:
-        """As the port says."""
         await self._maker.enable_recovery()
 
     async def get(self, key: str) -> Row | None:
-        """As the port says."""
         call = partial(self._client.get_item, TableName=self.name, Key=self._key(key), ConsistentRead=True)
         answer = await self._limiters.reads.run("GetItem", call)
         item = answer.get("Item")
         return None if item is None else decode_row(item)
 
     async def scan(self) -> list[Row]:
-        """As the port says; a call for each page, so that a long scan lets others in between."""
+        """One call per page, so that other calls run in between."""
         rows: list[Row] = []
         request: ScanInputTypeDef = {"TableName": self.name}
         while True:
@@ -258,7 +220,7 @@ class DynamoTable:
             request["ExclusiveStartKey"] = last_key
 
     async def owned_keys(self, owner: str) -> list[str]:
-        """As the port says; TableNotFound where the index does not exist or is still being built."""
+        """TableNotFound if the index does not exist or is still being built."""
         if not self._spec.has_owner_index:
             raise TableNotFound(f"table {self.name} has no index by owner", operation="Query")
         keys: list[str] = []
@@ -277,7 +239,6 @@ class DynamoTable:
             request["ExclusiveStartKey"] = last_key
 
     async def put(self, row: Row, require: Conditions = ()) -> WriteResult:
-        """As the port says."""
         key = check_key(row.get(self.key_attribute), key_attribute=self.key_attribute)
         item, placeholders = encode_row(row), Placeholders()
         request: PutItemInputTypeDef = {"TableName": self.name, "Item": item}
@@ -289,7 +250,6 @@ class DynamoTable:
         return WriteResult(applied=True, row=decode_row(item))
 
     async def update(self, update: RowUpdate) -> WriteResult:
-        """As the port says."""
         placeholders = Placeholders()
         request: UpdateItemInputTypeDef = {
             "TableName": self.name,
@@ -307,7 +267,6 @@ class DynamoTable:
         return WriteResult(applied=True, row=decode_row(item))
 
     async def delete(self, key: str, require: Conditions = ()) -> WriteResult:
-        """As the port says."""
         placeholders = Placeholders()
         request: DeleteItemInputTypeDef = {"TableName": self.name, "Key": self._key(key)}
         _complete(request, condition_expression(require, placeholders), placeholders)
@@ -321,7 +280,7 @@ class DynamoTable:
         return {self.key_attribute: {"S": check_key(key, key_attribute=self.key_attribute)}}
 
     async def _refused(self, key: str, refused: ConditionFailed) -> WriteResult:
-        """The row that refused a write comes with the refusal; from a store that leaves it out it is read."""
+        """Some endpoints omit the row from the refusal; then it is read."""
         row = await self.get(key) if refused.item is None else decode_row(refused.item)
         return WriteResult(applied=False, row=row)
 
@@ -338,7 +297,7 @@ class DynamoTable:
 
 
 def _complete(request: Write, condition: str, placeholders: Placeholders) -> None:
-    """Add the condition, and what the expressions of the request stand for; DynamoDB refuses empty ones."""
+    """Add the condition and the placeholders; DynamoDB refuses empty ones."""
     if condition:
         request["ConditionExpression"] = condition
         request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
@@ -349,24 +308,16 @@ def _complete(request: Write, condition: str, placeholders: Placeholders) -> Non
 
 
 _TRANSACTIONS_OPERATION: Final = "TransactWriteItems"
-# DynamoDB's limit.
 MAX_PARTS: Final = 100
 
 
 class DynamoTransactions:
-    """Transactions on the tables of one account and region.
-
-    Args:
-        client: may be the one of the tables.
-        limiter: for the calls.
-    """
-
     def __init__(self, client: DynamoDBClient, limiter: CallLimiter) -> None:
         self._client = client
         self._limiter = limiter
 
     async def commit(self, parts: Sequence[TablePart]) -> CommitResult:
-        """As the port says. The SDK gives each call a token of its own, so that a call it repeats counts once."""
+        """The SDK adds a token to each call, so a repeated call counts once."""
         check_parts(parts)
         items = [_transactions_item(part) for part in parts]
         try:
@@ -379,11 +330,7 @@ class DynamoTransactions:
 
 
 def check_parts(parts: Sequence[TablePart]) -> None:
-    """Refuse what DynamoDB refuses whatever the rows are.
-
-    Raises:
-        InvalidRequest: no parts or too many, two on one row, or one without a key.
-    """
+    """Raise InvalidRequest for no or too many parts, two parts on one row, or a part without a key."""
     if not 1 <= len(parts) <= MAX_PARTS:
         raise InvalidRequest(
             f"a transaction has 1 to {MAX_PARTS} parts, not {len(parts)}", operation=_TRANSACTIONS_OPERATION
@@ -399,7 +346,7 @@ def check_parts(parts: Sequence[TablePart]) -> None:
 
 
 def row_key(part: TablePart) -> str:
-    """The key of a part's row; InvalidRequest where it has none."""
+    """Return the key of a part's row; InvalidRequest if it has none."""
     attribute = part.table.key_attribute
     key = part.what.row.get(attribute) if isinstance(part.what, RowPut) else part.what.key
     return check_key(key, key_attribute=attribute)
@@ -439,7 +386,7 @@ def _key(part: TablePart) -> dict[str, AttributeValueTypeDef]:
 def _transactions_complete(
     request: ConditionCheckTypeDef | PutTypeDef | DeleteTypeDef, require: Conditions
 ) -> None:
-    """Add the condition and what it stands for; DynamoDB refuses empty ones."""
+    """DynamoDB refuses empty expressions."""
     placeholders = Placeholders()
     condition = condition_expression(require, placeholders)
     if condition:

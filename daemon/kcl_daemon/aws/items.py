@@ -1,11 +1,7 @@
-"""Conditions and updates of rows as DynamoDB expressions, every name and value by placeholder.
+"""Rows, conditions and updates as DynamoDB attributes and expressions.
 
-Pure: knows no SDK. Says the same as `kcl_daemon.leases.row.holds` and `apply_update`; the contract suite compares.
-
-Row values as DynamoDB attributes and back, by the types of `kcl_daemon.leases.row`.
-
-Pure: knows no SDK and no table. Attributes of other types (NULL, BOOL, NS, BS) are foreign: no rule of ours reads or
-writes them, so they are left out of the rows read, wherever they are nested; what is in the table is not touched.
+A contract test compares them with `kcl_daemon.leases.row`. Attributes of foreign types (NULL, BOOL, NS, BS)
+are left out of rows read and stay unchanged in the table.
 """
 
 from __future__ import annotations
@@ -28,16 +24,16 @@ _EXPONENT_MIN: Final = -130
 
 
 def encode_row(row: Row) -> dict[str, AttributeValueTypeDef]:
-    """A row as an item.
+    """Encode a row.
 
     Raises:
-        InvalidRequest: DynamoDB could not store it; the message names the attribute.
+        InvalidRequest: DynamoDB cannot store it; names the attribute.
     """
     return {name: encode(value, name) for name, value in row.items()}
 
 
 def encode(value: Value, where: str) -> AttributeValueTypeDef:
-    """A value as an attribute; `where` names it in errors (InvalidRequest, as in `encode_row`)."""
+    """Encode a value; `where` names it in errors, as in `encode_row`."""
     match value:
         case str():
             return {"S": value}
@@ -58,12 +54,11 @@ def encode(value: Value, where: str) -> AttributeValueTypeDef:
 
 
 def decode_row(item: Mapping[str, AttributeValueTypeDef]) -> dict[str, Value]:
-    """An item as a row, foreign types left out."""
     return {name: value for name, attribute in item.items() for value in decode(attribute)}
 
 
 def decode(attribute: AttributeValueTypeDef) -> Iterator[Value]:
-    """The value of an attribute; nothing where its type is foreign."""
+    """Yield the value of an attribute; nothing if its type is foreign."""
     match cast("Mapping[str, object]", attribute):
         case {"S": str(text)}:
             yield text
@@ -83,15 +78,15 @@ def decode(attribute: AttributeValueTypeDef) -> Iterator[Value]:
 
 
 def number(value: int | Decimal) -> int | Decimal:
-    """A number in the form in which rows are read: int where it is whole, else Decimal."""
+    """Normalize a number as rows have it: int if it is whole, else Decimal."""
     return int(value) if isinstance(value, int) or value == value.to_integral_value() else value
 
 
 def number_text(value: int | Decimal, where: str) -> str:
-    """A number as DynamoDB takes it, plain digits where it is whole (KCL reads counters as Java longs).
+    """Format a number, as plain digits if it is whole (KCL reads counters as Java longs).
 
     Raises:
-        InvalidRequest: it is a bool or no number, or has more digits or a greater size than DynamoDB keeps.
+        InvalidRequest: it is a bool, no number, or beyond DynamoDB's precision or range.
     """
     if isinstance(value, bool):
         raise InvalidRequest(f"{where}: rows cannot hold a bool")
@@ -108,29 +103,22 @@ def number_text(value: int | Decimal, where: str) -> str:
 
 @dataclass(slots=True)
 class Placeholders:
-    """The names and values that the expressions of one request use.
-
-    Attributes:
-        names: attribute by placeholder, such as `#0`; each attribute has one.
-        values: attribute value by placeholder, such as `:0`.
-    """
+    """Placeholders of one request: attribute `names` such as `#0`, attribute `values` such as `:0`."""
 
     names: dict[str, str] = field(default_factory=dict[str, str])
     values: dict[str, AttributeValueTypeDef] = field(default_factory=dict[str, "AttributeValueTypeDef"])
     _by_attribute: dict[str, str] = field(default_factory=dict[str, str])
 
     def name(self, attribute: str) -> str:
-        """The placeholder of an attribute's name."""
         placeholder = self._by_attribute.setdefault(attribute, f"#{len(self.names)}")
         self.names[placeholder] = attribute
         return placeholder
 
     def value(self, attribute: str, value: Value) -> str:
-        """The placeholder of a value; the attribute is named in errors (InvalidRequest, as in `values.encode`)."""
+        """Return the placeholder of a value; `attribute` is named in errors."""
         return self._keep(encode(value, attribute))
 
     def amount(self, attribute: str, amount: int) -> str:
-        """The placeholder of what an attribute is raised by."""
         return self._keep({"N": number_text(amount, attribute)})
 
     def _keep(self, encoded: AttributeValueTypeDef) -> str:
@@ -140,15 +128,13 @@ class Placeholders:
 
 
 def condition_expression(require: Conditions, placeholders: Placeholders) -> str:
-    """All conditions as one expression, empty where there are none."""
     return " AND ".join(_condition(condition, placeholders) for condition in require)
 
 
 def update_expression(update: RowUpdate, placeholders: Placeholders, *, key_attribute: str) -> str:
-    """The changes as one expression, empty where there are none.
+    """Return the changes as one expression, empty if there are none.
 
-    Raises:
-        InvalidRequest: as `check_update` or `values.encode`.
+    Errors as `check_update` and `encode`.
     """
     check_update(update, key_attribute=key_attribute)
     name, value, amount = placeholders.name, placeholders.value, placeholders.amount
@@ -161,11 +147,7 @@ def update_expression(update: RowUpdate, placeholders: Placeholders, *, key_attr
 
 
 def check_update(update: RowUpdate, *, key_attribute: str) -> None:
-    """Refuse what DynamoDB refuses whatever the row is.
-
-    Raises:
-        InvalidRequest: two changes of one attribute, a change of the key, or no key.
-    """
+    """Raise InvalidRequest for two changes of one attribute, a change of the key, or no key."""
     check_key(update.key, key_attribute=key_attribute)
     seen: set[str] = {key_attribute}
     for attribute in _changed(update):
@@ -178,7 +160,7 @@ def check_update(update: RowUpdate, *, key_attribute: str) -> None:
 
 
 def check_key(key: object, *, key_attribute: str) -> str:
-    """The key of a row; InvalidRequest where it is no text or empty."""
+    """Return the key; InvalidRequest if it is no text or empty."""
     if not isinstance(key, str) or not key:
         raise InvalidRequest(f"{key_attribute} must be a text that is not empty, not {key!r:.80}")
     return key

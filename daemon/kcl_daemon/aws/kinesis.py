@@ -1,9 +1,4 @@
-"""The port `Kinesis` over botocore's client.
-
-Owns the requests. Answers are read by `shapes`, threads and errors are the lane's; knows nothing of leases or pacing.
-
-Consumers of enhanced fan-out over botocore's client: found and registered. Subscriptions are the transport's.
-"""
+"""`Kinesis` and the consumer calls of enhanced fan-out, by botocore's client."""
 
 from __future__ import annotations
 
@@ -52,26 +47,17 @@ Read = TypeVar("Read")
 
 
 class AwsKinesis:
-    """The service itself.
-
-    Args:
-        client: one whose answers are plain JSON (`session.Clients.kinesis`).
-        lane: for all calls.
-    """
-
     def __init__(self, client: KinesisClient, limiter: CallLimiter) -> None:
         self._client = client
         self._limiter = limiter
 
     async def describe_stream(self, stream: StreamRef) -> StreamSummary:
-        """As the port says."""
         request: DescribeStreamSummaryInputTypeDef = {}
         _name(request, stream)
         call = partial(self._client.describe_stream_summary, **request)
         return await self._call("DescribeStreamSummary", call, service_answers.summary)
 
     async def list_streams(self) -> tuple[StreamSummary, ...]:
-        """As the port says."""
         found: list[StreamSummary] = []
         request: ListStreamsInputTypeDef = {}
         while True:
@@ -83,7 +69,7 @@ class AwsKinesis:
             request = {"NextToken": token}
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
-        """As the port says. A page is asked for by its token alone, as the service wants it."""
+        """The service wants the token alone in requests for further pages."""
         request: ListShardsInputTypeDef = {}
         _name(request, stream)
         if start is not None:
@@ -97,7 +83,6 @@ class AwsKinesis:
             request = {"NextToken": token}
 
     async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str:
-        """As the port says."""
         request: GetShardIteratorInputTypeDef = {
             "ShardId": shard_id,
             "ShardIteratorType": read_from.kind.value,
@@ -117,7 +102,6 @@ class AwsKinesis:
         iterator: str,
         limit: int,
     ) -> FetchedRecords:
-        """As the port says."""
         request: GetRecordsInputTypeDef = {"ShardIterator": iterator, "Limit": limit}
         if stream.arn is not None:
             request["StreamARN"] = stream.arn
@@ -126,12 +110,12 @@ class AwsKinesis:
         )
 
     async def _call(self, operation: str, call: Callable[[], object], read: Callable[[Answer], Read]) -> Read:
-        """Call and read the answer, both in the thread: ten thousand records would hold up the loop."""
+        """Parse in the thread: ten thousand records would block the loop."""
         return await self._limiter.run(operation, lambda: read(cast("Answer", call())))
 
 
 def _name(request: Request, stream: StreamRef) -> None:
-    """Name the stream: by ARN where there is one, else by name."""
+    """Prefer the ARN, if there is one."""
     if stream.arn is None:
         request["StreamName"] = stream.name
     else:
@@ -161,26 +145,18 @@ _LIMIT: Final = "LimitExceededException"
 
 
 class ConsumerShape(TypedDict):
-    """`ConsumerDescription` and `Consumer`."""
-
     ConsumerARN: str
     ConsumerStatus: str
 
 
 class AwsConsumers:
-    """The calls on consumers.
-
-    Args:
-        client: one whose answers are plain JSON (`session.Clients.kinesis`).
-        limiter: for all calls.
-    """
+    """The calls on consumers. `client` must be `session.Clients.kinesis`, with plain JSON answers."""
 
     def __init__(self, client: KinesisClient, limiter: CallLimiter) -> None:
         self._client = client
         self._limiter = limiter
 
     async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None:
-        """As the port FanOut says."""
         request: DescribeStreamConsumerInputTypeDef = (
             {"ConsumerARN": consumer}
             if isinstance(consumer, str)
@@ -194,7 +170,6 @@ class AwsConsumers:
         return consumer_of(answer.get("ConsumerDescription"), "DescribeStreamConsumer")
 
     async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer:
-        """As the port FanOut says."""
         call = partial(
             self._client.register_stream_consumer, StreamARN=consumer.stream_arn, ConsumerName=consumer.name
         )
@@ -208,13 +183,11 @@ class AwsConsumers:
 
 
 def consumer_of(entry: object, operation: str) -> StreamConsumer:
-    """A consumer as the service tells of it; Unavailable where it is none."""
     with parsing_answer(operation):
         shape = cast("ConsumerShape", entry)
         return StreamConsumer(shape["ConsumerARN"], ConsumerStatus(shape["ConsumerStatus"]))
 
 
 def _code(error: Throttled) -> str:
-    """The service's own code for a refusal."""
     cause = error.__cause__
     return cause.response.get("Error", {}).get("Code", "") if isinstance(cause, ClientError) else ""

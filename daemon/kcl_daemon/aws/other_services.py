@@ -1,9 +1,6 @@
-"""Dead letters in an SQS queue or in a Kinesis stream.
+"""Dead letters in SQS or Kinesis, and the Glue Schema Registry.
 
-Adapters of the port `DeadLetters`: one call for each, safe when it is answered. Their client is made only where the
-settings name such a place.
-
-The Glue Schema Registry over botocore's client: one call. Knows nothing of records and keeps nothing.
+A dead letter is safe once its call is answered.
 """
 
 from __future__ import annotations
@@ -33,30 +30,19 @@ _FIFO: Final = ".fifo"
 
 
 class DeadLetterClient(Protocol):
-    """As much of a client of the SDK as is used here: one of SQS, or one of Kinesis."""
+    """The parts of an SQS or Kinesis client that are used here."""
 
-    def send_message(self, **request: object) -> object:
-        """SendMessage, of SQS."""
-        ...
+    def send_message(self, **request: object) -> object: ...
 
-    def put_record(self, **request: object) -> object:
-        """PutRecord, of Kinesis."""
-        ...
+    def put_record(self, **request: object) -> object: ...
 
-    def close(self) -> None:
-        """Close every idle connection."""
-        ...
+    def close(self) -> None: ...
 
 
 class SqsDeadLetters:
-    """One message for each.
+    """Sends one message per dead letter.
 
-    A FIFO queue gets them in groups by shard, and takes the same record once in five minutes.
-
-    Args:
-        client: of SQS.
-        queue_url: the queue.
-        limiter: for all calls.
+    A FIFO queue groups by shard, and drops a repeated record within five minutes.
     """
 
     def __init__(self, client: DeadLetterClient, queue_url: str, limiter: CallLimiter) -> None:
@@ -65,7 +51,7 @@ class SqsDeadLetters:
         self._limiter = limiter
 
     async def store(self, dead_letter: DeadLetter) -> None:
-        """As the port says; InvalidRequest where the queue takes no message of that size."""
+        """InvalidRequest if the message is too large for the queue."""
         request = {"QueueUrl": self._queue_url, "MessageBody": dead_letter.line().decode()}
         if self._queue_url.endswith(_FIFO):
             request |= {"MessageGroupId": dead_letter.shard_id, "MessageDeduplicationId": dead_letter.key}
@@ -73,13 +59,7 @@ class SqsDeadLetters:
 
 
 class KinesisDeadLetters:
-    """One record for each, with the partition key that the record had.
-
-    Args:
-        client: of Kinesis.
-        stream: name or ARN.
-        limiter: for all calls.
-    """
+    """Puts one record per dead letter, with the original partition key. `stream` is a name or ARN."""
 
     def __init__(self, client: DeadLetterClient, stream: str, limiter: CallLimiter) -> None:
         self._client = client
@@ -87,7 +67,7 @@ class KinesisDeadLetters:
         self._limiter = limiter
 
     async def store(self, dead_letter: DeadLetter) -> None:
-        """As the port says; InvalidRequest where the stream takes no record of that size."""
+        """InvalidRequest if the record is too large for the stream."""
         request: dict[str, object] = {
             **self._named,
             "Data": dead_letter.line() + b"\n",
@@ -100,10 +80,10 @@ class KinesisDeadLetters:
 async def open_remote_dead_letters(
     destination: DeadLetterDestination, endpoints: Endpoints
 ) -> AsyncGenerator[DeadLetters, None]:
-    """The place, while the context is open. Nothing is asked of it before there is a letter.
+    """Open the destination; nothing is called before the first dead letter.
 
     Raises:
-        ConfigurationError: there is no region, or it cannot be used.
+        ConfigurationError: the region is missing or invalid.
     """
     client = await to_thread.run_sync(_client, destination, endpoints, abandon_on_cancel=True)
     limiter = CallLimiter(1, not_found=InvalidRequest)
@@ -123,7 +103,7 @@ def _client(destination: DeadLetterDestination, endpoints: Endpoints) -> DeadLet
             parts = urlsplit(destination.address)
             address: str | None = f"{parts.scheme}://{parts.netloc}"
         else:
-            # A stream of another region is not behind the address of this one's.
+            # The endpoint in the settings does not serve a stream of another region.
             here = destination.region_name in {None, services.region_name("kinesis")}
             address = endpoints.kinesis if here else None
         made = services.client_for(
@@ -135,19 +115,11 @@ def _client(destination: DeadLetterDestination, endpoints: Endpoints) -> DeadLet
 
 
 class GlueSchemas:
-    """The port `Schemas`.
-
-    Args:
-        client: an ordinary one.
-        limiter: for all calls.
-    """
-
     def __init__(self, client: GlueClient, limiter: CallLimiter) -> None:
         self._client = client
         self._limiter = limiter
 
     async def schema(self, version_id: str) -> Schema:
-        """As the port says."""
         call = partial(self._client.get_schema_version, SchemaVersionId=version_id)
         answer = await self._limiter.run("GetSchemaVersion", call)
         with parsing_answer("GetSchemaVersion"):

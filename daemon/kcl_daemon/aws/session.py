@@ -1,18 +1,7 @@
-"""The clients: where the services are, who we are, how long we wait. Nothing is retried here.
+"""The SDK's clients: endpoints, credentials, timeouts. Nothing is retried here.
 
-Uses botocore without boto3: the same clients, chains and configuration, with less memory and a quicker start. Knows
-nothing of streams and tables.
-
-As whom the services are asked: the providers of the settings, as providers of botocore.
-
-Owns the mapping of sources on the parts of botocore's chain, and roles assumed by name. Everything that a part does, such
-as asking a task, an instance, SSO or a token for credentials and renewing them, is botocore's own.
-
-A response parser for botocore that leaves successful JSON answers as they are.
-
-botocore walks every answer by its shape, decodes base64 and builds datetimes; the child's line wants the base64 text
-and a number again. The parser is put in by botocore's own means, a component of the session; errors still go through
-botocore's parser.
+Uses botocore without boto3, for less memory and a faster start. Kinesis answers stay plain JSON: botocore
+would decode base64 and timestamps that the child's line needs in their original form.
 """
 
 from __future__ import annotations
@@ -64,7 +53,7 @@ if TYPE_CHECKING:
 
 _RESOLVER: Final = "credential_provider"
 _ROLE_METHOD: Final = "kcl-assume-role"
-# The parts of botocore's chain by their names.
+# The parts of botocore's credential chain by name.
 _PARTS: Final = {
     CredentialsSource.ENVIRONMENT: ("env",),
     CredentialsSource.CONTAINER: ("container-role",),
@@ -83,11 +72,9 @@ _PARTS: Final = {
 
 
 def session_as(providers: tuple[CredentialsProvider, ...], region_name: str) -> botocore.session.Session:
-    """A session that asks as these providers say, the first that has credentials.
+    """Make a session that takes the first of these providers with credentials.
 
-    Args:
-        providers: empty: botocore's own chain.
-        region_name: where roles are assumed that name no region.
+    Empty `providers` mean botocore's own chain. `region_name` is for roles that name no region.
     """
     session = botocore.session.get_session()
     if providers and providers != (CredentialsProvider(),):
@@ -101,18 +88,18 @@ def _chain(provider: CredentialsProvider, region_name: str) -> list[CredentialPr
         return [_RoleProvider(provider, region_name)]
     session = botocore.session.get_session()
     if provider.source is CredentialsSource.PROFILE:
-        # Told so, botocore leaves the environment's keys and tokens aside.
+        # This makes botocore ignore the keys and tokens of the environment.
         name = provider.profile_name or session.get_config_variable("profile") or "default"
         session.set_config_variable("profile", name)
     resolver = create_credential_resolver(session, region_name=region_name)
-    # Any: the stubs do not know that resolvers show their parts; botocore's documentation does.
+    # Any: the stubs lack `providers`, which botocore documents.
     parts = cast("list[CredentialProvider]", cast("Any", resolver).providers)
     wanted = _PARTS.get(provider.source)
     return parts if wanted is None else [part for part in parts if part.METHOD in wanted]
 
 
 class _RoleProvider(CredentialProvider):
-    """Assumes a role with what botocore's own chain finds (KCL: KclStsAssumeRoleCredentialsProvider)."""
+    """Assumes a role with credentials of botocore's own chain (KCL: KclStsAssumeRoleCredentialsProvider)."""
 
     METHOD = _ROLE_METHOD
     CANONICAL_NAME = None
@@ -123,7 +110,7 @@ class _RoleProvider(CredentialProvider):
         self._region_name = role.region_name or region_name
 
     def load(self) -> Credentials | None:
-        """Credentials that assume the role when they are first asked; None where there is nobody to assume it."""
+        """Return credentials that assume the role on first use; None if there are none to assume it with."""
         session = botocore.session.get_session()
         source = session.get_credentials()
         if source is None:
@@ -142,33 +129,23 @@ class _RoleProvider(CredentialProvider):
 
 
 class Parser(Protocol):
-    """What botocore calls with each answer."""
-
-    def parse(self, response: Mapping[str, object], shape: Shape | None) -> Mapping[str, object]:
-        """The answer as the caller of the client gets it."""
-        ...
+    def parse(self, response: Mapping[str, object], shape: Shape | None) -> Mapping[str, object]: ...
 
 
 class ParserFactory(Protocol):
     """The session component `response_parser_factory`."""
 
-    def create_parser(self, protocol_name: str) -> object:
-        """A parser of a service's wire protocol."""
-        ...
+    def create_parser(self, protocol_name: str) -> object: ...
 
 
 class PlainParser:
-    """Gives the JSON of an answer as it came, with `ResponseMetadata` beside it.
-
-    Args:
-        ordinary: for answers that are errors.
-    """
+    """Returns the JSON of a successful answer, plus `ResponseMetadata`; botocore parses errors."""
 
     def __init__(self, ordinary: Parser) -> None:
         self._ordinary = ordinary
 
     def parse(self, response: Mapping[str, object], shape: Shape | None) -> Mapping[str, object]:
-        """As botocore's parsers; ResponseParserError where the body of a success is no JSON object."""
+        """Raises ResponseParserError if a successful body is no JSON object."""
         status = cast("int", response["status_code"])
         if status >= HTTPStatus.MULTIPLE_CHOICES:
             return self._ordinary.parse(response, shape)
@@ -178,13 +155,12 @@ class PlainParser:
 
 
 class PlainParserFactory:
-    """Makes plain parsers for the protocol `json`, botocore's own for every other."""
+    """Makes plain parsers for the protocol `json`, botocore's own for others."""
 
     def __init__(self, ordinary: ParserFactory) -> None:
         self._ordinary = ordinary
 
     def create_parser(self, protocol_name: str) -> object:
-        """The parser for a protocol by botocore's name of it."""
         parser = self._ordinary.create_parser(protocol_name)
         return PlainParser(cast("Parser", parser)) if protocol_name == "json" else parser
 
@@ -204,8 +180,8 @@ def _json_object(body: bytes) -> dict[str, object]:
 Service = Literal["kinesis", "dynamodb", "cloudwatch", "glue"]
 
 _CONNECT_TIMEOUT_S: Final = 5
-# Between two pieces of an answer. A lease call that takes longer is of no use to a lease, and a stopped daemon ends
-# only when its last thread does.
+# Between two pieces of an answer. A slower lease call is useless, and a stopping daemon waits for its last
+# thread.
 _READ_TIMEOUT_S: Final = 10
 
 _PARSERS: Final = "response_parser_factory"
@@ -219,14 +195,7 @@ _NO_CREDENTIALS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ServiceClient:
-    """How one service is asked.
-
-    Args:
-        service: its name.
-        client: of it.
-        credentials: with which; they renew themselves when they are asked, which may block.
-        ca_bundle: file of the certificates that are trusted, where one is configured.
-    """
+    """A client with its credentials, which renew themselves when used; that may block."""
 
     service: Service
     client: BaseClient
@@ -236,16 +205,16 @@ class ServiceClient:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """The clients of one daemon; may be used from several threads.
+    """The clients of one daemon; thread-safe. Using credentials may renew them, which blocks.
 
     Args:
-        kinesis: answers come as the service's JSON: `Data` base64 text, timestamps numbers (`bodies`).
-        dynamodb: an ordinary one.
-        credentials: what Kinesis is asked with; they renew themselves when they are asked, which may block.
-        dynamodb_credentials: what DynamoDB is asked with, as good.
-        ca_bundle: file of the certificates that are trusted, where one is configured.
-        glue: an ordinary one; None: it was not asked for.
-        discovers_dynamodb: whether the SDK asks DynamoDB now and then where to go.
+        kinesis: answers are plain JSON: `Data` is base64 text, timestamps are numbers.
+        dynamodb: an ordinary client.
+        credentials: for Kinesis.
+        dynamodb_credentials: for DynamoDB.
+        ca_bundle: file of trusted certificates, if configured.
+        glue: None: not requested.
+        discovers_dynamodb: whether the SDK discovers DynamoDB endpoints.
     """
 
     kinesis: KinesisClient
@@ -258,16 +227,13 @@ class Clients:
 
     @property
     def of_kinesis(self) -> ServiceClient:
-        """How Kinesis is asked."""
         return ServiceClient("kinesis", self.kinesis, self.credentials, self.ca_bundle)
 
     @property
     def of_dynamodb(self) -> ServiceClient:
-        """How DynamoDB is asked."""
         return ServiceClient("dynamodb", self.dynamodb, self.dynamodb_credentials, self.ca_bundle)
 
     def close(self) -> None:
-        """Close every idle connection."""
         self.kinesis.close()
         self.dynamodb.close()
         if self.glue is not None:
@@ -276,18 +242,14 @@ class Clients:
 
 @asynccontextmanager
 async def open_clients(endpoints: Endpoints, *, glue: bool = False) -> AsyncGenerator[Clients, None]:
-    """The clients while the context is open.
-
-    Args:
-        endpoints: where, and as whom.
-        glue: whether there is to be one of Glue, which takes 10 MB.
+    """Open the clients. A Glue client takes 10 MB, so it is made only if requested.
 
     Raises:
-        ConfigurationError: there is no region, or region, profile or endpoint cannot be used.
-        Unavailable: the instance, which was asked for the region, did not tell it.
+        ConfigurationError: the region is missing, or region, profile or endpoint is invalid.
+        Unavailable: the instance metadata did not return the region.
         AccessDenied: there are no credentials.
     """
-    # Loading takes a tenth of a second, and the search for credentials may ask the network.
+    # Loading takes 0.1 s, and the search for credentials may use the network.
     clients = await to_thread.run_sync(partial(make_clients, endpoints, glue=glue), abandon_on_cancel=True)
     try:
         yield clients
@@ -296,7 +258,7 @@ async def open_clients(endpoints: Endpoints, *, glue: bool = False) -> AsyncGene
 
 
 def make_clients(endpoints: Endpoints, *, glue: bool = False) -> Clients:
-    """As `open_clients`; blocks for a moment, and the caller closes."""
+    """As `open_clients`; blocks, and the caller closes."""
     try:
         services = Services(endpoints)
         credentials = services.credentials("kinesis")
@@ -323,9 +285,9 @@ def make_clients(endpoints: Endpoints, *, glue: bool = False) -> Clients:
 
 
 class Services:
-    """Sessions and clients of each service, by the settings; services that are asked as the same share a session.
+    """Sessions and clients by the settings; services with the same credentials share a session.
 
-    Every method may raise what the SDK raises, and blocks for a moment.
+    Every method may block and raise `SDK_ERRORS`.
     """
 
     def __init__(self, endpoints: Endpoints) -> None:
@@ -348,7 +310,6 @@ class Services:
         self._sessions: dict[tuple[CredentialsProvider, ...], botocore.session.Session] = {}
 
     def session(self, service: Service) -> botocore.session.Session:
-        """The session that a service is asked in."""
         providers = self._settings[service][2]
         found = self._sessions.get(providers)
         if found is None:
@@ -356,30 +317,26 @@ class Services:
         return found
 
     def region_name(self, service: Service) -> str:
-        """Its region.
+        """Return the region of a service.
 
         Raises:
-            ConfigurationError: nobody names one.
-            Unavailable: nobody but the instance could, and it did not.
+            ConfigurationError: none is configured.
+            Unavailable: the instance metadata did not return it.
         """
         own = self._settings[service][1].region_name or self._common_region
         return own or _region_name(botocore.session.get_session())
 
     def credentials(self, service: Service) -> Credentials:
-        """What it is asked with.
-
-        Raises:
-            AccessDenied: there are none.
-        """
+        """Return the credentials of a service; AccessDenied if there are none."""
         found = self.session(service).get_credentials()
         if found is None:
             asked = self._settings[service][2]
-            # An instance may not have its role's credentials yet while it starts.
+            # A starting instance may not have its role's credentials yet.
             raise (AccessDenied if _on_instance() else NoCredentials)(_no_credentials(asked))
         return found
 
     def discovers(self, service: Service) -> bool:
-        """Whether its endpoints are to be discovered; one that is given never is, to the SDK either."""
+        """Whether endpoints are to be discovered; never if one is configured."""
         address, own, _ = self._settings[service]
         if address is not None:
             return False
@@ -391,7 +348,7 @@ class Services:
         return said
 
     def client(self, service: Service, connections: int) -> object:
-        """A new client for so many calls at a time."""
+        """Make a client for this many concurrent calls."""
         address, own, _ = self._settings[service]
         return self.session(service).create_client(
             service,
@@ -401,20 +358,16 @@ class Services:
         )
 
     def asked(self, service: Service, connections: int) -> ServiceClient:
-        """How it is asked, with a new client for so many calls at a time.
-
-        Raises:
-            AccessDenied: there are no credentials.
-        """
+        """As `client`, with credentials; AccessDenied if there are none."""
         client = cast("BaseClient", self.client(service, connections))
         return ServiceClient(service, client, self.credentials(service), _ca_bundle(self.session(service)))
 
     def client_for(self, name: str, *, region_name: str | None, address: str | None) -> object:
-        """A client of a service that has no settings of its own, asked as Kinesis is, for one call at a time.
+        """Make a client of a service without settings, with the credentials of Kinesis.
 
         Args:
-            name: of the service, as the SDK has it.
-            region_name: None: Kinesis' one.
+            name: of the service in the SDK.
+            region_name: None: that of Kinesis.
             address: None: the service's own.
         """
         return self.session("kinesis").create_client(
@@ -430,7 +383,7 @@ def _ca_bundle(session: botocore.session.Session) -> str | None:
 
 
 def _particular(own: ServiceSettings) -> Config:
-    """What is different for one service; what is not said is left to the SDK's own configuration."""
+    """Options of one service; the SDK's configuration decides the rest."""
     options: dict[str, Any] = {}  # Any: names and types are those of Config
     if own.fips:
         options["use_fips_endpoint"] = True
@@ -451,19 +404,18 @@ def _no_credentials(asked: tuple[CredentialsProvider, ...]) -> str:
 
 
 def _region_name(session: botocore.session.Session) -> str:
-    """As the Java SDK looks for it: AWS_REGION, the profile, the instance. botocore adds its own variable."""
+    """As in the Java SDK: AWS_REGION, the profile, the instance; botocore adds its own variable."""
     found = os.environ.get("AWS_REGION") or session.get_config_variable("region")
     return str(found or _region_of_instance(session))
 
 
 def _region_of_instance(session: botocore.session.Session) -> str:
-    """The region as the instance's metadata service tells it.
+    """Return the region from the instance metadata.
 
     Raises:
-        ConfigurationError: it must not be asked, so that only a setting can help.
-        NoRegion: it did not tell, and this is no instance of EC2.
-        Unavailable: it did not tell here on EC2, where it may be away while the machine starts: that is over when the
-            daemon is started again.
+        ConfigurationError: the metadata service is disabled.
+        NoRegion: no answer, and this is not EC2.
+        Unavailable: no answer on EC2, where a restart may help while the machine starts.
     """
     if os.environ.get(_NO_METADATA, "").lower() == "true":
         raise ConfigurationError(_NO_REGION)
@@ -479,7 +431,7 @@ def _region_of_instance(session: botocore.session.Session) -> str:
 
 
 def _on_instance(root: Path = Path("/sys")) -> bool:
-    """Whether this is a machine of EC2, by what its firmware says; False where it says nothing."""
+    """Whether this is an EC2 machine, by its firmware."""
     for name, beginning in (("class/dmi/id/sys_vendor", "amazon ec2"), ("hypervisor/uuid", "ec2")):
         try:
             said = (root / name).read_text("ascii", "replace")
@@ -491,9 +443,9 @@ def _on_instance(root: Path = Path("/sys")) -> bool:
 
 
 def unknown_regions(endpoints: Endpoints) -> list[tuple[str, str | None]]:
-    """Regions of services without an address in the settings that the SDK does not know, each with the nearest.
+    """Configured regions that the SDK does not know, each with the nearest known one; blocks briefly.
 
-    They may be newer than the SDK is, so that none of them is refused. Blocks for a moment.
+    They may be newer than the SDK, so they are not refused. Services with a configured endpoint are skipped.
     """
     common = (
         endpoints.region_name or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
@@ -514,14 +466,14 @@ def unknown_regions(endpoints: Endpoints) -> list[tuple[str, str | None]]:
 
 
 def caller_identity(endpoints: Endpoints) -> str:
-    """The ARN of user or role as whom Kinesis is asked. Blocks for a call of STS, which needs no permission.
+    """Return the ARN of our user or role, by an STS call that needs no permission; blocks.
 
     Raises:
-        AwsError: STS did not tell.
+        AwsError: STS did not answer.
     """
     services = Services(endpoints)
     try:
-        # Any: there are no types of this service.
+        # Any: there are no types for STS.
         client: Any = services.client_for("sts", region_name=None, address=None)
         try:
             arn = str(client.get_caller_identity()["Arn"])
@@ -534,7 +486,7 @@ def caller_identity(endpoints: Endpoints) -> str:
 
 def _config(connections: int) -> Config:
     return Config(
-        # One attempt: a conditional write sent twice would meet its own effect. Who called knows how to go on.
+        # One attempt: a repeated conditional write would meet its own effect. Callers retry.
         retries={"total_max_attempts": 1, "mode": "standard"},
         connect_timeout=_CONNECT_TIMEOUT_S,
         read_timeout=_READ_TIMEOUT_S,
@@ -545,7 +497,7 @@ def _config(connections: int) -> Config:
 
 
 def refused(error: Exception) -> AwsError | ConfigurationError:
-    """What keeps clients from being made is a matter of settings or of credentials."""
+    """A client that cannot be made is an error of settings or credentials."""
     if isinstance(error, BotoCoreError):
         translated_error = translated(error, operation="", not_found=AwsError)
         if isinstance(translated_error, AccessDenied):

@@ -1,11 +1,4 @@
-"""Making sure that a table is there: found and fit, or created as Java workers would find it right.
-
-Owns the calls that describe, make and extend a table; `definitions` says what ours are like. Knows nothing of rows.
-
-What our tables are like, as requests to make them, and whether a table that exists is one of them.
-
-Pure: knows no SDK call. Attribute for attribute what Java workers make or accept (KCL: DynamoDBLeaseSerializer).
-"""
+"""Finds, checks, creates and extends our DynamoDB tables as Java workers do. KCL: DynamoDBLeaseSerializer."""
 
 from __future__ import annotations
 
@@ -33,20 +26,13 @@ if TYPE_CHECKING:
     )
 
 
-# An index whose capacity is being changed is UPDATING, and can be asked.
+# An index that is UPDATING can be queried.
 _READY: Final = frozenset({"ACTIVE", "UPDATING"})
 
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """What a table must be.
-
-    Args:
-        name: in DynamoDB.
-        key_attribute: of type S, the whole key.
-        has_owner_index: whether it is created with, and asked through, the index by lease owner.
-        options: for its creation.
-    """
+    """What a table must be. `has_owner_index`: it is created and queried with the index by lease owner."""
 
     name: str
     key_attribute: str
@@ -55,9 +41,9 @@ class TableSpec:
 
 
 def creation_request(spec: TableSpec) -> CreateTableInputTypeDef:
-    """CreateTable as Java workers do it, but with the index in the same call.
+    """CreateTable as in KCL, but with the index in the same call.
 
-    They only look whether there is an index of that name (KCL: DynamoDBLeaseRefresher).
+    Java workers only check that an index of that name exists (KCL: DynamoDBLeaseRefresher).
     """
     options = spec.options
     request: CreateTableInputTypeDef = {
@@ -87,7 +73,7 @@ def creation_request(spec: TableSpec) -> CreateTableInputTypeDef:
 
 
 def index_request(spec: TableSpec, table: TableDescriptionTypeDef) -> UpdateTableInputTypeDef:
-    """UpdateTable that adds the index; it gets the capacities that the table has now, where it has any (KCL does the same)."""
+    """UpdateTable that adds the index, with the table's current capacities (as in KCL)."""
     throughput: ProvisionedThroughputTypeDef | None = None
     if _billing_mode(table) is BillingMode.PROVISIONED:
         current = table.get("ProvisionedThroughput", {})
@@ -106,7 +92,6 @@ def index_request(spec: TableSpec, table: TableDescriptionTypeDef) -> UpdateTabl
 
 
 def state_of(spec: TableSpec, table: TableDescriptionTypeDef) -> TableState:
-    """What a described table is like."""
     index = _owner_index(table) if spec.has_owner_index else None
     if index is None:
         state = IndexState.ABSENT
@@ -116,11 +101,7 @@ def state_of(spec: TableSpec, table: TableDescriptionTypeDef) -> TableState:
 
 
 def check_definition(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
-    """Refuse a table whose key, or an index of our name whose key, is another one than ours.
-
-    Raises:
-        ConfigurationError: names the table, the key that it has and the one that it should have.
-    """
+    """Raise ConfigurationError if the key of the table, or of an index with our name, is not ours."""
     check_table_key(spec, table)
     index = _owner_index(table) if spec.has_owner_index else None
     if index is None:
@@ -135,11 +116,7 @@ def check_definition(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
 
 
 def check_table_key(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
-    """Refuse a table whose key is another one than ours.
-
-    Raises:
-        ConfigurationError: names the table, the key that it has and the one that it should have.
-    """
+    """Raise ConfigurationError if the key of the table is not ours."""
     expected = [(spec.key_attribute, "S", "HASH")]
     keys = _keys(table, table.get("KeySchema", []))
     if keys != expected:
@@ -174,13 +151,13 @@ def _owner_index(table: TableDescriptionTypeDef) -> GlobalSecondaryIndexDescript
 
 
 def _billing_mode(table: TableDescriptionTypeDef) -> BillingMode:
-    """DynamoDB leaves the summary out of tables that have always been provisioned."""
+    """DynamoDB omits the summary for tables that were always provisioned."""
     mode = table.get("BillingModeSummary", {}).get("BillingMode", BillingMode.PROVISIONED.value)
     return BillingMode(mode)
 
 
 def _differences(options: TableOptions, table: TableDescriptionTypeDef) -> Iterator[str]:
-    """What an operator asked for in vain. Capacities are not compared: others may scale them."""
+    """Differences from the settings. Capacities are not compared: autoscaling may change them."""
     found = _billing_mode(table)
     if options.billing_mode is BillingMode.PROVISIONED and found is not options.billing_mode:
         yield f"billing mode is {found.value}, not {options.billing_mode.value}"
@@ -202,28 +179,18 @@ def _key_words(keys: list[tuple[str, str, str]]) -> str:
     return " + ".join(f"{name} ({of_type}, {role})" for name, of_type, role in keys) or "none"
 
 
-# KCL: LeaseManagementConfig waits as long.
+# As KCL: LeaseManagementConfig.
 READY_WITHIN_S: Final = 600.0
 _POLL_FIRST_S: Final = 0.2
 _POLL_MOST_S: Final = 2.0
 _POLL_GROWTH: Final = 1.5
-# A table that is being given an index is UPDATING, and can be used.
+# A table whose index is being built is UPDATING and can be used.
 _USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
 _TRANSIENT_STATUSES: Final = frozenset({"CREATING", "DELETING"})
 _PENDING_STATUSES: Final[TableDescriptionTypeDef] = {"TableStatus": "CREATING"}
 
 
 class TableMaker:
-    """Finds, creates or extends one table.
-
-    Args:
-        spec: what it must be.
-        client: DynamoDB's.
-        limiters: for the calls.
-        clock: for the pauses.
-        ready_within_s: how long to wait for a table that is being created or deleted.
-    """
-
     def __init__(
         self,
         spec: TableSpec,
@@ -240,11 +207,7 @@ class TableMaker:
         self._ready_within_s = ready_within_s
 
     async def describe(self) -> TableState | None:
-        """As the port says.
-
-        Raises:
-            ConfigurationError: a table of this name has another key.
-        """
+        """Raises ConfigurationError if a table of this name has another key."""
         table = await self._describe()
         if table is None:
             return None
@@ -252,11 +215,11 @@ class TableMaker:
         return state_of(self._spec, table)
 
     async def ensure(self) -> bool:
-        """Wait until the table can be used, creating it where there is none; True where this call created it.
+        """Create the table if it is missing, wait until it is usable; True if this call created it.
 
         Raises:
             ConfigurationError: a table of this name has another key.
-            Unavailable: it could not be used in time, or is in a state that it will not leave by itself.
+            Unavailable: it was not usable in time, or never will be in its state.
             AwsError: a call failed otherwise.
         """
         created = False
@@ -265,7 +228,7 @@ class TableMaker:
         while True:
             table = await self._describe()
             if table is None:
-                # DynamoDB takes seconds to make a table; stand-ins of it answer with one that is ready.
+                # DynamoDB takes seconds to create a table; local endpoints answer with a finished one.
                 made = await self._create()
                 created, table = created or made is not None, made or _PENDING_STATUSES
             if table.get("TableStatus") in _USABLE:
@@ -276,13 +239,12 @@ class TableMaker:
             pause_s = min(pause_s * _POLL_GROWTH, _POLL_MOST_S)
 
     async def add_index(self) -> None:
-        """Ask for the index by owner; it is built while the table is in use.
+        """Start building the index by owner; the table stays usable.
 
         Raises:
             TableNotFound: there is no table.
-            Unavailable: the table is being changed in another way just now.
-            InvalidRequest: among others, there is such an index by now.
-            AwsError: a call failed otherwise.
+            Unavailable: another change of the table is under way.
+            InvalidRequest: for example, the index exists already.
         """
         table = await self._describe()
         if table is None:
@@ -291,14 +253,7 @@ class TableMaker:
         await self._limiters.writes.run("UpdateTable", partial(self._client.update_table, **request))
 
     async def remove_index(self) -> None:
-        """Ask for the index by owner to be deleted; the table stays in use meanwhile.
-
-        Raises:
-            TableNotFound: there is no table.
-            Unavailable: the table is being changed in another way just now.
-            InvalidRequest: there is no such index.
-            AwsError: a call failed otherwise.
-        """
+        """Start deleting the index by owner. Errors as `add_index`; InvalidRequest if there is no index."""
         table = await self._describe()
         if table is None:
             raise TableNotFound(f"table {self._spec.name} does not exist", operation="UpdateTable")
@@ -314,7 +269,6 @@ class TableMaker:
         await self._limiters.writes.run("UpdateTable", call)
 
     async def enable_recovery(self) -> None:
-        """As the port says."""
         call = partial(
             self._client.update_continuous_backups,
             TableName=self._spec.name,
@@ -345,7 +299,7 @@ class TableMaker:
         return answer["Table"]
 
     async def _create(self) -> TableDescriptionTypeDef | None:
-        """The new table; None where somebody else creates it at the same moment, which is as good."""
+        """Return the new table; None if another worker is creating it now."""
         request = creation_request(self._spec)
         return await self._limiters.writes.run("CreateTable", lambda: _created(self._client, request))
 
