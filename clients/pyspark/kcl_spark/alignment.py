@@ -1,9 +1,8 @@
-"""Up to which arrival time new batches may go, so that no shard runs ahead of another in time. Pure; times are given.
+"""Limits how far shards run ahead of each other in arrival time.
 
-Spark's watermark follows the newest record of all shards. A shard whose records are taken later than others' of the same
-time has them dropped as late. So the shard furthest behind sets the horizon: no batch takes a record of any shard that
-arrived after it. A shard that has been read to its tip holds nobody up. One that delivers nothing holds the others for a
-bounded time only.
+Spark's watermark follows the newest record of all shards, and records taken after it has passed are dropped
+as late. So the slowest shard sets the horizon: no batch takes a record that arrived later. A shard read to
+its tip holds no other shard back; a silent one does so for a limited time only.
 """
 
 from __future__ import annotations
@@ -18,20 +17,22 @@ from kcl_spark.segments import CLOSED_MS, OPEN_MS
 from kcl_spark.spool import Spool
 
 SETTLE_S: Final = 2.0
-"""Shards come one after the other: at the engine's start, and after a split. No new one for so long: all are here."""
+"""Shards start one after the other, at the engine's start and after a split.
+
+After this time without a new one all are here.
+"""
 _REPORT_AFTER_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPace:
-    """What one shard's progress means for the others.
+    """The progress of one shard.
 
     Args:
-        shard_id: the shard.
-        reached_ms: all its records that arrived up to here are in the spool; None: nothing is known yet.
-        at_tip: whether all is there that the stream has of it.
-        silent_s: for so long the daemon has had nothing to say of it; 0 while the daemon waits for us.
-        ended: whether it is finished: what follows it is in other shards.
+        reached_ms: all its records up to this arrival time are in the spool; None: unknown.
+        at_tip: all records of the stream are here.
+        silent_s: how long the daemon has delivered nothing; 0 while it waits for us.
+        ended: finished; its records continue in child shards.
     """
 
     shard_id: str
@@ -43,12 +44,9 @@ class ShardPace:
 
 @dataclass(frozen=True, slots=True)
 class SkewLimits:
-    """How strict.
+    """Limits of the skew between shards; `wait_s` 0 means that no shard waits.
 
-    Args:
-        max_skew_ms: so much later than the records of the shard furthest behind others' may be.
-        wait_s: a shard that delivers nothing holds the others no longer than this; 0: nobody waits for anybody.
-        is_shared: whether several hosts feed this engine: then a shard that goes comes back by another host.
+    `is_shared`: several hosts feed this engine, so a shard that leaves comes back through another host.
     """
 
     max_skew_ms: int = 0
@@ -58,13 +56,7 @@ class SkewLimits:
 
 @dataclass(frozen=True, slots=True)
 class HorizonDecision:
-    """Where the horizon is, and why.
-
-    Args:
-        horizon_ms: the arrival time up to which batches may go.
-        held_by: the shard that sets it; None: nobody does.
-        left_behind: shards that are not waited for any longer.
-    """
+    """`held_by` sets the horizon; `left_behind` shards are no longer waited for."""
 
     horizon_ms: int
     held_by: ShardPace | None = None
@@ -72,7 +64,6 @@ class HorizonDecision:
 
 
 def decide(pacers: Sequence[ShardPace], limits: SkewLimits) -> HorizonDecision:
-    """The horizon that these shards allow."""
     behind = [each for each in pacers if not each.at_tip]
     left = frozenset(each.shard_id for each in behind if each.silent_s >= limits.wait_s)
     holding = [each for each in behind if each.silent_s < limits.wait_s]
@@ -86,19 +77,12 @@ def decide(pacers: Sequence[ShardPace], limits: SkewLimits) -> HorizonDecision:
 
 @dataclass(frozen=True, slots=True)
 class _AbsentShard:
-    """A shard that is not served any more: it ended, or its relay went."""
-
     pacer: ShardPace
     since_s: float
 
 
 class Alignment:
-    """Remembers shards that went and children that have yet to come, and says where the horizon is.
-
-    Args:
-        limits: how strict.
-        report: the log.
-    """
+    """Computes the horizon; remembers shards that left and child shards that have yet to come."""
 
     def __init__(self, limits: SkewLimits, log_event: EmitEvent) -> None:
         self._limits = limits
@@ -115,12 +99,12 @@ class Alignment:
     def horizon_ms(
         self, served: Sequence[ShardPace], reached_ms: Mapping[str, int | None], now_s: float
     ) -> int:
-        """Where the horizon is now.
+        """The horizon now.
 
         Args:
             served: every shard that a relay serves, and those that ended.
-            reached_ms: of shards whose relay went: up to here batches have taken their records.
-            now_s: by a clock that never goes back.
+            reached_ms: for shards without a relay: batches have taken their records up to here.
+            now_s: on a monotonic clock.
         """
         self._see(served, now_s)
         if self._limits.wait_s <= 0:
@@ -146,7 +130,6 @@ class Alignment:
         return decision.horizon_ms
 
     def _see(self, served: Sequence[ShardPace], now_s: float) -> None:
-        """Note who came, who went and who ended."""
         here = {each.shard_id: each for each in served}
         if here.keys() - self._known:
             self._known |= here.keys()
@@ -161,7 +144,7 @@ class Alignment:
         self._served = {name: each for name, each in here.items() if not each.ended}
         for name, away in list(self._away.items()):
             came_back = name in here and not here[name].ended
-            # Whose children come is not told: whatever comes after the end is taken for them.
+            # The parent is unknown: any shard that starts after the end counts as its child.
             followed = (
                 away.pacer.ended and self._newest_s > away.since_s and now_s - self._newest_s >= SETTLE_S
             )
@@ -169,8 +152,7 @@ class Alignment:
                 del self._away[name]
 
     def set_horizon(self, states: Sequence[ShardState], spool: Spool, now_s: float) -> None:
-        """Look at everything and tell the spool."""
-        now = [replace(state) for state in states]  # before the spool: what they have told is there by then
+        now = [replace(state) for state in states]  # copy first: then the spool has all that they report
         served = [self._pacer(state, spool, now_s) for state in now]
         spool.set_horizon(self.horizon_ms(served, spool.taken_ms(), now_s))
 
@@ -180,7 +162,7 @@ class Alignment:
             self._tips.discard(name)
         elif arrived.all_on_disk:
             self._tips.add(name)
-        # More of the same millisecond may come, unless nothing can.
+        # More records of the same millisecond may come, unless the shard has ended or is full.
         is_whole = state.ended or state.is_last or arrived.is_full
         reached_ms = arrived.reached_ms
         if reached_ms is not None and not is_whole:
@@ -194,7 +176,7 @@ class Alignment:
         )
 
     def _report_result(self, decision: HorizonDecision) -> None:
-        """Each shard once for as long as it is silent."""
+        """Report each shard once while it is silent."""
         silent = set[tuple[str, str]]()
         holder = decision.held_by
         if holder is not None and holder.silent_s >= _REPORT_AFTER_S:
@@ -212,7 +194,7 @@ class Alignment:
 
 
 def _as_it_went(before: ShardPace, served: Sequence[ShardPace]) -> ShardPace:
-    """A shard at its tip had all that had arrived by then, which others' newest records tell."""
+    """A shard at its tip had everything that had arrived; take the newest time of the other shards."""
     if not before.at_tip:
         return before
     return replace(before, reached_ms=max(each.reached_ms or 0 for each in (before, *served)))

@@ -1,13 +1,7 @@
-"""What a user's file is written with: `@pipeline` and `@batch`.
+"""The decorators for a user's file, `@pipeline` and `@batch`, and the `Batch` that a handler receives.
 
-Owns what these mark, and how a marked function becomes streaming queries. Knows nothing of shards, relays or where Spark
-runs.
-
-What a function that handles micro-batches is told about the batch in hand.
-
-Owns the contexts of the running queries, found by Spark's id of the query. The engine registers them; sinks and `@batch`
-look them up from within Spark's callback. Under Spark Connect that callback runs on the server: there a handler has its
-context with it, bound by the engine (`connect`).
+Handlers find their query's context by Spark's query id. Under Spark Connect they run on the server, so `bind`
+(in `session`) puts the context into the handler.
 """
 
 from __future__ import annotations
@@ -33,12 +27,12 @@ class Batch:
     """One micro-batch.
 
     Args:
-        id: its number; the same number always means the same records.
+        id: the batch number; the same number always has the same records.
         query: name of the query.
-        shards: of each shard that has records in it, the range: after the first position, up to and with the second.
-            Positions are (sequence number, sub-sequence number), (-1, 0) is the shard's beginning.
+        shards: for each shard with records, the range: after the first position, up to and including the
+            second. A position is (sequence number, sub-sequence number); (-1, 0) is the shard's beginning.
         is_replay: whether this batch may have been handled before, wholly or in part.
-        state: id of the state folder in which the number counts; empty where nobody can tell (outside of an engine).
+        state: id of the state folder that the batch number belongs to; empty outside of an engine.
     """
 
     id: int
@@ -50,13 +44,9 @@ class Batch:
 
 @dataclass(slots=True)
 class QueryContext:
-    """What is known of a query while it runs.
+    """A running query.
 
-    Args:
-        name: of the query.
-        log: its books.
-        state_id: of the state folder that they are in.
-        planned_before: the newest batch that had been planned when the engine started; None: none.
+    `planned_before` is the newest batch planned before the engine (re)started the query; None: none.
     """
 
     name: str
@@ -67,7 +57,6 @@ class QueryContext:
 
     @property
     def query_id(self) -> str | None:
-        """Spark's id of the query; None before its first start."""
         try:
             reported = json.loads((self.log.folder / "metadata").read_text())
         except (FileNotFoundError, ValueError):
@@ -75,7 +64,7 @@ class QueryContext:
         return str(reported["id"])
 
     def batch(self, batch_id: int) -> Batch:
-        """The batch of this number, which is about to be handled."""
+        """The context of a batch about to be handled; marks it as tried."""
         start = self.log.end_of(batch_id - 1) if batch_id else {}
         end = self.log.end_of(batch_id)
         replay = batch_id in self.tried or (
@@ -94,18 +83,17 @@ _contexts: dict[str, QueryContext] = {}
 
 
 def register(contexts: Mapping[str, QueryContext]) -> None:
-    """The queries that run from now on, by name."""
     _contexts.clear()
     _contexts.update(contexts)
 
 
 def is_connect(each: object) -> bool:
-    """Whether a session, DataFrame or writer is one of Spark Connect: its driver is in another process."""
+    """Whether a session, DataFrame or writer belongs to Spark Connect: its driver is in another process."""
     return type(each).__module__.startswith(_CONNECT)
 
 
 def context_of(frame: DataFrame) -> QueryContext | None:
-    """The query in whose callback this is; None outside of an engine, and on a server of Spark Connect."""
+    """The query whose callback is running; None outside of an engine, and on a Spark Connect server."""
     if is_connect(frame):
         return None
     query_id = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
@@ -113,11 +101,9 @@ def context_of(frame: DataFrame) -> QueryContext | None:
 
 
 class BatchHandler:
-    """A function for Spark's foreachBatch that calls one that wants a `Batch`.
+    """A foreachBatch function that calls one that takes a `Batch`.
 
-    Args:
-        function: that one.
-        context: of the query where it cannot be looked up.
+    `context` is set if it cannot be looked up.
     """
 
     def __init__(
@@ -127,16 +113,14 @@ class BatchHandler:
         self.context = context
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Handle one batch."""
         context = self.context or context_of(frame)
         if context is None:
-            self.function(frame, Batch(batch_id, "", {}, is_replay=True))  # nobody can tell
+            self.function(frame, Batch(batch_id, "", {}, is_replay=True))  # unknown, so it may be a replay
         else:
             self.function(frame, context.batch(batch_id))
 
 
 def with_batch(function: Callable[[DataFrame, Batch], Any]) -> Callable[[DataFrame, int], None]:
-    """A function for Spark's foreachBatch that calls one that wants a `Batch`."""
     return BatchHandler(function)
 
 
@@ -148,14 +132,14 @@ _MARK: Final = "__kcl_spark__"
 
 
 class NotAPipeline(Exception):
-    """Raised when what `sparkPipeline` names cannot be found or does not give queries; says what to change."""
+    """Raised when `sparkPipeline` names no function, or one that returns no queries; says what to change."""
 
 
 def pipeline(function: F) -> F:
-    """Mark a function that declares queries: `def f(records, spark)`, which yields or returns DataStreamWriters.
+    """Mark a function that declares queries: `def f(records, spark)` yields or returns DataStreamWriters.
 
-    Each writer needs a `queryName`; the engine sets its checkpoint location and starts it, and its trigger where the
-    function has set none.
+    Each writer needs a `queryName`. The engine sets its checkpoint location and, if it has none, its trigger,
+    and starts it.
     """
     setattr(function, _MARK, "pipeline")
     return function
@@ -176,11 +160,11 @@ def batch(
 ) -> BatchFunction | Callable[[BatchFunction], BatchFunction]:
     """Mark a function that is called with every micro-batch: `def f(df, batch)`.
 
-    It may be called again for the same batch with the same records: `batch.is_replay` says so.
+    It may be called again for the same batch with the same records; then `batch.is_replay` is true.
 
     Args:
         function: the function.
-        name: of the query; the function's own where it is not given. State belongs to this name.
+        name: the query's name, by default the function's. State belongs to this name.
     """
 
     def mark(each: BatchFunction) -> BatchFunction:
@@ -191,7 +175,7 @@ def batch(
 
 
 def load(reference: str) -> Callable[..., Any]:
-    """The function that `module:function` names.
+    """Import the function that `module:function` names.
 
     Raises:
         NotAPipeline: there is none.
@@ -220,7 +204,7 @@ def writers_of(
     """The queries that a function declares.
 
     Raises:
-        NotAPipeline: it gives something else.
+        NotAPipeline: it returns something else.
     """
     mark = getattr(function, _MARK, "pipeline")
     if mark != "pipeline":

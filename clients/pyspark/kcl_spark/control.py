@@ -1,15 +1,7 @@
-"""What the engine tells the daemon: log events and turns of its life, one JSON object a line on a pipe of its own.
+"""Basics of the client: events to the daemon, the clock, the error for users, and private files.
 
-Owns that pipe. Descriptor 1 becomes stderr, so that nothing that Spark, Java or a pipeline prints can be taken for one of
-these lines. Each has `event` and `level`; the daemon logs them as they are.
-
-The one clock of the client; nothing else in the package asks the system for the time.
-
-The error for what a person must put right before anything can run.
-
-Files and folders that nobody but this user may read: what is in them came out of the stream, or tells of it.
-
-Owns the modes. A folder that was there before keeps its own: whoever made it may have wanted others to read it.
+Each event is a JSON line with `event` and `level` on a private pipe. Descriptor 1 becomes stderr, so that
+output of Spark, Java or a pipeline is never taken for an event.
 """
 
 from __future__ import annotations
@@ -24,28 +16,18 @@ from typing import Protocol
 
 
 class EmitEvent(Protocol):
-    """Tells one event."""
-
-    def __call__(self, level: str, event: str, /, **fields: object) -> None:
-        """Say it; never raises."""
-        ...
+    def __call__(self, level: str, event: str, /, **fields: object) -> None: ...
 
 
 class ControlPipe:
-    """The pipe to the daemon; call it to tell something.
-
-    Args:
-        descriptor: the writing end.
-    """
-
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lock = threading.Lock()
 
     def __call__(self, level: str, event: str, /, **fields: object) -> None:
-        """One line; lost where the daemon is gone."""
+        """Send one event; never raises, and drops it if the daemon is gone."""
         reported = json.dumps({"level": level, "event": event, **fields}, default=str, ensure_ascii=False)
-        # A path that is no UTF-8 has lone surrogates, which no parser but Python's takes.
+        # A path that is no UTF-8 has lone surrogates, which only Python parses.
         line = reported.encode(errors="replace") + b"\n"
         with self._lock:
             try:
@@ -56,7 +38,7 @@ class ControlPipe:
 
 
 def take_over_stdout() -> ControlPipe:
-    """Keep stdout for events, give everybody else stderr."""
+    """Keep stdout for events; everything else gets stderr."""
     private = os.dup(1)
     os.set_inheritable(private, False)
     sys.stdout.flush()
@@ -65,17 +47,15 @@ def take_over_stdout() -> ControlPipe:
 
 
 def monotonic_s() -> float:
-    """Seconds that never go back, from an arbitrary start."""
     return time.monotonic()  # noqa: TID251 - a program of its own beside Spark: there is no port
 
 
 def pause(seconds: float) -> None:
-    """Wait that long."""
     threading.Event().wait(seconds)
 
 
 class Refused(Exception):
-    """Raised when the engine must not start or go on; the message says what to do."""
+    """Raised when the engine must not start or continue; the message says what to do."""
 
 
 _FOLDER = 0o700
@@ -83,25 +63,21 @@ _FILE = 0o600
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, where it is missing, that is closed to others; what Spark and Arrow write below is then, too."""
+    """Make a folder for this user only, as it holds stream data. An existing folder keeps its mode."""
     path.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole file that is closed to others from its first moment on."""
+    """Write a file that only this user can read from the start."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE)
     with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor, not a path
         file.write(text)
 
 
 def replace_text(path: Path, text: str) -> None:
-    """The same for a file that is read after a crash: it has the new text or the one before, never a part.
-
-    Raises:
-        OSError: it could not be written; the file is as it was.
-    """
+    """Replace a file's content atomically, fsynced. OSError leaves the old content."""
     young = path.with_name(f".{path.name}.young")
-    young.unlink(missing_ok=True)  # of a crash; its mode would stay
+    young.unlink(missing_ok=True)  # from a crash; its mode would stay
     descriptor = os.open(young, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor, not a path

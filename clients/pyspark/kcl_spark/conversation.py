@@ -1,15 +1,7 @@
-"""The engine's side of one shard: the line protocol with the daemon, at the pace of the queries.
+"""The engine's side of one shard: the line protocol with the daemon, paced by the queries.
 
-Owns when a status is given, when a checkpoint is asked for and what the end of a shard waits for. A checkpoint never goes
-beyond what all queries have committed. Runs in a thread of its own and blocks; knows nothing of sockets or of Spark.
-
-From the daemon's lines to Arrow: read, trimmed, put into columns. Pure.
-
-Knows the fields of the line protocol and the columns of a segment; knows nothing of files, sockets or leases.
-
-How far all queries of the engine are, put together: what may be checkpointed, what must be kept.
-
-Owns the minimum over the queries. Reads Spark's books (`querylog`), tells the spool; knows nothing of relays.
+A checkpoint never goes beyond what all queries have committed. Each conversation runs in its own thread and
+blocks.
 """
 
 from __future__ import annotations
@@ -43,7 +35,7 @@ _MICROSECONDS: Final = 1000
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A record of `processRecords`; `data` is decoded while the line is read, which is what takes most of the time."""
+    """A record of `processRecords`; parsing the line also decodes `data`."""
 
     data: bytes
     sequence_number: str
@@ -53,12 +45,11 @@ class Record(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
     @property
     def where(self) -> Position:
-        """Its position."""
         return position(self.sequence_number, self.sub_sequence_number)
 
 
 class Message(msgspec.Struct, frozen=True, rename="camel"):
-    """Anything that the daemon says: the fields of all its messages."""
+    """The fields of all messages of the daemon."""
 
     action: str
     shard_id: str = ""
@@ -70,11 +61,11 @@ class Message(msgspec.Struct, frozen=True, rename="camel"):
 
 
 read_line: Final = msgspec.json.Decoder(Message).decode
-"""The message of a line; `msgspec.DecodeError` where it is none, a fault of whoever wrote it."""
+"""Parses a line; raises `msgspec.DecodeError`."""
 
 
 def behind(records: Sequence[Record], mark: Position) -> Sequence[Record]:
-    """The records after a mark; they are in order. What is redelivered lies at or before it."""
+    """The records after a mark; redelivered ones lie at or before it. Records are sorted."""
     if not records or records[0].where > mark:
         return records
     low, high = 0, len(records)
@@ -88,7 +79,6 @@ def behind(records: Sequence[Record], mark: Position) -> Sequence[Record]:
 
 
 def to_arrow(records: Sequence[Record], *, stream: str, shard_id: str) -> RecordBatch:
-    """The records as rows of a segment."""
     count = len(records)
     arrivals = [record.approximate_arrival_timestamp for record in records]
     return pa.record_batch(
@@ -109,12 +99,7 @@ def to_arrow(records: Sequence[Record], *, stream: str, shard_id: str) -> Record
 
 
 class CommitProgress:
-    """The queries' progress. `poll` is called by one thread, the rest by any.
-
-    Args:
-        spool: is told what may go.
-        logs: of every query, by name.
-    """
+    """The progress of all queries together. One thread calls `poll`, any thread the rest."""
 
     def __init__(self, spool: Spool, logs: Mapping[str, QueryLog]) -> None:
         self._spool = spool
@@ -125,7 +110,7 @@ class CommitProgress:
         self._changed_s: dict[str, float] = {}
 
     def poll(self) -> None:
-        """Read the books again."""
+        """Read Spark's logs again, and update the spool."""
         books = {name: log.read() for name, log in self._logs.items()}
         committed = minimum(each.committed for each in books.values() if each.is_ours)
         planned: dict[str, Position] = {}
@@ -142,12 +127,12 @@ class CommitProgress:
         self._spool.reported(planned, committed)
 
     def committed(self, shard_id: str) -> Position:
-        """What every query has committed of a shard."""
+        """The position that every query has committed."""
         with self._lock:
             return self._committed.get(shard_id, START)
 
     def batches(self) -> dict[str, int]:
-        """The newest batch that each query has committed; -1: none yet."""
+        """The newest batch that each query has committed; -1: none."""
         with self._lock:
             return {
                 name: -1 if books.committed_batch is None else books.committed_batch
@@ -155,13 +140,13 @@ class CommitProgress:
             }
 
     def ages_s(self) -> dict[str, float]:
-        """Since each query's last commit, in seconds; since the first look where there was none after it."""
+        """Seconds since each query's last commit, or since the first poll."""
         now_s = monotonic_s()
         with self._lock:
             return {name: now_s - since_s for name, since_s in self._changed_s.items()}
 
     def is_new(self) -> bool:
-        """Whether no query has planned anything yet: the state is fresh."""
+        """Whether no query has planned a batch: the state is new."""
         with self._lock:
             return all(books.planned_batch is None for books in self._books.values())
 
@@ -175,12 +160,7 @@ _TAKE_OVER_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTimings:
-    """How often and how long.
-
-    Args:
-        checkpoint_s: least time between two checkpoints of a shard.
-        drain_s: how long a shard may take to commit what it has when it is to be given up.
-    """
+    """Least time between checkpoints of a shard, and its longest drain at a handoff."""
 
     checkpoint_s: float = 5.0
     drain_s: float = 60.0
@@ -188,17 +168,17 @@ class CheckpointTimings:
 
 @dataclass(slots=True)
 class ShardState:
-    """What others may know of a conversation.
+    """The state of a conversation, for other threads.
 
     Args:
-        shard_id: the shard; empty before `initialize`.
-        behind_ms: how far behind the stream's tip the last batch was; None: not told yet.
-        records: received, without what was trimmed.
-        trimmed: redelivered records that were done already.
-        ended: whether the shard is finished.
+        shard_id: empty before `initialize`.
+        behind_ms: `millisBehindLatest` of the last batch; None: unknown.
+        records: received, without redelivered ones.
+        trimmed: redelivered records that were dropped.
+        ended: the end of the shard is checkpointed.
         checkpoint: the newest that the daemon has stored.
-        asked_s: since when the daemon has been free to say more; None: it waits for us.
-        is_last: whether no more records will come: the shard is at its end.
+        asked_s: since when we wait for the daemon; None: it waits for us.
+        is_last: no more records will come.
     """
 
     shard_id: str = ""
@@ -214,16 +194,8 @@ class ShardState:
 class RelayConversation:
     """One relay from `initialize` to its end.
 
-    Args:
-        lines: what the daemon says; ends when it goes.
-        send: says something to the daemon.
-        stream: name of the stream.
-        spool: where records go.
-        progress: of the queries.
-        pace: of checkpoints.
-        admit: called with a shard and its stored checkpoint before anything is taken; raises to refuse.
-        stopping: whether the engine stops: no wait goes on then.
-        report: the log.
+    `lines` ends when the daemon goes. `admit` gets the shard and its checkpoint, and raises to refuse it.
+    `stopping` says whether the engine stops; then every wait ends.
     """
 
     def __init__(
@@ -257,8 +229,8 @@ class RelayConversation:
         """Serve the daemon until it closes the connection or the engine stops.
 
         Raises:
-            RelayGone: it broke off in the middle of an action, or somebody else has begun to serve the shard: then the
-                daemon must begin again at its checkpoint, if it has the lease at all.
+            RelayGone: the connection broke during an action, or another relay serves the shard: the daemon
+                must restart from its checkpoint, if it still has the lease.
         """
         try:
             while self._perform():
@@ -268,7 +240,7 @@ class RelayConversation:
                 self._spool.revoke(self.state.shard_id, self)
 
     def _perform(self) -> bool:
-        """Perform the next action; False where there is none. No name outlives the batch that it stands for."""
+        """Perform the next action; False if there is none. No variable may keep a batch alive."""
         self.state.asked_s = monotonic_s()
         line = next(self._lines, None)
         if line is None:
@@ -307,7 +279,7 @@ class RelayConversation:
         )
 
     def _wait_for_the_one_before(self, shard_id: str) -> None:
-        """A daemon that has lost the lease gives up soon; it is not waited for for ever, as its host may be gone."""
+        """Wait until the previous owner notices that its lease is lost; not forever: its host may be gone."""
         deadline_s = monotonic_s() + _TAKE_OVER_S
         while not self._spool.is_free(shard_id) and monotonic_s() < deadline_s:
             if self._stopping():
@@ -330,7 +302,7 @@ class RelayConversation:
         self.state.behind_ms = message.millis_behind_latest
 
     def _hold_back(self) -> None:
-        """No status while the spool is full: the daemon sends nothing more of this shard."""
+        """Send no status while the spool is full: without one the daemon sends no further batch."""
         shard_id = self.state.shard_id
         while self._spool.is_full_for(shard_id):
             self._wait(lambda: not self._spool.is_full_for(shard_id))
@@ -342,7 +314,7 @@ class RelayConversation:
             self._checkpoint()
 
     def _checkpoint(self) -> bool:
-        """Store what is committed, if it is more than what is stored; whether all of that went well."""
+        """Checkpoint what all queries have committed, if it is new; False if storing it failed."""
         done = min(self._progress.committed(self.state.shard_id), self._delivered)
         if done <= self.state.checkpoint or self._lost:
             return True
@@ -353,7 +325,7 @@ class RelayConversation:
         return error is None
 
     def _ask(self, request: CheckpointRequest) -> str | None:
-        """Ask for a checkpoint; the error's name, None where it is stored."""
+        """Ask for a checkpoint; returns the error's name, None if stored."""
         self._send(encode(request))
         line = next(self._lines, None)
         if line is None:
@@ -365,7 +337,7 @@ class RelayConversation:
         return error
 
     def _end_shard(self) -> None:
-        """The shards that follow start after this: everything of this one must be committed before."""
+        """Child shards start after this, so everything of this shard must be committed first."""
         shard_id = self.state.shard_id
         self._spool.flush(shard_id)
         self.state.is_last = True
@@ -395,18 +367,18 @@ class RelayConversation:
             self._log_event("info", "shard_finished", shard_id=shard_id, records=self.state.records)
 
     def _drain(self) -> None:
-        """Let the batches under way end, and store what they did; the rest will be delivered to the next owner."""
+        """Let running batches end and checkpoint their records; the next owner gets the rest."""
         shard_id = self.state.shard_id
         self._spool.flush(shard_id)
         mark = self._spool.mark(shard_id)
-        may_take = self._spool.within_horizon(shard_id)  # the rest waits for slower shards, which may be gone
+        may_take = self._spool.within_horizon(shard_id)  # the rest waits for slower shards
         before = self._progress.batches()
         deadline_s = monotonic_s() + self._pace.drain_s
 
         def enough() -> bool:
             if self._done() >= min(mark, may_take):
                 return True
-            # Two batches: the one under way, and one that was planned after we were asked.
+            # Two batches: the running one, and one planned after the request.
             now = self._progress.batches()
             return all(now[name] >= before.get(name, -1) + 2 for name in now)
 
@@ -425,10 +397,10 @@ class RelayConversation:
         )
 
     def _done(self) -> Position:
-        """How far the shard is done, here or elsewhere.
+        """How far the shard is committed, here or on another host.
 
-        The books of this host know nothing of a shard until a batch has some of it, which a quiet one never gets; what
-        its stored checkpoint covers was committed all the same.
+        Our queries' logs know a shard only once a batch has records of it; its stored checkpoint was
+        committed anyway.
         """
         return max(self._progress.committed(self.state.shard_id), self.state.checkpoint)
 

@@ -1,11 +1,7 @@
 """From `data` to columns: decoders that drop no row.
 
-Each keeps the columns that it is told to keep and adds `_corrupt`: the bytes of a record that could not be decoded, null
-where all went well. What to do about those rows is the pipeline's decision.
-
-A message of one field around another: so that what could not be decoded is told from a message without fields.
-
-Spark gives a row of nulls for both. Owns the wrapper's descriptor and its few bytes in front of each record.
+Each keeps the chosen columns and adds `_corrupt`: the bytes of a record that could not be decoded, else null.
+The pipeline decides what to do with those rows.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ _BITS: Final = 7
 
 
 def framed(data: Column) -> Column:
-    """The records as the only field of a wrapper: its tag, its length, itself. Null stays null."""
+    """Wrap each record as the only field of a protobuf message. Null stays null."""
     length = F.octet_length(data)
     frame = _varint(length, 5)
     for size in (4, 3, 2, 1):
@@ -38,18 +34,16 @@ def framed(data: Column) -> Column:
 
 
 def with_wrapper(descriptor: bytes, message: str) -> bytes:
-    """A FileDescriptorSet with the wrapper of a message of it.
+    """Add a wrapper for a message to a compiled FileDescriptorSet.
 
-    Args:
-        descriptor: a compiled FileDescriptorSet.
-        message: full name, or the name alone where only one has it.
+    `message` is a full name, or a name that only one message has.
 
     Raises:
-        ValueError: there is no such message, or several.
+        ValueError: no message or several have this name.
     """
     from google.protobuf import descriptor_pb2  # noqa: PLC0415 - only where protocol buffers are used
 
-    # Any: protobuf comes without types.
+    # Any: protobuf has no types.
     files: Any = descriptor_pb2.FileDescriptorSet.FromString(descriptor)
     found = [
         (file.name, full)
@@ -74,7 +68,7 @@ def _names(prefix: str, messages: Iterable[Any]) -> Iterator[str]:
 
 
 def _varint(number: Column, size: int) -> Column:
-    """A number in so many bytes of seven bits, the lowest first; all but the last have the eighth bit."""
+    """Encode a number as a varint of `size` bytes."""
     value = F.lit(0).cast("long")
     for place in range(size):
         bits = F.shiftright(number, _BITS * place).bitwiseAND(F.lit(0x7F))
@@ -90,7 +84,7 @@ _GLUE_HEADER_BYTES: Final = 18
 _GLUE_VERSION: Final = 3
 _GLUE_ZLIB: Final = 5
 UNPACKED_BYTES_MOST: Final = 32 * 2**20
-"""No payload may become longer than this, as in the daemon: a few bytes of zlib can stand for all of the memory."""
+"""As in the daemon: a few bytes of zlib can expand to fill the memory."""
 _CONFLUENT_HEADER_BYTES: Final = 5
 _ANY_LENGTH: Final = 2**31 - 1
 _WRAPPER: Final = "kcl_wrapper"
@@ -124,13 +118,13 @@ def avro(
     Args:
         records: with the column `data`.
         avro_schema: as JSON.
-        data: what to decode, such as `decode.confluent(...)`; the column `data` where it is not given.
+        data: what to decode, such as `decode.confluent(...)`; by default the column `data`.
         keep: columns to keep.
     """
     from pyspark.sql.avro.functions import from_avro  # noqa: PLC0415 - only where its package is
 
-    # What cannot be decoded comes as a record of nulls, like a record of nulls. In a record of one field, which has the
-    # same bytes, that field is null then and only then.
+    # Spark decodes corrupt data to a record of nulls, like a real record of nulls. In a wrapper with one
+    # field, which has the same bytes, the field is null only for corrupt data.
     wrapped = {"type": "record", "name": _WRAPPER, "fields": [{"name": "v", "type": loads(avro_schema)}]}
     parsed = from_avro(F.col("data") if data is None else data, dumps(wrapped), {"mode": "PERMISSIVE"})
     frame = records.withColumn("_parsed", parsed["v"])
@@ -151,12 +145,12 @@ def protobuf(
         records: with the column `data`.
         message: name of the message.
         descriptor: a compiled FileDescriptorSet.
-        data: what to decode; the column `data` where it is not given.
+        data: what to decode; by default the column `data`.
         keep: columns to keep.
     """
     from pyspark.sql.protobuf.functions import from_protobuf  # noqa: PLC0415 - only where its package is
 
-    # As with Avro: a message of one field, in which it is null where nothing could be decoded.
+    # As with Avro, the wrapper's field is null only for corrupt data.
     parsed = from_protobuf(
         framed(F.col("data") if data is None else data),
         WRAPPER,
@@ -174,8 +168,8 @@ def python(
 
     Args:
         records: with the column `data`.
-        decoder: called in Spark's workers, once for each record.
-        schema: of what it gives.
+        decoder: called in Spark's workers, once per record.
+        schema: of the decoder's result.
         keep: columns to keep.
     """
     fields = struct_type(records, schema)
@@ -200,7 +194,7 @@ def python(
 
 
 def confluent(data: Column) -> Column:
-    """What follows the header of Confluent's registry: a zero byte and a number of four."""
+    """The payload after the 5-byte header of Confluent's registry; null without one."""
     return F.when(
         (F.length(data) >= _CONFLUENT_HEADER_BYTES) & (F.substring(data, 1, 1) == F.lit(b"\0")),
         F.substring(data, _CONFLUENT_HEADER_BYTES + 1, _ANY_LENGTH),
@@ -208,11 +202,11 @@ def confluent(data: Column) -> Column:
 
 
 def glue(data: bytes) -> bytes:
-    """What follows the header of Glue's registry, uncompressed; for a decoder in Python.
+    """The uncompressed payload after the header of Glue's registry; for a decoder in Python.
 
     Raises:
-        ValueError: there is no such header, or what follows is cut off or would be more than 32 MiB.
-        zlib.error: what follows cannot be uncompressed.
+        ValueError: there is no such header, or the payload is cut off or expands to more than 32 MiB.
+        zlib.error: the payload cannot be uncompressed.
     """
     if len(data) < _GLUE_HEADER_BYTES or data[0] != _GLUE_VERSION or data[1] not in {0, _GLUE_ZLIB}:
         raise ValueError("no header of the Glue schema registry")
@@ -231,7 +225,7 @@ def _unpacked(packed: bytes) -> bytes:
 
 
 def glue_payload(data: Column) -> Column:
-    """The same for a column, for `data=` of a decoder: null where there is no such header."""
+    """`glue` for a column, for `data=` of a decoder; null where `glue` raises."""
 
     def cut(framed_data: bytes | None) -> bytes | None:
         try:
@@ -243,14 +237,13 @@ def glue_payload(data: Column) -> Column:
 
 
 def glue_schema_id(data: bytes) -> str:
-    """The id of the schema version in Glue's header, as a UUID; ValueError where there is none."""
+    """The id of the schema version in Glue's header, as a UUID; ValueError if there is no header."""
     glue(data[:_GLUE_HEADER_BYTES] if len(data) > 1 and data[1] == 0 else data)
     text = data[2:_GLUE_HEADER_BYTES].hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def struct_type(records: DataFrame, schema: str | StructType) -> StructType:
-    """A schema as a StructType."""
     if isinstance(schema, StructType):
         return schema
     return records.sparkSession.createDataFrame([], schema).schema

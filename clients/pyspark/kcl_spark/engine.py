@@ -1,8 +1,7 @@
-"""The engine: one process for each host and application, in which the pipeline's queries run.
+"""The engine: one process per host and application that runs the pipeline's queries.
 
-Owns the order of its life: options, state, Java, session, pipeline, queries, relays; and its end. Started by the daemon,
-which writes the options as the first line to its stdin and keeps that pipe open: its end, like SIGTERM, asks for a stop.
-Exit codes: 0 stopped, 65 the pipeline failed, 78 something must be put right first, 1 a fault of ours.
+The daemon writes the options as the first line to stdin. The end of stdin, like SIGTERM, requests a stop.
+Exit codes: 0 stopped, 65 the pipeline failed, 78 a person must fix something first, 1 an internal error.
 """
 
 from __future__ import annotations
@@ -40,29 +39,19 @@ _STOP_PATIENCE_S: Final = 10.0
 
 @dataclass(eq=False, slots=True)
 class _Stop:
-    """Why the engine is to end.
-
-    Attributes:
-        asked: set once it is.
-        error: what made it so; None: it was asked from outside, or is done.
-    """
+    """The request to stop; `error` is its cause, None for an outside request."""
 
     asked: threading.Event
     error: Exception | None = None
 
     def because(self, error: Exception) -> None:
-        """Something that cannot go on."""
         if not self.asked.is_set():
             self.error = error
         self.asked.set()
 
 
 def run(options: EngineOptions, log_event: EmitEvent, stop: _Stop) -> None:
-    """Run until the stop is asked for.
-
-    Raises:
-        Exception: whatever ended it.
-    """
+    """Run until a stop is requested; raises the error that ended it."""
     with StateFolder(options.state, options.application) as state:
         prepare_environment(options, log_event)
         spark = build_session(options)
@@ -103,7 +92,6 @@ def _serve(
     progress: CommitProgress,
     queries: Queries,
 ) -> None:
-    """Take relays in and keep everything going."""
     pace = CheckpointTimings(options.checkpoint_interval_ms / 1000, options.drain_timeout_ms / 1000)
 
     def admit(shard_id: str, stored: Position) -> None:
@@ -149,7 +137,6 @@ def _serve(
 
 
 def main() -> int:
-    """Serve as the daemon's engine; the exit code."""
     log_event = take_over_stdout()
     stop = _Stop(threading.Event())
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -175,7 +162,7 @@ def _guarded(options: EngineOptions, log_event: ControlPipe, stop: _Stop) -> int
 
 
 def _until_daemon_goes(stop: _Stop) -> None:
-    while os.read(0, 4096):  # not by sys.stdin: its lock would be in the way at the end
+    while os.read(0, 4096):  # sys.stdin would hold its lock at exit
         pass
     stop.asked.set()
 

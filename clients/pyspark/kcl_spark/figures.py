@@ -1,11 +1,4 @@
-"""Tells the daemon the figures of queries and shards from time to time; it has them in its metrics.
-
-Owns the event `spark_figures` and its pace. A shard is in it while a relay serves it, a query while the engine runs.
-
-Looking at the shards from outside their conversations: whether everything has been read.
-
-Pure but for telling. Times are given.
-"""
+"""Reports figures of queries and shards (`spark_figures`) to the daemon, and when all is read."""
 
 from __future__ import annotations
 
@@ -20,21 +13,16 @@ from kcl_spark.positions import Position
 from kcl_spark.spool import ShardFigures
 
 FIGURES_S: Final = 2.0
-"""From one time to the next. The daemon forgets what is much older."""
+"""Interval of reports. The daemon drops figures that are much older."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryFigures:
-    """A query, as Spark told of it last.
+    """A query's last figures from Spark; None: not reported.
 
-    Args:
-        running: whether it runs; one that failed waits to be started again.
-        failures: since the engine's start.
-        input_rows_per_s: that came in; None: Spark has not told yet.
-        processed_rows_per_s: that it worked through.
-        batch_s: how long its last batch with records took.
-        state_rows: rows in the state of its windows and joins; None: it keeps none.
-        late_rows: that Spark has dropped as later than the watermark, since the engine's start; None: it keeps no state.
+    `running` is false while a failed query waits for its restart. `state_rows` and `late_rows` (dropped as
+    later than the watermark) are None for a query without state. Failures and late rows count from the
+    engine's start.
     """
 
     running: bool
@@ -49,14 +37,7 @@ class QueryFigures:
 def query_figures(
     reported: Mapping[str, Any] | None, before: QueryFigures, failures: int, late_rows: int | None = None
 ) -> QueryFigures:
-    """The figures of a query that runs.
-
-    Args:
-        reported: Spark's progress of it; None: it has none yet.
-        before: its figures the last time: looks without records tell no duration.
-        failures: since the engine's start.
-        late_rows: dropped since then.
-    """
+    """The figures of a running query; progress without a batch keeps the duration in `before`."""
     if reported is None:
         return QueryFigures(running=True, failures=failures, late_rows=late_rows)
     took_ms: Mapping[str, int] = reported["durationMs"]
@@ -73,20 +54,20 @@ def query_figures(
 
 
 def _rate(reported: float | str | None) -> float:
-    """Spark divides by the time between two batches, which there may not be: then it tells no number."""
+    """Spark divides by the time between two batches; without any it reports no number."""
     rate = 0.0 if reported is None else float(reported)
     return rate if isfinite(rate) else 0.0
 
 
 class LateRows:
-    """Adds up what Spark tells of the rows that it dropped, batch by batch; each of its reports counts once."""
+    """Adds up the rows that Spark dropped; counts each of its reports once."""
 
     def __init__(self) -> None:
         self._newest: tuple[object, ...] = ()
         self.count: int | None = None
 
     def take(self, newest_first: Iterable[Mapping[str, Any]]) -> int:
-        """Spark's last reports of a query; those that are known are not asked for. How many more rows were dropped."""
+        """Count Spark's reports up to the first known one; returns how many more rows were dropped."""
         more, newest = 0, self._newest
         for number, each in enumerate(newest_first):
             key = (each["runId"], each["timestamp"], each["batchId"])
@@ -102,16 +83,6 @@ class LateRows:
 
 
 class FigureReporter:
-    """Tells them.
-
-    Args:
-        states: of every shard that is or was served.
-        shards: what the spool knows of them.
-        progress: of the queries, by their books.
-        queries: by Spark; asked each time, which may be a call to a server.
-        report: the daemon.
-    """
-
     def __init__(
         self,
         states: Callable[[], Sequence[ShardState]],
@@ -128,7 +99,6 @@ class FigureReporter:
         self._next_s = 0.0
 
     def report_when_due(self, now_s: float) -> None:
-        """Tell them if the last time was long enough ago."""
         if now_s < self._next_s:
             return
         self._next_s = now_s + FIGURES_S
@@ -154,14 +124,9 @@ QUIET_S: Final = 5.0
 
 
 class CaughtUp:
-    """Whether everything that the stream has, has been read and committed, for a while.
+    """Whether all records of the stream have been read and committed for a while.
 
-    The while is there for shards that have yet to come: child shards start a moment after their parents' end.
-
-    Args:
-        states: of every shard that is or was served.
-        committed: of a shard, by all queries.
-        mark: the last record of a shard that arrived.
+    The delay gives child shards time to start after their parents' end.
     """
 
     def __init__(
@@ -178,7 +143,6 @@ class CaughtUp:
         self._reported = False
 
     def is_so(self, now_s: float) -> bool:
-        """Whether it is so now and has been for long enough."""
         states = self._states()
         shards = frozenset(state.shard_id for state in states)
         done = bool(states) and all(self._is_done(state) for state in states)
@@ -190,7 +154,6 @@ class CaughtUp:
         return now_s - self._since_s >= QUIET_S
 
     def report_once(self, log_event: EmitEvent) -> None:
-        """Tell the daemon, once: it stops then."""
         if not self._reported:
             self._reported = True
             log_event("info", "caught_up", shards=len(self._seen))

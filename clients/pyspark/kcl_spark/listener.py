@@ -1,11 +1,6 @@
-"""Takes relays in: a Unix socket, a thread for each shard. Those of other hosts come through the gate.
+"""Accepts relays: from this host on a Unix socket, from other hosts on TLS with a token.
 
-Owns the socket, the threads and the list of conversations. What is said is known to `conversation`.
-
-Where the relays of other hosts come in: TCP with TLS, and a token before anything else is heard.
-
-Owns that socket and the greeting: one line of JSON each way, then the line protocol. What comes through is served like
-a relay of this host. Who knows neither the token nor the application's name is told no more than that.
+One thread per shard.
 """
 
 from __future__ import annotations
@@ -41,14 +36,7 @@ Open = Callable[[Iterator[bytes], Callable[[bytes], None]], RelayConversation]
 
 
 class RelayListener:
-    """Accepts relays until it is closed.
-
-    Args:
-        path: of the socket; only this user may connect.
-        converse: makes the conversation for a new relay.
-        tell: the log.
-        failed: called with what went wrong in a thread where that is our fault or must stop the engine.
-    """
+    """Accepts relays on a Unix socket, for this user only. `failed` gets errors that must stop the engine."""
 
     def __init__(
         self, path: Path, converse: Open, log_event: EmitEvent, failed: Callable[[Exception], None]
@@ -63,7 +51,7 @@ class RelayListener:
         self._closed = False
         path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # Bound under another name: who finds the socket can connect.
+        # Bound under another name until its mode is set, because the socket accepts from then on.
         young = path.with_name(f".{path.name}.{os.getpid()}")
         young.unlink(missing_ok=True)
         self._socket.bind(str(young))
@@ -73,7 +61,6 @@ class RelayListener:
         threading.Thread(target=self._accept, name="kcl-accept", daemon=True).start()
 
     def states(self) -> list[ShardState]:
-        """Every shard that is or was served."""
         with self._lock:
             running = [each.state for each in self._open.values() if each.state.shard_id]
             known = {state.shard_id for state in running}
@@ -81,12 +68,10 @@ class RelayListener:
 
     @property
     def count(self) -> int:
-        """Relays that are connected now."""
         with self._lock:
             return len(self._open)
 
     def close(self) -> None:
-        """Take no more, and break off what is under way."""
         self._closed = True
         self._path.unlink(missing_ok=True)
         with self._lock:
@@ -96,7 +81,7 @@ class RelayListener:
         self._socket.close()
 
     def serve(self, relay: socket.socket) -> None:
-        """Serve a connection to its end; it is closed then."""
+        """Serve a connection to its end, and close it."""
         wire = RelayConnection(relay)
         with relay:
             conversation = self._converse(wire.lines(), wire.send)
@@ -108,7 +93,7 @@ class RelayListener:
                 conversation.run()
             except RelayGone:
                 self._log_event("info", "relay_gone", shard_id=conversation.state.shard_id)
-            except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to
+            except Exception as error:  # noqa: BLE001 - a thread has no caller
                 self._failed(error)
             finally:
                 wire.close()
@@ -130,14 +115,9 @@ _GATE_BACKLOG: Final = 1_024
 
 
 class TlsListener:
-    """Takes in connections until it is closed.
+    """Accepts TLS connections: one JSON line each way, then the line protocol.
 
-    Args:
-        address: host and port to listen on.
-        context: of TLS, with a certificate.
-        expected: what a greeting must say, by name; `token` is compared in constant time.
-        serve: called with a connection that may come in, in a thread of its own.
-        report: the log.
+    The token is compared in constant time.
     """
 
     def __init__(
@@ -159,11 +139,10 @@ class TlsListener:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         return int(self._socket.getsockname()[1])
 
     def close(self) -> None:
-        """Take no more; what is served goes on."""
+        """Accept no more; existing connections stay."""
         self._closed = True
         shut(self._socket)
         self._socket.close()
@@ -194,7 +173,7 @@ class TlsListener:
         self._serve(relay)
 
     def _judge(self, greeting: dict[str, Any]) -> str | None:
-        """Why somebody is not let in; None: welcome."""
+        """The reason to refuse; None to accept."""
         token = str(greeting.get("token", ""))
         if not hmac.compare_digest(token.encode(), self._expected["token"].encode()):
             return "the token is not that of this engine (sparkEngineTokenFile)"
@@ -207,7 +186,7 @@ class TlsListener:
 def open_tls_listener(
     options: EngineOptions, serve: Callable[[socket.socket], None], log_event: EmitEvent
 ) -> TlsListener | None:
-    """The gate that the options ask for; None: none.
+    """The TLS listener of the options; None if they have none.
 
     Raises:
         Refused: a file or the address cannot be used.

@@ -1,7 +1,4 @@
-"""What an engine is told at its start: one JSON object, the first line on its stdin.
-
-Owns the fields and their defaults. The daemon writes it from the properties file.
-"""
+"""The engine's options: one JSON object, which the daemon writes as the first line to its stdin."""
 
 from __future__ import annotations
 
@@ -18,36 +15,27 @@ INLINE: Final = "inline"
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """One engine.
+    """Options of one engine.
 
     Args:
         pipeline: `module:function`.
-        application: its name.
-        stream: name of the stream.
         socket: where relays connect.
-        state_dir: Spark's checkpoints and what belongs to them. Survives.
-        spool_dir: the cache of records on their way; empty: in the state folder.
-        spool_max_bytes: how much may be on its way.
-        master: of Spark.
-        remote: a server of Spark Connect, `sc://...`, instead.
+        state_dir: Spark's checkpoints; must survive restarts.
+        spool_dir: cache of uncommitted records; empty: in the state folder.
+        spool_max_bytes: size at which shards must wait.
+        remote: a Spark Connect server, `sc://...`, instead of `master`.
         transport: how records reach Spark's workers: `local`, `shared` or `inline`.
-        listen: `host:port` where relays of other hosts are taken in, too; empty: nowhere.
-        certificate: for that, a file: the chain of certificates.
-        key: and its private key.
-        token_file: and the secret that those who come must know.
-        conf: further settings of Spark.
+        listen: `host:port` for relays of other hosts; empty: none.
+        certificate: PEM file for `listen`; `key` is its private key, `token_file` the shared secret.
         packages: Maven coordinates, separated by commas.
-        driver_memory: heap of the driver, as Spark writes sizes.
-        trigger: time between two batches, as Spark writes intervals, or `availableNow`.
-        max_bytes_per_trigger: of one batch.
-        max_skew_ms: so much later than the records of the shard furthest behind those of others in a batch may be.
-        max_skew_wait_ms: how long a shard that delivers nothing holds the others; 0: nobody waits for anybody.
-        checkpoint_interval_ms: least time between two checkpoints of a shard.
-        drain_timeout_ms: how long the batches under way may take when the daemon stops.
+        trigger: time between batches in Spark's notation, or `availableNow`.
+        max_skew_ms: how much later a shard's records may be than those of the slowest shard.
+        max_skew_wait_ms: how long a silent shard holds the others; 0: no shard waits.
+        drain_timeout_ms: how long running batches may take when the daemon stops.
         on_lost_range: `fail` or `skip`.
-        state_reset: whether new state may begin although there are checkpoints.
-        columns: names of the columns, `kcl` or `aws`.
-        query_retries: how often a failed query is started again before the engine gives up.
+        state_reset: allow new state although there are checkpoints.
+        columns: column names, `kcl` or `aws`.
+        query_retries: restarts of a query within one batch before the engine gives up.
     """
 
     pipeline: str
@@ -80,11 +68,10 @@ class EngineOptions:
 
     @property
     def state(self) -> Path:
-        """The state folder, absolute."""
         return Path(self.state_dir).absolute()
 
     def store(self, state_id: str) -> str:
-        """Where the spool is: a path of this machine, or where it is shared a URI, with a folder for this state alone."""
+        """Path of the spool; for `shared`, a URI with a folder for this state alone."""
         folder = self.spool_dir or str(self.state / "spool")
         if self.transport != SHARED:
             return str(Path(folder).absolute())
@@ -93,17 +80,15 @@ class EngineOptions:
 
     @property
     def is_local(self) -> bool:
-        """Whether Spark's workers are threads of the engine's own JVM."""
         return not self.remote and self.master.startswith("local")
 
     @property
     def is_available_now(self) -> bool:
-        """Whether the engine ends when everything has been read."""
         return self.trigger == AVAILABLE_NOW
 
 
 def parse(line: bytes) -> EngineOptions:
-    """The options of a line; unknown fields are an error, so that daemon and engine of different versions notice."""
+    """Parse the options. Unknown fields raise ValueError: daemon and engine are of different versions."""
     reported: dict[str, Any] = orjson.loads(line)
     unknown = sorted(set(reported) - {each.name for each in fields(EngineOptions)})
     if unknown:

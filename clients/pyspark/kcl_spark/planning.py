@@ -1,7 +1,7 @@
-"""What one micro-batch reads: ends at one time in all shards, the segments of a range, tasks of similar size.
+"""What one micro-batch reads: its end in all shards, the segments of a range, and tasks of similar size.
 
-Pure. A range is planned at most once by end: what `ends` gave goes into Spark's write-ahead log, and whatever happens
-later, the batch of that range is made of the same records.
+Spark writes the result of `ends` into its write-ahead log; from then on that batch always has the same
+records.
 """
 
 from __future__ import annotations
@@ -16,13 +16,7 @@ from kcl_spark.segments import CLOSED_MS, OPEN_MS, Arrivals, Segment
 
 @dataclass(frozen=True, slots=True)
 class SegmentRange:
-    """Records of one segment that belong to a batch.
-
-    Args:
-        segment: where they are.
-        after: those behind this position,
-        last: up to and with this one.
-    """
+    """Records of one segment in a batch: after `after`, up to and including `last`."""
 
     segment: Segment
     after: Position
@@ -30,7 +24,7 @@ class SegmentRange:
 
 
 class MissingRange(Exception):
-    """Raised when records between what was read and what is spooled next are missing: reading on would lose them."""
+    """Raised when records are missing before the next spooled ones: reading on would lose them."""
 
     def __init__(self, shard_id: str, reached: Position, found: Position) -> None:
         super().__init__(
@@ -41,13 +35,11 @@ class MissingRange(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Records of one shard that are taken together or not at all, as they arrived together.
+    """Records of one shard with one arrival time, which a batch takes together.
 
     Args:
-        arrived_ms: when; never before the step in front of it.
-        last: the position of the last of them.
-        size_bytes: of them.
-        after: they begin behind this position or later.
+        arrived_ms: never before the previous step.
+        after: they begin after this position or later.
     """
 
     arrived_ms: int
@@ -68,22 +60,23 @@ def ends(
     horizon_ms: int = OPEN_MS,
     times: Times | None = None,
 ) -> dict[str, Position]:
-    """How far the next batch goes, shard by shard; what has nothing new stays where it is.
+    """How far the next batch goes in each shard; shards without new records stay.
 
-    It ends at one arrival time in all shards: the latest by which the records fit, as Spark's watermark follows the
-    newest of them. Only where the records of one millisecond do not fit, shards take turns within it. At least one step
-    is taken where there is one.
+    Spark's watermark follows the newest record of all shards. So a batch ends at one arrival time in all
+    shards: the latest whose records fit. Only if the records of one millisecond do not fit, shards take turns
+    within it. At least one step is taken if there is one.
 
     Args:
-        start: where the batch before ended.
+        start: where the previous batch ended.
         spooled: the segments of each shard, in order.
-        granted: the checkpoint with which each shard's lease came here: up to there others may have done the work.
-        max_bytes: no further step once the batch has this much; None: everything.
-        horizon_ms: nothing that arrived after this.
-        times: looks into a segment; None: each is taken as a whole, as if all of it arrived with its first record.
+        granted: the checkpoint with which each lease came here: other hosts may have done everything up to
+            it.
+        max_bytes: size of a batch; None: unlimited.
+        horizon_ms: the latest arrival time to take.
+        times: reads the arrivals in a segment; None: take segments whole, at their first arrival.
 
     Raises:
-        Hole: records are missing in between.
+        MissingRange: records in between are missing.
     """
     queues = {
         shard: [each for each in segments if each.last > start.get(shard, START)]
@@ -123,7 +116,7 @@ def ends(
 def end_within(
     segments: Sequence[Segment], start: Position, horizon_ms: int, times: Times | None = None
 ) -> Position:
-    """How far batches may take the records of one shard, whatever their size; START: no further than they have."""
+    """How far batches may take one shard regardless of size; START: no further."""
     queue = [each for each in segments if each.last > start]
     last = START
     for step in _steps(queue, start, horizon_ms, times):
@@ -134,7 +127,7 @@ def end_within(
 
 
 def _whole_up_to(queues: Mapping[str, Sequence[Segment]], max_bytes: int | None, horizon_ms: int) -> int:
-    """A time at which a batch does not end earlier for sure: what arrived by then need not be looked into."""
+    """An arrival time up to which everything fits for certain, so that those segments need not be read."""
     segments = [each for queue in queues.values() for each in queue if each.first_ms <= horizon_ms]
     if max_bytes is None or sum(each.size_bytes for each in segments) <= max_bytes:
         return horizon_ms
@@ -151,7 +144,6 @@ def _whole_up_to(queues: Mapping[str, Sequence[Segment]], max_bytes: int | None,
 
 
 def _steps(queue: Sequence[Segment], start: Position, whole_ms: int, times: Times | None) -> Iterator[Step]:
-    """The steps of one shard behind a position, in order."""
     for each in queue:
         if times is None or each.last_ms <= whole_ms or each.first_ms == each.last_ms:
             yield Step(each.first_ms, each.last, each.size_bytes, each.after)
@@ -170,7 +162,7 @@ def _refuse_hole(shard_id: str, reached: Position, granted: Position, after: Pos
 
 
 def pieces(segments: Sequence[Segment], after: Position, last: Position) -> list[SegmentRange]:
-    """What a shard's segments hold of (after, last], in order."""
+    """The parts of a shard's segments in (after, last], in order."""
     return [
         SegmentRange(each, max(after, each.after), min(last, each.last))
         for each in segments
@@ -179,10 +171,10 @@ def pieces(segments: Sequence[Segment], after: Position, last: Position) -> list
 
 
 def is_covered(shard_id: str, segments: Sequence[Segment], after: Position, last: Position) -> bool:
-    """Whether every record of (after, last] is in the segments; False: the rest may still come.
+    """Whether the segments hold every record of (after, last]; False: the rest may still come.
 
     Raises:
-        Hole: it cannot come any more, as later records are there already.
+        MissingRange: it cannot come, because later records are already here.
     """
     reached = after
     for each in segments:
@@ -196,7 +188,7 @@ def is_covered(shard_id: str, segments: Sequence[Segment], after: Position, last
 
 
 def tasks(all_pieces: Sequence[Sequence[SegmentRange]], most: int) -> list[list[SegmentRange]]:
-    """Put whole shards together into at most so many tasks of similar size: the order in a shard stays."""
+    """Group whole shards into at most `most` tasks of similar size."""
     groups: list[tuple[int, list[SegmentRange]]] = []
     sized = sorted(
         ((sum(each.segment.size_bytes for each in shard), list(shard)) for shard in all_pieces if shard),

@@ -1,12 +1,8 @@
-"""Positions in a shard as Spark's offsets, file names and the KCL carry them: (sequence number, sub-sequence number).
+"""Positions in a shard as (sequence number, sub-sequence number), and how far Spark's logs say a query is.
 
-Pure. Positions are compared as whole numbers, never as text; `START` lies before every record.
-
-Spark's own books of a query: which batch holds which records, and which batches are done.
-
-Reads `offsets/N` and `commits/N` below a query's checkpoint folder, Spark's write-ahead and commit log. A batch is done
-when its commit is there. This is read rather than asked for, because a source's `commit` comes only with the next batch,
-and because it is there before Spark runs. Folders on this machine's file systems only.
+Positions compare as integers, never as text. A batch is committed once `commits/N` exists in the query's
+checkpoint folder. That is read from disk because a source's `commit` comes only with the next batch. Local
+folders only.
 """
 
 from __future__ import annotations
@@ -18,9 +14,9 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 Position: TypeAlias = tuple[int, int]
-"""Sequence number and sub-sequence number (0 for a record that is in no aggregate)."""
+"""Sequence number and sub-sequence number (0 for a record that is not aggregated)."""
 Positions: TypeAlias = Mapping[str, Position]
-"""By shard id. A shard that is not there stands at `START`."""
+"""By shard id. A shard that is missing is at `START`."""
 
 START: Final[Position] = (-1, 0)
 _SHARDS: Final = "s"
@@ -28,42 +24,38 @@ _VERSION: Final = "kcl"
 
 
 def position(sequence_number: str | None, sub_sequence_number: int | None) -> Position:
-    """The position of a record or a checkpoint; a sentinel (`TRIM_HORIZON`, ...) or nothing is `START`."""
+    """The position of a record or checkpoint; `START` for a sentinel (`TRIM_HORIZON`, ...) or None."""
     if sequence_number is None or not (sequence_number.isascii() and sequence_number.isdigit()):
         return START
     return int(sequence_number), sub_sequence_number or 0
 
 
 def to_text(where: Position) -> str:
-    """`SEQUENCE/SUB`, as offsets have it."""
     return f"{where[0]}/{where[1]}"
 
 
 def from_text(text: str) -> Position:
-    """What `to_text` wrote; ValueError where it is something else."""
     sequence, _, sub = text.partition("/")
     return int(sequence), int(sub)
 
 
 def to_mark(where: Position) -> str:
-    """`SEQUENCE.SUB`, as names of files have it."""
     return f"{where[0]}.{where[1]}"
 
 
 def from_mark(text: str) -> Position:
-    """What `to_mark` wrote; ValueError where it is something else."""
     sequence, _, sub = text.partition(".")
     return int(sequence), int(sub)
 
 
 def to_offset(positions: Positions) -> dict[str, object]:
-    """The source's offset: what stands in Spark's write-ahead log, shards in order of their names."""
+    """The source's offset, as in Spark's write-ahead log."""
     shards = {shard: to_text(positions[shard]) for shard in sorted(positions)}
     return {_VERSION: 1, _SHARDS: shards}
 
 
 def from_offset(offset: object) -> dict[str, Position] | None:
-    """The positions of an offset of ours; None where it is another source's."""
+    """The positions of an offset; None if another source wrote it."""
     if not isinstance(offset, dict) or offset.get(_VERSION) != 1:
         return None
     shards = offset.get(_SHARDS)
@@ -73,7 +65,7 @@ def from_offset(offset: object) -> dict[str, Position] | None:
 
 
 def minimum(all_positions: Iterable[Positions]) -> dict[str, Position]:
-    """For each shard what all have reached; a shard that one of them does not know is left out."""
+    """For each shard the least position; shards that one of them lacks are omitted."""
     each = list(all_positions)
     if not each:
         return {}
@@ -83,14 +75,14 @@ def minimum(all_positions: Iterable[Positions]) -> dict[str, Position]:
 
 @dataclass(frozen=True, slots=True)
 class QueryPositions:
-    """How far a query is.
+    """Progress of a query.
 
     Args:
-        planned_batch: the newest batch that was planned; None: none yet.
+        planned_batch: the newest planned batch; None: none yet.
         planned: where it ends.
-        committed_batch: the newest batch that is done; None: none yet.
+        committed_batch: the newest committed batch; None: none yet.
         committed: where it ends.
-        is_ours: whether the query reads the stream at all; what was not planned yet may.
+        is_ours: whether the query reads the stream; true until a batch is planned.
     """
 
     planned_batch: int | None
@@ -101,18 +93,13 @@ class QueryPositions:
 
 
 class QueryLog:
-    """The books of one query.
-
-    Args:
-        folder: its checkpoint folder; need not exist yet.
-    """
+    """Spark's log of one query. `folder`, its checkpoint folder, need not exist yet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._books: QueryPositions | None = None
 
     def read(self) -> QueryPositions:
-        """How far it is now. Cheap while nothing has changed."""
         before = self._books
         if before is not None and not self._moved(before):
             return before
@@ -130,11 +117,11 @@ class QueryLog:
         return books
 
     def end_of(self, batch_id: int) -> dict[str, Position]:
-        """Where a planned batch ends; the least of them where a query reads the stream more than once."""
+        """Where a planned batch ends; the least position if a query reads the stream more than once."""
         return self._end_of(batch_id) or {}
 
     def _end_of(self, batch_id: int) -> dict[str, Position] | None:
-        """None: the query has a source, but none of ours."""
+        """None: the query reads only other sources."""
         try:
             lines = (self.folder / "offsets" / str(batch_id)).read_text("utf-8").splitlines()
         except FileNotFoundError:

@@ -1,12 +1,7 @@
-"""The streaming queries of a pipeline: started, watched, started again after a failure, stopped.
+"""Starts, watches, restarts and stops the streaming queries of a pipeline.
 
-Owns their lives. A query that fails is started again with growing pauses while the shards are held back; then the engine
-gives up and says which records were in hand. Nothing is ever skipped. Knows nothing of relays.
-
-Looking into a query that a pipeline declared and that is not started yet: its name, its sink, its path, its trigger.
-
-Spark keeps these in private fields of its DataStreamWriter; they are read by Java's reflection, or where it is a client of
-Spark Connect from its message (`connect`). Knows nothing else.
+A failed query restarts with growing pauses while the full spool holds the shards back. After too many
+failures in one batch the engine gives up and reports the batch's ranges; nothing is ever skipped.
 """
 
 from __future__ import annotations
@@ -35,14 +30,7 @@ FILE_SINKS = frozenset({"parquet", "orc", "json", "csv", "text", "avro", "xml"})
 
 @dataclass(frozen=True, slots=True)
 class DeclaredQuery:
-    """What a writer was told.
-
-    Args:
-        name: of the query.
-        sink: name of the format, in lower case; empty where it is a function.
-        path: of the output; None where there is none.
-        has_trigger: whether the pipeline has set one.
-    """
+    """The settings of a query's writer. `sink` is in lower case, empty for a function."""
 
     name: str
     sink: str
@@ -51,15 +39,14 @@ class DeclaredQuery:
 
     @property
     def is_file_sink(self) -> bool:
-        """Whether Spark keeps a log of finished batches beside the files."""
         return self.sink in FILE_SINKS and self.path is not None
 
 
 def declared(writer: DataStreamWriter) -> DeclaredQuery:
-    """Look into a writer.
+    """Inspect a writer that is not started yet.
 
     Raises:
-        NotAPipeline: it has no name, or one that cannot name a folder.
+        NotAPipeline: it has no valid name, or sets a checkpoint location or a trigger that ends.
     """
     reported = server_writer(writer) if is_connect(writer) else _reported(writer)
     name = reported.name
@@ -116,7 +103,7 @@ _NO_WAIT: Final = "0 seconds"
 
 
 class PipelineFailed(Exception):
-    """Raised when a query failed too often; the message has the batch, the ranges and the last error."""
+    """Raised when a query failed too often; the message has the batch, its ranges and the last error."""
 
 
 @dataclass(slots=True)
@@ -137,15 +124,8 @@ class _Query:
 class Queries:
     """All queries of one engine.
 
-    Args:
-        spark: the session.
-        writers: as the pipeline declared them.
-        state: where their books are kept.
-        options: of the engine.
-        report: the log.
-
     Raises:
-        NotAPipeline: a query has no name, or two have the same.
+        NotAPipeline: a writer is not allowed; see `declared`.
     """
 
     def __init__(
@@ -171,11 +151,10 @@ class Queries:
         register({name: query.context for name, query in self._queries.items()})
 
     def logs(self) -> dict[str, QueryLog]:
-        """The books of each query."""
         return {name: query.context.log for name, query in self._queries.items()}
 
     def claim_outputs(self) -> None:
-        """Mark the paths of file sinks as ours; Refused where they are not."""
+        """Mark the paths of file sinks as ours; raises Refused if they belong to others."""
         for name, query in self._queries.items():
             if query.declared.is_file_sink and query.declared.path is not None:
                 is_new = query.context.log.read().committed_batch is None
@@ -184,19 +163,18 @@ class Queries:
                 )
 
     def start(self) -> None:
-        """Start all of them."""
         for query in self._queries.values():
             self._start(query)
 
     def check(self) -> None:
-        """Look after them; cheap. Failed ones are started again.
+        """Restart failed queries; cheap enough for every tick.
 
         Raises:
             PipelineFailed: one failed too often in one batch.
         """
         if monotonic_s() < self._next_poll_s:
             return
-        # Each look is a call to the server where Spark is one.
+        # With Spark Connect each check is a call to the server.
         self._next_poll_s = monotonic_s() + (_REMOTE_POLL_S if is_connect(self._spark) else 0)
         for name, query in self._queries.items():
             if query.running is None:
@@ -207,7 +185,7 @@ class Queries:
                 self._failed(name, query, query.running.exception())
 
     def figures(self) -> dict[str, QueryFigures]:
-        """What Spark tells of each; asks it, so for the thread of `check`."""
+        """Asks Spark, so call it only from the thread of `check`."""
         for name, query in self._queries.items():
             if query.running is None:
                 query.figures = QueryFigures(
@@ -221,7 +199,7 @@ class Queries:
         return {name: query.figures for name, query in self._queries.items()}
 
     def stop(self, timeout_s: float) -> None:
-        """Stop them between two batches where that is possible in time; what is cut off runs again at the next start."""
+        """Stop between two batches if there is time; an interrupted batch runs again at the next start."""
         deadline_s = monotonic_s() + timeout_s
         for query in self._queries.values():
             if query.running is None:
@@ -235,7 +213,7 @@ class Queries:
             query.running.stop()
 
     def _count_late(self, name: str, query: _Query, running: StreamingQuery) -> None:
-        """Count what Spark dropped as late, and say so the first time: it says nothing itself."""
+        """Count the rows that Spark dropped as late, and warn once: Spark itself does not."""
         if query.late.take(_newest_first(running)) and not query.is_late_reported:
             query.is_late_reported = True
             self._log_event("warning", "spark_rows_late", query=name, rows=query.late.count)
@@ -282,7 +260,7 @@ class Queries:
 
 
 def _newest_first(running: StreamingQuery) -> Iterator[Mapping[str, Any]]:
-    """Spark's last reports of a query, one at a time: to turn all hundred into objects of Python takes long."""
+    """Spark's last reports, one at a time: converting all hundred to Python is slow."""
     if is_connect(running):
         yield from reversed(running.recentProgress)
         return

@@ -1,8 +1,7 @@
-"""The child process of a shard: passes lines between the daemon's pipes and the engine's socket, and nothing else.
+"""The child process of a shard: passes bytes between the daemon's pipes and the engine's socket.
 
-Started by the daemon for each shard. It does not look into what it passes on: the engine speaks the line protocol. So it
-needs no more than the standard library and a few megabytes. It ends when either side ends: with 0 after the daemon has
-closed its pipe and the engine has said all, with 75 where the engine went away (the daemon starts it again).
+It uses only the standard library and a few megabytes, as each shard has one. Exit code 0 after the daemon has
+closed its pipe; 75 if the engine went away, then the daemon starts the relay again.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from contextlib import suppress
 EXIT_USAGE = 64
 EXIT_ENGINE_GONE = 75
 CLOSED = ".closed"
-"""A file of this name beside the socket says that no engine will come."""
+"""A file with this suffix beside the socket means that no engine will come."""
 _CHUNK_BYTES = 256 * 1024
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -26,7 +25,7 @@ _STDIN, _STDOUT = 0, 1
 
 
 def connect(path: str) -> socket.socket | None:
-    """The engine's socket, as soon as the engine listens; None where the daemon went away first, or gave the engine up."""
+    """Wait for the engine to listen; None if the daemon went away or gave the engine up."""
     pause_s = _FIRST_PAUSE_S
     while True:
         engine = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -38,20 +37,20 @@ def connect(path: str) -> socket.socket | None:
                 raise
         else:
             return engine
-        if _daemon_gone(pause_s) or os.path.exists(path + CLOSED):  # noqa: PTH110 - pathlib would be a megabyte
+        if _daemon_gone(pause_s) or os.path.exists(path + CLOSED):  # noqa: PTH110 - pathlib costs a megabyte
             return None
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def _daemon_gone(wait_s: float) -> bool:
-    """Wait that long; True at once when the other end of stdin is closed and nothing is left in it."""
+    """Wait up to `wait_s`; True as soon as stdin is closed and empty."""
     poll = select.poll()
-    poll.register(_STDIN, 0)  # POLLHUP is always told; what is in the pipe stays there for the engine
+    poll.register(_STDIN, 0)  # POLLHUP is always reported; data stays in the pipe for the engine
     return bool(poll.poll(wait_s * 1000))
 
 
 def up(engine: socket.socket, ended: threading.Event) -> None:
-    """From the daemon to the engine, without a copy through this process where the kernel can; until stdin ends."""
+    """Copy from daemon to engine until stdin ends; with splice if stdin is a pipe."""
     try:
         while os.splice(_STDIN, engine.fileno(), _CHUNK_BYTES):
             pass
@@ -65,14 +64,12 @@ def up(engine: socket.socket, ended: threading.Event) -> None:
 
 
 def down(engine: socket.socket) -> None:
-    """From the engine to the daemon, until the engine closes."""
     while piece := engine.recv(64 * 1024):
         while piece:
             piece = piece[os.write(_STDOUT, piece) :]
 
 
 def main(arguments: list[str]) -> int:
-    """Relay between stdin, stdout and the socket that is named; the exit code."""
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m kcl_spark.relay SOCKET\n")
         return EXIT_USAGE

@@ -1,8 +1,7 @@
-"""Segments: the files of the spool. One holds records of one shard, in order, without a gap, as Arrow's file format.
+"""Segments: the spool's Arrow files. Each holds records of one shard, in order, without a gap.
 
-Owns their names, which tell what is inside, their columns, and reading a range out of them. A name is
-`AFTER~LAST~ROWS~BYTES~FROM~UNTIL.arrow` in the shard's folder: AFTER is the position behind which the segment begins, so
-that two segments join without a gap where one's LAST is the other's AFTER; FROM and UNTIL are arrival times. Knows nothing of quotas, queries or the protocol.
+A name is `AFTER~LAST~ROWS~BYTES~FROM~UNTIL.arrow`: the records begin after position AFTER and end with LAST,
+so two segments join without a gap if one's LAST is the other's AFTER. FROM and UNTIL are arrival times.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from pyarrow import fs
 from kcl_spark.positions import START, Position, from_mark, to_mark
 
 RecordBatch: TypeAlias = Any
-"""A `pyarrow.RecordBatch`: pyarrow comes without types."""
 SUFFIX: Final = ".arrow"
 _TEXT: Final = pa.string()
 SCHEMA: Final = pa.schema(
@@ -33,26 +31,22 @@ SCHEMA: Final = pa.schema(
         ("approximate_arrival_timestamp", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""The columns of a segment, and of the DataFrame."""
 _COMPUTE: Any = pyarrow.compute
 _MICROSECONDS: Final = 1000
 _MAGIC: Final = b"ARROW1"
 _ARRIVED: Final = SCHEMA.get_field_index("approximate_arrival_timestamp")
 _PLACES: Final = [SCHEMA.get_field_index(name) for name in ("sequence_number", "sub_sequence_number")]
 OPEN_MS: Final = 2**63 - 1
-"""An arrival time after all records."""
+"""Later than any arrival time."""
 CLOSED_MS: Final = -1
-"""And one before all."""
+"""Earlier than any arrival time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Records of a segment, one after the other, that arrived together.
+    """Consecutive records of a segment with one arrival time.
 
-    Args:
-        arrived_ms: when; where times go back, that of the latest before.
-        last: the position of the last of them.
-        rows: how many.
+    If arrival times go back, the latest before counts. `last` is the position of the last record.
     """
 
     arrived_ms: int
@@ -62,16 +56,12 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What a segment's name tells.
+    """The content of a segment's name.
 
     Args:
-        shard_id: whose records these are.
-        after: they begin behind this position.
-        last: the position of the last of them.
-        rows: how many.
-        size_bytes: of the file.
-        first_ms: when the first of them arrived; 0: not told. Never before the end of the segment in front of it.
-        last_ms: when the latest of them arrived.
+        after: the records begin after this position.
+        first_ms: arrival of the first record; 0: unknown. Never before the end of the previous segment.
+        last_ms: the latest arrival.
     """
 
     shard_id: str
@@ -84,17 +74,15 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """Of its file."""
         times = f"{self.first_ms}~{self.last_ms}"
         return f"{to_mark(self.after)}~{to_mark(self.last)}~{self.rows}~{self.size_bytes}~{times}{SUFFIX}"
 
     def path(self, spool: Path) -> Path:
-        """Where its file is."""
         return spool / self.shard_id / self.name
 
 
 def parse_name(shard_id: str, name: str) -> Segment | None:
-    """What a file's name tells; None where it is no segment (a temporary file, a note)."""
+    """Parse a file's name; None if it is no segment (a temporary file, a note)."""
     parts = name.removesuffix(SUFFIX).split("~")
     if not name.endswith(SUFFIX) or len(parts) != 6:
         return None
@@ -103,7 +91,7 @@ def parse_name(shard_id: str, name: str) -> Segment | None:
 
 
 def list_segments(spool: Path) -> dict[str, list[Segment]]:
-    """The segments of every shard that has a folder, in order. What disappears meanwhile is left out."""
+    """The segments of every shard, in order. Files that disappear meanwhile are omitted."""
     found: dict[str, list[Segment]] = {}
     for folder in _entries(spool):
         if not folder.is_dir():
@@ -114,7 +102,7 @@ def list_segments(spool: Path) -> dict[str, list[Segment]]:
 
 
 def is_whole(path: Path, size_bytes: int) -> bool:
-    """Whether a file has the size that its name tells and ends as an Arrow file does."""
+    """Whether the file has the size in its name and ends as an Arrow file does."""
     try:
         if path.stat().st_size != size_bytes:
             return False
@@ -126,7 +114,7 @@ def is_whole(path: Path, size_bytes: int) -> bool:
 
 
 def read_range(location: str, after: Position, last: Position) -> Iterator[RecordBatch]:
-    """The records of a segment behind `after`, up to and with `last`; it lies at a path or a URI."""
+    """The records of a segment after `after`, up to and including `last`."""
     with _opened(location) as file, pa.ipc.open_file(file) as reader:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
@@ -136,7 +124,7 @@ def read_range(location: str, after: Position, last: Position) -> Iterator[Recor
 
 
 def span_ms(table: Any, not_before_ms: int) -> tuple[int, int]:
-    """When the first and when the latest row of a table arrived; where that is not told, as the rows before."""
+    """Arrival times of the first and the latest row; `not_before_ms` if unknown."""
     arrived = table.column("approximate_arrival_timestamp").cast(pa.int64())
     first, latest = arrived[0].as_py(), _COMPUTE.max(arrived).as_py()
     first_ms = not_before_ms if first is None else max(first // _MICROSECONDS, not_before_ms)
@@ -144,7 +132,7 @@ def span_ms(table: Any, not_before_ms: int) -> tuple[int, int]:
 
 
 def read_arrivals(location: str) -> list[Arrivals]:
-    """When the records of a segment arrived, in order; only three of its columns are read."""
+    """When the records of a segment arrived, in order; reads only three columns."""
     files, path = (
         (fs.LocalFileSystem(), location) if "://" not in location else fs.FileSystem.from_uri(location)
     )
@@ -167,7 +155,6 @@ def read_arrivals(location: str) -> list[Arrivals]:
 
 
 def packed(batches: Iterable[RecordBatch]) -> bytes:
-    """Records as bytes that can travel."""
     memory = pa.BufferOutputStream()
     with pa.ipc.new_stream(memory, SCHEMA) as writer:
         for batch in batches:
@@ -177,13 +164,12 @@ def packed(batches: Iterable[RecordBatch]) -> bytes:
 
 
 def unpacked(content: bytes) -> Iterator[RecordBatch]:
-    """What `packed` was given."""
     with pa.ipc.open_stream(content) as reader:
         yield from reader
 
 
 def _opened(location: str) -> Any:
-    """The whole file: mapped where it is on this machine, else fetched at once, as all of it is wanted."""
+    """Map a local file; fetch a remote one at once, as all of it is needed."""
     if "://" not in location:
         return pa.memory_map(location)
     files, path = fs.FileSystem.from_uri(location)
@@ -192,7 +178,7 @@ def _opened(location: str) -> Any:
 
 
 def rows_up_to(batch: RecordBatch, where: Position) -> int:
-    """How many of its rows, which are in order, are at or before a position."""
+    """How many rows, which are sorted, are at or before a position."""
     if where == START or not batch.num_rows:
         return 0
     high: int = batch.num_rows

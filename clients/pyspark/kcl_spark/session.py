@@ -1,16 +1,7 @@
-"""The Spark session of the engine: built from the options, with a Java that was looked for.
+"""Builds the engine's Spark session: its Java, its environment, and Spark Connect (`sparkRemote=sc://...`).
 
-Owns the environment that Spark is started with. Knows nothing of the stream.
-
-Spark Connect: the driver is a server elsewhere (`sparkRemote=sc://...`).
-
-Owns what is different there: the session, looking into declared queries, and giving handlers of batches their context,
-as they run on the server. The server must reach the spool and the state folder; it needs nothing of this package.
-
-What Spark's workers and servers on other machines are sent: this package and the pipeline's module, by value.
-
-They need a Python with pyspark and pyarrow, and nothing of ours. Spark pickles functions and classes by name otherwise, and
-a name is of no use where the module is not.
+Workers and Connect servers need pyspark and pyarrow but not this package: it and the pipeline's module are
+pickled by value. A Connect server must reach the spool and the state folder.
 """
 
 from __future__ import annotations
@@ -34,10 +25,10 @@ from kcl_spark.source import FORMAT, KclDataSource
 
 
 def connect(options: EngineOptions) -> SparkSession:
-    """A session on the server, with the data source registered.
+    """A session on a Spark Connect server, with the data source registered.
 
     Raises:
-        Refused: the client's packages are missing.
+        Refused: the packages for Spark Connect are missing.
     """
     builder = SparkSession.builder.remote(options.remote)
     settings = {"spark.sql.session.timeZone": "UTC", **options.conf}
@@ -53,15 +44,9 @@ def connect(options: EngineOptions) -> SparkSession:
 
 @dataclass(frozen=True, slots=True)
 class ServerWriter:
-    """What a query's writer was told, whoever keeps it.
+    """The settings of a query's writer.
 
-    Args:
-        name: of the query; None or empty: none.
-        sink: name of the format; empty where it is a function.
-        path: of the output.
-        checkpoint_location: should not be there.
-        has_trigger: whether one was set.
-        ends: whether that one ends the query.
+    `sink` is empty for a function; `ends`: the trigger ends the query.
     """
 
     name: str | None
@@ -73,7 +58,6 @@ class ServerWriter:
 
 
 def server_writer(writer: DataStreamWriter) -> ServerWriter:
-    """What a writer of Spark Connect was told."""
     proto = _message(writer)
     options = {name.lower(): value for name, value in proto.options.items()}
     trigger = proto.WhichOneof("trigger")
@@ -88,7 +72,7 @@ def server_writer(writer: DataStreamWriter) -> ServerWriter:
 
 
 def bind(writer: DataStreamWriter, context: QueryContext) -> DataStreamWriter:
-    """Give a query's handler of batches its context; a function that is none of ours stays as it is."""
+    """Give a foreachBatch handler its context; other functions stay as they are."""
     proto = _message(writer)
     if not proto.HasField("foreach_batch"):
         return writer
@@ -106,11 +90,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def ship_by_value(pipeline: str) -> None:
-    """Send both by value from now on.
-
-    Args:
-        pipeline: `module:function`; of a package all of it is sent that the pipeline uses.
-    """
+    """Pickle this package and the pipeline's top-level package by value from now on."""
     for name in (_PACKAGE, pipeline.partition(":")[0].partition(".")[0]):
         cloudpickle.register_pickle_by_value(import_module(name))  # type: ignore[no-untyped-call]  # cloudpickle
 
@@ -120,7 +100,7 @@ _TASKS_OF_A_CLUSTER = 64
 
 
 def prepare_environment(options: EngineOptions, log_event: EmitEvent) -> None:
-    """Set what Spark and its workers take from the environment.
+    """Set the environment variables that Spark and its workers read.
 
     Raises:
         NoJava: there is no Java that Spark can run on.
@@ -136,7 +116,7 @@ def prepare_environment(options: EngineOptions, log_event: EmitEvent) -> None:
     if options.is_local:
         os.environ.setdefault(*ARENAS)
         os.environ.setdefault("SPARK_HOME", str(lean_home(options.state / "spark-home")))
-    # Workers would take the system's python3, which has none of our packages. On a cluster the path may be another.
+    # Workers would use the system's python3, without our packages. On a cluster the path may differ.
     if options.is_local or "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -146,7 +126,6 @@ def prepare_environment(options: EngineOptions, log_event: EmitEvent) -> None:
 
 
 def build_session(options: EngineOptions) -> SparkSession:
-    """A session with the data source registered."""
     if options.remote or not options.is_local:
         ship_by_value(options.pipeline)
     if options.remote:
@@ -174,11 +153,10 @@ def build_session(options: EngineOptions) -> SparkSession:
 
 
 def register_source(spark: SparkSession) -> None:
-    """Register the data source with a map of environment variables that bears two queries.
+    """Register the data source while Spark's map of environment variables is a ConcurrentHashMap.
 
-    Spark puts variables into that map whenever it plans a batch, and queries plan side by side. A plain HashMap
-    comes out of that with a wrong size, and then no task of any query can be read (OptionalDataException) until the
-    engine is started anew.
+    Spark writes to that map whenever it plans a batch, and queries plan concurrently. A plain HashMap can be
+    corrupted by that; then no task can be deserialised (OptionalDataException) until the engine restarts.
     """
     context: Any = spark.sparkContext
     plain = context.environment
@@ -193,13 +171,6 @@ def register_source(spark: SparkSession) -> None:
 
 
 def stream_of(spark: SparkSession, options: EngineOptions, store: str) -> DataFrame:
-    """The streaming DataFrame of all shards that this engine is given.
-
-    Args:
-        spark: the session.
-        options: of the engine.
-        store: where segments are, as the planner of the source reaches them.
-    """
     return (
         spark.readStream.format(FORMAT)
         .option("spool", store)
@@ -213,7 +184,10 @@ def stream_of(spark: SparkSession, options: EngineOptions, store: str) -> DataFr
 
 
 def _parallelism(spark: SparkSession, options: EngineOptions) -> int:
-    """Tasks that can run side by side. Workers of a cluster may still be on their way when this is asked."""
+    """Tasks that can run in parallel.
+
+    Workers of a cluster may still be starting, so it is a constant there.
+    """
     reported = options.conf.get("spark.default.parallelism")
     if reported is not None:
         return int(reported)
@@ -223,12 +197,11 @@ def _parallelism(spark: SparkSession, options: EngineOptions) -> int:
 
 
 def web_address(spark: SparkSession) -> str | None:
-    """Where Spark shows what it does; None: nowhere, or it is told by whoever runs the server."""
     return None if is_connect(spark) else spark.sparkContext.uiWebUrl
 
 
 def jvm_pid(spark: SparkSession) -> int | None:
-    """The process id of the driver's JVM; None: it is not ours."""
+    """The process id of the driver's JVM; None if it is not ours."""
     if is_connect(spark):
         return None
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - the one place where Spark keeps it

@@ -1,11 +1,7 @@
-"""Functions for `foreachBatch` that do no harm when a batch is handled a second time.
+"""Functions for `foreachBatch` that are safe when a batch is handled a second time.
 
-After a crash Spark runs the batch in hand again, with the same number and the same records. Each of these writes so that
-the second time replaces the first.
-
-An upsert over JDBC: a staging table filled by Spark's workers, then one statement in one transaction.
-
-Owns the SQL. Spark itself can only append or replace a whole table.
+After a crash Spark runs the last batch again, with the same number and records. Each sink writes so that the
+second write replaces the first.
 """
 
 from __future__ import annotations
@@ -25,15 +21,7 @@ _DRIVERS: Final = {"jdbc:postgresql": "org.postgresql.Driver", "jdbc:sqlite": "o
 
 
 class Upsert:
-    """Handles one batch after the other.
-
-    Args:
-        url: of the database.
-        table: the target.
-        keys: its unique columns.
-        newest_by: columns by which the newer of two rows is told.
-        options: of the connection.
-    """
+    """Spark's workers write each batch to a staging table; one transaction then upserts it."""
 
     def __init__(
         self,
@@ -50,14 +38,14 @@ class Upsert:
         self._table = table
         self._keys = list(keys)
         self._newest_by = list(newest_by)
-        # Named, as Java looks for drivers by itself only where Spark's packages are not.
+        # Named explicitly: Java does not find drivers in Spark's packages by itself.
         self._options = {**({"driver": driver} if driver else {}), **options}
 
     def __call__(self, frame: DataFrame, batch: Batch) -> None:
-        """Write one batch; the staging table is replaced, so that a batch that broke off leaves nothing.
+        """Write one batch; the staging table is replaced, so an interrupted batch leaves nothing behind.
 
         Raises:
-            ValueError: a key is no column, or this is no place for it.
+            ValueError: a key is no column, or the driver is a Spark Connect server.
         """
         if is_connect(frame):
             raise ValueError(
@@ -95,9 +83,9 @@ class Upsert:
 
 
 def staging_table(table: str, batch: Batch) -> str:
-    """A table beside the target for one query of one engine: several hosts may write to one table.
+    """One staging table per query and state, as several hosts may write to one table.
 
-    Short, as PostgreSQL cuts names after 63 bytes without a word.
+    PostgreSQL cuts names after 63 bytes.
     """
     schema, dot, name = table.rpartition(".")
     mark = sha256(f"{batch.state}/{batch.query}".encode()).hexdigest()[:12]
@@ -124,7 +112,7 @@ def statement(
     rest = [column for column in columns if column not in keys]
     updates = ", ".join(f"{_quoted(each)} = EXCLUDED.{_quoted(each)}" for each in rest)
     action = f"DO UPDATE SET {updates}" if rest else "DO NOTHING"
-    # WHERE true: without it SQLite reads ON as the beginning of a join.
+    # WHERE true: without it SQLite parses ON as part of a join.
     source = f"{staging} WHERE true"
     if newest_by:
         newest_first = ", ".join(f"{_quoted(each)} DESC" for each in newest_by)
@@ -155,7 +143,7 @@ ForeachBatch = Callable[[DataFrame, int], None]
 
 
 def foreach_batch(function: Callable[[DataFrame, Batch], Any]) -> ForeachBatch:
-    """Call `function(df, batch)` for each batch; `batch.is_replay` says whether it may have been handled before."""
+    """Call `function(df, batch)` for each batch; check `batch.is_replay` for batches handled before."""
     return with_batch(function)
 
 
@@ -165,7 +153,7 @@ def overwrite_batch(path: str, file_format: str = "parquet", **options: str) -> 
     Read it as one table with the column `batch_id`. The path belongs to one query of one state.
 
     Args:
-        path: on any file system that Spark knows.
+        path: on any file system that Spark supports.
         file_format: `parquet`, `json`, `csv`, `orc`, ...
         options: of the format.
     """
@@ -183,7 +171,7 @@ def overwrite_batch(path: str, file_format: str = "parquet", **options: str) -> 
 
 
 def delta(path: str, **options: str) -> ForeachBatch:
-    """Append each batch to a Delta table, once: Delta drops a transaction of this application that it has.
+    """Append each batch to a Delta table exactly once: Delta ignores a transaction that it already has.
 
     Needs Delta's packages in `sparkPackages` and its settings in `sparkConf.*`.
     """
@@ -206,17 +194,18 @@ def delta(path: str, **options: str) -> ForeachBatch:
 def jdbc_upsert(
     url: str, table: str, keys: list[str], *, newest_by: list[str] | None = None, **options: str
 ) -> ForeachBatch:
-    """Insert the rows of each batch into a table, replacing those with the same keys (`INSERT ... ON CONFLICT`).
+    """Insert the rows of each batch into a table, replacing those with the same keys (`INSERT ...
 
-    A batch goes in one transaction: first into a staging table of its own, then over. For PostgreSQL and SQLite's
-    dialect; the driver's package belongs into `sparkPackages`. Several hosts may write to one table.
+    ON CONFLICT`). One transaction per batch, through its own staging table. For PostgreSQL and SQLite; the
+    driver's package belongs in `sparkPackages`. Several hosts may write to one table.
 
     Args:
         url: `jdbc:postgresql://HOST/DATABASE`.
-        table: exists, with a unique index on the keys.
-        keys: columns that name a row. Without `newest_by` they must be unique in a batch, or the database refuses it.
-        newest_by: columns, such as a time, by which the newer of two rows with the same keys is told: it wins within a
+        table: must exist, with a unique index on the keys.
+        keys: columns that identify a row. Without `newest_by` they must be unique in a batch, or the database
+            fails.
+        newest_by: columns, such as a time, that order rows with the same keys: the newest wins within a
             batch, and no row replaces a newer one in the table, whichever host writes last.
-        options: `user`, `password`; `driver`, the class, for other databases than these two.
+        options: `user`, `password`; `driver`, the class, for other databases.
     """
     return with_batch(Upsert(url, table, keys, options, newest_by or ()))

@@ -1,8 +1,8 @@
-"""The Python data source `kcl`: a streaming DataFrame of what the engine has put into the spool.
+"""The Python data source `kcl`: a streaming DataFrame of the records in the spool.
 
-Runs in Spark's planner process (one for each query) and in its workers: it reaches the engine only through the spool's
-files. On a cluster it is sent there by value (`shipping`): nothing of this package need be installed there. Offsets are positions by shard. The ends of a batch are fixed before it is planned, so a batch that is run again
-holds the same records; where some of them are not in the spool (any more) it waits for the KCL to deliver them again.
+Runs in Spark's planner process (one per query) and in workers, and reaches the engine only through the spool.
+The end of a batch is fixed before it is planned, so a replayed batch has the same records; if some are
+missing from the spool, it waits until the KCL delivers them again.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ COLUMNS: Final = {
     "aws": "data BINARY, partitionKey STRING, streamName STRING, shardId STRING, sequenceNumber STRING, "
     "subSequenceNumber LONG, approximateArrivalTimestamp TIMESTAMP",
 }
-"""The columns by the value of the option `columns`."""
 INLINE_MOST_BYTES: Final = 16 * 1024 * 1024
-"""Of a batch whose records travel in its tasks: Spark's driver holds them several times over."""
+"""Most bytes of a batch whose records travel in its tasks: Spark's driver holds several copies."""
 _POLL_S: Final = 0.02
 _ARRIVALS_KEPT: Final = 256
 _DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
@@ -44,33 +43,25 @@ class LostRange(Exception):
 class KclDataSource(DataSource):
     """`spark.readStream.format("kcl")`; the engine sets the options.
 
-    Options: `spool` (folder or URI), `inline` (true: the planner puts the records into the tasks, so that workers need not
-    reach the spool), `columns` (kcl, aws), `maxBytesPerTrigger`, `maxTasks`, `pollMillis` (how long a look for new records
-    may wait), `onLostRange` (fail, skip), `lostRangeMillis` (how long a shard may be without a lease).
+    Options: `spool` (folder or URI), `inline` (true: tasks carry the records, so workers need not reach the
+    spool), `columns` (kcl, aws), `maxBytesPerTrigger`, `maxTasks`, `pollMillis` (how long to wait for new
+    records), `onLostRange` (fail, skip), `lostRangeMillis` (how long a shard may be without a lease).
     """
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
         return FORMAT
 
     def schema(self) -> str:
-        """The columns."""
         return COLUMNS[self.options.get("columns", "kcl")]
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A reader for one query."""
         return KclStreamReader(self.options, schema.fieldNames())
 
 
 @dataclass
 class Task(InputPartition):
-    """What one Spark task reads, shard by shard in order: files and ranges in them, or the records themselves.
-
-    Args:
-        ranges: in files.
-        inline: or what they hold, as a stream of Arrow.
-    """
+    """What one Spark task reads, in order: ranges of files, or `inline` records as an Arrow stream."""
 
     ranges: list[tuple[str, Position, Position]]
     inline: bytes | None = None
@@ -80,13 +71,6 @@ class Task(InputPartition):
 
 
 class KclStreamReader(DataSourceStreamReader):
-    """Plans and reads batches of one query.
-
-    Args:
-        options: of the data source.
-        names: of the columns, in order.
-    """
-
     def __init__(self, options: Mapping[str, str], names: Sequence[str]) -> None:
         self._store = open_store(options["spool"])
         self._inline = options.get("inline", "false") == "true"
@@ -100,15 +84,14 @@ class KclStreamReader(DataSourceStreamReader):
         self._arrivals: dict[tuple[str, str], list[Arrivals]] = {}
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
-        """Before everything: the KCL decides where reading begins."""
+        """Empty: the KCL decides where reading begins."""
         return to_offset({})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Bytes of a batch."""
         return ReadMaxBytes(self._max_bytes)
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
-        """The end of the next batch; waits a moment for something new."""
+        """The end of the next batch; waits up to `pollMillis` for new records."""
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         before = _positions(start)
         deadline_s = monotonic_s() + self._poll_s
@@ -119,11 +102,11 @@ class KclStreamReader(DataSourceStreamReader):
             pause(_POLL_S)
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
-        """The tasks of a batch, once all its records are here.
+        """The tasks of a batch; waits until all its records are here.
 
         Raises:
             LostRange: they will not come.
-            Hole: they were there and were taken away.
+            MissingRange: records in between are missing although later ones are here.
         """
         before, after = _positions(start), _positions(end)
         advanced = {shard: last for shard, last in after.items() if last > before.get(shard, START)}
@@ -135,14 +118,15 @@ class KclStreamReader(DataSourceStreamReader):
         return [self._task(each) for each in tasks(whole, self._max_tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
-        """The records of a task."""
         assert isinstance(partition, Task), "partitions() gives tasks"
         batches = _read(partition.ranges) if partition.inline is None else unpacked(partition.inline)
         for batch in batches:
             yield batch.rename_columns(self._names)
 
     def _ends(self, before: Positions, most: int | None) -> dict[str, Position]:
-        horizon_ms = self._store.horizon_ms()  # before the look: what it lets through is there by now
+        horizon_ms = (
+            self._store.horizon_ms()
+        )  # read first, then poll: segments are written before the horizon
         held = {
             shard: stored_shard
             for shard, stored_shard in self._store.poll().items()
@@ -174,7 +158,7 @@ class KclStreamReader(DataSourceStreamReader):
         while True:
             stored_shard = seen.get(shard_id, StoredShard())
             segments, grant = stored_shard.segments, stored_shard.grant
-            # What the lease's checkpoint covers was committed, here or by another host.
+            # Everything up to the lease's checkpoint was committed, here or on another host.
             if grant.after >= last or is_covered(shard_id, segments, max(after, grant.after), last):
                 return pieces(segments, after, last)
             if grant.held:

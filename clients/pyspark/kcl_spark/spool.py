@@ -1,12 +1,7 @@
-"""The spool, as the engine writes it: what has arrived and is not committed yet, bounded.
+"""The spool that the engine writes: a bounded cache of received but uncommitted records.
 
-Owns the buffers, the segments' files, how much there may be, and what is dropped when. It is a cache: Kinesis is the log,
-so a record counts as received when it is here in memory, and whatever is lost comes again from the last checkpoint.
-Knows nothing of the protocol or of Spark; `planned` and `committed` are told to it.
-
-How much of a shard came into the spool, how much of that is committed, and since when the rest waits. Pure.
-
-Owns these figures and nothing of the records. Times are given.
+Kinesis is the log: a record counts as received once it is in memory, and whatever the spool loses is
+delivered again from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -28,15 +23,14 @@ from kcl_spark.stores import Grant, Store
 
 @dataclass(frozen=True, slots=True)
 class ShardFigures:
-    """A shard at one moment; what is counted is counted from the start of the engine.
+    """Counters of one shard, from the start of the engine.
 
     Args:
-        rows: that were written to the spool; again where they were dropped there and delivered once more.
-        size_bytes: of their files.
+        rows: written to the spool; rows dropped and delivered again count twice.
         committed: rows that all queries have committed.
-        waiting: rows that are here and that some query has not committed yet.
-        lag_s: since the oldest of these came, in seconds; 0 where there is none.
-        spooled_bytes: what is in the spool now.
+        waiting: rows here that some query has not committed.
+        lag_s: age of the oldest waiting row; 0 if there is none.
+        spooled_bytes: now in the spool.
     """
 
     rows: int
@@ -55,8 +49,6 @@ class _BufferedRows:
 
 
 class SpoolCounters:
-    """The figures of one shard. A portion is what goes to disk, and as a rule what is committed, at once."""
-
     def __init__(self) -> None:
         self._rows = 0
         self._size_bytes = 0
@@ -66,13 +58,12 @@ class SpoolCounters:
         self._young_since_s = 0.0
 
     def arrived(self, rows: int, now_s: float) -> None:
-        """Rows are here, in memory."""
         if not self._young_rows:
             self._young_since_s = now_s
         self._young_rows += rows
 
     def written(self, segment: Segment) -> None:
-        """All that was in memory is on disk now."""
+        """Everything in memory was written to disk."""
         self._waiting.append(_BufferedRows(segment.last, segment.rows, self._young_since_s))
         self._rows += segment.rows
         self._size_bytes += segment.size_bytes
@@ -83,7 +74,7 @@ class SpoolCounters:
         self._young_rows = 0
 
     def kept(self, segments: Iterable[Segment], now_s: float) -> None:
-        """The shard is taken on, once more or from an engine before; of what is on disk, this is still to be committed."""
+        """The shard is granted (again), and these segments on disk are still to be committed."""
         known = {each.last: each.since_s for each in self._waiting}
         self.forgotten()
         self._waiting.clear()
@@ -94,12 +85,11 @@ class SpoolCounters:
             self._waiting.append(_BufferedRows(each.last, each.rows, known.get(each.last, now_s)))
 
     def done(self, last: Position) -> None:
-        """Everything up to here is committed."""
+        """Everything up to this position is committed."""
         while self._waiting and self._waiting[0].last <= last:
             self._committed += self._waiting.popleft().rows
 
     def figures(self, now_s: float, spooled_bytes: int) -> ShardFigures:
-        """As they are now."""
         oldest_s = self._waiting[0].since_s if self._waiting else self._young_since_s
         waiting = sum(each.rows for each in self._waiting) + self._young_rows
         return ShardFigures(
@@ -119,22 +109,20 @@ _REVOKED_KEPT_S: Final = 30.0
 
 
 class NotHeld(Exception):
-    """Raised when somebody hands in records of a shard that another serves now."""
+    """Raised when a relay adds records of a shard that another relay serves now."""
 
 
 @dataclass(eq=False, slots=True)
 class ShardSpool:
-    """One shard's part.
+    """The spooled part of one shard.
 
     Attributes:
-        mark: the last record that is here or was; what is delivered at or before it is dropped.
-        segments: on disk, in order.
-        buffer: arrived, not on disk yet.
-        since_s: when the first of the buffer arrived.
+        mark: the last record received; redelivered records at or before it are dropped.
+        flushed: the last record on disk.
+        buffer: received, not on disk yet; the first of it at `since_s`.
         revoked_s: when the lease went; None while it is held.
-        holder: who serves it now.
-        reached_ms: when the latest of what is or was on disk arrived; None: nothing was since the lease came.
-        tally: its figures.
+        holder: the conversation that serves the shard.
+        reached_ms: latest arrival time on disk since the lease came; None: no records.
     """
 
     shard_id: str
@@ -151,11 +139,10 @@ class ShardSpool:
 
     @property
     def size_bytes(self) -> int:
-        """All of it."""
         return self.buffered_bytes + sum(each.size_bytes for each in self.segments)
 
     def taken_ms(self, done: Position) -> int | None:
-        """By which arrival time all is at or before this position; None: nobody knows."""
+        """The arrival time up to which all records are at or before this position; None: unknown."""
         for each in self.segments:
             if each.last > done:
                 return each.first_ms - 1
@@ -164,12 +151,11 @@ class ShardSpool:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalStatus:
-    """How far the records of a shard are on disk.
+    """How much of a shard is on disk.
 
     Args:
-        reached_ms: when the latest of them arrived; None: there were none since the lease came.
-        all_on_disk: whether nothing waits in memory.
-        is_full: whether no more is taken before some of it is committed.
+        reached_ms: the latest arrival time; None: no records since the lease came.
+        is_full: no more records are accepted before some are committed.
     """
 
     reached_ms: int | None
@@ -178,11 +164,9 @@ class ArrivalStatus:
 
 
 class Spool:
-    """All shards of an engine. Safe for several threads.
+    """All shards of an engine; thread-safe.
 
-    Args:
-        store: where segments go; belongs to this engine alone.
-        max_bytes: with more than this, shards that have had their share wait.
+    `store` belongs to this engine alone. Above `max_bytes`, shards that use more than their share must wait.
     """
 
     def __init__(self, store: Store, *, max_bytes: int) -> None:
@@ -198,7 +182,7 @@ class Spool:
         self._recover()
 
     def _recover(self) -> None:
-        """Take over what an engine before left."""
+        """Take over what a previous engine left."""
         self.store.recover()
         for shard_id, stored_shard in self.store.poll().items():
             if not stored_shard.segments:
@@ -208,11 +192,10 @@ class Spool:
             shard.revoked_s = monotonic_s()
 
     def grant(self, shard_id: str, checkpoint: Position, holder: object) -> Position:
-        """The lease of a shard has come, with this checkpoint; the mark behind which records are wanted.
+        """The shard's lease has come; returns the mark after which records are wanted.
 
-        Whoever held it before has nothing to say any more.
-
-        What is spooled is kept as far as it goes on without a gap from what is done.
+        Whoever held the shard before may add nothing more. Spooled segments stay as far as they continue the
+        committed records without a gap.
         """
         with self._lock:
             shard = self._shards.setdefault(shard_id, ShardSpool(shard_id))
@@ -236,20 +219,18 @@ class Spool:
             return reached
 
     def holds(self, shard_id: str, holder: object) -> bool:
-        """Whether this one serves the shard."""
         with self._lock:
             shard = self._shards.get(shard_id)
             return shard is not None and shard.holder is holder
 
     def is_free(self, shard_id: str) -> bool:
-        """Whether nobody serves the shard."""
         return self.holds(shard_id, None) or shard_id not in self._shards
 
     def add(self, shard_id: str, batch: RecordBatch, last: Position, holder: object) -> None:
-        """Records have arrived, the next ones of their shard.
+        """Add the next records of a shard.
 
         Raises:
-            NotHeld: this is not who serves the shard: after what the other one brought, they may be any records.
+            NotHeld: another relay serves the shard; after its records these may leave a gap or repeat some.
         """
         with self._lock:
             shard = self._shards[shard_id]
@@ -266,13 +247,12 @@ class Spool:
                 self._flush(shard)
 
     def flush(self, shard_id: str) -> None:
-        """Put what is in memory on disk now."""
         with self._lock:
             if shard_id in self._shards:
                 self._flush(self._shards[shard_id])
 
     def flush_aged(self) -> None:
-        """The same for every shard whose records have waited for their like long enough."""
+        """Flush every shard whose records have waited for `LINGER_S`."""
         with self._lock:
             now_s = monotonic_s()
             for shard in self._shards.values():
@@ -280,7 +260,10 @@ class Spool:
                     self._flush(shard)
 
     def revoke(self, shard_id: str, holder: object) -> None:
-        """The lease is gone: no new batch may take what is here, a planned one still may. Again: no effect."""
+        """The lease is gone: no new batch may take the shard's records, a planned one still may.
+
+        Idempotent.
+        """
         with self._lock:
             shard = self._shards.get(shard_id)
             if shard is None or shard.holder is not holder:
@@ -293,7 +276,6 @@ class Spool:
             self.changed.notify_all()
 
     def mark(self, shard_id: str) -> Position:
-        """The last record of a shard that has arrived."""
         with self._lock:
             return self._shards[shard_id].mark
 
@@ -308,7 +290,7 @@ class Spool:
             return shard.size_bytes >= share and shard.mark >= self._planned.get(shard_id, START)
 
     def reported(self, planned: Positions, committed: Positions) -> None:
-        """How far the queries are now: what all have committed is dropped, and those who wait are woken."""
+        """Record the queries' progress: drop what all have committed, and wake waiting threads."""
         with self._lock:
             self._planned, self._committed = planned, committed
             for shard in self._shards.values():
@@ -320,7 +302,6 @@ class Spool:
             self.changed.notify_all()
 
     def arrived(self, shard_id: str) -> ArrivalStatus:
-        """How far in time what is on disk goes."""
         with self._lock:
             shard = self._shards.get(shard_id)
             if shard is None:
@@ -330,7 +311,7 @@ class Spool:
             )
 
     def taken_ms(self) -> dict[str, int | None]:
-        """Of each shard whose lease went: by which arrival time all queries have committed its records."""
+        """For each shard without a lease, the arrival time up to which all queries have committed."""
         with self._lock:
             return {
                 name: shard.taken_ms(self._committed.get(name, START))
@@ -339,7 +320,10 @@ class Spool:
             }
 
     def set_horizon(self, arrived_ms: int) -> None:
-        """No new batch takes what arrived after this; rises are taken on some times a second, to be repeated."""
+        """No new batch takes records that arrived later.
+
+        Rises are limited to one per 0.1 s, so repeat the call.
+        """
         with self._lock:
             now_s = monotonic_s()
             rises = self._horizon_ms is not None and arrived_ms > self._horizon_ms
@@ -349,7 +333,7 @@ class Spool:
             self.store.set_horizon(arrived_ms)
 
     def within_horizon(self, shard_id: str) -> Position:
-        """How far new batches may take a shard now; the last record that arrived where nothing holds it."""
+        """How far new batches may take a shard now; its last record if there is no horizon."""
         with self._lock:
             shard = self._shards[shard_id]
             if self._horizon_ms is None or self._horizon_ms == OPEN_MS:
@@ -360,7 +344,6 @@ class Spool:
             )
 
     def figures(self) -> dict[str, ShardFigures]:
-        """How much came and is committed, by shard."""
         with self._lock:
             now_s = monotonic_s()
             return {
@@ -369,12 +352,12 @@ class Spool:
             }
 
     def wait(self, until: Callable[[], bool], seconds: float) -> bool:
-        """Wait for something that the queries' progress brings about; False when the time is up."""
+        """Wait until the queries' progress makes this true; False after that many seconds."""
         with self.changed:
             return self.changed.wait_for(until, seconds)
 
     def _drop_unplanned(self, shard: ShardSpool) -> None:
-        """Free what no batch needs of a lease that went a while ago; by then every plan in the making is written."""
+        """Drop what no batch has planned, once the lease is gone so long that no plan can be pending."""
         if shard.revoked_s is None or monotonic_s() - shard.revoked_s < _REVOKED_KEPT_S:
             return
         planned = self._planned.get(shard.shard_id, START)

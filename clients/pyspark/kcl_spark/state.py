@@ -1,12 +1,8 @@
-"""The state folder: who uses it, whose it is, and the JVM that an engine before may have left behind.
+"""The state folder (`lock`, `state.json`, `engine.json`) and the marks on outputs. One engine per folder.
 
-Owns `lock`, `state.json` and `engine.json` in it. One engine at a time: two would write the same outputs.
-
-Refusals that keep records from getting lost without a word: state and outputs that do not belong together.
-
-A file sink remembers the numbers of its finished batches beside its files. Under new state the numbers begin again, and
-such a sink takes new batches for old ones and drops them. And two engines that write to one place remove each other's
-files. So every output that is told by a path is marked with the state that writes it.
+A file sink remembers finished batch numbers beside its files. With new state the numbers restart, and the
+sink would silently drop new batches. Two engines with one output would remove each other's files. So each
+output path is marked with the state that writes it, and a mismatch is refused.
 """
 
 from __future__ import annotations
@@ -37,16 +33,9 @@ class StateInUse(Exception):
 
 
 class StateFolder:
-    """The folder of one engine; a context manager that holds it.
+    """Holds the folder of one engine as a context manager; `state_id` is unique to this state.
 
-    Args:
-        path: of the folder; made where it is missing.
-        application: whose state this is.
-        wait_s: how long an engine before may take to end: that of a daemon that was killed ends by itself.
-
-    Attributes:
-        state_id: a name that stays with this state and no other.
-        is_new: whether the folder was made just now.
+    `wait_s` is how long to wait for a previous engine to end: one whose daemon was killed ends by itself.
     """
 
     def __init__(self, path: Path, application: str, *, wait_s: float = 60.0) -> None:
@@ -82,11 +71,11 @@ class StateFolder:
             os.close(self._lock)
 
     def query_folder(self, name: str) -> Path:
-        """Where Spark keeps the books of a query."""
+        """Spark's checkpoint folder of a query."""
         return self.path / "queries" / name
 
     def remember_jvm(self, pid: int) -> None:
-        """Note which JVM is ours, so that the next engine can end it if it outlives us."""
+        """Record our JVM, so that the next engine can end it if it outlives us."""
         note = {"pid": pid, "started": _started(pid)}
         replace_text(self.path / "engine.json", json.dumps(note))
 
@@ -124,9 +113,9 @@ class StateFolder:
         replace_text(note, json.dumps({"id": self.state_id, "application": self._application}))
 
     def _end_orphan(self) -> None:
-        """A JVM without its engine ends by itself, but it may still be writing.
+        """Kill a previous engine's JVM: it ends by itself, but may still be writing.
 
-        A note that cannot be read is none: it must not keep every engine to come from starting.
+        An unreadable note is ignored, or no engine could ever start again.
         """
         note = self.path / "engine.json"
         reported = _read(note) or {}
@@ -141,7 +130,7 @@ class StateFolder:
 
 
 def _read(note: Path) -> dict[str, Any] | None:
-    """What a note says; None where it is missing, or not what we write: a full disk leaves it empty."""
+    """The content of a note; None if it is missing or broken: a full disk leaves it empty."""
     try:
         reported = json.loads(note.read_text("utf-8"))
     except (OSError, ValueError):
@@ -150,7 +139,7 @@ def _read(note: Path) -> dict[str, Any] | None:
 
 
 def _started(pid: int) -> str | None:
-    """When a process was started, in the kernel's ticks; with its number that names it. None: it is not there."""
+    """Start time in kernel ticks, which with the pid identifies a process; None if it does not run."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -164,7 +153,7 @@ _UNKNOWN: Final = {"query": "unknown"}
 
 
 def refuse_old_checkpoints(shard_id: str, stored: Position, *, state: str) -> Refused:
-    """The error for new state under a lease that was checkpointed."""
+    """The error for new state although the lease has a checkpoint."""
     return Refused(
         f"the state folder {state} is new, but {shard_id} has the checkpoint {to_text(stored)}: the state that belongs to "
         "it is elsewhere or lost. Bring it back (sparkStateDir), or set sparkStateReset=true to begin with new state from "
@@ -173,17 +162,10 @@ def refuse_old_checkpoints(shard_id: str, stored: Position, *, state: str) -> Re
 
 
 def claim_path(spark: SparkSession, path: str, *, state_id: str, query: str, is_new: bool) -> None:
-    """Mark an output as written by a query of this state.
-
-    Args:
-        spark: for the file system that the path names.
-        path: of the output.
-        state_id: of our state.
-        query: that writes there.
-        is_new: whether the query has not committed any batch yet.
+    """Mark an output as written by a query of this state. `is_new`: the query has committed no batch yet.
 
     Raises:
-        Refused: it is another's, or of an earlier state.
+        Refused: the output belongs to another query or state.
     """
     output = _RemoteOutput(spark, path) if is_connect(spark) else _Output(spark, path)
     wanted = {"state": state_id, "query": query}
@@ -197,7 +179,7 @@ def claim_path(spark: SparkSession, path: str, *, state_id: str, query: str, is_
 
 
 class _Output:
-    """An output, by Hadoop's file systems in the driver."""
+    """An output accessed through the driver's Hadoop file systems."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         context: Any = spark.sparkContext
@@ -228,7 +210,7 @@ class _Output:
 
 
 class _RemoteOutput:
-    """An output, by what a server of Spark Connect can do: there the mark is a small table of text."""
+    """An output accessed through Spark Connect; the mark is a small text table there."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
@@ -248,7 +230,7 @@ class _RemoteOutput:
         frame.write.mode("overwrite").text(f"{self._path}/{MARK}")
 
     def _rows(self, name: str) -> list[str] | None:
-        """The lines of a hidden text; None where there is none."""
+        """The lines of a text; None if it does not exist."""
         try:
             return [row.value for row in self._spark.read.text(f"{self._path}/{name}").collect()]
         except AnalysisException as error:

@@ -1,12 +1,6 @@
-"""Where the spool's segments and the notes about leases are: a folder of this machine, or any file system of pyarrow.
+"""Stores segments and lease notes: in a folder of this machine, or on any file system of pyarrow.
 
-Owns how both are written so that a reader in another process sees them whole or not at all. The engine writes; the source
-looks, in Spark's planner. Knows nothing of quotas, queries or Spark; what a segment or a grant means is theirs.
-
-Notes in the spool that tell the source which shards are leased here, and from where on they were given.
-
-The engine writes them, the source reads them in its own process. A note answers one question: may a planned range whose
-records are not (all) in the spool still come? Owns nothing but these small files.
+The engine writes; the source reads in Spark's planner. A reader sees a file whole or not at all.
 """
 
 from __future__ import annotations
@@ -31,12 +25,12 @@ _NAME: Final = "lease.json"
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What is known of the lease of a shard.
+    """The lease of a shard: tells the source whether missing records of a planned range can still come.
 
     Args:
-        held: whether a relay of this host serves it now. Of a shard that is not held, no new batch takes anything.
-        after: the stored checkpoint when it was last given to this host: what lies at or before it was committed, here
-            or elsewhere.
+        held: whether a relay of this host serves it; otherwise no new batch takes its records.
+        after: the checkpoint when the lease last came: everything up to it was committed, here or on another
+            host.
     """
 
     held: bool
@@ -44,11 +38,10 @@ class Grant:
 
 
 NOT_HELD: Final = Grant(held=False)
-"""Where nothing is known."""
 
 
 def write_grant(spool: Path, shard_id: str, grant: Grant) -> None:
-    """Put the note into the shard's folder, at once and whole."""
+    """Replace the note atomically."""
     folder = spool / shard_id
     make_folder(folder)
     temporary = folder / f".{_NAME}"
@@ -57,7 +50,6 @@ def write_grant(spool: Path, shard_id: str, grant: Grant) -> None:
 
 
 def read_grant(spool: Path, shard_id: str) -> Grant:
-    """The note of a shard; not held where there is none."""
     try:
         reported = json.loads((spool / shard_id / _NAME).read_text())
     except (FileNotFoundError, NotADirectoryError):
@@ -70,87 +62,70 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _LEASE: Final = ".lease"
 _HORIZON: Final = "horizon"
 Table: TypeAlias = Any
-"""A `pyarrow.Table`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredShard:
-    """What there is of one shard.
-
-    Args:
-        segments: in order.
-        grant: the newest note about its lease.
-    """
-
     segments: list[Segment] = field(default_factory=list[Segment])
     grant: Grant = NOT_HELD
 
 
 class Store(Protocol):
-    """Keeps segments and notes. One engine writes; anybody looks."""
+    """Keeps segments and lease notes. One engine writes; any process may read."""
 
     def poll(self) -> Mapping[str, StoredShard]:
-        """Everything, by shard. What is being written or removed meanwhile may be left out."""
+        """Everything, by shard, segments in order. May omit files that are being written or removed."""
         ...
 
     def recover(self) -> None:
-        """At the start of the engine that owns it: remove what an engine before left unfinished."""
+        """Called when the owning engine starts: remove what a previous engine left unfinished."""
         ...
 
     def put(
         self, shard_id: str, after: Position, last: Position, table: Table, *, not_before_ms: int = 0
     ) -> Segment:
-        """Write a segment; it is there for others when this returns.
+        """Write a segment; others can read it when this returns.
 
         Args:
-            shard_id: whose records these are.
-            after: they begin behind this position.
-            last: the position of the last of them.
-            table: the records, one or more.
-            not_before_ms: when the latest of those in front of them arrived.
+            shard_id: the shard.
+            after: the records begin after this position.
+            last: position of the last record.
+            table: at least one record.
+            not_before_ms: latest arrival time of the segments before.
         """
         ...
 
-    def drop(self, segment: Segment) -> None:
-        """Remove a segment, if it is there."""
-        ...
+    def drop(self, segment: Segment) -> None: ...
 
-    def note(self, shard_id: str, grant: Grant) -> None:
-        """Replace the note about a shard's lease."""
-        ...
+    def note(self, shard_id: str, grant: Grant) -> None: ...
 
     def set_horizon(self, arrived_ms: int) -> None:
-        """From now on no new batch takes what arrived after this. All that may be taken must have been put before."""
+        """From now on no new batch takes records that arrived later. Put all earlier records first."""
         ...
 
     def horizon_ms(self) -> int:
-        """What was set last; everything where nothing was. To be asked before `poll`."""
+        """The last horizon, `OPEN_MS` if there is none. Read it before `poll`."""
         ...
 
     def location(self, segment: Segment) -> str:
-        """Where `segments.read_range` finds it, from any process that reaches the store."""
+        """Where `read_range` finds it, from any process that reaches the store."""
         ...
 
 
 class FolderStore:
-    """A folder of this machine, read through memory maps.
-
-    Args:
-        folder: need not exist before `recover`.
-    """
+    """A folder of this machine, read through memory maps; created by `recover`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def poll(self) -> Mapping[str, StoredShard]:
-        """See Store."""
         return {
             shard_id: StoredShard(segments, read_grant(self.folder, shard_id))
             for shard_id, segments in list_segments(self.folder).items()
         }
 
     def recover(self) -> None:
-        """See Store. After the machine went down all is removed: files may be hollow, as nothing waits for the disk."""
+        """After a reboot everything is removed: files may be incomplete, because writes are not fsynced."""
         make_folder(self.folder)
         boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else "unknown"
         note = self.folder / "boot"
@@ -171,7 +146,6 @@ class FolderStore:
     def put(
         self, shard_id: str, after: Position, last: Position, table: Table, *, not_before_ms: int = 0
     ) -> Segment:
-        """See Store."""
         folder = self.folder / shard_id
         make_folder(folder)
         temporary = folder / ".next"
@@ -183,39 +157,31 @@ class FolderStore:
         return segment
 
     def drop(self, segment: Segment) -> None:
-        """See Store."""
         segment.path(self.folder).unlink(missing_ok=True)
 
     def note(self, shard_id: str, grant: Grant) -> None:
-        """See Store."""
         write_grant(self.folder, shard_id, grant)
 
     def set_horizon(self, arrived_ms: int) -> None:
-        """See Store."""
         temporary = self.folder / ".horizon"
         write_text(temporary, str(arrived_ms))
         os.replace(temporary, self.folder / _HORIZON)  # noqa: PTH105 - atomic replacement is the point
 
     def horizon_ms(self) -> int:
-        """See Store."""
         try:
             return int((self.folder / _HORIZON).read_text())
         except FileNotFoundError:
             return OPEN_MS
 
     def location(self, segment: Segment) -> str:
-        """See Store: the path."""
         return str(segment.path(self.folder))
 
 
 class SharedStore:
     """Any file system of pyarrow: s3, gs, hdfs, or a folder that is mounted everywhere (file).
 
-    One listing tells everything: a note is an empty file whose name says what it has to say, of which the one with the
-    highest number counts; a segment counts when it has the size that its name tells.
-
-    Args:
-        uri: of a folder for this engine alone.
+    One listing shows everything. A note is an empty file whose name is its content; the highest number
+    counts. A segment counts once it has the size in its name. `uri` is a folder for this engine alone.
     """
 
     def __init__(self, uri: str) -> None:
@@ -225,7 +191,6 @@ class SharedStore:
         self._notes: dict[str, tuple[int, str]] = {}
 
     def poll(self) -> Mapping[str, StoredShard]:
-        """See Store."""
         segments: dict[str, list[Segment]] = {}
         notes: dict[str, tuple[int, Grant]] = {}
         for shard_id, name, size in self._entries():
@@ -243,7 +208,7 @@ class SharedStore:
         }
 
     def recover(self) -> None:
-        """See Store. A folder that is missing is made for this user alone; one for others they make themselves."""
+        """A missing local folder is created for this user only; make it yourself if others need it."""
         if isinstance(self._files, fs.LocalFileSystem):
             make_folder(Path(self._base))
         for shard_id, name, size in self._entries():
@@ -252,7 +217,7 @@ class SharedStore:
                 self._notes[shard_id] = (note[0], name)
             elif segment is not None and segment.size_bytes != size:
                 self.drop(segment)
-            elif segment is None and name.endswith(SUFFIX):  # of a version before; it is delivered again
+            elif segment is None and name.endswith(SUFFIX):  # from an older version; delivered again
                 self._remove(shard_id, name)
         for shard_id in list(self._notes):
             self.note(shard_id, NOT_HELD)
@@ -260,7 +225,6 @@ class SharedStore:
     def put(
         self, shard_id: str, after: Position, last: Position, table: Table, *, not_before_ms: int = 0
     ) -> Segment:
-        """See Store."""
         memory = pa.BufferOutputStream()
         _write(memory, table)
         content = memory.getvalue()
@@ -270,11 +234,10 @@ class SharedStore:
         return segment
 
     def drop(self, segment: Segment) -> None:
-        """See Store."""
         self._remove(segment.shard_id, segment.name)
 
     def note(self, shard_id: str, grant: Grant) -> None:
-        """See Store: first the new one, then the old one goes."""
+        """Writes the new note before it removes the old one."""
         number, before = self._notes.get(shard_id, (0, ""))
         name = f"{number + 1}~{to_mark(grant.after)}~{'held' if grant.held else 'gone'}{_LEASE}"
         self._create(shard_id, name, b"")
@@ -283,7 +246,7 @@ class SharedStore:
             self._remove(shard_id, before)
 
     def set_horizon(self, arrived_ms: int) -> None:
-        """See Store: first the new one, then the old ones go."""
+        """Writes the new one before it removes the old ones."""
         before = self._horizons()
         number = max((each for each, _ in before), default=0) + 1
         self._create(_HORIZON, f"{number}~{arrived_ms}", b"")
@@ -291,7 +254,6 @@ class SharedStore:
             self._remove(_HORIZON, "~".join(map(str, old)))
 
     def horizon_ms(self) -> int:
-        """See Store."""
         return max(self._horizons(), default=(0, OPEN_MS))[1]
 
     def _horizons(self) -> list[tuple[int, int]]:
@@ -301,11 +263,9 @@ class SharedStore:
         return [(int(number), int(arrived_ms)) for number, _, arrived_ms in parts]
 
     def location(self, segment: Segment) -> str:
-        """See Store: the URI."""
         return f"{self._uri}/{segment.shard_id}/{segment.name}"
 
     def _entries(self) -> list[tuple[str, str, int]]:
-        """Shard, name and size of every file."""
         selector = fs.FileSelector(self._base, recursive=True, allow_not_found=True)
         paths = [(PurePosixPath(each.path), each) for each in self._files.get_file_info(selector)]
         return [(path.parent.name, path.name, each.size) for path, each in paths if each.is_file]
@@ -323,12 +283,11 @@ class SharedStore:
 
 
 def open_store(where: str) -> Store:
-    """The store that a path or a URI names."""
     return SharedStore(where) if "://" in where else FolderStore(Path(where))
 
 
 def _remove_unknown(folder: Path) -> None:
-    """Segments of a version before, whose names tell less. They are delivered again."""
+    """Segments of older versions, whose names lack fields. They are delivered again."""
     for path in folder.glob(f"*{SUFFIX}"):
         if parse_name(folder.name, path.name) is None:
             path.unlink()
@@ -340,7 +299,6 @@ def _write(file: object, table: Table) -> None:
 
 
 def _read_note(name: str) -> tuple[int, Grant] | None:
-    """The number and the word of a note's name; None where it is none."""
     parts = name.removesuffix(_LEASE).split("~")
     if not name.endswith(_LEASE) or len(parts) != 3:
         return None

@@ -1,8 +1,7 @@
-"""Stands in for the engine on a host that feeds an engine elsewhere: from this host's relays to its gate, over TLS.
+"""Runs instead of the engine on a host whose engine is elsewhere: forwards relays to its TLS listener.
 
-Started by the daemon in place of the engine, with its options as the first line on stdin; ends like it. It passes bytes
-on and knows nothing of what they say. A relay waits here while the engine cannot be reached.
-Exit codes: 0 stopped, 78 something must be put right first.
+Relays wait here while the engine is unreachable. Options come as the first line on stdin.
+Exit codes: 0 stopped, 78 a person must fix something first.
 """
 
 from __future__ import annotations
@@ -42,16 +41,7 @@ _BACKLOG: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class UplinkOptions:
-    """What an uplink is told at its start.
-
-    Args:
-        engine: `host:port` of the gate.
-        authority: a file with the certificates that may vouch for it; empty: those that the system trusts.
-        token_file: the secret.
-        application: whose records these are.
-        stream: and of which stream.
-        socket: where relays connect.
-    """
+    """`authority` is a PEM file of trusted certificates; empty: the system's."""
 
     engine: str
     authority: str
@@ -62,16 +52,6 @@ class UplinkOptions:
 
 
 class Uplink:
-    """Takes in relays until it is stopped.
-
-    Args:
-        options: of it.
-        tell: the log.
-
-    Raises:
-        Refused: a file cannot be used.
-    """
-
     def __init__(self, options: UplinkOptions, log_event: EmitEvent) -> None:
         self._options = options
         self._log_event = log_event
@@ -90,8 +70,7 @@ class Uplink:
     def run(self) -> None:
         """Serve until `stopped`.
 
-        Raises:
-            Refused: the engine does not want us, or cannot prove who it is.
+        Raises Refused if the engine refuses us or its certificate is not trusted.
         """
         path = Path(self._options.socket)
         path.unlink(missing_ok=True)
@@ -127,11 +106,11 @@ class Uplink:
                 self.stopped.set()
                 return
             if engine is not None:
-                with engine, suppress(OSError):  # either side is gone; the relay sees it by its socket
+                with engine, suppress(OSError):  # either side is gone; the relay sees its socket close
                     pump(relay, engine)
 
     def _connect(self, relay: socket.socket) -> ssl.SSLSocket | None:
-        """A connection on which the engine has said welcome; None: the relay went first, or we stop."""
+        """Connect until the engine accepts; None if the relay went or we stop."""
         pause_s = _FIRST_PAUSE_S
         while not self.stopped.is_set():
             try:
@@ -177,11 +156,11 @@ class Uplink:
 
 
 def pump(relay: socket.socket, engine: ssl.SSLSocket) -> None:
-    """Pass bytes on both ways, in one thread, as TLS is not for two; until either side closes.
+    """Forward bytes both ways until either side closes.
 
-    A daemon closes when nothing is left to be said, so that there is no need for half a connection, which TLS lacks.
+    One thread, because a TLS connection is not thread-safe.
     """
-    poll = select.poll()  # not select(), which knows no descriptors above 1,023
+    poll = select.poll()  # select() cannot use descriptors above 1,023
     for each in (relay, engine):
         poll.register(each, select.POLLIN)
     while True:
@@ -195,7 +174,6 @@ def pump(relay: socket.socket, engine: ssl.SSLSocket) -> None:
 
 
 def _gone(relay: socket.socket, wait_s: float) -> bool:
-    """Wait that long; True at once when the relay closes."""
     poll = select.poll()
     poll.register(relay, select.POLLRDHUP)
     return bool(poll.poll(wait_s * 1000))
@@ -213,7 +191,6 @@ def _context(options: UplinkOptions) -> ssl.SSLContext:
 
 
 def main() -> int:
-    """Serve as the daemon's engine; the exit code."""
     log_event = take_over_stdout()
     reported: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     try:

@@ -1,14 +1,7 @@
-"""A connection with a relay: whole lines in, bytes out.
+"""Connections for listeners and uplink: lines, the accept loop, and the greeting between hosts.
 
-Whatever goes wrong with it means that the relay is gone; half a line that it left is nothing.
-
-Taking connections in, a thread for each: what listener, gate and uplink have in common.
-
-Owns the loop. No lack of descriptors or threads ends it: it says so, and goes on when there are some again.
-
-The greeting between hosts, before the line protocol: one line of JSON each way, and the token in it.
-
-`{"token", "application", "stream"}` from the uplink, `{"refused": REASON or null}` from the gate. Pure but for reading.
+The greeting is one JSON line each way: `{"token", "application", "stream"}`, then `{"refused": REASON or
+null}`.
 """
 
 from __future__ import annotations
@@ -26,49 +19,37 @@ _BUFFER_BYTES: Final = 1024 * 1024
 
 
 class RelayGone(Exception):
-    """Raised when the daemon's side of a conversation ended, or the engine stops, or another daemon has the shard."""
+    """Raised when the daemon closed the connection, the engine stops, or another daemon has the shard."""
 
 
 class RelayConnection:
-    """One connection.
-
-    Args:
-        connection: to the relay, with or without TLS.
-    """
-
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._file = connection.makefile("rb", buffering=_BUFFER_BYTES)
 
     def lines(self) -> Iterator[bytes]:
-        """Its lines; ends when the relay has gone."""
+        """Its lines, without a cut-off last one; ends when the relay has gone."""
         while True:
             try:
                 line = self._file.readline()
-            except (OSError, ValueError):  # ValueError: closed from elsewhere
+            except (OSError, ValueError):  # ValueError: closed by another thread
                 return
             if not line.endswith(b"\n"):
                 return
             yield line
 
     def send(self, data: bytes) -> None:
-        """Say something.
-
-        Raises:
-            RelayGone: nobody hears it.
-        """
         try:
             self._connection.sendall(data)
         except (OSError, ValueError) as error:
             raise RelayGone from error
 
     def close(self) -> None:
-        """Done with it; the connection itself belongs to whoever made it."""
         self._file.close()
 
 
 def shut(connection: socket.socket) -> None:
-    """Break off whatever a thread does with a connection. Without a word of TLS: that is not for two threads."""
+    """Wake the thread that uses a connection. No TLS close, which is unsafe from a second thread."""
     try:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
     except OSError:  # not connected
@@ -76,7 +57,7 @@ def shut(connection: socket.socket) -> None:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel notice within half a minute that the other host is gone."""
+    """Let the kernel notice within half a minute that the other host is gone."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_NODELAY", 1)):
         option = getattr(socket, name, None)  # not every system has all of them
@@ -85,11 +66,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port`; an address of IPv6 stands in brackets.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Host and port of `host:port`, IPv6 in brackets; ValueError otherwise."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit():
         raise ValueError(f"{text!r} is not host:port")
@@ -106,13 +83,9 @@ def accept(
     is_closed: Callable[[], bool],
     log_event: EmitEvent,
 ) -> None:
-    """Take in whoever comes, until closed.
+    """Accept connections until closed; `serve` gets each one, which it must close, in its own thread.
 
-    Args:
-        listening: the socket; `wire.shut` on it wakes this.
-        serve: called with a connection and who it is, in a thread of its own; the connection belongs to it.
-        is_closed: whether no more is to be taken.
-        log_event: the log.
+    Lack of descriptors or threads only delays this loop. `shut` on the listening socket wakes it.
     """
     while not is_closed():
         try:
@@ -123,7 +96,7 @@ def accept(
             continue
         try:
             threading.Thread(target=serve, args=(connection, peer), name="kcl-shard", daemon=True).start()
-        except RuntimeError as error:  # no more threads; the daemon starts the relay again when it is let go
+        except RuntimeError as error:  # no more threads; the daemon restarts the relay
             connection.close()
             _log_and_wait(error, log_event)
 
@@ -134,17 +107,12 @@ def _log_and_wait(error: Exception, log_event: EmitEvent) -> None:
 
 
 PATIENCE_S: Final = 10.0
-"""How long either side may take."""
+"""Timeout of the greeting."""
 _MOST_BYTES: Final = 4_096
 _LEAST_TOKEN: Final = 16
 
 
 def read_token(path: str) -> str:
-    """The secret in a file, without white space around it.
-
-    Raises:
-        Refused: there is none, or it can be guessed.
-    """
     try:
         token = Path(path).read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -157,15 +125,14 @@ def read_token(path: str) -> str:
 
 
 def write_line(reported: dict[str, Any]) -> bytes:
-    """A line of the greeting."""
     return json.dumps(reported).encode() + b"\n"
 
 
 def read_line(connection: socket.socket) -> dict[str, Any]:
-    """The next line, read byte by byte so that nothing of what follows is taken.
+    """The next line, read byte by byte so that nothing after it is taken.
 
     Raises:
-        OSError: nothing more comes.
+        OSError: the connection ended.
         ValueError: it is no greeting.
     """
     line = b""
