@@ -1,1 +1,1 @@
-"""One held lease at work: its child process, what is said to it, its checkpoints."""
+"""One held lease at work: its child process, deliveries, checkpoints."""

@@ -1,12 +1,8 @@
-"""One child process for one lease, from its start to its end (KCL: MultiLangShardRecordProcessor, ShardConsumer).
+"""One child process for one lease, from start to end (KCL: MultiLangShardRecordProcessor, ShardConsumer).
 
-How a child is ended: asked first, then told, then killed, each with its time.
-
-At the end of a shard: the leases of its child shards, before it may be called finished (KCL: ShutdownTask).
-
-The order keeps the lineage whole whenever the worker dies: the names of the child shards on the parent, which shows that
-its row is there still (KCL names them last), then their leases, then the record processor is told and checkpoints
-SHARD_END. Whoever takes the lease over in between does it all again; every step is harmless the second time.
+At the end of a shard (KCL: ShutdownTask) the child shard ids are written to the parent lease, then the child
+leases are created, then the record processor gets shardEnded and checkpoints SHARD_END. So the lineage stays
+whole whenever the worker dies: the next owner repeats every step without harm.
 """
 
 from __future__ import annotations
@@ -43,16 +39,9 @@ from kcl_protocol.messages import Initialize
 async def end_child(child: Child, *, clock: Clock, grace_s: float, ask: bool, log: Log) -> None:
     """Close its stdin, then SIGTERM, then SIGKILL, `grace_s` seconds apart.
 
-    Returns when it has ended, or when even that has not helped in time.
+    Its stdout must be read meanwhile.
 
-    Its stdout must be read meanwhile, or it may hang in a write.
-
-    Args:
-        child: the child.
-        clock: for the waits.
-        grace_s: how long each step may take.
-        ask: False skips the first wait, for a child that has stopped answering.
-        log: bound with the shard.
+    Returns also if SIGKILL has not helped in time. `ask=False` skips the first wait.
     """
     await child.close_stdin()
     if ask and await _ends_within(child, clock, grace_s):
@@ -84,9 +73,9 @@ _RETRY_MOST_S: Final = 10.0
 async def create_child_leases(
     parts: ConsumerContext, held: HeldLease, children: tuple[ChildShard, ...], log: Log
 ) -> None:
-    """Write the names down and create what is missing; tries until it is done.
+    """Retries until all child leases exist. Cancellable at any point and repeatable.
 
-    Cancellable at any point and repeatable. LeaseLost where the lease goes meanwhile.
+    Raises LeaseLost.
     """
     pause_s = max(parts.settings.leases.task_backoff_ms / 1000, _RETRY_LEAST_S)
     named = not children
@@ -114,7 +103,7 @@ async def create_child_leases(
 async def _try_to_create(
     parts: ConsumerContext, held: HeldLease, children: tuple[ChildShard, ...], log: Log
 ) -> frozenset[ShardId]:
-    """One attempt; not done where parents of a merged shard are still to come, which it gives."""
+    """The parents of a merged shard whose leases do not exist yet; empty if done."""
     for child in child_leases(children, _first_owner(parts), held.lease.stream):
         lease = replace(child, stream_created_s=held.lease.stream_created_s)
         if await parts.table.get(lease.lease_key) is not None:
@@ -129,17 +118,13 @@ async def _try_to_create(
 
 
 def _first_owner(parts: ConsumerContext) -> WorkerId | None:
-    """This worker, where it may have one lease more for the one that it is about to finish."""
+    """This worker, unless it is above its lease limit."""
     settings = parts.settings
     has_room = len(parts.renewer.held) <= settings.leases.max_leases_for_worker
     return WorkerId(settings.worker_id) if has_room else None
 
 
 async def _create(parts: ConsumerContext, lease: Lease, log: Log) -> None:
-    """Create a lease, and hold it from then on if it is to be ours.
-
-    Not cancelled in between: nobody would know for a while that a lease of ours is there.
-    """
     began_s = parts.clock.monotonic()
     with parts.clock.move_on_after(parts.timings.call_s) as scope:
         scope.shield = True
@@ -155,7 +140,6 @@ async def _create(parts: ConsumerContext, lease: Lease, log: Log) -> None:
 
 
 async def _missing_parents(parts: ConsumerContext, held: HeldLease, child: Lease) -> frozenset[ShardId]:
-    """Parents of a merged shard whose leases are still to come."""
     parents: dict[ShardId, Lease | None] = {held.lease.shard_id: held.lease}
     for parent in sorted(child.parent_shard_ids - parents.keys()):
         row = await parts.table.get(child.key_of(parent))
@@ -166,9 +150,7 @@ async def _missing_parents(parts: ConsumerContext, held: HeldLease, child: Lease
         try:
             parents[parent] = lease_from_row(row)
         except MalformedRowError:
-            return frozenset(
-                {parent}
-            )  # the leader reports it; until it is repaired nobody knows how far it is
+            return frozenset({parent})  # the leader reports it; its checkpoint is unknown
     if None not in parents.values():
         return frozenset()
     shards = await parts.kinesis.list_shards(parts.streams.of(child).ref)
@@ -179,23 +161,19 @@ async def _missing_parents(parts: ConsumerContext, held: HeldLease, child: Lease
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The whole shard has been processed and SHARD_END is stored."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The worker stops, the lease moves or is lost; the child has been told as far as there was time."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The child did something it must not; another one is to go on from the checkpoint.
+    """`progressed`: it had stored a new checkpoint.
 
-    Args:
-        error: what it did.
-        progressed: whether it had stored a new checkpoint before.
-        refused: whether a checkpoint of its last action was refused for no fault of its own.
-        stderr: its last lines, oldest first.
+    `refused`: a checkpoint failed through no fault of the child.
     """
 
     error: ChildError
@@ -215,8 +193,6 @@ class NoFinalCheckpoint(ChildError):
 
 
 class ChildRun:
-    """Runs one child. Used once."""
-
     def __init__(
         self,
         *,
@@ -239,7 +215,7 @@ class ChildRun:
         self._checkpointer = Checkpointer(held=held, renewer=parts.renewer, log=log)
 
     async def run(self) -> ChildRunOutcome:
-        """From the start of the process until it has ended; never raises for what the child or AWS does.
+        """Never raises for failures of the child or AWS.
 
         Cancelled: the child is killed, nothing is written.
         """
@@ -262,7 +238,6 @@ class ChildRun:
 
     @property
     def _stream_for_child(self) -> StreamRef | None:
-        """What the child is told of its stream; nothing where there is one only, as ever."""
         return self._stream.ref if self._stream.ref.identity is not None else None
 
     async def _run(self, child: Child) -> ChildRunOutcome:
@@ -296,7 +271,6 @@ class ChildRun:
     async def _converse_and_end(
         self, child: Child, connection: ChildConnection, reader: ShardReader, tasks: TaskGroup
     ) -> ChildRunOutcome:
-        """The conversation, for as long as it may take, and the child's end."""
         outcome: ChildRunOutcome = Stopped()
         with anyio.CancelScope() as conversation:
             self._progress.child_started(child, conversation.cancel)
@@ -313,7 +287,7 @@ class ChildRun:
         elif isinstance(outcome, Failed) and isinstance(
             outcome.error, (ChildBrokeProtocol, NoFinalCheckpoint)
         ):
-            # Now, and not when it has ended at last: what it does about the end of its stdin is another matter.
+            # Log now: the child may take long to exit.
             self._log.warning("child_broke_protocol", error=str(outcome.error))
         stuck = conversation.cancelled_caught or (
             isinstance(outcome, Failed) and isinstance(outcome.error, ChildTimedOut)
@@ -341,7 +315,6 @@ class ChildRun:
         return parts.readers.reader(source, hash_range=lease.hash_range, log=self._log)
 
     async def _limit(self, conversation: anyio.CancelScope) -> None:
-        """Once called away the child has so long, and not longer."""
         await self._stop_signal.until_stop_requested()
         handed_over = self._held.next_owner is not None and not self._held.announced
         grace_s = self._parts.settings.child.shutdown_grace_ms / 1000
@@ -371,20 +344,20 @@ class ChildRun:
         return Stopped()
 
     def _failed(self, error: ChildError) -> Finished | Failed:
-        """Once SHARD_END is stored there is nothing left to do for another child, however this one ends."""
+        """After SHARD_END no new child is needed."""
         if self._held.lease.is_finished:
             self._log.warning("child_failed", error=str(error), advice="the shard was finished already")
             return Finished()
         return Failed(error, self._checkpointer.advanced, refused=self._checkpointer.refused)
 
     async def _deliver(self, connection: ChildConnection, reader: ShardReader) -> EndOfShard | None:
-        """Batch by batch until the shard ends, or until called away (None)."""
+        """None after a stop request."""
         while True:
             self._progress.waits_for_records()
             item = await self._stop_signal.interruptible(reader.next)
             if connection.silent:
                 if isinstance(item, DeliveryBatch):
-                    item.release()  # it came in the same moment, and will be read again
+                    item.release()
                 raise await connection.exited("idle")
             match item:
                 case DeliveryBatch():
@@ -423,7 +396,7 @@ class ChildRun:
             batch.release()
 
     async def _end_shard(self, connection: ChildConnection, end: EndOfShard) -> Finished | Stopped | None:
-        """What became of the end; None: called away before the child was told of it."""
+        """None: a stop came before shardEnded was sent."""
         self._progress.read_to_end()
         self._progress.waits(WaitReason.DYNAMODB, "leases of child shards are being created")
         while await self._stop_signal.interruptible(lambda: self._create_child_leases(end)) is None:
@@ -440,7 +413,6 @@ class ChildRun:
         raise NoFinalCheckpoint
 
     async def _create_child_leases(self, end: EndOfShard) -> bool | None:
-        """True when it is done, None where the lease was lost meanwhile (which the interrupts know too)."""
         try:
             await create_child_leases(self._parts, self._held, end.children, self._log)
         except LeaseLost:
@@ -448,7 +420,7 @@ class ChildRun:
         return True
 
     async def _shut_down_child(self, connection: ChildConnection) -> None:
-        """The child's last words, and the lease on to the next (KCL: ShutdownNotificationTask, then leaseLost)."""
+        """KCL: ShutdownNotificationTask, then leaseLost."""
         if self._stop_signal.reason is StopReason.STOP and self._held.lost is None:
             if (shutdown_request := self._dialect.shutdown_requested) is not None:
                 self._progress.works("shutdownRequested")

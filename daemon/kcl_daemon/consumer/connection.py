@@ -1,15 +1,6 @@
-"""Talks with one child: gives it an action, serves its checkpoints, waits for its status (KCL: MultiLangProtocol).
+"""The conversation with one child: actions, checkpoint answers, statuses, time-outs (KCL: MultiLangProtocol).
 
-Owns the pace of the conversation and its time-outs. Knows nothing of batches, leases or restarts.
-
-How the ends of a shard are said, for children of which generation.
-
-Pure. The protocol of KCL 2.x and 3.x is the one that everything else here speaks; what differs for children from before
-2.0, and from before 2017, is here and nowhere else. They are given it only where `childProtocol` asks for it.
-
-What one child is told and does, timed and counted (KCL: the metrics of InitializeTask, ProcessTask, ShutdownTask).
-
-Answers a child's checkpoint requests (KCL: ShardRecordProcessorCheckpointer).
+Checkpoint requests follow ShardRecordProcessorCheckpointer. Only `Dialect` knows children older than KCL 2.0.
 """
 
 from __future__ import annotations
@@ -72,31 +63,23 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What is said to children of one generation.
-
-    Args:
-        generation: which.
-    """
-
     generation: ChildProtocol
 
     @property
     def shard_ended(self) -> Action:
-        """Every record has been delivered."""
         return ShardEnded() if self._is_current else Shutdown("TERMINATE")
 
     @property
     def lease_lost(self) -> Action:
-        """The lease is gone, or will be."""
         return LeaseLost() if self._is_current else Shutdown("ZOMBIE")
 
     @property
     def shutdown_requested(self) -> Action | None:
-        """The last chance to checkpoint; None where children do not know such a thing (KCL before 1.8)."""
+        """None for children from before KCL 1.8."""
         return None if self.generation is ChildProtocol.KCL_1_0 else ShutdownRequested()
 
     def answer(self, answer: CheckpointAnswer) -> bytes:
-        """The line that answers a checkpoint; before 2017 the position was called `checkpoint`, like the action."""
+        """Before 2017 the position in an answer was called `checkpoint`."""
         if self.generation is not ChildProtocol.KCL_1_0:
             return encode(answer)
         fields = {
@@ -106,7 +89,7 @@ class Dialect:
             "subSequenceNumber": answer.sub_sequence_number,
             "error": answer.error,
         }
-        # Escaped, as all that children are told: the position is what a child wrote, which may be no text at all.
+        # ASCII, because the position comes from the child and may not be valid text.
         return json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n"
 
     @property
@@ -123,8 +106,6 @@ _OPERATIONS: Final[Mapping[str, Operation]] = {
 
 
 class ChildMetrics:
-    """One for each child."""
-
     def __init__(self, meters: Meters, clock: Clock, lease: Lease) -> None:
         self._meters = meters
         self._clock = clock
@@ -132,17 +113,14 @@ class ChildMetrics:
         self._began_s = 0.0
 
     def begin(self) -> None:
-        """An action is given to the child."""
         self._began_s = self._clock.monotonic()
 
     def performed(self, action: Action) -> None:
-        """It has done an action that is no batch."""
         operation = _OPERATIONS.get(action.action)
         if operation is not None:
             self._meters.done(operation, self._clock.monotonic() - self._began_s)
 
     def processed(self, batch: DeliveryBatch) -> None:
-        """It has done a batch."""
         meters, labels = self._meters, self._labels
         seconds = self._clock.monotonic() - self._began_s
         meters.add(shard_metrics.PROCESS_RECORDS, batch.count, **labels)
@@ -151,7 +129,6 @@ class ChildMetrics:
         meters.done(shard_metrics.PROCESS_CHILD, seconds, **labels)
 
     def failed(self) -> None:
-        """It has failed in a batch."""
         self._meters.done(
             shard_metrics.PROCESS, self._clock.monotonic() - self._began_s, False, **self._labels
         )
@@ -159,14 +136,13 @@ class ChildMetrics:
 
 T = TypeVar("T")
 
-# What a child says is short; a longer line is no message and is dropped while it streams by.
+# A longer line is no message and is dropped.
 _LINE_MOST_BYTES: Final = 1024 * 1024
 _INBOX_MESSAGES: Final = 16
 _EXIT_STATUS_WAIT_S: Final = 1.0
 _LOG_MESSAGE_CHARACTERS: Final = 16 * 1024
-# A log event takes some 10 to 50 microseconds: nobody else waits longer than a few milliseconds for a flood.
+# A log event takes 10 to 50 microseconds; other tasks wait only milliseconds.
 _LINES_PER_TURN: Final = 64
-# Stands for a batch whose line is written already.
 _RECORDS: Final = ProcessRecords((), None)
 
 
@@ -177,16 +153,8 @@ def _do_nothing() -> None:
 class ChildConnection:
     """The conversation with one child. `pump` must run beside it, from start to end.
 
-    Args:
-        child: whom it is held with.
-        clock: for time-outs.
-        log: the child's.
-        timeout_s: for each of its messages; None: for ever.
-        warn_after_s: an action that takes longer is told; None: none is.
-        accepts_logs: whether its `log` messages go to the log; else they are stray output, as everything unknown is.
-        encode_answer: how the answer to a checkpoint is written.
-        on_checkpoint: stores one.
-        on_end_of_output: called when nothing more will come.
+    `timeout_s` applies to each message of the child. If `accepts_logs` is False, `log` messages count as
+    stray output. `on_end_of_output` is called when the child's stdout has ended.
     """
 
     def __init__(
@@ -222,10 +190,7 @@ class ChildConnection:
         self.silent = False
 
     async def pump(self) -> None:
-        """Read the child's stdout until it is closed, also between actions, so that a chatty child cannot block.
-
-        Only messages wait in the inbox. Says by `on_end_of_output` when nothing more will come; returns then.
-        """
+        """Read the child's stdout until it ends, also between actions, so that a chatty child cannot block."""
         while data := await self._child.receive():
             for number, line in enumerate(self._framer.feed(data), start=1):
                 self._line(line)
@@ -239,17 +204,15 @@ class ChildConnection:
         self._on_end_of_output()
 
     async def perform(self, action: Action, *, before_send: Callable[[], None] = _do_nothing) -> None:
-        """Have the child do one action.
+        """Send an action and wait for its status.
 
-        Args:
-            action: which.
-            before_send: called just before its line is written. What the child asked for before has been answered then; if
-                it is not called, the child has not heard of the action.
+        `before_send` is called just before the line is written, after earlier requests were answered. If it
+        is not called, the child has not seen the action.
 
         Raises:
-            ChildExited: it ended or closed its stdout first.
-            ChildTimedOut: one of its messages took longer than the time-out; it should be ended.
-            ChildBrokeProtocol: it answered something else.
+            ChildExited: it ended or closed its stdout.
+            ChildTimedOut: a message took too long; end the child.
+            ChildBrokeProtocol: any other answer.
         """
         self._conversation.send(action)
         if self._inbox:
@@ -261,13 +224,13 @@ class ChildConnection:
             self._tally.performed(action)
 
     async def deliver(self, batch: DeliveryBatch, *, before_send: Callable[[], None] = _do_nothing) -> None:
-        """Have the child process records; the batch is released as soon as the line is written. The rest as `perform`."""
+        """As `perform`. The batch is released as soon as its line is written."""
         self._conversation.send(_RECORDS)
         if self._inbox:
             await self._answer_waiting_requests(_RECORDS)
         self._begin(before_send)
         try:
-            # Held by nobody but the one who writes it: the child may take hours for the records.
+            # Keep no other reference to the line: the child may take hours.
             await self._send(batch.take_line(), _RECORDS.action)
         finally:
             batch.release()
@@ -286,21 +249,20 @@ class ChildConnection:
             self._tally.begin()
 
     async def _answer_waiting_requests(self, action: Action) -> None:
-        """Answer the checkpoints that the child asked for between two actions, as the Java daemon does at its next wait.
+        """As the Java daemon does in its next wait.
 
-        Before the line of the action, not behind it: a request without a position would cover records that the child has
-        not seen yet, and the answer is the next line that it reads.
+        The answers go before the line of the action: a request without a position would else cover records
+        that the child has not seen.
         """
         while self._inbox:
             match self._inbox.popleft():
                 case CheckpointRequest() as request:
                     await self._serve(request, action)
                 case Status() as status:
-                    # It would be taken for the answer to this action, and records would count as done that nobody has seen.
+                    # Taken as the answer to this action, it would confirm records that the child never saw.
                     raise ChildBrokeProtocol(f"it sent {status} before it was given {action.action}")
 
     async def _finish(self, action: Action) -> None:
-        """Serve the child until it says that the action is done."""
         while True:
             match await self._next(action.action):
                 case Status() as status:
@@ -333,7 +295,7 @@ class ChildConnection:
         return CheckpointAnswer(request.sequence_number, request.sub_sequence_number, refused)
 
     async def exited(self, doing: str) -> ChildExited:
-        """The error that says how the child went; waits a moment for its exit code."""
+        """Waits a moment for the exit code."""
         with self._clock.move_on_after(_EXIT_STATUS_WAIT_S):
             return ChildExited(doing, await self._child.wait())
         return ChildExited(doing, None)
@@ -352,7 +314,6 @@ class ChildConnection:
         return message
 
     async def _receive(self) -> ChildMessage | None:
-        """The next message, None where no more will come. Cancelled: it stays in the inbox."""
         while not self._inbox:
             if self.silent:
                 return None
@@ -361,7 +322,6 @@ class ChildConnection:
         return self._inbox.popleft()
 
     async def _receive_or_warn(self, doing: str) -> ChildMessage | None:
-        """The same, with a word in the log when it takes long (KCL: logWarningForTaskAfterMillis)."""
         with self._clock.move_on_after(self._warn_after_s):
             return await self._receive()
         self._log.warning("child_is_slow", action=doing, waited_s=self._warn_after_s)
@@ -369,7 +329,7 @@ class ChildConnection:
 
     async def _within_timeout(self, doing: str, wait: Callable[[], Awaitable[T]]) -> T:
         if self._timeout_s is None:
-            return await wait()  # the record path: a scope that never ends would be a third of its cost
+            return await wait()  # a cancel scope would cost a third of the record path
         with self._clock.move_on_after(self._timeout_s):
             return await wait()
         raise ChildTimedOut(doing, self._timeout_s)
@@ -391,7 +351,6 @@ class ChildConnection:
                     self._inbox.append(message)
                     self._arrived.set()
                 else:
-                    # Nobody asked for so many; the next look at them ends the conversation.
                     self._flooded = True
                     self._log_stray("more messages than were asked for", str(message))
 
@@ -401,7 +360,6 @@ class ChildConnection:
         )
 
     def _log_stray(self, reason: str, text: str) -> None:
-        """Say it loudly once for each child: a message lost in the noise makes a child wait for ever."""
         self._strays += 1
         log_event = self._log.warning if self._strays == 1 else self._log.debug
         awaiting = self._conversation.awaiting
@@ -415,11 +373,9 @@ class ChildConnection:
 
 
 class Checkpointer:
-    """The checkpoints of one child. Stores nothing that the child has not asked for.
+    """The checkpoints of one child; stores only what the child requests.
 
-    Attributes:
-        advanced: whether it has stored a new checkpoint.
-        refused: whether one was refused since the last batch was taken up, for no fault of the child's.
+    `refused`: a checkpoint of the current batch failed through no fault of the child.
     """
 
     def __init__(self, *, held: HeldLease, renewer: LeaseRenewer, log: Log) -> None:
@@ -432,19 +388,16 @@ class Checkpointer:
         self.refused = False
 
     def begin_batch(self) -> None:
-        """A batch is the next thing to go out; what the child still asks for before that may be refused in its course."""
         self.refused = False
 
     def delivering(self, last: ExtendedSequenceNumber) -> None:
-        """A batch goes out that ends here; checkpoints up to this position are allowed from now on."""
         self._largest = last
 
     def shard_ended(self) -> None:
-        """Everything has been handed over: the whole shard may be checkpointed now."""
         self._shard_ended = True
 
     async def answer(self, request: CheckpointRequest) -> CheckpointAnswer:
-        """Store what is asked for, if that is allowed; the answer names what went wrong, it never raises for that."""
+        """The answer names the error; it is never raised."""
         error: str | None = None
         try:
             await self._store(request)

@@ -1,8 +1,6 @@
-"""One held lease at work: waits for its parents, keeps a child running, ends with the lease (KCL: ShardConsumer).
+"""One held lease at work (KCL: ShardConsumer): waits for its parents, then keeps a child running.
 
-What follows when a child has failed: another one after a pause, another worker, or the end of the daemon.
-
-Owns the count of failures in a row and the pauses. Which record is to blame is the matter of `poison_search`.
+After a failure, `RestartPolicy` starts another child, releases the lease, or ends the daemon.
 """
 
 from __future__ import annotations
@@ -25,18 +23,7 @@ from kcl_daemon.shards.lineage import unfinished_parents
 
 
 class RestartPolicy:
-    """Of one lease.
-
-    Args:
-        parts: settings and ports.
-        held: the lease.
-        interrupts: end every pause.
-        log: of the shard.
-
-    Attributes:
-        scrutiny: looks for records that make children fail; None where nobody wants to know.
-        degraded: whether the lease is to be released because its children kept failing.
-    """
+    """For one lease; `degraded`: release it because its children kept failing."""
 
     def __init__(self, *, parts: ConsumerContext, held: HeldLease, stop_signal: StopSignal, log: Log) -> None:
         self._parts = parts
@@ -51,7 +38,7 @@ class RestartPolicy:
             self.poison_search = PoisonSearch(parts=parts, held=held, stop_signal=stop_signal, log=log)
 
     async def cool_down(self) -> None:
-        """Wait before the first child, where this worker has released the lease for its failures a moment ago."""
+        """If this worker has just released the lease for its failures."""
         before = self._parts.degraded.failures(self._held.lease)
         if before is not None:
             self._held.progress.continue_after(before)
@@ -61,7 +48,7 @@ class RestartPolicy:
             await self._pause(cooldown_s)
 
     async def continue_after(self, failed: Failed) -> bool:
-        """Say what happened, and wait; False where no other child is to be started here."""
+        """False if no other child should start here."""
         found = SearchProgress()
         if self.poison_search is not None:
             found = await self.poison_search.judge(failed.error, refused=failed.refused, stderr=failed.stderr)
@@ -115,7 +102,7 @@ class RestartPolicy:
         )
 
     async def _back_off(self, failures: int) -> None:
-        """Wait before the next child: twice as long after each failure in a row, never in step with other shards."""
+        """Doubles with each failure in a row; random, so that shards do not restart together."""
         settings = self._parts.settings.child
         most_ms = min(settings.backoff_first_ms * 2 ** min(failures - 1, 20), settings.backoff_most_ms)
         await self._pause(most_ms / 1000 * self._parts.randomness.uniform(0.5, 1.0))
@@ -127,12 +114,12 @@ class RestartPolicy:
 
 
 _STREAM_PAUSE_S: Final = 5.0
-# It takes longer to delete a stream and to create it again.
+# Deleting and creating a stream takes longer.
 _CONFIRMED_WITHIN_S: Final = 5.0
 
 
 class ShardConsumer:
-    """The consumer of one held lease. A failing child is replaced here; other shards do not notice."""
+    """A failing child is replaced without effect on other shards."""
 
     def __init__(self, *, parts: ConsumerContext, held: HeldLease) -> None:
         self._parts = parts
@@ -148,20 +135,17 @@ class ShardConsumer:
         held.on_change = self._lease_changed
 
     def request_stop(self) -> None:
-        """Finish what is under way, let the child checkpoint, release the lease. Idempotent."""
+        """Finish the batch, let the child checkpoint, release the lease. Idempotent."""
         self._stop_signal.request(StopReason.STOP)
 
     async def until_stop_requested(self) -> None:
-        """Wait until there is a reason to end: a stop, a hand-off, or the loss of the lease."""
         await self._stop_signal.until_stop_requested()
 
     def _lease_changed(self) -> None:
         self._stop_signal.request(StopReason.STOP if self._held.lost is None else StopReason.LEASE_LOST)
 
     async def run(self) -> None:
-        """Until the shard is finished or the lease is gone.
-
-        The lease is not held afterwards, unless it is finished and finished ones are kept.
+        """Run until the shard is finished or the lease is gone, and release the lease.
 
         Cancelled: the child is killed and nothing is written.
         """
@@ -203,7 +187,7 @@ class ShardConsumer:
                         return
 
     async def _parents_finished(self) -> bool:
-        """Wait until the parents are done; False where called away first."""
+        """False if a stop comes first."""
         reported = False
         while self._stop_signal.reason is StopReason.NONE:
             waiting = await self._unfinished_parents()
@@ -220,16 +204,16 @@ class ShardConsumer:
         return False
 
     async def _stream_found(self) -> bool:
-        """Wait until the stream is there; False where called away first.
+        """Wait until the stream exists; False if a stop comes first.
 
-        Where one stream only is read, its readers find out. Among many a lease may be left of a stream that was deleted
-        and created anew: the new one's shards have the same names, and must not be read for the old one.
+        Among many streams, it may have been deleted and created again. The new stream's shards have the same
+        names and must not be read for the old one.
         """
         lease, reported = self._held.lease, False
         if lease.stream is None:
             return True
         watch = self._parts.streams.of(lease).watch
-        # A number of a former stream is refused by the new one, a word is not.
+        # The new stream rejects an old sequence number, but not a sentinel.
         within_s = _CONFIRMED_WITHIN_S if lease.checkpoint.is_sentinel else RECHECK_S
         while self._stop_signal.reason is StopReason.NONE:
             try:

@@ -1,11 +1,4 @@
-"""What the consumers of one worker know of each other's failures: shards that rest, and whether any child has ever begun.
-
-Owns for how long shards rest. Whom the leader gives such a lease to next is the matter of `assignment`.
-
-What may call a consumer away from its work, and how it waits without missing the call.
-
-What all consumers of one worker share.
-"""
+"""What all consumers of one worker share."""
 
 from __future__ import annotations
 
@@ -31,17 +24,16 @@ T = TypeVar("T")
 
 
 class StopReason(IntEnum):
-    """Why a consumer should stop; a higher one outranks a lower (KCL: ShutdownReason)."""
+    """The higher one wins (KCL: ShutdownReason)."""
 
     NONE = 0
     STOP = 1
-    """The worker stops, or the lease is to be handed over: finish, checkpoint, pass it on."""
+    """Worker shutdown or hand-off: finish, checkpoint, release."""
     LEASE_LOST = 2
-    """The lease is gone: no checkpoint is possible any more."""
 
 
 class StopSignal:
-    """The calls for one consumer. Everything happens on the loop, so that setting and looking cannot race."""
+    """Runs only on the event loop, so requests and checks cannot race."""
 
     def __init__(self) -> None:
         self._reason = StopReason.NONE
@@ -51,31 +43,29 @@ class StopSignal:
 
     @property
     def reason(self) -> StopReason:
-        """The highest call so far."""
         return self._reason
 
     def request(self, reason: StopReason) -> None:
-        """Make a call; a lower one than before changes nothing."""
+        """A lower reason has no effect."""
         if reason > self._reason:
             self._reason = reason
             self._requested.set()
             self.wake()
 
     def wake(self) -> None:
-        """End the wait under way, or the next one, without a call: something is worth a look."""
+        """End the current wait, or the next one."""
         self._woken = True
         if self._waiting is not None:
             self._waiting.cancel()
 
     async def until_stop_requested(self) -> StopReason:
-        """Wait for the first call."""
         await self._requested.wait()
         return self._reason
 
     async def interruptible(self, wait: Callable[[], Awaitable[T]]) -> T | None:
-        """Wait for something that can be cancelled without loss; None where a call or a stir came first.
+        """None after a stop request or a wakeup; `wait` must be cancellable without loss.
 
-        A stir is used up by this; a call is not: once there is one, nothing is waited for any more.
+        A wakeup ends one wait; after a stop request no wait starts.
         """
         if self._reason is not StopReason.NONE or self._woken:
             self._woken = False
@@ -92,7 +82,6 @@ class StopSignal:
         return result
 
 
-# The first one may have failed for a passing reason.
 _FAILURES_OF_EACH: Final = 2
 
 
@@ -104,20 +93,12 @@ class _Cooldown:
 
 
 class ShardCooldowns:
-    """One for all consumers of a worker.
-
-    Args:
-        clock: for the time.
-        cooldown_s: how long a shard rests.
-    """
-
     def __init__(self, clock: Clock, cooldown_s: float) -> None:
         self._clock = clock
         self._cooldown_s = cooldown_s
         self._cooldowns: dict[LeaseKey, _Cooldown] = {}
 
     def released(self, lease: Lease, failures: FailureHistory) -> None:
-        """This lease is released now for these failures."""
         now_s = self._clock.monotonic()
         self._cooldowns = {
             key: cooldown for key, cooldown in self._cooldowns.items() if cooldown.until_s > now_s
@@ -125,12 +106,11 @@ class ShardCooldowns:
         self._cooldowns[lease.lease_key] = _Cooldown(now_s + self._cooldown_s, lease.checkpoint, failures)
 
     def failures(self, lease: Lease) -> FailureHistory | None:
-        """What this lease was last released for; None where it was not, or somebody has got on with it."""
         cooldown = self._cooldowns.get(lease.lease_key)
         return None if cooldown is None or cooldown.checkpoint != lease.checkpoint else cooldown.failures
 
     def cooldown_s(self, lease: Lease) -> float:
-        """How long this lease should rest yet, should it be ours again; 0 where somebody has got on with it."""
+        """0 if the lease has advanced since."""
         cooldown = self._cooldowns.get(lease.lease_key)
         if cooldown is None or cooldown.checkpoint != lease.checkpoint:
             return 0.0
@@ -138,23 +118,21 @@ class ShardCooldowns:
 
 
 class StartupFailures:
-    """Whether the children of a worker fail at their start, all of them and always: then it is no matter of one shard."""
+    """Detects that every child of a worker fails at start."""
 
     def __init__(self) -> None:
         self._failures: dict[LeaseKey, int] = {}
         self._is_settled = False
 
     def started(self, key: LeaseKey) -> None:
-        """A child of this lease runs."""
         if not self._is_settled:
             self._failures.setdefault(key, 0)
 
     def started_once(self) -> None:
-        """A child has answered `initialize`: from now on failures are told shard by shard."""
         self._is_settled = True
 
     def failed(self, key: LeaseKey) -> int:
-        """A child of this lease failed: how many have by now, once two of each shard have and none has ever begun; else 0."""
+        """The failures once two children per shard have failed and none ever started; else 0."""
         if self._is_settled or key not in self._failures:
             return 0
         self._failures[key] += 1
@@ -169,15 +147,10 @@ class ConsumerContext:
     """Ports, settings and signals for consumers.
 
     Args:
-        streams: tell of which stream a lease is.
-        readers: read the shards, the way that the settings say.
-        shard_finished: fires when a shard of this worker is finished; its child shards wait for that.
-        on_leases_created: told when leases were created that somebody should be given.
-        on_lease_written: given a lease that this worker has just written as its own, and when that write began.
-        degraded: shards that are to rest on this worker.
-        startup_failures: tells whether any child has ever come past its start.
-        dead_letters: where records that no child can process go; None where the settings name no place.
-        on_fatal: told of a child's failure that the daemon is to end for.
+        on_leases_created: called when new leases need an owner.
+        on_lease_written: gets a lease written as our own, and the start time of that write.
+        dead_letters: None if no destination is configured.
+        on_fatal: gets the failure that ends the daemon.
     """
 
     settings: Settings

@@ -1,13 +1,7 @@
 """Finds the record at which children fail, and sets it aside (no counterpart in KCL).
 
-Owns what is remembered from one child of a lease to the next, and the carrying out; what follows from what is in
-`failures.quarantine`. Records are decoded after a failure only, and only until what was set aside is checkpointed.
-
-PURE: which record makes a child fail (no counterpart in KCL).
-
-Owns what is delivered after a failure, slice by slice, and when one record is called the cause of it. Works on positions
-alone, because what is read again comes in other batches. Nothing is ever left out but records that were set aside, and
-order is kept. Must not know children, time or where records go.
+The bisect works on positions, because records come in other batches when read again. Only records that were
+set aside are left out, and order is kept.
 """
 
 from __future__ import annotations
@@ -33,13 +27,9 @@ from kcl_protocol.sequence import ExtendedSequenceNumber as Position
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Records that a child was given at once.
+    """Records given to a child at once; `count` may be too high, never too low.
 
-    Args:
-        after: the last position that it was done with before, or the checkpoint.
-        last: position of the last of them.
-        count: how many; may be too high, never too low.
-        alone: one record, given by itself on purpose.
+    `after` is the last position done before. `alone`: one record, by itself on purpose.
     """
 
     after: Position
@@ -50,74 +40,40 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """Records behind `after`, up to and including `last`, one of which has made a child fail.
-
-    Args:
-        after: a position before them.
-        last: of the last of them.
-        count: how many; may be too high, never too low.
-        failures: of one record: how many times in a row a child has failed that was given it alone.
-    """
-
     after: Position
     last: Position
     count: int
     failures: int = 0
 
     def hold(self, delivery: Delivery) -> bool:
-        """Whether all records of a delivery are among them."""
         return self.after <= delivery.after and delivery.last <= self.last
 
 
 class BisectResult(Enum):
-    """What a failure has shown."""
-
     SUSPECTED = auto()
-    """The records that failed may hold the cause; nothing more is known."""
     NARROWED = auto()
-    """It is among fewer records than before."""
     GUILTY = auto()
-    """The one record has failed often enough to be set aside."""
 
 
 @dataclass(frozen=True, slots=True)
 class BisectStep:
-    """What to do with the next records of a batch.
-
-    Args:
-        skip: so many were set aside before and are passed over; nothing is delivered then.
-        take: else so many are delivered at once.
-    """
-
     skip: int
     take: int
 
 
 @dataclass(frozen=True, slots=True)
 class BisectState:
-    """What is known about the records of one shard. Each step gives a new one.
-
-    Args:
-        suspects: among whom the cause of the last failure is; None: nobody is suspected.
-        set_aside: positions that were dealt with otherwise and are not delivered any more, in order.
-    """
-
     suspects: Suspects | None = None
     set_aside: tuple[Position, ...] = ()
 
     @property
     def is_clear(self) -> bool:
-        """Whether batches can be delivered as they come."""
         return self.suspects is None and not self.set_aside
 
     def next(self, positions: Sequence[Position]) -> BisectStep:
-        """What to do with the first of these.
+        """Suspects are halved and never mixed with other records.
 
-        Suspects are halved, nobody else is mixed with them, and records on both sides of one that was set aside are
-        delivered apart: it has neighbours of its kind more often than chance would have it.
-
-        Args:
-            positions: of the rest of a batch, in order; one at least.
+        Records around one that was set aside are delivered apart, because bad records are often neighbours.
         """
         skip = self._set_aside_first(positions)
         if skip:
@@ -133,7 +89,7 @@ class BisectState:
         return BisectStep(0, min(inside, (suspects.count + 1) // 2))
 
     def delivered(self, delivery: Delivery) -> BisectState:
-        """After a child was done with a delivery: nobody in it is suspected any more."""
+        """After a success no record of it is suspected any more."""
         suspects = self.suspects
         if suspects is None or delivery.last <= suspects.after:
             return self
@@ -143,13 +99,9 @@ class BisectState:
         return replace(self, suspects=Suspects(delivery.last, suspects.last, left))
 
     def failed(self, delivery: Delivery, *, tries: int) -> tuple[BisectState, BisectResult]:
-        """After a child failed at a delivery, for a reason that may lie in the records.
+        """One record must fail `tries` times in a row alone.
 
-        GUILTY changes nothing yet: the record is left out only after `with_set_aside`, and is delivered again without it.
-
-        Args:
-            delivery: what it was given.
-            tries: how many times in a row one record must fail alone, at least 1.
+        GUILTY only proposes: the record is left out after `with_set_aside`, else delivered again.
         """
         before = self.suspects
         failures = 0
@@ -166,14 +118,12 @@ class BisectState:
         return replace(self, suspects=suspects), verdict
 
     def with_set_aside(self, position: Position) -> BisectState:
-        """After a record was dealt with otherwise."""
         kept = list(self.set_aside)
         if position not in kept:
             insort(kept, position)
         return BisectState(None, tuple(kept))
 
     def checkpointed(self, position: Position) -> BisectState:
-        """After a checkpoint: what it covers will not be read again."""
         kept = self.set_aside[bisect_right(self.set_aside, position) :]
         suspects = self.suspects
         if suspects is not None and suspects.last <= position:
@@ -183,7 +133,6 @@ class BisectState:
         return BisectState(suspects, kept)
 
     def _set_aside_first(self, positions: Sequence[Position]) -> int:
-        """How many at the beginning were set aside."""
         known = bisect_left(self.set_aside, positions[0])
         count = 0
         for position, aside in zip(positions, self.set_aside[known:], strict=False):
@@ -202,34 +151,20 @@ class BisectState:
 _STORE_TRIES: Final = 5
 _STORE_PAUSE_S: Final = 1.0
 _STORE_TIMEOUT_S: Final = 30.0
-# Sent from outside: by a person, or by the kernel where memory is short. A shell tells them as 128 + number.
+# From an operator or the OOM killer; shells report 128 + number.
 _EXTERNAL_SIGNALS: Final = frozenset({1, 2, 9, 15})
 _SHELL_SIGNAL_BASE: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class SearchProgress:
-    """What a failure has led to.
-
-    Args:
-        progressed: the child got further than any before it.
-        narrowed: the cause is among fewer records than before.
-    """
+    """`progressed`: the child got further than any before. `narrowed`: there are fewer suspects."""
 
     progressed: bool = False
     narrowed: bool = False
 
 
 class PoisonSearch:
-    """Of one lease, over all its children.
-
-    Args:
-        parts: settings and ports.
-        held: the lease.
-        stop_signal: end a wait for the place of dead letters.
-        log: of the shard.
-    """
-
     def __init__(self, *, parts: ConsumerContext, held: HeldLease, stop_signal: StopSignal, log: Log) -> None:
         self._parts = parts
         self._held = held
@@ -242,7 +177,6 @@ class PoisonSearch:
         self._single: Payload | None = None
 
     def begin(self) -> None:
-        """A new child starts from the lease's checkpoint."""
         self._done = self._held.lease.checkpoint
         self._furthest_before = self._furthest = max(self._furthest, self._done)
         self._state = self._state.checkpointed(self._done)
@@ -256,14 +190,7 @@ class PoisonSearch:
         *,
         may_continue: Callable[[], bool],
     ) -> None:
-        """Have the child process a batch, in parts while somebody is suspected.
-
-        Args:
-            batch: with one record at least; the caller releases it.
-            connection: with the child; its errors pass.
-            checkpointer: is told how far the child may checkpoint.
-            may_continue: asked between two parts; False: what is left of the batch is not delivered any more.
-        """
+        """Deliver a batch, in parts while records are suspected. The caller releases the batch."""
         if self._state.suspects is None and self._state.set_aside:
             self._state = self._state.checkpointed(self._held.lease.checkpoint)
         assert batch.last is not None, "there is a record"
@@ -289,7 +216,6 @@ class PoisonSearch:
                     checkpointer,
                 )
             else:
-                # All before it is done, and it has been dealt with: a checkpoint of everything covers it.
                 self._done = positions[end - 1]
                 checkpointer.delivering(self._done)
             begin = end
@@ -302,9 +228,9 @@ class PoisonSearch:
         checkpointer: Checkpointer,
     ) -> None:
         if connection.silent:
-            raise await connection.exited("idle")  # it has not seen these records
+            raise await connection.exited("idle")
 
-        def before_send() -> None:  # what fails before says nothing of these records
+        def before_send() -> None:
             self._in_delivery = delivery
             checkpointer.delivering(delivery.last)
 
@@ -319,12 +245,9 @@ class PoisonSearch:
         self._furthest = max(self._furthest, self._done)
 
     async def judge(self, error: ChildError, *, refused: bool, stderr: tuple[str, ...]) -> SearchProgress:
-        """After a child failed; may set a record aside, which takes as long as storing it does.
+        """May set a record aside, and takes as long as storing it.
 
-        Args:
-            error: how.
-            refused: a checkpoint of its last action was refused, which may be what it failed at.
-            stderr: its last lines.
+        `refused`: a checkpoint failed, which may be why the child failed.
         """
         progressed = self._furthest > self._furthest_before
         delivery, self._in_delivery = self._in_delivery, None
@@ -370,7 +293,7 @@ class PoisonSearch:
         else:
             return
         self._state = self._state.with_set_aside(single.last)
-        self._held.progress.moved()  # the shard has got past it, whatever comes next
+        self._held.progress.moved()
         await self._checkpoint(after, single.last)
 
     def _dead_letter(self, single: Payload, error: ChildError, stderr: tuple[str, ...]) -> DeadLetter:
@@ -391,16 +314,14 @@ class PoisonSearch:
         )
 
     async def _is_stored(self, dead_letter: DeadLetter) -> bool:
-        """Whether it is safe now; False as well where we are called away first."""
+        """False also if a stop comes first."""
         stored: bool | None = None
-        while (
-            stored is None and self._stop_signal.reason is StopReason.NONE
-        ):  # the child's end has stirred us
+        while stored is None and self._stop_signal.reason is StopReason.NONE:
             stored = await self._stop_signal.interruptible(lambda: self._store(dead_letter))
         return bool(stored)
 
     async def _store(self, dead_letter: DeadLetter) -> bool:
-        """Whether it is safe now; a few tries. Where it is not, the record is delivered again."""
+        """A few tries; on False the record is delivered again."""
         assert self._parts.dead_letters is not None, "a policy that stores has a place for it"
         reason = ""
         for attempt in range(_STORE_TRIES):
@@ -426,18 +347,17 @@ class PoisonSearch:
         return False
 
     async def _checkpoint(self, after: ExtendedSequenceNumber, position: ExtendedSequenceNumber) -> None:
-        """Where everything before it is checkpointed, so may it be: else the next worker would find it anew."""
         if self._held.lost is not None or self._held.lease.checkpoint < after:
             return
         try:
             await self._parts.renewer.checkpoint(self._held, position)
         except (AwsError, LeaseLost) as error:
-            # Nothing depends on it: it is passed over all the same, and the child's next checkpoint covers it.
+            # The child's next checkpoint covers it.
             self._log.debug("set_aside_not_checkpointed", error=str(error))
 
 
 def _is_external_signal(error: ChildError) -> bool:
-    """Whether a child was ended by somebody, which says nothing of what it was doing."""
+    """Such a signal says nothing about the records."""
     if not isinstance(error, ChildExited) or error.status is None:
         return False
     number = -error.status if error.status < 0 else error.status - _SHELL_SIGNAL_BASE
