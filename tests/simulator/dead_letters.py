@@ -28,13 +28,13 @@ class SimDeadLetters:
         self._chance = chance
         self._deliveries = deliveries
 
-    async def store(self, letter: DeadLetter) -> None:
+    async def store(self, dead_letter: DeadLetter) -> None:
         """As the port says."""
         self._life.ensure_alive()
         await anyio.sleep(self._chance.uniform(0.005, _SLOWEST_S))
         self._life.ensure_alive()
         if self._chance.happens(_REFUSED):
             raise Throttled("too many", operation="SendMessage")
-        self._deliveries.set_aside(letter.shard_id, letter.worker_id, letter.record)
+        self._deliveries.set_aside(dead_letter.shard_id, dead_letter.worker_id, dead_letter.record)
         if self._chance.happens(_UNANSWERED):
             raise Unavailable("no answer", operation="SendMessage")

@@ -70,12 +70,12 @@ class MemoryDeadLetters:
         self.letters: list[DeadLetter] = []
         self.refusals = 0
 
-    async def store(self, letter: DeadLetter) -> None:
+    async def store(self, dead_letter: DeadLetter) -> None:
         await anyio.lowlevel.checkpoint()
         if self.refusals:
             self.refusals -= 1
             raise InvalidRequest("too large", operation="SendMessage")
-        self.letters.append(letter)
+        self.letters.append(dead_letter)
 
 
 @dataclass
