@@ -76,17 +76,11 @@ from kcl_daemon.worker import Worker, WorkerLoops
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """What connects the worker to the world; the simulator has its own.
+    """What connects the worker to the world; None: this system or the settings have none.
 
     Args:
-        cpu: None: this system has no CPU figure.
-        cpu_host: the host of that CPU, where its other workers report the same figure.
-        kinesis_clock: has Kinesis' time of day; None: use `clock`.
-        fan_out: None: shards are only polled.
-        schemas: None: no schema registry is used.
-        dead_letters: None: no destination is set.
-        cloudwatch: None: nothing is published there.
-        state_folder: None: nothing is left for the next daemon on this host.
+        cpu_host: where other workers report the same CPU figure.
+        kinesis_clock: has Kinesis' time of day; None: `clock`.
     """
 
     clock: Clock
@@ -125,7 +119,7 @@ class AppContext:
 def streams_of(
     settings: Settings, kinesis: Kinesis, clock: Clock, log: Log, *, table: Table
 ) -> SingleStreamTracker | MultiStreamTracker:
-    """The streams that the settings name. With many, the lease table says which streams have leases."""
+    """With many streams, the lease table says which have leases."""
     if settings.reads_many:
         return MultiStreamTracker(
             settings.streams,
@@ -210,7 +204,6 @@ def migrator_of(
 def reporter_of(
     common: AppContext, elector: Elector, on_other: Callable[[Incarnation], bool]
 ) -> tuple[Reporter, CpuSampler | None]:
-    """The reporter, and the sampler if CPU figures are reported."""
     sampler = sampler_of(common)
     reporter = Reporter(
         table=common.tables.routes.reports,
@@ -230,7 +223,7 @@ def reporter_of(
 
 
 def sampler_of(common: AppContext) -> CpuSampler | None:
-    """None where there is no CPU figure, or the settings want none."""
+    """None if there is no CPU figure, or none is wanted."""
     adapters, balance = common.adapters, common.settings.balance
     if adapters.cpu is None or balance.disable_worker_metrics:
         return None
@@ -246,7 +239,7 @@ def sampler_of(common: AppContext) -> CpuSampler | None:
 
 
 def stall_limits_of(settings: Settings, periods: Timings) -> StallLimits:
-    """The watchdog's limits, wider where the settings make something slower."""
+    """Wider limits where the settings make something slower."""
     house = StallLimits()
     child, retrieval = settings.child, settings.retrieval
     read_s = max(retrieval.idle_time_between_reads_ms, retrieval.reduced_tps_within_ms) / 1000
@@ -303,7 +296,7 @@ def duplicate_detector_of(common: AppContext, predecessors: Predecessors) -> Dup
 
 
 def lost_to_duplicate(duplicate_detector: DuplicateWorkerDetector, reporter: Reporter) -> None:
-    """A lease was lost to our own worker id: count it, and report now, which reads our worker row."""
+    """Count the loss, and report now: that reads our worker row."""
     duplicate_detector.lease_lost()
     reporter.wake()
 
@@ -380,7 +373,7 @@ def _readers(settings: Settings, adapters: Adapters, log: Log) -> ReaderFactory:
 
 
 def _loops(common: AppContext) -> tuple[WorkerLoops, Callable[[], None]]:
-    """All loops, and what to call when there are leases without an owner."""
+    """All loops, and the wakeup for leases without an owner."""
     tables, clock, log = common.adapters.tables, common.adapters.clock, common.log
     renewer = _renewer(common)
     monitor = _monitor(common)
@@ -423,7 +416,7 @@ def _loops(common: AppContext) -> tuple[WorkerLoops, Callable[[], None]]:
     migrator.only_when(lambda: versions.version is ClientVersion.V3X)
 
     def wake() -> None:
-        """Wakes all three; only those of the current mode are running."""
+        """Only those of the current mode run."""
         assigner.wake()
         taker.wake()
         discovery.wake()
@@ -560,7 +553,7 @@ def _discovery(
 
 
 def _shard_sync(common: AppContext) -> ShardSync | MultiStreamShardSync:
-    """One for each of the two ways to lead: they do not share what they remember."""
+    """Called once per way to lead (`Assigner`, `LeaseTaker`): each has its own state."""
     adapters = common.adapters
     return shard_sync_of(
         common.streams,
@@ -630,14 +623,12 @@ _ARN_COLONS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """A worker that is ready to run, and who tells how it is."""
-
     worker: Worker
     snapshots: Snapshots
 
 
 def build_application(settings: Settings, adapters: Adapters, spark: SparkSource = no_spark) -> Application:
-    """`app.build`, with a source of snapshots, in which the Spark engine is where there is one. Touches nothing yet."""
+    """`build`, with snapshots that include the Spark engine."""
     worker = build(settings, adapters)
     snapshots = Snapshots(
         worker,
@@ -652,7 +643,7 @@ def build_application(settings: Settings, adapters: Adapters, spark: SparkSource
 
 
 def location_of(settings: Settings, worker: Worker) -> str:
-    """What is read and where, in words: `stream orders in eu-west-1, account 123456789012`."""
+    """`stream orders in eu-west-1, account 123456789012`."""
     streams = worker.streams
     arn = streams.arn if isinstance(streams, SingleStreamTracker) else None
     if arn is not None and arn.count(":") >= _ARN_COLONS:

@@ -1,4 +1,4 @@
-"""Every error the daemon raises on purpose; adapters translate all others into these."""
+"""Every error the daemon raises on purpose; adapters translate others into these."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class KclError(Exception):
 
 
 class ConfigurationError(KclError):
-    """Raised for a bad setting; the message names file, key and value."""
+    """The message names file, key and value."""
 
 
 class AwsError(KclError):
-    """Raised when an AWS call failed; `operation` is the API call, such as `GetRecords`."""
+    """`operation` is the API call, such as `GetRecords`."""
 
     def __init__(self, message: str, *, operation: str = "") -> None:
         super().__init__(f"{operation}: {message}" if operation else message)
@@ -22,19 +22,19 @@ class AwsError(KclError):
 
 
 class Throttled(AwsError):
-    """Raised when the service limited the rate; nothing took effect, try again later."""
+    """The service limited the rate: nothing took effect, try again later."""
 
 
 class Unavailable(AwsError):
-    """Raised when the service failed or did not answer; a write may have taken effect."""
+    """The service failed or did not answer: a write may have taken effect."""
 
 
 class AccessDenied(AwsError):
-    """Raised when credentials are missing, expired or lack a permission; a retry alone does not help."""
+    """Credentials are missing, expired or lack a permission; a retry alone does not help."""
 
 
 class EnvironmentLacks(KclError):
-    """Marks errors that only a person can fix: something is missing in the process environment."""
+    """The process environment lacks something that only a person can add."""
 
 
 class NoRegion(Unavailable, EnvironmentLacks):
@@ -46,7 +46,7 @@ class NoCredentials(AccessDenied, EnvironmentLacks):
 
 
 class StreamNotFound(AwsError):
-    """Raised when the stream or shard does not exist, or no longer."""
+    pass
 
 
 class TableNotFound(AwsError):
@@ -58,7 +58,7 @@ class SchemaNotFound(AwsError):
 
 
 class IteratorExpired(AwsError):
-    """Raised when a shard iterator is too old; get a new one."""
+    """The shard iterator is too old; get a new one."""
 
 
 class ConsumerLimitReached(AwsError):
@@ -66,11 +66,11 @@ class ConsumerLimitReached(AwsError):
 
 
 class SubscriptionTaken(AwsError):
-    """Raised when another subscription of the same consumer to the same shard is in the way."""
+    """Another subscription of this consumer to this shard is in the way."""
 
 
 class InvalidRequest(AwsError):
-    """Raised when the service rejects a request as malformed: our bug, or a bad setting."""
+    """The service calls a request malformed: our bug, or a bad setting."""
 
 
 class LeaseError(KclError):
@@ -78,30 +78,29 @@ class LeaseError(KclError):
 
 
 class LeaseLost(LeaseError):
-    """Raised when this worker no longer holds the lease it writes."""
+    """This worker no longer holds the lease it writes."""
 
 
 class DeadLetterNotStored(KclError):
-    """Raised when this host could not store a dead letter; it may still have been stored."""
+    """This host could not store a dead letter; it may still be stored."""
 
 
 class WorkerIdTaken(KclError):
-    """Raised when an older live process has our worker id."""
+    """An older live process has our worker id."""
 
 
 class CpuUnreadable(KclError):
-    """Raised when this machine gives no CPU figure; the message says what was read."""
+    """This machine gives no CPU figure; the message says what was read."""
 
 
 class ChildError(KclError):
-    """A child's failure. The child is replaced; other shards do not notice."""
+    """The child is replaced; other shards do not notice."""
 
 
 class ChildStartFailed(ChildError):
-    """Raised when the program of `executableName` cannot be started.
+    """The program of `executableName` cannot be started.
 
-    `message` is for the author of the properties file, `plain` for one who named the program on a command
-    line.
+    `message` is for a properties file, `plain` for a command line.
     """
 
     def __init__(self, message: str, *, plain: str = "") -> None:
@@ -111,10 +110,9 @@ class ChildStartFailed(ChildError):
 
 @dataclass
 class ChildExited(ChildError):
-    """Raised when the child ended or closed its stdout while still needed.
+    """The child ended or closed its stdout while still needed.
 
-    `doing` is the current action or `idle`; `status` the exit code, negative for a signal, None if only
-    stdout was closed.
+    `doing` is its action or `idle`; `status` is negative for a signal, None if only stdout was closed.
     """
 
     doing: str
@@ -127,8 +125,6 @@ class ChildExited(ChildError):
 
 @dataclass
 class ChildTimedOut(ChildError):
-    """Raised when the child did not answer in time."""
-
     doing: str
     seconds: float
 

@@ -1,7 +1,7 @@
-"""The ports: everything the daemon needs from outside, as protocols.
+"""The ports: everything the daemon needs from outside.
 
-Loops use only these, so the simulator runs the same object graph in virtual time. Adapters raise the errors
-of `kcl_daemon.errors`. Any call may be cancelled at an await; a cancelled write may have taken effect.
+Loops use only these; the simulator has its own adapters. Adapters raise the errors of `kcl_daemon.errors`. A
+call may be cancelled at any await; a cancelled write may have taken effect.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kcl_protocol.messages import Record
 
 
 class Log(Protocol):
-    """A structured logger. Events are short snake_case phrases; everything else is a field."""
+    """Events are short snake_case phrases; everything else is a field."""
 
     def bind(self, **fields: object) -> Log: ...
 
@@ -35,49 +35,43 @@ class Log(Protocol):
     def info(self, event: str, /, **fields: object) -> object: ...
 
     def warning(self, event: str, /, **fields: object) -> object:
-        """For what the daemon handles itself but that should not last."""
+        """The daemon handles it, but it should not last."""
         ...
 
     def error(self, event: str, /, **fields: object) -> object:
-        """For what a person must act on; the fields say how."""
+        """A person must act; the fields say how."""
         ...
 
 
 class Clock(Protocol):
-    """Time as this worker sees it. Simulated workers have clocks that are skewed and drift."""
+    """Time as this worker sees it; simulated clocks are skewed and drift."""
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never goes back. Use it for durations and expiries."""
+        """Seconds from an arbitrary start; never goes back."""
         ...
 
     def wall_ms(self) -> int:
-        """Epoch milliseconds; may jump. Use it only for what other machines read."""
+        """Epoch milliseconds, for what other machines read; may jump."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
 
     def move_on_after(self, seconds: float | None) -> CancelScope:
-        """A scope that is cancelled after that many seconds; None: never."""
+        """Cancels after that many seconds; None: never."""
         ...
 
 
 class Randomness(Protocol):
-    """All randomness; the simulator seeds it."""
-
     def uniform(self, low: float, high: float) -> float: ...
 
     def token(self) -> str:
-        """A random UUID as text."""
+        """A random UUID."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """A stream in a call: by ARN if known (it may be in another account), else by name.
-
-    Args:
-        identity: which stream of many; None: there is only one.
-    """
+    """By ARN if known, else by name. `identity` None: there is only one stream."""
 
     name: str
     arn: str | None = None
@@ -102,7 +96,7 @@ class IteratorKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadFrom:
-    """Where a shard iterator starts; the kind says which of the two fields is set."""
+    """The kind says which of the two is set."""
 
     kind: IteratorKind
     sequence_number: str | None = None
@@ -113,11 +107,8 @@ class ReadFrom:
 class FetchedRecords:
     """One answer of GetRecords.
 
-    Args:
-        payload: records in order, not decoded.
-        next_iterator: None at the end of a closed shard.
-        millis_behind_latest: None if the service did not say.
-        child_shards: only at the end of a closed shard.
+    At the end of a closed shard, and only there, `next_iterator` is None and `child_shards` are set.
+    `millis_behind_latest` None: not known.
     """
 
     payload: Payload
@@ -127,24 +118,21 @@ class FetchedRecords:
 
     @property
     def records(self) -> Sequence[Record]:
-        """The records decoded, `data` as base64 text; slow, for tools and tests."""
+        """Decoded, `data` in base64; slow, for tools and tests."""
         return self.payload.decoded()
 
 
 class Kinesis(Protocol):
-    """The Kinesis Data Streams calls of a consumer.
-
-    Every call may raise Throttled, Unavailable, AccessDenied, InvalidRequest or StreamNotFound.
-    """
+    """Calls may raise Throttled, Unavailable, AccessDenied, InvalidRequest or StreamNotFound."""
 
     async def describe_stream(self, stream: StreamRef) -> StreamSummary: ...
 
     async def list_streams(self) -> tuple[StreamSummary, ...]:
-        """Every page of ListStreams."""
+        """All pages."""
         ...
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
-        """Every page of ListShards; with `start`, only the shards open at that position."""
+        """All pages; with `start`, only the shards open at that position."""
         ...
 
     async def get_shard_iterator(self, stream: StreamRef, shard_id: ShardId, read_from: ReadFrom) -> str: ...
@@ -164,17 +152,17 @@ class IndexState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """`differences` lists in words how the table differs from what the settings ask of a new one."""
+    """`differences` says how the table differs from what the settings want for a new one."""
 
     owner_index: IndexState = IndexState.ABSENT
     differences: tuple[str, ...] = ()
 
 
 class Table(Protocol):
-    """One DynamoDB table of rows with a string key.
+    """One table of rows with a string key.
 
-    Every call may raise Throttled, Unavailable, AccessDenied, InvalidRequest or TableNotFound. A write that
-    raises Unavailable may have taken effect; one that raises another error has not.
+    Calls may raise Throttled, Unavailable, AccessDenied, InvalidRequest or TableNotFound. After Unavailable a
+    write may have taken effect; after any other error it has not.
     """
 
     @property
@@ -188,38 +176,38 @@ class Table(Protocol):
         ...
 
     async def ensure(self) -> bool:
-        """Create the table if it is missing; True if this call created it.
+        """Create the table if it is missing; True: this call created it.
 
-        Never alters an existing table. Raises ConfigurationError if it is another kind of table.
+        Never alters an existing table; ConfigurationError if that is of another kind.
         """
         ...
 
     async def add_owner_index(self) -> None:
-        """Start building the index by owner; returns before it is ready."""
+        """Returns before the index is ready."""
         ...
 
     async def remove_owner_index(self) -> None:
-        """Start deleting the index by owner; returns early. InvalidRequest if there is none."""
+        """Returns before it is gone; InvalidRequest if there is none."""
         ...
 
     async def enable_recovery(self) -> None:
-        """Turn on point-in-time recovery. Unavailable if the table is too new."""
+        """Unavailable if the table is too new."""
         ...
 
     async def get(self, key: str) -> Row | None:
-        """By a consistent read."""
+        """Consistent read."""
         ...
 
     async def scan(self) -> list[Row]:
-        """All rows, eventually consistent."""
+        """Eventually consistent."""
         ...
 
     async def owned_keys(self, owner: str) -> list[str]:
-        """Keys of rows with this `leaseOwner`, from the index, which lags a little."""
+        """From the index by `leaseOwner`, which lags a little."""
         ...
 
     async def put(self, row: Row, require: Conditions = ()) -> WriteResult:
-        """Write a whole row if all conditions hold for the stored one."""
+        """Replace the row if all conditions hold."""
         ...
 
     async def update(self, update: RowUpdate) -> WriteResult: ...
@@ -229,9 +217,9 @@ class Table(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """An application's tables: three (KCL 3.0 - 3.4), or the lease table alone (KCL 3.5).
+    """Three tables (KCL 3.0 - 3.4), or the lease table alone (KCL 3.5).
 
-    With one table, `worker_metrics` and `coordinator` are views of it: a scan gives only rows of their kind.
+    In the second case the others are views of it; their scans give only their rows.
     """
 
     leases: Table
@@ -240,7 +228,6 @@ class Tables:
 
     @property
     def share_one_table(self) -> bool:
-        """Whether a scan of `leases` also gives the worker rows."""
         return self.worker_metrics.name == self.leases.name
 
 
@@ -252,53 +239,48 @@ class TablePart:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The result of a transaction.
-
-    Args:
-        applied: all conditions held and every part took effect; otherwise none did.
-        refused: indexes of the parts whose conditions failed.
-    """
+    """If not `applied`, nothing took effect; `refused` has the indexes of the failed conditions."""
 
     applied: bool
     refused: tuple[int, ...] = ()
 
 
 class Transactions(Protocol):
-    """Writes to several rows, also of several tables: all take effect or none."""
+    """Writes to several rows: all take effect or none."""
 
     async def commit(self, parts: Sequence[TablePart]) -> CommitResult:
         """Commit up to 100 parts on different rows.
 
-        Errors as for `Table` writes; InvalidRequest also for two parts on one row, no parts, or too many.
+        Errors as for `Table` writes; InvalidRequest also for a repeated row, no parts or too many.
         """
         ...
 
 
 class Child(Protocol):
-    """A running child process. The adapter passes its stderr through."""
+    """A running child process; the adapter passes its stderr on."""
 
     @property
     def pid(self) -> int: ...
 
     async def send(self, line: bytes) -> None:
-        """Write a line to its stdin; waits while the pipe is full. ChildExited if it is closed."""
+        """Waits while the pipe is full. ChildExited if it is closed."""
         ...
 
     async def receive(self) -> bytes:
-        """The next piece of its stdout; empty when closed."""
+        """The next piece of stdout; empty: closed."""
         ...
 
     @property
     def stderr_tail(self) -> tuple[str, ...]:
-        """The last lines of its stderr, oldest first; complete once `wait` has returned."""
+        """The last lines, oldest first; complete after `wait`."""
         ...
 
     async def close_stdin(self) -> None:
-        """Close its stdin; never raises."""
+        """Never raises."""
         ...
 
     async def wait(self) -> int:
-        """Its exit code once it has ended and been reaped; negative for a signal."""
+        """Its exit code after it was reaped; negative: a signal."""
         ...
 
     def terminate(self) -> None:
@@ -306,7 +288,7 @@ class Child(Protocol):
         ...
 
     def kill(self) -> None:
-        """SIGKILL to it and what it started; no effect after its end."""
+        """SIGKILL, likewise."""
         ...
 
     async def aclose(self) -> None:
@@ -316,32 +298,27 @@ class Child(Protocol):
 
 class Children(Protocol):
     async def start(self, shard_id: ShardId, stream: StreamRef | None = None) -> Child:
-        """Start the configured program for a shard in its own session, or raise ChildStartFailed.
+        """Start the program in its own session; ChildStartFailed if that is impossible.
 
-        `stream` goes into its environment; None: there is only one.
+        `stream` None: there is only one.
         """
         ...
 
 
 class Cpu(Protocol):
-    """The load of the CPU that this worker may use."""
-
     @property
     def name(self) -> str:
-        """The source, for the log: `host`, `cgroup-v2`."""
+        """For the log: `host`, `cgroup-v2`."""
         ...
 
     async def sample(self) -> float | None:
-        """Percent, 0 to 100, since the last call; None on the first call.
-
-        Raises CpuUnreadable if the machine gives no figure.
-        """
+        """Percent since the last call; None on the first. Raises CpuUnreadable."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerName:
-    """A fan-out consumer; names are unique within a stream."""
+    """Names are unique within a stream."""
 
     stream_arn: str
     name: str
@@ -363,12 +340,8 @@ class StreamConsumer:
 class PushedRecords:
     """One event of a subscription.
 
-    Args:
-        payload: records in order, not decoded.
-        continuation: subscribing after this sequence number misses nothing; None at the end of a closed
-            shard.
-        millis_behind_latest: None if the service did not say.
-        child_shards: only at the end of a closed shard.
+    Subscribing after `continuation` misses nothing. At the end of a closed shard, and only there, it is None
+    and `child_shards` are set. `millis_behind_latest` None: not known.
     """
 
     payload: Payload
@@ -379,40 +352,37 @@ class PushedRecords:
 
 class Subscription(Protocol):
     async def next(self) -> PushedRecords | None:
-        """The next event; None: the subscription ended normally, after about five minutes.
+        """The next event; None: it ended normally, after about five minutes.
 
-        Reads only what is asked for, so a slow caller slows the service down. Leave the subscription if this
-        is cancelled.
+        Reads only what is asked for, so a slow caller slows the service down. Leave the subscription after a
+        cancelled call.
 
         Raises:
-            SubscriptionTaken: a later subscription took over.
+            SubscriptionTaken: a later one took over.
             StreamNotFound: stream, shard or consumer were deleted.
-            AwsError: it broke or was silent too long; a new one may work.
+            AwsError: it broke or was silent; a new one may work.
         """
         ...
 
 
 class FanOut(Protocol):
-    """Enhanced fan-out: consumers and subscriptions.
-
-    Every call may raise Throttled, Unavailable, AccessDenied, InvalidRequest or StreamNotFound.
-    """
+    """Enhanced fan-out. Calls raise the same errors as those of `Kinesis`."""
 
     async def describe_consumer(self, consumer: ConsumerName | str) -> StreamConsumer | None:
-        """None if there is no such consumer or stream. A str is an ARN."""
+        """By name or ARN; None: no such consumer or stream."""
         ...
 
     async def register_consumer(self, consumer: ConsumerName) -> StreamConsumer:
-        """Also raises ConsumerLimitReached; Unavailable if the name exists already."""
+        """Also raises ConsumerLimitReached; Unavailable: the name exists."""
         ...
 
     def subscribe(
         self, stream: StreamRef, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
     ) -> AbstractAsyncContextManager[Subscription]:
-        """SubscribeToShard; the subscription ends with the context.
+        """The subscription ends with the context.
 
-        Entering also raises SubscriptionTaken if the previous one is less than five seconds old. The service
-        uses `consumer_arn`; `stream` says which stream is read.
+        Entering also raises SubscriptionTaken if the previous one is under five seconds old. The service uses
+        `consumer_arn`; `stream` says which one is read.
         """
         ...
 
@@ -421,13 +391,12 @@ class DeadLetters(Protocol):
     """Keeps records that no child could process."""
 
     async def store(self, dead_letter: DeadLetter) -> None:
-        """Store one. On return it is safe: on disk, or accepted by the service.
+        """On return it is safe: on disk, or accepted by the service.
 
-        If cancelled, it may have been stored; storing it twice does no harm.
+        Cancelled, it may be stored; storing it twice does no harm.
 
         Raises:
-            AwsError: the service did not take it; InvalidRequest if it never will, such as when it is too
-                large.
+            AwsError: not accepted; InvalidRequest: never will be.
             DeadLetterNotStored: this host could not write it.
         """
         ...
@@ -435,11 +404,9 @@ class DeadLetters(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One version of a schema; never altered once registered.
+    """Never altered once registered.
 
-    Args:
-        version_id: a UUID in lower case.
-        data_format: `AVRO`, `JSON` or `PROTOBUF`.
+    `version_id` is a UUID in lower case, `data_format` `AVRO`, `JSON` or `PROTOBUF`.
     """
 
     version_id: str
@@ -450,20 +417,12 @@ class Schema:
 
 class Schemas(Protocol):
     async def schema(self, version_id: str) -> Schema:
-        """One version, not cached; cancelling has no effect on the registry.
-
-        Raises:
-            SchemaNotFound: there is no such version.
-            AwsError: the registry did not answer.
-        """
+        """Not cached. Raises SchemaNotFound, or AwsError if there is no answer."""
         ...
 
 
 class Span(Protocol):
-    """A timed operation, as a context.
-
-    Fails if an error leaves it or `failed` is called; cancelled: not counted.
-    """
+    """A timed operation; an error that leaves it, or `failed`, makes it fail. Not counted when cancelled."""
 
     def __enter__(self) -> Self: ...
 
@@ -475,12 +434,12 @@ class Span(Protocol):
 
 
 class Meters(Protocol):
-    """Takes figures; never raises or waits. Cheap enough to call per batch, not per record."""
+    """Never raises or waits. Cheap enough per batch, not per record."""
 
     def add(self, metric: Metric, value: float = 1.0, /, **labels: str) -> None:
-        """Set a gauge, or add to any other metric.
+        """Set a gauge, or add to other metrics; `value` is in the metric's unit.
 
-        `value` is in the metric's unit; leave out labels that do not apply.
+        Leave out labels that do not apply.
         """
         ...
 
@@ -520,7 +479,7 @@ NO_METERS: Final[Meters] = NoMeters()
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """All values of one metric since the last publication (CloudWatch: StatisticSet)."""
+    """Values of one metric since the last publication (CloudWatch: StatisticSet)."""
 
     name: str
     unit: str
@@ -533,13 +492,13 @@ class Statistic:
 
 class CloudWatch(Protocol):
     async def put(self, namespace: str, statistics: Sequence[Statistic]) -> None:
-        """PutMetricData, once; a failed call may have taken effect. Raises AwsError."""
+        """A failed call may have taken effect. Raises AwsError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LeftoverRecord:
-    """Another process' record in the state folder, and what this host shows of that process now."""
+    """Another process' record, and what this host shows of that process now."""
 
     name: str
     record: ProcessRecord
@@ -547,17 +506,17 @@ class LeftoverRecord:
 
 
 class StateFolder(Protocol):
-    """The records of the daemons of one application on this host. Methods log errors and never raise.
+    """The records of the application's daemons on this host.
 
-    A cancelled method may have taken effect.
+    Methods log errors and never raise. A cancelled one may have taken effect.
     """
 
     async def enter(self, worker_id: WorkerId, incarnation: str) -> None:
-        """Write this process' record and hold its lock from now on."""
+        """Write our record and hold its lock."""
         ...
 
     async def poll(self) -> tuple[LeftoverRecord, ...]:
-        """All other records. A free lock becomes ours until `forget`, `leave_alone` or the end."""
+        """All other records; a free lock becomes ours until `forget`, `leave_alone` or the end."""
         ...
 
     async def forget(self, name: str) -> None:
@@ -565,9 +524,9 @@ class StateFolder(Protocol):
         ...
 
     async def leave_alone(self, name: str) -> None:
-        """Keep a record and release its lock."""
+        """Keep a record, release its lock."""
         ...
 
     async def leave(self) -> None:
-        """Remove our record: every lease has been released."""
+        """Remove our record: all leases are released."""
         ...

@@ -1,7 +1,4 @@
-"""The adapters of a real daemon, and its telemetry: exporters that run beside the worker.
-
-What is opened for a run is closed in the right order.
-"""
+"""The adapters of a real daemon, and exporters that run beside the worker."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ from kcl_daemon.transport.kinesis import FastKinesis
 
 @asynccontextmanager
 async def real_adapters(settings: Settings, log: Log) -> AsyncGenerator[Adapters, None]:
-    """The adapters while the context is open; when it closes, no child runs any more.
+    """On closing, all children end.
 
     Raises:
         ConfigurationError: region, endpoint, profile or dead letter file cannot be used; nothing was touched.
@@ -150,25 +147,18 @@ class MeteredWorker(Protocol):
 
 
 class Exporter(Protocol):
-    """Publishes figures beside the worker."""
-
     async def run(self) -> None:
         """Runs until it is cancelled."""
         ...
 
     async def shutdown(self) -> None:
-        """Publish the rest while `run` still runs; takes a few seconds at most."""
+        """Publish the rest, in a few seconds, while `run` still runs."""
         ...
 
 
 @dataclass(slots=True)
 class Telemetry:
-    """The figures of one worker.
-
-    Args:
-        totals: counters for Prometheus and OTLP.
-        snapshot: must be set before the first text is asked for.
-    """
+    """The figures of one worker; set `snapshot` before the first text is asked for."""
 
     totals: Totals
     snapshot: Callable[[], Snapshot | None]
@@ -178,7 +168,7 @@ class Telemetry:
 
     @property
     def adapters(self) -> Adapters:
-        """The adapters with metrics recorded for every call."""
+        """The adapters, with every call counted."""
         recorder, adapters = self._recorder, self._adapters
         if recorder is None:
             return adapters
@@ -195,11 +185,10 @@ class Telemetry:
         return self.snapshot()
 
     def exposition(self) -> PrometheusExposition:
-        """What writes `/metrics`; needs `serves_metrics` at `telemetry_of`."""
+        """Needs `serves_metrics` at `telemetry_of`."""
         return PrometheusExposition(self.totals, self.current)
 
     def background(self, worker: MeteredWorker) -> MeteredWorker:
-        """The worker together with its exporters."""
         recorder = self._recorder
         if recorder is None:
             return worker
@@ -207,10 +196,9 @@ class Telemetry:
 
 
 def telemetry_of(settings: Settings, adapters: Adapters, *, serves_metrics: bool = False) -> Telemetry:
-    """What the settings ask for; nothing is counted if nothing is exported.
+    """Counts nothing if nothing is exported.
 
-    `serves_metrics` says whether `Telemetry.exposition` is served. Raises ConfigurationError if the OTLP
-    packages are missing.
+    `serves_metrics`: `exposition` is served. Raises ConfigurationError if OTLP packages are missing.
     """
     metrics = settings.metrics
     level = _LEVELS[metrics.level] if adapters.cloudwatch is not None else None
@@ -283,7 +271,7 @@ class _WorkerWithExporters:
                 await self._worker.run()
             except Exception as error:  # noqa: BLE001 - raised again below, when its figures have been told
                 failure = error
-            # Before `run` is cancelled: that would cut off a call, and nobody would know whether it arrived.
+            # Cancelling `run` would cut off a call, and nobody would know whether it arrived.
             async with anyio.create_task_group() as farewells:
                 for exporter in self._exporters:
                     farewells.start_soon(exporter.shutdown)

@@ -1,6 +1,6 @@
 """The state folder: one small file per running daemon, locked while it lives.
 
-The next daemon on the host sees by the lock that another has died. `leases.expiry` decides what is proof.
+A free lock shows the next daemon that another died; `leases.expiry` judges the proof.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME: Final = "kcl-daemon"
 _RECORDS_MOST: Final = 100
 _RECORD_BYTES_MOST: Final = 4096
 _FILE_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-# Here only the end of its holders frees a lock: the kernel keeps it.
+# Here only the end of its holders frees a lock.
 _LOCAL: Final = frozenset({
     "ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "jfs", "reiserfs", "tmpfs", "ramfs", "overlay",
 })  # fmt: skip
@@ -35,11 +35,11 @@ _START_FIELD: Final = 19  # of /proc/PID/stat, after the name
 
 
 class HostFolder:
-    """One application's records in a folder of this host.
+    """One application's records on this host.
 
     Args:
-        folders: candidates, best first; the first usable one gets a subfolder for the application.
-        application: identifies the daemons that may take each other's leases.
+        folders: best first; the first usable one gets a subfolder for the application.
+        application: identifies daemons that may take each other's leases.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class HostFolder:
         self._application = application
         self._log = log
         self._proc = proc
-        # A limiter of its own: a file system that hangs takes no threads from others.
+        # Its own limiter: a file system that hangs takes no threads from others.
         self._threads = CapacityLimiter(1)
         self._folder: Path | None = None
         self._own: Path | None = None
@@ -58,7 +58,7 @@ class HostFolder:
 
     @property
     def lock_file(self) -> int | None:
-        """The file whose lock shows that this process lives."""
+        """Its lock shows that this process lives."""
         return self._lock_file
 
     async def enter(self, worker_id: WorkerId, incarnation: str) -> None:
@@ -115,7 +115,7 @@ class HostFolder:
             inode=status.st_ino,
         )
         os.write(file, record.to_text().encode())
-        # Renamed only now: whoever sees this name finds the file complete and locked.
+        # Whoever sees this name finds the file complete and locked.
         self._own = folder / f"{incarnation}.json"
         new.rename(self._own)
         self._folder = folder
@@ -152,7 +152,7 @@ class HostFolder:
             lock = _lock(file)
         status = os.fstat(file)
         record = None
-        # Another new daemon may have removed it meanwhile.
+        # Another new daemon may have removed it.
         if stat.S_ISREG(status.st_mode) and path.stat().st_ino == status.st_ino:
             record = ProcessRecord.from_text(os.pread(file, _RECORD_BYTES_MOST, 0).decode("utf-8", "replace"))
         if record is None or lock is not FileLockState.FREE:
@@ -189,7 +189,7 @@ class HostFolder:
             self._let_go(name)
 
     def close(self) -> None:
-        """Close all files. Our record stays unless `leave` has removed it."""
+        """Our record stays unless `leave` removed it."""
         for name in list(self._held):
             self._let_go(name)
         file, self._lock_file = self._lock_file, None
@@ -206,7 +206,7 @@ class HostFolder:
             return None
 
     def _running(self, record: ProcessRecord) -> bool | None:
-        """Whether that very process runs; None: its pid means nothing here, or is another user's."""
+        """None: its pid means nothing here, or is another user's."""
         if not record.pid_namespace or record.pid_namespace != self._pid_namespace() or record.pid <= 0:
             return None
         started = self._start_of(record.pid)
@@ -222,7 +222,7 @@ class HostFolder:
         return False if fields and fields[0] in _ENDED else None  # ended but not reaped yet
 
     def _start_of(self, pid: int) -> int | None:
-        """Start in clock ticks since boot; None: no such process, or it has ended."""
+        """Clock ticks since boot; None: no such process, or it ended."""
         fields = self._stat_of(pid)
         if len(fields) <= _START_FIELD or fields[0] in _ENDED:
             return None
@@ -262,22 +262,19 @@ def _make(folder: Path) -> None:
 
 
 def _is_trusted(folder: Path) -> bool:
-    """Whether the owner is we or root; another user could replace our folder."""
+    """Another user could replace our folder."""
     return folder.stat().st_uid in {os.geteuid(), 0}
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether it is a real folder that only we can write to."""
+    """A real folder that only we can write to."""
     status = folder.lstat()
     others = stat.S_IWGRP | stat.S_IWOTH
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & others
 
 
 def default_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Default folders, best first.
-
-    systemd's `StateDirectory=`, the user's state folder, `/var/lib`, runtime folder, temporary files.
-    """
+    """Best first: systemd's `StateDirectory=`, user state, `/var/lib`, runtime folder, temporary files."""
     given = environment.get("STATE_DIRECTORY", "").split(":", 1)[0]
     home = environment.get("HOME", "")
     states = environment.get("XDG_STATE_HOME", "")

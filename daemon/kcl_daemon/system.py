@@ -1,4 +1,4 @@
-"""The real clock and randomness: the only place that asks the machine for either."""
+"""The real clock and randomness; nothing else asks the machine for them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ _SKEW_LEAST_S: Final = 5.0
 
 
 class SystemClock:
-    """The machine's clock; `monotonic` is the event loop's clock, too."""
-
     def monotonic(self) -> float:
         return time.monotonic()  # noqa: TID251 - this module is the adapter of the Clock port
 
@@ -31,16 +29,16 @@ class SystemClock:
 
 
 class ServiceClock(SystemClock):
-    """The machine's clock with the time of day of the service.
+    """The machine's clock with the service's time of day.
 
-    The service judges positions by time by its own clock; the machine's may be minutes off unnoticed.
+    The service judges positions in time by its own clock, and the machine's may be minutes off unnoticed.
     """
 
     def __init__(self) -> None:
         self._skew_s = 0.0
 
     def learn(self, service_s: float) -> None:
-        """Takes the service's time in epoch seconds; ignores small differences: it comes in whole seconds."""
+        """Takes epoch seconds; they are whole, so small differences are ignored."""
         skew_s = service_s - super().wall_ms() / 1000
         self._skew_s = skew_s if abs(skew_s) > _SKEW_LEAST_S else 0.0
 

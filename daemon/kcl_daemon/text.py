@@ -1,7 +1,4 @@
-"""Text for people: masked and escaped text from outside, and figures in words.
-
-Masking hides credentials, escapes control characters and limits the length.
-"""
+"""Text for people: masks and escapes text from outside, and puts figures into words."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _SECRET_NAME = re.compile(
     r"secret|passw|credential(?!s?_?provider)|authorization|private_?key|access_?key|(session|security|admin)_?token(?!_?file)",
     re.IGNORECASE,
 )
-# These run on the event loop, so each must be linear in time for any text: words match only from their start,
+# Each is linear in time for any text, because they run on the event loop: words match only from their start,
 # and `++` prevents rereading.
 _ACCESS_KEY_ID = re.compile(r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}+\b")
 _ASSIGNED = re.compile(
@@ -35,7 +32,7 @@ _ASSIGNED_HINT = re.compile(r"(?i)secret|passw|token|(?:access|api)[_-]?key|x-am
 _URL_USER = re.compile(r"(://)[^/\s@]++@")
 _CUT_URL_USER = re.compile(r"(://)[^/\s@]++\Z")
 _SIGNATURE = re.compile(r"(AWS4-HMAC-SHA256)\s.*")
-# A secret access key has 40 characters and no other mark, so only a value of exactly that form counts.
+# A secret access key has no other mark, so only text that is nothing else counts.
 _SECRET_KEY_CHARACTERS: Final = 40
 _SECRET_KEY = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*[0-9])[A-Za-z0-9+=][A-Za-z0-9/+=]{39}")
 
@@ -45,9 +42,9 @@ def is_secret_name(name: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """The text with everything that looks like a credential replaced by `MASK`.
+    """Replaces everything that looks like a credential by `MASK`, in linear time.
 
-    Linear in time. Text beyond `MASKED_CHARACTERS` is cut, with a note.
+    Text beyond `MASKED_CHARACTERS` is cut, with a note.
     """
     if len(text) <= MASKED_CHARACTERS:
         return _masked(text)
@@ -68,7 +65,7 @@ def _masked(text: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Surrogates, which cannot be encoded, become escapes."""
+    """Writes surrogates as escapes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -77,7 +74,7 @@ def encodable(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """Unprintable characters become escapes: safe for a terminal."""
+    """Writes unprintable characters as escapes: safe for a terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -87,9 +84,9 @@ def on_one_line(text: str) -> str:
 
 
 def shown(text: str, *, name: str = "") -> str:
-    """A value from outside for an error message: one printable line, bounded, without credentials.
+    """For error messages: one printable line, bounded, without credentials.
 
-    `name` is its key or field; it may mark the value as secret.
+    `name` is the key or field; it may mark the value as secret.
     """
     if text and is_secret_name(name):
         return MASK
@@ -122,7 +119,7 @@ def duration(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """A time that keeps changing: no unit below whole seconds."""
+    """For times that keep changing: no unit below whole seconds."""
     return duration(seconds) if seconds >= 2 * _TIMES[-1][0] else f"{max(seconds, 0):.0f} s"
 
 
@@ -140,7 +137,7 @@ def rate(bytes_per_s: float) -> str:
 
 
 def short_number(checkpoint: str) -> str:
-    """A checkpoint without its middle digits; words such as `TRIM_HORIZON` stay."""
+    """Without the middle digits; words such as `TRIM_HORIZON` stay."""
     if len(checkpoint) <= _START + _END + 3:
         return checkpoint
     return f"{checkpoint[:_START]}...{checkpoint[-_END:]}"

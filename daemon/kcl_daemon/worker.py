@@ -1,7 +1,7 @@
 """One worker's life: prepare, run all loops, stop in order.
 
-KCL: Scheduler, GracefulShutdownCoordinator. A crashed consumer gives its lease up only after a pause:
-otherwise it would come back and crash again every few seconds.
+KCL: Scheduler, GracefulShutdownCoordinator. A crashed consumer keeps its lease for a pause; without it, the
+lease would come back and crash again every few seconds.
 """
 
 from __future__ import annotations
@@ -56,16 +56,14 @@ class _Crash:
 
 
 class CrashBackoff:
-    """How long each lease waits after its consumer crashed."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last: dict[LeaseKey, _Crash] = {}
 
     def cooldown_s(self, key: LeaseKey) -> float:
-        """Seconds to wait before the lease is released, after a crash now.
+        """Seconds until the lease is released, for a crash now.
 
-        Doubles with each crash, up to a minute; starts again after ten minutes without one.
+        Doubles up to a minute; starts again after ten minutes without a crash.
         """
         now_s = self._clock.monotonic()
         self._last = {each: last for each, last in self._last.items() if now_s < last.at_s + _FORGOTTEN_S}
@@ -82,7 +80,7 @@ _LEAVE_FIRST_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerLoops:
-    """The parts of a worker; the ComponentSwitcher decides which of the others run."""
+    """The ComponentSwitcher decides which of the others run."""
 
     renewer: LeaseRenewer
     elector: Elector
@@ -107,7 +105,7 @@ class _Running:
 
 
 class Worker:
-    """Run it once. `started` is set when tables and streams are there and the loops run."""
+    """Run it once. `started` is set when tables and streams are ready and the loops run."""
 
     def __init__(
         self,
@@ -137,7 +135,7 @@ class Worker:
         self._work: TaskGroup | None = None
 
     def attach(self, loops: WorkerLoops, parts: ConsumerContext) -> None:
-        """Set the parts; they call back into the worker, so they cannot go to the constructor."""
+        """Not in the constructor: the parts call back into the worker."""
         self._loops, self._parts = loops, parts
 
     @property
@@ -158,7 +156,7 @@ class Worker:
         self._stop.set()
 
     def fail(self, error: ChildError | WorkerIdTaken) -> None:
-        """Begin the graceful stop; at its end `run` raises the first error given here."""
+        """Stop gracefully; then `run` raises the first error given here."""
         self._fatal = self._fatal or error
         self._stop.set()
 
@@ -168,8 +166,8 @@ class Worker:
         Cancelled: children are killed, nothing is written, leases expire.
 
         Raises:
-            KclError: it could not start: no stream, no access, unusable tables, or no answer for too long.
-            ChildError: a child failure that ends the daemon (`childFailurePolicy`).
+            KclError: it could not start.
+            ChildError: a child failed (`childFailurePolicy` EXIT).
             WorkerIdTaken: an older live process has our worker id.
         """
         assert self._loops is not None, "equip() comes first"
@@ -205,7 +203,7 @@ class Worker:
             raise self._fatal
 
     async def _prepare(self) -> None:
-        """Tables, version, streams and our worker id, in that order; retried while AWS is slow or busy."""
+        """In this order; retried while AWS is slow or busy."""
         assert self._loops is not None, "equip() comes first"
         await self._loops.predecessors.enter()
         steps = (
@@ -221,7 +219,7 @@ class Worker:
                 await self._with_start_retries(step)
 
     async def _list_streams_first(self) -> None:
-        """If no worker of the application has run, a missing stream is a wrong name: create nothing."""
+        """In a new application a missing stream is a wrong name: create nothing."""
         if not await self._tables.are_new():
             return
         try:
@@ -252,7 +250,6 @@ class Worker:
                 await self._stop.wait()
 
     def on_lease_found(self, held: HeldLease) -> None:
-        """Start a consumer for a lease that the LeaseRenewer now holds."""
         assert self._work is not None, "leases are found only while the worker runs"
         assert self._parts is not None, "equip() comes first"
         running = _Running(ShardConsumer(parts=self._parts, held=held), anyio.Event())
@@ -261,7 +258,7 @@ class Worker:
         self.loops.watchdog.active_leases.add(held)
         self._work.start_soon(self._consume, held, running, before)
         if self._stop.is_set():
-            running.consumer.request_stop()  # found just as the stop began
+            running.consumer.request_stop()
 
     async def _consume(self, held: HeldLease, running: _Running, before: _Running | None) -> None:
         try:
@@ -309,8 +306,8 @@ class Worker:
 
         async with anyio.create_task_group() as leaving:
             leaving.start_soon(leave)
-            # A lease released before our row is gone might be assigned to us again. If DynamoDB is in
-            # trouble, children must not wait for that.
+            # A lease released before our row is gone might be assigned to us again. Children must not wait
+            # for a slow DynamoDB.
             with self._clock.move_on_after(_LEAVE_FIRST_S):
                 await gone.wait()
             # If another process has our worker id, the other leases in our name are its own.

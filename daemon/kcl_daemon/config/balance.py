@@ -1,6 +1,6 @@
-"""Settings and properties of leases: balancing, handoff, shard sync, cleanup, and the migration from KCL 2.x.
+"""Settings and properties of leases: balancing, handoff, shard sync, cleanup, migration from KCL 2.x.
 
-The leader's settings count for all workers.
+The keys say what the fields mean.
 """
 
 from __future__ import annotations
@@ -34,17 +34,11 @@ class LeaseSettings:
 
     Args:
         failover_time_ms: a lease whose counter has not changed for this long may be taken.
-        parent_shard_poll_interval_ms: how often a shard checks whether its parents are finished.
-        leader_lease_ms: how long others wait for a silent leader; Java workers read it from the lock row.
-            Longer in an idle fleet (`Timings.term`).
-        leader_heartbeat_ms: in a busy fleet.
-        worker_metrics_report_ms: how often a worker writes its row.
-        handoff_timeout_ms: then the lease moves anyway.
+        leader_lease_ms: written to the lock row, where Java workers read it; longer in an idle fleet
+            (`Timings.term`).
         graceful_handoff: False: a lease is taken at once.
-        max_leases_to_steal: in one run, with 2.x workers.
-        priority_assignment: with 2.x workers: take long expired leases beyond the fair share.
-        start_backoff_ms: between two attempts to start.
-        task_backoff_ms: first pause before a failed step at shard end is retried.
+        max_leases_to_steal: per run, with 2.x workers.
+        priority_assignment: with 2.x workers.
     """
 
     failover_time_ms: int = 10_000
@@ -69,18 +63,13 @@ class AssignmentStrategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BalanceSettings:
-    """How the leader balances leases.
+    """The leader's settings count for all workers.
 
     Args:
-        disable_worker_metrics: report no CPU; this worker is judged by its throughput.
-        max_throughput_per_host_kbps: in KiB per second; a worker above it gets no more.
-        dampening_percentage: how much of a worker's excess moves in one run.
-        rebalance_threshold_percentage: leases move if a worker is further from its fair share.
-        allow_throughput_overshoot: move the smallest lease even if it exceeds the excess.
+        max_throughput_per_host_kbps: KiB per second.
         variance_balancing_frequency: balance in every n-th assignment interval.
         worker_metrics_ema_alpha: weight of the newer value.
         assignment_interval_ms: None: twice the failover time.
-        stale_worker_s: rows of workers silent for longer are deleted.
     """
 
     strategy: AssignmentStrategy = AssignmentStrategy.WORKER_UTILIZATION_AWARE
@@ -246,19 +235,12 @@ class ShardSyncStrategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ShardSettings:
-    """Shard sync, audit and cleanup.
+    """Shard sync, audit and cleanup; the leader's settings count.
 
     Args:
-        sync_strategy: SHARD_END: child shards get leases when parents end, and the leader fills holes.
-            PERIODIC: the leader also compares all shards with all leases at each audit.
-        audit_confidence: a hole is filled after this many audits in a row saw it.
-        ignore_unexpected_children: skip shards whose parent is open; False: create nothing while there are
-            any.
-        cleanup_finished: delete leases of finished shards once their children are read.
-        cleanup_completed_ms: least time between cleanups of finished leases.
-        cleanup_garbage_ms: least time between checks for shards that Kinesis no longer has.
-        waiting_generations_most: do not assign a lease that waits for more generations of unfinished parents;
-            None: any order.
+        audit_confidence: audits in a row.
+        ignore_unexpected_children: False: create no lease while there are such shards.
+        waiting_generations_most: None: assign in any order.
     """
 
     sync_strategy: ShardSyncStrategy = ShardSyncStrategy.SHARD_END
@@ -277,7 +259,7 @@ _PARENTS_FIRST: Final = re.compile(r"PARENTS_FIRST(?::([0-9]{1,9}))?")
 
 
 def prioritization() -> ValueKind:
-    """`NONE`, or `PARENTS_FIRST` with a number of generations; gives that number or None."""
+    """`NONE` gives None, `PARENTS_FIRST` a number of generations."""
 
     def read(text: str) -> int | None:
         word = trimmed(text).upper()

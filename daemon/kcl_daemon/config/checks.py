@@ -1,6 +1,6 @@
-"""Checks of properties against each other: contradictions, names, failing children, streams, Spark.
+"""Checks properties against each other.
 
-They see only values that are good by themselves (`values`, by key name); `lines` and `entries` locate them.
+`values` has only values that are good by themselves, by key name.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ HEARTBEATS_IN_A_LEASE: Final = 3  # two may get lost before a live leader counts
 def check_together(
     values: dict[str, object], lines: Mapping[str, int], environment: Mapping[str, str]
 ) -> tuple[list[Problem], list[Notice]]:
-    """Check properties against each other; adjusts `values` where one is too short, too long or impossible."""
+    """Adjusts `values` that are too short, too long or impossible."""
     problems = [
         *_heartbeat(values, lines),
         *_backoff(values, lines),
@@ -192,10 +192,9 @@ def _bake_time(values: dict[str, object], lines: Mapping[str, int]) -> list[Noti
 def _arn(
     values: dict[str, object], lines: Mapping[str, int], environment: Mapping[str, str]
 ) -> Iterator[Notice]:
-    """Compare `streamArn` with other properties; use only its name if it cannot be the stream's ARN.
+    """Use only the name of `streamArn` if it cannot be the stream's ARN.
 
-    Java uses only the name of any ARN (KCL: KinesisClientLibConfigurator), so the placeholder in sample files
-    works there.
+    Java does so always (KCL: KinesisClientLibConfigurator): sample files have a placeholder.
     """
     arn = values.get(STREAM_ARN.name)
     if not isinstance(arn, StreamArn):
@@ -216,7 +215,7 @@ def _arn(
 
 
 def _why_name_alone(values: Mapping[str, object], arn: StreamArn) -> str | None:
-    """Why calls cannot use this ARN; None: they can."""
+    """None: calls can use this ARN."""
     key = _KINESIS_REGION if _KINESIS_REGION in values else REGION_NAME.name
     reasons: list[str] = []
     if values.get(key, arn.region_name) != arn.region_name:
@@ -238,13 +237,11 @@ _METRICS_LEVEL: Final = "metricsLevel"
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """Something named after the application.
+    """Something named after the application, unless `key` names it.
 
     Args:
-        what: for people.
-        key: the property with another name for it.
-        most: maximum length of the application's name for it.
-        marks: allowed besides letters and digits, for a regex set.
+        most: longest application name for it.
+        marks: allowed besides letters and digits.
     """
 
     what: str
@@ -257,7 +254,7 @@ class _Named:
         return re.fullmatch(rf"(?!AWS/)[A-Za-z0-9{self.marks}]{{{self.least},{self.most}}}", name) is not None
 
 
-# DynamoDB allows 3 to 255 characters, a folder name 255; subtract the suffix.
+# DynamoDB allows 3 to 255 characters, a folder name 255; the suffix counts.
 _TABLES: Final = (
     _Named("the lease table", "tableName", 255, least=3),
     _Named("the worker metrics table", "workerMetricsTableName", 255 - len("-WorkerMetricStats")),
@@ -280,7 +277,7 @@ def check_names(values: Mapping[str, object], entries: Mapping[str, PropertyEntr
 
 
 def _named(values: Mapping[str, object], entries: Mapping[str, PropertyEntry]) -> Iterator[_Named]:
-    """Everything without a name of its own; a bad name counts as its own."""
+    """Everything without a name of its own; a bad one counts as its own."""
 
     def is_given(key: str) -> bool:
         entry = entries.get(key)
@@ -342,7 +339,7 @@ def _contradictions(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _too_few(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """The lease must not be released before the record is found: the search would start again."""
+    """If the lease is released before the record is found, the search starts again."""
     defaults = FailureSettings()
     most = values.get(FAILURES_MOST.name, defaults.failures_most)
     tries = values.get(POISON_TRIES.name, defaults.poison_tries)
@@ -400,7 +397,6 @@ def _among(values: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def regions_of(values: Mapping[str, object]) -> tuple[str, ...]:
-    """The regions of all streams given by ARN."""
     arns = (each.arn for each in _listed(values, STREAM_ARNS))
     return tuple(dict.fromkeys(arn.split(":")[3] for arn in arns if arn is not None))
 

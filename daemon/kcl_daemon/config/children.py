@@ -1,4 +1,7 @@
-"""Settings and properties of child processes: limits, user, restarts, failures, poison records, dead letters."""
+"""Settings and properties of child processes: limits, user, restarts, failures, dead letters.
+
+The keys say what the fields mean.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,6 @@ from kcl_daemon.log_level import LogLevel
 
 
 class ChildProtocol(Enum):
-    """The generation of the line protocol."""
-
     CURRENT = "CURRENT"
     KCL_1_8 = "KCL_1_8"
     KCL_1_0 = "KCL_1_0"
@@ -37,21 +38,16 @@ class ChildProtocol(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChildSettings:
-    """The child processes.
+    """Limits that are None do not apply.
 
     Args:
-        timeout_s: for one answer; None: no limit.
-        stuck_timeout_ms: for one action without a new checkpoint; None: no limit.
-        shutdown_grace_ms: to finish at shutdown, in all.
-        call_for_empty: deliver empty batches.
-        backoff_first_ms: before the first restart; doubles with each failure in a row.
-        exit_grace_ms: to exit after stdin is closed, and again after SIGTERM.
-        warn_after_ms: log slower actions; None: never.
-        user: `USER` or `USER:GROUP`; this and the limits: None: the daemon's.
+        stuck_timeout_ms: for one action without a new checkpoint.
+        shutdown_grace_ms: in all.
+        exit_grace_ms: after stdin is closed, and again after SIGTERM.
+        user: `USER` or `USER:GROUP`; None: the daemon's.
         memory_limit_bytes: address space per process.
         open_files_limit: per process.
         processes_limit: of the whole user.
-        log_messages: log the `log` messages of children.
     """
 
     command: tuple[str, ...]
@@ -74,10 +70,7 @@ class ChildSettings:
 
 
 MAX_ID: Final = 2**32 - 2
-"""The largest user or group id.
-
-The next one means "no change" to the kernel: root's child would run as root.
-"""
+"""The largest user or group id; the next one means "no change" to the kernel: root's child stays root."""
 
 _USER: Final = name(
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?",
@@ -238,7 +231,7 @@ class ChildFailurePolicy(Enum):
 
 
 class PoisonRecordPolicy(Enum):
-    """What happens to a record that makes one child after another fail."""
+    """For a record that makes one child after another fail."""
 
     RETRY = "RETRY"
     SKIP = "SKIP"
@@ -253,12 +246,7 @@ class DeadLetterStore(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterDestination:
-    """Where dead letters go.
-
-    Args:
-        address: path, queue URL, or stream name or ARN.
-        region_name: if the address has one.
-    """
+    """`address` is a path, queue URL, or stream name or ARN; it may have a region."""
 
     box: DeadLetterStore
     address: str
@@ -270,13 +258,7 @@ class DeadLetterDestination:
 
 @dataclass(frozen=True, slots=True)
 class FailureSettings:
-    """Children that fail.
-
-    Args:
-        failures_most: release the lease after this many failures in a row without progress; 0: never.
-        degraded_ms: pause before this worker starts on a shard again that it released so.
-        poison_tries: set a record aside after this many children in a row failed on it alone.
-    """
+    """`failures_most` counts failures in a row without progress; 0: never release the lease."""
 
     policy: ChildFailurePolicy = ChildFailurePolicy.RESTART
     failures_most: int = 10

@@ -1,7 +1,7 @@
 """The one table of all properties: loader and reference are made from it.
 
-Defaults are those of `Settings`. `INERT` lists properties that are accepted without effect: a file from Java
-must start, and a warning says that the setting does nothing.
+Defaults are those of `Settings`. `INERT` properties have no effect but a warning, so that a file from Java
+starts.
 """
 
 from __future__ import annotations
@@ -32,21 +32,19 @@ from kcl_daemon.config.spark import SPARK_KEYS
 from kcl_daemon.config.streams import NAME_OF_STREAM, STREAMS_KEYS
 from kcl_daemon.config.tables import TABLE_KEYS
 
-# `checks.check_names` has the rules for names derived from it.
+# Names derived from it: see `checks.check_names`.
 _APPLICATION_NAME: Final = name(
     r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+",
     "printable characters; 3 to 237 letters, digits, dots, dashes and underscores if tables are named "
     "after it",
 )
-# The key of a row; in KCL 3.5's layout beside leases and coordinator rows.
+# The key of a row, in KCL 3.5's layout beside lease and coordinator rows.
 _WORKER_ID: Final = name(
     r"(?!(?:Leader|Migration3\.0|TableMigration3\.5|shardId-[0-9]+)$)[!-~]([ -~]{0,254}[!-~])?",
     "1 to 256 printable ASCII characters; not Leader, Migration3.0, TableMigration3.5 or a shard id",
 )
 
-FASTEST_READS_MS: Final = (
-    200  # KCL: PollingConfig; Kinesis allows five reads a second for all readers of a shard
-)
+FASTEST_READS_MS: Final = 200  # KCL: PollingConfig; Kinesis' limit for all readers of a shard
 
 
 EXECUTABLE_NAME: Final = Key(

@@ -1,7 +1,6 @@
-"""The kinds of property values, how their text is read, and the `Key` type of the table.
+"""The kinds of property values, and the `Key` type of the table.
 
-Values are trimmed as in Java (up to the space character). Where Java reads junk as 0 or a default, a kind
-refuses it.
+Values are trimmed as in Java. Where Java reads junk as 0 or a default, a kind refuses it.
 """
 
 from __future__ import annotations
@@ -42,18 +41,12 @@ _ARN = re.compile(
 
 
 class InvalidValue(ValueError):
-    """Raised for a bad value; the message is only the reason, such as `not a whole number`."""
+    """The message is only the reason, such as `not a whole number`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """One kind of value.
-
-    Args:
-        read: raises InvalidValue.
-        allowed: for messages and the reference.
-        written: the reverse of `read`; None: `str`.
-    """
+    """`read` raises InvalidValue. `written` is its reverse; None: `str`."""
 
     read: Callable[[str], object]
     allowed: str
@@ -81,7 +74,7 @@ def _not_blank(text: str) -> str:
 
 
 def whole_number(low: int, high: int, unit: str = "") -> ValueKind:
-    """From `low` to `high`, both included."""
+    """Both limits are included."""
 
     def read(text: str) -> int:
         word = _not_blank(text)
@@ -95,7 +88,7 @@ def whole_number(low: int, high: int, unit: str = "") -> ValueKind:
 
 
 def number(*, above: float, high: float, unit: str = "") -> ValueKind:
-    """A decimal number above `above`, at most `high`, never infinite."""
+    """Above `above`, at most `high`, never infinite."""
 
     def read(text: str) -> float:
         word = _not_blank(text)
@@ -110,7 +103,7 @@ def number(*, above: float, high: float, unit: str = "") -> ValueKind:
 
 
 def duration() -> ValueKind:
-    """A `java.time.Duration` above 0; gives seconds."""
+    """A `java.time.Duration` above 0, in seconds."""
 
     def read(text: str) -> float:
         match = _DURATION.fullmatch(_not_blank(text))
@@ -127,7 +120,7 @@ def duration() -> ValueKind:
 
 
 def _as_iso_8601(value: object) -> str:
-    """Fractions stay in seconds alone, so that they are read back exactly."""
+    """Fractions are written in seconds only, so that they are read back exactly."""
     assert isinstance(value, float), "durations are seconds"
     if not value.is_integer():
         return f"PT{value:.9f}".rstrip("0") + "S"
@@ -140,7 +133,7 @@ def _as_iso_8601(value: object) -> str:
 
 
 def truth() -> ValueKind:
-    """The words of Java's converter, in any case."""
+    """Java's words, in any case."""
     words = {
         **dict.fromkeys(("true", "yes", "y", "on", "1"), True),
         **dict.fromkeys(("false", "no", "n", "off", "0"), False),
@@ -156,12 +149,7 @@ def truth() -> ValueKind:
 
 
 def choice(values: Mapping[str, object], advice: Mapping[str, str] | None = None) -> ValueKind:
-    """One of some words, in any case.
-
-    Args:
-        values: meanings by word, in capitals.
-        advice: reasons for refused words.
-    """
+    """One of some words (capitals in `values`), in any case; `advice` has reasons for refused ones."""
 
     def read(text: str) -> object:
         word = _not_blank(text).upper()
@@ -173,7 +161,7 @@ def choice(values: Mapping[str, object], advice: Mapping[str, str] | None = None
 
 
 def tags() -> ValueKind:
-    """`k=v,k2=v2`, trimmed; gives pairs. Java drops bad ones with a warning."""
+    """`k=v,k2=v2`; gives pairs. Java drops bad ones with a warning."""
 
     def read(text: str) -> tuple[tuple[str, str], ...]:
         pairs = dict(_tag(each) for each in _not_blank(text).split(","))
@@ -219,7 +207,7 @@ def start_timestamp() -> ValueKind:
 
 
 def name(pattern: str, allowed: str) -> ValueKind:
-    """A trimmed name that matches the whole pattern."""
+    """The whole trimmed text must match."""
     compiled = re.compile(pattern)
 
     def read(text: str) -> str:
@@ -232,13 +220,12 @@ def name(pattern: str, allowed: str) -> ValueKind:
 
 
 def check_port(digits: str | None) -> None:
-    """Raise InvalidValue for a port out of range; None: the address has none."""
+    """Raises InvalidValue; None: the address has no port."""
     if digits is not None and not 1 <= int(digits) <= PORT_MAX:
         raise InvalidValue(f"{digits} is not a port; ports are 1 to {PORT_MAX}")
 
 
 def endpoint() -> ValueKind:
-    """Base URL of a service."""
     allowed = "http://HOST, http://HOST:PORT or the same with https"
 
     def refuse() -> NoReturn:
@@ -276,7 +263,7 @@ def stream_arn() -> ValueKind:
 
 
 def command() -> ValueKind:
-    """Program and arguments, split at spaces only (KCL: MultiLangRecordProcessorFactory)."""
+    """Splits at spaces only (KCL: MultiLangRecordProcessorFactory)."""
 
     def read(text: str) -> tuple[str, ...]:
         words = tuple(word for word in text.split(" ") if word)
@@ -309,10 +296,10 @@ class Key:
         name: as in Java, case-sensitive.
         target: dotted path in `Settings`.
         meaning: one line for the reference.
-        aliases: other names; the last one in the file counts.
+        aliases: the last one in the file counts.
         default: for the reference, if `Settings` does not show it.
-        blank_is_absent: an empty value is like no line, as in Java.
-        extension: the Java daemon does not know it.
+        blank_is_absent: empty is like no line, as in Java.
+        extension: unknown to Java.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""From a properties file to `Settings`, with all notices and problems; and which values are in force.
+"""From a properties file to `Settings`, notices and problems; and which values are in force.
 
-Reports every problem at once. Refuses what Java would silently read as another value.
+Reports all problems at once. Refuses what Java would silently read as another value.
 """
 
 from __future__ import annotations
@@ -59,18 +59,17 @@ from kcl_daemon.text import encodable, on_one_line, shown
 
 FILE_BYTES_MAX: Final = 1024 * 1024
 RELAY: Final = (sys.executable, "-m", "kcl_spark.relay")
-"""The children of a Spark pipeline; the engine's socket is added later."""
+"""For a Spark pipeline; its socket is added later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A file that the daemon can start from.
+    """What a file says.
 
     Args:
-        warnings: in file order.
         file: printable name.
-        entries: what was written, by canonical name.
-        texts: the text of each value, variables replaced.
+        entries: by canonical name.
+        texts: by canonical name, variables replaced.
     """
 
     settings: Settings
@@ -80,11 +79,10 @@ class Loaded:
     texts: Mapping[str, str]
 
     def about_executable(self, reason: str) -> ConfigurationError:
-        """The error for an `executableName` that cannot be run; `reason` names key and value."""
+        """`reason` names key and value."""
         return self._about(EXECUTABLE_NAME.name, reason)
 
     def about_user(self, reason: str) -> ConfigurationError:
-        """The error for a `childUser` that children cannot run as."""
         return self._about("childUser", reason)
 
     def _about(self, name: str, reason: str) -> ConfigurationError:
@@ -97,10 +95,7 @@ class Loaded:
 def load(
     path: Path, *, randomness: Randomness, hostname: str, environment: Mapping[str, str] | None = None
 ) -> Loaded:
-    """Read a file; `KCL_...` variables of the environment override it.
-
-    Raises ConfigurationError with one line per problem.
-    """
+    """`KCL_...` variables override the file. Raises ConfigurationError with one line per problem."""
     file = encodable(str(path))
     try:
         with path.open("rb") as stream:
@@ -121,10 +116,7 @@ def load(
 def interpret(
     data: bytes, *, file: str, default_worker_id: str, environment: Mapping[str, str] | None = None
 ) -> Loaded:
-    """What the bytes of a file mean, the same for the same environment.
-
-    Raises ConfigurationError as `load`.
-    """
+    """Like `load`, from bytes; depends on nothing else."""
     reading = Reading(on_one_line(file), environment or {})
     try:
         for entry in properties.parse(data):
@@ -167,7 +159,7 @@ def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Se
     for region_name in regions_of(values):
         fields.setdefault(REGION_NAME.target, region_name)
     fields.setdefault(STREAM_NAME.target, "")
-    # Any: the table says which type a field has; a test compares them.
+    # Any: a test compares the table with the types of the fields.
     sections: dict[str, dict[str, Any]] = {
         "": {},
         "child": {},
@@ -244,12 +236,7 @@ _NOTHING: Final = Settings(application_name="", stream_name="", child=ChildSetti
 
 @dataclass(frozen=True, slots=True)
 class EffectiveProperty:
-    """One key as it is in force.
-
-    Args:
-        value: printable, secrets masked.
-        origin: `FILE:LINE`, the environment variable, `default`, or the property it is derived from.
-    """
+    """`value` is masked; `origin` is `FILE:LINE`, a variable, `default` or another property."""
 
     key: str
     value: str
@@ -258,7 +245,7 @@ class EffectiveProperty:
 
 
 def effective(loaded: Loaded) -> Iterator[EffectiveProperty]:
-    """Every key, in the order of the reference."""
+    """In the order of the reference."""
     for key in KEYS:
         derived = _derived_from(key, loaded)
         entry = loaded.entries.get(key.name)
@@ -276,12 +263,12 @@ def effective(loaded: Loaded) -> Iterator[EffectiveProperty]:
 
 
 def as_properties(loaded: Loaded) -> str:
-    """A properties file that means the same wherever it is read; contains overrides, variables and secrets."""
+    """Means the same wherever it is read; contains overrides, variables and secrets."""
     # DEFAULT may depend on properties that are not written out.
     texts = {**loaded.texts, RETRIEVAL_MODE.name: value_text(loaded.settings.retrieval.mode)}
     values = {key.name: texts[key.name] for key in KEYS if key.name in texts}
     if loaded.settings.stream_arn is None and values.pop(STREAM_ARN.name, None) is not None:
-        # Only the name counts, and that must not depend on where the file is read.
+        # Only the name counts, wherever the file is read.
         values[STREAM_NAME.name] = loaded.settings.stream_name
         if loaded.settings.endpoints.region_name is not None:
             values[REGION_NAME.name] = loaded.settings.endpoints.region_name
@@ -292,7 +279,7 @@ def as_properties(loaded: Loaded) -> str:
 
 
 def _in_force(key: Key, loaded: Loaded) -> str:
-    """The value as a file could have it, or as written if it has several parts."""
+    """As a file could have it; as written if it has several parts."""
     value = field_of(loaded.settings, key.target)
     if key.kind.written is not None:
         return key.kind.written(value)
@@ -308,7 +295,7 @@ def _default_in_force(key: Key, settings: Settings) -> str:
 
 
 def _derived_from(key: Key, loaded: Loaded) -> str | None:
-    """What set or overruled the field of a key."""
+    """What else set or overruled the field."""
     if STREAM_ARN.name in loaded.texts and (derived := _derived_from_arn(key, loaded)) is not None:
         return derived
     if loaded.settings.streams.arns and key is REGION_NAME and key.name not in loaded.entries:
@@ -336,7 +323,6 @@ def _is_default(entry: PropertyEntry | None) -> bool:
 
 
 def default_of(key: Key) -> str:
-    """As the reference shows it."""
     if key.default is not None:
         return key.default
     if key.required:
@@ -345,7 +331,7 @@ def default_of(key: Key) -> str:
 
 
 def field_of(settings: Settings, target: str) -> object:
-    """The field at a dotted path, or LookupError."""
+    """Raises LookupError."""
     value: object = settings
     for name in target.split("."):
         if not hasattr(value, name):
@@ -355,7 +341,7 @@ def field_of(settings: Settings, target: str) -> object:
 
 
 def value_text(value: object) -> str:
-    """A value as a file could have it."""
+    """As a file could have it."""
     match value:
         case bool():
             return str(value).lower()

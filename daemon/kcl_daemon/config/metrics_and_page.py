@@ -32,11 +32,11 @@ class MetricsLevel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """Metrics in CloudWatch and over OTLP.
+    """The keys say what the fields mean.
 
     Args:
-        queue_most: waiting figures; more are dropped.
-        dimensions: CloudWatch dimensions; `ALL`: every one.
+        queue_most: more figures are dropped.
+        dimensions: `ALL`: every one.
         namespace: None: the application's name.
         otlp_endpoint: None: no export.
     """
@@ -58,7 +58,7 @@ _DIMENSION: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,99}")
 
 
 def dimensions() -> ValueKind:
-    """Names separated by commas or blanks, with or without braces; empty: no dimension (KCL)."""
+    """Separated by commas or blanks, with or without braces; empty: none (KCL)."""
 
     def read(text: str) -> tuple[str, ...]:
         names = tuple(word for word in _SEPARATOR.split(trimmed(text).strip("{}")) if word)
@@ -73,7 +73,7 @@ def dimensions() -> ValueKind:
 
 
 def otlp_address() -> ValueKind:
-    """An http or https URL without user and password."""
+    """Without user and password."""
 
     def read(text: str) -> str:
         word = trimmed(text)
@@ -149,13 +149,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class AdminSettings:
-    """The status page, probes and `/metrics`.
-
-    Args:
-        port: 0: a free port, which the log shows; None: no page.
-        address: of the interface.
-        token: None: see `token_file`; without both, no token is needed.
-    """
+    """`port` 0: a free one, None: no page. No token and no file: open to all."""
 
     port: int | None = None
     address: str = LOOPBACK
@@ -164,14 +158,13 @@ class AdminSettings:
 
 
 def request_address(address: str) -> str:
-    """The IP address for requests from this machine. ValueError if it is no IP address."""
+    """The IP address for requests from this machine, or ValueError."""
     where = ip_address(address)
     # `::` also serves IPv4, and a container may lack IPv6 on loopback.
     return LOOPBACK if where.is_unspecified else str(where)
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach it."""
     return ip_address(address).is_loopback
 
 
@@ -210,8 +203,6 @@ def address() -> ValueKind:
 
 
 def file() -> ValueKind:
-    """A path; whether it exists is checked at start."""
-
     def read(text: str) -> str:
         word = trimmed(text)
         if not word or "\0" in word:
@@ -257,7 +248,6 @@ ADMIN_KEYS: Final[tuple[Key, ...]] = (ADMIN_PORT, ADMIN_ADDRESS, ADMIN_TOKEN, AD
 
 
 def check_admin(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator[Problem]:
-    """Contradictions among the properties of the status page."""
     given = [key for key in (ADMIN_TOKEN, ADMIN_TOKEN_FILE) if key.name in lines]
     if len(given) > 1:
         reason = f"and {ADMIN_TOKEN.name} are both set; keep one"

@@ -1,7 +1,6 @@
-"""Properties files and `KCL_...` environment variables: text to entries, notices and problems.
+"""Reads properties files (as `java.util.Properties`) and `KCL_...` environment variables.
 
-The syntax is that of `java.util.Properties`. Imports little: health checks start every few seconds and use
-it.
+Imports little: health checks use it every few seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import javaproperties
 from kcl_daemon.config.kinds import InvalidValue
 from kcl_daemon.text import on_one_line, shown
 
-# CR, LF and CRLF all end a line.
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _HEAD_BYTES: Final = 64
 
@@ -28,7 +26,7 @@ class PropertyEntry:
 
     Args:
         value: keeps trailing blanks.
-        line: its first line, from 1; 0: not from a file.
+        line: its first, from 1; 0: not from a file.
         variable: the environment variable it comes from.
     """
 
@@ -39,10 +37,7 @@ class PropertyEntry:
 
 
 class MalformedProperties(ValueError):
-    """Raised for text that is no properties file; Java refuses it too.
-
-    `line` is that of the entry, from 1.
-    """
+    """Java refuses such text too. `line` is that of the entry, from 1."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(f"line {line}: {reason}")
@@ -51,7 +46,7 @@ class MalformedProperties(ValueError):
 
 
 def parse(data: bytes) -> Iterator[PropertyEntry]:
-    """Every entry in file order, repeated keys included (Java: the last one counts).
+    """In file order, with repeated keys (Java: the last one counts).
 
     Skips a UTF-8 byte order mark. Raises MalformedProperties for a bad Unicode escape or UTF-16.
     """
@@ -74,7 +69,6 @@ def parse(data: bytes) -> Iterator[PropertyEntry]:
 
 
 def _blank_lines_before(source: str) -> int:
-    """Continued blank lines before the key."""
     before = source[: len(source) - len(source.lstrip(" \t\f\r\n\\"))]
     return len(_LINE_END.findall(before)) if "\\" in before else 0
 
@@ -85,7 +79,7 @@ _NOT_OURS: Final = frozenset({"KCL_DEMO_LEDGER", "KCL_MVN_REPO_SEARCH_URL", "KCL
 _SERVICE: Final = r"KCL(?:_[A-Z0-9_]+)?"
 _PORT_OF_IT: Final = r"PORT_[0-9]+_(?:TCP|UDP|SCTP)"
 _LINK_BY_NAME: Final = re.compile(
-    # The lookahead prevents quadratic time on long names of other kinds.
+    # The lookahead prevents quadratic time.
     rf"(?=[A-Z0-9_]*+\Z){_SERVICE}_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|{_PORT_OF_IT}_(?:PROTO|PORT|ADDR))"
 )
 _LINK_WITH_ADDRESS: Final = re.compile(rf"{_SERVICE}_(?:PORT|{_PORT_OF_IT})")
@@ -93,15 +87,15 @@ _ADDRESS: Final = re.compile(r"(?:tcp|udp|sctp)://\S+:[0-9]+")
 
 
 def normal(name: str) -> str:
-    """A name without case and word separators, which environments cannot keep."""
+    """Without what environments cannot keep: case and word separators."""
     return re.sub(r"[._-]", "", name).lower()
 
 
 def is_service_link(variable: str, value: str) -> bool:
-    """Whether Kubernetes set a variable because of a Service whose name begins with `kcl`.
+    """Whether Kubernetes set it, for a Service whose name begins with `kcl`.
 
-    A Service `kcl-admin` gives each pod `KCL_ADMIN_PORT=tcp://10.0.0.1:80`, `KCL_ADMIN_SERVICE_HOST` and
-    more, unless the pod has `enableServiceLinks: false`.
+    Unless a pod has `enableServiceLinks: false`, it gets variables such as
+    `KCL_ADMIN_PORT=tcp://10.0.0.1:80`.
     """
     if _LINK_BY_NAME.fullmatch(variable):
         return True
@@ -109,7 +103,7 @@ def is_service_link(variable: str, value: str) -> bool:
 
 
 def given(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Our variables, sorted by name; empty ones are ignored."""
+    """Our variables, sorted; empty ones are ignored."""
     for variable in sorted(environment):
         value = environment[variable]
         is_ours = variable.upper().startswith(PREFIX) and variable not in _NOT_OURS
@@ -118,7 +112,7 @@ def given(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def given_for(key: str, environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """The variable that counts for a property, and its value."""
+    """The variable and its value."""
     wanted = normal(PREFIX + key)
     found = [each for each in given(environment) if normal(each[0]) == wanted]
     return found[-1] if found else None
@@ -134,10 +128,7 @@ def variable_for(key: str) -> str:
 
 
 def overrides(environment: Mapping[str, str], names: Iterable[str]) -> Iterator[PropertyEntry]:
-    """The entries of an environment, sorted by variable.
-
-    A variable that matches none of `names` keeps its spelling, so that it is reported as unknown.
-    """
+    """Sorted by variable. One that matches none of `names` keeps its spelling and is reported as unknown."""
     by_normal = {normal(name): name for name in names}
     for variable, value in given(environment):
         written = variable[len(PREFIX) :]
@@ -145,10 +136,7 @@ def overrides(environment: Mapping[str, str], names: Iterable[str]) -> Iterator[
 
 
 def expanded(text: str, environment: Mapping[str, str]) -> str:
-    """Replace each `${NAME}` and `${NAME:-DEFAULT}`, once.
-
-    Raises InvalidValue if a variable is not set and has no default.
-    """
+    """Replace `${NAME}` and `${NAME:-DEFAULT}` once. Raises InvalidValue if one is not set."""
 
     def value(match: re.Match[str]) -> str:
         name, default = match[1], match[2]
@@ -160,13 +148,13 @@ def expanded(text: str, environment: Mapping[str, str]) -> str:
             )
         return found
 
-    end = text.rfind("}") + 1  # Nothing ends after it; searching there would take quadratic time.
+    end = text.rfind("}") + 1  # no reference ends after it; searching there takes quadratic time
     return _REFERENCE.sub(value, text[:end]) + text[end:]
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """An `event` to log about one line; the daemon still starts. `facts` are more fields."""
+    """Something to log about one line; the daemon still starts."""
 
     event: str
     key: str
@@ -183,13 +171,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that prevents the start.
-
-    Args:
-        key: None: the file as a whole.
-        value: as written; None: missing.
-        line: None: missing.
-    """
+    """Something that prevents the start; None: the whole file, or a missing key."""
 
     reason: str
     key: str | None = None

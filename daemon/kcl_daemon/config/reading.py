@@ -1,8 +1,4 @@
-"""Reads the entries of a file one by one: which entry counts, what is unknown, what is missing.
-
-Java ignores 0 and `false` of unboxed properties (KCL: ConfigurationSettableUtils); `java_differences` reports
-those.
-"""
+"""Reads entries one by one: which counts, what is unknown, what is missing."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ NAMES: Final = (*BY_NAME, *INERT)
 _KNOWN: Final = {name.lower(): name for name in NAMES}
 # Java refuses unknown properties with these prefixes.
 _STRICT_PREFIXES: Final = (*(f"{name}." for name in CLIENT_PREFIXES), *services.BUILDER_PREFIXES)
-# Java accepts properties of nested builders (BuilderDynaBean), but not of httpClientBuilder.
+# Java accepts nested builders (BuilderDynaBean), but not httpClientBuilder.
 _CLIENT_BUILDERS: Final = tuple(f"{name}." for name in CLIENT_PREFIXES)
 _REFUSED_BUILDER: Final = "httpClientBuilder"
 _NESTED: Final = "the daemon has its own timeouts, retries and connections for AWS calls"
@@ -53,13 +49,11 @@ class Reading:
     """What was found in one file so far.
 
     Attributes:
-        environment: for `${NAME}`, if expansion is on.
+        environment: for `${NAME}`.
         entries: by canonical name.
-        others: entries without a key.
-        unknown: unknown key and line, by the known name it resembles.
-        spark_entries: as written, by Spark's name.
-        spark_conf: their values, variables replaced.
-        texts: the text of each good value, variables replaced, by canonical name.
+        unknown: key and line, by the known name it resembles.
+        spark_entries: by Spark's name, as are the values in `spark_conf`.
+        texts: of good values, by canonical name, variables replaced.
     """
 
     file: str
@@ -76,7 +70,7 @@ class Reading:
     texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def take(self, entry: properties.PropertyEntry) -> None:
-        """Sort in an entry; the later of two for one property counts."""
+        """The later of two entries for one property counts."""
         key = BY_NAME.get(services.canonical_name(entry.key) or entry.key)
         if key is not None:
             self._instead_of_another(key, entry)
@@ -113,7 +107,7 @@ class Reading:
         )
 
     def values(self) -> dict[str, object]:
-        """All good values, in the order of the table."""
+        """In the order of the table."""
         for entry in self.others.values():
             self._other(entry)
         expands = self._expands()
@@ -147,7 +141,7 @@ class Reading:
                 self.spark_conf[name] = trimmed(text)
 
     def _expands(self) -> bool:
-        """Whether `${NAME}` is replaced; `values` reports a bad setting."""
+        """`values` reports a bad setting."""
         given = self.entries.get(EXPAND_ENVIRONMENT.name)
         try:
             return given is not None and EXPAND_ENVIRONMENT.kind.read(given.value) is True
@@ -180,7 +174,7 @@ class Reading:
         self.notices.append(Notice(event, shown(entry.key), entry.line, facts, variable=entry.variable))
 
     def check_required(self, values: Mapping[str, object]) -> None:
-        """A problem for each missing required key; bad values have theirs already."""
+        """Keys with bad values have their problem already."""
         written = (services.canonical_name(each.key or "") or each.key for each in self.problems)
         bad = {BY_NAME[key].name for key in written if key in BY_NAME}
         for key in KEYS:
@@ -200,7 +194,7 @@ class Reading:
             self.problems.append(Problem(reason, key.name))
 
     def in_order(self) -> tuple[Notice, ...]:
-        """All notices by line; those about the environment first."""
+        """By line; those about the environment first."""
         located = (
             replace(each, variable=self._variable(each.key)) if each.variable is None else each
             for each in self.notices
@@ -208,7 +202,7 @@ class Reading:
         return tuple(sorted(located, key=lambda each: each.line))
 
     def failure(self) -> ConfigurationError:
-        """All problems by line; those without one last."""
+        """By line; those without one last."""
         located = (
             replace(each, variable=self._variable(each.key)) if each.line == 0 else each
             for each in self.problems
@@ -222,18 +216,16 @@ class Reading:
 
 
 def _is_nested(key: str) -> bool:
-    """Whether it sets something inside a builder of an SDK client."""
     steps = key.split(".")
     return key.startswith(_CLIENT_BUILDERS) and len(steps) > 2 and steps[1] != _REFUSED_BUILDER
 
 
 def nearest_name(key: str) -> str | None:
-    """The known property most like a misspelt one, if any."""
     found = difflib.get_close_matches(key[:100].lower(), _KNOWN, n=1, cutoff=_NEAREST_CUTOFF)
     return _KNOWN[found[0]] if found else None
 
 
-# What Java uses for 0 or false, where that matters.
+# Java ignores 0 and `false` of unboxed properties (KCL: ConfigurationSettableUtils). These differ then.
 _JAVA_USES: Final = {
     "cleanupLeasesUponShardCompletion": "true",
     "fanoutConfig.retryBackoffMillis": "1000",
@@ -243,7 +235,6 @@ _JAVA_USES: Final = {
 
 
 def java_differences(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator[Notice]:
-    """A notice for each value that Java would ignore."""
     for name, java_uses in _JAVA_USES.items():
         value = values.get(name)
         if value is False or value == 0:

@@ -29,15 +29,14 @@ class RetrievalMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RetrievalSettings:
-    """How shards are read; all but `mode` is for polling.
+    """Polling, except for `mode`.
 
     Args:
-        max_records: per GetRecords, 1 to 10,000.
-        idle_time_between_reads_ms: pause after a read at the tip.
+        idle_time_between_reads_ms: after a read at the tip.
         prefetch_bytes: reading pauses while this much waits for the child.
-        prefetch_batches: the same in answers; 0: read only when the child waits.
-        prefetch_records: the same in records.
-        reduced_tps_within_ms: least time between reads of a shard less than this behind; 0: none.
+        prefetch_batches: likewise, in answers; 0: read only when the child waits.
+        prefetch_records: likewise.
+        reduced_tps_within_ms: see its key; 0: no limit.
     """
 
     max_records: int = 10_000
@@ -51,14 +50,7 @@ class RetrievalSettings:
 
 @dataclass(frozen=True, slots=True)
 class FanOutSettings:
-    """The fan-out consumer.
-
-    Args:
-        consumer_arn: use it and register none.
-        consumer_name: find or register it; None: the application's name.
-        retry_backoff_ms: between tries.
-        fallback_to_polling: poll if there can be no consumer.
-    """
+    """`consumer_arn`: register none. `consumer_name` None: the application's name."""
 
     consumer_arn: str | None = None
     consumer_name: str | None = None
@@ -69,8 +61,8 @@ class FanOutSettings:
     fallback_to_polling: bool = False
 
 
-# What makes DEFAULT mean polling (KCL: RetrievalMode), with or without the prefix. Any line sets the boxed
-# ones, even to 0, which Java also takes for an empty or unreadable value.
+# They make DEFAULT mean polling (KCL: RetrievalMode). Any line sets the boxed ones, even to 0, which Java
+# also takes for an unreadable value.
 _OF_POLLING_BOXED: Final = ("retryGetRecordsInSeconds", "maxGetRecordsThreadPool")
 _OF_POLLING: Final = (
     "maxRecords",
@@ -148,7 +140,7 @@ FAN_OUT_KEYS: Final = (
 
 
 def resolve_mode(values: dict[str, object], written: Iterable[PropertyEntry]) -> None:
-    """Replace `DEFAULT`, or no mode, in `values` by what it means for this file (KCL: RetrievalMode)."""
+    """Resolve `DEFAULT`, or no mode, in `values` (KCL: RetrievalMode)."""
     if values.get(RETRIEVAL_MODE.name) is None:
         polled = any(_is_about_polling(entry) for entry in written)
         values[RETRIEVAL_MODE.name] = RetrievalMode.POLLING if polled else RetrievalMode.FANOUT
@@ -168,7 +160,7 @@ class SchemaRegistry(Enum):
 
 
 class SchemaFailure(Enum):
-    """What happens to a record with an unknown schema or unreadable payload."""
+    """For an unknown schema or unreadable payload."""
 
     RETRY = "RETRY"
     PASSTHROUGH = "PASSTHROUGH"
@@ -176,7 +168,7 @@ class SchemaFailure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaSettings:
-    """`on_failure` is not for a registry that does not answer: the shard waits for it."""
+    """`on_failure` is not for a registry that does not answer: then the shard waits."""
 
     registry: SchemaRegistry = SchemaRegistry.OFF
     on_failure: SchemaFailure = SchemaFailure.RETRY

@@ -1,7 +1,7 @@
 """Settings and properties of AWS services: regions, endpoints and `AwsCredentialsProvider` strings.
 
-Nobody runs under another identity than the one written: unknown or Java-only providers are refused. Java
-refuses other properties with these prefixes too; it has none for Glue.
+Nobody runs under another identity than the one written: unknown or Java-only providers are refused, and so
+are other properties with these prefixes, as in Java.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ SERVICE_KEYS: Final[tuple[Key, ...]] = (
 
 
 class CredentialsSource(Enum):
-    """Where credentials come from; the values are Java's class names."""
+    """The values are Java's class names."""
 
     CHAIN = "DefaultCredentialsProvider"
     ENVIRONMENT = "EnvironmentVariableCredentialsProvider"
@@ -124,10 +124,10 @@ class CredentialsSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CredentialsProvider:
-    """One credentials provider.
+    """All arguments but `profile_name` are for ROLE.
 
     Args:
-        profile_name: for PROFILE; None: `AWS_PROFILE`, else `default`. All others are for ROLE.
+        profile_name: None: `AWS_PROFILE`, else `default`.
         region_name: of STS; None: the common one.
         endpoint_url: of STS; None: from the SDK.
     """
@@ -143,9 +143,9 @@ class CredentialsProvider:
 
 @dataclass(frozen=True, slots=True)
 class CredentialsSettings:
-    """Providers per service; the first that has credentials is used.
+    """The first provider with credentials is used.
 
-    Empty: for Kinesis the SDK's chain, for others those of Kinesis.
+    Empty: the SDK's chain for Kinesis, those of Kinesis for others.
     """
 
     kinesis: tuple[CredentialsProvider, ...] = ()
@@ -156,13 +156,7 @@ class CredentialsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """What differs for one service.
-
-    Args:
-        region_name: None: the common one.
-        endpoint_discovery: DynamoDB only; None: from the SDK.
-        account_id_endpoint_mode: DynamoDB only: `preferred`, `disabled`, `required`; None: from the SDK.
-    """
+    """None: the common region, or what the SDK says. The last two are for DynamoDB."""
 
     region_name: str | None = None
     fips: bool = False
@@ -173,7 +167,7 @@ class ServiceSettings:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Endpoints and credentials of the services; None: from the AWS SDK (also `AWS_ENDPOINT_URL*`)."""
+    """None: from the AWS SDK (also `AWS_ENDPOINT_URL*`)."""
 
     region_name: str | None = None
     kinesis: str | None = None
@@ -191,7 +185,7 @@ _PREFIX: Final = "AwsCredentialsProvider"
 GLUE_CREDENTIALS: Final = f"{_PREFIX}Glue"
 
 SOURCES: Final = {source.value: (source,) for source in CredentialsSource}
-# Names from SDK 1.x; the Java daemon 3.x knows none of them.
+# The Java daemon 3.x knows none of these names.
 SOURCES_OF_SDK_1: Final = {
     "DefaultAWSCredentialsProviderChain": (CredentialsSource.CHAIN,),
     "EC2ContainerCredentialsProviderWrapper": (CredentialsSource.CONTAINER, CredentialsSource.INSTANCE),
@@ -273,10 +267,7 @@ BUILDER_PREFIXES: Final = tuple(key.aliases[0].removesuffix("class") for key in 
 
 
 def canonical_name(key: str) -> str | None:
-    """The credentials key that is meant, if any.
-
-    Case matters only after `Provider` (KCL: KinesisClientLibConfigurator).
-    """
+    """None: no credentials key. Case matters only after `Provider` (KCL: KinesisClientLibConfigurator)."""
     if not key.lower().startswith(_PREFIX.lower()):
         return None
     spelling = _PREFIX + key[len(_PREFIX) :]
@@ -284,7 +275,6 @@ def canonical_name(key: str) -> str | None:
 
 
 def notices(text: str, *, key: str, line: int) -> Iterator[Notice]:
-    """Notices about a valid list of providers."""
     names = [_name(entry) for entry in text.split(",") if trimmed(entry)]
     if any(CredentialsSource.CHAIN in _sources(chosen) for chosen in names):
         yield Notice("credentials_from_sdk_chain", shown(key), line, {"chain": "botocore"}, level="info")
@@ -301,7 +291,7 @@ def notices(text: str, *, key: str, line: int) -> Iterator[Notice]:
 
 
 def _name(entry: str) -> str:
-    """The class without its package."""
+    """Without its package."""
     return trimmed(entry.partition("|")[0]).rpartition(".")[2]
 
 

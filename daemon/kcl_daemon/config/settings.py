@@ -17,11 +17,7 @@ from kcl_daemon.shards.lineage import InitialPosition
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything a daemon needs to know.
-
-    `stream_name` is empty if it reads many `streams`; `state_folder` None: use
-    `state_folder.default_folders`.
-    """
+    """`stream_name` is empty if it reads many `streams`; `state_folder` None: the default."""
 
     application_name: str
     stream_name: str
@@ -47,7 +43,7 @@ class Settings:
 
     @property
     def reads_many(self) -> bool:
-        """Whether there may be many streams; then lease rows name theirs."""
+        """Then lease rows name their streams."""
         return self.streams.are_many
 
     @property

@@ -255,27 +255,16 @@ SPARK_KEYS: Final[tuple[Key, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """The Spark client; without a pipeline nothing else is used.
+    """Without `pipeline` nothing else is used. The keys say what the fields mean.
 
     Args:
-        pipeline: `module:function`; None: children are programs.
-        master: the engine is the driver.
-        remote: a Spark Connect server that is the driver.
         transport: None: `local` on this machine, `shared` for `remote`, else `inline`.
-        engine: `host:port` of another host's engine; None: its own.
-        engine_listen: where the engine accepts other hosts; None: nowhere.
+        engine: None: this host has its own.
         engine_key: None: in the certificate's file.
         engine_authority: None: the system's.
-        conf: from `sparkConf.NAME`.
         state_dir: None: named after the application, in the working directory.
         spool_dir: None: in the state folder.
-        spool_max_bytes: shards wait beyond it.
-        trigger: interval, or `availableNow`.
-        max_skew_ms: how much later than the furthest shard behind others' records in a batch may arrive.
-        max_skew_wait_ms: how long a silent shard holds back others; 0: never.
-        drain_timeout_ms: for running batches at shutdown.
-        on_lost_range: for planned batches whose records went with their lease.
-        state_reset: allow new state although there are checkpoints.
+        max_skew_wait_ms: 0: no waiting.
     """
 
     pipeline: str | None = None

@@ -26,7 +26,7 @@ from kcl_daemon.shards.lineage import InitialPosition
 
 
 class FormerStreams(Enum):
-    """What happens to leases of unlisted streams; the values are KCL's."""
+    """For leases of unlisted streams; the values are KCL's."""
 
     KEEP = "NO_STREAMS_LEASES_DELETION"
     DELETE_ALL = "FORMER_STREAMS_AUTO_DETECTION_DEFERRED_DELETION"
@@ -35,11 +35,9 @@ class FormerStreams(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ListedStream:
-    """One stream to read.
+    """`arn` None: this account's stream, by name until Kinesis gives its ARN.
 
-    Args:
-        arn: None: of this account; used by name until Kinesis gives the ARN.
-        position: None: the application's.
+    `position` None: the application's.
     """
 
     name: str
@@ -49,15 +47,7 @@ class ListedStream:
 
 @dataclass(frozen=True, slots=True)
 class StreamsSettings:
-    """Many streams.
-
-    Args:
-        names: of this account.
-        name_filter: `*` and `?` pattern for this account.
-        refresh_ms: how often the leader looks which exist.
-        former_wait_s: how long a stream is unlisted before its leases are deleted.
-        former_given: for `DELETE_GIVEN`.
-    """
+    """`name_filter` is a `*` and `?` pattern for this account; `former_given` is for `DELETE_GIVEN`."""
 
     arns: tuple[ListedStream, ...] = ()
     names: tuple[ListedStream, ...] = ()
@@ -108,8 +98,6 @@ def listed_names() -> ValueKind:
 
 
 def identities() -> ValueKind:
-    """Streams as in lease keys."""
-
     def read(text: str) -> tuple[StreamIdentity, ...]:
         try:
             return tuple(StreamIdentity.parse(trimmed(each)) for each in text.split(","))

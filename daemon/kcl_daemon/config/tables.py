@@ -20,12 +20,9 @@ class BillingMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """One table; all but `name` is for creating it.
+    """Options of a new table. Only recovery is also turned on for existing ones, as in KCL.
 
-    Args:
-        name: None: from the application's name.
-        read_capacity: for PROVISIONED; 0: not set.
-        point_in_time_recovery: also turned on at each start, as in KCL.
+    Capacities are for PROVISIONED; 0: not set.
     """
 
     name: str | None = None
@@ -39,12 +36,9 @@ class TableOptions:
 
 @dataclass(frozen=True, slots=True)
 class TablesSettings:
-    """The tables of an application.
+    """Existing tables win over `layout`. KCL's default capacities are 10 and 10.
 
     Args:
-        layout: for a new application; existing tables win.
-        leases: KCL's default capacities are 10 and 10.
-        migrate_all: move separate tables into the lease table.
         complete_bake_s: how long the lease table is used alone before the move is final.
         deploy_bake_s: how long all workers must know the single table before a move; KCL's, no property.
     """
@@ -65,7 +59,7 @@ _CAPACITY: Final = whole_number(0, LONG_MAX, "units")
 
 
 def _metadata_table_keys(prefix: str, bean: str, target: str, *, what: str, suffix: str) -> tuple[Key, ...]:
-    """Seven keys (KCL: DdbTableConfig); `bean` is Java's path."""
+    """KCL: DdbTableConfig; `bean` is Java's path."""
 
     def key(ending: str, kind: ValueKind, attribute: str, meaning: str, default: str | None = None) -> Key:
         return Key(
@@ -222,8 +216,6 @@ def _ending(keys: tuple[Key, ...], ending: str) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The keys for the capacity of one table."""
-
     billing_mode: Key
     read_capacity: Key
     write_capacity: Key

@@ -48,9 +48,8 @@ class Family:
 
     Args:
         stem: without prefix, unit and `_total`.
-        help: one sentence.
         buckets: upper bounds, without the infinite one.
-        from_snapshot: read from the worker's state on request, not counted.
+        from_snapshot: read from the worker's state, not counted.
     """
 
     stem: str
@@ -63,7 +62,7 @@ class Family:
 
     @property
     def name(self) -> str:
-        """With its unit, as in OpenMetrics' `# TYPE` line."""
+        """As in OpenMetrics' `# TYPE` line."""
         return f"{PREFIX}_{self.stem}{_SUFFIXES.get(self.unit, '')}"
 
     @property
@@ -93,11 +92,10 @@ class Metric:
 
     Args:
         operation: the dimension; empty: not on CloudWatch.
-        labels: given with each value.
         by_worker: has the dimension `WorkerIdentifier`.
         family: None: only in `OPERATIONS`, or nowhere.
-        fixed: constant labels of the family.
-        java_only: why it never occurs here; empty: it does.
+        fixed: constant labels.
+        java_only: why it never occurs here.
     """
 
     operation: str
@@ -118,10 +116,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """Something that takes time and may fail: KCL's `Success` (1 or 0) and `Time`, and our histogram.
-
-    `step` is KCL's name of a part; empty: the whole.
-    """
+    """KCL's `Success` (1 or 0) and `Time`, and our histogram. `step` empty: the whole operation."""
 
     name: str
     step: str
@@ -149,7 +144,7 @@ def operation(
     labels: tuple[str, ...] = (),
     by_worker: bool = False,
 ) -> Operation:
-    """`success` and `time` say which of the two KCL has."""
+    """`success` and `time`: which of the two KCL has."""
     before = f"{step}." if step else ""
 
     def metric(ending: str, unit: MetricUnit) -> Metric:

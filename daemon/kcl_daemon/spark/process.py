@@ -1,6 +1,6 @@
-"""One run of the Spark engine as a process: its pipes, its events (JSON lines) and its last metrics.
+"""One run of the Spark engine: its process, its events (JSON lines) and its last metrics.
 
-Metrics are dropped when the engine ends or is silent: a hung engine must not look like a working one.
+Metrics expire: a hung engine must not look like a working one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class UnreadableLine:
 
 
 class EventSplitter:
-    """Cuts bytes into events, in bounded memory; skips lines longer than `max_bytes`."""
+    """Memory is bounded: skips lines longer than `max_bytes`."""
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -82,14 +82,14 @@ def _unreadable(error: str, line: bytes) -> UnreadableLine:
 
 _EVENTS_BYTES: Final = 64 * 1024
 _OUTPUT_BYTES: Final = 16 * 1024
-# It ends at once, unless it hangs in the kernel (a dead network file system).
+# A killed process ends at once, unless it hangs in the kernel (a dead network file system).
 _KILL_PATIENCE_S: Final = 5.0
 
 
 class EngineProcess:
-    """A started engine. Call `listen` once, `stop` meanwhile.
+    """Call `listen` once, `stop` meanwhile.
 
-    `process` leads its own process group, which includes the JVM; its pipes now belong to this object.
+    `process` leads its own process group, with the JVM; its pipes now belong to this object.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], clock: Clock, log: Log) -> None:
@@ -104,7 +104,7 @@ class EngineProcess:
     def start(
         cls, command: tuple[str, ...], environment: Mapping[str, str], *, clock: Clock, log: Log
     ) -> EngineProcess:
-        """Start an engine, or raise OSError. Never awaits, so `stop` finds it started or not."""
+        """Or raise OSError. Never awaits, so `stop` finds the engine started or not."""
         process = subprocess.Popen(  # noqa: S603 - our own program, no shell
             command,
             env=environment,
@@ -122,7 +122,7 @@ class EngineProcess:
     async def listen(
         self, options: bytes, on_event: Callable[[Event | UnreadableLine], None], log: Log
     ) -> int:
-        """Send the options and pass on events until it ends; gives the exit code.
+        """Pass on events until the engine ends; gives the exit code.
 
         Ends its JVM and workers with it, also when cancelled.
         """
@@ -132,7 +132,7 @@ class EngineProcess:
                 pipes.start_soon(_forward, self._stderr, log)
                 pipes.start_soon(_events, self._stdout, on_event)
                 await self._group.reaped()
-                # A process that left the group may keep the other ends open: do not wait.
+                # A process that left the group may hold the other ends: do not wait.
                 self._stdin.close()
                 self._stdout.finish()
                 self._stderr.finish()
@@ -150,11 +150,10 @@ class EngineProcess:
         self._group.signal(signal.SIGKILL)
 
     async def _give(self, options: bytes) -> None:
-        with suppress(BrokenPipeError):  # its end says more
+        with suppress(BrokenPipeError):
             await self._stdin.send(options)
 
     async def _end(self) -> None:
-        """Kill and reap what is left."""
         if self._group.status is None:
             self._group.signal(signal.SIGKILL)
             patience = self._clock.move_on_after(_KILL_PATIENCE_S)
@@ -168,7 +167,6 @@ class EngineProcess:
 
 
 def _taken(pipe: IO[bytes] | None) -> int:
-    """The descriptor without its file object."""
     assert pipe is not None
     with pipe:
         return os.dup(pipe.fileno())
@@ -230,11 +228,10 @@ class EngineMetrics:
         self._reported_s = 0.0
 
     def set_ui(self, ui: object) -> None:
-        """Where Spark's page is; None: nowhere."""
         self._ui = on_one_line(masked(ui)) if isinstance(ui, str) else None
 
     def take(self, fields: Mapping[str, object]) -> str | None:
-        """Take the fields of `spark_figures`; gives the error if they are unreadable."""
+        """Gives the error if the fields are unreadable."""
         try:
             self._reported = msgspec.convert(fields, _EngineReport)
         except msgspec.ValidationError as error:
@@ -247,7 +244,7 @@ class EngineMetrics:
         self._reported = self._ui = None
 
     def now(self) -> SparkView | None:
-        """None if there is no recent report."""
+        """None: no recent report."""
         reported, age_s = self._reported, self._clock.monotonic() - self._reported_s
         if reported is None or age_s > FORGOTTEN_S:
             return None

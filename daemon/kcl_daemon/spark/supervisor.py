@@ -1,6 +1,6 @@
-"""Keeps the Spark engine running: restarts it, and stops the daemon when that does not help.
+"""Restarts the Spark engine, and stops the daemon when that does not help.
 
-Also builds its options. Relays wait for the engine by themselves.
+Relays wait for the engine by themselves.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ def with_relays(settings: Settings, *, relay: Path, socket: Path) -> Settings:
     """Settings whose children are relays.
 
     Answers have no timeout, because Spark holds relays back. Empty batches let idle shards checkpoint what
-    Spark commits. At a stop, running batches may finish.
+    Spark commits.
     """
     child = replace(
         settings.child,
         command=(sys.executable, "-I", "-S", str(relay), str(socket)),
         call_for_empty=True,
         stuck_timeout_ms=None,
-        timeout_s=None,  # Spark holds a shard back by not answering
+        timeout_s=None,
         shutdown_grace_ms=max(
             settings.child.shutdown_grace_ms, settings.spark.drain_timeout_ms + _LAST_WORDS_MS
         ),
@@ -117,13 +117,13 @@ class StoppableWorker(Protocol):
 
 
 class PipelineFailed(KclError):
-    """Raised when the Spark pipeline failed for good; no uncommitted record was checkpointed."""
+    """Nothing uncommitted was checkpointed."""
 
 
 class SparkEngine:
-    """The engine of a daemon, over all its runs. Call `run` and `stop` once.
+    """Call `run` and `stop` once.
 
-    `closed` is the file that makes waiting relays give up. `failure` says why it is not restarted.
+    `closed` is the file that makes relays give up. `failure` says why it is not restarted.
     """
 
     def __init__(
@@ -162,20 +162,20 @@ class SparkEngine:
         return _WorkerWithEngine(worker, self.on_worker_stop)
 
     def figures(self) -> SparkView | None:
-        """None if the engine does not run or report."""
+        """None: the engine does not run or report."""
         return self._figures.now()
 
     def log_to(self, log: Log) -> None:
-        """Use this log from now on, also for a running engine."""
+        """Also for a running engine."""
         self._log = log
 
     def on_worker_stop(self) -> None:
-        """The worker stops: relays must not wait for an engine that is not ready."""
+        """Relays must not wait for an engine that is not ready."""
         if not self._ready:
             self._closed.touch()
 
     async def run(self) -> None:
-        """Run and restart it until `stop`, or until it refuses; then stop the worker."""
+        """Until `stop`, or until the engine refuses; that stops the worker."""
         pause_s = _FIRST_PAUSE_S
         while not self._stopping.is_set():
             started_s = self._clock.monotonic()
@@ -194,7 +194,7 @@ class SparkEngine:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def stop(self, within_s: float = _STOP_WITHIN_S) -> None:
-        """End it. A ready engine may finish its batch within that time."""
+        """A ready engine may finish its batch within that time."""
         self._stopping.set()
         if self._process is not None:
             await self._process.stop(within_s if self._ready else 0)
@@ -275,11 +275,11 @@ class NoEngine:
 async def spark_engine(
     settings: Settings, *, clock: Clock, log: Log
 ) -> AsyncGenerator[tuple[Settings, SparkEngine | NoEngine], None]:
-    """The engine while the context is open, and settings for its worker; without a pipeline nothing happens.
+    """The engine while the context is open; without a pipeline nothing happens.
 
     Raises:
         ConfigurationError: the client is not installed, or the engine refused to start.
-        PipelineFailed: at the end of the context, which was asked to end.
+        PipelineFailed: at the end of the context.
     """
     if settings.spark.pipeline is None:
         yield settings, NoEngine()
@@ -311,7 +311,6 @@ async def spark_engine(
 
 
 def _relay() -> Path:
-    """The relay's file; imports nothing of it."""
     missing = [name for name in ("kcl_spark", "pyspark", "pyarrow") if find_spec(name) is None]
     if missing:
         raise ConfigurationError(
