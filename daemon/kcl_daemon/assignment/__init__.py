@@ -1,4 +1,1 @@
-"""PURE: who should hold which lease, and why.
-
-No I/O, no clock, no randomness: values in, decisions out.
-"""
+"""Who should hold which lease. Pure: no I/O, no clock, no randomness."""

@@ -1,8 +1,7 @@
 """Assignment by number of leases (KCL: LeaseCountBasedLeaseAssignmentDecider).
 
-Differs from KCL where KCL leaves workers idle: it fills one worker to the target before the next (4 leases on 3 workers
-become 2, 2, 0), here each lease goes to the worker with the fewest and a move is made while two workers differ by two
-or more. Nothing moves in a balanced fleet.
+Unlike KCL, which leaves workers idle (4 leases on 3 workers become 2, 2, 0), each lease goes to the worker
+with the fewest.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 
 
 def by_lease_count(fleet: Fleet) -> AssignmentPlan:
-    """Place the leases that nobody reads, then even out the numbers."""
     unfinished = fleet.unfinished
     counts = dict.fromkeys(sorted(fleet.workers), 0)
     if not counts:
@@ -56,7 +54,7 @@ def _place(
 def _avoided(
     avoided_worker: WorkerId | None, fewest: list[tuple[int, WorkerId]], max_leases: int
 ) -> tuple[int, WorkerId] | None:
-    """The one who gets a lease only where nobody else has room; to be put back afterwards."""
+    """The avoided worker gets the lease only if nobody else has room; push it back afterwards."""
     if len(fewest) < 2 or fewest[0][1] != avoided_worker:
         return None
     first = heappop(fewest)
@@ -79,8 +77,8 @@ def _even_out(unfinished: list[Lease], fleet: Fleet, counts: dict[WorkerId, int]
     heapify(fewest)
     heapify(most)
     moves: list[LeaseMove] = []
-    # A donor never becomes the one with the fewest, nor a receiver the one with the most: between those that differ
-    # by two or more a move makes both more alike. So neither heap has to hear of the other's changes.
+    # A move only happens between workers that differ by two or more. So no donor becomes a receiver, and
+    # neither heap needs the other's changes.
     while most:
         least, to = fewest[0]
         negated, rank, donor = heappop(most)

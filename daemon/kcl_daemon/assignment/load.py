@@ -1,14 +1,7 @@
-"""How loaded one worker is, and how loaded it would be with a lease more or less.
+"""How loaded each worker is, and would be after a move (KCL: LeaseAssignmentManager.InMemoryStorageView).
 
-Different metrics are compared by one number, the relative load: the worker's value over its fair share, which is the
-fleet's average or the worker's own ceiling where that is lower. 1 is balanced; the most loaded metric of a worker
-counts. It knows no leases, only their weight.
-
-The state of a fleet in loads (KCL: LeaseAssignmentManager.InMemoryStorageView): what each lease weighs, what each worker bears.
-
-What is done about it is decided elsewhere.
-
-What an operator can say about balancing, as values.
+Relative load is a worker's value over its fair share; 1 is balanced, the most loaded metric counts. The fair
+share is the fleet's average, or the worker's own operating range if that is lower.
 """
 
 from __future__ import annotations
@@ -37,17 +30,14 @@ _TITLES: Final = {CPU: "cpu", MEMORY: "memory", NETWORK_IN: "network in", NETWOR
 
 @dataclass(slots=True)
 class WorkerLoad:
-    """One worker during one decision; the values follow what is decided.
+    """Moves change the values.
 
     Args:
-        worker_id: the worker.
         values: percent of each metric.
-        shares: the fair share of each metric in percent, above 0.
-        ceilings: the operating range of each metric.
-        costs: percentage points of each metric for one unit of lease weight.
-        leases: how many it reads, leases on their way to it included.
-        weight: of those leases.
-        throughput_kbps: of those leases.
+        shares: fair share of each metric in percent, above 0.
+        ceilings: operating range of each metric.
+        costs: percentage points per unit of lease weight.
+        leases: with those on their way; so are `weight` and `throughput_kbps`.
     """
 
     worker_id: WorkerId
@@ -61,102 +51,78 @@ class WorkerLoad:
 
     @property
     def leading(self) -> MetricName:
-        """The metric in which it is most loaded."""
         return max(self.values, key=lambda name: self.values[name] / self.shares[name])
 
     @property
     def relative(self) -> float:
-        """The relative load."""
         return self.relative_with(0)
 
     def relative_with(self, weight: float) -> float:
-        """The relative load if it read a lease of this weight as well."""
         return max(
             (value + self.costs[name] * weight) / self.shares[name] for name, value in self.values.items()
         )
 
     @property
     def is_above_ceiling(self) -> bool:
-        """Whether some metric is beyond its operating range."""
         return any(value > self.ceilings[name] for name, value in self.values.items())
 
     @property
     def excess_points(self) -> float:
-        """By how many percentage points its leading metric is above the fair share; negative below."""
+        """Of the leading metric above the fair share; negative below."""
         name = self.leading
         return self.values[name] - self.shares[name]
 
     def count(self, weight: float, throughput_kbps: float, leases: int = 1) -> None:
-        """Count a lease, or with negative figures one less, without a change of the values."""
         self.leases += leases
         self.weight += weight
         self.throughput_kbps += throughput_kbps
 
     def shift(self, weight: float) -> None:
-        """Change the values as if it read so much more, or less."""
         for name, cost in self.costs.items():
             self.values[name] = max(0.0, self.values[name] + cost * weight)
 
     def add(self, weight: float, throughput_kbps: float) -> None:
-        """Let it read a lease more."""
         self.count(weight, throughput_kbps)
         self.shift(weight)
 
     def drop(self, weight: float, throughput_kbps: float) -> None:
-        """Let it read a lease less."""
         self.count(-weight, -throughput_kbps, leases=-1)
         self.shift(-weight)
 
     def describe(self, name: MetricName) -> str:
-        """A value for people."""
         if name == THROUGHPUT:
             return f"{self.throughput_kbps:.0f} KiB/s"
         return f"{self.values[name]:.0f} %"
 
 
 def metric_title(name: MetricName) -> str:
-    """What people call a metric."""
     return _TITLES.get(name, "throughput" if name == THROUGHPUT else str(name))
 
 
 Sharing: TypeAlias = tuple[WorkerId, ...]
-"""Workers that share a host."""
-
-# A metric whose average is below this percentage is the noise of idle hosts and decides nothing.
 _SPEAKING_PERCENT: Final = 5.0
-# An idle lease still weighs this part of an average one: it may wake up, and ten thousand of them are not nothing.
+# An idle lease still weighs this part of the average: it may wake up, and many of them matter.
 _LEAST_WEIGHT: Final = 0.1
-# A worker that reads this part of a fair share shows by its own figures what a lease costs it.
+# A worker with this part of a fair share shows by its own figures what a lease costs.
 _TELLING_SHARE: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseWeights:
-    """What leases weigh in predictions.
-
-    Args:
-        average_kbps: mean of the known throughputs; leases without a figure are taken for average.
-        measured: whether any lease has a figure.
-    """
-
     average_kbps: float
     measured: bool
 
     @property
     def is_idle(self) -> bool:
-        """Whether no throughput is known or there is none; every lease then weighs 1."""
         return self.average_kbps == 0
 
     def kbps(self, lease: Lease) -> float:
-        """Throughput of a lease, the average where it is not known."""
         return self.average_kbps if lease.throughput_kbps is None else lease.throughput_kbps
 
     def weight(self, lease: Lease) -> float:
-        """What a lease counts in predictions, above 0."""
         return max(self.kbps(lease), _LEAST_WEIGHT * self.average_kbps) or 1.0
 
     def is_felt(self, lease: Lease) -> bool:
-        """Whether a move of the lease would change the loads, as far as anybody knows."""
         if self.is_idle:
             return True
         return (
@@ -166,15 +132,13 @@ class LeaseWeights:
 
 @dataclass(frozen=True, slots=True)
 class FleetLoad:
-    """The loads of a fleet as they will be once the hand-offs under way are done.
+    """The loads once all handoffs are done.
 
     Args:
-        loads: of the workers that may be given leases.
-        waiting: unfinished leases for which a worker must be found.
-        scale: what leases weigh.
-        target_weight: a worker's fair share of lease weight, above 0.
-        quiet: whether workers report metrics and all of them are too low to mean anything.
-        hosts: of each host with several workers those that report its CPU. Which of them reads what does not show there.
+        waiting: unfinished leases that need a worker.
+        target_weight: a worker's fair share, above 0.
+        quiet: all reported metrics are too low to mean anything.
+        hosts: workers that report one host's CPU, which cannot tell them apart.
     """
 
     loads: Mapping[WorkerId, WorkerLoad]
@@ -186,7 +150,7 @@ class FleetLoad:
 
 
 def smoothed(averages: Iterable[float], alpha: float) -> float | None:
-    """The value of a metric: moving average over what was reported, failed captures left out; None: no figure."""
+    """Exponential moving average without failed captures; None without figures."""
     value: float | None = None
     for average in averages:
         if average >= 0:
@@ -195,15 +159,10 @@ def smoothed(averages: Iterable[float], alpha: float) -> float | None:
 
 
 def measure_fleet(fleet: Fleet, *, alpha: float) -> FleetLoad:
-    """The loads of a fleet.
+    """Workers whose latest capture failed are left out, unless all failed.
 
-    Workers whose latest capture failed are left out, unless all fail: then somebody must read all the same.
-    Differs from KCL: the average of the synthetic metric is taken over all workers, not only over those without
-    figures, so that a worker without CPU figures among others is balanced too; and it has no ceiling.
-
-    Args:
-        fleet: as the leader sees it.
-        alpha: weight of the newer value in the moving average of the metrics.
+    Unlike in KCL, the average throughput is over all workers, to balance those without CPU figures too.
+    Throughput has no operating range. `alpha` is the weight of the newer value.
     """
     unfinished = fleet.unfinished
     scale = _scale(unfinished)
@@ -231,7 +190,6 @@ def measure_fleet(fleet: Fleet, *, alpha: float) -> FleetLoad:
 
 
 def _hosts(fleet: Fleet, figures: Mapping[WorkerId, Mapping[MetricName, float]]) -> tuple[Sharing, ...]:
-    """The workers that report the CPU of the same host, by host; those that are alone on theirs are left out."""
     found: dict[str, list[WorkerId]] = {}
     for worker in figures:
         row = fleet.stats.get(worker)
@@ -241,7 +199,6 @@ def _hosts(fleet: Fleet, figures: Mapping[WorkerId, Mapping[MetricName, float]])
 
 
 def _share(sharing: Sharing, figures: Mapping[WorkerId, dict[MetricName, float]]) -> None:
-    """One host has one CPU: that its workers report at different times is no difference between them."""
     mean = fmean(figures[worker][CPU] for worker in sharing)
     for worker in sharing:
         figures[worker][CPU] = mean
@@ -255,7 +212,6 @@ def _scale(unfinished: Iterable[Lease]) -> LeaseWeights:
 def _weigh(
     unfinished: Iterable[Lease], fleet: Fleet, workers: Collection[WorkerId], scale: LeaseWeights
 ) -> tuple[dict[WorkerId, float], float]:
-    """What each worker reads now, and the fair share of what they will read in all."""
     reading: dict[WorkerId, float] = dict.fromkeys(workers, 0.0)
     total = 0.0
     for lease in unfinished:
@@ -296,7 +252,10 @@ def _fleet_reading_costs(
     speaking: Mapping[MetricName, float],
     target_weight: float,
 ) -> dict[MetricName, float]:
-    """Points for one unit of weight on an average worker; too high by what the host does besides, which is safe."""
+    """Points per unit of weight on an average worker.
+
+    The host's other work makes it too high, which is safe.
+    """
     costs: dict[MetricName, float] = {}
     for name, average in speaking.items():
         reporting = [worker for worker, each in figures.items() if name in each]
@@ -314,7 +273,6 @@ def _load(
     weight: float,
     target_weight: float,
 ) -> WorkerLoad:
-    """A worker with nothing yet but its values; the leases that it reads are counted afterwards."""
     used = {name: value for name, value in figures.items() if name in speaking}
     if not used:
         percent = 100 / target_weight
@@ -328,7 +286,7 @@ def _load(
     ceilings = {name: float(row.operating_ranges.get(name, OPERATING_RANGE_DEFAULT)) for name in used}
     costs = dict(fleet_costs)
     if weight > 0:
-        # The figures of a worker that reads little say more of its host than of its leases.
+        # With few leases, the figures show the host more than its leases.
         trust = min(1.0, weight / (_TELLING_SHARE * target_weight)) ** 2
         costs = {name: costs[name] * (1 - trust) + value / weight * trust for name, value in used.items()}
     return WorkerLoad(
@@ -343,9 +301,9 @@ def _load(
 def _count_leases(
     unfinished: Iterable[Lease], fleet: Fleet, loads: Mapping[WorkerId, WorkerLoad], scale: LeaseWeights
 ) -> tuple[Lease, ...]:
-    """Count each lease for its future owner; returns those that have none.
+    """Returns the leases without a future owner.
 
-    The reported values cover what a worker reads now, so only leases on their way change them.
+    Reported values cover what a worker reads now, so only leases on their way change them.
     """
     waiting: list[Lease] = []
     for lease in unfinished:
@@ -364,17 +322,14 @@ def _count_leases(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceOptions:
-    """How workers are balanced; the leader's options count for all workers (G7b).
+    """The leader's options count for all workers.
 
     Args:
-        rebalance_threshold_percentage: leases move when a worker is further than this from its fair share.
-        dampening_percentage: how much of what a worker has too much leaves it in one run; its figures lag behind.
-        allow_throughput_overshoot: whether the smallest lease may move where each lease is more than that.
-        max_throughput_per_host_kbps: a worker above it is given nothing more, in KiB per second; balancing does not
-            lift one above it. Nothing is taken from a worker because of it.
-        ema_alpha: weight of the newer value in the moving average of a worker's figures.
-        balance_this_run: whether to balance, or only to place leases that nobody reads. Not twice on the same
-            figures: workers report every 30 s, and what has been moved shows only then.
+        rebalance_threshold_percentage: a move needs a larger distance from the fair share.
+        dampening_percentage: the part of an excess that moves in one run, because figures lag.
+        allow_throughput_overshoot: the smallest lease may move even if it is larger than the excess.
+        max_throughput_per_host_kbps: in KiB per second; a worker above it gets no more, but loses nothing.
+        balance_this_run: workers report every 30 s, so do not balance twice on the same figures.
     """
 
     rebalance_threshold_percentage: float = 10
@@ -386,15 +341,12 @@ class BalanceOptions:
 
     @property
     def threshold(self) -> float:
-        """The threshold as a part of the fair share."""
         return self.rebalance_threshold_percentage / 100
 
     def has_room(self, load: WorkerLoad, max_leases: int) -> bool:
-        """Whether a worker may be given a lease that nobody reads."""
         return load.leases < max_leases and load.throughput_kbps <= self.max_throughput_per_host_kbps
 
     def has_room_for(self, load: WorkerLoad, max_leases: int, throughput_kbps: float) -> bool:
-        """Whether a lease may be moved to a worker for balance."""
         return (
             load.leases < max_leases
             and load.throughput_kbps + throughput_kbps <= self.max_throughput_per_host_kbps

@@ -1,9 +1,4 @@
-"""What an assignment strategy is given and what it answers, as values.
-
-Who goes on with the leases of a worker that stops (no counterpart in KCL, where they are simply given up).
-
-Owns nothing but the question; the answer is that of the rule that places leases which nobody reads.
-"""
+"""The input and the output of an assignment strategy, and the handoffs of a stopping worker."""
 
 from __future__ import annotations
 
@@ -18,18 +13,16 @@ from kcl_daemon.leases.worker_row import WorkerRow
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The state of an application as its leader sees it.
+    """The application as its leader sees it.
 
     Args:
-        leases: every lease in the table.
-        abandoned: leases whose owner has not renewed them for the fail-over time.
-        overdue: leases whose hand-off has taken longer than it may.
-        workers: those that show that they live, and may be given leases. One that lets a lease stand still is not among
-            them, unless it is known to live all the same (`leases/expiry.py`).
-        max_leases_for_worker: nobody is given more than these.
-        stats: what the workers report of themselves; one that is not in it has no figures.
-        ages_s: for how long each lease has not moved; one that is not in it has just moved.
-        unclaimed: leases that were given to a worker that has not written them since; perhaps it does not know of them.
+        abandoned: leases not renewed for the fail-over time.
+        overdue: leases whose handoff takes too long.
+        workers: live workers that may get leases; none that lets leases expire, unless known to live
+            (`leases/expiry.py`).
+        stats: worker rows; a worker without one has no figures.
+        ages_s: seconds since each lease changed; missing: just now.
+        unclaimed: leases that the new owner has not written yet.
     """
 
     leases: Sequence[Lease]
@@ -43,27 +36,25 @@ class Fleet:
 
     @property
     def unfinished(self) -> list[Lease]:
-        """The leases that are still work; finished ones count in no balance."""
         return [lease for lease in self.leases if not lease.is_finished]
 
     def is_free(self, lease: Lease) -> bool:
-        """Whether nobody reads the shard: no owner, or one that has gone silent."""
         return lease.actual_owner is None or lease.lease_key in self.abandoned
 
     def reader(self, lease: Lease) -> WorkerId | None:
-        """Who reads the shard now; None where nobody does."""
         return None if self.is_free(lease) else lease.actual_owner
 
     def future_owner(self, lease: Lease) -> WorkerId | None:
-        """Who will read the shard once what is under way is done; None where somebody must be found."""
+        """The reader after all moves under way; None if a worker must be found."""
         if self.is_free(lease) or lease.lease_key in self.overdue:
             return None
         return lease.lease_owner
 
     def avoided_worker(self, lease: Lease) -> WorkerId | None:
-        """Who is given the lease only where nobody else has room: it kept failing there, or was left to stand still.
+        """This worker gets the lease only if nobody else has room: it failed there, or was not renewed.
 
-        One that stands still in a hand-off tells nothing of its old owner: who has restarted meanwhile cannot claim it.
+        A lease that expired during a handoff does not count: its owner may have restarted and cannot claim
+        it.
         """
         owner = lease.lease_owner
         if lease.lease_key in self.abandoned and lease.checkpoint_owner is None and owner in self.workers:
@@ -72,27 +63,16 @@ class Fleet:
 
 
 class MoveKind(Enum):
-    """The way a lease changes hands."""
-
     TAKE = "take"
-    """Nobody reads the shard: at once, unless the lease has moved since it was looked at."""
+    """Nobody reads the shard: take it at once, unless the lease has changed."""
     HANDOFF = "hand off"
     """Its owner lives: ask it to finish, checkpoint and pass the lease on."""
     FORCE = "force"
-    """Its owner was asked and did not finish in time: at once, although it still renews."""
+    """Its owner did not finish the handoff in time: take it, although the owner still renews."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseMove:
-    """One lease to give to a worker.
-
-    Args:
-        lease: as it was read.
-        to: the worker.
-        reason: for people.
-        how: in which way.
-    """
-
     lease: Lease
     to: WorkerId
     reason: str
@@ -100,7 +80,7 @@ class LeaseMove:
 
 
 def move_to_worker(lease: Lease, to: WorkerId, fleet: Fleet) -> LeaseMove:
-    """The move that gives a worker a lease for which `Fleet.future_owner` names nobody."""
+    """For a lease without a `Fleet.future_owner`."""
     if lease.actual_owner is None:
         return LeaseMove(lease, to, f"{lease.lease_key}: nobody -> {to}, it had no owner", MoveKind.TAKE)
     what = f"{lease.lease_key}: {lease.actual_owner} -> {to}"
@@ -111,7 +91,7 @@ def move_to_worker(lease: Lease, to: WorkerId, fleet: Fleet) -> LeaseMove:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentPlan:
-    """What to do now. `unplaced` leases found no worker with room."""
+    """`unplaced` leases found no worker with room."""
 
     moves: tuple[LeaseMove, ...] = ()
     unplaced: tuple[LeaseKey, ...] = ()
@@ -119,20 +99,13 @@ class AssignmentPlan:
 
 
 class Strategy(Protocol):
-    """A rule that decides who holds what."""
-
-    def __call__(self, fleet: Fleet) -> AssignmentPlan:
-        """The moves for this state of the fleet; none when it is balanced."""
-        ...
+    def __call__(self, fleet: Fleet) -> AssignmentPlan: ...
 
 
 def handoffs_on_shutdown(fleet: Fleet, leaving_worker: WorkerId, place: Strategy) -> tuple[LeaseMove, ...]:
-    """One hand-off for each lease that the leaver reads and that finds a worker with room.
+    """One handoff for each lease of a stopping worker that finds a worker with room.
 
-    Args:
-        fleet: as seen now; the leaver is given nothing, whether or not it is still among the workers.
-        leaving_worker: who stops.
-        place: gives away what nobody reads.
+    `place` is the strategy for free leases; the stopping worker gets none. KCL just releases them.
     """
     mine = {
         lease.lease_key: lease

@@ -1,38 +1,18 @@
-"""Which leases move from busy workers to others (KCL: VarianceBasedLeaseAssignmentDecider).
+"""Assignment by load (KCL: VarianceBasedLeaseAssignmentDecider).
 
-A worker further than the threshold above its fair share gives leases away; while one is further below, those clearly
-above the fair share help. The largest leases that fit go first, so there are few moves, and the same state always gives
-the same plan (KCL shuffles), so that it can be shown before it is carried out.
+Free leases first; then workers above their fair share by the threshold give leases away, largest first. The
+same state always gives the same plan. Unlike in KCL:
 
-Differs from KCL, so that balancing comes to rest:
-- What a lease costs its receiver is judged by that receiver's own figures, not by the fleet's average. They include what
-  its host does besides, so for a worker that reads a fair part the cost is never judged too low. A move from a worker
-  above the threshold is made if the receiver would end lighter than the giver was, by half the threshold at least, even
-  if above the average. So the higher load of the two falls with each move, no state comes back, and there are only so
-  many states. KCL judges by the average: a slow worker is overloaded and relieved in turn, and a large lease never fits.
-- Dampening ends when a worker is within four thresholds of its share: it would only draw out the end.
-- A worker keeps its last lease with traffic. Whether it is slow or its host is busy cannot be told, and a worker that
-  reads nothing shows no figures to learn from.
-- Leases under a tenth of the average are not moved: nobody would feel it.
-- Loads that differ by less than 2 percentage points or 1 KiB/s are taken for equal.
-- A worker that reads nothing is filled to its share of the throughput at once, whatever its host's CPU says within the
-  threshold: figures come half a minute late, and workers on one host all show the same.
-- Workers on one host all report that host's CPU, so it cannot tell them apart. They share their leases by number, unless
-  that would give the one with fewer leases more to read than the other had.
-- Each worker is judged by its own most loaded metric; KCL takes one metric for the whole fleet in a run.
-
-Assignment by how busy the workers are (KCL: VarianceBasedLeaseAssignmentDecider, WORKER_UTILIZATION_AWARE).
-
-Leases that nobody reads are placed first, those without an owner and then those that wait longest; then, when asked,
-load is evened out. It knows values only; `survey` and `load` predict what a lease costs, `balance` picks what moves.
-
-Differs from KCL:
-- Workers of equal load are told apart by their number of leases, then by name, so a fresh fleet without figures is
-  spread evenly. KCL's heap alternates between two workers then (its keys are NaN).
-- A lease whose owner has died is always given away; it stays where it is only with an owner that lives where nobody
-  else has room.
-- A hand-off that takes too long is ended by the leader (`How.FORCE`); KCL only allows a later plan to do so.
-- A lease counts at least a tenth of an average one, so idle shards are not all piled upon one worker.
+- A receiver's own figures decide what a lease costs it, and it must end lighter than the giver was, by half
+  the
+  threshold. So the higher load of the two falls with each move, and balancing ends.
+- Dampening ends within four thresholds of the fair share.
+- A worker keeps its last lease with traffic: without one it shows no figures.
+- Leases under a tenth of the average do not move for load.
+- An empty worker gets its share of throughput at once: figures come half a minute late.
+- Workers on one host report the same CPU, so they share leases by number.
+- Each worker is judged by its own most loaded metric.
+- A dead owner's lease is always given away.
 """
 
 from __future__ import annotations
@@ -51,11 +31,10 @@ from kcl_daemon.leases.worker_row import THROUGHPUT
 
 _MIN_POINTS: Final = 2.0
 _MIN_KBPS: Final = 1.0
-# So many receivers are asked for a giver before the next one has its turn; keeps large fleets at n log n.
 _MAX_CANDIDATES: Final = 8
-# Within so many thresholds the rest goes at once: dampening would only draw out the end.
+# In thresholds; dampening would only prolong the end.
 _NEAR: Final = 4
-# A worker within the threshold helps others only if it is above its share by this part of the threshold.
+# A worker within the threshold helps only if it is this part of the threshold above its share.
 _HELPING: Final = 0.5
 
 _Queue: TypeAlias = list[tuple[float, int, WorkerId, WorkerLoad]]
@@ -63,8 +42,6 @@ _Queue: TypeAlias = list[tuple[float, int, WorkerId, WorkerLoad]]
 
 @dataclass(slots=True)
 class _Donor:
-    """A worker that can give: its movable leases, lightest first."""
-
     load: WorkerLoad
     leases: list[Lease]
     weights: list[float]
@@ -77,13 +54,9 @@ class _Donor:
 def fill_empty_workers(
     state: FleetLoad, fleet: Fleet, options: BalanceOptions, placed: Collection[LeaseKey]
 ) -> list[LeaseMove]:
-    """Fill the workers that read nothing, from those with more than their share of the throughput.
+    """Fill workers without leases from those above their share of throughput.
 
-    Args:
-        state: the loads; they follow the moves.
-        fleet: the state they were taken from.
-        options: the limits.
-        placed: leases that this plan places already.
+    `state` follows the moves; `placed` leases are assigned by this plan already.
     """
     ceiling = 1 + options.threshold
     hungry: _Queue = [
@@ -115,7 +88,7 @@ def fill_empty_workers(
 
 
 def _serving(giver: _Donor, to: WorkerLoad, target_weight: float) -> int | None:
-    """The largest lease that still fits into the receiver's share; its first one need not fit, only be no worse off."""
+    """The largest lease that fits the receiver's share; its first need not fit."""
     if giver.load.weight <= target_weight or len(giver.leases) < 2 or giver.load.leases < 2:
         return None
     index = bisect_right(giver.weights, target_weight - to.weight) - 1
@@ -129,9 +102,8 @@ def _serving(giver: _Donor, to: WorkerLoad, target_weight: float) -> int | None:
 def even_out(
     state: FleetLoad, fleet: Fleet, options: BalanceOptions, placed: Collection[LeaseKey]
 ) -> list[LeaseMove]:
-    """Move leases from workers above their fair share to those below; arguments as for `feed_empty`."""
     if state.quiet or (state.scale.is_idle and state.scale.measured):
-        return []  # nothing is going on that would be worth a move
+        return []  # no traffic that a move could balance
     low = 1 - options.threshold
     receivers: _Queue = [_queued(load, load.relative) for load in state.loads.values() if load.relative < 1]
     needy = any(relative < low and _matters(load, -1, state) for relative, _, _, load in receivers)
@@ -151,9 +123,9 @@ def even_out(
 def level_lease_counts(
     state: FleetLoad, fleet: Fleet, options: BalanceOptions, placed: Collection[LeaseKey]
 ) -> list[LeaseMove]:
-    """Share out leases by number among workers on one host; arguments as for `feed_empty`.
+    """Balance by number on one host; arguments as for `fill_empty_workers`.
 
-    A move makes two numbers differ less, so it comes to rest whatever the figures say.
+    Each move makes two numbers differ less, so it ends whatever the figures say.
     """
     givers = _givers(state, fleet, placed, felt_only=False)
     moves: list[LeaseMove] = []
@@ -172,7 +144,6 @@ def _levelling(
     givers: dict[WorkerId, _Donor],
     loads: list[WorkerLoad],
 ) -> LeaseMove | None:
-    """From the worker with most leases to the one with fewest: the largest that does not make that one the heavier."""
     to = min(loads, key=lambda load: (load.leases, load.weight, load.worker_id))
     donor = max(loads, key=lambda load: (load.leases, load.weight, load.worker_id))
     giver = givers.get(donor.worker_id)
@@ -191,12 +162,11 @@ def _levelling(
 def _relieve(
     giver: _Donor, receivers: _Queue, state: FleetLoad, fleet: Fleet, options: BalanceOptions
 ) -> list[LeaseMove]:
-    """Move what the giver has too much, dampened; the largest leases that fit first."""
     moves: list[LeaseMove] = []
     budget = _too_much(giver.load)
     if giver.load.relative > 1 + _NEAR * options.threshold:
         budget *= options.dampening_percentage / 100
-    # One that is not over itself only helps those that have far too little.
+    # A worker that is not over its share helps only those far below.
     over = _is_over(giver.load, options, state)
     below, ceiling = (1.0, inf) if over else (1 - options.threshold, 1.0)
     index = bisect_right(giver.weights, budget) - 1
@@ -230,7 +200,7 @@ def _relieve(
 def _givers(
     state: FleetLoad, fleet: Fleet, placed: Collection[LeaseKey], *, felt_only: bool
 ) -> dict[WorkerId, _Donor]:
-    """The workers with leases that can be moved: neither in a hand-off nor placed just now."""
+    """Leases in a handoff, or placed by this plan, cannot move."""
     owned: dict[WorkerId, list[tuple[float, LeaseKey, Lease]]] = {}
     for lease in fleet.unfinished:
         owner = lease.lease_owner
@@ -253,14 +223,13 @@ def _is_over(load: WorkerLoad, options: BalanceOptions, state: FleetLoad) -> boo
 
 
 def _matters(load: WorkerLoad, sign: int, state: FleetLoad) -> bool:
-    """Whether a worker is above (1) or below (-1) its share by more than noise."""
+    """Above (1) or below (-1) its share by more than noise."""
     if load.leading != THROUGHPUT:
         return load.excess_points * sign >= _MIN_POINTS
     return state.scale.is_idle or (load.weight - state.target_weight) * sign >= _MIN_KBPS
 
 
 def _too_much(load: WorkerLoad) -> float:
-    """The weight that a worker would have to lose to come down to its fair share, by its own figures."""
     return max(0.0, 1 - 1 / load.relative) * load.weight
 
 
@@ -293,7 +262,6 @@ _Room: TypeAlias = tuple[float, int, WorkerId, WorkerLoad]
 
 
 def by_utilization(options: BalanceOptions) -> Strategy:
-    """The strategy for one run of the leader; cheap to make anew for each run."""
     return _ByUtilization(options)
 
 
@@ -307,7 +275,7 @@ class _ByUtilization:
         if self.options.balance_this_run:
             placed = frozenset(lease.lease_key for lease in state.waiting)
             fed = fill_empty_workers(state, fleet, self.options, placed)
-            # Those that have just been fed may look busy soon; the figures must settle before more is moved.
+            # Let the figures of filled workers settle before more moves.
             moves += (
                 fed
                 or even_out(state, fleet, self.options, placed)
@@ -319,7 +287,6 @@ class _ByUtilization:
 
 
 def _place(state: FleetLoad, fleet: Fleet, options: BalanceOptions) -> tuple[list[LeaseMove], list[LeaseKey]]:
-    """Give each waiting lease to the worker with most headroom."""
     moves: list[LeaseMove] = []
     unplaced: list[LeaseKey] = []
     best = [(load.relative, load.leases, load.worker_id, load) for load in state.loads.values()]
@@ -346,7 +313,7 @@ def _drop_full(best: list[_Room], fleet: Fleet, options: BalanceOptions) -> None
 
 
 def _avoided(lease: Lease, best: list[_Room], fleet: Fleet, options: BalanceOptions) -> _Room | None:
-    """The one who gets a lease only where nobody else has room; to be put back afterwards."""
+    """The avoided worker gets the lease only if nobody else has room; push it back afterwards."""
     if best[0][2] != fleet.avoided_worker(lease):
         return None
     first = heappop(best)
@@ -363,8 +330,8 @@ def _urgency(lease: Lease, fleet: Fleet) -> tuple[bool, float, LeaseKey]:
 
 
 def _stays(lease: Lease, best: str) -> bool:
-    """Whether a lease that stands still is left with its owner, which lives: its next renewal brings it back.
+    """An expired lease stays with a live owner, whose next renewal brings it back.
 
-    A lease in handoff is never left with its owner: only the leader can end that handoff (as KCL does since 3.4.2).
+    Not in a handoff, which only the leader can end (as in KCL since 3.4.2).
     """
     return lease.lease_owner == best and lease.checkpoint_owner is None

@@ -1,7 +1,6 @@
 """The leader's work: read leases and workers, decide who reads what, write it (KCL: LeaseAssignmentManager).
 
-Shard sync runs beside it, so that assignment does not wait for Kinesis. The leader also deletes the rows of
-workers that have been gone for long.
+Shard sync runs beside it, so assignment never waits for Kinesis.
 """
 
 from __future__ import annotations
@@ -40,11 +39,7 @@ class _SyncRun:
 
 
 class BackgroundSync:
-    """Runs the leader's shard sync in the background, one run at a time.
-
-    `timeout_s` is how long the leader waits, so that new leases are assigned at once. `on_late` is called
-    from the event loop when leases were created after that time.
-    """
+    """One shard sync at a time, in the background; the leader waits `timeout_s` for it."""
 
     def __init__(
         self,
@@ -63,21 +58,20 @@ class BackgroundSync:
         self._poll: _SyncRun | None = None
 
     def begin(self) -> None:
-        """A new term begins: start over."""
         self.stop()
         self._shard_sync.begin()
 
     def stop(self) -> None:
-        """Cancel the running sync; what was written stays."""
         if self._poll is not None:
             self._poll.scope.cancel()
             self._poll = None
 
     async def ensure(self, leases: Sequence[Lease], background: TaskGroup) -> bool:
-        """Start a sync unless one is running; its errors are logged, not raised.
+        """Start a sync unless one runs; errors are logged.
 
-        Returns whether to read the leases again: some were created, or time has passed. A slow run continues
-        in `background`.
+        Returns whether to read the leases again.
+
+        A slow run continues in `background`.
         """
         if self._poll is not None:
             return False
@@ -111,10 +105,9 @@ class BackgroundSync:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentStrategies:
-    """The rules that decide who holds what.
+    """`place` assigns free leases in every run; `balance` also evens out load, but runs rarely.
 
-    `place` only assigns leases that nobody holds, in every run. `balance` also evens out load, less often,
-    because figures lag behind moves. `graceful`: a living owner hands over its lease.
+    Its figures lag behind moves.
     """
 
     place: Strategy
@@ -155,12 +148,12 @@ def record_fleet_metrics(meters: Meters, monitor: FleetMonitor, fleet: Fleet, pl
     meters.add(kcl.FLEET_SUPPORT, min((codes.get(owner, 0) for owner in owners), default=0))
 
 
-# Rows are judged by the date their worker wrote; an hour allows for a wrong clock.
+# Rows are judged by their worker's clock; an hour forgives an error.
 _PERIOD_S: Final = 3600.0
 
 
 class StaleWorkerReaper:
-    """Deletes rows of workers that are long gone (KCL: MigrationAwareLAMDataManager)."""
+    """KCL: MigrationAwareLAMDataManager."""
 
     def __init__(self, *, table: Table, stale_s: float, clock: Clock, log: Log) -> None:
         self._table = table
@@ -170,10 +163,7 @@ class StaleWorkerReaper:
         self._reaped_s = clock.monotonic()
 
     async def sweep(self, workers: Iterable[WorkerRow]) -> None:
-        """Delete stale rows, at most once per period.
-
-        A row updated meanwhile stays. Never raises for AWS: the next sweep tries again.
-        """
+        """A row updated meanwhile stays. Never raises for AWS."""
         now_s = self._clock.monotonic()
         if now_s - self._reaped_s < min(_PERIOD_S, self._stale_s):
             return
@@ -193,12 +183,11 @@ class StaleWorkerReaper:
             self._log.info("worker_row_deleted", gone=worker.worker_id, last_update_s=worker.last_update_s)
 
 
-# After so many failed runs in a row another worker should lead.
 _MAX_FAILURES: Final = 3
 _MAX_PARALLEL_WRITES: Final = 10
-# A lease not renewed for so many renewal periods is late.
+# In renewal periods: a lease not renewed for longer is late.
 _LATE: Final = 1.5
-# In fail-over times: how long balancing waits for workers to find new leases. Some never do.
+# In fail-over times: how long balancing waits for workers to find new leases; some never do.
 _MAX_REBALANCE_DELAY: Final = 2.0
 
 
@@ -206,10 +195,9 @@ def _ignore_decision(_key: LeaseKey, _reason: str, _at_s: float) -> None: ...
 
 
 class Assigner:
-    """Runs on every worker, decides on the leader.
+    """Decides only on the leader.
 
-    Other workers begin to look when the leader's lock stops changing, so that a new leader already knows
-    which leases have expired.
+    Others begin to look when the leader is silent, to know expired leases by the time they lead.
     """
 
     def __init__(
@@ -253,7 +241,6 @@ class Assigner:
         elector.on_elected(self._begin)
 
     def wake(self) -> None:
-        """Run now, if we lead."""
         self._wakeup.wake()
 
     def _begin(self) -> None:
@@ -263,7 +250,6 @@ class Assigner:
         self._wakeup.wake()
 
     async def run(self) -> None:
-        """Run in each period or on a wakeup, until cancelled."""
         async with anyio.create_task_group() as background:
             while True:
                 leading = self._elector.is_leader
@@ -295,7 +281,7 @@ class Assigner:
 
     async def _run_once(self, background: TaskGroup) -> None:
         await self._load()
-        # A failing or slow sync must not leave existing leases without owners.
+        # A failing or slow sync must not leave existing leases unassigned.
         if await self._sync.ensure(self._monitor.leases, background):
             await self._load()
         await self._assign()
@@ -307,7 +293,7 @@ class Assigner:
             await self._monitor.poll()
 
     def _warn_of_malformed(self, fleet: Fleet) -> None:
-        """Report late leases: their owner may not know of them yet."""
+        """The owner of a late lease may not know of it."""
         late = frozenset(
             (lease.lease_key, lease.lease_counter)
             for lease in fleet.leases
@@ -345,7 +331,6 @@ class Assigner:
         self._warn_of_malformed(fleet)
 
     def _plan(self) -> tuple[Fleet, bool, AssignmentPlan]:
-        """The fleet, whether load is balanced in this run, and the plan."""
         fleet = self._monitor.fleet()
         balancing = self._balance_is_due(fleet.workers) and not self._is_delayed(fleet)
         reported = kcl.ASSIGNMENT_BALANCE if balancing else kcl.ASSIGNMENT_PLACE
@@ -354,16 +339,15 @@ class Assigner:
         return fleet, balancing, plan
 
     def _balance_is_due(self, workers: frozenset[WorkerId]) -> bool:
-        """Once per balance period, and at once when workers have come or gone."""
         if self._balanced_s is None or workers != self._balanced_workers:
             return True
         return self._clock.monotonic() - self._balanced_s >= self._timings.balance_s
 
     def _is_delayed(self, fleet: Fleet) -> bool:
-        """Whether balancing waits for workers that have not found their new leases yet.
+        """Balancing waits while workers have not found new leases.
 
-        A Java worker finds a lease by `leaseOwner`. A handoff changes it, so the worker would never find the
-        lease and never pass it on.
+        A Java worker finds leases by `leaseOwner`. A handoff changes that, so it would never pass the lease
+        on.
         """
         me, now_s = self._elector.worker_id, self._clock.monotonic()
         if all(lease.actual_owner == me for lease in fleet.leases if lease.lease_key in fleet.unclaimed):
@@ -415,5 +399,5 @@ class Assigner:
         try:
             lease = lease_row.lease_from_row(written.row)
         except lease_row.MalformedRowError:
-            return  # the next look reports it
+            return
         self._on_assigned(lease, began_s)

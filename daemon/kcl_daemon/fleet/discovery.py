@@ -1,12 +1,6 @@
-"""Finds the leases that the leader has given to this worker (KCL: DynamoDBLeaseDiscoverer).
+"""Finds the leases that the leader assigned to this worker (KCL: DynamoDBLeaseDiscoverer).
 
-Leases that are on their way to this worker: watched closely, so that it starts as soon as they arrive.
-
-Owns which rows are watched and how often. Knows nothing of what a row says.
-
-What the leader's lock row says of leases that were given away, for those who only read it.
-
-Owns when the row was last read and whether it tells at all. Knows nothing of leases; who looks for them is told.
+Our leaders announce assignments in the lock row, so the owner index is read less often.
 """
 
 from __future__ import annotations
@@ -28,9 +22,7 @@ from kcl_daemon.metrics import kcl
 from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Table
 
 _POLL_S: Final = 0.25
-# What takes long may take longer still: a look costs a tenth of the time that has been waited.
 _BACKOFF_FRACTION: Final = 0.1
-# So many rows are read in one period; more take their turns.
 _MAX_WATCHED_READS: Final = 40
 
 
@@ -44,12 +36,6 @@ class _PendingHandoff:
 
 
 class PendingHandoffs:
-    """Watches rows one by one.
-
-    Args:
-        arrived: looks at a row; whether nothing more is to be waited for.
-    """
-
     def __init__(
         self, *, arrived: Callable[[LeaseKey], Awaitable[bool]], clock: Clock, timings: Timings, log: Log
     ) -> None:
@@ -62,18 +48,16 @@ class PendingHandoffs:
         self._expected: dict[LeaseKey, _PendingHandoff] = {}
 
     def expect(self, key: LeaseKey) -> None:
-        """Watch a row until it has arrived, or for as long as a hand-off may take. Harmless where it is watched."""
+        """Watch until it has arrived, or for as long as a handoff may take."""
         now_s = self._clock.monotonic()
         if key not in self._expected:
             self._expected[key] = _PendingHandoff(now_s, now_s)
             self._wakeup.wake()
 
     def is_expecting(self, key: LeaseKey) -> bool:
-        """Whether a row is watched."""
         return key in self._expected
 
     async def run(self) -> None:
-        """For ever. Cancelled: nothing is watched any more."""
         try:
             while True:
                 await self._wakeup.wait(self._wait_s())
@@ -110,15 +94,11 @@ class PendingHandoffs:
             self._log.debug("handover_look_failed", lease_key=key, error=str(error))
 
 
-def _ignore_assignment() -> None:
-    """The default of `on_assigned`."""
+def _ignore_assignment() -> None: ...
 
 
 class AssignmentNotifier:
-    """The news as the elector reads them, look by look.
-
-    A worker that can go by the news makes one read where it would make two: of the lock, and of its leases.
-    """
+    """Follows the assignment notices in the lock row; with them, a worker need not query for leases."""
 
     def __init__(self, *, clock: Clock, timings: Timings) -> None:
         self._clock = clock
@@ -129,12 +109,12 @@ class AssignmentNotifier:
         self._on_assigned: Callable[[], None] = _ignore_assignment
 
     def on_assigned(self, callback: Callable[[], None]) -> None:
-        """Have a function called, from the loop, whenever leases may have been given away, or nobody says so any more."""
+        """The callback runs in the event loop when leases may have been assigned, or notices stop."""
         self._on_assigned = callback
 
     @property
     def is_kept(self) -> bool:
-        """Whether the row tells and was read lately; else everybody must ask for leases."""
+        """Whether there are notices and the row was read lately; else workers must query."""
         return (
             self._assignment_epoch is not None
             and self._read_s is not None
@@ -143,16 +123,15 @@ class AssignmentNotifier:
 
     @property
     def is_recent(self) -> bool:
-        """Whether there were news a moment ago. An index may be behind them, so one question is not enough."""
+        """An index may lag behind a notice, so one query is not enough."""
         return self._clock.monotonic() - self._changed_s <= self._timings.failover_s / 2
 
     def read(self, lock: LeaderLock | None) -> None:
-        """The row was read; None: there is no leader, so the next one may have given leases away before we see it."""
+        """With None there is no leader; the next one may assign leases before we see it."""
         self._take(None if lock is None else lock.assignment_epoch)
         self._read_s = self._clock.monotonic()
 
     def unreadable(self) -> None:
-        """The row could not be read."""
         self._take(None)
 
     def _take(self, assignment_epoch: str | None) -> None:
@@ -161,15 +140,12 @@ class AssignmentNotifier:
             self._on_assigned()
 
 
-# So long a finished lease is believed to be so: somebody may have set it back to be read anew.
 _FINISHED_S: Final = 60.0
 # Hundreds of leases must be claimed well within the fail-over time.
 _MAX_PARALLEL_READS: Final = 10
 
 
 class Discovery:
-    """Asks the owner index for our leases, takes the new ones into the keeper and says so."""
-
     def __init__(
         self,
         *,
@@ -204,20 +180,16 @@ class Discovery:
 
     @property
     def finished(self) -> Collection[LeaseKey]:
-        """Finished leases that bear our name, as the last looks saw them; they are not held."""
         return self._finished.keys()
 
     def wake(self) -> None:
-        """Look now."""
         self._wakeup.wake()
 
     def _on_assigned(self) -> None:
-        """Leases were given away, perhaps one to us that was finished before."""
         self._finished.clear()
         self.wake()
 
     async def run(self) -> None:
-        """Look in each period, or when nudged; for ever."""
         async with anyio.create_task_group() as background:
             background.start_soon(self._handoffs.run)
             while True:
@@ -229,23 +201,19 @@ class Discovery:
                     self._log.warning("lease_discovery_failed", error=str(error))
 
     def _pause_s(self) -> float:
-        """Rarely where the leader's row tells of news; they end the wait."""
         notifier, young = self._notifier, self._renewer.is_young
         if notifier.is_kept and not notifier.is_recent and not young:
             return self._timings.fallback_poll_s
         return self._timings.discovery_s(self._renewer.activity, leading=self._leading(), young=young)
 
     def _cooldown_s(self) -> float:
-        """Scans of the whole table are rare, whatever is asked for; 0 where the last look did with the index.
-
-        What is given to us stands still meanwhile for half as long as it may.
-        """
+        """Keeps scans of the whole table rare; 0 if the last look used the index."""
         if self._scanned_s is None:
             return 0.0
         return max(0.0, self._scanned_s + self._timings.failover_s / 2 - self._clock.monotonic())
 
     def offer(self, leases: Iterable[Lease]) -> None:
-        """Leases as this worker, as leader, has just read them: look closer if one that is ours is not held."""
+        """Leases that we read as leader: look closer if one of ours is not held."""
         for lease in leases:
             if lease.lease_owner != self._me or lease.is_finished or self._renewer.holds(lease.lease_key):
                 continue
@@ -256,7 +224,7 @@ class Discovery:
                 self._handoffs.expect(lease.lease_key)
 
     async def poll(self) -> None:
-        """One look. AwsError where the index or a row could not be read; what was found before stays found."""
+        """Raises AwsError; leases found before stay held."""
         with self._meters.operation(kcl.DISCOVERY):
             await self._poll()
 
@@ -278,7 +246,6 @@ class Discovery:
         limiter, failures = anyio.CapacityLimiter(_MAX_PARALLEL_READS), list[AwsError]()
 
         async def take(key: LeaseKey) -> None:
-            """One lease; a failure is told at the end, when the others have had their turn."""
             async with limiter:
                 try:
                     await self._take(key)
@@ -296,7 +263,7 @@ class Discovery:
         try:
             keys = await self._table.owned_keys(self._me)
         except TableNotFound:
-            # The index is missing or still building: work goes on, at the price of reading the whole table.
+            # The index is missing or still building: scans find the leases, at a higher cost.
             self._log.debug("owner_index_missing", advice="leases are found by scans until it exists")
             self._scanned_s = self._clock.monotonic()
             rows = await self._table.scan()
@@ -305,7 +272,7 @@ class Discovery:
         return keys
 
     async def _take(self, key: LeaseKey) -> bool:
-        """Take a lease if it is ours; False where it is still on its way to us."""
+        """Returns False while its handoff to us is not finished."""
         row = await self._table.get(key)
         if row is None or not is_lease_row(row):
             return True
@@ -328,9 +295,9 @@ class Discovery:
         return True
 
     async def give_back(self) -> None:
-        """At the end: give up what was given to us and not found in time, so that nobody waits for it to expire.
+        """At shutdown, release leases assigned to us but not found yet: nobody need wait for expiry.
 
-        Never raises for AWS; a few seconds at most.
+        Never raises for AWS; takes a few seconds at most.
         """
         with self._clock.move_on_after(self._timings.call_s):
             try:
@@ -355,9 +322,9 @@ class Discovery:
             self._log.info("lease_released", lease_key=key, to=None)
 
     def take_assigned(self, lease: Lease, moved_s: float) -> None:
-        """Hold a lease that this worker, as leader, has just assigned; nothing where it went to another.
+        """Hold a lease that we, as leader, have just assigned; watch it if it is handed over.
 
-        One that is handed over is watched. `moved_s` is from before the write.
+        `moved_s` is the monotonic time before the write.
         """
         if lease.checkpoint_owner is not None:
             self.offer((lease,))

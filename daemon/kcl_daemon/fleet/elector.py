@@ -1,11 +1,7 @@
-"""Elects the leader by the lock row, and tells whether it is us (KCL: DynamoDBLockBasedLeaderDecider).
+"""Elects the leader through the lock row (KCL: DynamoDBLockBasedLeaderDecider).
 
-Owns the lock that we hold and the sighting of another's. Several workers may believe to lead for a moment (a paused one
-that wakes up); that is harmless, because every write a leader makes is conditional.
-
-For how long a fleet has been without a leader, as one worker sees it; it warns, and has the figure for metrics.
-
-Owns the last sign of life of any leader. Knows nothing of locks.
+Several workers may believe that they lead for a moment. That is harmless: every write of a leader is
+conditional.
 """
 
 from __future__ import annotations
@@ -34,13 +30,10 @@ from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import Row
 from kcl_daemon.ports import Clock, Log, Randomness, Table
 
-# So many lease durations without a leader are no fail-over any more.
 _WARN_AFTER_LEASES: Final = 2.0
 
 
 class LeaderAbsence:
-    """Counts from the last time that somebody was seen to lead."""
-
     def __init__(self, *, clock: Clock, log: Log) -> None:
         self._clock = clock
         self._log = log
@@ -49,21 +42,17 @@ class LeaderAbsence:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since a leader last gave a sign of life, or since we began to look."""
         return self._clock.monotonic() - self._leader_seen_s
 
     def leader_seen(self, leader: str) -> None:
-        """Somebody leads: a heartbeat was seen, or we lead ourselves."""
         if self._warn_at_s:
             self._log.info("fleet_has_leader_again", leader=leader, after_s=round(self.silent_s, 1))
         self._leader_seen_s, self._warn_at_s = self._clock.monotonic(), 0.0
 
     def began(self) -> None:
-        """We begin to look; what was before is not known."""
         self._leader_seen_s, self._warn_at_s = self._clock.monotonic(), 0.0
 
     def poll(self, lease_s: float) -> None:
-        """Warn after two durations (`lease_s`, of the leader's lock), and again after each two more."""
         silent_s, period_s = self.silent_s, _WARN_AFTER_LEASES * lease_s
         if silent_s < max(self._warn_at_s, period_s):
             return
@@ -75,24 +64,20 @@ class LeaderAbsence:
         )
 
 
-# Parts of a leader's lease. It should have been heard of by now: look often. It has missed so much that it may be dead.
+# Parts of the lock duration: a deputy's period; a heartbeat is late; the leader may be dead.
 _CLOSE_WATCH: Final = 0.2
 _LATE: Final = 0.3
 _DOUBTFUL: Final = 0.35
-# So many leases of a leader whoever failed to lead leaves the lock to others: long enough for each of them to look.
+# In lock durations: how long a failed leader leaves the lock to others.
 _STAND_BACK_TERMS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionInputs:
-    """What decides how often it is worth to look.
+    """What sets the pace.
 
-    Args:
-        held: how many leases we hold.
-        alone: whether there are no other workers.
-        calm: whether there are no more leases than workers.
-        deputy: who, if we lead, had better watch whether we live; None: there is nobody else.
-        young: whether we have just started, and ask for leases often ourselves.
+    `calm`: no more leases than workers. `deputy`: who should watch us while we lead. `young`: this worker has
+    just started.
     """
 
     held: Callable[[], int] = lambda: 0
@@ -103,8 +88,6 @@ class ElectionInputs:
 
 
 class Elector:
-    """One worker's part in the election."""
-
     def __init__(
         self,
         *,
@@ -145,24 +128,20 @@ class Elector:
 
     @property
     def worker_id(self) -> WorkerId:
-        """Who we are."""
         return self._me
 
     def on_elected(self, callback: Callable[[], None]) -> None:
-        """Have a function called, from the loop, whenever this worker becomes leader."""
         self._on_elected = callback
 
     def on_java_leader(self, callback: Callable[[], None]) -> None:
-        """Have a function called, from the loop, whenever `java_leader` has changed."""
         self._on_java_leader = callback
 
     def set_inputs(self, inputs: ElectionInputs) -> None:
-        """Give it what it goes by in the choice of its pace; without that it looks rarely and beats often."""
         self._inputs = inputs
 
     @property
     def is_leader(self) -> bool:
-        """Whether we lead; false once our own lock has grown older than its lease, whatever the table says."""
+        """False once our lock is older than its duration, whatever the table says."""
         return (
             self._lock is not None
             and self._clock.monotonic() - self._confirmed_s <= self._lock.duration_ms / 1000
@@ -170,48 +149,39 @@ class Elector:
 
     @property
     def leader(self) -> WorkerId | None:
-        """Who held the lock when it was last looked at; None: nobody, or not known yet."""
         return self._me if self.is_leader else self._seen_leader
 
     @property
     def java_leader(self) -> WorkerId | None:
-        """The latest leader where that is a Java worker; None: the latest was one of ours, or there was none yet.
-
-        A leader of ours says in the lock row that it tells of leases given away; a Java leader never does.
-        """
+        """The latest leader if it is a Java worker; those write no assignment notices."""
         return self._java_leader
 
     @property
     def may_lead_soon(self) -> bool:
-        """Whether the leader has missed heartbeats, so that whoever takes over does well to be prepared."""
+        """Whether the leader has missed heartbeats, so a successor should prepare."""
         return not self.is_leader and self._silent_s > _DOUBTFUL * self._lease_s
 
     @property
     def leaderless_s(self) -> float:
-        """A gauge: seconds since any leader was seen to live; 0 for a leader, below the heartbeat in a sound fleet."""
         return 0.0 if self.is_leader else self._absence.silent_s
 
     @property
     def leader_is_missing(self) -> bool:
-        """Whether the leader has been silent for longer than it promised."""
         return self.leaderless_s > self._lease_s
 
     async def read_lock(self) -> LeaderLock | None:
-        """The lock as it is; AwsError where it could not be read."""
         return lock_from_row(await self._get())
 
     def take_over_from(self, lock: LeaderLock) -> None:
-        """The owner of this lock is proven dead: take it now, if nobody has written it since."""
+        """Take the lock of a process proven dead, unless the row has changed."""
         self._dead = lock
         self._wakeup.wake()
 
     def report(self) -> None:
-        """Leases were given away: say so in the lock row now, so that those who got them look."""
         self._assignments_made += 1
         self._wakeup.wake()
 
     async def run(self) -> None:
-        """Keep the lock or watch it; for ever."""
         self._absence.began()
         while True:
             try:
@@ -228,10 +198,8 @@ class Elector:
 
     def _pause_s(self) -> float:
         if self._lock is not None:
-            # By what was promised: what has changed since is promised with the next heartbeat.
             return self._heartbeat_s
         if self._silent_s > _LATE * self._lease_s:
-            # The leader should have been heard of by now: every second counts.
             return min(self._timings.heartbeat_s, self._timings.poll_s)
         if self._is_deputy:
             return min(_CLOSE_WATCH * self._lease_s, self._timings.heartbeat_s)
@@ -242,11 +210,12 @@ class Elector:
         return lock_s
 
     async def resign(self, *, stand_back: bool = False) -> None:
-        """Give the lock up, so that another worker leads at once. Never raises for AWS: a lock left behind expires.
+        """Let another worker lead at once.
 
-        Args:
-            stand_back: we cannot lead: leave the lock to others for a while, unless there are none. Whoever gives it up
-                looks at it first, and would lead again.
+        Never raises for AWS: the lock expires.
+
+        `stand_back`: we cannot lead, so leave the lock to others for a while, unless alone; we would be the
+        first to claim it.
         """
         lock, self._lock = self._lock, None
         if lock is None:
@@ -256,7 +225,7 @@ class Elector:
                 self._clock.monotonic() + _STAND_BACK_TERMS * self._timings.leader_lease_s
             )
         try:
-            # The row, not our memory: a heartbeat may have been cut off on its way.
+            # Not from memory: a cancelled heartbeat may have changed it.
             row = lock_from_row(await self._get())
             if row is not None and row.owner == self._me:
                 with self._clock.move_on_after(self._timings.call_s):
@@ -266,9 +235,9 @@ class Elector:
             self._log.warning("leadership_release_failed", error=str(error), advice="it expires by itself")
 
     async def notify_assigned(self) -> None:
-        """Leases were given away by one that does not lead: say so in the leader's row, where it tells of such things.
+        """Announce assignments of a worker that does not lead, if the lock row has notices.
 
-        Never raises for AWS: who got them finds them all the same, later.
+        Never raises for AWS: new owners find leases later anyway.
         """
         try:
             lock = lock_from_row(await self._get())
@@ -294,7 +263,7 @@ class Elector:
                 self._absence.leader_seen(self._me)
                 self._unanswered.clear()
             elif row is not None and row.owner == self._me and row.version in self._unanswered:
-                # A heartbeat whose answer got lost had taken effect.
+                # The answer of an earlier heartbeat was lost.
                 self._lock = row
                 self._wakeup.wake()
             else:
@@ -338,7 +307,7 @@ class Elector:
         term = self._term()
         lock = LeaderLock(self._me, version, int(term.lease_s * 1000), assignment_epoch=version)
         with self._clock.move_on_after(self._timings.call_s):
-            # Where the answer gets lost the next look finds a lock of our own, and takes it over at once.
+            # If the answer is lost, the next look finds our own lock.
             written = await self._table.put(lock_row(self._table.key_attribute, lock), claim.require)
             if written.applied:
                 self._lock, self._confirmed_s = lock, began_s

@@ -1,19 +1,7 @@
-"""Deletes the leases of streams that are read no more (leader only; KCL: FormerStreamsLeasesDeletionStrategy).
+"""Deletes finished leases, and leases of former streams (KCL: LeaseCleanupManager).
 
-Owns since when a stream has been a former one. Whoever holds such a lease loses it at its next renewal.
-
-Deletes finished leases that nothing needs any more (KCL: LeaseCleanupManager).
-
-`shards.cleanup` decides; every delete is conditional on the row being finished still. When to look is others' business.
-
-Deletes the leases of finished shards when nothing needs them any more (leader only; KCL: LeaseCleanupManager).
-
-Owns when it was done last. What may go, and how it goes, is the remover's business.
-
-Deletes the finished leases that bear this worker's name, where whoever leads does not (KCL: LeaseCleanupManager).
-
-A leader of ours deletes all finished leases and gives none away. A Java leader gives them to workers like others, and each
-worker is to delete its own.
+`shards.sync` decides. A finished lease is deleted only if it is still finished. Under a Java leader, workers
+delete their own (`OwnLeaseCleanup`).
 """
 
 from __future__ import annotations
@@ -37,29 +25,17 @@ from kcl_daemon.shards.lineage import Shard
 from kcl_daemon.shards.sync import CleanupVerdict, JudgedLease, judge_finished
 
 _MAX_PARALLEL_DELETES: Final = 10
-# Who looks has other things to do as well; the rest goes at the next look.
 _MAX_DELETES_PER_RUN: Final = 200
 
 
 def _allow_any(_: Lease) -> bool:
-    """The default of `may`."""
     return True
 
 
-def _ignore_deletion() -> None:
-    """The default of `on_deleted`."""
+def _ignore_deletion() -> None: ...
 
 
 class FinishedLeaseDeleter:
-    """Deletes what may go.
-
-    Args:
-        table: the lease table.
-        log: what was deleted is told, what waits only for those who look closely.
-        may: which finished leases are this worker's to delete.
-        on_deleted: called for each that was deleted.
-    """
-
     def __init__(
         self,
         *,
@@ -74,14 +50,12 @@ class FinishedLeaseDeleter:
         self._on_deleted = on_deleted
 
     async def remove(self, leases: Sequence[Lease], shards: Sequence[Shard] | None = None) -> None:
-        """Generation by generation: a lease may go when those of its parents are gone.
+        """A lease may go when those of its parents are gone.
 
-        Args:
-            leases: all of one stream.
-            shards: all that Kinesis lists; None: nobody asked.
+        With `shards` None Kinesis was not asked.
 
         Raises:
-            AwsError: a delete failed; what was deleted is, the next look goes on.
+            AwsError: a delete failed; the next look continues.
         """
         left = {lease.lease_key: lease for lease in leases}
         deleted = 0
@@ -98,13 +72,13 @@ class FinishedLeaseDeleter:
             for each in going:
                 del left[each.lease.lease_key]
             if len(gone) < len(going):
-                break  # what has changed meanwhile is for the next look
+                break
         for each in judged:
             if each.verdict is CleanupVerdict.WAITS:
                 self._log.debug("finished_lease_kept", lease_key=each.lease.lease_key, reason=each.reason)
 
     async def _delete_all(self, going: Sequence[JudgedLease]) -> list[JudgedLease]:
-        """Those that were deleted; the first error is raised when all were tried."""
+        """The first error is raised after all were tried."""
         limiter, failures, gone = (
             anyio.CapacityLimiter(_MAX_PARALLEL_DELETES),
             list[AwsError](),
@@ -112,7 +86,6 @@ class FinishedLeaseDeleter:
         )
 
         async def delete(each: JudgedLease) -> None:
-            """One of them."""
             async with limiter:
                 try:
                     if await self._delete_one(each):
@@ -137,15 +110,7 @@ class FinishedLeaseDeleter:
 
 
 class LeaseCleanup:
-    """One for a stream.
-
-    Args:
-        table: the lease table.
-        shards: gives all shards of the stream; None where that must not be relied on now.
-        settings: how often.
-        clock: for that.
-        log: what was deleted is told, what waits only for those who look closely.
-    """
+    """`shards` returns None if its list cannot be relied on."""
 
     def __init__(
         self,
@@ -164,12 +129,11 @@ class LeaseCleanup:
         self._polled_s = self._completed_s = self._garbage_s = clock.monotonic()
 
     async def clean(self, leases: Sequence[Lease]) -> None:
-        """Delete what may go, if it is time to look. Never raises for AWS: the next look tries again.
+        """Clean up if it is time.
 
-        As in KCL, the time until the next clean-up runs only from one that led to something.
+        Never raises for AWS.
 
-        Args:
-            leases: all of the stream.
+        As in KCL, the next period begins only after a deletion.
         """
         if not self._settings.cleanup_finished or not self._is_over(
             self._polled_s, self._settings.cleanup_ms
@@ -197,17 +161,7 @@ class LeaseCleanup:
 
 
 class OwnLeaseCleanup:
-    """One worker's.
-
-    Args:
-        table: the lease table; it is read whole, and only if there is something to delete.
-        worker_id: this worker.
-        finished: keys of finished leases that bear its name, as it has noticed by the way.
-        leading: whether this worker leads; then it deletes all finished leases elsewhere.
-        settings: how often.
-        clock: for that.
-        log: what was deleted is told.
-    """
+    """`finished` gives the keys seen so far; the table is read only if there are any."""
 
     def __init__(
         self,
@@ -231,7 +185,7 @@ class OwnLeaseCleanup:
         )
 
     async def run(self) -> None:
-        """Look in each period, for ever, or never where clean-up is off. Never raises for AWS: the next look tries again."""
+        """Never raises for AWS; returns if cleanup is off."""
         period_s = max(self._settings.cleanup_ms, self._settings.cleanup_completed_ms) / 1000
         while self._settings.cleanup_finished:
             await self._clock.sleep(period_s)
@@ -253,7 +207,6 @@ class OwnLeaseCleanup:
 
 
 def _parsed(row: Row) -> Lease | None:
-    """None for a row that cannot be read; whoever leads tells of it."""
     try:
         return lease_from_row(row)
     except MalformedRowError:
@@ -261,7 +214,10 @@ def _parsed(row: Row) -> Lease | None:
 
 
 class FormerStreamCleanup:
-    """One for a leader."""
+    """KCL: FormerStreamsLeasesDeletionStrategy.
+
+    A worker that holds such a lease loses it at its next renewal.
+    """
 
     def __init__(
         self,
@@ -282,15 +238,11 @@ class FormerStreamCleanup:
         self._since_s: dict[StreamIdentity, float] = {}
 
     def begin(self) -> None:
-        """Leadership begins: whoever led before may have had another list, so that all waits begin anew."""
+        """The last leader may have had another list, so all waits start again."""
         self._since_s.clear()
 
     async def clean(self, leases: Mapping[StreamIdentity, Sequence[Lease]]) -> None:
-        """Delete what is to go. Never raises for AWS: the next look goes on.
-
-        Args:
-            leases: all there are, by stream.
-        """
+        """Never raises for AWS."""
         now_s = self._clock.monotonic()
         former = [identity for identity in leases if self._is_former(identity)]
         self._since_s = {identity: self._since_s.get(identity, now_s) for identity in former}
@@ -304,16 +256,11 @@ class FormerStreamCleanup:
                 self._log.info("former_stream_not_cleaned", stream=str(identity), error=str(error))
 
     def _is_former(self, identity: StreamIdentity) -> bool:
-        """Whether it is listed no more, or its name is another's now.
-
-        While nobody knows what the filter names, it may be one of those.
-        """
         if not self._streams.is_list_known:
             return False
         return self._streams.listing(identity) is None or self._streams.successor(identity) is not None
 
     async def _reason(self, identity: StreamIdentity) -> str | None:
-        """Why the leases of a stream are deleted now; None: they are not."""
         since_s = self._since_s.get(identity)
         if since_s is None or not self._should_delete(identity):
             return None
@@ -340,7 +287,6 @@ class FormerStreamCleanup:
                 return identity in self._settings.former_given
 
     async def _delete(self, identity: StreamIdentity, leases: Sequence[Lease], reason: str) -> None:
-        """Row by row; the first error leaves the rest to the next run."""
         count = 0
         try:
             for lease in leases:

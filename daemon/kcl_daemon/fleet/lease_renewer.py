@@ -31,10 +31,10 @@ def lease_labels(lease: Lease) -> dict[str, str]:
 
 
 class RenewalMetrics:
-    """Sums up renewals per period under the metrics of KCL's RenewAllLeases.
+    """Renewals summed up per period (KCL: the metrics of RenewAllLeases).
 
-    KCL renews all leases in one tick, here each lease has its own time. The period has failed if any renewal
-    failed, and took as long as the slowest. `lost` counts leases lost since the last tick.
+    KCL renews in one tick, here each lease has its own time. A period fails if any renewal failed, and takes
+    as long as the slowest.
     """
 
     def __init__(self, meters: Meters, clock: Clock) -> None:
@@ -45,7 +45,6 @@ class RenewalMetrics:
         self.lost = 0
 
     def renewed(self, began_s: float, *, ok: bool) -> None:
-        """Count a finished renewal; `began_s` is monotonic."""
         seconds = self._clock.monotonic() - began_s
         self._slowest_s = max(self._slowest_s, seconds)
         self._failures += not ok
@@ -61,16 +60,13 @@ class RenewalMetrics:
         self.lost, self._failures, self._slowest_s = 0, 0, 0.0
 
 
-# A timer may fire slightly early; another wait would cost a quarter of a period.
 _TOLERANCE_S: Final = 0.01
 _YOUNG_S: Final = 60.0
-# First renewals are spread over this part of a period.
 _SPREAD: Final = 0.75
 _BUSY: Final = 10
 
 
 def _lock() -> anyio.Lock:
-    """Does not yield to the event loop when the lock is free."""
     return anyio.Lock(fast_acquire=True)
 
 
@@ -79,19 +75,16 @@ def _ignore_change() -> None: ...
 
 @dataclass(eq=False, slots=True)
 class HeldLease:
-    """One held lease; only `LeaseRenewer` changes it.
+    """Only `LeaseRenewer` changes it.
 
     Args:
-        lease: as last known to be stored.
         moved_s: monotonic seconds just before the last write that took effect.
         early_s: how much earlier the first renewal is due.
         uncertain_since_s: start of the oldest write that may have taken effect unnoticed; None: none.
-        lost: why the lease is lost; None while held.
-        on_change: called from the event loop when the lease is lost or a handoff begins.
-        releasing: this worker is giving it up.
-        announced: this worker began the handoff and still reads for a while.
-        throughput: consumers record it, renewals and checkpoints store it for the leader.
-        measured_s: monotonic seconds of the last stored throughput.
+        lost: the reason; None while held.
+        on_change: called from the event loop on loss or a beginning handoff.
+        announced: we began its handoff, and read on for a while.
+        measured_s: monotonic time of the last stored throughput.
     """
 
     lease: Lease
@@ -113,16 +106,13 @@ class HeldLease:
 
     @property
     def next_owner(self) -> WorkerId | None:
-        """The worker that the lease is handed to; None without a handoff."""
         return None if self.lease.checkpoint_owner is None else self.lease.lease_owner
 
 
 class LeaseRenewer:
-    """Holds leases.
+    """All writes of a lease take its lock, so renewal and checkpoint cannot race.
 
-    All writes of a lease take its lock, so a renewal and a checkpoint cannot race.
-
-    `randomness` spreads first renewals over a period, because leases often come by the hundred.
+    `randomness` spreads first renewals, as leases often come by the hundred.
     """
 
     def __init__(
@@ -147,9 +137,9 @@ class LeaseRenewer:
         self._began_s = clock.monotonic()
         self.renewals = RenewalMetrics(meters, clock)
         self.keeps_finished = False
-        """Whether finished leases stay held and are renewed; set by `ComponentSwitcher`."""
+        """Whether finished leases stay held; set by `ComponentSwitcher`."""
         self.possible_owners: frozenset[WorkerId] | None = None
-        """Workers that may receive a lease while this one shuts down; None: any. Set by `ShutdownHandoff`."""
+        """Who may receive a lease during shutdown; None: anyone. Set by `ShutdownHandoff`."""
 
         self.on_namesake: Callable[[], None] = _ignore_change
         """Called when another process wrote our lease under our worker id."""
@@ -160,10 +150,7 @@ class LeaseRenewer:
 
     @property
     def activity(self) -> int:
-        """The number of held leases, from which others choose their polling rate.
-
-        A young worker counts as busy: it is about to receive leases.
-        """
+        """A young worker counts as busy, as it is about to get leases."""
         return max(len(self._held), _BUSY) if self.is_young else len(self._held)
 
     @property
@@ -174,7 +161,7 @@ class LeaseRenewer:
         return key in self._held
 
     def adopt(self, lease: Lease, *, moved_s: float) -> HeldLease:
-        """Hold a lease that was just written as ours; `moved_s` is the monotonic time before that write."""
+        """Hold a lease; `moved_s` is the monotonic time before the write that made it ours."""
         throughput = Throughput(self._timings.renew_s, stored_kbps=lease.throughput_kbps)
         spread_s = self._timings.renew_s * _SPREAD
         early_s = 0.0 if self._randomness is None else self._randomness.uniform(0.0, spread_s)
@@ -185,9 +172,7 @@ class LeaseRenewer:
         return held
 
     async def claim(self, lease: Lease) -> HeldLease | None:
-        """Hold a lease that was found to be ours, after renewing it.
-
-        Returns None if it is no longer ours or already held.
+        """Renew and hold a lease found to be ours; None if it no longer is, or is already held.
 
         Raises:
             AwsError: the renewal failed; nothing is held.
@@ -200,13 +185,12 @@ class LeaseRenewer:
         held = self._held.get(renewed.lease_key)
         if held is None:
             return self.adopt(renewed, moved_s=began_s)
-        # As leader we assigned it to ourselves during the renewal; keep one holder, with the newest row.
+        # As leader we assigned it to ourselves meanwhile: one holder, newest row.
         if renewed.lease_counter > held.lease.lease_counter:
             self._moved(held, renewed, began_s)
         return None
 
     async def run(self) -> None:
-        """Renew what is due and drop what has expired, until cancelled."""
         async with anyio.create_task_group() as renewals:
             while True:
                 await self._wakeup.wait(self._wait_s())
@@ -224,7 +208,6 @@ class LeaseRenewer:
         return held.moved_s + self._timings.renew_s - held.early_s
 
     def _measured(self, held: HeldLease) -> float | None:
-        """The throughput to store with a write, once per renewal period; None otherwise."""
         now_s = self._clock.monotonic()
         if now_s - held.measured_s < self._timings.renew_s - _TOLERANCE_S:
             return None
@@ -232,7 +215,6 @@ class LeaseRenewer:
         return held.throughput.at_renewal(now_s=now_s)
 
     def _wait_s(self) -> float:
-        """Seconds until something is due; failed renewals are tried four times per period."""
         now_s = self._clock.monotonic()
         first_s = min(map(self._due_s, self._held.values()), default=now_s + self._timings.renew_s)
         return max(self._timings.renew_s / 4, first_s - now_s)
@@ -240,7 +222,6 @@ class LeaseRenewer:
     async def _renew(self, held: HeldLease) -> None:
         began_s, ok = self._clock.monotonic(), True
         try:
-            # A checkpoint, or an earlier renewal found in the row, may have renewed it already.
             await self._write(
                 held,
                 lambda lease: lease_row.renewal(lease, self._measured(held)) if self._is_due(held) else None,
@@ -271,7 +252,7 @@ class LeaseRenewer:
             )
 
     async def write_children(self, held: HeldLease, child_shard_ids: frozenset[ShardId]) -> None:
-        """Store the child shards; raises as `checkpoint` does."""
+        """Raises as `checkpoint` does."""
         self._require_held(held)
         written = await self._call(lease_row.child_ids_update(held.lease, child_shard_ids))
         if not written.applied:
@@ -279,10 +260,7 @@ class LeaseRenewer:
             raise LeaseLost(held.lost)
 
     async def begin_handoff(self, held: HeldLease, to: WorkerId) -> None:
-        """Begin the handoff of a lease; its consumer reads on until the lease is released.
-
-        Does nothing if a handoff has begun. Raises as `checkpoint` does.
-        """
+        """Does nothing if a handoff has begun. Raises as `checkpoint` does."""
         held.announced = True
         await self._write(
             held,
@@ -292,10 +270,10 @@ class LeaseRenewer:
         )
 
     async def release_lease(self, held: HeldLease, *, degraded: bool = False) -> None:
-        """Stop holding a lease and pass it on: to the next owner of a handoff, else to nobody.
+        """Pass the lease on: to the next owner of its handoff, else to nobody.
 
-        Never raises for AWS: a lease that cannot be written expires. `degraded` means that its children keep
-        failing on this worker, so another one should take it.
+        Never raises for AWS: the lease expires. `degraded`: its children keep failing here, so another worker
+        should take it.
         """
         held.releasing = True
         try:
@@ -317,17 +295,16 @@ class LeaseRenewer:
         return lease_row.release(lease, degraded_by=self._me if degraded else None)
 
     def drop(self, held: HeldLease) -> None:
-        """Stop holding a lease without a write."""
         if self._held.get(held.key) is held:
             del self._held[held.key]
 
     async def _write(self, held: HeldLease, make: Callable[[Lease], RowUpdate | None]) -> None:
-        """One conditional write; an unclear outcome is read back before the lease is called lost.
+        """An unclear outcome is read back before the lease is called lost.
 
-        `make` returns the write for the lease as it is now, or None if nothing is left to write.
+        `make` gets the lease as it is now, and returns None if nothing is left to write.
         """
         async with held.writing:
-            # Twice: if the row shows that an earlier write took effect, this one is made again on top of it.
+            # Twice: if an earlier write took effect after all, make this one again on top of it.
             for _ in range(2):
                 self._require_held(held)
                 update = make(held.lease)
@@ -336,7 +313,7 @@ class LeaseRenewer:
             raise Unavailable("the row kept changing during the write", operation="UpdateItem")
 
     async def _attempt(self, held: HeldLease, update: RowUpdate) -> bool:
-        """Whether the write took effect; False: the lease changed but is ours, so make the write again."""
+        """Returns False if the lease changed but is still ours, so that the write is made again."""
         began_s = self._clock.monotonic()
         before = held.uncertain_since_s
         if before is None:
@@ -346,7 +323,7 @@ class LeaseRenewer:
             written = await self._call(update)
             held.uncertain_since_s = before
         except Unavailable:
-            pass  # the row shows the outcome
+            pass
         except AwsError:
             held.uncertain_since_s = before
             raise
@@ -371,7 +348,6 @@ class LeaseRenewer:
         return False
 
     def _parsed(self, held: HeldLease, row: Row | None) -> Lease:
-        """The lease in a row we have just written; a row made unreadable counts as lost."""
         try:
             return lease_row.lease_from_row(row or {})
         except MalformedRowError as malformed:
@@ -381,8 +357,8 @@ class LeaseRenewer:
     def _moved(self, held: HeldLease, lease: Lease, began_s: float) -> None:
         handoff_began = lease.checkpoint_owner is not None and held.lease.checkpoint_owner is None
         if lease.lease_counter != held.lease.lease_counter:
-            # A beginning handoff does not change the counter: it does not renew, and earlier writes still
-            # apply.
+            # The start of a handoff leaves the counter alone: it proves no renewal, and earlier writes may
+            # still apply.
             held.moved_s, held.early_s, held.uncertain_since_s = began_s, 0.0, None
         held.lease = lease
         if handoff_began:
@@ -409,7 +385,6 @@ class LeaseRenewer:
     def _lose(self, held: HeldLease, reason: str) -> None:
         if held.lost is None:
             held.lost = reason
-            # A finished lease that was kept is expected to go at lease cleanup.
             expected = held.releasing or held.lease.is_finished
             self.renewals.lost += not expected
             report = self._log.info if expected else self._log.warning
@@ -429,7 +404,7 @@ class LeaseRenewer:
 
 
 class MalformedRowLog:
-    """Reports each malformed lease row once, whichever part of this worker reads it."""
+    """Reports each malformed row once per worker."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

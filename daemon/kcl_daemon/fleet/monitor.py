@@ -1,7 +1,4 @@
-"""The fleet as one observer sees it: the rows of leases and workers, read, remembered and judged over time.
-
-Reads only. Owns what is remembered between two looks (`Watchbook`); decides nothing.
-"""
+"""The fleet as one worker sees it: rows of leases and workers, read and remembered. Never writes."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ from kcl_daemon.ports import Clock, Tables
 
 
 class FleetMonitor:
-    """Looks at the tables and says what it sees."""
-
     def __init__(
         self,
         *,
@@ -51,15 +46,15 @@ class FleetMonitor:
         self.unreadable_workers = 0
 
     async def poll(self) -> None:
-        """Read everything anew, the rows of workers less often where they have a table of their own.
+        """A separate worker table is read less often.
 
         Raises:
-            AwsError: a table could not be read; what was seen before stays.
+            AwsError: a table could not be read; earlier results stay.
         """
         began_s = self._clock.monotonic()
         lease_rows = await self._tables.leases.scan()
         self._workers_are_fresh = False
-        # While an application moves into one table there are rows of workers in two.
+        # During a migration worker rows are in both tables.
         self.workers_in_leases = _read_workers(lease_rows, self._tables.leases.key_attribute)
         if self._tables.share_one_table:
             self.workers_apart, self._workers_are_fresh, self._workers_read_s = [], True, began_s
@@ -75,17 +70,16 @@ class FleetMonitor:
         return self._workers_read_s is None or now_s - self._workers_read_s >= period_s
 
     async def refresh_workers(self) -> bool:
-        """Read the rows of workers if the last look did without; whether anything was read.
+        """Read the worker rows if `poll` did not; returns whether it did.
 
-        For use before anything is given away: a worker that left a second ago must not be among those that get it.
+        Raises AwsError.
 
-        Raises:
-            AwsError: the table could not be read; what was seen before stays.
+        Call it before an assignment: a worker that has just left must get nothing.
         """
         if self._workers_are_fresh:
             return False
         await self._poll_workers(self._clock.monotonic())
-        self._remember(self._book.polled_s)  # the leases are as old as they were
+        self._remember(self._book.polled_s)
         return True
 
     async def _poll_workers(self, began_s: float) -> None:
@@ -97,7 +91,7 @@ class FleetMonitor:
     def _remember(self, began_s: float) -> None:
         self.workers = latest_of(self.workers_apart, self.workers_in_leases)
         self._book = self._book.poll(
-            [lease for lease in self.leases if not lease.is_finished],  # finished ones stand still rightly
+            [lease for lease in self.leases if not lease.is_finished],
             self.workers,
             began_s=began_s,
             ended_s=self._clock.monotonic(),
@@ -106,17 +100,14 @@ class FleetMonitor:
         )
 
     def forget(self) -> None:
-        """What is not watched goes stale: begin anew."""
         self._book = LivenessLog(unclaimed_s=self._timings.unclaimed_s)
         self._workers_read_s = self._polled_s = None
 
     @property
     def age_s(self) -> float | None:
-        """How old the latest look is; None where there was none since this observer began to watch."""
         return None if self._polled_s is None else self._clock.monotonic() - self._polled_s
 
     def another(self) -> FleetMonitor:
-        """An observer of the same tables that looks and remembers by itself."""
         return FleetMonitor(
             worker_id=self._me,
             tables=self._tables,
@@ -127,17 +118,16 @@ class FleetMonitor:
         )
 
     def reported_s(self, worker_id: WorkerId) -> float | None:
-        """For how many seconds the last report of a worker has stood; None where no change was seen yet."""
+        """Seconds since its last report; None if no change was seen yet."""
         seen = self._book.workers.get(worker_id)
         return None if seen is None or not seen.changed else self._clock.monotonic() - seen.since_s
 
     def has_lived_since(self, worker_id: WorkerId, since_s: float) -> bool:
-        """Whether a worker was seen to report or to renew a lease, which it cannot have done before (monotonic seconds)."""
+        """Whether it reported or renewed a lease; `since_s` is monotonic."""
         return self._book.has_lived_since(worker_id, since_s)
 
     @property
     def pause_s(self) -> float:
-        """How long a leader may wait before its next look."""
         return self._timings.leader_poll_s(
             alone=self.is_alone,
             leases=sum(not lease.is_finished for lease in self.leases),
@@ -146,13 +136,12 @@ class FleetMonitor:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there were leases, and no more of them than workers, at the last look."""
         leases = sum(not lease.is_finished for lease in self.leases)
         return 0 < leases <= len(self.workers)
 
     @property
     def deputy(self) -> WorkerId | None:
-        """Who should watch closely whether we, who lead, live: the next by name of those that do, where work depends on it."""
+        """Who should watch us closely while we lead; None if idle or alone."""
         others = sorted(self._living_workers() - {self._me})
         if not others or self.is_idle:
             return None
@@ -160,13 +149,11 @@ class FleetMonitor:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there was no other worker at the last look, neither by its row nor by a lease that it owns."""
         others = {worker.worker_id for worker in self.workers} & self._living_workers()
         owners = {lease.actual_owner for lease in self.leases if not lease.is_finished}
         return bool(self.workers) and (others | owners) <= {self._me}
 
     def fleet(self) -> Fleet:
-        """What was seen, judged: who lives, what is abandoned."""
         book, failover_s = self._book, self._timings.failover_s
         overdue_s = self._timings.handoff_s + failover_s
         owned = [lease for lease in self.leases if lease.actual_owner is not None]
@@ -183,7 +170,7 @@ class FleetMonitor:
 
     def _living_workers(self) -> frozenset[WorkerId]:
         living = self._book.reporting(wall_s=self._clock.wall_ms() / 1000, active_s=self._timings.active_s)
-        # Of ourselves we know that we live, whatever our leases have gone through; but not if our row is gone.
+        # We live, even if our leases were late; but not if our row is gone.
         return living | ({self._me} if self._me in self._book.workers else frozenset())
 
     def _read_leases(self, rows: list[Row]) -> list[Lease]:
@@ -206,12 +193,6 @@ def _read_workers(rows: list[Row], key_attribute: str) -> list[WorkerRow]:
 
 
 def latest_of(apart: list[WorkerRow], in_leases: list[WorkerRow]) -> list[WorkerRow]:
-    """All workers of two tables, each by its later row.
-
-    Args:
-        apart: from the table of worker rows.
-        in_leases: from the lease table.
-    """
     if not apart or not in_leases:
         return apart or in_leases
     latest = {worker.worker_id: worker for worker in apart}

@@ -1,13 +1,8 @@
-"""Shows the fleet that this worker lives, by its row in the worker metrics table (KCL: WorkerMetricStatsReporter).
+"""Writes this worker's row (KCL's WorkerMetricStatsReporter) and samples gauges.
 
-A Java leader averages each metric over the workers that report it (KCL: VarianceBasedLeaseAssignmentDecider). Java measures
-the CPU on ECS, EKS and EC2 only, we on every Linux host. Under a Java leader without a CPU figure the few that report one
-would be their own average, which leaves no room for a lease: they would starve. So there our rows have none either, and
-the leader goes by throughput, as it does for its Java workers. A leader of ours balances workers with and without.
-
-Looks at the parts of a worker in each renewal period and tells what they are like: held leases, leader, loop.
-
-Owns the pace of the looks. Counts nothing that happens in between; that is told where it happens.
+A Java leader averages each metric over the workers that report it. Java measures CPU on ECS, EKS and EC2
+only, we on every Linux host. Under a Java leader without CPU, our few workers would be their own average and
+get no leases, so our rows have no CPU either. Our own leaders balance both kinds.
 """
 
 from __future__ import annotations
@@ -30,7 +25,6 @@ from kcl_daemon.migrations.kcl2_rules import ClientVersion
 from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Table
 from kcl_daemon.progress.watchdog import Watchdog, lag_s
 
-# A Java worker first reports after so many captures of its CPU.
 _FIRST_CAPTURES: Final = 2
 
 
@@ -39,12 +33,11 @@ def _no_java_leader() -> WorkerId | None:
 
 
 def _ignore_other(_other: Incarnation) -> bool:
-    """The default of `on_other`."""
     return False
 
 
 class Reporter:
-    """Writes this worker's row, and takes it away at the end so that no leader gives leases to a stopped worker."""
+    """The row is deleted at the end, so that a stopped worker gets no leases."""
 
     def __init__(
         self,
@@ -61,21 +54,10 @@ class Reporter:
         incarnation: Incarnation | None = None,
         on_other: Callable[[Incarnation], bool] = _ignore_other,
     ) -> None:
-        """Over the table of worker rows.
+        """`cpu_averages` ends the window and returns the oldest first; None if CPU is not measured.
 
-        Args:
-            table: of the worker rows.
-            worker_id: who reports.
-            clock: when.
-            timings: how often.
-            log: for reports that fail.
-            cpu_averages: ends the window and gives the averages, oldest first; None: the CPU is not measured.
-            cpu_host: the host whose CPU that is, where others on it report the same.
-            java_leader: who leads, where that is a Java worker.
-            meters: for the calls.
-            incarnation: which process we are; None: the row does not say.
-            on_other: called when another process with our worker id has reported again after a report of ours, so that
-                both live; whether the row is the other's from now on.
+        `cpu_host` is set if several workers share that CPU. `on_other` is called when another process keeps
+        writing our row, so both live; it returns whether to leave it the row.
         """
         self._incarnation = incarnation
         self._on_other = on_other
@@ -95,11 +77,10 @@ class Reporter:
         self._log = log
 
     def wake(self) -> None:
-        """Report now: another leader goes by other figures, or another process seems to have our worker id."""
         self._wakeup.wake()
 
     async def run(self) -> None:
-        """Report now, in each period and when nudged; a failed report is tried again ten times sooner. For ever."""
+        """A failed report is repeated ten times sooner."""
         while True:
             reported = await self.report()
             await self._wakeup.wait(self._pause_s() if reported else self._timings.report_s / 10)
@@ -107,16 +88,16 @@ class Reporter:
                 await self._clock.sleep(min(self._timings.poll_s, self._timings.report_s))
 
     def _pause_s(self) -> float:
-        """Until the next report; soon where a Java leader takes a worker without the CPU figure it expects for idle."""
+        """Short while a Java leader would take us for idle, because we have no CPU figure yet."""
         if self._cpu_averages is not None and self._leader_has_cpu and not self._has_figures:
             return min(self._timings.report_s, _FIRST_CAPTURES * self._timings.capture_s)
         return self._timings.report_s
 
     async def report(self) -> bool:
-        """Write the row once; False where that did not work.
+        """Returns False if it failed.
 
-        A row that stands is written only while it stands. The stop does not wait for a report that is under way, and
-        one that arrived after the row was taken away would show the fleet a worker that has left.
+        The first write requires that the row exists: a late one must not bring back the row that shutdown
+        deleted.
         """
         with self._meters.operation(kcl.REPORT) as span:
             written = await self._written()
@@ -140,7 +121,6 @@ class Reporter:
         return False
 
     async def _poll_leader(self) -> None:
-        """Whether a Java leader reports its CPU. What cannot be read leaves that as it was."""
         leader = self._java_leader()
         if leader is None or self._cpu_averages is None:
             self._learned(None, leader)
@@ -163,7 +143,7 @@ class Reporter:
             self._log.info("cpu_metric_reported_again", leader=leader)
 
     def _row(self) -> RowUpdate:
-        """What this worker says of itself now; the CPU figures of the period end here, sent or not."""
+        """This ends the CPU period, even if figures are withheld."""
         averages = [float(average) for average in (self._cpu_averages or tuple)()]
         self._has_figures = bool(averages)
         if self._leader_has_cpu is False:
@@ -181,10 +161,9 @@ class Reporter:
         return () if self._incarnation is None else self._incarnation.is_that_of_the_row
 
     def _is_of_another(self, row: Row | None) -> bool:
-        """Whether the row is left to another process with our worker id.
+        """Before our first report the row may be a dead process's, and its last report may arrive late.
 
-        Before our first report it may be that of a predecessor, and the first report of one that has died may arrive
-        late. Whoever writes it once more lives.
+        A process that writes it again is alive.
         """
         before, self._other = self._other, None
         other = None if row is None else incarnation_of(row)
@@ -197,11 +176,10 @@ class Reporter:
         return self._on_other(other)
 
     async def retire(self) -> None:
-        """Take the row away. Never raises for AWS: a row left behind grows old."""
+        """Never raises for AWS: the row expires."""
         try:
             with self._clock.move_on_after(self._timings.call_s):
                 deleted = await self._table.delete(self._me, self._ours)
-                # A row that names no process was written anew by hand or by an older version.
                 if not deleted.applied and deleted.row is not None and incarnation_of(deleted.row) is None:
                     await self._table.delete(self._me)
         except AwsError as error:
@@ -213,16 +191,6 @@ _BY_SHUFFLE = frozenset({ClientVersion.INIT, ClientVersion.UPGRADE_FROM_2X, Clie
 
 @dataclass(frozen=True, slots=True)
 class GaugeInputs:
-    """What is looked at.
-
-    Args:
-        renewer: of the leases.
-        elector: the one by the lock.
-        shuffle: whether this worker leads by shuffle.
-        versions: tell which of the two counts.
-        watchdog: of the shards.
-    """
-
     renewer: LeaseRenewer
     elector: Elector
     shuffle: ShuffleLeader
@@ -231,16 +199,7 @@ class GaugeInputs:
 
 
 class Gauges:
-    """The loop.
-
-    Args:
-        watched: the parts.
-        may_change: whether this application may change from one kind of leader to the other.
-        buffered: bytes that readers have in hand.
-        period_s: from one look to the next.
-        meters: told of all.
-        clock: for the looks.
-    """
+    """`may_change`: shuffle leader and lock may alternate. `buffered`: bytes read ahead."""
 
     def __init__(
         self,
@@ -260,7 +219,6 @@ class Gauges:
         self._clock = clock
 
     async def run(self) -> None:
-        """Look in each period; for ever."""
         while True:
             asked_s = self._clock.monotonic()
             await self._clock.sleep(self._period_s)
@@ -268,7 +226,6 @@ class Gauges:
             self.poll()
 
     def poll(self) -> None:
-        """One look."""
         watched, add = self._watched, self._meters.add
         held = watched.renewer.held
         watched.renewer.renewals.tick(len(held))

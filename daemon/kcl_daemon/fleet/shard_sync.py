@@ -1,8 +1,6 @@
-"""Creates the leases that the shards need, on the leader only.
+"""Creates the leases that the shards need, on the leader only; parents come before children.
 
-KCL: ShardSyncTask, PeriodicShardSyncManager, Scheduler. `SyncSchedule` decides when leases are compared with
-shards, `ShardSync` does it for one stream, `MultiStreamShardSync` for many. What to create is decided in
-`shards.sync`; parents are created before children.
+KCL: ShardSyncTask, PeriodicShardSyncManager, Scheduler. `shards.sync` decides what to create.
 """
 
 from __future__ import annotations
@@ -50,10 +48,10 @@ from kcl_daemon.shards.sync import Layers, leases_for_empty_table, missing_lease
 
 
 class SyncSchedule:
-    """Decides for one stream when a sync is needed.
+    """Decides when to sync a stream.
 
-    A new leader acts on its first look, because the last leader may have died between two writes. An unneeded
-    sync costs one request and creates nothing.
+    A new leader acts on its first look: the last leader may have died between two writes. An unneeded sync
+    creates nothing.
     """
 
     def __init__(self, *, table: Table, settings: ShardSettings, clock: Clock, log: Log) -> None:
@@ -66,18 +64,16 @@ class SyncSchedule:
         self._watch = HoleWatch()
 
     def begin(self) -> None:
-        """A new term begins: look at once and forget earlier audits."""
+        """A new term begins: look at once, forget earlier audits."""
         self._audited_s = None
         self._watch = HoleWatch()
 
     @property
     def has_audited(self) -> bool:
-        """Whether an audit has succeeded in this term."""
         return self._audited_s is not None
 
     @property
     def found_hole(self) -> bool:
-        """Whether the last `needs_sync` found leases that do not cover all hash keys."""
         return self._sees_hole
 
     @property
@@ -86,7 +82,6 @@ class SyncSchedule:
         return self._audited_s is None or self._clock.monotonic() - self._audited_s >= period_s
 
     def needs_sync(self, leases: Sequence[Lease]) -> bool:
-        """Whether missing leases should be created now; call it when an audit is due."""
         hole = lease_hole(leases)
         self._sees_hole = hole is not None
         self._watch = self._watch.seen(hole)
@@ -103,13 +98,12 @@ class SyncSchedule:
         return self._watch.is_believed(self._settings.audit_confidence)
 
     def done(self, *, synced: bool) -> None:
-        """An audit has ended; the next one is due a period later."""
         self._audited_s = self._clock.monotonic()
         if synced:
             self._watch = HoleWatch()
 
     async def fill_in_ranges(self, leases: Sequence[Lease], shards: Sequence[Shard]) -> None:
-        """Store missing hash ranges; raises AwsError, and what was written stays."""
+        """Raises AwsError; what was written stays."""
         for lease, hash_range in missing_hash_ranges(leases, shards):
             written = await self._table.update(lease_row.hash_range_update(lease, hash_range))
             if written.applied:
@@ -126,8 +120,6 @@ _MAX_RETRY_S: Final = 60.0
 
 
 class ShardSync:
-    """Keeps the leases of one stream complete while this worker leads, and deletes those no longer needed."""
-
     def __init__(
         self,
         *,
@@ -160,20 +152,18 @@ class ShardSync:
         self._failures = 0
 
     def begin(self) -> None:
-        """A new term begins: look at once and forget earlier audits."""
         self._schedule.begin()
         self._compared = False
         self._failures = 0
         self._not_before_s = self._clock.monotonic()
 
     async def ensure(self, leases: Sequence[Lease]) -> bool:
-        """Create missing leases and clean up old ones, if it is time; returns whether leases were created.
+        """Create and clean up what is due; returns whether leases were created.
 
-        `leases` are all of the stream, as just read. After a failure the next look is put off, longer each
-        time.
+        `leases` are all of the stream, as just read. After a failure the next look waits longer each time.
 
         Raises:
-            AwsError: a call failed; leases created so far stay, and the next call continues.
+            AwsError: a call failed; created leases stay, and the next call continues.
         """
         created = False
         if self._schedule.is_due and self._clock.monotonic() >= self._not_before_s:
@@ -202,7 +192,6 @@ class ShardSync:
         self._not_before_s = self._clock.monotonic() + pause_s
 
     async def _poll(self, leases: Sequence[Lease]) -> bool:
-        """One audit, with a sync if needed."""
         if self._watch.state is StreamState.GONE and await self._watch.poll() is StreamState.GONE:
             self._delay(RECHECK_S)
             self._meters.add(kcl.AUDIT_SKIPPED)
@@ -221,7 +210,6 @@ class ShardSync:
         return created
 
     async def _with_ranges(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """The leases with their hash ranges, which rows of old versions lack."""
         if not without_range(leases):
             return leases
         shards = await self._listed()
@@ -244,7 +232,7 @@ class ShardSync:
         return await self._create(wanted)
 
     async def _create(self, wanted: Sequence[Lease]) -> bool:
-        """Create parents before children, each generation in parallel; returns whether a lease was created."""
+        """Parents before children, a generation at a time; returns whether a lease was created."""
         if not wanted or not await self._is_same_stream():
             return False
         if self._stream.identity is not None:
@@ -259,11 +247,10 @@ class ShardSync:
         return creating.created > 0
 
     async def _is_same_stream(self) -> bool:
-        """Whether, in a multi-stream table, the listed shards belong to the stream in the lease keys."""
         return self._stream.identity is None or await self._watch.poll() is StreamState.THERE
 
     async def _own_shards(self, leases: Sequence[Lease]) -> Sequence[Shard] | None:
-        """All shards; None if they belong to another stream than the leases."""
+        """Returns None if they belong to another stream than the leases."""
         shards = await self._listed()
         former = leases_of_former_stream(leases, shards)
         if former:
@@ -277,7 +264,6 @@ class ShardSync:
         return shards
 
     def _log_finished(self, leases: Sequence[Lease], shards: Sequence[Shard]) -> None:
-        """Log shards that are open although their leases are finished, once per change."""
         found = {each.lease_key for each in finished_but_open(leases, shards)}
         if not found <= self._logged_finished:
             self._log.error(
@@ -291,7 +277,7 @@ class ShardSync:
         self._logged_finished = found
 
     async def _listed(self) -> Sequence[Shard]:
-        """All shards, from a list that was not made in the middle of a reshard."""
+        """A list made in the middle of a reshard is not used."""
         unexpected = frozenset[str]()
         for attempt in range(_LIST_ATTEMPTS):
             if attempt:
@@ -307,7 +293,7 @@ class ShardSync:
         )
 
     async def _complete_list(self) -> Sequence[Shard]:
-        """The shards at the initial position, covering all hash keys; overlaps are harmless."""
+        """They must cover all hash keys; overlaps are harmless."""
         hole: HashRange | None = None
         for attempt in range(_LIST_ATTEMPTS):
             if attempt:
@@ -324,8 +310,6 @@ class ShardSync:
 
 
 class _LeaseCreation:
-    """Creates many leases, a few at a time."""
-
     def __init__(self, table: Table, wanted: int, log: Log, meters: Meters) -> None:
         self._meters = meters
         self._table = table
@@ -334,10 +318,7 @@ class _LeaseCreation:
         self.created = 0
 
     async def create(self, leases: Sequence[Lease]) -> None:
-        """Create leases that do not exist.
-
-        The first error is raised after all running writes have returned.
-        """
+        """The first error is raised after all running writes have returned."""
         pending, failures = deque(leases), list[AwsError]()
 
         async def work() -> None:
@@ -363,12 +344,11 @@ class _LeaseCreation:
 
 
 _MAX_PARALLEL_SYNCS: Final = 8
-# The rest follows at the next look, a few seconds later.
 _MAX_NOTES_PER_RUN: Final = 200
 
 
 class MultiStreamShardSync:
-    """Runs one `ShardSync` per stream; a stream in trouble does not block the others."""
+    """A stream in trouble does not block the others."""
 
     def __init__(
         self,
@@ -389,15 +369,14 @@ class MultiStreamShardSync:
         self._syncers: dict[StreamIdentity, ShardSync] = {}
 
     def begin(self) -> None:
-        """A new term begins: look at once and forget earlier audits."""
         self._syncers.clear()
         self._former.begin()
         self._streams.forget_poll()
 
     async def ensure(self, leases: Sequence[Lease]) -> bool:
-        """Make the leases of every stream complete, if it is time; returns whether leases were created.
+        """Returns whether leases were created; never raises for AWS.
 
-        `leases` are all there are, as just read. Never raises for AWS.
+        `leases` are all there are, as just read.
         """
         found = by_stream(leases)
         await self._streams.refresh(found)
@@ -409,9 +388,9 @@ class MultiStreamShardSync:
         return created
 
     async def _note_creation(self, leases: LeasesByStream) -> None:
-        """Note the stream's creation time in leases of Java programs and older versions, which lack it.
+        """Note when the stream was created, for later leaders; Java programs do not.
 
-        A later leader relies on it. Never raises for AWS: the next look continues.
+        Never raises for AWS: the next look continues.
         """
         limiter = anyio.CapacityLimiter(_MAX_PARALLEL_SYNCS)
 
@@ -432,7 +411,6 @@ class MultiStreamShardSync:
                     yield lease, created_s
 
     def _keep_current(self) -> None:
-        """Keep one `ShardSync` for each stream that exists now."""
         before = self._syncers
         self._syncers = {}
         for stream in self._streams.current:

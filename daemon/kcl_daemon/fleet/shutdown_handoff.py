@@ -1,7 +1,6 @@
-"""What a worker does before it stops reading: it names the next owners, so that they stand ready.
+"""Begins handoffs before a worker stops, so that next owners are ready; not in KCL.
 
-Owns the order: look at the fleet, begin the hand-offs, give the next owners time to see them. Children work on meanwhile.
-Knows nothing of consumers. Whatever goes wrong here, leases are given up as without it.
+Children work on meanwhile. If this fails, leases are released as usual.
 """
 
 from __future__ import annotations
@@ -22,22 +21,16 @@ from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import Clock, Log
 
 _MAX_PARALLEL_WRITES: Final = 10
-# For the reads and writes between a beginning hand-off and a next owner that watches its row.
 _MARGIN_S: Final = 0.5
-# Reading on may take this part of the time that children have to stop.
 _GRACE_FRACTION: Final = 0.5
-# For a sign of life of next owners that may have died it is waited so much longer at most.
 _MAX_LIVENESS_WAIT_S: Final = 2.0
-# With less time it is not worth it.
 _MIN_HANDOFF_S: Final = 1.0
 
 
 class ShutdownHandoff:
-    """Used once, by a worker that has left the list of workers and whose other loops have ended.
+    """Used once, when the worker row is deleted and other loops have ended.
 
-    Args:
-        place: gives away what nobody reads; None where leases are not handed over (isGracefulLeaseHandoffEnabled).
-        grace_s: how long children have to stop.
+    With `place` None isGracefulLeaseHandoffEnabled is false. `grace_s` is the children's time to stop.
     """
 
     def __init__(
@@ -66,10 +59,7 @@ class ShutdownHandoff:
         self._reading: Counter[WorkerId | None] = Counter()
 
     async def begin_handoff(self) -> None:
-        """Begin the hand-offs and wait until their new owners should have seen them.
-
-        Returns at once where there is nothing to hand over or nobody to take it. Never raises for AWS.
-        """
+        """Returns when next owners should have seen the handoffs. Never raises for AWS."""
         if self._place is None or not self._renewer.held or self._max_s < _MIN_HANDOFF_S:
             return
         moves: tuple[LeaseMove, ...] = ()
@@ -93,14 +83,13 @@ class ShutdownHandoff:
         self._began_s = self._clock.monotonic()
         await self._monitor.poll()
         await self._monitor.refresh_workers()
-        # The leader may have begun a handoff that we have not seen yet, to a worker that stops as we do.
+        # The leader may have begun a handoff to a worker that is stopping too.
         self._renewer.possible_owners = self._live_workers()
         fleet = self._monitor.fleet()
         self._reading = Counter(lease.actual_owner for lease in fleet.unfinished)
         return fleet
 
     def _waiting_s(self, moves: tuple[LeaseMove, ...]) -> float:
-        """Until the slowest of the next owners has looked, as often as it does with what it reads now, if that is soon."""
         reading = self._reading
         periods_s = (
             max(
@@ -116,7 +105,6 @@ class ShutdownHandoff:
         held = self._renewer.held
 
         async def begin(move: LeaseMove) -> None:
-            """One hand-off; one that fails is no reason to leave the others."""
             async with limiter:
                 try:
                     await self._renewer.begin_handoff(held[move.lease.lease_key], move.to)
@@ -131,10 +119,7 @@ class ShutdownHandoff:
             await self._elector.notify_assigned()
 
     async def _recheck_owners(self, following: AbstractSet[WorkerId]) -> None:
-        """Who has left meanwhile, perhaps because it stops as well, or seems to have died, gets nothing.
-
-        The leader finds another.
-        """
+        """Drop next owners that left or seem dead; the leader finds others."""
         try:
             doubtful = await self._silent_owners(following)
             more_s = self._renewal_wait_s()
@@ -152,7 +137,6 @@ class ShutdownHandoff:
         return frozenset(worker.worker_id for worker in self._monitor.workers)
 
     def _renewal_wait_s(self) -> float:
-        """For how much longer to wait until everybody that lives should have renewed something; 0 once that is over."""
         enough_s = self._timings.renew_s + _MARGIN_S
         return max(0.0, self._began_s + enough_s - self._clock.monotonic())
 
@@ -162,11 +146,7 @@ class ShutdownHandoff:
         )
 
     async def _silent_owners(self, following: AbstractSet[WorkerId]) -> frozenset[WorkerId]:
-        """Those with leases of their own that have given no sign of life since the first look: rows outlive their workers.
-
-        Raises:
-            AwsError: that could not be read.
-        """
+        """Worker rows outlive workers, so a next owner with leases must renew or report; raises AwsError."""
         with self._clock.move_on_after(self._timings.call_s):
             await self._monitor.poll()
             await self._monitor.refresh_workers()

@@ -1,8 +1,7 @@
-"""The streams of a worker: which there are, which stream a lease belongs to, where reading begins.
+"""The streams of a worker: which exist, which one a lease belongs to, where reading begins.
 
-KCL: MultiStreamTracker. In a multi-stream table a stream is called `account:name:epoch`. KCL takes the epoch
-from the program and never compares it with Kinesis, so it may be anything and never changes in the table. A
-stream was created anew if its creation time differs from the one noted in its leases.
+KCL: MultiStreamTracker. A multi-stream table calls a stream `account:name:epoch`; the epoch comes from the
+program and may be anything. A creation time other than the one noted in its leases shows a new stream.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ from kcl_daemon.leases.lease import Lease, StreamIdentity
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, StreamSummary, Table
 from kcl_daemon.shards.lineage import InitialPosition, leases_match_shards
 
-# A deleted stream may come back, but it is not urgent.
 RECHECK_S: Final = 60.0
-# All shards of a stream report "not found" at about the same time; one check serves them all.
+# All shards of a stream report "not found" at about the same time; one check serves them.
 _FRESH_S: Final = 5.0
 
 
@@ -33,14 +31,14 @@ class StreamState(Enum):
     THERE = auto()
     GONE = auto()
     ANOTHER = auto()
-    """The stream was deleted, and another one was created under its name."""
+    """The stream was deleted and created again."""
 
 
 class StreamMonitor:
-    """Knows whether one stream exists, and whether it is still the same one.
+    """Knows whether one stream exists, and is still the one created at `created_s`.
 
-    `created_s` is the noted creation time; None: the first answer of Kinesis counts. The epoch in a lease key
-    is not used, because Java programs may write any number there.
+    With None the first answer of Kinesis counts. The epoch in lease keys is ignored: Java programs write any
+    number.
     """
 
     def __init__(
@@ -62,11 +60,7 @@ class StreamMonitor:
         return self._created_s
 
     async def poll(self) -> StreamState:
-        """Check the stream now, or use a check that another caller has begun since.
-
-        Raises:
-            AwsError: Kinesis gave no answer.
-        """
+        """Ask Kinesis, or use an answer asked for after this call; raises AwsError."""
         came_s = self._clock.monotonic()
         async with self._looking:
             if not self._is_active(came_s):
@@ -76,10 +70,7 @@ class StreamMonitor:
         return self.state
 
     def _is_active(self, came_s: float) -> bool:
-        """Whether the last check is recent enough for a caller that came at `came_s`.
-
-        An older answer "it exists" proves nothing: the stream may have been deleted since.
-        """
+        """An earlier "it exists" proves nothing: the stream may have been deleted since."""
         if self._polled_s is None:
             return False
         if self.state is StreamState.THERE:
@@ -87,14 +78,13 @@ class StreamMonitor:
         return self._clock.monotonic() - self._polled_s < _FRESH_S
 
     async def confirm(self, within_s: float = RECHECK_S) -> StreamState:
-        """The state as of at most `within_s` seconds ago; raises as `poll` does."""
+        """Ask only if the state is older than `within_s`; raises as `poll` does."""
         polled_s = self._polled_s
         if polled_s is None or self._clock.monotonic() - polled_s >= within_s:
             return await self.poll()
         return self.state
 
     def recheck(self) -> None:
-        """Make the next `confirm` ask Kinesis: the stream is no longer listed."""
         self._polled_s = None
 
     def seen(self, summary: StreamSummary) -> None:
@@ -114,7 +104,7 @@ class StreamMonitor:
     def _judged(self, summary: StreamSummary) -> StreamState:
         if summary.status == "DELETING":
             return StreamState.GONE
-        created_s = int(summary.creation_time_s)  # fractions may differ between two calls
+        created_s = int(summary.creation_time_s)
         if self._created_s is None:
             self._created_s = created_s
         if self._created_s != created_s:
@@ -136,25 +126,23 @@ class StreamMonitor:
                 log_stream_replaced(self._log, self._stream, why="its creation time has changed")
 
     def is_replacement(self, why: str) -> None:
-        """A checkpoint shows that the stream was replaced."""
         if self.state is not StreamState.ANOTHER:
             self.state, self._by_positions = StreamState.ANOTHER, True
             log_stream_replaced(self._log, self._stream, why=why)
 
     def positions_match(self) -> None:
-        """The leases fit the stream again. A different creation time still counts."""
+        """The leases fit again, perhaps repaired by hand; a different creation time still counts."""
         if self.state is StreamState.ANOTHER and self._by_positions:
             self._by_positions = False
             self._become(StreamState.THERE)
 
     def was_created(self, created_s: int) -> None:
-        """Take in a noted creation time; the later of two counts."""
         if self._created_s is None or created_s > self._created_s:
             self._created_s = created_s
 
 
 def log_stream_deleted(log: Log, stream: StreamRef) -> None:
-    if stream.identity is not None:  # the leader's list decides whether an operator must act
+    if stream.identity is not None:
         advice = "its leases wait; when it is no longer listed, formerStreamsLeasesDeletionStrategy applies"
         log.warning("stream_gone", stream=str(stream.identity), advice=advice)
         return
@@ -194,10 +182,7 @@ _ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TrackedStream:
-    """One stream; `ref.identity` is None in an application with a single stream.
-
-    `position` is where reading of a shard without a checkpoint begins.
-    """
+    """`ref.identity` is None for a single stream; `position` is for shards without a checkpoint."""
 
     ref: StreamRef
     position: InitialPosition
@@ -205,27 +190,16 @@ class TrackedStream:
 
 
 class StreamTracker(Protocol):
-    def of(self, lease: Lease) -> TrackedStream:
-        """The stream of a lease, even if it is no longer listed."""
-        ...
+    def of(self, lease: Lease) -> TrackedStream: ...
 
     async def discover(self) -> None:
-        """Check before any table is created that the only stream exists.
-
-        Raises:
-            StreamNotFound: it does not exist.
-            AwsError: Kinesis gave no answer.
-        """
+        """Called before tables are created; raises StreamNotFound for the only stream, and AwsError."""
         ...
 
-    async def prepare(self) -> None:
-        """Look at the streams before the work begins; raises AwsError if no stream could be looked at."""
-        ...
+    async def prepare(self) -> None: ...
 
 
 class SingleStreamTracker:
-    """The tracker of an application that reads one stream; `arn` is None until Kinesis was asked."""
-
     def __init__(self, stream: TrackedStream, *, kinesis: Kinesis, log: Log) -> None:
         self.stream = stream
         self.arn = stream.ref.arn
@@ -245,7 +219,7 @@ class SingleStreamTracker:
 
 
 async def leases_of(table: Table) -> Sequence[Lease]:
-    """The leases of a table, without rows that are no lease or cannot be read; raises AwsError."""
+    """Leaves out rows that are no lease or unreadable; raises AwsError."""
     found: list[Lease] = []
     for row in await table.scan():
         if lease_row.is_lease_row(row):
@@ -255,12 +229,7 @@ async def leases_of(table: Table) -> Sequence[Lease]:
 
 
 async def require_same_stream_mode(table: Table, *, many: bool) -> None:
-    """Check that the table's leases were made for the same mode, single-stream or multi-stream.
-
-    Raises:
-        ConfigurationError: they were not.
-        AwsError: the table could not be read.
-    """
+    """Raises ConfigurationError if the table's leases are of the other mode, and AwsError."""
     for row in await table.scan():
         if lease_row.is_lease_row(row) and lease_row.is_multi_stream_row(row) is not many:
             is_of, asked = ("one stream", "many") if many else ("many streams", "one")
@@ -273,7 +242,7 @@ async def require_same_stream_mode(table: Table, *, many: bool) -> None:
 # DescribeStreamSummary is limited to 20 calls a second for the whole account.
 _MAX_PARALLEL_CALLS: Final = 4
 _READABLE: Final = frozenset({"ACTIVE", "UPDATING"})
-# Stands for the unknown creation time of a deleted stream; no real stream has it.
+# Stands for an unknown creation time; no real stream has it.
 _LONG_GONE_S: Final = 0
 _MANY_STREAMS_ADVICE: Final = (
     "Each shard would be read once per identity. Stop all workers, use `kcl-daemon leases list` to see "
@@ -293,10 +262,7 @@ def by_stream(leases: Iterable[Lease]) -> dict[StreamIdentity, list[Lease]]:
 
 
 class MultiStreamTracker:
-    """The tracker of an application that reads many streams.
-
-    `position` applies to streams without one of their own; `leases` reads all leases at the start.
-    """
+    """`position` is for streams without one of their own; `leases` reads all leases at the start."""
 
     def __init__(
         self,
@@ -332,16 +298,13 @@ class MultiStreamTracker:
 
     @property
     def is_list_known(self) -> bool:
-        """Whether the list is complete: a stream filter needs one answer from Kinesis first."""
         return self._filter is None or self._was_filtered
 
     @property
     def current(self) -> tuple[TrackedStream, ...]:
-        """The listed streams that existed at the last look."""
         return tuple(self._current[each] for each in self._listed if each in self._current)
 
     def of(self, lease: Lease) -> TrackedStream:
-        """A lease may be of a stream that only the leader's list has."""
         identity = lease.stream
         assert identity is not None, "every lease is of a stream here: the start has seen to that"
         self._learn_streams([lease])
@@ -356,7 +319,7 @@ class MultiStreamTracker:
         return found
 
     def listing(self, identity: StreamIdentity) -> ListedStream | None:
-        """The list entry with this name and account, whatever the epoch; None: a former stream."""
+        """The list entry with this name and account, whatever the epoch; None for a former stream."""
         for listed in self._listed:
             if listed.name != identity.name:
                 continue
@@ -371,9 +334,9 @@ class MultiStreamTracker:
         return None
 
     def successor(self, identity: StreamIdentity) -> StreamIdentity | None:
-        """The stream that replaced this one under its name; None: not replaced, or unknown.
+        """The stream that replaced this one; None if not replaced, or unknown.
 
-        Only a noted creation time, or positions that the stream cannot have, prove a replacement.
+        Only a noted creation time, or positions that the stream cannot have, prove it.
         """
         listed = self.listing(identity)
         stream = None if listed is None else self._current.get(listed)
@@ -386,14 +349,13 @@ class MultiStreamTracker:
     def creation_s(self, identity: StreamIdentity) -> int | None:
         return self._created_s.get(identity)
 
-    async def discover(self) -> None:
-        """Streams may be created later, so nothing is required here."""
+    async def discover(self) -> None: ...
 
     async def prepare(self) -> None:
-        """Look at all streams; a missing stream does not block the others.
+        """A missing stream does not block the others.
 
         Raises:
-            ConfigurationError: the table has leases of one stream under two identities.
+            ConfigurationError: leases of one stream have two identities.
         """
         failures = await self._poll(by_stream(await self._leases()))
         for listed in self._doubles:
@@ -404,7 +366,7 @@ class MultiStreamTracker:
                 raise others[0]
 
     async def refresh(self, leases: LeasesByStream) -> None:
-        """Look again if it is time. Never raises for AWS: the next look tries again."""
+        """Never raises for AWS."""
         now_s = self._clock.monotonic()
         if self._polled_s is None or now_s - self._polled_s >= self._refresh_s:
             before = dict(self._doubles)
@@ -434,11 +396,9 @@ class MultiStreamTracker:
                 known.watch.was_created(created_s)
 
     def forget_poll(self) -> None:
-        """Make the next `refresh` look at once."""
         self._polled_s = None
 
     async def _poll(self, leases: LeasesByStream) -> list[AwsError]:
-        """Look at all streams; returns the errors."""
         limiter, failures = anyio.CapacityLimiter(_MAX_PARALLEL_CALLS), list[AwsError]()
         for each in leases.values():
             self._learn_streams(each)
@@ -461,7 +421,6 @@ class MultiStreamTracker:
         return failures
 
     async def _list_by_filter(self, pattern: str, failures: list[AwsError], leases: LeasesByStream) -> None:
-        """List the streams that match the filter; after an error the last list stays."""
         try:
             summaries = await self._kinesis.list_streams()
         except AwsError as error:
@@ -496,7 +455,7 @@ class MultiStreamTracker:
                 self._failed(listed, error)
 
     def _ref(self, listed: ListedStream) -> StreamRef:
-        # Name or ARN as configured, so that a stream that was created anew is found.
+        # As configured, to find a stream that was created anew.
         return StreamRef(listed.name, listed.arn)
 
     async def _found(self, listed: ListedStream, summary: StreamSummary, leases: LeasesByStream) -> None:
@@ -524,10 +483,10 @@ class MultiStreamTracker:
     async def _identity(
         self, listed: ListedStream, summary: StreamSummary, leases: LeasesByStream
     ) -> StreamIdentity:
-        """The name of the stream in its leases; the identity from Kinesis if there are none.
+        """The stream's name in its leases, else Kinesis' own.
 
         Raises:
-            AwsError: the shards could not be listed, and only they show which leases belong to the stream.
+            AwsError: the shards were not listed; only they show whose some leases are.
         """
         real = StreamIdentity.of_arn(summary.arn, summary.creation_time_s)
         created_s = real.creation_epoch
@@ -546,7 +505,6 @@ class MultiStreamTracker:
     async def _candidates(
         self, real: StreamIdentity, summary: StreamSummary, leases: LeasesByStream
     ) -> list[StreamIdentity]:
-        """The identities that leases of this stream have, certain ones first."""
         named = [each for each in leases if (each.account, each.name) == (real.account, real.name)]
         noted = {each: self._created_s.get(each) for each in named}
         own = [each for each in named if noted[each] == real.creation_epoch]
@@ -563,7 +521,7 @@ class MultiStreamTracker:
         return own
 
     def _failed(self, listed: ListedStream, error: AwsError) -> None:
-        """Log it once. The leases stay, and consumers that are reading continue."""
+        """The leases stay, and running consumers continue."""
         if listed in self._missing:
             self._log.debug("stream_not_found", stream=listed.arn or listed.name, error=str(error))
             return

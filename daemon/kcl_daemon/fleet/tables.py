@@ -1,11 +1,4 @@
-"""Opens the tables of an application: which layout it has, what is missing, and what may be added while work goes on.
-
-Owns the decision made at the start. Knows nothing of how tables are made, nor of where calls go (`table_routes`).
-
-What tables an application has when a worker starts, and the layout that follows from it. Reads only.
-
-Owns the order of the looks; `leases.layout` and `leases.table_migration` judge.
-"""
+"""Opens an application's tables. It finds their layout, and creates or completes what is missing."""
 
 from __future__ import annotations
 
@@ -36,22 +29,14 @@ from kcl_daemon.ports import NO_METERS, Clock, IndexState, Log, Meters, Table, T
 
 T = TypeVar("T")
 
-# Rows that tell the single layout without a scan; where none of them is, the scan decides.
 _TELLING_KEYS: Final = (LEADER_KEY, "Migration3.0")
 
 
 @dataclass(frozen=True, slots=True)
 class TableInspection:
-    """What was found and decided.
+    """`warning` is for operators; `states` are lease, worker and coordinator table, None if missing.
 
-    Args:
-        layout: where the metadata rows are.
-        reason: why, for people.
-        warning: what an operator had better know.
-        has_coordinator_table: whether the decision knew one.
-        index: of the lease table.
-        states: of the lease, worker and coordinator table; None: there is none.
-        status: how far a worker with these settings is on the way into one table.
+    `status` is the state of the migration to one table, under these settings.
     """
 
     layout: TableLayout
@@ -64,18 +49,13 @@ class TableInspection:
 
 
 async def inspect_tables(tables: Tables, *, wished: TableLayout, migrate_all: bool) -> TableInspection:
-    """Look at the tables and decide.
-
-    Args:
-        tables: the three of the separate layout.
-        wished: the layout of an application that has no tables yet.
-        migrate_all: `migrateAllEntitiesToLeaseTable`.
+    """`wished` applies to an application without tables.
 
     Raises:
         ConfigurationError: the row `TableMigration3.5` does not let this worker start.
-        AwsError: a table could not be looked at.
+        AwsError: a table could not be read.
     """
-    # The lease table first: others make it last, so that whoever sees it sees their other tables as well.
+    # Others create the lease table last, so whoever sees it sees their other tables.
     leases = await tables.leases.describe()
     coordinator, workers = await run_both(tables.coordinator.describe, tables.worker_metrics.describe)
     migration_row = (
@@ -109,11 +89,10 @@ async def inspect_tables(tables: Tables, *, wished: TableLayout, migrate_all: bo
 
 
 async def run_both(one: Callable[[], Awaitable[T]], other: Callable[[], Awaitable[T]]) -> tuple[T, T]:
-    """Two calls at the same time; the first error ends the other and is raised."""
+    """The first error cancels the other and is raised."""
     results: dict[int, T] = {}
 
     async def call(number: int, each: Callable[[], Awaitable[T]]) -> None:
-        """Keep the result of one in its place."""
         results[number] = await each()
 
     await start_concurrently(lambda: call(0, one), lambda: call(1, other))
@@ -121,11 +100,10 @@ async def run_both(one: Callable[[], Awaitable[T]], other: Callable[[], Awaitabl
 
 
 async def start_concurrently(*calls: Callable[[], Awaitable[None]]) -> None:
-    """Calls at the same time; the first error on purpose ends the others and is raised."""
+    """The first `KclError` cancels the others and is raised."""
     failures: list[KclError] = []
 
     async def make(call: Callable[[], Awaitable[None]]) -> None:
-        """One call; our errors are kept from the task group, which would wrap them."""
         try:
             await call()
         except KclError as error:
@@ -146,11 +124,11 @@ async def _lease_table_holds(table: Table, *, may_scan: bool) -> LeaseTableConte
     try:
         return lease_table_contents(await table.scan())
     except TableNotFound:
-        return LeaseTableContents.NOTHING  # somebody is making it just now
+        return LeaseTableContents.NOTHING
 
 
 async def _get(table: Table, key: str) -> Row | None:
-    """The row; None also of a table that is being made or deleted just now."""
+    """Returns None also while the table is created or deleted."""
     try:
         return await table.get(key)
     except TableNotFound:
@@ -160,7 +138,7 @@ async def _get(table: Table, key: str) -> Row | None:
 _FIRST_POLL_S: Final = 0.02
 _FIRST_PAUSE_S: Final = 1.0
 _MAX_PAUSE_S: Final = 30.0
-# So many refusals in a row, ten minutes of them, and it is left until the next start.
+# Ten minutes of failures; the next start tries again.
 _MAX_FAILURES: Final = 24
 _INDEX: Final = "the index by owner"
 _RECOVERY: Final = "point-in-time recovery"
@@ -173,20 +151,6 @@ _ADVICE: Final = {
 
 
 class ApplicationTables:
-    """The tables of one application.
-
-    Args:
-        separate: the tables of the layout with three of them; those that do not apply are never created.
-        settings: which layout an application without tables gets, and what is to be turned on.
-        clock: for pauses.
-        log: for what is decided, made and left undone.
-        meters: for the calls, and for the start.
-
-    Attributes:
-        routes: where the calls of the loops go.
-        tables: for the loops; may be handed out before `open` and used after it.
-    """
-
     def __init__(
         self,
         separate: Tables,
@@ -211,44 +175,38 @@ class ApplicationTables:
 
     @property
     def throttled(self) -> dict[str, int]:
-        """How many calls DynamoDB has refused for their rate, by table."""
         return {table.name: table.throttled for table in self._separate}
 
     async def are_new(self) -> bool:
-        """Whether no worker of the application has run here. AwsError where that cannot be told."""
         return await self._leases.describe() is None
 
     async def open(self) -> None:
-        """Decide the layout and make what is missing; may be called again after an error.
+        """May be called again after an error.
 
         Raises:
-            ConfigurationError: a table that exists is of another kind, or a migration does not let this worker start.
-            AwsError: a table could not be looked at or made.
+            ConfigurationError: a table is of another kind, or a migration does not let this worker start.
+            AwsError: a table could not be read or created.
         """
         decided = await self._decide()
         await self._make(decided)
         alone = decided.layout is TableLayout.SINGLE and not decided.has_coordinator_table
         if alone and await self._coordinator.describe() is not None:
-            # A worker with other settings began on the fresh application at the same moment. What exists wins.
+            # A worker with other settings started at the same moment; existing tables win.
             await self._make(await self._decide())
 
     async def complete_index(self) -> None:
-        """Add the index by owner to a lease table that lacks it. Returns when it is ready.
-
-        Never raises for AWS: the work goes on without.
-        """
-        # What the start saw may be old: where the fleet went back to 2.x meanwhile, the index was removed.
+        """Returns when it is ready. Never raises for AWS."""
+        # A fleet that went back to 2.x since the start has removed it.
         await self._persist(_INDEX, self._leases, self._index_step)
 
     async def complete_recovery(self) -> None:
-        """Turn point-in-time recovery on where it is wanted. Returns when that is done; raises as little."""
+        """Never raises for AWS."""
         async with anyio.create_task_group() as jobs:
             for table in self._in_use:
                 if self._options(table).point_in_time_recovery:
                     jobs.start_soon(self._persist, _RECOVERY, table, self._recovery_step)
 
     async def _decide(self) -> TableInspection:
-        """Look, choose, and lead the calls of the loops there."""
         try:
             with self._meters.operation(kcl.TABLE_INITIALIZE):
                 found = await inspect_tables(
@@ -279,7 +237,6 @@ class ApplicationTables:
         return self._leases, self._workers, self._coordinator
 
     async def _make(self, found: TableInspection) -> None:
-        """Make sure that all tables in use can be used; what is missing is made."""
         is_new = found.states[0] is None
 
         async def make(table: MonitoredTable) -> None:
@@ -291,7 +248,7 @@ class ApplicationTables:
         await start_concurrently(*(partial(make, table) for table in self._in_use))
 
     async def _until_others_exist(self) -> None:
-        """A Java worker makes the lease table and then looks for a coordinator table: it must find ours."""
+        """A Java worker creates the lease table, then looks for a coordinator table: it must find ours."""
         pause_s = _FIRST_POLL_S
         for table in self._in_use:
             while table is not self._leases and await table.describe() is None:
@@ -301,7 +258,6 @@ class ApplicationTables:
     async def _persist(
         self, what: str, table: MonitoredTable, step: Callable[[MonitoredTable], Awaitable[bool]]
     ) -> None:
-        """Make a step until it says that there is nothing left to do, or it is refused."""
         pause_s, failures = _FIRST_PAUSE_S, 0
         while True:
             try:
@@ -324,7 +280,6 @@ class ApplicationTables:
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     async def _index_step(self, table: MonitoredTable) -> bool:
-        """Until it is ready discovery finds leases by scans."""
         state = await table.describe()
         if state is None:
             raise TableNotFound(f"table {table.name} does not exist", operation="DescribeTable")

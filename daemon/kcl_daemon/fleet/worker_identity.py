@@ -1,9 +1,8 @@
-"""Takes over from daemons that were killed on this host, and detects two processes with one worker id.
+"""Takes over from daemons killed on this host, and detects two processes with one worker id.
 
-`Predecessors` takes leases, leader lock and worker row only with proof that their process is dead, and with
-conditional writes; it never touches another host's. A killed daemon's guard keeps its lock until the children
-are gone, so no shard gets a second reader. A dead predecessor and a live duplicate leave the same traces:
-only that proof, or a fail-over time without any change, tells them apart.
+`Predecessors` needs proof of death, writes conditionally, and leaves other hosts' leases alone. The guard of
+a killed daemon keeps its lock until the children are gone, so no shard gets a second reader. A live duplicate
+leaves the same rows as a dead process: only proof, or a fail-over time without change, tells them apart.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from kcl_daemon.leases.worker_row import Incarnation, incarnation_of, worker_fro
 from kcl_daemon.ports import Clock, Log, StateFolder, Tables
 
 _POLL_S: Final = 0.1
-# The guard ends the children one second after their daemon.
 _PATIENCE_S: Final = 5.0
 _FOLDER_S: Final = 2.0
 _RETRY_S: Final = 1.0
@@ -38,13 +36,10 @@ _MAX_ATTEMPTS: Final = 3
 
 
 class Predecessors:
-    """Takes over from dead processes at the start of a worker.
+    """Used at the start of a worker.
 
-    Args:
-        folder: the state folder; None: nothing is ever proven.
-        room: how many more leases this worker may hold.
-        on_taken: called with each lease taken, and the monotonic seconds before that write.
-        on_same_id: called when there may be leases of our own worker id to find.
+    With `folder` None nothing is ever proven. `room` is how many more leases we may hold. `on_taken` gets the
+    monotonic seconds before the write.
     """
 
     def __init__(
@@ -79,29 +74,24 @@ class Predecessors:
         self._confirmed: set[str] = set()
         self._room_left = 0
         self.may_change = False
-        """Whether a process has ended whose lock is still held, so that its death may be proven soon."""
+        """Whether a process has ended but its lock is still held, so proof may come soon."""
 
     def is_dead(self, nonce: str) -> bool:
         return any(record.incarnation == nonce for record in self._dead.values())
 
     async def enter(self) -> None:
-        """Record this process in the state folder and look for others.
-
-        Never raises; a hanging folder costs a moment.
-        """
+        """Never raises; a hanging folder costs a moment."""
         if self._folder is not None:
             with self._clock.move_on_after(_FOLDER_S):
                 await self._folder.enter(self._me, self._mine.nonce)
             await self.poll()
 
     async def leave(self) -> None:
-        """Remove our record after everything was released."""
         if self._folder is not None:
             with self._clock.move_on_after(_FOLDER_S):
                 await self._folder.leave()
 
     async def poll(self) -> None:
-        """Check which processes are proven dead by now."""
         self.may_change = False
         if self._folder is None:
             return
@@ -117,7 +107,6 @@ class Predecessors:
                         "predecessor_dead", former_worker_id=found.record.worker_id, reason=verdict.reason
                     )
                     continue
-                # A lock may outlive its process for a moment, until others release it.
                 self.may_change |= verdict.may_change and found.seen.running is not True
                 if not verdict.may_change:
                     self._log_unproven(found.name, found.record, verdict.reason)
@@ -129,7 +118,7 @@ class Predecessors:
             self._log.info("predecessor_not_proven_dead", former_worker_id=record.worker_id, reason=reason)
 
     async def run(self) -> None:
-        """Take over from dead processes, then return. Never raises for AWS: leases that are left expire."""
+        """Take over, then return. Never raises for AWS: other leases expire."""
         ends_s = self._clock.monotonic() + _PATIENCE_S
         failures = 0
         while True:
@@ -154,7 +143,7 @@ class Predecessors:
 
     async def _take_over_from(self, record: ProcessRecord) -> None:
         former = record.worker_id
-        # In this order: a new process writes its worker row before anything else under that worker id.
+        # In this order: a new process under that worker id writes its row first.
         rows = await self._tables.leases.scan()
         lock = await self._elector.read_lock()
         if former != self._me and record.incarnation not in self._confirmed:
@@ -170,7 +159,7 @@ class Predecessors:
         self._log.info("predecessor_succeeded", former_worker_id=former, leases=len(leases))
 
     async def _row_is_of(self, record: ProcessRecord) -> bool:
-        """Whether the worker id is still the dead process's; if so, its worker row is deleted.
+        """Whether the worker id is still the dead process's; then its row is deleted.
 
         This comes first: the row looks alive for a minute, and a leader would assign leases to it.
         """
@@ -198,14 +187,12 @@ class Predecessors:
 
         async with anyio.create_task_group() as takes:
             for lease in leases:
-                # Discovery finds the other leases of our own worker id.
                 if former != self._me or lease.checkpoint_owner is not None:
                     takes.start_soon(take, lease)
         if failures:
             raise failures[0]
 
     async def _take(self, lease: Lease, former: WorkerId) -> None:
-        """Take one lease, or pass it on to the next owner of its handoff."""
         for _ in range(_MAX_ATTEMPTS):
             began_s = self._clock.monotonic()
             written = await self._update(self._write_for(lease))
@@ -236,21 +223,19 @@ class Predecessors:
 
 
 def _held(row: Row) -> Lease | None:
-    """The lease in a row, unless it is finished or unreadable."""
     if not lease_row.is_lease_row(row):
         return None
     try:
         lease = lease_row.lease_from_row(row)
     except lease_row.MalformedRowError:
-        return None  # the leader reports it
+        return None
     return None if lease.is_finished else lease
 
 
-# An older row is of a dead process, even if clocks differ by minutes.
+# An older row is a dead process's, even with clocks minutes apart.
 _OLD_S: Final = 600
-# Enough leases to see whether anybody renews.
 _MAX_LEASES: Final = 5
-# A killed daemon's children and lock are gone about a second later.
+# Children and lock of a killed daemon are gone after about a second.
 _CONFIRM_S: Final = 5.0
 _SOON_S: Final = 0.2
 _LOG_AGAIN_S: Final = 60.0
@@ -266,8 +251,6 @@ _ALLOW: Final = "grant dynamodb:GetItem on the three tables; kcl-daemon iam-poli
 
 @dataclass(frozen=True, slots=True)
 class _WorkerActivity:
-    """What a live process with our worker id keeps changing."""
-
     incarnation: Incarnation | None
     reported_s: int
     lock_version: str | None
@@ -275,10 +258,7 @@ class _WorkerActivity:
 
 
 class DuplicateWorkerDetector:
-    """Finds another live process with our worker id, before we begin and while both work.
-
-    `on_newer_worker` is called with the reason when we have to stop.
-    """
+    """Finds a live process with our worker id, at the start and later; `on_newer_worker` stops us."""
 
     def __init__(
         self,
@@ -303,12 +283,11 @@ class DuplicateWorkerDetector:
         self._reported_s: float | None = None
         self._lost_s: float | None = None
         self.stands_aside = False
-        """Whether we stop: rows with our worker id belong to the other process."""
 
     async def settle(self, stop: anyio.Event) -> None:
-        """Return when no other process with our worker id lives, or `stop` is set.
+        """Return when no other process with our worker id lives, or on `stop`.
 
-        If a row exists and its writer is not proven dead, wait for a fail-over time without any change.
+        Without proof that the row's writer is dead, wait for a fail-over time without change.
 
         Raises:
             AwsError: the rows could not be read; may be called again.
@@ -344,10 +323,7 @@ class DuplicateWorkerDetector:
                 await self._predecessors.poll()
 
     def is_seen(self, other: Incarnation) -> bool:
-        """Another process with our worker id lives; returns whether we stop.
-
-        The one that started later stops.
-        """
+        """Returns whether we stop: the process that started later does."""
         self.stands_aside = self.stands_aside or other < self._mine
         if not self.stands_aside:
             self._report(
@@ -360,7 +336,7 @@ class DuplicateWorkerDetector:
         return True
 
     def lease_lost(self) -> None:
-        """Another process wrote our lease under our worker id; only the second time is reported."""
+        """Called for each lease lost to our own worker id; the first may be chance."""
         now_s, before_s = self._clock.monotonic(), self._lost_s
         if before_s is not None and now_s - before_s < _APART_S:
             return
@@ -380,7 +356,7 @@ class DuplicateWorkerDetector:
             self._log.error("worker_id_used_twice", seen=seen, does=does, advice=_ADVICE)
 
     async def _traces(self) -> _WorkerActivity | None:
-        """Traces of a process with our worker id; None: there are none, or they are old."""
+        """Returns None if there is no such process, or it is long dead."""
         table = self._tables.worker_metrics
         row = await table.get(self._me)
         worker = None if row is None else worker_from_row(row, key_attribute=table.key_attribute)
@@ -407,7 +383,7 @@ class DuplicateWorkerDetector:
     async def _keys(self) -> list[str]:
         try:
             return sorted(await self._tables.leases.owned_keys(self._me))[:_MAX_LEASES]
-        except TableNotFound:  # the index is missing; worker row and lock must do
+        except TableNotFound:
             return []
 
 

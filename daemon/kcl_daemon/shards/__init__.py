@@ -1,4 +1,1 @@
-"""PURE: which leases a stream needs, in which order its shards may be read.
-
-No I/O, no clock, no randomness: values in, decisions out.
-"""
+"""Which leases a stream needs, and the order of its shards. Pure: no I/O, no clock."""

@@ -1,15 +1,6 @@
-"""Which leases a stream's shards need (KCL: HierarchicalShardSyncer).
+"""Which leases to create (KCL: HierarchicalShardSyncer), to delete (LeaseCleanupManager), or to reset.
 
-Pure: shards, leases and position of one stream in, leases to create out. A lease that exists is never changed here.
-
-Which finished leases may be forgotten (KCL: LeaseCleanupManager).
-
-Pure. A finished lease is what keeps a lineage together: while it is there, nobody takes its child shards for shards
-that come from nowhere. So it stays until they have begun.
-
-What it takes to have a stream, or some of its shards, read anew from another position, as a person asked.
-
-Pure: values in, the changes to the lease table out, each with its reason. Owns the rule; knows nothing of tables.
+A finished lease stays until its children have begun: without it, they look like shards without a parent.
 """
 
 from __future__ import annotations
@@ -31,18 +22,15 @@ from kcl_protocol.sequence import AT_TIMESTAMP, TRIM_HORIZON, ExtendedSequenceNu
 
 
 class Layers(Enum):
-    """How much of a lineage gets its leases at once."""
-
     ONE = auto()
-    """Only where reading begins; what follows gets its leases when a shard ends (KCL 2.1 and later)."""
+    """Only where reading begins; children follow when a shard ends (KCL 2.1 and later)."""
     ALL = auto()
-    """Every shard from there to the open ones (KCL 1.x and 2.0); the later ones wait for their parents."""
+    """All shards from there to the open ones, which wait for parents (KCL 1.x and 2.0)."""
 
 
 def new_lease(
     shard: Shard, checkpoint: ExtendedSequenceNumber, stream: StreamIdentity | None = None
 ) -> Lease:
-    """A lease for a shard that nobody owns yet; `stream` only where there are many."""
     return Lease(
         lease_key=lease_key_of(stream, shard.shard_id),
         stream=stream,
@@ -56,7 +44,6 @@ def new_lease(
 def leases_for_empty_table(
     shards: Iterable[Shard], position: InitialPosition, stream: StreamIdentity | None = None
 ) -> list[Lease]:
-    """One lease for each shard that is open at the initial position; the rest follow as child shards."""
     return [new_lease(shard, position.checkpoint, stream) for shard in in_order(shards)]
 
 
@@ -68,21 +55,15 @@ def missing_leases(
     layers: Layers = Layers.ONE,
     stream: StreamIdentity | None = None,
 ) -> list[Lease]:
-    """The leases to add to a table that has some already, in the order in which to create them.
+    """Leases to add to a table that has some, in order of creation.
 
-    Every open shard ends up reachable: it has a lease, or an ancestor with an unfinished one leads to it. Two things
-    are not KCL's, where they would leave a hole for ever or jump over records:
+    Afterwards every open shard has a lease or an ancestor with an unfinished one. Unlike KCL, which would
+    leave a hole or skip records:
 
-    - A lease that is finished leads nowhere. Where all that comes before a shard is finished, the shard gets its
-      lease now, from its beginning, as it would have at its parent's end.
-    - A parent that Kinesis has forgotten still counts as long as it has a lease.
+    - If everything before a shard is finished, it gets its lease now, at TRIM_HORIZON.
+    - A parent that Kinesis has forgotten counts while it has a lease.
 
-    Args:
-        shards: all that Kinesis lists, open and closed. Open ones whose parent is open too are ignored.
-        leases: all of the stream in the table, finished ones included.
-        position: where a shard without known ancestors begins.
-        layers: how much at once.
-        stream: which of many; None: there is one only.
+    An open child of an open parent is ignored. `leases` include finished ones.
     """
     by_id = {shard.shard_id: shard for shard in shards}
     known = {lease.shard_id: lease for lease in leases}
@@ -108,7 +89,6 @@ def missing_leases(
 def _with_ancestors(
     targets: Iterable[Shard], by_id: Mapping[ShardId, Shard], known: Mapping[ShardId, Lease]
 ) -> list[Shard]:
-    """Shards without a lease and all before them, up to the first with a lease; parents before children."""
     pending = list(targets)
     path = {shard.shard_id: shard for shard in pending}
     while pending:
@@ -120,7 +100,7 @@ def _with_ancestors(
 
 
 class _AncestorWalk:
-    """One pass over a lineage from its oldest shard to its youngest."""
+    """From the oldest shard to the youngest."""
 
     def __init__(
         self,
@@ -138,7 +118,6 @@ class _AncestorWalk:
         self.wanted: dict[ShardId, ExtendedSequenceNumber] = {}
 
     def visit(self, shard: Shard) -> None:
-        """Judge a shard without a lease whose parents have been judged; notes what to create."""
         parents = [
             parent
             for parent in sorted(shard.parent_shard_ids)
@@ -166,11 +145,10 @@ class _AncestorWalk:
 
     @property
     def _later(self) -> ExtendedSequenceNumber:
-        """Where a shard begins that comes after another; a timestamp holds for the whole lineage."""
+        """A timestamp applies to all generations."""
         return self._position.checkpoint if self._position.at is StartAt.TIMESTAMP else TRIM_HORIZON
 
     def follow_finished(self, shard: Shard) -> None:
-        """Want a shard to which nothing leads any more, because all that comes before it is finished."""
         shard_id = shard.shard_id
         leads = shard_id in self.wanted or any(parent in self._leads for parent in shard.parent_shard_ids)
         if not leads and shard_id in self._descends:
@@ -181,8 +159,6 @@ class _AncestorWalk:
 
 
 class CleanupVerdict(Enum):
-    """What becomes of a finished lease."""
-
     COMPLETED = "its child shards are being read"
     GARBAGE = "Kinesis no longer has the shard"
     WAITS = "it is still needed"
@@ -190,26 +166,15 @@ class CleanupVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JudgedLease:
-    """One finished lease.
-
-    Args:
-        lease: as it was read.
-        verdict: whether it may go.
-        reason: for people; names what it waits for.
-    """
-
     lease: Lease
     verdict: CleanupVerdict
     reason: str
 
 
 def judge_finished(leases: Iterable[Lease], shards: Iterable[Shard] | None = None) -> list[JudgedLease]:
-    """Judge every finished lease of one stream; parents come before their children.
+    """Judge the finished leases of one stream; parents go before children.
 
-    Args:
-        leases: all of the stream.
-        shards: all that Kinesis lists; None: nobody asked. Then a lease whose row does not name its child shards
-            stays, and so does one whose child shard has no lease.
+    Without `shards` (Kinesis was not asked) a lease stays if its children are unknown or have no lease.
     """
     known = {lease.shard_id: lease for lease in leases}
     listed = None if shards is None else list(shards)
@@ -250,16 +215,11 @@ def _judge(
 
 
 def has_started(lease: Lease) -> bool:
-    """Whether a shard's reading does not depend on its parents any more (M11b).
-
-    A lease at LATEST never did.
-    """
+    """Whether reading no longer depends on the parents; it never did at LATEST."""
     return lease.checkpoint not in {TRIM_HORIZON, AT_TIMESTAMP}
 
 
 class ResetKind(Enum):
-    """What becomes of a lease."""
-
     DELETE = "delete"
     RESET = "reset"
     CREATE = "create"
@@ -267,14 +227,7 @@ class ResetKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeaseChange:
-    """One change.
-
-    Args:
-        kind: what.
-        lease: as it is now; for CREATE as it will be.
-        position: where it begins afterwards; None for DELETE.
-        reason: for people.
-    """
+    """`lease` is as it will be for CREATE; `position` is None for DELETE."""
 
     kind: ResetKind
     lease: Lease
@@ -288,17 +241,10 @@ def reset_stream(
     positions: Mapping[ShardId, ExtendedSequenceNumber],
     stream: StreamIdentity | None = None,
 ) -> tuple[LeaseChange, ...]:
-    """The changes that make a whole stream begin anew, as if its leases had never been.
+    """Restart a whole stream as if it had no leases; `starting` are open at the position.
 
-    Leases of later shards are deleted, not moved: they are made again when the shards before them end, and so nothing is read
-    before its parents. They go first. If a parent should end between two of these writes its child shards get their
-    leases anew, which is right; if they went last, what the parent had just made would be deleted.
-
-    Args:
-        starting: the shards that are open at the position.
-        leases: all of the stream, finished ones too.
-        positions: for each of `starting`.
-        stream: which of many; None: there is one only.
+    Leases of later shards are deleted, and created when their parents end, so parents stay first. Deletes
+    come first: if a parent ends between the writes, its new child leases must survive.
     """
     wanted = {shard.shard_id: shard for shard in starting}
     held = {lease.shard_id: lease for lease in leases}
@@ -322,10 +268,7 @@ def reset_shards(
     positions: Mapping[ShardId, ExtendedSequenceNumber],
     stream: StreamIdentity | None = None,
 ) -> tuple[LeaseChange, ...]:
-    """The changes that make these shards begin anew and leave all others as they are.
-
-    A child shard that is being read already goes on meanwhile.
-    """
+    """Restart only these shards; a child that is being read continues."""
     held = {lease.shard_id: lease for lease in leases}
     return tuple(
         _begin(shard, held.get(shard.shard_id), positions[shard.shard_id], stream)
@@ -345,7 +288,7 @@ def _begin(
 
 
 def _kept(lease: Lease) -> str:
-    """A warning of KCL's LeaseCleanupManager, which deletes what it has queued whatever has become of the row since."""
+    """KCL's LeaseCleanupManager deletes a queued lease even if its row has changed."""
     if not lease.is_finished or lease.actual_owner is None:
         return ""
     return f"; if {lease.actual_owner} is a Java worker, stop it first: it may delete this lease in a few minutes"
