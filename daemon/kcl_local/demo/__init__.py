@@ -1,4 +1,4 @@
-"""The demo: real text through a real daemon on local endpoints, with every record accounted for.
+"""The demo: real text through a real daemon on local endpoints, with every record checked.
 
-Kept empty, so that the word-count processor starts quickly: one runs for each shard.
+Kept empty: the word-count processor, one per shard, must start quickly.
 """

@@ -1,7 +1,6 @@
-"""What was written against what was delivered: lost, repeated, out of order, before parents; and the words.
+"""Compares what was written with what was delivered: lost, repeated, out of order, before parents; and words.
 
-Owns the rules, as one state that is told facts (`wrote`, `delivered`, `lineage`) and answers questions. Pure: no files,
-no network, no clock. The facts may come in any order between producer and ledger; the verdict is final once all are in.
+Writes and ledger entries may arrive in any order; the verdict is final once all are in.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from kcl_local.demo.ledger import CountedRecord, LedgerEntry
 
 
 class ShardState(Enum):
-    """How far the processing of a shard has come, as its processes told."""
-
     WAITING = "waiting"
     READING = "reading"
     STOPPED = "stopped"
@@ -26,16 +23,10 @@ class ShardState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ShardProgress:
-    """One line of the live table.
+    """A line of the live table.
 
-    Args:
-        shard_id: its name.
-        parents: the shards it came from.
-        is_open: whether the stream still takes records for it.
-        state: of its processing.
-        written: records the stream took.
-        delivered: of those, how many reached a process at least once.
-        unsaved: records delivered since the last checkpoint.
+    `delivered` counts written records that reached a process at least once; `unsaved` counts deliveries since
+    the last checkpoint.
     """
 
     shard_id: str
@@ -48,24 +39,22 @@ class ShardProgress:
 
     @property
     def behind(self) -> int:
-        """Written and not delivered yet; never negative, as a delivery may be known before its write is."""
+        """Never negative: a delivery may be known before its write."""
         return max(0, self.written - self.delivered)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The account of a run; see `Checker.verdict`. All counts are of records.
+    """The result of a run; counts are of records.
 
     Args:
-        written: taken by the stream.
-        delivered: of those, reached a process at least once.
-        repeated: deliveries beyond the first of each record (a checkpoint was behind when its process ended).
+        delivered: written records that reached a process at least once.
+        repeated: deliveries beyond the first of each record.
         lost: written and never delivered.
-        unknown: delivered although never written, or by a shard that never took them.
-        out_of_order: deliveries not after the one before them in the same process.
-        before_parents: first deliveries of a shard before the processing of its parents was done.
-        words_written: how often each word was written.
-        words_delivered: how often each word was delivered, each record once.
+        unknown: delivered but never written to that shard.
+        out_of_order: deliveries not after the previous one in the same process.
+        before_parents: first deliveries before the shard's parents were done.
+        words_delivered: each record counted once.
     """
 
     written: int
@@ -80,12 +69,11 @@ class CheckResult:
 
     @property
     def words_agree(self) -> bool:
-        """Whether the word counts of the processes are those of the text that was written."""
         return self.words_written == self.words_delivered
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing is wrong. Repeated records are not: delivery is at least once."""
+        """Repeated records are no fault: delivery is at least once."""
         faults = self.lost + self.unknown + self.out_of_order + self.before_parents
         return faults == 0 and self.words_agree
 
@@ -102,7 +90,7 @@ class _Shard:
     unsaved: int = 0
 
     def done_at_s(self) -> float:
-        """When all that was written to it had been delivered and its end been told; infinity: not (yet)."""
+        """When all its records were delivered and its end reported; infinity if not yet."""
         times = [self.first_delivered_s.get(number, float("inf")) for number in self.written]
         return max([*times, float("inf") if self.ended_at_s is None else self.ended_at_s])
 
@@ -110,9 +98,7 @@ class _Shard:
 class Checker:
     """Collects the facts of one run.
 
-    Attributes:
-        first_delivery_s: when the first record reached a process; None before that.
-        last_delivery_s: when the last one so far did.
+    `first_delivery_s` and `last_delivery_s` are None before any delivery.
     """
 
     def __init__(self) -> None:
@@ -125,18 +111,16 @@ class Checker:
         self.last_delivery_s: float | None = None
 
     def lineage(self, shard_id: str, *, parents: tuple[str, ...], is_open: bool) -> None:
-        """A shard of the stream as it is now."""
         shard = self._shard(shard_id)
         shard.parents = parents
         shard.is_open = is_open
 
     def wrote(self, shard_id: str, sequence_number: str, word_counts: Mapping[str, int]) -> None:
-        """The stream took a record and gave it this number."""
         self._shard(shard_id).written.add(int(sequence_number))
         self._words_written.update(word_counts)
 
     def reported(self, entry: LedgerEntry) -> None:
-        """A process wrote this into its ledger. Entries of one process must come in their order."""
+        """A ledger entry; those of one process must come in order."""
         shard = self._shard(entry.shard_id)
         match entry.kind:
             case "start":
@@ -177,7 +161,6 @@ class Checker:
         return self._shards.setdefault(shard_id, _Shard())
 
     def progress(self) -> tuple[ShardProgress, ...]:
-        """Every shard, by name."""
         return tuple(
             ShardProgress(
                 shard_id=name,
@@ -193,22 +176,20 @@ class Checker:
 
     @property
     def written(self) -> int:
-        """Records written so far."""
         return sum(len(shard.written) for shard in self._shards.values())
 
     @property
     def delivered(self) -> int:
-        """Records delivered so far, each once."""
+        """Each record counts once."""
         return sum(len(shard.first_delivered_s) for shard in self._shards.values())
 
     def sequence_numbers(self) -> Iterator[int]:
-        """Of every record written so far."""
         for shard in self._shards.values():
             yield from shard.written
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is left to deliver: all that was written has been, and every closed shard's end was told."""
+        """Whether all records are delivered and the end of every closed shard is reported."""
         return all(
             shard.written <= shard.first_delivered_s.keys()
             and (shard.is_open or shard.ended_at_s is not None)
@@ -220,7 +201,6 @@ class Checker:
         return max(self._shard(shard_id).first_delivered_s, default=None)
 
     def verdict(self) -> CheckResult:
-        """The account of all that was told so far."""
         shards = self._shards.values()
         return CheckResult(
             written=self.written,

@@ -1,12 +1,4 @@
-"""`kcl-daemon demo`: the command, its options, its exit code and its end by a signal.
-
-Owns what surrounds a run: the directory of its files, Ctrl-C, and what is told at the end. The run itself is `perform`.
-
-The play: text goes into the stream, a daemon delivers it, shards split and merge meanwhile, and all is checked.
-
-Owns the order of events and their time limits. How each thing is done is known to `stage`, `producer` and `processes`;
-what is right to `check` and `report`.
-"""
+"""`kcl-daemon demo`: write text, run a daemon, split and merge shards meanwhile, check every record."""
 
 from __future__ import annotations
 
@@ -40,28 +32,19 @@ from kcl_local.demo.stage import POLL_EVERY_S, Stage, WriteRate, stage
 from kcl_local.demo.text import DemoError, Feed, input_feed, library_feed
 
 SETTLED_WITHIN_S: Final = 60.0
-"""After the last record was written. What arrives late on a busy machine is not to be called lost."""
+"""After the last write; long, because late records on a busy machine are not lost."""
 SPLIT_AT: Final = 0.25
 MERGE_AT: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """What is asked for.
-
-    Args:
-        shards: of the new stream.
-        pace: how much to write.
-        spark: whether a second application runs on Spark.
-    """
-
     shards: int
     pace: WriteRate
     spark: bool = False
 
     @property
     def load_s(self) -> float:
-        """How long writing is going to take if the text is long enough."""
         records = self.pace.records
         return self.pace.seconds if records is None else min(self.pace.seconds, records / self.pace.rate)
 
@@ -69,10 +52,10 @@ class DemoPlan:
 async def run_scenario(
     plan: DemoPlan, feed: Feed, *, directory: Path, processes: Processes, screen: Screen
 ) -> DemoOutcome:
-    """Play it in an empty directory.
+    """Run the demo in an empty directory.
 
     Raises:
-        DemoError: it could not be played to its end; in an exception group.
+        DemoError: the run could not finish; in an exception group.
     """
     screen.say(f"files of this run: {directory}")
     screen.say("starting a local Kinesis and DynamoDB ...")
@@ -95,8 +78,6 @@ async def run_scenario(
 
 
 class _Scenario:
-    """One run on a stage that is set up, with a daemon just started."""
-
     def __init__(
         self, plan: DemoPlan, feed: Feed, set_up: Stage, screen: Screen, spark: SparkJob | None = None
     ) -> None:
@@ -109,7 +90,6 @@ class _Scenario:
         self._load_s = 0.0
 
     async def run(self, daemon: RunningProcess) -> DemoOutcome:
-        """Play, stop the daemon, settle the accounts."""
         async with anyio.create_task_group() as watch:
             watch.start_soon(daemon.fail_when_ended)
             watch.start_soon(self._stage.endpoints.fail_when_ended)
@@ -138,7 +118,7 @@ class _Scenario:
         self._written.set()
 
     async def _reshard(self) -> None:
-        """Split and merge while records are written, or right after where the text is short."""
+        """Split and merge during the writes, or right after them if the text is short."""
         started_s = monotonic_s()
         await self._until(started_s + self._plan.load_s * SPLIT_AT)
         parent = await self._stage.stream.split()
@@ -259,17 +239,13 @@ def demo(
             click.echo(f"the demo failed: {error}", err=True)
             code = EXIT_WRONG
         except BrokenPipeError:
-            directory.is_wanted = (
-                False  # whoever read the output has seen enough, as in `kcl-daemon demo | head`
-            )
+            directory.is_wanted = False  # the reader left, as in `kcl-daemon demo | head`
             raise
         directory.is_wanted = code == EXIT_WRONG
     sys.exit(code)
 
 
 class _Directory:
-    """Where the files of a run are; they are kept while `is_wanted`."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.is_wanted = True
@@ -277,7 +253,7 @@ class _Directory:
 
 @contextmanager
 def _directory(keep: Path | None) -> Generator[_Directory]:
-    """A directory for the files: the one to keep, or one that is removed after a run that went well."""
+    """The directory of `--keep`, or one that is removed after a successful run."""
     if keep is not None:
         keep.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(keep.iterdir()):
@@ -295,15 +271,12 @@ def _directory(keep: Path | None) -> Generator[_Directory]:
 
 
 def _run_demo(plan: DemoPlan, feed: Feed, directory: Path, *, plain: bool) -> int:
-    """Run it and tell of it; the exit code."""
     run = _Run(plan, feed, directory)
     with open_screen(plain=plain) as screen:
         try:
             anyio.run(run.main, screen)
         except* (DemoError, BrokenPipeError) as errors:
-            if (
-                run.stopped_by is None
-            ):  # else they come of the stop: a second signal kills what others still use
+            if run.stopped_by is None:  # errors after a stop are its consequence
                 raise _first(errors) from errors
     if run.stopped_by is not None:
         click.echo(f"stopped by {run.stopped_by.name}")
@@ -315,7 +288,6 @@ def _run_demo(plan: DemoPlan, feed: Feed, directory: Path, *, plain: bool) -> in
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first single error of a group of groups."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -325,9 +297,7 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 class _Run:
     """A run and the signals that end it.
 
-    Attributes:
-        outcome: None where it was stopped.
-        stopped_by: the first signal that came, if any.
+    `outcome` is None if a signal stopped it.
     """
 
     def __init__(self, plan: DemoPlan, feed: Feed, directory: Path) -> None:
@@ -339,7 +309,6 @@ class _Run:
         self.stopped_by: signal.Signals | None = None
 
     async def main(self, screen: Screen) -> None:
-        """Run to the end or to the first signal."""
         async with anyio.create_task_group() as signals:
             with anyio.CancelScope() as playing:
                 await signals.start(self._watch_signals, playing, screen)
@@ -368,7 +337,7 @@ class _Run:
 
 
 def _signals() -> tuple[signal.Signals, ...]:
-    """The signals that end a run; not SIGHUP where it was ignored from outside (nohup)."""
+    """The signals that end a run, without an ignored SIGHUP (nohup)."""
     asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     return tuple(number for number in asked if signal.getsignal(number) is not signal.SIG_IGN)
 

@@ -1,13 +1,7 @@
-"""The ledger: what each word-count process has been given and has done, one file for each process.
+"""The ledger: what each word-count process received and did, one file for each process.
 
-Owns the format, its writer and its reader. A line is a JSON array `[kind, time, shard, details]`, written whole and
-handed to the operating system before the process goes on; so a killed process leaves at most one unfinished line,
-which is not read. Knows nothing of what is right or wrong (`check`).
-
-The one clock of the demo: what its processes compare their times by.
-
-Owns nothing else. The daemon takes its time from a port, so that it can be simulated; the demo is a program of its own
-around real processes, and has to compare times that several of them took.
+A line is a JSON array `[kind, time, shard, details]`. It is written whole and flushed before the process
+continues, so a killed process leaves at most one unfinished line, which readers skip.
 """
 
 from __future__ import annotations
@@ -24,8 +18,8 @@ import orjson
 
 
 def monotonic_s() -> float:
-    """Seconds by the system's monotonic clock; the same clock in every process of one machine (CLOCK_MONOTONIC)."""
-    return time.monotonic()  # noqa: TID251 - real processes on one machine: there is no port between them
+    """CLOCK_MONOTONIC in seconds: the same clock in every process of the machine."""
+    return time.monotonic()  # noqa: TID251 - it must compare times of real processes
 
 
 DIRECTORY_VARIABLE: Final = "KCL_DEMO_LEDGER"
@@ -36,7 +30,7 @@ EntryKind = Literal["start", "records", "checkpoint", "ended", "stopping", "lost
 
 @dataclass(frozen=True, slots=True)
 class CountedRecord:
-    """One record as a process saw it: its sequence number and how often it has each word."""
+    """A record: its sequence number and the count of each word."""
 
     sequence_number: str
     words: Mapping[str, int]
@@ -47,13 +41,10 @@ class LedgerEntry:
     """One line of a ledger.
 
     Args:
-        kind: `start` (initialize), `records` (a batch, before any checkpoint for it), `checkpoint` (all delivered so far
-            has been checkpointed), `ended` (shardEnded arrived, before its checkpoint), `stopping` (shutdownRequested
-            arrived), `lost` (leaseLost arrived).
-        at_s: when it happened, by `clock.monotonic_s`.
-        shard_id: the shard of the process.
-        process: which process; the name of its file.
-        records: of a batch, in the order of delivery; else empty.
+        kind: `start` (initialize), `records` (a batch, before its checkpoint), `checkpoint` (all so far),
+            `ended` (shardEnded, before its checkpoint), `stopping` (shutdownRequested), `lost` (leaseLost).
+        at_s: by `monotonic_s`.
+        process: the name of its file.
     """
 
     kind: EntryKind
@@ -64,7 +55,7 @@ class LedgerEntry:
 
 
 class LedgerWriter:
-    """The ledger of one process, which has one shard. To be closed."""
+    """The ledger of one process, which has one shard."""
 
     def __init__(self, directory: Path, shard_id: str) -> None:
         descriptor, name = tempfile.mkstemp(prefix=f"{shard_id}.{os.getpid()}.", suffix=SUFFIX, dir=directory)
@@ -73,15 +64,14 @@ class LedgerWriter:
         self.path = Path(name)
 
     def close(self) -> None:
-        """Close the file; nothing can be appended any more."""
         self._file.close()
 
     def note(self, kind: EntryKind) -> None:
-        """Append an entry without records. On return it outlives the process."""
+        """Append an entry without records. After the return it outlives the process."""
         self._append(kind, monotonic_s(), ())
 
     def records(self, at_s: float, records: Sequence[CountedRecord]) -> None:
-        """Append a batch that arrived then. On return it outlives the process."""
+        """Append a batch. After the return it outlives the process."""
         self._append("records", at_s, records)
 
     def _append(self, kind: EntryKind, at_s: float, records: Sequence[CountedRecord]) -> None:
@@ -93,14 +83,14 @@ class LedgerWriter:
 
 
 class LedgerReader:
-    """Reads all ledgers of a directory as they grow; remembers how far it has come in each."""
+    """Reads all ledgers of a directory as they grow."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._positions: dict[str, int] = {}
 
     def new_entries(self) -> Iterator[LedgerEntry]:
-        """Every whole entry since the last call, in the order of each file; the files in no order of time."""
+        """Complete entries since the last call; ordered within each file only."""
         for path in sorted(self._directory.glob(f"*{SUFFIX}")):
             yield from self._of(path)
 

@@ -1,8 +1,7 @@
-"""The processes of a run: the local endpoints and the daemons. Starting, stopping and never leaving one behind.
+"""The processes of a run: local endpoints and daemons. None may be left behind.
 
-Owns their lives. They get sessions of their own, so that Ctrl-C reaches the demo alone, which then ends them in order.
-Should the demo die without a chance to do so, the endpoints end with their stdin and the daemons by `tied`; the
-daemons' children end with their own stdin. Knows nothing of streams or records.
+They have their own sessions, so Ctrl-C reaches only the demo, which ends them in order. If the demo dies, the
+endpoints end with their stdin, the daemons by `tied`, and the daemons' children with their own stdin.
 """
 
 from __future__ import annotations
@@ -34,20 +33,12 @@ _POLL_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """Where the local endpoints answer."""
-
     kinesis: str
     dynamodb: str
 
 
 class RunningProcess:
-    """A started process.
-
-    Args:
-        name: for messages, as in `the daemon`.
-        process: just started.
-        log: has what it wrote to stderr (a daemon: and to stdout).
-    """
+    """A started process; `log` has its stderr, for a daemon stdout too."""
 
     def __init__(self, name: str, process: Process, log: Path) -> None:
         self.name = name
@@ -56,7 +47,6 @@ class RunningProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     @property
@@ -65,23 +55,21 @@ class RunningProcess:
         return self._process.returncode
 
     async def wait(self) -> int:
-        """Wait for its end; the exit code."""
         return await self._process.wait()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal; no effect once it has ended."""
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
-                # Not Process.send_signal: it reaps a process that has just ended, whose exit code is then unknown.
+                # Process.send_signal could reap the process and lose its exit code.
                 os.kill(self.pid, number)
 
     async def stop(self, within_s: float = DAEMON_ENDS_WITHIN_S) -> int:
-        """SIGTERM, and SIGKILL should it not have ended in that time; the exit code."""
+        """SIGTERM, then SIGKILL after that time; returns the exit code."""
         self.signal(signal.SIGTERM)
         return await self.ended(within_s)
 
     async def ended(self, within_s: float) -> int:
-        """Wait that long for its end, then kill it; the exit code."""
+        """Wait that long, then kill; returns the exit code."""
         with anyio.move_on_after(within_s):
             return await self._process.wait()
         self.signal(signal.SIGKILL)
@@ -89,16 +77,15 @@ class RunningProcess:
 
     @property
     def reads_stdin(self) -> bool:
-        """Whether it has a pipe as its stdin, and so can be told to end by EOF."""
+        """Whether EOF on its stdin can end it."""
         return self._process.stdin is not None
 
     async def close_stdin(self) -> None:
-        """Let it read EOF, if it reads at all."""
         if self._process.stdin is not None:
             await self._process.stdin.aclose()
 
     async def fail_when_ended(self) -> None:
-        """Wait for its end and call that a failure: for a process that is still needed."""
+        """Raise DemoError when it ends, for a process that is still needed."""
         code = await self.wait()
         raise DemoError(f"{self.name} ended with {_exit_in_words(code)}\n{log_tail(self.log)}")
 
@@ -108,7 +95,6 @@ def _exit_in_words(code: int) -> str:
 
 
 def log_tail(log: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log with its path above, for the screen."""
     try:
         text = log.read_text("utf-8", "replace").splitlines()
     except OSError as error:
@@ -117,19 +103,17 @@ def log_tail(log: Path, lines: int = TAIL_LINES) -> str:
 
 
 class Processes:
-    """All processes of a run."""
-
     def __init__(self) -> None:
         self._running: list[RunningProcess] = []
 
     def kill_all(self) -> None:
-        """SIGKILL to all that still run: for the user who presses Ctrl-C again."""
+        """SIGKILL, for a second Ctrl-C."""
         for running in self._running:
             running.signal(signal.SIGKILL)
 
     @asynccontextmanager
     async def endpoints(self, directory: Path) -> AsyncGenerator[tuple[RunningProcess, Urls]]:
-        """The local Kinesis and DynamoDB, for the time of the block; DemoError where they do not start."""
+        """Run the local endpoints during the block; DemoError if they do not start."""
         answer = directory / "endpoints.json"
         command = [sys.executable, "-m", "kcl_local", "--until-eof", "--format", "json"]
         with _open_files(answer, directory / "endpoints.log") as (stdout, stderr):
@@ -149,7 +133,7 @@ class Processes:
 
     @asynccontextmanager
     async def daemon(self, name: str, properties: Path, ledgers: Path) -> AsyncGenerator[RunningProcess]:
-        """A daemon on a properties file, for the time of the block; one still running at its end is stopped."""
+        """Run a daemon on a properties file during the block."""
         program = [
             sys.executable,
             "-m",
@@ -176,7 +160,7 @@ class Processes:
 
     @asynccontextmanager
     async def _kept(self, running: RunningProcess) -> AsyncGenerator[RunningProcess]:
-        """End it at the end of the block, also when that is cancelled: by EOF if it reads one, else by SIGTERM."""
+        """End it with the block, even if cancelled: by EOF if it reads stdin, else by SIGTERM."""
         self._running.append(running)
         try:
             yield running
@@ -197,7 +181,6 @@ class Processes:
 
 @contextmanager
 def _open_files(*paths: Path) -> Generator[tuple[int, ...]]:
-    """Append to these files, by descriptor, while a process is started."""
     descriptors = tuple(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) for path in paths)
     try:
         yield descriptors
@@ -207,7 +190,6 @@ def _open_files(*paths: Path) -> Generator[tuple[int, ...]]:
 
 
 async def _urls(running: RunningProcess, answer: Path) -> Urls:
-    """What the endpoints tell in their first line, once it is there."""
     with anyio.move_on_after(ENDPOINTS_READY_WITHIN_S):
         while running.exit_code is None:
             line, end, _ = _content(answer).partition(b"\n")
@@ -228,7 +210,7 @@ def _content(path: Path) -> bytes:
 def environment(
     more: Mapping[str, str] | None = None, base: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """The environment of a process of the demo: nothing of the user's AWS account, keys for the local endpoints."""
+    """An environment without the user's AWS account, with keys for the local endpoints."""
     kept = {name: value for name, value in base.items() if not name.startswith("AWS_")}
     return {
         **kept,

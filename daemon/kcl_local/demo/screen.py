@@ -1,11 +1,4 @@
-"""What the demo shows: a live table on a terminal, plain lines otherwise.
-
-Owns the looks. Knows nothing of where the figures come from.
-
-The result of a demo: what came of it, whether that is right, and how it is told.
-
-Owns the wording and the exit code. Pure.
-"""
+"""The demo's output: a live table on a terminal, plain lines otherwise, and the final report."""
 
 from __future__ import annotations
 
@@ -40,13 +33,7 @@ _SIGNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DemoProgress:
-    """Where a run is.
-
-    Args:
-        elapsed_s: since the stream was ACTIVE.
-        shards: all of the stream.
-        spark: the application on Spark; None: there is none.
-    """
+    """Progress of a run; `elapsed_s` counts from the stream being ACTIVE."""
 
     elapsed_s: float
     shards: Sequence[ShardProgress]
@@ -54,39 +41,33 @@ class DemoProgress:
 
     @property
     def written(self) -> int:
-        """Over all shards."""
         return sum(shard.written for shard in self.shards)
 
     @property
     def delivered(self) -> int:
-        """Over all shards."""
         return sum(shard.delivered for shard in self.shards)
 
     @property
     def behind(self) -> int:
-        """Over all shards."""
         return sum(shard.behind for shard in self.shards)
 
 
 class Screen(Protocol):
-    """Where a run is shown."""
-
     def say(self, text: str) -> None:
-        """A line of its own, which stays."""
+        """A line that stays."""
         ...
 
     def show(self, progress: DemoProgress) -> None:
-        """The newest figures, in place of those before them or after them."""
+        """The newest figures."""
         ...
 
 
 def short_name(shard_id: str) -> str:
-    """A shard's number as short as it can be told: `shardId-000000000012` is `12`."""
+    """A short shard number: `shardId-000000000012` is `12`."""
     return shard_id.removeprefix(_PREFIX).lstrip("0") or "0"
 
 
 def state_in_words(shard: ShardProgress) -> str:
-    """The state of a shard's processing, and whether the stream still takes records for it."""
     match shard.state:
         case ShardState.WAITING:
             return "awaits parents" if shard.parents else "waits"
@@ -99,7 +80,6 @@ def state_in_words(shard: ShardProgress) -> str:
 
 
 def checkpoint_in_words(shard: ShardProgress) -> str:
-    """How far the checkpoint of a shard is behind what it has delivered."""
     if shard.state is ShardState.ENDED and shard.unsaved == 0:
         return "SHARD_END"
     if shard.delivered == 0:
@@ -108,17 +88,15 @@ def checkpoint_in_words(shard: ShardProgress) -> str:
 
 
 class PlainScreen:
-    """Lines for a log: one for all shards, about every second."""
+    """Lines for a log: about one per second."""
 
     def __init__(self) -> None:
         self._shown_at_s: float | None = None
 
     def say(self, text: str) -> None:
-        """A line."""
         click.echo(text)
 
     def show(self, progress: DemoProgress) -> None:
-        """A line, unless the last one was just now."""
         if self._shown_at_s is not None and progress.elapsed_s - self._shown_at_s < PLAIN_EVERY_S:
             return
         self._shown_at_s = progress.elapsed_s
@@ -126,7 +104,7 @@ class PlainScreen:
 
 
 def plain_line(progress: DemoProgress) -> str:
-    """All figures in a line; for each shard its number, what was delivered of what was written, and a sign of its state.
+    """All figures in a line; per shard: number, sign, delivered/written.
 
     The signs: `.` waits, `+` reads, `-` stopped, `=` ended.
     """
@@ -140,7 +118,6 @@ def plain_line(progress: DemoProgress) -> str:
 
 
 def spark_in_words(spark: SparkProgress) -> str:
-    """Where the application on Spark is."""
     top = ", ".join(f"{word} {count:,}" for word, count in spark.top)
     return (
         f"{spark.records:,} records in {spark.batches} batches, {spark.windows} windows: {top or 'starting'}"
@@ -148,18 +125,16 @@ def spark_in_words(spark: SparkProgress) -> str:
 
 
 class TableScreen:
-    """A table that stands still while its figures change; lines scroll by above it."""
+    """A live table, with lines scrolling above it."""
 
     def __init__(self, console: Console, live: Live) -> None:
         self._console = console
         self._live = live
 
     def say(self, text: str) -> None:
-        """A line above the table."""
         self._console.print(text, markup=False, highlight=False)
 
     def show(self, progress: DemoProgress) -> None:
-        """Put new figures into the table."""
         self._live.update(progress_table(progress))
 
 
@@ -197,7 +172,7 @@ def progress_table(progress: DemoProgress) -> Table:
 
 @contextmanager
 def open_screen(*, plain: bool) -> Generator[Screen]:
-    """The table where stdout is a terminal and `rich` is installed, unless plain lines are asked for."""
+    """The table if stdout is a terminal and `rich` is installed, else plain lines."""
     if plain or not sys.stdout.isatty() or find_spec("rich") is None:
         yield PlainScreen()
         return
@@ -217,18 +192,14 @@ TRIM_HORIZON: Final = "TRIM_HORIZON"
 
 @dataclass(frozen=True, slots=True)
 class DemoOutcome:
-    """What came of a run.
+    """The result of a run.
 
     Args:
-        verdict: of the checker.
-        shards: how many the stream had in all.
-        load_s: how long the producer wrote.
-        first_record_s: from the stream being ACTIVE to the first delivered record; None: there was none.
-        delivering_s: from the first to the last delivered record.
-        daemon_exit_code: of the daemon, after SIGTERM.
-        daemon_stop_s: how long it took to end after SIGTERM.
+        shards: all shards the stream ever had.
+        first_record_s: from ACTIVE to the first delivery; None: nothing was delivered.
+        delivering_s: from the first to the last delivery.
+        daemon_stop_s: from SIGTERM to the daemon's end.
         not_saved: shards whose stored checkpoint is not where their processing ended.
-        spark: the account of the application on Spark; None: there was none.
     """
 
     verdict: CheckResult
@@ -243,16 +214,16 @@ class DemoOutcome:
 
     @property
     def is_right(self) -> bool:
-        """Whether the demo may end with exit code 0. Being slow or repeating records is no failure."""
+        """Whether the exit code is 0. Slow or repeated delivery is no failure."""
         spark_is_right = self.spark is None or self.spark.is_right
         return self.verdict.is_right and self.daemon_exit_code == 0 and not self.not_saved and spark_is_right
 
 
 def shards_not_saved(checker: Checker, stored: Mapping[str, str]) -> tuple[str, ...]:
-    """Shards whose stored checkpoint is not their last delivered record (open) or SHARD_END (closed).
+    """Shards whose stored checkpoint is neither their last delivered record (open) nor SHARD_END (closed).
 
-    A closed shard without a row is fine: its lease is deleted some time after its end. An open shard that has delivered
-    nothing is still at its start.
+    A closed shard may have no row, because its lease is deleted later; an open shard without deliveries is at
+    its start.
     """
     return tuple(
         shard.shard_id

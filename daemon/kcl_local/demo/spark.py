@@ -1,7 +1,6 @@
-"""The demo's second application, on Spark: a daemon of its own on the same stream, and the account of its output.
+"""The demo's second application, on Spark: its own daemon on the same stream, and the check of its output.
 
-Owns its properties file, the reading of its parquet files while they grow, and the comparison with a batch computation
-over all records of the stream. What is computed is `sparkwords`.
+The pipeline is in `sparkwords`.
 """
 
 from __future__ import annotations
@@ -38,19 +37,12 @@ _POLL_S: Final = 0.5
 _TOP_WORDS: Final = 3
 
 Window = tuple[int, str]
-"""Epoch seconds at which a window begins, and a word."""
+"""Start of a window in epoch seconds, and a word."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkProgress:
-    """What the screen shows of it.
-
-    Args:
-        batches: micro-batches whose counts are written.
-        records: seen.
-        windows: with words in them.
-        top: the most frequent words so far.
-    """
+    """Progress of the Spark application; `batches` counts finished micro-batches."""
 
     batches: int
     records: int
@@ -60,15 +52,9 @@ class SparkProgress:
 
 @dataclass(frozen=True, slots=True)
 class SparkOutcome:
-    """The account of the Spark application.
+    """The result of the Spark application; counts are of records.
 
-    Args:
-        records: different ones that it saw.
-        lost: records that it did not see.
-        repeated: records that are in its output more than once.
-        windows: how many windows have words.
-        words_agree: whether its counts, window by window, are those of a batch computation over the stream.
-        exit_code: of its daemon, after SIGTERM.
+    `words_agree` compares its counts per window with a batch computation over the stream.
     """
 
     records: int
@@ -80,17 +66,12 @@ class SparkOutcome:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing is wrong."""
         return self.lost == 0 and self.repeated == 0 and self.words_agree and self.exit_code == 0
 
 
 @dataclass(slots=True)
 class SparkOutput:
-    """The parquet files of the pipeline, read as they grow.
-
-    Args:
-        folder: where the daemon runs.
-    """
+    """The parquet files of the pipeline, read as they grow; `folder` is the daemon's directory."""
 
     folder: Path
     counts: dict[Window, int] = field(default_factory=dict[Window, int])
@@ -100,10 +81,9 @@ class SparkOutput:
     _looking: Lock = field(default_factory=Lock)
 
     def poll(self) -> None:
-        """Take in what is new: whole batches of counts in their order, and files that the sink's log names.
+        """Read new complete batches of counts in order, and files that the sink's log names.
 
-        From one thread at a time: the screen looks while the wait for the end does, and a batch counted by both
-        would have the next one skipped.
+        The lock matters: screen and final wait both poll, and a batch counted twice would skip the next one.
         """
         with self._looking:
             self._take_in()
@@ -119,7 +99,6 @@ class SparkOutput:
                 self.seen.update(row["sequence_number"] for row in _rows([path]))
 
     def progress(self) -> SparkProgress:
-        """For the screen."""
         totals: Counter[str] = Counter()
         for (_, word), count in self.counts.items():
             totals[word] += count
@@ -132,26 +111,17 @@ class SparkOutput:
 
 
 class SparkJob:
-    """The application while it runs.
-
-    Args:
-        running: its daemon.
-        stream: that it reads.
-        output: that it writes.
-    """
-
     def __init__(self, running: RunningProcess, stream: DemoStream, output: SparkOutput) -> None:
         self.running = running
         self._stream = stream
         self._output = output
 
     async def poll(self) -> SparkProgress:
-        """Read what is new in its output."""
         await anyio.to_thread.run_sync(self._output.poll)
         return self._output.progress()
 
     async def settled(self, records: int) -> bool:
-        """Wait until it has seen so many records and counted the words of each; False where that takes too long."""
+        """Wait until it has seen and counted so many records; False on time-out."""
         with anyio.move_on_after(SETTLED_WITHIN_S):
             while len(self._output.seen) < records:
                 await self.poll()
@@ -164,11 +134,7 @@ class SparkJob:
         return False
 
     async def close(self, written: Iterable[int]) -> SparkOutcome:
-        """Stop it, and settle the accounts.
-
-        Args:
-            written: sequence numbers of all records.
-        """
+        """Stop it and check its output; `written` are the sequence numbers of all records."""
         exit_code = await self.running.stop(STOPPED_WITHIN_S)
         await self.poll()
         seen, expected = self._output.seen, await self._expected()
@@ -182,7 +148,7 @@ class SparkJob:
         )
 
     async def _expected(self) -> dict[Window, int]:
-        """The batch computation: every record of the stream, read once more, its words counted by window."""
+        """The batch computation: read the whole stream again and count words per window."""
         found: Counter[Window] = Counter()
         for shard in await self._stream.shards():
             for arrival_s, data in await in_thread(_records_of, self._stream, shard.shard_id):
@@ -193,7 +159,7 @@ class SparkJob:
 
 @asynccontextmanager
 async def spark_job(stage: Stage) -> AsyncGenerator[SparkJob]:
-    """The application beside the other one, for the time of the block; DemoError where Spark is not installed."""
+    """Run the application during the block; DemoError if Spark is not installed."""
     if find_spec("pyspark") is None or find_spec("kcl_spark") is None:
         raise DemoError("--spark needs the Spark client: pip install 'kcl-daemon[spark]'")
     folder = stage.directory / FOLDER
@@ -243,13 +209,13 @@ def _arrival_s(record: RecordTypeDef) -> int:
 
 
 def _rows(files: list[Path]) -> list[dict[str, Any]]:
-    from pyarrow import parquet  # noqa: PLC0415 - only where Spark is
+    from pyarrow import parquet  # noqa: PLC0415 - only with Spark
 
     return [row for path in files for row in parquet.ParquetFile(path).read().to_pylist()]
 
 
 def _logged(log: Path) -> list[Path]:
-    """The files that the file sink's log of finished batches names."""
+    """Files named by the file sink's log of finished batches."""
     try:
         entries = [path for path in log.iterdir() if path.name.partition(".")[0].isdigit()]
     except FileNotFoundError:

@@ -1,7 +1,4 @@
-"""The pipeline of the demo's second application: a word count in windows, on Spark.
-
-A pipeline as a user would write one. Knows nothing of the demo around it; runs in the Spark engine.
-"""
+"""A Spark pipeline for the demo: a word count in windows."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ WINDOW_S: Final = 5
 
 @pipeline
 def counts(records: DataFrame) -> Iterator[DataStreamWriter]:
-    """Words in windows of their arrival, into parquet; and which records were seen, into parquet too."""
+    """Word counts per window of arrival, and the records seen, both as parquet."""
     split = F.udf(words, ArrayType(StringType()))
     counted = (
         records.withWatermark("approximate_arrival_timestamp", "1 hour")

@@ -1,12 +1,6 @@
-"""The stage: local endpoints, a stream, and the accounts of what goes in and comes out. Daemons are started on it.
+"""The set-up that the demo and the process tests share: local endpoints, a stream, a producer, a checker.
 
-Owns the set-up that the demo and the tests of real processes share, and the reading of the stored checkpoints. Knows
-nothing of what is played on it (`perform`, the tests).
-
-The producer: PutRecords at a steady rate, and the truth about what the stream took.
-
-Owns batching, pacing and the retry of refused entries. Tells the checker each record with the shard and sequence number
-that the service answered. Knows nothing of who reads the stream.
+The producer writes at a steady rate and reports each accepted record to the checker.
 """
 
 from __future__ import annotations
@@ -43,9 +37,7 @@ if TYPE_CHECKING:
 
 
 BATCH_RECORDS_MAX: Final = 500  # PutRecords
-BATCH_BYTES_MAX: Final = (
-    4 * 1024 * 1024
-)  # PutRecords takes 5 MiB; some of it is for the request around the records
+BATCH_BYTES_MAX: Final = 4 * 1024 * 1024  # PutRecords takes 5 MiB, with the request around the records
 TICK_S: Final = 0.05
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_MOST_S: Final = 1.0
@@ -62,30 +54,22 @@ _RETRYABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class WriteRate:
-    """How much to write.
-
-    Args:
-        rate: records per second, over all shards.
-        records: no more than these; None: as many as there are.
-        seconds: stop after this long.
-    """
+    """How much to write: `rate` is records per second over all shards; `records` None means no cap."""
 
     rate: float
     seconds: float
     records: int | None = None
 
     def due(self, elapsed_s: float, sent: int) -> int:
-        """How many records may be sent now."""
         allowed = int(elapsed_s * self.rate) + 1
         return max(0, (allowed if self.records is None else min(allowed, self.records)) - sent)
 
     def is_done(self, sent: int) -> bool:
-        """Whether the cap on records has been reached."""
         return self.records is not None and sent >= self.records
 
 
 def batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """The lines in order, in groups that one PutRecords may carry."""
+    """The lines in order, in groups that fit one PutRecords."""
     batch: list[Line] = []
     size_bytes = 0
     for line in lines:
@@ -100,18 +84,16 @@ def batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
 
 
 class Producer:
-    """Writes to one stream and keeps the account of it in a checker."""
-
     def __init__(self, stream: DemoStream, checker: Checker) -> None:
         self._stream = stream
         self._checker = checker
         self.written = 0
 
     async def run(self, feed: Feed, pace: WriteRate) -> None:
-        """Write what the feed gives until its end or the pace's. Cancelled, it first finishes the call under way.
+        """Write the feed until it ends or the limits are reached. A cancel lets the running call finish.
 
         Raises:
-            DemoError: the stream refuses records for long, or a call fails so that nobody knows what was written.
+            DemoError: the stream refuses records for long, or a call fails with an unknown result.
         """
         started_s = monotonic_s()
         with anyio.move_on_after(pace.seconds):
@@ -120,9 +102,7 @@ class Producer:
                 if due == 0:
                     await anyio.sleep(TICK_S)
                     continue
-                await (
-                    lowlevel.checkpoint()
-                )  # a feed and a shielded call alone would never notice a cancellation
+                await lowlevel.checkpoint()  # else a cancellation would never be noticed
                 lines = await feed.take(min(due, BATCH_RECORDS_MAX))
                 if not lines:
                     return
@@ -130,7 +110,7 @@ class Producer:
                     await self.put(lines)
 
     async def put(self, lines: Sequence[Line]) -> None:
-        """Write these lines, each exactly once; returns when the stream has taken all of them."""
+        """Write each line exactly once; returns when the stream has all of them."""
         for batch in batches(lines):
             waiting: list[Line] = batch
             backoff_s = BACKOFF_FIRST_S
@@ -142,7 +122,7 @@ class Producer:
                 backoff_s = min(backoff_s * 2, BACKOFF_MOST_S)
 
     async def _attempt(self, lines: list[Line]) -> list[Line]:
-        """One PutRecords; the lines that the stream did not take this time."""
+        """One PutRecords; returns the refused lines."""
         try:
             answer = await in_thread(
                 self._stream.client.put_records,
@@ -176,7 +156,7 @@ POLL_EVERY_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class StoredLease:
-    """What a row of the lease table tells: a position or a sentinel, and the worker that has the shard, if any."""
+    """A row of the lease table; `checkpoint` is a sequence number or a sentinel."""
 
     checkpoint: str
     owner: str | None
@@ -186,16 +166,8 @@ class StoredLease:
 class Stage:
     """What is set up.
 
-    Args:
-        directory: all files of the run.
-        processes: where daemons are started.
-        endpoints: the process of the local endpoints.
-        urls: where they answer.
-        stream: ACTIVE.
-        dynamodb: a client of the tables.
-        active_at_s: when the stream became ACTIVE, by `clock.monotonic_s`.
-        reader: of the ledgers.
-        checker: of everything written and delivered here.
+    `endpoints` is the process of the local endpoints. `active_at_s` is when the stream became ACTIVE, by
+    `monotonic_s`.
     """
 
     directory: Path
@@ -210,15 +182,12 @@ class Stage:
 
     @property
     def ledgers(self) -> Path:
-        """The directory of the ledgers."""
         return self.directory / "ledgers"
 
     def producer(self) -> Producer:
-        """A producer that accounts to this stage's checker."""
         return Producer(self.stream, self.checker)
 
     def write_properties(self, worker_id: str, more: Mapping[str, str] | None = None) -> Path:
-        """Write the properties file of a worker; `more` holds further keys."""
         path = self.directory / f"{worker_id}.properties"
         file = DaemonFile(
             executable=executable_name(self.directory),
@@ -234,23 +203,23 @@ class Stage:
 
     @asynccontextmanager
     async def daemon(self, properties: Path, name: str = "the daemon") -> AsyncGenerator[RunningProcess]:
-        """A daemon on this properties file for the time of the block."""
+        """Run a daemon during the block."""
         async with self.processes.daemon(name, properties, self.ledgers) as running:
             yield running
 
     async def poll(self) -> None:
-        """Bring the checker up to date with the stream's shards and the ledgers."""
+        """Update the checker from the stream's shards and the ledgers."""
         for shard in await self.stream.shards():
             self.checker.lineage(shard.shard_id, parents=shard.parents, is_open=shard.is_open)
         for entry in self.reader.new_entries():
             self.checker.reported(entry)
 
     async def settled(self, within_s: float) -> bool:
-        """Wait until nothing is left to deliver; False where that takes longer."""
+        """Wait until everything is delivered; False on time-out."""
         return await self._until(lambda: self.checker.is_settled, within_s)
 
     async def delivered(self, records: int, within_s: float) -> bool:
-        """Wait until so many records have been delivered; False where that takes longer."""
+        """Wait until so many records are delivered; False on time-out."""
         return await self._until(lambda: self.checker.delivered >= records, within_s)
 
     async def _until(self, holds: Callable[[], bool], within_s: float) -> bool:
@@ -263,7 +232,7 @@ class Stage:
         return False
 
     async def leases(self) -> dict[str, StoredLease]:
-        """The rows of the lease table as they are now, by shard; DemoError while there is no such table."""
+        """The rows of the lease table, by shard; DemoError if there is no table yet."""
         with errors_of("Scan of the lease table"):
             answer = await in_thread(self.dynamodb.scan, TableName=APPLICATION, ConsistentRead=True)
         return {row["leaseKey"].get("S", ""): _stored(row) for row in answer["Items"] if "checkpoint" in row}
@@ -278,7 +247,7 @@ def _stored(row: Mapping[str, AttributeValueTypeDef]) -> StoredLease:
 
 @asynccontextmanager
 async def stage(directory: Path, processes: Processes, *, shards: int) -> AsyncGenerator[Stage]:
-    """Set everything up in an empty directory, for the time of the block; DemoError where that fails."""
+    """Set everything up in an empty directory for the block; DemoError if that fails."""
     ledgers = directory / "ledgers"
     ledgers.mkdir()
     async with processes.endpoints(directory) as (endpoints, urls):

@@ -1,11 +1,4 @@
-"""The demo's stream: creating it, looking at its shards, splitting and merging them. A normal client of Kinesis.
-
-Owns the control calls and the choice of which shards to split and merge. Knows nothing of records (`producer`).
-
-The properties file that the demo gives to the daemon: an ordinary one, shown on the screen.
-
-Owns its text and the launcher for a Python whose path has blanks. Pure but for writing those two files.
-"""
+"""The demo's stream as a Kinesis client sees it, and the properties file of its daemons."""
 
 from __future__ import annotations
 
@@ -36,7 +29,7 @@ if TYPE_CHECKING:
 
 REGION: Final = "us-east-1"
 KEY_ID: Final = "local"
-SECRET_KEY: Final = "local"  # noqa: S105 - the local endpoints take any; no account behind them
+SECRET_KEY: Final = "local"  # noqa: S105 - the local endpoints accept any
 ACTIVE_WITHIN_S: Final = 60.0
 _POLL_S: Final = 0.05
 
@@ -46,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ShardView:
-    """One entry of ListShards; the hash range has both ends included."""
+    """One entry of ListShards; both ends of the hash range are inclusive."""
 
     shard_id: str
     first_hash: int
@@ -56,17 +49,16 @@ class ShardView:
 
 
 def middle_hash(shard: ShardView) -> int:
-    """Where the second half of a shard begins."""
     return shard.first_hash + (shard.last_hash - shard.first_hash) // 2 + 1
 
 
 def shard_to_split(shards: Iterable[ShardView]) -> ShardView | None:
-    """The open shard with the lowest hashes; None where none is open."""
+    """The open shard with the lowest hashes."""
     return min((shard for shard in shards if shard.is_open), key=lambda shard: shard.first_hash, default=None)
 
 
 def shards_to_merge(shards: Iterable[ShardView]) -> tuple[ShardView, ShardView] | None:
-    """Two adjacent open shards, original ones if there are such; None where fewer than two are open."""
+    """Two adjacent open shards, original ones if possible."""
     in_order = sorted((shard for shard in shards if shard.is_open), key=lambda shard: shard.first_hash)
     pairs = [(a, b) for a, b in pairwise(in_order) if a.last_hash + 1 == b.first_hash]
     return min(pairs, key=lambda pair: len(pair[0].parents) + len(pair[1].parents), default=None)
@@ -74,7 +66,7 @@ def shards_to_merge(shards: Iterable[ShardView]) -> tuple[ShardView, ShardView] 
 
 @contextmanager
 def errors_of(operation: str) -> Generator[None]:
-    """Turn what boto3 raises into a DemoError that names the call."""
+    """Turn boto3 errors into a DemoError that names the call."""
     try:
         yield
     except (ClientError, BotoCoreError) as error:
@@ -82,29 +74,27 @@ def errors_of(operation: str) -> Generator[None]:
 
 
 async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a boto3 call in a thread; a cancelled task waits for its end (at most the client's time-out)."""
+    """Run a boto3 call in a thread; a cancelled task waits for its end (at most the time-out)."""
     return await to_thread.run_sync(partial(call, *args, **kwargs))
 
 
 def local_session() -> boto3.Session:
-    """A session that reads no profile and no file of the user's: the demo must not come near an account."""
+    """A session that ignores the user's profiles and files: the demo must not reach an AWS account."""
     nothing = (None, None, None, None)
     session = botocore.session.Session(session_vars={"profile": nothing, "config_file": nothing})
     return boto3.Session(KEY_ID, SECRET_KEY, region_name=REGION, botocore_session=session)
 
 
 def client_config() -> Config:
-    """Short time-outs and no hidden retries, so that what the producer believes is what happened."""
+    """Short time-outs and no hidden retries, so that the producer knows what happened."""
     return Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 1})
 
 
 def kinesis_client(url: str) -> KinesisClient:
-    """A client of the local Kinesis; to be closed."""
     return local_session().client("kinesis", endpoint_url=url, config=client_config())
 
 
 def dynamodb_client(url: str) -> DynamoDBClient:
-    """A client of the local DynamoDB; to be closed."""
     return local_session().client("dynamodb", endpoint_url=url, config=client_config())
 
 
@@ -116,14 +106,13 @@ class DemoStream:
         self.name = name
 
     async def create(self, shard_count: int) -> float:
-        """Create it and wait until it is ACTIVE; the time of that by `clock.monotonic_s`."""
+        """Create it and wait until it is ACTIVE; returns that time by `monotonic_s`."""
         with errors_of("CreateStream"):
             await in_thread(self.client.create_stream, StreamName=self.name, ShardCount=shard_count)
         await self._active()
         return monotonic_s()
 
     async def shards(self) -> tuple[ShardView, ...]:
-        """All its shards, closed ones included."""
         found: list[ShardView] = []
         with errors_of("ListShards"):
             page = await in_thread(self.client.list_shards, StreamName=self.name)
@@ -146,7 +135,7 @@ class DemoStream:
                 page = await in_thread(self.client.list_shards, NextToken=token)
 
     async def split(self) -> ShardView | None:
-        """Split a shard in two and wait until the stream is ACTIVE again; which one, None where none is open."""
+        """Split a shard, wait until ACTIVE, and return the shard; None if none is open."""
         shard = shard_to_split(await self.shards())
         if shard is not None:
             with errors_of("SplitShard"):
@@ -160,7 +149,7 @@ class DemoStream:
         return shard
 
     async def merge(self) -> tuple[ShardView, ShardView] | None:
-        """Merge two adjacent shards and wait until the stream is ACTIVE again; which, None where there are no two."""
+        """Merge two adjacent shards, wait until ACTIVE, and return them; None if there are none."""
         pair = shards_to_merge(await self.shards())
         if pair is not None:
             with errors_of("MergeShards"):
@@ -189,17 +178,7 @@ LAUNCHER: Final = "wordcount.sh"
 
 @dataclass(frozen=True, slots=True)
 class DaemonFile:
-    """What differs between the properties files of one run.
-
-    Args:
-        executable: `executableName`.
-        worker_id: name of the worker.
-        application: name of the application, and so of its lease table.
-        stream: name of the stream.
-        kinesis_url: where the local Kinesis is.
-        dynamodb_url: where the local DynamoDB is.
-        more: further keys, as they are to stand in the file.
-    """
+    """What differs between the properties files of a run; `more` has further keys."""
 
     executable: str
     worker_id: str
@@ -231,7 +210,7 @@ class DaemonFile:
 
 
 def escaped(value: str) -> str:
-    """A value as it must stand in a properties file: backslashes doubled, all beyond ASCII as UTF-16 escapes."""
+    """A value for a properties file: backslashes doubled, non-ASCII as UTF-16 escapes."""
     out: list[str] = []
     for character in value:
         if character == "\\":
@@ -247,8 +226,8 @@ def escaped(value: str) -> str:
 def executable_name(directory: Path, python: str = sys.executable) -> str:
     """The `executableName` of the word-count processor.
 
-    The daemon splits it on spaces, so a Python with a blank in its path is started by a launcher script in
-    `directory`, named relative to it: the daemon must run there.
+    The daemon splits it on spaces, so a Python path with a space gets a launcher script in `directory`. The
+    name is relative: the daemon must run there.
     """
     if python.isascii() and python.isprintable() and " " not in python:
         return f"{python} -m {PROCESSOR}"

@@ -1,13 +1,6 @@
-"""The text of the demo: which files, in which order, cut into lines with a key each; and what counts as a word.
+"""The text of the demo: which files, in which order, cut into lines with a partition key each.
 
-Owns the input as values. Knows nothing of streams, processes or time; imported by every word-count process, so it
-imports little.
-
-What can stop the demo before it has a verdict.
-
-Where the producer takes its lines from: files, or a pipe that may have nothing to give for a while.
-
-Owns reading without blocking the event loop. Knows nothing of streams; the choice and order of lines is `text`'s.
+Every word-count process imports this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -25,8 +18,8 @@ from typing import Final, Protocol
 
 from anyio import wait_readable
 
-LINE_BYTES_MAX: Final = 512 * 1024  # a longer line becomes several records; Kinesis takes 1 MiB with the key
-KEY_LENGTH_MAX: Final = 256  # of a partition key, in characters (Kinesis: PutRecords)
+LINE_BYTES_MAX: Final = 512 * 1024  # longer lines become several records; Kinesis takes 1 MiB
+KEY_LENGTH_MAX: Final = 256  # characters, as in PutRecords
 BLOCK_LINES: Final = 100
 FILES_AT_A_TIME: Final = 64
 
@@ -38,25 +31,25 @@ _NOT_TEXT_OF_THE_LIBRARY: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One record to be: a partition key and a line without its end, as bytes (whatever their encoding)."""
+    """A record to write: a partition key, and a line without its end."""
 
     key: str
     data: bytes
 
 
 def words(data: bytes) -> list[str]:
-    """The words of a line in lower case: letters of any script, with one inner apostrophe; bad UTF-8 separates."""
+    """The words in lower case: letters of any script, with one inner apostrophe. Bad UTF-8 separates words."""
     return _WORD.findall(data.decode("utf-8", "replace").lower())
 
 
 def partition_key(name: str) -> str:
-    """A file's name as a partition key: the last 256 characters, never empty, valid UTF-8 whatever the name was."""
+    """The last 256 characters of a file name, never empty, always valid UTF-8."""
     clean = os.fsencode(name).decode("utf-8", "replace")
     return clean[-KEY_LENGTH_MAX:] or "-"
 
 
 def licence_file() -> Path | None:
-    """The running Python's licence, where its distributor put it; None where it was left out."""
+    """The licence of the running Python; None if it is not installed."""
     library = Path(os.__file__).resolve().parent
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     folders = (library, Path(sysconfig.get_path("stdlib")), library.parent, Path(sys.base_prefix))
@@ -69,10 +62,7 @@ def licence_file() -> Path | None:
 
 
 def library_files() -> list[tuple[str, Path]]:
-    """Licence and source files of the running Python's standard library, with their keys; without its own tests.
-
-    The licence first, then the modules at the top by name, then the packages.
-    """
+    """Keys and files of the standard library: licence, top-level modules by name, packages; no tests."""
     library = Path(sysconfig.get_path("stdlib"))
     sources = sorted(_sources(library), key=lambda path: (len(path.parts) > 1, path.as_posix()))
     files = [(partition_key(path.as_posix()), library / path) for path in sources]
@@ -81,21 +71,20 @@ def library_files() -> list[tuple[str, Path]]:
 
 
 def _sources(library: Path) -> Iterator[Path]:
-    """The source files below a directory, relative to it; what is left out is not even looked into."""
     for folder, folders, names in os.walk(library):
         folders[:] = [name for name in folders if name not in _NOT_TEXT_OF_THE_LIBRARY]
         yield from (Path(folder, name).relative_to(library) for name in names if name.endswith(".py"))
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file without their ends, read as they are asked for; a very long one in pieces."""
+    """The lines of a file without their ends, read lazily; a very long line comes in pieces."""
     with path.open("rb") as file:
         while piece := file.readline(LINE_BYTES_MAX):
             yield piece.rstrip(b"\r\n")
 
 
 def file_by_file(files: Iterable[tuple[str, Path]]) -> Iterator[Iterator[Line]]:
-    """The lines of each file, all under the file's key. A file that cannot be read ends the text with its OSError."""
+    """The lines of each file under its key; an unreadable file raises OSError."""
     for key, path in files:
         yield _with_key(key, path)
 
@@ -106,7 +95,7 @@ def _with_key(key: str, path: Path) -> Iterator[Line]:
 
 
 def interleave(sources: Iterator[Iterator[Line]], at_a_time: int = FILES_AT_A_TIME) -> Iterator[Line]:
-    """Lines of several sources in turn, so that many keys are in use at once; each source's lines stay in order."""
+    """Lines of several sources in turn, so that many keys are in use; each source keeps its order."""
     open_sources = deque(islice(sources, at_a_time))
     while open_sources:
         source = open_sources.popleft()
@@ -119,7 +108,7 @@ def interleave(sources: Iterator[Iterator[Line]], at_a_time: int = FILES_AT_A_TI
 
 
 def in_blocks(name: str, lines: Iterable[bytes]) -> Iterator[Line]:
-    """One long text: every 100 lines share a key (`name#0`, `name#1` ...), else all would go to one shard."""
+    """One long text: every 100 lines share a key (`name#0`, `name#1` ...), to use more than one shard."""
     suffix_room = 12
     base = partition_key(name)[-(KEY_LENGTH_MAX - suffix_room) :]
     for number, data in enumerate(lines):
@@ -127,7 +116,7 @@ def in_blocks(name: str, lines: Iterable[bytes]) -> Iterator[Line]:
 
 
 class DemoError(Exception):
-    """Raised when the demo cannot go on; the message says what failed and where to look."""
+    """Raised when the demo cannot continue; the message says what failed and where to look."""
 
 
 READ_BYTES: Final = 64 * 1024
@@ -135,35 +124,30 @@ STDIN: Final = 0
 
 
 class Feed(Protocol):
-    """A text, taken line by line."""
+    """A text, read line by line."""
 
     @property
-    def description(self) -> str:
-        """What text it is, for the screen."""
-        ...
+    def description(self) -> str: ...
 
     async def take(self, most: int) -> Sequence[Line]:
-        """The next lines, at least one and no more than `most`; waits for the first. None at all: the end.
+        """The next lines, from one to `most`; waits for the first. Empty means the end.
 
-        May be cancelled while it waits, without losing a line.
+        Cancelling loses no line.
         """
         ...
 
 
 class FileFeed:
-    """Lines that are always at hand, read from files on the local disk."""
-
     def __init__(self, description: str, lines: Iterator[Line]) -> None:
         self._description = description
         self._lines = lines
 
     @property
     def description(self) -> str:
-        """What text it is, for the screen."""
         return self._description
 
     async def take(self, most: int) -> Sequence[Line]:
-        """The next lines; never waits. DemoError where a file cannot be read."""
+        """Never waits. DemoError if a file cannot be read."""
         try:
             return list(islice(self._lines, most))
         except OSError as error:
@@ -171,7 +155,7 @@ class FileFeed:
 
 
 class PipeFeed:
-    """Lines from an open descriptor: a pipe, a terminal or a redirected file."""
+    """Lines from a pipe, a terminal or a redirected file."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         self._descriptor = descriptor
@@ -183,11 +167,10 @@ class PipeFeed:
 
     @property
     def description(self) -> str:
-        """What text it is, for the screen."""
         return self._name
 
     async def take(self, most: int) -> Sequence[Line]:
-        """The next lines as they arrive. DemoError where the descriptor cannot be read."""
+        """The next lines as they arrive. DemoError if the descriptor cannot be read."""
         while not self._whole and not self._at_end:
             await self._wait()
             self._received(self._read())
@@ -197,7 +180,7 @@ class PipeFeed:
         try:
             await wait_readable(self._descriptor)
         except PermissionError:
-            return  # epoll refuses ordinary files; reading them never waits
+            return  # epoll refuses regular files, which never block
 
     def _read(self) -> bytes:
         try:
@@ -215,12 +198,11 @@ class PipeFeed:
         self._at_end = not piece
 
     def _next_whole(self) -> Iterator[bytes]:
-        while self._whole:  # `take` never asks beyond it, so that this does not end before the text does
+        while self._whole:  # `take` never reads past it, so this ends only with the text
             yield self._whole.popleft()
 
 
 def library_feed() -> FileFeed:
-    """The standard library's licence and source files, many at a time, each under its name as key."""
     files = library_files()
     if not files:
         raise DemoError("this Python has no standard library sources: use --input FILE")
@@ -228,7 +210,7 @@ def library_feed() -> FileFeed:
 
 
 def input_feed(name: str, *, stdin: int = STDIN) -> Feed:
-    """The text that `--input` names: a file, or `-` for the descriptor `stdin`."""
+    """The text of `--input`: a file, or `-` for the descriptor `stdin`."""
     if name == "-":
         return PipeFeed(stdin, "standard input")
     path = Path(name)

@@ -1,9 +1,7 @@
-"""Ties a program's life to that of the process that starts it: `tied.py PARENT_PID PROGRAM ARGUMENT...`.
+"""Runs a program that dies with its parent: `tied.py PARENT_PID PROGRAM ARGUMENT...`.
 
-Becomes the program (same process id), after asking the kernel to kill it as soon as its parent has ended, however that
-came about. For the demo's daemons: when the demo itself is killed, its endpoints end with their data, and nothing is
-left to save. A file of its own that imports nothing of ours, run by path without `site`, so that it costs few ms.
-Where there is no prctl (not Linux) it only becomes the program.
+It asks the kernel to kill this process when the parent ends, then becomes the program. Without prctl (not
+Linux) it only does the latter. It imports nothing of ours and runs without `site`, to cost only a few ms.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ PR_SET_PDEATHSIG: Final = 1  # prctl(2); kept across execve(2)
 
 
 def die_with(parent: int) -> bool:
-    """Have the kernel kill this process when its parent ends; False where that has already happened."""
+    """Ask the kernel to kill this process when its parent ends; False if the parent is already gone."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -26,7 +24,7 @@ def die_with(parent: int) -> bool:
 
 
 def main() -> None:
-    """Become the program; exit code 1 where the parent is gone already."""
+    """Become the program; exit code 1 if the parent is already gone."""
     parent, program = int(sys.argv[1]), sys.argv[2:]
     if not die_with(parent):
         sys.exit(1)
