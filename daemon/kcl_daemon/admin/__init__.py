@@ -1,1 +1,1 @@
-"""The status page, the probes and `/metrics` over HTTP. It only shows snapshots."""
+"""The status page, the probes and `/metrics` over HTTP."""

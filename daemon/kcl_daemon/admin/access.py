@@ -1,7 +1,4 @@
-"""Access rules of the status page: methods, host names and the token.
-
-A request is refused before anything is read.
-"""
+"""Access rules of the status page, checked before anything is read."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ from kcl_daemon.config.metrics_and_page import is_loopback
 
 TEXT: Final = "text/plain; charset=utf-8"
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
-"""Probes need no token; they learn only yes or no."""
+"""Open without a token; they answer only yes or no."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest:
-    """A request without its query; a header is empty if it was not sent."""
+    """Without the query; an empty header was not sent."""
 
     method: str
     path: str
@@ -47,13 +44,13 @@ def plain(status: HTTPStatus, words: str, **headers: str) -> AdminResponse:
 
 @dataclass(frozen=True, slots=True)
 class AdminAccess:
-    """`address` is the listening address; with `token` None no caller needs a token."""
+    """`address` is the listening address; `token` None: none is needed."""
 
     address: str
     token: str | None = None
 
     def refusal(self, request: AdminRequest) -> AdminResponse | None:
-        """The error response, or None if the request is allowed."""
+        """None: the request is allowed."""
         if request.method not in {"GET", "HEAD"}:
             return plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed", Allow="GET, HEAD")
         if not self._is_our_name(request.host):
@@ -66,16 +63,15 @@ class AdminAccess:
         return None
 
     def is_trusted(self, request: AdminRequest) -> bool:
-        """Whether the caller sent the token, or no token is needed."""
         if self.token is None:
             return True
         shown = _shown_token(request.authorization)
         return hmac.compare_digest(shown.encode("utf-8", "replace"), self.token.encode())
 
     def _is_our_name(self, host: str) -> bool:
-        """Protects against DNS rebinding: a foreign page could point its own name at this machine.
+        """A foreign page could point its own name at this machine (DNS rebinding).
 
-        With a token this is safe, because the foreign page does not know the token.
+        It does not know the token, so with a token any name is safe.
         """
         if self.token is not None:
             return True
@@ -89,7 +85,7 @@ class AdminAccess:
 
 
 def host_name(host: str) -> str:
-    """The lower-case name in a Host header, without the port; empty if invalid."""
+    """Lower case, without port; empty if invalid."""
     if host.startswith("["):
         inside, bracket, rest = host[1:].partition("]")
         if not bracket or (rest and not _is_port(rest)):

@@ -1,7 +1,7 @@
 """The HTML of the status page: a fixed frame, and a live part that the script reloads.
 
-All outside text goes through `text`; the snapshot has masked secrets already. Style sheet and script are
-inline, and the Content-Security-Policy allows only their hashes.
+All outside text goes through `text`. The Content-Security-Policy allows only the inline style sheet and
+script.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from kcl_daemon.text import NONE, about, duration, on_one_line, rate, short_numb
 
 @lru_cache(maxsize=4096)
 def text(value: str) -> str:
-    """Escapes any text for elements and double-quoted attributes, on one line."""
+    """Escapes for elements and double-quoted attributes."""
     return escape(on_one_line(value))
 
 
@@ -57,10 +57,7 @@ class Column:
 
 
 def table(name: str, caption: str, columns: Sequence[Column], rows: Iterator[str]) -> Iterator[str]:
-    """Yields a scrolling table that screen readers can walk, row by row.
-
-    `name` makes the ids; `caption` and each row (one `tr`) are HTML.
-    """
+    """Rows for screen readers, too; `caption` and `rows` are HTML."""
     heads = "".join(
         f'<th scope="col"{" class=num" if each.is_number else ""}>{text(each.heading)}</th>'
         for each in columns
@@ -81,7 +78,7 @@ _WORKERS: Final = (
     Column("Last report", is_number=True),
 )
 MAX_MOVES: Final = 8
-"""A start moves every lease; more rows would fill the screen."""
+"""A start moves every lease."""
 _MOVES_CAPTION: Final = f"The last {MAX_MOVES} decisions of this worker as leader; /status.json has more"
 _SECTIONS_MOVES: Final = (Column("When", is_number=True), Column("Lease"), Column("Reason"))
 
@@ -154,7 +151,7 @@ def moves_section(snapshot: Snapshot) -> Iterator[str]:
 
 
 def move_reason(move: MoveView) -> str:
-    """The reason without the shard name, which has its own column."""
+    """Without the shard name, which has its own column."""
     name, colon, reason = move.reason.partition(": ")
     return reason if colon and "shardId-" in name and " " not in name else move.reason
 
@@ -170,15 +167,12 @@ _WIDTH: Final = 120
 _HEIGHT: Final = 24
 _SECONDS_LEAST: Final = 60.0
 _STEPS: Final = 10 * (_HEIGHT - 3)
-# The y coordinate of each height as text, lowest first.
+# y coordinates, lowest first.
 _HEIGHTS: Final = tuple(f"{_HEIGHT - 1.5 - step / 10:.1f}" for step in range(_STEPS + 1))
 
 
 class Sparklines:
-    """The throughput lines of all shards over the same moments.
-
-    Shared values are computed once: there are many shards and points.
-    """
+    """Throughput lines of all shards; shared values are computed once."""
 
     def __init__(self, history: ThroughputHistory, now_s: float) -> None:
         self._history = history
@@ -187,7 +181,7 @@ class Sparklines:
         self._places = [f"{_WIDTH - 1 - age_s * per_s:.0f}," for age_s in self._ages_s]
 
     def of(self, key: str) -> str:
-        """The SVG of one lease; empty with fewer than two samples."""
+        """Empty with fewer than two samples."""
         values = self._history.values(key)
         samples = [
             (place, value) for place, value in zip(self._places, values, strict=True) if value is not None
@@ -297,14 +291,13 @@ def _progress_cells(held: ShardView | None, lines: Sparklines) -> str:
 
 
 def shard_name(shard_id: str) -> str:
-    """Marks the leading part of a shard id, which the style sheet hides on narrow screens."""
+    """Narrow screens hide the leading part."""
     number = short_shard(shard_id)
     most = "" if number == shard_id else f'<span class="most">{text(shard_id.removesuffix(number))}</span>'
     return f"{most}{text(number)}"
 
 
 def behind_text(held: ShardView) -> str:
-    """The age of the oldest unfinished record."""
     return NONE if held.lag_s is None else duration(held.lag_s)
 
 
@@ -314,7 +307,7 @@ def owner_text(entry: ShardEntry) -> str:
 
 
 def children_section(snapshot: Snapshot) -> Iterator[str]:
-    """One row for each child, and for each shard whose last child failed."""
+    """Also shards whose last child failed."""
     yield '<section id="children" aria-labelledby="children-heading"><h2 id="children-heading">Children</h2>'
     shown = [shard for shard in snapshot.shards if shard.child is not None or shard.failures]
     if shown:
@@ -341,7 +334,7 @@ def _child_row(shard: ShardView) -> str:
 
 
 def stderr_of(shard: ShardView) -> tuple[str, ...]:
-    """The last lines of the running child, or of the failed one until its successor makes progress."""
+    """Of the failed child until its successor makes progress."""
     if shard.failures:
         return shard.stderr_tail
     return () if shard.child is None else shard.child.stderr
@@ -374,11 +367,10 @@ SHARD_HEADINGS: Final = ("Shard", "Rows", "Committed", "Waiting", "Oldest waits"
 _NAMES: Final = frozenset({0})
 _WORDS: Final = frozenset({0, 1})
 MAX_SHARDS: Final = 100
-"""Show at most this many shards, those with the highest lag."""
+"""Those with the highest lag."""
 
 
 def spark_section(view: SparkView | None) -> Iterator[str]:
-    """Empty without a Spark engine."""
     if view is None:
         return
     yield '<section id="spark" aria-labelledby="spark-heading"><h2 id="spark-heading">Spark</h2>'
@@ -402,7 +394,7 @@ def by_lag(view: SparkView) -> list[SparkShardView]:
 
 
 def query_cells(query: SparkQueryView) -> tuple[str, ...]:
-    """One cell for each of `QUERY_HEADINGS`."""
+    """One for each of `QUERY_HEADINGS`."""
     return (
         query.name,
         "running" if query.running else "failed, starts again",
@@ -417,7 +409,7 @@ def query_cells(query: SparkQueryView) -> tuple[str, ...]:
 
 
 def shard_cells(shard: SparkShardView) -> tuple[str, ...]:
-    """One cell for each of `SHARD_HEADINGS`."""
+    """One for each of `SHARD_HEADINGS`."""
     waits = NONE if not shard.waiting else about(shard.lag_s)
     return shard.shard_id, str(shard.rows), str(shard.committed), str(shard.waiting), waits
 
@@ -443,14 +435,12 @@ _SECTIONS: Final = (
 _MOVES: Final = ("moves", "Last moves")
 _SPARK: Final = ("spark", "Spark")
 _PAUSE_AFTER: Final = 100
-"""Entries between pauses; these take less than a millisecond."""
+"""Entries between pauses, under a millisecond."""
 _DOCUMENTS: Final = ("/status.json", "/metrics", "/readyz", "/livez")
 
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """The inline style sheet and script, and the Content-Security-Policy that allows only these."""
-
     style: str
     script: str
     policy: str
@@ -466,7 +456,7 @@ def assets() -> Assets:
             f"style-src '{_hash(style)}'",
             f"script-src '{_hash(script)}'",
             "connect-src 'self'",
-            "img-src data:",  # an empty icon, so that browsers do not request one
+            "img-src data:",  # empty, so that browsers request none
             "base-uri 'none'",
             "form-action 'none'",
             "frame-ancestors 'none'",
@@ -480,10 +470,7 @@ def _hash(inline: str) -> str:
 
 
 def page(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float, every_s: float) -> Iterator[str]:
-    """Yields the page in pieces.
-
-    `now_s` is on the history's clock; the page reloads its live part every `every_s` seconds.
-    """
+    """In pieces; `now_s` is on the history's clock, `every_s` the reload interval."""
     given = assets()
     title = f"{snapshot.application}: {snapshot.worker_id}"
     sections = (*_SECTIONS, *([] if snapshot.spark is None else [_SPARK]), _MOVES)
@@ -511,13 +498,13 @@ def page(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float, every_
 def live_part(
     snapshot: Snapshot, history: ThroughputHistory, *, now_s: float, every_s: float
 ) -> Iterator[str]:
-    """Yields the reloaded part in pieces; arguments as for `page`."""
+    """Arguments as for `page`."""
     yield f'<div id="live" data-every="{every_s:.1f}"><p class="place">{text(_place(snapshot))}</p>'
     found: list[ShardEntry] = []
     for entry in entries_of_snapshot(snapshot):
         found.append(entry)
         if not len(found) % _PAUSE_AFTER:
-            yield ""  # the sender may pause here
+            yield ""  # the sender may pause
     known = with_distinct_names(found)
     counted = count_leases(known)
     yield f'<dl class="headline">{_headline(snapshot, known)}</dl>'

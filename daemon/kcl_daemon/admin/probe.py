@@ -1,7 +1,6 @@
 """`python -m kcl_daemon.admin.probe [livez|readyz]`: a container's health check.
 
-Exit code 0 is healthy, 1 is not. It runs every few seconds, so it imports almost nothing. It reads
-`KCL_ADMIN_PORT` and `KCL_ADMIN_ADDRESS`, but not the properties file.
+Exit code 0 is healthy. It runs often, so it imports almost nothing and reads only environment variables.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from kcl_daemon.config.metrics_and_page import LOOPBACK, request_address
 from kcl_daemon.config.properties import given_for
 
 _QUESTIONS: Final = ("livez", "readyz")
-# Below five seconds, a usual limit of container health checks.
+# Below five seconds, the usual limit.
 _PATIENCE_S: Final = 4.0
 _SHOWN_BYTES: Final = 500
 
@@ -24,7 +23,7 @@ _SHOWN_BYTES: Final = 500
 def probe(question: str, environment: Mapping[str, str], timeout_s: float = _PATIENCE_S) -> tuple[bool, str]:
     """Returns whether the daemon is healthy, and its answer.
 
-    Without a port the running process counts as healthy. `environment` must be the daemon's.
+    Without a port the running process is healthy.
     """
     port = given_for("adminPort", environment)
     if port is None:
@@ -60,7 +59,7 @@ def _where(environment: Mapping[str, str]) -> str:
 
 
 def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Print the answer on one line; the exit code is 2 for a wrong command line."""
+    """Exit code 2: wrong command line."""
     question = words[0] if words else _QUESTIONS[0]
     if len(words) > 1 or question not in _QUESTIONS:
         sys.stderr.write(f"usage: python -m kcl_daemon.admin.probe [{'|'.join(_QUESTIONS)}]\n")

@@ -1,7 +1,6 @@
-"""Serves the status page with a small HTTP/1.1 server (h11).
+"""A small HTTP/1.1 server (h11) for the status page: GET and HEAD only, everything bounded.
 
-It accepts GET and HEAD without a body, and everything is bounded. A failure here never stops the worker. If
-the port is taken, the server tries again. Imported only if a port is set.
+A failure here never stops the worker; a taken port is tried again. Imported only if a port is set.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from kcl_daemon.telemetry.snapshot import SnapshotSource
 MAX_HEAD_BYTES: Final = 16 * 1024
 MAX_CONNECTIONS: Final = 64
 HEAD_WITHIN_S: Final = 10.0
-"""From the connection or the last response to the end of the next request."""
+"""To the end of the next request."""
 SENT_WITHIN_S: Final = 10.0
-"""For a whole response; a slower reader is disconnected."""
+"""A slower reader is disconnected."""
 _RECEIVE_BYTES: Final = 16 * 1024
 _ADVICE: Final = "a bug in the daemon; it continues; report it with this traceback"
 _LINGER_S: Final = 1.0
@@ -78,11 +77,10 @@ class AdminServer:
         self.limits = limits
 
     async def serve(self, listener: Listener[SocketStream]) -> None:
-        """Serve until cancelled, then close all connections."""
         await listener.serve(self.converse)
 
     async def converse(self, stream: ByteStream) -> None:
-        """Serve one connection; never raises for what the caller does."""
+        """Never raises for what the caller does."""
         conversation = _ClientConnection(self, stream)
         has_room = self._make_room_for(conversation)
         if has_room:
@@ -99,10 +97,10 @@ class AdminServer:
             self._open.discard(conversation)
 
     def _make_room_for(self, newcomer: _ClientConnection) -> bool:
-        """Whether a new connection fits; if all are used, the one idle longest is closed.
+        """If all connections are used, the one idle longest is closed.
 
-        Otherwise remote callers could take every connection and starve the probes. Probes are local, and a
-        remote caller cannot displace a local one.
+        Otherwise remote callers could starve the probes. Probes are local, and a remote caller cannot
+        displace a local one.
         """
         if len(self._open) < self.limits.max_connections:
             return True
@@ -130,7 +128,7 @@ class AdminServer:
 
 
 class _Refused(Exception):
-    """Raised for a request that gets an error response; the connection ends."""
+    """Raised to answer with an error and end the connection."""
 
     def __init__(self, status: HTTPStatus, words: str, **headers: str) -> None:
         super().__init__(words)
@@ -138,11 +136,7 @@ class _Refused(Exception):
 
 
 class _ClientConnection:
-    """One connection.
-
-    `scope` cancels it when another connection needs its place. `waits_since_s` is when it began to wait for
-    the caller, infinite while the caller waits for us.
-    """
+    """`waits_since_s` is infinite while the caller waits for us; `scope` frees its place."""
 
     def __init__(self, server: AdminServer, stream: ByteStream) -> None:
         self.scope = anyio.CancelScope()
@@ -154,7 +148,6 @@ class _ClientConnection:
         self._wants_body = True
 
     async def hold(self) -> None:
-        """Serve requests until either side ends the connection."""
         try:
             while (request := await self._request()) is not None:
                 self.waits_since_s = inf
@@ -172,9 +165,9 @@ class _ClientConnection:
         await self._send_last(plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections", Retry_After="5"))
 
     async def _request(self) -> AdminRequest | None:
-        """Returns None if the caller is done or too slow."""
+        """None: the caller is done or too slow."""
         self.waits_since_s = self._server.clock.monotonic()
-        self._wants_body = True  # until known: errors have a body
+        self._wants_body = True  # errors have a body
         with self._server.clock.move_on_after(self._server.limits.head_within_s):
             head = await self._next_event()
             if not isinstance(head, h11.Request):
@@ -183,11 +176,11 @@ class _ClientConnection:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
             if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
                 raise _Refused(HTTPStatus.BAD_REQUEST, "request bodies are not allowed")
-            if head.method == b"CONNECT":  # a success response to CONNECT would end HTTP here
+            if head.method == b"CONNECT":  # its success would end HTTP here
                 raise _Refused(
                     HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed", Allow="GET, HEAD"
                 )
-            await self._next_event()  # the end of the request
+            await self._next_event()
             return AdminRequest(
                 method=head.method.decode("ascii"),
                 path=head.target.decode("ascii").partition("?")[0],
@@ -211,7 +204,7 @@ class _ClientConnection:
             return b""
 
     async def _send(self, answer: AdminResponse, *, is_last: bool = False) -> bool:
-        """Returns whether the response was sent in time."""
+        """Whether it was sent in time."""
         parts = [self._wire.send(_head(answer, is_last=is_last))]
         if self._wants_body:
             parts.append(self._wire.send(h11.Data(data=answer.body)))
@@ -223,10 +216,7 @@ class _ClientConnection:
         return False
 
     async def _send_last(self, answer: AdminResponse) -> None:
-        """Send a response although the request was not fully read.
-
-        Closing with unread data resets the connection and could lose the response, so read the rest first.
-        """
+        """Closing with unread data resets the connection and could lose the response."""
         if self._wire.our_state in {h11.IDLE, h11.SEND_RESPONSE} and await self._send(answer, is_last=True):
             with self._server.clock.move_on_after(_LINGER_S):
                 await self._stream.send_eof()
@@ -236,7 +226,7 @@ class _ClientConnection:
 
 
 def _is_local(stream: ByteStream) -> bool:
-    # None: the caller has gone. (The warnings are about a Django method of this name.)
+    # None: the caller has gone. (The warnings are about a Django method.)
     peer = stream.extra(SocketAttribute.remote_address, None)  # noqa: S610 # nosec B610
     try:
         return isinstance(peer, tuple) and is_loopback(peer[0])
@@ -270,9 +260,7 @@ async def served(
     log: Log,
     metrics: MetricsRenderer | None = None,
 ) -> AsyncGenerator[None, None]:
-    """Serve the page while the context is open, if a port is set.
-
-    With `metrics` None there is no `/metrics`.
+    """Serve while the context is open, if a port is set.
 
     Raises:
         ConfigurationError: the token file is unreadable or has no valid token.
@@ -290,22 +278,14 @@ async def served(
 
 
 async def token_of(settings: AdminSettings) -> str | None:
-    """The configured token; None if callers need none.
-
-    Raises:
-        ConfigurationError: the token file is unreadable or has no valid token.
-    """
+    """Raises ConfigurationError for a bad token file."""
     if settings.token_file is None:
         return settings.token
     return await anyio.to_thread.run_sync(token_in, Path(settings.token_file), ADMIN_TOKEN_FILE.name)
 
 
 def token_in(file: Path, name: str) -> str:
-    """Read a token from a file or pipe; `name` is for the error.
-
-    Raises:
-        ConfigurationError: the file is unreadable or has no valid token.
-    """
+    """`file` may be a pipe; raises ConfigurationError if it is unreadable or invalid."""
     try:
         token = file.read_text("utf-8").strip()
     except (OSError, ValueError) as error:
@@ -317,7 +297,7 @@ def token_in(file: Path, name: str) -> str:
 
 
 async def _sampled(site: AdminSite, log: Log) -> None:
-    """Sample forever; a failure only ends the sparklines."""
+    """A failure only ends the sparklines."""
     try:
         await site.sample()
     except Exception:
@@ -326,14 +306,14 @@ async def _sampled(site: AdminSite, log: Log) -> None:
 
 
 async def _listen(settings: AdminSettings, server: AdminServer, clock: Clock, log: Log) -> None:
-    """Serve forever; retry if the port is taken, for example by a worker that is being replaced."""
+    """Retries if the port is taken, for example by a worker that is being replaced."""
     reported: str | None = None
     while True:
         failed: list[BaseException] = []
         try:
             await _serve(settings, server, log)
         except* OSError as errors:
-            # From listening only; connections handle their own errors.
+            # Connections handle their own errors.
             failed += _leaves(errors)
         error = str(failed[0]) if failed else "it ended"
         if error != reported:
@@ -355,12 +335,12 @@ async def _serve(settings: AdminSettings, server: AdminServer, log: Log) -> None
 
 @asynccontextmanager
 async def _listening(address: str, port: int) -> AsyncGenerator[MultiListener[SocketStream], None]:
-    """Listen on an address; for all of IPv6 also on IPv4, which anyio keeps apart.
+    """All of IPv6 includes IPv4, which anyio keeps apart.
 
     Raises:
         OSError: the port is taken, or there is no such address.
     """
-    # The stack closes every listener, even when cancelled; a MultiListener would stop at the first.
+    # Closes every listener, even when cancelled; a MultiListener stops at the first.
     async with AsyncExitStack() as held:
         given = await held.enter_async_context(
             await anyio.create_tcp_listener(local_host=address, local_port=port)
@@ -389,6 +369,5 @@ def _url(address: str, listener: MultiListener[SocketStream]) -> str:
 
 
 def url_of(address: str, port: int) -> str:
-    """The page's URL on this machine."""
     where = request_address(address)
     return f"http://[{where}]:{port}/" if ":" in where else f"http://{where}:{port}/"

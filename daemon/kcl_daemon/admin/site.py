@@ -1,7 +1,6 @@
-"""The paths of the status page: probes, page, `/metrics` and `/status.json`.
+"""The paths of the status page.
 
-Rendering pauses often, so it never blocks the event loop for long. `/status.json` is an API: fields are only
-added.
+Rendering never blocks the event loop for long. `/status.json` is an API: fields are only added.
 """
 
 from __future__ import annotations
@@ -27,16 +26,14 @@ _LONG: Final = ("shards", "fleet")
 _AT_ONCE: Final = 32
 
 
-class NoStatus(ValueError):
-    """Raised for data that is not a `/status.json` document."""
+class NoStatus(ValueError): ...
 
 
 @dataclass(frozen=True, slots=True)
 class StatusDocument:
-    """The `/status.json` document.
+    """`format` rises when a field changes its meaning or goes.
 
-    `format` rises when a field changes its meaning or goes. `throughput` has each held lease's samples,
-    oldest first: seconds ago and bytes a second.
+    `throughput`: by lease, oldest first, seconds ago and bytes a second.
     """
 
     format: int
@@ -47,7 +44,7 @@ class StatusDocument:
 
 
 def status_document(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float) -> Iterator[bytes]:
-    """Yields the document in pieces; `now_s` is on the history's clock."""
+    """In pieces; `now_s` is on the history's clock."""
     short = {each.name: getattr(snapshot, each.name) for each in fields(snapshot) if each.name not in _LONG}
     yield b'{"format":%d,"snapshot":%s' % (FORMAT, _dumped(short)[:-1])
     for name in _LONG:
@@ -67,19 +64,13 @@ def status_document(snapshot: Snapshot, history: ThroughputHistory, *, now_s: fl
 def _dumped(value: object) -> bytes:
     try:
         return orjson.dumps(value)
-    except (
-        orjson.JSONEncodeError
-    ):  # a lone surrogate from a table or an error; nothing else in a snapshot fails
+    except orjson.JSONEncodeError:  # a lone surrogate
         plain = msgspec.to_builtins(value)
         return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def status_from(data: bytes) -> StatusDocument:
-    """Decode a document; unknown fields are ignored.
-
-    Raises:
-        NoStatus: it is not such a document, or it has another format.
-    """
+    """Ignores unknown fields; raises NoStatus for other data or another format."""
     try:
         status = msgspec.json.decode(data, type=StatusDocument)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -92,12 +83,12 @@ def status_from(data: bytes) -> StatusDocument:
 HTML: Final = "text/html; charset=utf-8"
 JSON: Final = "application/json"
 SLICE_S: Final = 0.002
-"""Rendering yields to the event loop after this time."""
+"""Then the event loop runs."""
 LIVE_EVERY_S: Final = 2.0
 _PART_OF_A_CORE: Final = 0.002
-"""The share of a core that a viewer may cost; slow pages reload less often."""
+"""The share of a core for a viewer; slow pages reload less often."""
 _KEEP_S: Final = 1.0
-# A viewer that polls a little early still gets a sample.
+# An early viewer still gets a sample.
 _EARLY_S: Final = 0.5
 
 
@@ -111,13 +102,11 @@ class MetricsText(Protocol):
 
 class MetricsRenderer(Protocol):
     async def render(self, accept: str = "") -> MetricsText:
-        """The current metrics in the format of the header `Accept`; yields to the event loop meanwhile."""
+        """In the format of the header `Accept`; yields to the event loop."""
         ...
 
 
 class AdminSite:
-    """With `metrics` None there is no `/metrics`."""
-
     def __init__(
         self,
         source: SnapshotSource,
@@ -143,19 +132,19 @@ class AdminSite:
         }
 
     async def sample(self) -> None:
-        """Sample the throughput of every shard forever, more often while the page is viewed."""
+        """Forever; more often while somebody views the page."""
         while True:
             self._note()
             await self._clock.sleep(LIVE_EVERY_S)
 
     def _note(self) -> None:
-        """Only if late: a viewer's own snapshot is sampled, and an extra one costs time."""
+        """Only if late, because viewers' snapshots are sampled, too."""
         now_s = self._clock.monotonic()
         if self._history.is_due(now_s, late_s=self._every_s):
             self._history.remember(self._source.now(), now_s)
 
     def _seen(self, snapshot: Snapshot) -> float:
-        """Note a viewer, whose snapshot may serve as a sample; returns its time."""
+        """Counts a viewer; returns the time."""
         now_s = self._clock.monotonic()
         self._history.checked(now_s)
         if self._history.is_due(now_s, late_s=-_EARLY_S):
@@ -173,7 +162,7 @@ class AdminSite:
         return await path(request)
 
     async def _livez(self, _: AdminRequest) -> AdminResponse:
-        """Any answer proves that the event loop runs."""
+        """Proves that the event loop runs."""
         return plain(HTTPStatus.OK, "alive")
 
     async def _readyz(self, request: AdminRequest) -> AdminResponse:
@@ -184,7 +173,7 @@ class AdminSite:
         return plain(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(lines))
 
     async def _page(self, _: AdminRequest) -> AdminResponse:
-        """Does not wait for the tables: the first reload has their data."""
+        """The first reload brings the tables' data."""
         snapshot = self._source.now()
         now_s = self._seen(snapshot)
         pieces = page(snapshot, self._history, now_s=now_s, every_s=self._every_s)
@@ -196,7 +185,7 @@ class AdminSite:
         return AdminResponse(HTTPStatus.OK, await self._joined(_encoded(pieces)), HTML, headers)
 
     async def _live_part(self, _: AdminRequest) -> AdminResponse:
-        """Reuses a rendering less than a second old, because there may be many viewers."""
+        """Shared by viewers for a second."""
         kept = self._live
         if kept is not None and self._clock.monotonic() - kept[0] < _KEEP_S:
             return kept[1]
@@ -225,7 +214,7 @@ class AdminSite:
         return max(LIVE_EVERY_S, self._render_s / _PART_OF_A_CORE)
 
     async def _joined(self, pieces: Iterable[bytes]) -> bytes:
-        """Joins the pieces with pauses, and remembers the longest recent rendering time."""
+        """Pauses between pieces, and notes the time for `_every_s`."""
         done: list[bytes] = []
         spent_s, began_s = 0.0, self._clock.monotonic()
         for piece in pieces:

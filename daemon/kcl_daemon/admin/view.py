@@ -1,6 +1,6 @@
-"""What a snapshot means: readiness, state and lineage of shards, lease counts, throughput history.
+"""Readiness, shard states, lineage, lease counts and throughput history of a snapshot.
 
-The probes, the page and the terminal share these rules.
+Probes, page and terminal share these rules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kcl_daemon.text import NONE, about, duration, rate, short_shard
 
 SHARD_END: Final = "SHARD_END"
 LATE_S: Final = 60.0
-"""A shard further behind counts as in trouble."""
+"""A shard further behind is in trouble."""
 MAX_DEPTH: Final = 8
 """Deeper generations are not indented further."""
 
@@ -50,14 +50,10 @@ _OF_HELD: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """One lease and its shard.
+    """`held` is this worker's view, None if it does not hold the lease.
 
-    Args:
-        stream: its name, or its identity if several streams share the name; None in single-stream mode.
-        owner: None: nobody.
-        next_owner: the receiver of a handoff; None: no handoff.
-        held: this worker's view; None: it does not hold the lease.
-        stream_id: the stream's identity; None in single-stream mode.
+    `stream` is a name, or an identity if several streams share the name. `stream` and `stream_id` are None in
+    single-stream mode.
     """
 
     key: str
@@ -74,10 +70,7 @@ class ShardEntry:
 
 @dataclass(frozen=True, slots=True)
 class LineageEntry:
-    """An entry and its place in the tree.
-
-    `depth` is 0 if no parent is known. `lead` is drawn before the name, such as `|  `- `.
-    """
+    """`depth` is 0 without a known parent; `lead` is drawn before the name."""
 
     entry: ShardEntry
     depth: int
@@ -85,12 +78,12 @@ class LineageEntry:
 
 
 def shard_entries(snapshot: Snapshot) -> list[ShardEntry]:
-    """All known leases: those of the last table read, and those that this worker holds."""
+    """From the last table read and this worker."""
     return with_distinct_names(list(entries_of_snapshot(snapshot)))
 
 
 def entries_of_snapshot(snapshot: Snapshot) -> Iterator[ShardEntry]:
-    """The entries one by one, so that the caller can pause; finish with `with_distinct_names`."""
+    """The caller may pause; finish with `with_distinct_names`."""
     held = {shard.key: shard for shard in snapshot.shards}
     for lease in snapshot.fleet:
         yield _of_lease(lease, held.get(lease.key), snapshot.worker_id)
@@ -156,7 +149,7 @@ def _state(lease: LeaseView | None, held: ShardView | None, me: str) -> DisplayS
     if lease is None or lease.checkpoint == SHARD_END:
         return DisplayState.FINISHED
     if lease.owner == me:
-        return DisplayState.UNSETTLED  # the table was read just before this worker took, lost or finished it
+        return DisplayState.UNSETTLED  # the table read came just before a change
     return DisplayState.NOBODY if lease.owner is None else DisplayState.ELSEWHERE
 
 
@@ -164,7 +157,7 @@ _TROUBLE: Final = {DisplayState.FAILING: 0, DisplayState.STALLED: 1, DisplayStat
 
 
 def trouble_first(known: Sequence[ShardEntry]) -> Iterator[LineageEntry]:
-    """Failing, stalled, unowned, then late shards by falling lag; the rest by lineage."""
+    """Failing, stalled, unowned, late; then the rest by lineage."""
     troubled = sorted((entry for entry in known if is_trouble(entry)), key=urgency)
     yield from (LineageEntry(entry, 0, "") for entry in troubled)
     yield from lineage([entry for entry in known if not is_trouble(entry)])
@@ -175,7 +168,7 @@ def is_trouble(entry: ShardEntry) -> bool:
 
 
 def urgency(entry: ShardEntry) -> tuple[int, float, str]:
-    """The sort key: most urgent first, finished ones last."""
+    """Most urgent first, finished last."""
     last = 5 if entry.state is DisplayState.FINISHED else 4 if entry.held is None else 3
     return _TROUBLE.get(entry.state, last), -_lag_s(entry), entry.key
 
@@ -185,7 +178,7 @@ def _lag_s(entry: ShardEntry) -> float:
 
 
 def lineage(known: Sequence[ShardEntry]) -> Iterator[LineageEntry]:
-    """Each entry once, stream by stream, parents before children.
+    """Parents before children.
 
     A shard with two parents is listed below the first by name.
     """
@@ -205,7 +198,7 @@ def _of_stream(known: Sequence[ShardEntry]) -> Iterator[LineageEntry]:
         (roots if above is None else below[above]).append(entry)
     drawn: set[str] = set()
     yield from _drawn(roots, below, drawn)
-    # A damaged table may have rows that name each other as parents.
+    # Damaged rows may name each other as parents.
     for entry in known:
         if entry.key not in drawn:
             yield from _drawn([entry], below, drawn)
@@ -214,7 +207,7 @@ def _of_stream(known: Sequence[ShardEntry]) -> Iterator[LineageEntry]:
 def _drawn(
     roots: Sequence[ShardEntry], below: Mapping[str, Sequence[ShardEntry]], drawn: set[str]
 ) -> Iterator[LineageEntry]:
-    """An explicit stack, because a lineage may be thousands of generations deep."""
+    """An explicit stack: a lineage may have thousands of generations."""
     stack = [(root, 0, "", "") for root in reversed(roots)]
     while stack:
         entry, depth, lead, indent = stack.pop()
@@ -238,12 +231,12 @@ def _drawn(
 
 _NAMED_MOST = 5
 WAIT_SHOWN_S: Final = 5.0
-"""A healthy shard also waits this long between batches."""
+"""Usual between batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseCounts:
-    """Lease counts of the known application; `held`, `stalled` and `failing` count this worker's only."""
+    """`held`, `stalled` and `failing` count this worker's only."""
 
     leases: int
     held: int
@@ -268,7 +261,7 @@ def count_leases(known: Sequence[ShardEntry]) -> LeaseCounts:
 
 
 def not_ready(snapshot: Snapshot) -> tuple[str, ...]:
-    """The reasons why the worker is not ready; empty if it is."""
+    """Empty: ready."""
     return tuple(_reasons(snapshot))
 
 
@@ -290,14 +283,14 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
 
 
 def failure_of(shard: ShardView) -> str:
-    """Such as `8 in a row, next try in 12 s: child ended with exit code 70 (ValueError: not an order)`."""
+    """Such as `8 in a row, next try in 12 s: child ended with exit code 70`."""
     next_try = "" if shard.next_try_s is None else f", next try in {about(shard.next_try_s)}"
     said = f" ({shard.stderr_tail[-1]})" if shard.stderr_tail else ""
     return f"{shard.failures} in a row{next_try}: {shard.last_error}{said}"
 
 
 def waits_for(shard: ShardView) -> str:
-    """Such as `kinesis for 12 s (throttled)`; empty for a usual short wait."""
+    """Such as `kinesis for 12 s (throttled)`; empty for a short wait."""
     what = shard.cause.value
     if shard.waits_s < WAIT_SHOWN_S and not (shard.stalled or shard.is_failing):
         return ""
@@ -307,7 +300,7 @@ def waits_for(shard: ShardView) -> str:
 
 
 def in_words(snapshot: Snapshot, counted: LeaseCounts) -> str:
-    """The state for screen readers, without figures that change all the time."""
+    """For screen readers: no figures that change all the time."""
     state = "stopping" if snapshot.stopping else "running" if snapshot.started else "starting"
     shards = "1 shard" if counted.held == 1 else f"{counted.held} shards"
     failing = f", {counted.failing} failing" if counted.failing else ""
@@ -317,7 +310,7 @@ def in_words(snapshot: Snapshot, counted: LeaseCounts) -> str:
 
 
 def headline(snapshot: Snapshot, known: Sequence[ShardEntry]) -> tuple[tuple[str, str], ...]:
-    """The main figures as names and values, most important first."""
+    """Most important first."""
     states = [entry.state for entry in known]
     late = max(
         (shard for shard in snapshot.shards if shard.lag_s is not None), key=_summary_lag_s, default=None
@@ -363,12 +356,12 @@ MAX_SAMPLES: Final = 40
 WATCHED_EVERY_S: Final = 2.0
 UNWATCHED_EVERY_S: Final = 15.0
 WATCHED_FOR_S: Final = 10.0
-"""A viewer counts as present this long after its last poll."""
+"""A viewer counts this long after a poll."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample: monotonic seconds, and bytes a second of each held lease."""
+    """By monotonic time and lease."""
 
     at_s: float
     bytes_per_s: Mapping[str, float]
@@ -382,15 +375,15 @@ class ThroughputHistory:
         self._polled_s: float | None = None
 
     def checked(self, now_s: float) -> None:
-        """Note that somebody views the page."""
+        """Counts a viewer."""
         self._polled_s = now_s
 
     def is_due(self, now_s: float, *, late_s: float = 0.0) -> bool:
-        """Whether the next sample is overdue by `late_s` seconds; a negative value allows an early one."""
+        """Whether a sample is overdue by `late_s`; negative allows an early one."""
         return not self._samples or now_s - self._samples[-1].at_s >= self.every_s(now_s) + late_s
 
     def every_s(self, now_s: float) -> float:
-        """The sampling interval, shorter while the page is viewed."""
+        """Shorter for a viewer."""
         watched = self._polled_s is not None and now_s - self._polled_s < WATCHED_FOR_S
         return WATCHED_EVERY_S if watched else UNWATCHED_EVERY_S
 
@@ -398,14 +391,14 @@ class ThroughputHistory:
         self._samples.append(Sample(now_s, {shard.key: shard.bytes_per_s for shard in snapshot.shards}))
 
     def ages_s(self, now_s: float) -> list[float]:
-        """The age of each sample, oldest first."""
+        """Oldest first."""
         return [now_s - sample.at_s for sample in self._samples]
 
     def values(self, key: str) -> list[float | None]:
-        """A lease's bytes a second in each sample; None: not held."""
+        """Bytes a second; None: not held."""
         return [sample.bytes_per_s.get(key) for sample in self._samples]
 
     def of(self, key: str, now_s: float) -> list[tuple[float, float]]:
-        """A lease's samples, oldest first: seconds ago and bytes a second."""
+        """Oldest first: seconds ago, bytes a second."""
         both = zip(self.ages_s(now_s), self.values(key), strict=True)
         return [(age_s, value) for age_s, value in both if value is not None]

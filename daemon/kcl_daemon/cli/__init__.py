@@ -1,4 +1,4 @@
-"""The command line: thin commands over the packages that do the work."""
+"""The command line."""
 
 from kcl_daemon.cli.root import main
 

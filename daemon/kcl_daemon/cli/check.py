@@ -1,7 +1,7 @@
-"""`kcl-daemon check`: prints what a properties file means and whether a daemon could start with it.
+"""`kcl-daemon check`: explains a properties file; with --with-aws it also asks AWS.
 
-With --with-aws it asks AWS and changes nothing there. A permission to write is tried with a write whose
-condition cannot hold. A call that cannot be tried without an effect is reported as not tried.
+It changes nothing in AWS. It tries a permission to write with a write whose condition cannot hold, and lists
+the calls that it cannot try.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ async def stream_findings(
 
 
 async def lease_findings(settings: Settings, kinesis: Kinesis, table: Table) -> list[Finding]:
-    """Checks that the leases belong to the stream of this file, by shard ids and a few checkpoints."""
+    """Checks shard ids and a few checkpoints against the stream."""
     try:
         if await table.describe() is None:
             return []
@@ -116,7 +116,7 @@ async def lease_findings(settings: Settings, kinesis: Kinesis, table: Table) -> 
     except ConfigurationError as error:
         return [(False, masked(on_one_line(f"leases: {error}")))]
     except AwsError:
-        return []  # the table and stream findings have reported it
+        return []  # reported by the table and stream findings
     return await _compared(leases, shards, stream, kinesis) if leases else []
 
 
@@ -143,7 +143,6 @@ async def _compared(
 
 
 async def _refused(lease: Lease, stream: StreamRef, kinesis: Kinesis) -> Finding | None:
-    """Returns None if Kinesis accepts the checkpoint."""
     start = ReadFrom(IteratorKind.AT_SEQUENCE_NUMBER, str(lease.checkpoint.sequence_number))
     try:
         await kinesis.get_shard_iterator(stream, lease.shard_id, start)
@@ -191,19 +190,19 @@ def _consumer(found: StreamConsumer | None, called: str, *, registers: bool) -> 
     ]
 
 
-# No row has this key or this attribute.
+# No row has this.
 _NO_ROW: Final = "kcl-daemon check"
-# No schema version has this id.
+# No schema has this.
 _NO_SCHEMA: Final = "00000000-0000-0000-0000-000000000000"
 _NEVER: Final = (Equals("kcl-daemon-check", "never"),)
 
 
 async def check_services(settings: Settings) -> list[Finding]:
-    """Checks everything that can be checked without a change.
+    """Make all checks.
 
     Raises:
-        ConfigurationError: there is no region, or the region, profile or endpoint cannot be used.
-        Unavailable: the instance metadata did not return the region.
+        ConfigurationError: the region is missing, or region, profile or endpoint is unusable.
+        Unavailable: instance metadata did not return the region.
         AccessDenied: there are no credentials.
     """
     async with open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients:
@@ -241,10 +240,7 @@ def _streams(settings: Settings) -> tuple[StreamRef, ...]:
 
 
 async def table_findings(table: Table, *, indexed: bool) -> list[Finding]:
-    """Checks the table and access to its rows; a missing table is not an error.
-
-    `indexed`: the table has the index by owner.
-    """
+    """A missing table is not an error."""
     findings: list[Finding] = []
     state = await try_check(findings, f"table {table.name}", table.describe)
     if state is None:
@@ -276,7 +272,7 @@ async def _registry(schemas: Schemas) -> list[Finding]:
     findings: list[Finding] = []
 
     async def ask() -> None:
-        with suppress(SchemaNotFound):  # a denied call raises another error
+        with suppress(SchemaNotFound):
             await schemas.schema(_NO_SCHEMA)
 
     await try_check(findings, "schema registry", ask)
@@ -284,10 +280,7 @@ async def _registry(schemas: Schemas) -> list[Finding]:
 
 
 def _dead_letters(settings: Settings) -> list[Finding]:
-    """Never tries a queue or stream, because that would store a dead letter.
-
-    The daemon tries a file when it starts.
-    """
+    """A trial would store a dead letter; the daemon tries a file when it starts."""
     destination = settings.failures.dead_letters
     if destination is None or destination.box is DeadLetterStore.FILE:
         return []
@@ -296,7 +289,7 @@ def _dead_letters(settings: Settings) -> list[Finding]:
 
 
 def _figures(settings: Settings) -> list[Finding]:
-    """Never tries PutMetricData, because a metric cannot be taken back."""
+    """A metric cannot be taken back."""
     if settings.metrics.level is MetricsLevel.NONE:
         return []
     namespace = settings.metrics.namespace or settings.application_name
@@ -319,24 +312,19 @@ _SENTENCES: Final = {
 _SCRIPTS: Final = frozenset(
     {".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".sh", ".php", ".lua", ".r", ".jar", ".dll"}
 )
-# After these options comes a module or code, not a script file.
+# Code or a module follows, not a script.
 _IN_PLACE_OF_A_SCRIPT: Final = frozenset({"-m", "-c", "-e", "--eval"})
 
 
 @dataclass(frozen=True, slots=True)
 class CheckVerdict:
-    """The counts for the last line.
-
-    `not_tried` counts what could not be tried without leaving a trace in AWS.
-    """
-
     errors: int = 0
     warnings: int = 0
     not_tried: int = 0
     asked_aws: bool = False
 
     def line(self) -> str:
-        """Such as `OK: would start; 1 warning; 2 things not tried`, or `1 error, 1 warning`."""
+        """Such as `OK: would start; 1 warning; 2 things not tried`."""
         counts = [
             _counted(number, noun)
             for number, noun in ((self.errors, "error"), (self.warnings, "warning"))
@@ -353,7 +341,7 @@ class CheckVerdict:
 
 
 def verdict_of(warnings: Sequence[str], findings: Sequence[Finding] | None) -> CheckVerdict:
-    """`findings` is None if AWS was not asked."""
+    """`findings` None: AWS was not asked."""
     reported = findings or ()
     return CheckVerdict(
         errors=sum(not good for good, _ in reported),
@@ -377,7 +365,7 @@ def sentence(notice: Notice, file: str) -> str:
 
 
 def missing_script(command: Sequence[str], exists: Callable[[str], bool]) -> str | None:
-    """Returns the script of a command such as `python3 consumer.py` if the file is missing, else None."""
+    """The missing script of a command such as `python3 consumer.py`, else None."""
     for argument in command[1:]:
         if argument in _IN_PLACE_OF_A_SCRIPT:
             return None
@@ -475,7 +463,7 @@ def check(
 
 
 def _ask_aws(loaded: Loaded) -> list[Finding]:
-    # Most checks do not need the AWS SDK.
+    # Most checks need no AWS SDK.
     from kcl_daemon.cli.check import check_services as poll  # noqa: PLC0415
 
     return run(lambda: poll(loaded.settings), command="kcl-daemon check")
@@ -508,7 +496,7 @@ def _warnings(loaded: Loaded) -> list[str]:
 
 
 def _unknown_regions(loaded: Loaded) -> list[str]:
-    # This import loads the AWS SDK.
+    # Loads the AWS SDK.
     from kcl_daemon.aws.session import unknown_regions  # noqa: PLC0415
 
     return [about_region(name, nearest) for name, nearest in unknown_regions(loaded.settings.endpoints)]

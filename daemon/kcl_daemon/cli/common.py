@@ -1,6 +1,6 @@
-"""Shared by the commands: the properties file, `--stream`, exit codes, error reports and check findings.
+"""Shared by the commands: properties file, `--stream`, exit codes and error reports.
 
-A `KclError` becomes one line with advice. Any other exception is a bug and keeps its traceback.
+A `KclError` becomes one line with advice; any other exception is a bug.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _ADVICE: Final[tuple[tuple[type[KclError], str], ...]] = (
 
 
 def report_failure(error: BaseException, log: Log) -> int:
-    """Log one ERROR event for the error that ended the daemon; returns the exit code."""
+    """Log one ERROR event; returns the exit code."""
     errors = tuple(leaves(error))
     unexpected = [each for each in errors if not isinstance(each, KclError)]
     if unexpected:
@@ -89,13 +89,13 @@ def report_failure(error: BaseException, log: Log) -> int:
 
 
 def exit_code(error: BaseException) -> int:
-    """A missing region or credentials, or a wrong table, is a configuration error: a retry does not help."""
+    """A configuration error: a retry does not help."""
     helpless = isinstance(error, ConfigurationError | EnvironmentLacks)
     return EXIT_CONFIGURATION if helpless else EXIT_FAILURE
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The single exceptions inside nested groups, in order."""
+    """The single exceptions of nested groups."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from leaves(each)
@@ -126,7 +126,6 @@ Exit codes:
 
 
 def with_file(command: _Command) -> _Command:
-    """Adds the argument `file` and the option `properties_file` to a command."""
     for option in (
         click.option(
             "-p",
@@ -144,7 +143,7 @@ def with_file(command: _Command) -> _Command:
 
 
 def chosen_file(file: Path | None, properties_file: Path | None, *, command: str) -> Path:
-    """Prefer the option over the argument; a note on stderr names an ignored file.
+    """The option wins over the argument.
 
     Raises:
         click.UsageError: neither is given.
@@ -164,7 +163,7 @@ def settings_of(
     command: str,
     environment: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """Loads the settings; exits with code 2 if there is no usable file."""
+    """Exits with code 2 without a usable file."""
     chosen = chosen_file(file, properties_file, command=command)
     try:
         return load(
@@ -179,13 +178,13 @@ def settings_of(
 def run(
     act: Callable[[], Awaitable[_Result]], *, command: str, plain: tuple[type[KclError], ...] = ()
 ) -> _Result:
-    """Run `act`; on a `KclError` print one line to stderr and exit with its code.
+    """Run `act`; a `KclError` becomes a line on stderr and an exit code.
 
-    The line begins with `command`. Errors of the kinds in `plain` bring their own advice.
+    Errors of the kinds in `plain` bring their own advice.
     """
     try:
         return anyio.run(partial(_awaited, act))
-    except Exception as error:  # a task group wraps a KclError in a group
+    except Exception as error:  # a task group raises groups
         first, *others = leaves(error)
         if not all(isinstance(each, KclError) for each in (first, *others)):
             raise
@@ -211,7 +210,7 @@ def stream_text(settings: Settings) -> str:
 
 
 def is_of(lease: Lease, stream: str | None, settings: Settings) -> bool:
-    """With `stream` None every lease matches."""
+    """`stream` None matches every lease."""
     if stream is None:
         return True
     if lease.stream is None:
@@ -220,7 +219,7 @@ def is_of(lease: Lease, stream: str | None, settings: Settings) -> bool:
 
 
 def is_named(stream: str, settings: Settings) -> bool:
-    """Whether the file names the stream, even if it has no leases yet."""
+    """Also true for a stream without leases."""
     return stream in (settings.stream_name, settings.stream_arn, *settings.streams.texts)
 
 
@@ -230,7 +229,7 @@ def leases_of(leases: Iterable[Lease], stream: str | None, settings: Settings) -
 
 @dataclass(frozen=True, slots=True)
 class ChosenStream:
-    """The stream to act on; `ref.identity` is None in single-stream mode."""
+    """`ref.identity` is None in single-stream mode."""
 
     ref: StreamRef
 
@@ -244,7 +243,7 @@ async def chosen_stream(
     """Find the one stream that a command acts on.
 
     Raises:
-        NotChanged: the application reads several streams and none is chosen, or it does not read this one.
+        NotChanged: the choice is missing or wrong.
         AwsError: Kinesis did not describe the stream.
     """
     streams = streams_of(settings, kinesis, clock, log, table=table)
@@ -278,12 +277,12 @@ def _text(identity: StreamIdentity | None) -> str:
 _T = TypeVar("_T")
 
 Finding = tuple[bool, str]
-"""Whether it is good, and one line of text."""
+"""Whether it is good, and its line."""
 NOT_TRIED: Final = ": NOT TRIED, as "
 
 
 async def try_check(findings: list[Finding], what: str, attempt: Callable[[], Awaitable[_T]]) -> _T | None:
-    """Returns the result of `attempt`, or None after adding a finding if AWS refuses."""
+    """Returns None, and adds a finding, if AWS refuses."""
     try:
         return await attempt()
     except (AwsError, ConfigurationError) as error:
@@ -292,5 +291,5 @@ async def try_check(findings: list[Finding], what: str, attempt: Callable[[], Aw
 
 
 def not_checked(what: str, why: str) -> Finding:
-    """A good finding whose text says that this was not tried, so it neither passes nor fails the check."""
+    """Counts as good, but says that it was not tried."""
     return True, masked(on_one_line(f"{what}{NOT_TRIED}{why}"))

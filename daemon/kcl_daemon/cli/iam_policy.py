@@ -1,6 +1,6 @@
-"""`kcl-daemon iam-policy`: the permissions that a daemon with these settings needs, as an IAM policy.
+"""`kcl-daemon iam-policy`: the permissions that a daemon with these settings needs.
 
-The calls themselves are in `kcl_daemon.aws`; a new call there needs a permission here.
+A new call in `kcl_daemon.aws` needs a permission here.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ _MAKING: Final = ("CreateTable", "DescribeTable")
 
 @dataclass(frozen=True, slots=True)
 class AccountScope:
-    """Partition, region and account of ARNs; `*` if unknown."""
-
     partition: str
     region: str
     account: str
@@ -48,10 +46,9 @@ class AccountScope:
 def build_policy(
     settings: Settings, services: tuple[Service, ...], *, account: str | None = None
 ) -> dict[str, Any]:
-    """The policy document for the calls to `services`.
+    """The policy document.
 
-    `account` owns the tables and the streams given by name (None: any). An ARN of a stream names its own
-    account.
+    `account` owns the tables and the streams given by name; None: any.
     """
     statements: list[dict[str, Any]] = []
     if "kinesis" in services:
@@ -59,7 +56,7 @@ def build_policy(
     if "dynamodb" in services:
         statements += _dynamodb(settings, account)
     if "glue" in services and settings.schemas.are_resolved:
-        # A record header names only the version, so its schema is not known beforehand.
+        # A record header names a version only, not its schema.
         statements.append(_statement("ReadSchemas", "glue", ("GetSchemaVersion",), ["*"]))
     if "cloudwatch" in services:
         statements += _cloudwatch(settings)
@@ -77,7 +74,7 @@ def _place(settings: Settings, region: str | None, account: str | None) -> Accou
 
 
 def is_for_every_account(document: Mapping[str, Any]) -> bool:
-    """Whether some resource leaves the account open."""
+    """Whether some resource has no account."""
     arns = (arn.split(":") for each in document["Statement"] for arn in each["Resource"])
     return any(len(parts) > 4 and parts[4] == "*" for parts in arns)
 
@@ -101,7 +98,7 @@ def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]
             settings.fan_out.consumer_name or settings.application_name,
         )
         consumers = [f"{stream}/consumer/{name}:*" for stream in streams] if given is None else [given]
-        # A consumer given by name is described through its stream.
+        # A consumer given by name is found through its stream.
         described = [*streams, *consumers] if registers else consumers
         yield _statement("FindConsumer", "kinesis", ("DescribeStreamConsumer",), described)
         yield _statement("Subscribe", "kinesis", ("SubscribeToShard",), consumers)
@@ -132,7 +129,7 @@ def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any
         for name in (settings.worker_metrics_table, settings.coordinator_table)
     ]
     yield _statement("Tables", "dynamodb", (*_MAKING, *_ROWS), [leases, *others])
-    # UpdateTable adds the index by owner to a KCL 2.x lease table. It never changes a table's capacity.
+    # UpdateTable adds the index by owner to a KCL 2.x table, nothing else.
     yield _statement("OwnerIndex", "dynamodb", ("UpdateTable",), [leases])
     yield _statement("FindOwnLeases", "dynamodb", ("Query",), [f"{leases}/index/*"])
     options = ((leases, tables.leases), (others[0], tables.worker_metrics), (others[1], tables.coordinator))
@@ -145,7 +142,7 @@ def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any
 
 
 def _cloudwatch(settings: Settings) -> Iterator[dict[str, Any]]:
-    """PutMetricData has no resources; only the namespace can restrict it."""
+    """PutMetricData has no resources; the namespace restricts it."""
     if settings.metrics.level is MetricsLevel.NONE:
         return
     namespace = settings.metrics.namespace or settings.application_name
@@ -205,7 +202,6 @@ def iam_policy(
 
 
 def notes(settings: Settings, document: Mapping[str, Any]) -> list[str]:
-    """Notes about what the policy document cannot show."""
     credentials = settings.endpoints.credentials
     roles = [
         provider.role_arn

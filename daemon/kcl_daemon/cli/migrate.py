@@ -1,6 +1,6 @@
 """`kcl-daemon migrate`: shows and controls the migration from KCL 2.x to 3.x and to a single table.
 
-KCL: KclMigrationTool. The rules are in `kcl_daemon.migrations`; this file reads, writes and prints.
+KCL: KclMigrationTool. The rules are in `kcl_daemon.migrations`.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from kcl_daemon.ports import Clock, IndexState, Tables
 from kcl_daemon.system import SystemClock
 from kcl_daemon.text import numbered, on_one_line
 
-# A lost race means that another process changed the row at the same moment; five in a row are unlikely.
+# Only a concurrent write loses a race; five in a row are unlikely.
 _MAX_LOST_RACES: Final = 5
 
 
 class MigrationNotChanged(KclError):
-    """Raised when the rules or a concurrent change forbid the change; nothing was written."""
+    """Raised when the rules or a concurrent change forbid it; nothing was written."""
 
 
 class Direction(Enum):
@@ -58,12 +58,12 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TableMove:
-    """How far the move to a single table is.
+    """The migration to a single table.
 
     Args:
-        row: the row `TableMigration3.5`, or why it is unreadable; None: it does not exist.
-        unsupporting: lease owners that do not report support for the single table.
-        in_legacy: workers that still report to the old table.
+        row: the row `TableMigration3.5`, or why it is unreadable.
+        unsupporting: lease owners without support for the single table.
+        in_legacy: workers that report to the old table.
     """
 
     is_single: bool
@@ -74,14 +74,13 @@ class TableMove:
 
 @dataclass(frozen=True, slots=True)
 class MigrationStatus:
-    """How far the migration is.
+    """The migration to 3.x.
 
     Args:
-        row: the row `Migration3.0`, or why it is unreadable; None: it does not exist.
-        index: state of the lease table's index by owner.
-        ready: what an upgrade still waits for.
-        workers: every worker with a row and its age in seconds, latest first.
-        active_s: workers whose last report is older do not count.
+        row: the row `Migration3.0`, or why it is unreadable.
+        ready: what an upgrade waits for.
+        workers: every worker and its row's age in seconds.
+        active_s: older reports do not count.
     """
 
     row: VersionRow | StateRefusal | None
@@ -94,11 +93,7 @@ class MigrationStatus:
 
 
 async def migration_status(tables: Tables, *, clock: Clock, report_s: float) -> MigrationStatus:
-    """Read all tables once; workers report every `report_s` seconds.
-
-    Raises:
-        AwsError: a table could not be read.
-    """
+    """Workers report every `report_s` seconds; raises AwsError."""
     stored = CLIENT_VERSION_CODEC.read(await tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
     state = await tables.leases.describe()
     index = IndexState.ABSENT if state is None else state.owner_index
@@ -141,12 +136,7 @@ async def migration_status(tables: Tables, *, clock: Clock, report_s: float) -> 
 
 
 async def decide(tables: Tables, direction: Direction, *, clock: Clock) -> VersionChange:
-    """Decide without writing.
-
-    Raises:
-        MigrationNotChanged: the rules do not allow the change.
-        AwsError: the row could not be read.
-    """
+    """Raises MigrationNotChanged if the rules forbid it; AwsError if the row is unreadable."""
     stored = CLIENT_VERSION_CODEC.read(await tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
     rule = rollback if direction is Direction.ROLLBACK else rollforward
     decided = rule(stored, now_ms=clock.wall_ms(), key_attribute=tables.coordinator.key_attribute)
@@ -156,11 +146,11 @@ async def decide(tables: Tables, direction: Direction, *, clock: Clock) -> Versi
 
 
 async def change_version(tables: Tables, direction: Direction, *, clock: Clock) -> VersionChange:
-    """Decide and write; returns what was written.
+    """Decide and write.
 
     Raises:
-        MigrationNotChanged: the rules do not allow it, or the row kept changing.
-        AwsError: a read or write failed; after Unavailable the row may have been written, so check it.
+        MigrationNotChanged: the rules forbid it, or the row kept changing.
+        AwsError: a call failed; after Unavailable the row may have been written.
     """
     for _ in range(_MAX_LOST_RACES):
         decided = await decide(tables, direction, clock=clock)
@@ -170,11 +160,11 @@ async def change_version(tables: Tables, direction: Direction, *, clock: Clock) 
 
 
 async def remove_index(tables: Tables, after_s: float, *, clock: Clock, say: Callable[[str], None]) -> None:
-    """Wait until no worker uses the index by owner, then delete it.
+    """Delete the index by owner once no worker uses it.
 
     Raises:
         MigrationNotChanged: the application was rolled forward meanwhile.
-        AwsError: the row could not be read or the index not deleted; the rollback itself is done.
+        AwsError: a call failed; the rollback itself is done.
     """
     say(f"waiting {after_s:.0f} s until no worker uses the index {OWNER_INDEX}")
     await clock.sleep(after_s)
@@ -203,7 +193,7 @@ def _leases(rows: list[Row]) -> list[Lease]:
             if is_lease_row(row):
                 leases.append(lease_from_row(row))
         except MalformedRowError:
-            continue  # `kcl-daemon leases` shows unreadable rows
+            continue  # shown by `kcl-daemon leases`
     return leases
 
 

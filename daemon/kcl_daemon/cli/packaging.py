@@ -1,4 +1,4 @@
-"""`kcl-daemon packaging`: prints or writes the deployment files and documents of the installed package.
+"""`kcl-daemon packaging`: the deployment files and documents of the installed package.
 
 It never overwrites a file.
 """
@@ -57,7 +57,7 @@ def packaging(*, name: str | None, folder: Path | None) -> None:
 
 
 def files(name: str | None) -> dict[str, Path]:
-    """Maps listed names to paths, for all files or those under `name`."""
+    """Maps names to paths."""
     every = {
         f"{prefix}{path.relative_to(root).as_posix()}": path
         for root, prefix in ((_root("packaging"), ""), (_root(_DOCS), f"{_DOCS}/"))
@@ -71,7 +71,7 @@ def files(name: str | None) -> dict[str, Path]:
 
 
 def _root(name: str) -> Path:
-    """The folder in an installed package, else in the checkout."""
+    """Installed, else in the checkout."""
     shipped = _PACKAGE / "shipped" / name
     return shipped if shipped.is_dir() else _PACKAGE.parents[1] / name
 
@@ -87,7 +87,7 @@ def _listed(found: dict[str, Path], *, with_titles: bool) -> list[str]:
 
 
 def _write(found: dict[str, Path], folder: Path) -> None:
-    """Writes nothing if any target exists, because that file may hold somebody's changes."""
+    """An existing target may be somebody's work."""
     targets = {folder / each: path for each, path in found.items()}
     there = [target for target in targets if target.exists()]
     if there:

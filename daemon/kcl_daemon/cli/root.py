@@ -1,9 +1,9 @@
-"""The `kcl-daemon` program: its commands, options, help examples and exit codes.
+"""The `kcl-daemon` program: commands, options, help and exit codes.
 
-A first word that is a file or an option belongs to `run`. A Java command line for MultiLangDaemon is
-accepted, too. `helper` stands in for `amazon_kclpy_helper.py`, Node's `kcl-bootstrap` and .NET's `Bootstrap`.
+A first word that is a file or an option belongs to `run`; a Java command line for MultiLangDaemon works, too.
+`helper` replaces `amazon_kclpy_helper.py`, Node's `kcl-bootstrap` and .NET's `Bootstrap`.
 
-Import nothing heavy here: commands are imported when they run, so `--help` stays fast.
+Commands are imported only when they run, so `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -34,13 +34,9 @@ class ExtraMissing(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class LaterCommand:
-    """A command that is imported only when called.
+    """A command that is imported when called.
 
-    Args:
-        where: `package.module:attribute` of a click command.
-        summary: its line in the group's help.
-        extra: the extra that it needs; empty: none.
-        modules: the top-level packages of that extra.
+    `where` is `package.module:attribute`. `modules` are the top-level packages of `extra`.
     """
 
     where: str
@@ -49,11 +45,7 @@ class LaterCommand:
     modules: tuple[str, ...] = ()
 
     def load(self, name: str) -> click.Command:
-        """Import the command.
-
-        Raises:
-            ExtraMissing: the message says how to install the extra.
-        """
+        """Raises ExtraMissing, which says how to install the extra."""
         missing = [module for module in self.modules if importlib.util.find_spec(module) is None]
         if missing:
             raise ExtraMissing(
@@ -71,7 +63,6 @@ class NoSuchCommand(click.UsageError):
 
     @classmethod
     def of(cls, word: str, program: str, commands: Sequence[str], context: click.Context) -> NoSuchCommand:
-        """Suggests the commands nearest to `word`."""
         options = {"help": "--help", "version": "--version"}
         near = [options[word]] if word in options else get_close_matches(word, commands, n=3)
         meant = " or ".join(f"`{program} {each}`" for each in near)
@@ -80,7 +71,7 @@ class NoSuchCommand(click.UsageError):
 
 
 class CommandGroup(click.Group):
-    """A click group with a default command, which receives options and files."""
+    """Options and files belong to the default command."""
 
     def __init__(
         self,
@@ -112,15 +103,15 @@ class CommandGroup(click.Group):
         try:
             return later.load(cmd_name)
         except ExtraMissing:
-            if ctx.resilient_parsing:  # no completions while the extra is missing
+            if ctx.resilient_parsing:  # none without the extra
                 return None
             raise
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert the default command unless the first word is a command or an option of this group.
+        """Insert the default command if no command or own option comes first.
 
         Raises:
-            NoSuchCommand: the first word is no command and cannot be a file.
+            NoSuchCommand: the first word cannot be a file.
         """
         own_options = {spelling for each in self.get_params(ctx) for spelling in each.opts}
         if args and args[0] not in {*self.list_commands(ctx), *own_options}:
@@ -130,7 +121,7 @@ class CommandGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Completes commands without importing them, otherwise files and the default command's options."""
+        """Completes without importing the commands."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         if incomplete.startswith("-"):
             return [*self._default.shell_complete(ctx, incomplete), *super().shell_complete(ctx, incomplete)]
@@ -158,7 +149,7 @@ class CommandGroup(click.Group):
 
 
 def _may_be_file(word: str) -> bool:
-    """A plain word counts as a file only if that file exists; an option never does."""
+    """A plain word must be an existing file."""
     return word.startswith("-") or not word.replace("-", "").replace("_", "").isalnum() or Path(word).exists()
 
 
@@ -167,13 +158,13 @@ MAIN_CLASSES: Final = (
     "com.amazonaws.services.kinesis.multilang.MultiLangDaemon",  # KCL 1.x
 )
 PASSED_OVER: Final = "--passed-over"
-"""Hidden option of `run` that carries the Java-only words of a command line to the log."""
+"""Brings Java-only words to the log."""
 
 
 def as_daemon(words: Sequence[str]) -> list[str]:
-    """Translate a Java command line: drop everything up to the main class.
+    """Drops everything up to Java's main class.
 
-    One launcher first tries `java -version`, which becomes `--version`. Other words stay as they are.
+    One launcher tries `java -version` first.
     """
     if list(words) == ["-version"]:
         return ["--version"]
@@ -266,7 +257,7 @@ def helper(
 
 
 def program() -> str:
-    """The command for this program: its name if PATH has it, else its full path."""
+    """The name of this program if PATH has it, else its full path."""
     started = Path(sys.argv[0])
     found = shutil.which(_PROGRAM)
     if found is None and started.name == _PROGRAM:
@@ -275,7 +266,7 @@ def program() -> str:
 
 
 def _become(words: list[str]) -> NoReturn:
-    """Replaces this process, so signals and the exit code are the daemon's."""
+    """Signals and the exit code are then the daemon's."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", "kcl_daemon", *words])  # noqa: S606 - ourselves
@@ -283,7 +274,7 @@ def _become(words: list[str]) -> NoReturn:
 
 _COMPLETION_PROGRAM: Final = "kcl-daemon"
 VARIABLE: Final = "_KCL_DAEMON_COMPLETE"
-"""The completion script sets this variable; the program then prints completions instead of running."""
+"""Makes the program print completions."""
 
 
 @click.command("completion", short_help="Print the completion script of a shell.")
@@ -341,10 +332,9 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def add_examples(command: click.Command, path: str) -> None:
-    """Put the examples in front of the epilog of a command and of its subcommands.
+    """Put the examples into the epilog of a command and its subcommands; repeatable.
 
-    Changes the commands in place; a second call changes nothing. `path` is the command's words, empty for the
-    program.
+    `path` is the command's words, empty for the program.
     """
     lines = EXAMPLES.get(path, ())
     text = "\b\n" + "\n".join(
@@ -451,8 +441,6 @@ def run(
 
 
 class Root(CommandGroup):
-    """The program: translates Java command lines and handles Ctrl-C."""
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, as_daemon(args))
 
@@ -465,21 +453,21 @@ class Root(CommandGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Ctrl-C raises only after the import, and never for `run`, which handles signals itself."""
+        """Ctrl-C raises only after the import; `run` handles signals itself."""
         found = super().resolve_command(ctx, args)
         if found[1] is not run:
             interrupt.end()
         return found
 
     def invoke(self, ctx: click.Context) -> object:
-        """Exit with 130 after Ctrl-C, also at a prompt."""
+        """Ctrl-C exits with 130, also at a prompt."""
         try:
             result: object = super().invoke(ctx)
         except KeyboardInterrupt:
             ctx.exit(interrupt.EXIT_INTERRUPTED)
         except click.Abort as aborted:
             if isinstance(aborted.__context__, KeyboardInterrupt):
-                click.echo(err=True)  # the cursor is still in the prompt's line
+                click.echo(err=True)  # the cursor is behind the prompt
                 ctx.exit(interrupt.EXIT_INTERRUPTED)
             raise
         else:

@@ -1,9 +1,7 @@
 """`kcl-daemon run`: starts the worker, handles signals and sets the exit code.
 
-The first signal asks for a graceful stop, the second ends the worker at once. The start checks the file and
-the program, then opens the log, then connects.
-
-systemd and the log learn of the start, the stop and a slow stop.
+The first signal asks for a graceful stop, the second ends the worker at once. File and program are checked
+before anything connects.
 """
 
 from __future__ import annotations
@@ -42,13 +40,7 @@ from kcl_daemon.text import counted, short_shards, shown
 
 @dataclass(frozen=True, slots=True)
 class LogRequest:
-    """Log options.
-
-    Args:
-        configuration: a logback file; it has no effect and the log names it.
-        levels: None: info.
-        form: `auto`: console on a terminal, else JSON.
-    """
+    """`configuration` is a logback file without effect; `levels` None means info."""
 
     configuration: Path | None = None
     levels: LogLevels | None = None
@@ -67,7 +59,7 @@ EXIT_SIGNAL: Final = 128
 
 class SupervisedWorker(Protocol):
     async def run(self) -> None:
-        """Returns after the requested graceful stop."""
+        """Returns after the requested stop."""
         ...
 
     def request_stop(self) -> None: ...
@@ -78,13 +70,13 @@ async def supervise(
     signals: AsyncIterator[Signals],
     log: Log,
 ) -> int:
-    """Run a worker until it ends or a second signal comes; returns the exit code.
+    """Run a worker to its end or to a second signal.
 
-    A signal during `open_worker` is kept for the worker. The code is 0 after a graceful stop and 128 plus the
-    signal number after a second signal.
+    A signal during `open_worker` is kept for the worker. Returns 0 after a graceful stop, 128 plus the number
+    after a second signal.
 
     Raises:
-        ExceptionGroup: the worker failed, or could not be opened.
+        ExceptionGroup: the worker failed, or its start.
     """
     stop = _GracefulStop(log)
     async with anyio.create_task_group() as group:
@@ -100,7 +92,7 @@ async def supervise(
 
 
 class _GracefulStop:
-    """`forced_by` is the second signal, None if there was none."""
+    """`forced_by` is the second signal."""
 
     def __init__(self, log: Log) -> None:
         self.forced_by: Signals | None = None
@@ -109,7 +101,7 @@ class _GracefulStop:
         self._worker: SupervisedWorker | None = None
 
     def begin(self, worker: SupervisedWorker) -> None:
-        """Pass on a stop that was requested before the worker existed."""
+        """The stop may have been requested earlier."""
         self._worker = worker
         if self._asked:
             worker.request_stop()
@@ -129,17 +121,12 @@ class _GracefulStop:
 
 
 QUIET_STOP_S: Final = 1.0
-"""A stop shorter than this is not logged."""
+"""A shorter stop is not logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopNotice:
-    """How to report a slow stop.
-
-    Args:
-        source: knows the children that still run.
-        grace_s: how long the children may take.
-    """
+    """`source` knows the remaining children, which have `grace_s` seconds."""
 
     source: SnapshotSource
     grace_s: float
@@ -149,7 +136,7 @@ class StopNotice:
 class ServiceManaged:
     """A worker that reports to the service manager, and to the log if its stop is slow.
 
-    `started` is set when the worker has begun to work.
+    `started` is set when work begins.
     """
 
     def __init__(
@@ -169,7 +156,7 @@ class ServiceManaged:
         self._stop_asked = anyio.Event()
 
     async def run(self) -> None:
-        """An exception of the worker arrives in an exception group."""
+        """Errors of the worker come in a group."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._manager.run_watchdog, self._clock)
             group.start_soon(self._report_start)
@@ -206,12 +193,7 @@ _STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """The command line of `run`.
-
-    Args:
-        ignored_file: a second file that was named and is not read.
-        passed_over: Java-only words of the command line.
-    """
+    """`passed_over` are Java-only words."""
 
     file: Path
     ignored_file: Path | None
@@ -220,11 +202,9 @@ class RunRequest:
 
 
 def run_daemon(request: RunRequest) -> NoReturn:
-    """Run a daemon to its end and exit the process with a documented code."""
     signals = _stop_signals()
     for number in signals:
-        # Until the event loop listens: process 1 of a container has no default action, so SIGTERM would be
-        # lost.
+        # Until the loop listens: process 1 of a container would ignore SIGTERM.
         signal.signal(number, exit_now)
     try:
         loaded = load(
@@ -240,7 +220,7 @@ def run_daemon(request: RunRequest) -> NoReturn:
     manager = ServiceManager.of(os.environ, log)
     code = _run(loaded.settings, signals, manager, log)
     if code > EXIT_SIGNAL:
-        # A normal exit would wait for threads inside AWS SDK calls.
+        # A normal exit waits for threads in AWS SDK calls.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -248,11 +228,7 @@ def run_daemon(request: RunRequest) -> NoReturn:
 
 
 def check_program(loaded: Loaded) -> None:
-    """Check the child's program, user and limits.
-
-    Raises:
-        ConfigurationError: there is no such program (with where it was searched), user or limit.
-    """
+    """Raises ConfigurationError if the child's program, user or limits are not possible."""
     try:
         find_program(loaded.settings.child.command[0])
     except ChildStartFailed as error:
@@ -300,14 +276,14 @@ def _status_page(
 ) -> AbstractAsyncContextManager[None]:
     if settings.admin.port is None:
         return nullcontext()
-    # A daemon without a status page starts faster and stays smaller.
+    # Others start faster without it.
     from kcl_daemon.admin.server import served  # noqa: PLC0415
 
     return served(settings.admin, source, clock=SystemClock(), log=log, metrics=telemetry.exposition())
 
 
 def _stop_signals() -> tuple[signal.Signals, ...]:
-    """All stop signals, without SIGHUP if `nohup` made the process ignore it."""
+    """`nohup` ignores SIGHUP."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return tuple(number for number in _STOPPING if not (ignored and number is signal.SIGHUP))
 

@@ -1,8 +1,7 @@
-"""`kcl-daemon run-child` and `replay`: test a record processor without a stream and without AWS.
+"""`kcl-daemon run-child` and `replay`: test a record processor without AWS.
 
-`run-child` delivers records from a file and keeps checkpoints in memory. It uses the daemon's own
-`ChildConnection` and checkpoint rules. `replay` sends the daemon's half of a transcript and compares the
-answers.
+`run-child` delivers records from a file through the daemon's own `ChildConnection` and checkpoint rules.
+`replay` sends the daemon's half of a transcript and compares the answers.
 """
 
 from __future__ import annotations
@@ -54,10 +53,7 @@ EXIT_GRACE_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ChildScript:
-    """What to send to the child.
-
-    `end`: shard ended, worker stops or lease lost. `timeout_s` limits each answer.
-    """
+    """`timeout_s` limits each answer."""
 
     shard_id: str
     batches: list[list[Record]]
@@ -68,15 +64,7 @@ class ChildScript:
 
 @dataclass(slots=True)
 class DriveResult:
-    """The result.
-
-    Args:
-        delivered: records in batches that the child answered.
-        checkpoint: the last one stored.
-        requests: checkpoint requests.
-        exit_code: None if the child did not start.
-        error: the child's first fault; None: none.
-    """
+    """`delivered` counts records in answered batches; `error` is the child's first fault."""
 
     delivered: int = 0
     checkpoint: ExtendedSequenceNumber = TRIM_HORIZON
@@ -88,10 +76,7 @@ class DriveResult:
 async def drive_child(
     command: tuple[str, ...], script: ChildScript, *, clock: Clock, log: Log, tape: BinaryIO | None
 ) -> DriveResult:
-    """Start the child, run the script and end the child.
-
-    `tape` receives the transcript.
-    """
+    """`tape` receives the transcript."""
     outcome = DriveResult()
     shard_id = ShardId(script.shard_id)
     async with ProcessChildren(command, log, clock) as children:
@@ -133,7 +118,6 @@ class _Run:
         )
 
     async def converse(self) -> None:
-        """Stops at the child's first fault."""
         try:
             await self._converse()
         except ChildError as error:
@@ -173,7 +157,7 @@ class _Run:
 
 
 class RecordedChild:
-    """A child whose lines are recorded in both directions."""
+    """Records the lines of both directions."""
 
     def __init__(self, child: Child, tape: BinaryIO) -> None:
         self._child = child
@@ -193,7 +177,7 @@ class RecordedChild:
         await self._child.send(line)
 
     async def receive(self) -> bytes:
-        """Record whole lines; return the bytes unchanged."""
+        """The bytes stay unchanged."""
         piece = await self._child.receive()
         *lines, self._rest = (self._rest + piece).split(b"\n")
         for line in lines:
@@ -243,7 +227,7 @@ _FIELDS: Final = frozenset(
 
 
 class BadRecord(ValueError):
-    """Raised for a line that is not a record; the message says what is wrong with it."""
+    """Raised for a wrong line; the message says why."""
 
 
 def records_of_lines(data: bytes) -> Iterator[Record]:
@@ -252,7 +236,7 @@ def records_of_lines(data: bytes) -> Iterator[Record]:
 
 
 def records_of_json(data: bytes) -> Iterator[Record]:
-    """Read one JSON object a line, with `data` (base64) or `text` and optional fields; skip blank lines.
+    """One object a line with `data` (base64) or `text`; skips blank lines.
 
     Raises:
         BadRecord: a line is not such an object.
@@ -269,12 +253,11 @@ def records_of_json(data: bytes) -> Iterator[Record]:
 
 
 def in_batches(records: Sequence[Record], most: int) -> list[list[Record]]:
-    """At most `most` records in each batch, in order."""
     return [list(records[start : start + most]) for start in range(0, len(records), most)]
 
 
 def _fields(line: bytes) -> tuple[str, dict[str, Any]]:
-    """Returns the data as base64, and all fields (Any: JSON)."""
+    """The data as base64, and all fields."""
     try:
         fields: Any = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -296,7 +279,7 @@ def _fields(line: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def _record(number: int, data: str, fields: dict[str, Any]) -> Record:
-    """Invents missing fields, because client libraries need every field."""
+    """Client libraries need every field."""
     return Record(
         data,
         _text(fields, "partitionKey", "key"),
@@ -322,13 +305,13 @@ def _whole(fields: dict[str, Any], name: str, default: int, allowed: str = _WHOL
 
 
 def _arrival(fields: dict[str, Any], default: int) -> int | None:
-    """The service may send no arrival time; the file says null."""
+    """Null: the service sent none."""
     name = "approximateArrivalTimestamp"
     return None if fields.get(name, default) is None else _whole(fields, name, default, f"{_WHOLE}, or null")
 
 
 def _sequence_number(fields: dict[str, Any], default: int) -> str:
-    """A quoted sequence number: as a JSON number it would be rounded."""
+    """In quotes, because JSON rounds large numbers."""
     value = fields.get("sequenceNumber", str(default))
     digits = str(value) if isinstance(value, str | int) else ""
     if not _SEQUENCE_NUMBER.fullmatch(digits):
@@ -344,7 +327,6 @@ def _wrong(name: str, value: object, allowed: str) -> BadRecord:
 
 
 def _schema(fields: dict[str, Any]) -> RecordSchema | None:
-    """Returns None without any schema field; a missing field is empty."""
     if not any(name in fields for name in _SCHEMA_FIELDS):
         return None
     return RecordSchema(*(_text(fields, name, "") for name in _SCHEMA_FIELDS))
@@ -464,13 +446,7 @@ _MAX_LINE_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TranscriptLine:
-    """One line of a transcript.
-
-    Args:
-        number: line number in the file.
-        line: the bytes on the pipe, without line end.
-        expected: the child's message; None: the daemon sends the line.
-    """
+    """`line` has no line end; `expected` is None for a line of the daemon."""
 
     number: int
     line: bytes
@@ -478,14 +454,14 @@ class TranscriptLine:
 
 
 class BadTranscript(ValueError):
-    """Raised when a file is not a transcript; the message names the line and the problem."""
+    """Raised for a wrong file; the message names the line."""
 
 
 def lines_of(data: bytes) -> Iterator[TranscriptLine]:
-    """The messages of a transcript, without lines of the child that are not messages.
+    """Skips other output of the child.
 
     Raises:
-        BadTranscript: a line is not an object with `from` and `line`.
+        BadTranscript: a line lacks `from` or `line`.
     """
     for number, text in enumerate(data.splitlines(), start=1):
         try:
@@ -531,7 +507,7 @@ def replay(*, transcript: BinaryIO, timeout: float, command: tuple[str, ...]) ->
 async def _replay(
     command: tuple[str, ...], lines: list[TranscriptLine], *, timeout_s: float, clock: Clock, log: Log
 ) -> str | None:
-    """Returns the first difference, or None."""
+    """Returns the first difference."""
     async with ProcessChildren(command, log, clock) as children:
         try:
             child = await children.start(ShardId("replay"))
@@ -574,7 +550,7 @@ class _MessageReader:
         self._heard: list[ChildMessage] = []
 
     async def message(self) -> ChildMessage | None:
-        """Returns None when the child's stdout has ended."""
+        """None: stdout has ended."""
         while not self._heard:
             piece = await self._child.receive()
             if not piece:
@@ -584,6 +560,6 @@ class _MessageReader:
         return self._heard.pop(0)
 
     async def drain(self) -> None:
-        """Keep reading, so that the child does not block in a write."""
+        """Otherwise the child could block in a write."""
         while await self._child.receive():
             pass

@@ -1,6 +1,6 @@
 """`kcl-daemon status` and `top`: show what a running daemon does, once or repeatedly.
 
-They ask the daemon's status page (`adminPort`), without a proxy.
+They ask its status page (`adminPort`) without a proxy.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _OK: Final = 200
 
 
 class UnusableSource(click.ClickException):
-    """Raised for an unusable address or token; the message says how to correct it."""
+    """Raised for a wrong address or token; the message says what to correct."""
 
     exit_code = EXIT_CONFIGURATION
 
 
 class NoAnswer(click.ClickException):
-    """Raised when the daemon sends no status; the message says what to check."""
+    """Raised without a status; the message says what to check."""
 
     exit_code = 1
 
@@ -59,7 +59,6 @@ class StatusSource:
 
 
 def with_source(command: _Command) -> _Command:
-    """Adds the options that name a daemon and its token."""
     for option in (
         click.option(
             "--url",
@@ -81,12 +80,7 @@ def with_source(command: _Command) -> _Command:
 def source_of(
     file: Path | None, properties_file: Path | None, url: str | None, token_file: Path | None, *, command: str
 ) -> StatusSource:
-    """Find the daemon's status page.
-
-    Raises:
-        click.UsageError: no daemon is named, or it has no status page.
-        UnusableSource: a token is not valid, or its file cannot be read.
-    """
+    """Raises click.UsageError without a daemon or status page, UnusableSource for a wrong token."""
     token = _token_given(token_file)
     if url is not None:
         return StatusSource(_address(url), token)
@@ -134,7 +128,7 @@ def _token_in(file: Path, name: str) -> str:
 
 
 def _environment() -> Mapping[str, str]:
-    """Without the token file's variable if a token is set, because the token wins."""
+    """A token wins over a token file."""
     if given_for(ADMIN_TOKEN.name, os.environ) is None:
         return os.environ
     background = normal(variable_for(ADMIN_TOKEN_FILE.name))
@@ -142,11 +136,7 @@ def _environment() -> Mapping[str, str]:
 
 
 def fetch(source: StatusSource) -> StatusDocument:
-    """Ask the daemon for its status.
-
-    Raises:
-        NoAnswer: there is no answer, a wrong token, or another program answered.
-    """
+    """Raises NoAnswer if there is no answer, a wrong token or another program."""
     status, data = _got(source)
     if status == _UNAUTHORIZED:
         raise NoAnswer(f"{source.url} needs a token: set {_TOKEN_VARIABLE} or use --token-file")
@@ -167,7 +157,7 @@ def _got(source: StatusSource) -> tuple[int, bytes]:
         connection.request("GET", f"{parts.path.rstrip('/')}/status.json", headers=headers)
         response = connection.getresponse()
         return response.status, response.read(MAX_BYTES)
-    except (OSError, UnicodeError, HTTPException) as error:  # also a host name that cannot be encoded
+    except (OSError, UnicodeError, HTTPException) as error:  # or an invalid host name
         words = str(error) or type(error).__name__
         raise NoAnswer(
             f"{source.url} does not answer ({words}); is the daemon running, with adminPort set?"
@@ -266,7 +256,7 @@ async def _top(source: StatusSource, every_s: float) -> None:
     from kcl_daemon.cli.status_view import renderable  # noqa: PLC0415 - the same
 
     console, clock = Console(), SystemClock()
-    reported = await _fetched(source)  # fail at once if the first request fails
+    reported = await _fetched(source)  # the first failure ends it
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         note = ""
         while True:

@@ -1,6 +1,6 @@
-"""Shows a daemon's status in a terminal: plain lines, or tables in colours with `rich`.
+"""The status page's content for a terminal: plain lines, or colours with `rich`.
 
-Shows the same as the status page. Text from the daemon is made safe for a terminal here.
+Text from the daemon is made safe for a terminal here.
 """
 
 from __future__ import annotations
@@ -54,19 +54,12 @@ _BARS: Final = "▁▂▃▄▅▆▇█"
 _SPARK_CELLS: Final = 15
 _LEAST_ROWS: Final = 3
 _FRAME_LINES: Final = 6
-"""Lines of a table besides its rows: title, headings, rule, empty line, count of omitted rows."""
+"""Lines of a table besides its rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusBlock:
-    """One table.
-
-    Args:
-        numbers: the right-aligned columns.
-        states: one for each row, or empty.
-        empty: the text without rows.
-        left_out: rows for which there was no room.
-    """
+    """`numbers` are right-aligned columns; `empty` is shown without rows; `left_out` counts dropped rows."""
 
     title: str
     headings: tuple[str, ...]
@@ -79,7 +72,7 @@ class StatusBlock:
 
 @dataclass(frozen=True, slots=True)
 class StatusView:
-    """`troubles` say why the worker is not ready; empty if it is ready."""
+    """`troubles` say why the worker is not ready."""
 
     lines: tuple[str, ...]
     troubles: tuple[str, ...]
@@ -87,10 +80,7 @@ class StatusView:
 
 
 def build_view(status: StatusDocument, *, max_lines: int | None = None) -> StatusView:
-    """Build the view for at most `max_lines` lines (None: no limit).
-
-    If room is short, shards in trouble come first and the last tables are dropped.
-    """
+    """If `max_lines` is too few, shards in trouble come first and the last tables go."""
     snapshot = status.snapshot
     known = shard_entries(snapshot)
     counted = count_leases(known)
@@ -109,7 +99,7 @@ def build_view(status: StatusDocument, *, max_lines: int | None = None) -> Statu
 
 
 def _in(blocks: Sequence[StatusBlock], lines: int) -> Iterator[StatusBlock]:
-    """Fit the blocks into the lines; the first block may use two thirds."""
+    """The first block may use two thirds."""
     wanted = [len(each.rows) + _FRAME_LINES for each in blocks]
     for number, block in enumerate(blocks):
         kept = min(sum(wanted[1:]), lines // 3) if number == 0 and lines > 3 * _FRAME_LINES else 0
@@ -122,7 +112,6 @@ def _in(blocks: Sequence[StatusBlock], lines: int) -> Iterator[StatusBlock]:
 
 
 def plain_lines(shown: StatusView) -> Iterator[str]:
-    """The view without colours."""
     yield from shown.lines
     for trouble in shown.troubles:
         yield f"not ready: {trouble}"
@@ -205,7 +194,7 @@ def _shard_cells(placed: LineageEntry, status: StatusDocument) -> tuple[str, ...
 
 
 def spark(samples: Sequence[tuple[float, float]]) -> str:
-    """Draws the last samples as bars, scaled to the highest."""
+    """Scaled to the highest sample."""
     values = [value for _, value in samples[-_SPARK_CELLS:]]
     most = max(values, default=0.0)
     if most <= 0:
@@ -285,7 +274,7 @@ _STYLES: Final = {
     DisplayState.ELSEWHERE: "dim",
     DisplayState.FINISHED: "dim",
 }
-# Which columns shrink in a narrow terminal, and which are dropped, in this order.
+# Columns that may shrink, and columns to drop, in order.
 _MAY_BE_CUT: Final = frozenset({"waits for", "reason", "last line of stderr", "role"})
 _GIVE_UP: Final = ("worker", "checkpoint", "records", "throughput", "waits for")
 _CUT_WIDTH: Final = 12
@@ -295,7 +284,7 @@ _SHARD_PREFIX: Final = re.compile(r"shardId-0{0,11}(?=\d)")
 
 
 def renderable(shown: StatusView, *, width: int, note: str = "") -> RenderableType:
-    """`width` is in cells; `note` is a line at the top, empty for none."""
+    """`width` is in cells."""
     return Group(*_parts(shown, width, note))
 
 
@@ -318,7 +307,7 @@ def _line(words: str, style: str = "") -> Text:
 
 
 def _narrowed(block: StatusBlock, width: int) -> StatusBlock:
-    """Shorten shard ids and drop columns until the table fits."""
+    """Shortens shard ids and drops columns to fit."""
     if width < _SHORT_BELOW:
         rows = tuple(tuple(_SHARD_PREFIX.sub("", cell) for cell in row) for row in block.rows)
         block = replace(block, rows=rows)
@@ -331,7 +320,6 @@ def _narrowed(block: StatusBlock, width: int) -> StatusBlock:
 
 
 def _least_width(block: StatusBlock) -> int:
-    """The width with every shrinkable column at its minimum."""
     widths = (
         min(_width(block, number), _CUT_WIDTH) if heading in _MAY_BE_CUT else _width(block, number)
         for number, heading in enumerate(block.headings)

@@ -1,9 +1,7 @@
 """Collects statistic sets and sends them to CloudWatch.
 
-KCL: CloudWatchPublisherRunnable, MetricAccumulatingQueue.
-
-Metrics that cannot be sent are dropped, as in KCL: they must never pile up or delay work. Unlike KCL, values
-of one metric share a set until it is sent, so there are fewer calls.
+KCL: CloudWatchPublisherRunnable, MetricAccumulatingQueue. Unsent metrics are dropped, as in KCL: they must
+never pile up or delay work. Unlike KCL, a metric has one set until it is sent.
 """
 
 from __future__ import annotations
@@ -29,12 +27,9 @@ def _nobody_waits() -> None: ...
 
 @dataclass(frozen=True, slots=True)
 class CloudWatchOptions:
-    """CloudWatch options.
+    """`level` None sends nothing; `dimensions` None allows all.
 
-    Args:
-        level: lower metrics are not sent; None: none is.
-        dimensions: the allowed names; None: all.
-        queue_most: waiting sets; more are dropped and counted.
+    Sets beyond `queue_most` are dropped and counted.
     """
 
     level: MetricLevel | None
@@ -55,7 +50,7 @@ class StatisticWindow:
         self.total = self.least = self.most = 0.0
 
     def add(self, value: float) -> None:
-        """Add a value, in the metric's unit."""
+        """In the metric's unit."""
         value *= self._scale
         if self.count:
             if value < self.least:
@@ -70,7 +65,7 @@ class StatisticWindow:
         self.total += value
 
     def take(self) -> Statistic:
-        """The set; the next value starts a new one."""
+        """The next value starts a new set."""
         taken = Statistic(
             self.key[0], self.unit.value, dict(self.key[1]), self.count, self.total, self.least, self.most
         )
@@ -79,11 +74,7 @@ class StatisticWindow:
 
 
 class StatisticSets:
-    """The queue.
-
-    `on_half_full` is called when the queue is half full. `dropped` counts values refused by a full queue
-    since the last `take`.
-    """
+    """`dropped` counts values refused by a full queue since the last `take`."""
 
     def __init__(self, options: CloudWatchOptions) -> None:
         self._options = options
@@ -94,7 +85,7 @@ class StatisticSets:
         self.dropped = 0
 
     def window(self, metric: Metric, labels: Iterable[tuple[str, str]]) -> StatisticWindow | None:
-        """The window for these dimensions; None if the metric is not sent."""
+        """None: the metric is not sent."""
         level = self._options.level
         if level is None or not metric.operation or metric.level < level:
             return None
@@ -113,7 +104,7 @@ class StatisticSets:
         return found
 
     def enter(self, window: StatisticWindow) -> bool:
-        """Queue a window at its first value; False if the queue is full."""
+        """False: the queue is full."""
         if len(self._waiting) >= self._options.queue_most:
             self.dropped += 1
             return False
@@ -127,30 +118,28 @@ class StatisticSets:
         return len(self._waiting)
 
     def take(self, most: int) -> list[Statistic]:
-        """Remove and return the oldest sets."""
         return [self._waiting.popleft().take() for _ in range(min(most, len(self._waiting)))]
 
     def forget(self) -> None:
-        """Drop empty windows; those of released shards would otherwise stay forever."""
+        """Otherwise windows of released shards would stay forever."""
         waiting = set(map(id, self._waiting))
         self._windows = {key: window for key, window in self._windows.items() if id(window) in waiting}
 
 
 MAX_BATCH: Final = 500
-"""Sets in one call; CloudWatch allows 1,000. KCL sends 20, at the same cost per call."""
+"""CloudWatch allows 1,000; KCL sends 20, at the same cost per call."""
 CALL_S: Final = 5.0
-"""Time limit of a call (KCL: CloudWatchMetricsPublisher)."""
+"""KCL: CloudWatchMetricsPublisher."""
 
-# The least time between flushes, even under load; KCL has no such pause.
+# KCL has no pause under load.
 _LEAST_PAUSE_S: Final = 1.0
 _FINAL_FLUSH_S: Final = 5.0
 
 
 class CloudWatchExporter:
-    """The loop that empties the queue.
+    """Flushes every `buffer_s` seconds, or when the queue is half full.
 
-    It flushes every `buffer_s` seconds, or earlier if the queue is half full. It logs the first failure of a
-    series and its end.
+    It logs the first failure of a series and its end.
     """
 
     def __init__(
@@ -178,11 +167,10 @@ class CloudWatchExporter:
         statistics.on_half_full = self.flush_soon
 
     def flush_soon(self) -> None:
-        """Flush before the period ends."""
         self._many.set()
 
     async def run(self) -> None:
-        """Flush periodically until `shutdown`."""
+        """Returns after `shutdown`."""
         least_s = min(_LEAST_PAUSE_S, self._buffer_s)
         while True:
             await self._clock.sleep(least_s)
@@ -196,7 +184,7 @@ class CloudWatchExporter:
     async def shutdown(self) -> None:
         """Send the rest, even when cancelled, within a few seconds.
 
-        Call it while `run` still runs: a call in progress is awaited within the same time.
+        Call it while `run` still runs, so that a call in progress can end.
         """
         self._is_over = True
         with self._clock.move_on_after(_FINAL_FLUSH_S) as scope:
@@ -204,7 +192,7 @@ class CloudWatchExporter:
             await self.flush()
 
     async def flush(self) -> None:
-        """Send all waiting sets, after any flush in progress; never raises for AWS."""
+        """After any flush in progress; never raises for AWS."""
         async with self._options:
             await self._flush()
 
@@ -218,7 +206,7 @@ class CloudWatchExporter:
                 advice="more metrics than metricsMaxQueueSize; raise it, or send fewer with metricsLevel or "
                 "metricsEnabledDimensions",
             )
-        left = self._statistics.waiting  # later sets wait for the next flush
+        left = self._statistics.waiting  # for the next flush
         while batch := self._statistics.take(min(MAX_BATCH, left)):
             left -= len(batch)
             await self._report(batch)

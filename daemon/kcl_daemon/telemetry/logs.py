@@ -1,9 +1,7 @@
 """The daemon's log: one line for each event on stderr, for people (console) or machines (JSON).
 
-A log call never raises and never shows a credential. Stdout stays free for command output.
-
-Levels apply to all, or to one package or module: `INFO,kcl_daemon.retrieval=DEBUG`. The most specific name
-wins.
+A log call never raises and never shows a credential. Levels may differ by package or module:
+`INFO,kcl_daemon.retrieval=DEBUG`; the most specific name wins.
 """
 
 from __future__ import annotations
@@ -26,29 +24,28 @@ from kcl_daemon.ports import Clock, Log
 from kcl_daemon.text import MASK, encodable, is_secret_name, masked, on_one_line, short_shard
 
 Threshold = LogLevel | Literal["off"]
-"""The lowest level that is written; `off`: nothing."""
+"""The lowest level written."""
 
 _ROOT: Final = "kcl_daemon"
-# CountedLog is only a wrapper; skip it to find the caller.
+# CountedLog is a wrapper, not the caller.
 _COUNTS: Final = "kcl_daemon.telemetry.recorder"
 _NUMBERS: Final[dict[Threshold, int]] = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
     "warning": logging.WARNING,
     "error": logging.ERROR,
-    "off": logging.CRITICAL,  # no event has this level
+    "off": logging.CRITICAL,  # no event has it
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LogLevels:
-    """`root` applies to all components that `components` does not name in full."""
+    """`components` has full names."""
 
     root: Threshold = "info"
     components: Mapping[str, Threshold] = field(default_factory=dict[str, Threshold])
 
     def number_of(self, module: str) -> int:
-        """The lowest `logging` level for a module."""
         name = module
         while name:
             if name in self.components:
@@ -58,15 +55,15 @@ class LogLevels:
 
 
 def threshold_of(word: str) -> Threshold | None:
-    """In any case; None if the word is no threshold."""
+    """None: not a threshold."""
     return "off" if word.strip().lower() == "off" else level_of(word)
 
 
 def parse_levels(text: str) -> LogLevels:
-    """Parse levels: one for all, `COMPONENT=LEVEL` for single ones, separated by commas.
+    """Parse `LEVEL` and `COMPONENT=LEVEL`, separated by commas.
 
     Raises:
-        ValueError: names the wrong part and what is allowed.
+        ValueError: names the wrong part and the choices.
     """
     root: Threshold = "info"
     components: dict[str, Threshold] = {}
@@ -83,11 +80,7 @@ def parse_levels(text: str) -> LogLevels:
 
 
 def component(name: str) -> str:
-    """The full name of a component; `kcl_daemon.` may be left out.
-
-    Raises:
-        ValueError: there is no such component; lists those that exist.
-    """
+    """`kcl_daemon.` may be left out; raises ValueError with the existing components."""
     words = name.strip().split(".")
     inner = words[1:] if words[0] == _ROOT else words
     if not exists(".".join(inner)):
@@ -96,7 +89,7 @@ def component(name: str) -> str:
 
 
 def exists(inner: str) -> bool:
-    """Whether the daemon has this package or module, named without `kcl_daemon.`."""
+    """`inner` is without `kcl_daemon.`."""
     words = inner.split(".") if inner else []
     if not all(word.isidentifier() for word in words):
         return False
@@ -111,7 +104,7 @@ def _packages() -> list[str]:
 def logger_class(levels: LogLevels) -> type[Any]:
     """A structlog logger class that drops unwanted events early.
 
-    With component levels it looks up the calling module, which costs half a microsecond per dropped call.
+    With component levels it looks up the caller, half a microsecond for each dropped call.
     """
     thresholds = (levels.root, *levels.components.values())
     lowest = min(_NUMBERS[each] for each in thresholds)
@@ -121,8 +114,6 @@ def logger_class(levels: LogLevels) -> type[Any]:
 
 
 class _ComponentLogger(structlog.BoundLoggerBase):
-    """Applies the level of the calling module."""
-
     lowest: int
     levels: LogLevels
     known: dict[str, int]
@@ -156,7 +147,7 @@ LogForm = Literal["console", "json"]
 _DEPTH_MAX: Final = 6
 _START: Final = "daemon_starting"
 _CHILD_LINE: Final = "child_stderr"
-_INT64: Final = range(-(2**63), 2**64)  # the range that orjson can write
+_INT64: Final = range(-(2**63), 2**64)  # orjson's range
 
 _EventDict = MutableMapping[str, Any]  # Any: structlog's own type
 
@@ -168,11 +159,7 @@ def build_log(
     stream: TextIO,
     clock: Clock,
 ) -> Log:
-    """Create the log of a process.
-
-    `console` is text, shorter and coloured on a terminal; `json` is one object a line. A broken `stream` is
-    ignored.
-    """
+    """`console` is shorter and coloured on a terminal; `json` is one object a line."""
     levels = level if isinstance(level, LogLevels) else LogLevels(level)
     render = _console(colours=stream.isatty()) if form == "console" else _to_json
     log: Log = structlog.wrap_logger(
@@ -196,7 +183,7 @@ class _Lines:
         self._stream = stream
 
     def msg(self, line: str) -> None:
-        # A closed or broken stderr must not stop the work; ValueError: closed file, unencodable text.
+        # A broken stderr must not stop the work; ValueError: closed file, unencodable text.
         with suppress(OSError, ValueError):
             self._stream.write(line + "\n")
             self._stream.flush()
@@ -205,7 +192,7 @@ class _Lines:
 
 
 class _Timestamp:
-    """Adds `timestamp`: ISO 8601 in UTC with milliseconds."""
+    """ISO 8601 in UTC with milliseconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -217,7 +204,7 @@ class _Timestamp:
 
 
 def _fit_to_show(_logger: object, _method: str, event: _EventDict) -> _EventDict:
-    """Masks credentials and makes every value writable."""
+    """Masks credentials."""
     return {str(name): MASK if _hides(name, value) else _plain(value, 0) for name, value in event.items()}
 
 
@@ -226,7 +213,7 @@ def _hides(name: object, value: object) -> bool:
 
 
 def _plain(value: object, depth: int) -> object:
-    """The value as JSON types: bounded depth, text masked and encodable."""
+    """JSON types, bounded depth, masked text."""
     match value:
         case str():
             return encodable(masked(str(value)))
@@ -266,7 +253,7 @@ def _to_json(_logger: object, _method: str, event: _EventDict) -> str:
 
 
 class _OneLine:
-    """Escapes control characters, which could fake log lines or control a terminal.
+    """Control characters could fake log lines or control a terminal.
 
     Tracebacks keep their lines.
     """
@@ -307,11 +294,7 @@ def _child_line(event: _EventDict) -> str | None:
 
 
 def _for_terminal(event: _EventDict) -> _EventDict:
-    """Shortens an event for a terminal: time of day only, no worker id, no empty fields.
-
-    Raises:
-        structlog.DropEvent: another event of the same start says the same.
-    """
+    """Drops what a person at a terminal does not need; may raise structlog.DropEvent."""
     taken = event.get("event") == "lease_taken" and "reason" not in event
     if taken or (event.get("event") == "lease_assigned" and event.get("to") == event.get("worker_id")):
         raise structlog.DropEvent  # `child_started` follows

@@ -1,6 +1,6 @@
 """Posts all metrics over OTLP/HTTP to a collector (`metricsOtlpEndpoint`).
 
-It uses only the values and the exporter of the OpenTelemetry SDK. Imported only if an endpoint is set.
+Only the SDK's values and exporter are used. Imported only if an endpoint is set.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ _ADVICE: Final = (
 
 
 class OtlpExporter:
-    """The loop that posts every `period_s` seconds.
+    """Posts every `period_s` seconds; `who` becomes resource attributes.
 
-    `who` becomes resource attributes. `snapshot` returns None before there is a worker. It logs the first
-    failure of a series and its end.
+    `snapshot` returns None before there is a worker.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class OtlpExporter:
         self._threads = CapacityLimiter(1)
 
     async def run(self) -> None:
-        """Post periodically until `shutdown`."""
+        """Returns after `shutdown`."""
         while True:
             await self._clock.sleep(self._period_s)
             if self._is_over:
@@ -94,15 +93,12 @@ class OtlpExporter:
         self._exporter.shutdown()
 
     async def post(self) -> None:
-        """Post the current values; never raises for the collector."""
+        """Never raises for the collector."""
         now_ns = self._clock.wall_ms() * _NS
         series = [(family, _frozen(found)) for family, found in everything(self._totals, self._snapshot())]
 
         def work() -> str | None:
-            """Returns the error.
-
-            Runs in a thread, because it builds many objects and waits for the collector.
-            """
+            """Returns the error; in a thread, because it is slow."""
             data = _data(series, self._resource, self._began_ns, now_ns)
             try:
                 done = self._exporter.export(data, timeout_millis=_CALL_S * 1000)
@@ -125,7 +121,7 @@ class OtlpExporter:
 
 
 def _silence_sdk_logs() -> None:
-    """The exporter's own log lines would mix with ours."""
+    """They would mix with our log."""
     theirs = logging.getLogger("opentelemetry")
     theirs.addHandler(logging.NullHandler())
     theirs.propagate = False

@@ -1,7 +1,7 @@
-"""Totals since the start, and their text for Prometheus or OpenMetrics; OTLP reads the same totals.
+"""Totals since the start, also for OTLP, and their text for Prometheus or OpenMetrics.
 
-Series of released shards and unset gauges are forgotten. The text is built in short steps, and faster than
-with `prometheus_client`, which only chooses the format and adds process metrics.
+Idle series are forgotten. `prometheus_client` would be slower; it only chooses the format and adds process
+metrics.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kcl_daemon.metrics.kcl import SHARD_BEHIND
 from kcl_daemon.metrics.metric import Family, Labels, MetricKind
 from kcl_daemon.telemetry.snapshot import ShardView, Snapshot, SparkQueryView, SparkShardView, SparkView
 
-# Sweeps without a value before a series is forgotten; gauges go sooner than counters.
+# Sweeps without a value before a series is forgotten.
 _GAUGE_SWEEPS: Final = 3
 _SERIES_SWEEPS: Final = 15
 
@@ -57,7 +57,7 @@ class Gauge:
 
 
 class Histogram:
-    """Values in each bucket; `counts` has one more for those above all bounds."""
+    """`counts` has one more, for values above all bounds."""
 
     __slots__ = ("bounds", "counts", "idle", "least", "most", "total")
 
@@ -77,7 +77,7 @@ class Histogram:
         self.most = max(self.most, value)
 
     def copy(self) -> Histogram:
-        """A copy that later values do not change."""
+        """Does not change later."""
         copied = Histogram(self.bounds)
         copied.counts = [*self.counts]
         copied.total, copied.least, copied.most = self.total, self.least, self.most
@@ -99,7 +99,7 @@ class Totals:
         self._series: dict[Family, dict[Labels, Counter | Gauge | Histogram]] = {}
 
     def series(self, family: Family, labels: Iterable[tuple[str, str]]) -> Counter | Gauge | Histogram:
-        """The series for these labels; labels that the family lacks are ignored."""
+        """Ignores labels that the family lacks."""
         wanted = tuple(label for label in labels if label[0] in family.labels)
         of_family = self._series.setdefault(family, {})
         found = of_family.get(wanted)
@@ -108,7 +108,7 @@ class Totals:
         return found
 
     def begin(self, counts: Iterable[tuple[Family, Labels]]) -> None:
-        """Start these at 0: Prometheus sees no increase if a series begins with its first event."""
+        """Start at 0: Prometheus sees no increase in a series that begins with its first event."""
         for family, labels in counts:
             self.series(family, labels)
 
@@ -117,10 +117,10 @@ class Totals:
             yield family, list(series.items())
 
     def sweep(self) -> bool:
-        """Forget idle series; call it periodically; returns whether any was forgotten.
+        """Forget idle series; call it periodically.
 
-        Counters of the worker stay. Counters of a shard go after a long time and gauges soon, so that a
-        former leader does not export old values forever.
+        Counters of the worker stay, those of a shard go after a long time, and gauges go soon: a former
+        leader must not export old values.
         """
         forgotten = False
         for family, series in self._series.items():
@@ -176,10 +176,7 @@ Value: TypeAlias = float | Histogram
 def everything(
     totals: Totals, snapshot: Snapshot | None
 ) -> Iterator[tuple[Family, Iterator[tuple[Labels, Value]]]]:
-    """All families with values; histograms still change, other values are fixed.
-
-    `snapshot` is None before there is a worker.
-    """
+    """Histograms still change, other values are fixed; `snapshot` None: no worker yet."""
     if snapshot is not None:
         for family, found in samples(snapshot):
             if found:
@@ -193,7 +190,6 @@ def everything(
 
 
 def samples(snapshot: Snapshot) -> Iterator[tuple[Family, Samples]]:
-    """All families of a snapshot; shard families have one sample for each shard with a value."""
     yield from _of_worker(snapshot)
     named = [(shard, _labels(shard)) for shard in snapshot.shards]
     yield (
@@ -247,7 +243,7 @@ _OF_SHARDS: Final[tuple[tuple[Family, Callable[[ShardView], float | None]], ...]
 )
 
 
-# Series written without a pause, about a millisecond.
+# About a millisecond.
 _PIECE: Final = 200
 _END: Final = b"# EOF\n"
 _ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -261,10 +257,10 @@ class ExpositionText:
 
 
 class PrometheusExposition:
-    """Renders the text; `snapshot` returns None before there is a worker."""
+    """`snapshot` returns None before there is a worker."""
 
     def __init__(self, totals: Totals, snapshot: Callable[[], Snapshot | None] = lambda: None) -> None:
-        # This import takes 0.1 s: too long for rendering, and for daemons without metrics.
+        # It takes 0.1 s, too long for rendering or for every start.
         from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415 - see above
         from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - see above
 
@@ -275,10 +271,9 @@ class PrometheusExposition:
         ProcessCollector(registry=self._process)
 
     async def render(self, accept: str = "") -> ExpositionText:
-        """The current text, in OpenMetrics if the header `Accept` asks for it.
+        """OpenMetrics if the header `Accept` asks for it.
 
-        It takes 1-2 ms for each hundred shards, and yields after each millisecond. The snapshot's values are
-        all of one moment.
+        It takes 1-2 ms for each hundred shards, and yields after each. The snapshot is of one moment.
         """
         write, content_type = self._choose(accept)
         open_metrics = "openmetrics" in content_type
@@ -295,13 +290,13 @@ class PrometheusExposition:
 
 
 def _head(family: Family, *, open_metrics: bool) -> str:
-    # Prometheus names a counter by its sample, OpenMetrics by its family.
+    # Prometheus names a counter by its sample.
     name = family.sample_names[0] if family.kind is MetricKind.COUNTER and not open_metrics else family.name
     return f"# HELP {name} {family.help.translate(_ESCAPED) if open_metrics else family.help}\n# TYPE {name} {family.kind.value}\n"
 
 
 def _lines(family: Family, series: Iterable[_Series], known: dict[Labels, str]) -> Iterator[str]:
-    """One line for each sample; `known` caches label text."""
+    """`known` caches label text."""
     name = family.sample_names[0]
     for labels, value in series:
         text = known.get(labels)

@@ -1,7 +1,6 @@
-"""The `Meters` of a daemon.
+"""The `Meters` of a daemon: values go to CloudWatch, Prometheus and OTLP.
 
-Each value goes to a CloudWatch statistic set and to a series for Prometheus and OTLP. `CountedLog` counts
-warnings, errors and the events that have a metric.
+`CountedLog` counts warnings, errors and the events that have a metric.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class _Cell:
 
 
 class _OperationCell:
-    """The two series, for success and failure, are created on first use."""
+    """Creates its two series, success and failure, on first use."""
 
     __slots__ = ("_make", "_series", "_success", "_time")
 
@@ -77,7 +76,7 @@ class RecordedSpan:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None and not issubclass(kind, Exception):
-            return  # cancelled: neither failed nor done
+            return  # cancelled
         seconds = self._recorder.now_s() - self._began_s
         self._recorder.done(self._operation, seconds, self._ok and kind is None, **self._labels)
 
@@ -86,7 +85,7 @@ class RecordedSpan:
 
 
 class MetricsRecorder:
-    """`now_s` returns monotonic seconds."""
+    """`now_s` is monotonic."""
 
     def __init__(self, now_s: Callable[[], float], statistics: StatisticSets, totals: Totals) -> None:
         self.now_s = now_s
@@ -157,7 +156,7 @@ OF_EVENTS: Final[Mapping[str, Metric]] = {
     "record_skipped": own.SKIPPED,
     "record_set_aside": own.DEAD_LETTERS,
 }
-"""The metric of an event, at any level."""
+"""At any level."""
 
 
 class CountedLog:

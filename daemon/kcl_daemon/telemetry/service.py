@@ -1,7 +1,4 @@
-"""Reports ready, stopping and alive to systemd (`sd_notify`).
-
-Without a service manager nothing happens.
-"""
+"""Reports ready, stopping and alive to systemd (`sd_notify`)."""
 
 from __future__ import annotations
 
@@ -17,16 +14,14 @@ from kcl_daemon.ports import Clock, Log
 _SOCKET: Final = "NOTIFY_SOCKET"
 _PERIOD: Final = "WATCHDOG_USEC"
 _WATCHED: Final = "WATCHDOG_PID"
-# A starting service asks for this much more time, again each third of it.
+# A start may take this much longer, each time.
 START_EXTENDED_S: Final = 60.0
 
 
 class ServiceManager:
-    """The service manager, if one listens.
+    """A socket `address` with `@` first is abstract; None: no service manager.
 
-    Args:
-        address: its datagram socket, `@` first for an abstract name; None: none.
-        watchdog_s: it kills a process that is silent for longer; None: no watchdog.
+    It kills a process that is silent for `watchdog_s`; None: no watchdog.
     """
 
     def __init__(self, address: str | None, *, watchdog_s: float | None, log: Log) -> None:
@@ -37,7 +32,7 @@ class ServiceManager:
 
     @classmethod
     def of(cls, environment: MutableMapping[str, str], log: Log, pid: int | None = None) -> Self:
-        """From the environment, whose variables are removed so that children do not inherit them."""
+        """Removes the variables, so that children do not inherit them."""
         address = environment.pop(_SOCKET, None)
         period, watched = environment.pop(_PERIOD, ""), environment.pop(_WATCHED, "")
         if address is not None and not address.startswith(("/", "@")):
@@ -48,7 +43,7 @@ class ServiceManager:
         return cls(address, watchdog_s=int(period) / 1_000_000 if watches else None, log=log)
 
     def ready(self) -> None:
-        """Work has begun; dependent services may start."""
+        """Dependent services may start."""
         self._is_ready = True
         self._report("READY=1\nSTATUS=reading")
 
@@ -56,11 +51,11 @@ class ServiceManager:
         self._report("STOPPING=1\nSTATUS=stopping: children finish, leases are released")
 
     def alive(self) -> None:
-        """Report that the event loop runs; before `ready`, ask for more start time."""
+        """The event loop runs; before `ready`, asks for more start time."""
         self._report("WATCHDOG=1" if self._is_ready else f"EXTEND_TIMEOUT_USEC={START_EXTENDED_S * 1e6:.0f}")
 
     async def run_watchdog(self, clock: Clock) -> None:
-        """Report twice in each watchdog period, until cancelled."""
+        """Twice in each watchdog period, until cancelled."""
         if self._address is None:
             await anyio.sleep_forever()
         while True:
@@ -71,7 +66,7 @@ class ServiceManager:
             await clock.sleep(pause_s)
 
     def _report(self, text: str) -> None:
-        """Never waits or raises: a deaf service manager must not delay the daemon."""
+        """Never waits or raises."""
         if self._address is None:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address

@@ -1,7 +1,6 @@
 """What a worker and its Spark engine do at one moment, for the page, the metrics and the commands.
 
-Durations are seconds before the snapshot, so readers do not need the worker's clock. Spark counters start
-with the engine's process.
+Durations are seconds before the snapshot. Spark counters start with the engine's process.
 """
 
 from __future__ import annotations
@@ -16,16 +15,13 @@ from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState
 
 @dataclass(frozen=True, slots=True)
 class SparkQueryView:
-    """One streaming query.
+    """One streaming query; a query that does not run will be restarted.
 
     Args:
-        running: False: it failed and waits for a restart.
-        batch: the newest committed; None: none yet.
-        since_commit_s: since the last commit, or since the query was first seen.
-        input_rows_per_s: Spark's last report; None: none yet.
-        processed_rows_per_s: likewise.
-        batch_s: duration of the last batch with records, likewise.
-        state_rows: rows in windows and joins; None: stateless.
+        batch: the newest committed.
+        since_commit_s: since the last commit, or since it was first seen.
+        input_rows_per_s: Spark's last report, as the next two.
+        state_rows: in windows and joins; None: stateless.
         late_rows: total dropped behind the watermark; None: stateless.
     """
 
@@ -43,16 +39,14 @@ class SparkQueryView:
 
 @dataclass(frozen=True, slots=True)
 class SparkShardView:
-    """One shard that the engine reads, through any host.
+    """One shard that the engine reads, through any host; counts are totals.
 
     Args:
         behind_ms: last reported by its daemon; None: not yet.
-        rows: total written to the spool.
-        data_bytes: total of their files.
-        committed: total rows that all queries committed.
-        redelivered: total duplicates dropped since its relay connected.
-        waiting: rows that some query has not committed.
-        lag_s: age of the oldest of these; 0: none.
+        committed: rows that all queries committed.
+        redelivered: duplicates dropped since its relay connected.
+        waiting: rows now that some query has not committed.
+        lag_s: age of the oldest of these.
         spooled_bytes: in the spool now.
     """
 
@@ -69,7 +63,7 @@ class SparkShardView:
 
 @dataclass(frozen=True, slots=True)
 class SparkView:
-    """`ui` is the address of Spark's own page, or None."""
+    """`ui` is the address of Spark's own page."""
 
     ui: str | None
     queries: tuple[SparkQueryView, ...]
@@ -77,7 +71,7 @@ class SparkView:
 
 
 SparkSource: TypeAlias = Callable[[], SparkView | None]
-"""Returns None if this host has no engine, or it is silent."""
+"""None: no engine, or it is silent."""
 
 
 def no_spark() -> SparkView | None:
@@ -98,11 +92,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ChildView:
-    """A child process.
-
-    `rss_bytes` is None if unknown. `restarts` counts earlier children since the lease was taken. `stderr` has
-    the last lines, oldest first.
-    """
+    """`restarts` counts earlier children since the lease was taken; `stderr` has the oldest line first."""
 
     pid: int
     rss_bytes: int | None
@@ -116,21 +106,19 @@ class ShardView:
     """One lease that this worker holds.
 
     Args:
-        stream: its name; None in single-stream mode.
+        stream: None in single-stream mode, as `stream_id`.
         cause: what it waits for.
-        detail: the error of the last call, or the unfinished parents.
+        detail: the error of the last call, or unfinished parents.
         idle_s: since the last batch, checkpoint or empty answer.
-        stalled: longer than its cause allows; this was logged.
-        behind_ms: of the last Kinesis answer, whatever became of its records; None: none yet.
-        records: processed since the lease was taken.
-        data_bytes: of those.
+        stalled: longer than its cause allows.
+        behind_ms: of the last Kinesis answer, whatever became of its records.
+        records: processed since the lease was taken, as `data_bytes`.
         failures: failed children since the last progress.
-        stream_id: `account:name:creationEpoch`; None in single-stream mode.
-        state: trouble first; None: from an older daemon.
+        stream_id: `account:name:creationEpoch`.
+        state: None: from an older daemon.
         lag_s: age of the oldest unfinished record; 0: none; None: unknown.
         restarts: earlier children since the lease was taken.
-        last_error: of the last failed child; empty: none.
-        stderr_tail: last lines of that child, oldest first.
+        last_error: of the last failed child, as `stderr_tail`.
         next_try_s: until the next child starts; None: one runs, or none will.
     """
 
@@ -167,8 +155,7 @@ class ShardView:
 class LeaseView:
     """One lease of the application, as of the last table read.
 
-    `owner` is None if there is none, `next_owner` if there is no handoff, `stream` and `stream_id` in
-    single-stream mode. `children` are known once the shard has ended.
+    `stream` and `stream_id` are None in single-stream mode; `children` are known once the shard has ended.
     """
 
     key: str
@@ -184,10 +171,7 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker as stored in the tables.
-
-    `reported_s` is the time since its report was seen to change; None: unknown.
-    """
+    """`reported_s`: since its report was seen to change."""
 
     worker_id: str
     leases: int
@@ -197,10 +181,7 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class MoveView:
-    """A decision of the leader; lists have the newest first.
-
-    `reason` is such as `shardId-7: w-3 -> w-9, cpu 81 % -> 44 %`.
-    """
+    """A decision of the leader, such as `shardId-7: w-3 -> w-9, cpu 81 % -> 44 %`."""
 
     ago_s: float
     key: str
@@ -212,16 +193,13 @@ class Snapshot:
     """A worker at one moment.
 
     Args:
-        uptime_s: since the worker was built.
         started: tables and streams are ready.
         leader: None: unknown.
-        leaderless_s: how long no leader is known; None: there is one.
+        leaderless_s: how long no leader is known.
         renewed_s: since all leases were renewed; None: no leases.
         shards: leases of this worker.
-        fleet: all leases; empty if this worker has not read the table, which it reads as leader or for a
-            viewer.
-        workers: likewise.
-        moves: the last decisions of this worker as leader.
+        fleet: all leases; empty until this worker reads the table, as leader or for a viewer.
+        moves: of this worker as leader.
         fleet_age_s: age of `fleet` and `workers`; None: never read.
         loop_lag_s: delay of the event loop, measured every two seconds.
         spark: None: no engine, or it is silent.
@@ -251,14 +229,14 @@ class Snapshot:
 
 
 class SnapshotSource(Protocol):
-    """Call both methods in the event loop's thread."""
+    """For the event loop's thread only."""
 
     def now(self) -> Snapshot:
-        """The worker now, and the fleet as last read; no I/O, never waits, never raises."""
+        """The fleet is as last read; no I/O, never waits, never raises."""
         ...
 
     async def asked(self) -> Snapshot:
-        """For a viewer: a worker that is not the leader first reads the tables, at most every few seconds.
+        """For a viewer: a worker that is not the leader first reads the tables, every few seconds at most.
 
         On an AWS error the fleet stays as old as `fleet_age_s` says. May be cancelled.
         """

@@ -1,4 +1,4 @@
-"""Builds the snapshots of a worker; never changes the worker.
+"""Builds the snapshots of a worker; never changes it.
 
 A worker that is not the leader reads the tables only for a viewer.
 """
@@ -53,9 +53,9 @@ def lease_view(lease: Lease) -> LeaseView:
 def worker_views(
     rows: Iterable[WorkerRow], leases: Sequence[Lease], reported_s: Callable[[WorkerId], float | None]
 ) -> tuple[WorkerView, ...]:
-    """All workers that report or own a lease, sorted by name.
+    """All workers that report or own an unfinished lease.
 
-    Finished leases do not count. `reported_s` returns the age of a worker's last report.
+    `reported_s` returns the age of a worker's last report.
     """
     held = Counter(lease.actual_owner for lease in leases if not lease.is_finished)
     figures = {row.worker_id: _cpu(row) for row in rows}
@@ -73,12 +73,12 @@ def _cpu(row: WorkerRow) -> float | None:
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _LASTS_S: Final = 5.0
-# A read takes some 10 microseconds, so one call takes at most about a millisecond.
+# About a millisecond.
 _READS_MOST: Final = 64
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Returns None if the process is gone or the system does not support it."""
+    """None: the process is gone, or the system does not support it."""
     try:
         with Path(f"/proc/{pid}/statm").open("rb", buffering=0) as file:
             return int(file.read(128).split()[1]) * _PAGE_BYTES
@@ -87,14 +87,14 @@ def resident_bytes(pid: int) -> int | None:
 
 
 class ResidentMemory:
-    """Memory of processes; the more processes, the older the figures."""
+    """The more processes, the older the figures."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._figures: dict[int, tuple[float, int | None]] = {}
 
     def of(self, pids: Iterable[int]) -> dict[int, int | None]:
-        """Returns None for processes not read yet; forgets all others."""
+        """None: not read yet; forgets other processes."""
         now_s = self._clock.monotonic()
         wanted = set(pids)
         self._figures = {pid: figure for pid, figure in self._figures.items() if pid in wanted}
@@ -105,14 +105,14 @@ class ResidentMemory:
         return {pid: self._figures[pid][1] if pid in self._figures else None for pid in wanted}
 
 
-# A viewer that polls every second must not cost a scan every second.
+# Not a scan for every poll of a viewer.
 _READ_EVERY_S: Final = 5.0
 _READ_WITHIN_S: Final = 5.0
 _LINE_CHARACTERS: Final = 500
 
 
 class Snapshots:
-    """The `SnapshotSource` of one worker, whose loops must be attached."""
+    """The worker's loops must be attached."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class Snapshots:
 
     @property
     def _monitor(self) -> FleetMonitor | None:
-        """The leader's monitor, else the one read for a viewer, else None."""
+        """The leader's, else the viewer's."""
         monitor = self._worker.loops.monitor
         if monitor.age_s is not None:
             return monitor
@@ -260,10 +260,7 @@ class Snapshots:
 
 
 class _Tails:
-    """The last lines of children, made safe to show.
-
-    Cached by process id, or by lease key once the child failed.
-    """
+    """Safe to show; cached by process id, or by lease key once the child failed."""
 
     def __init__(self) -> None:
         self._known: dict[int | str, tuple[tuple[str, ...], tuple[str, ...]]] = {}

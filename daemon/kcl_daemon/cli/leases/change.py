@@ -1,7 +1,7 @@
-"""The writes of `kcl-daemon leases reset`, `skip`, `release` and `delete`, and the search for positions.
+"""The writes of `kcl-daemon leases` commands, and the search for positions.
 
-Each write is conditional: the row must be as it was read. A lease row cannot hold a time, so a time is looked
-up in the shard.
+Each write requires that the row is as it was read. A row cannot hold a time, so a time is looked up in the
+shard.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from kcl_daemon.system import SystemClock
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
 
-# An owner renews its lease every few seconds; each try reads the row anew and soon finds a quiet moment.
+# An owner renews every few seconds; a retry soon succeeds.
 _MAX_LOST_RACES: Final = 10
 
 
 class NotChanged(KclError):
-    """Raised when the change is not possible; the message says why."""
+    """Raised when a change is not possible; the message says why."""
 
 
 class ChangeResult(Enum):
@@ -58,22 +58,22 @@ class ChangeOutcome:
 
 
 async def all_leases(table: Table) -> tuple[Lease, ...]:
-    """All leases by key, without unreadable rows, which every worker ignores, too."""
+    """Sorted by key; skips unreadable rows, as workers do."""
     found: list[Lease] = []
     for row in await table.scan():
         try:
             if is_lease_row(row):
                 found.append(lease_from_row(row))
         except MalformedRowError:
-            continue  # `kcl-daemon leases list` shows these rows
+            continue  # shown by `kcl-daemon leases list`
     return tuple(sorted(found, key=lambda lease: lease.lease_key))
 
 
 def chosen_leases(leases: Sequence[Lease], names: Iterable[str]) -> tuple[Lease, ...]:
-    """Find leases by shard id or lease key.
+    """By shard id or lease key.
 
     Raises:
-        NotChanged: a name has no lease, or leases in several streams.
+        NotChanged: a name has no lease, or several.
     """
     wanted = list(dict.fromkeys(names))
     missing = [
@@ -94,7 +94,7 @@ async def carry_out(table: Table, change: LeaseChange) -> ChangeOutcome:
 
     Raises:
         NotChanged: the row is unreadable or kept changing.
-        AwsError: a read or write failed; after Unavailable the write may have happened.
+        AwsError: a call failed; after Unavailable the row may have been written.
     """
     if change.kind is ResetKind.CREATE:
         written = await table.put(*creation(change.lease))
@@ -109,13 +109,9 @@ async def carry_out(table: Table, change: LeaseChange) -> ChangeOutcome:
 
 
 async def carry_out_all(table: Table, changes: Iterable[LeaseChange], report: Callable[[str], object]) -> int:
-    """Write changes one by one; returns how many were written.
+    """Returns how many were written; `report` gets a line for each other.
 
-    `report` receives a line for each lease that needed no change.
-
-    Raises:
-        NotChanged: as for `carry_out`; earlier changes stay written.
-        AwsError: likewise.
+    Raises as `carry_out`; earlier changes stay written.
     """
     written = 0
     for change in changes:
@@ -131,7 +127,7 @@ async def move_past(table: Table, lease: Lease, position: ExtendedSequenceNumber
     """Move a checkpoint ahead, unless it has moved since it was read.
 
     Raises:
-        NotChanged: the checkpoint has moved, or the row is unreadable or kept changing.
+        NotChanged: it has moved, or the row is unreadable or kept changing.
         AwsError: as for `carry_out`.
     """
     change = LeaseChange(ResetKind.RESET, lease, position, "")
@@ -150,10 +146,7 @@ async def move_past(table: Table, lease: Lease, position: ExtendedSequenceNumber
 
 
 async def release_all(table: Table, keys: Iterable[LeaseKey], report: Callable[[str], object]) -> int:
-    """Release leases one by one; returns how many had an owner.
-
-    Errors as for `carry_out_all`.
-    """
+    """Returns how many had an owner; raises as `carry_out_all`."""
     written = 0
     for key in keys:
         if await release_lease(table, key):
@@ -164,7 +157,7 @@ async def release_all(table: Table, keys: Iterable[LeaseKey], report: Callable[[
 
 
 async def release_lease(table: Table, key: LeaseKey) -> bool:
-    """Remove a lease's owner, so that the leader assigns it again; False if it has none.
+    """Remove the owner, so that the leader assigns the lease again; False if it has none.
 
     Raises:
         NotChanged: the lease is unreadable, missing or kept changing.
@@ -199,19 +192,18 @@ async def _write(table: Table, change: LeaseChange) -> bool:
     return written.applied
 
 
-# Start the search this many seconds before the time; on a busy shard the last record is near.
+# Seconds before the time; on a busy shard the last record is near.
 _WINDOWS_S: Final = (2.0, 20.0, 200.0, 2_000.0, 20_000.0, 200_000.0)
 _READ_MOST: Final = 10_000
-# A shard allows five reads a second, and its worker needs most of them.
+# The worker needs most of a shard's five reads a second.
 _PAUSE_S: Final = 0.5
-# Skipping is for a few records; search no further.
 _SKIPPED_MOST: Final = 10_000
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _AGO: Final = re.compile(r"(?:\d{1,9}(?:\.\d+)?[smhd])+")
 
 
 class PositionType(click.ParamType[InitialPosition]):
-    """`TRIM_HORIZON`, `LATEST`, ISO 8601 time (default UTC), epoch seconds, or an age (`1h30m`)."""
+    """`TRIM_HORIZON`, `LATEST`, ISO 8601 (default UTC), epoch seconds, or an age (`1h30m`)."""
 
     name = "position"
 
@@ -234,19 +226,19 @@ class PositionType(click.ParamType[InitialPosition]):
 
 @dataclass(frozen=True, slots=True)
 class RecordTarget:
-    """A record that a person names; `whole` means all user records of its aggregate."""
+    """`whole` means all user records of an aggregate."""
 
     position: ExtendedSequenceNumber
     whole: bool
 
     def is_before(self, record: RawRecord) -> bool:
-        """Whether the record comes after the target."""
+        """Whether `record` comes after the target."""
         if self.whole:
             return int(record.sequence_number) > int(self.position.sequence_number)
         return record.position > self.position
 
     def is_covered_by(self, checkpoint: ExtendedSequenceNumber) -> bool:
-        """Whether the target is not after the checkpoint, as far as the numbers show."""
+        """Whether the checkpoint is past the target."""
         if checkpoint.is_sentinel:
             return False
         if self.whole:
@@ -255,8 +247,6 @@ class RecordTarget:
 
 
 class RecordType(click.ParamType[RecordTarget]):
-    """A sequence number, or SEQUENCE_NUMBER/SUB_SEQUENCE_NUMBER."""
-
     name = "record"
 
     def convert(
@@ -292,13 +282,10 @@ def _epoch_s(text: str) -> float | None:
 async def just_before(
     kinesis: Kinesis, stream: StreamRef, shard_id: ShardId, at_s: float, *, clock: Clock
 ) -> ExtendedSequenceNumber:
-    """The checkpoint after which reading starts with the first record at or after a time.
+    """The checkpoint after which the first record at or after a time is read.
 
-    That is the last user record before it. Its sub-sequence number is kept: without it, the rest of a KPL
-    aggregate would be read again. TRIM_HORIZON if the shard holds no earlier record.
-
-    Raises:
-        AwsError: Kinesis did not answer or refused.
+    It is the last earlier user record, or TRIM_HORIZON. Without its sub-sequence number, the rest of a KPL
+    aggregate would be read again. Raises AwsError.
     """
     search = _Search(kinesis, stream, shard_id, at_s, clock)
     starts = [ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=at_s - window_s) for window_s in _WINDOWS_S]
@@ -346,15 +333,12 @@ def _user_records(record: Record, hash_range: HashRange | None) -> list[RawRecor
 
 
 def _as_it_came(_reason: str, _sequence_number: str) -> None:
-    """A bad aggregate is delivered as received."""
+    """Delivers a bad aggregate as received."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedRange:
-    """The records to skip.
-
-    `last` is the record to move past, `count` includes it.
-    """
+    """`last` is the record to move past; `count` includes it."""
 
     last: RawRecord
     count: int
@@ -369,12 +353,12 @@ async def next_records(
     start_s: float | None,
     clock: Clock,
 ) -> SkippedRange:
-    """The records after the lease's checkpoint, up to the wanted one (None: the next one).
+    """The records after the checkpoint, up to the wanted one (None: the next one).
 
-    `start_s` is the configured time for leases that start at a time.
+    `start_s` is the configured start time.
 
     Raises:
-        NotChanged: there is no such record after the checkpoint.
+        NotChanged: there is no such record.
         AwsError: Kinesis did not answer or refused.
     """
     _refuse_to_skip(lease, wanted)
@@ -438,7 +422,7 @@ def _undelivered(fetched: FetchedRecords, lease: Lease) -> Iterator[RawRecord]:
 async def _pages(
     kinesis: Kinesis, stream: StreamRef, shard_id: ShardId, start: ReadFrom, clock: Clock
 ) -> AsyncGenerator[FetchedRecords]:
-    """Reads pages from a position to the tip of the shard."""
+    """Reads to the tip."""
     iterator: str | None = await kinesis.get_shard_iterator(stream, shard_id, start)
     while iterator is not None:
         fetched = await kinesis.get_records(stream, shard_id, iterator, _READ_MOST)

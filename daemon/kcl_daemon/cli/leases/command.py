@@ -1,6 +1,6 @@
-"""`kcl-daemon leases list`, `explain` and `tree`: show leases, workers and what the leader would do.
+"""`kcl-daemon leases list`, `explain` and `tree`: show leases, workers and the leader's plan.
 
-These commands write nothing; `steer` has those that write.
+They write nothing; `steer` writes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _COMMAND: Final = "kcl-daemon leases COMMAND"
 
 @dataclass(frozen=True, slots=True)
 class LeasesRequest:
-    """`watch_s` 0 reads the tables once; `with_lag` asks Kinesis for each lease; `stream` None means all."""
+    """`watch_s` 0: read once; `stream` None: all."""
 
     watch_s: float = 0.0
     with_lag: bool = False
@@ -114,7 +114,7 @@ def explain_leases(
     """Show what the leader would do now with the settings of this file, and why. Changes nothing."""
     settings = settings_of(file, properties_file, command=_COMMAND)
     seen = _run(settings, LeasesRequest(watch_s=watch_s))
-    # The leader plans for all leases, even if only one stream is shown.
+    # The leader plans for all leases.
     explained = explain_seen(seen, settings)
     moves = tuple(move for move in explained.plan.moves if is_of(move.lease, stream, settings))
     explained = replace(
@@ -135,7 +135,7 @@ def tree(*, file: Path | None, properties_file: Path | None, with_lag: bool, str
 
 
 def explain_seen(seen: ObservedFleet, settings: Settings) -> ExplainedPlan:
-    """Decides with the daemon's own strategies."""
+    """Decides as the daemon does."""
     rules = assignment_strategies(settings)
     return ExplainedPlan(
         seen,
@@ -147,7 +147,7 @@ def explain_seen(seen: ObservedFleet, settings: Settings) -> ExplainedPlan:
 
 
 def of_stream(seen: ObservedFleet, settings: Settings, stream: str | None) -> ObservedFleet:
-    """Keeps one stream's leases; exits with code 2 if the application does not read that stream."""
+    """Exits with code 2 for an unknown stream."""
     chosen = leases_of(seen.leases, stream, settings)
     if stream is not None and not chosen and not is_named(stream, settings):
         raise click.BadParameter(

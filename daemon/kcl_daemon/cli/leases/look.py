@@ -1,6 +1,6 @@
-"""Observes an application from outside, with the leader's own `FleetMonitor`, and writes nothing.
+"""Observes an application with the leader's own `FleetMonitor`.
 
-It creates no worker row, lock or table. The values that it returns are for people and JSON.
+It writes nothing: no worker row, lock or table.
 """
 
 from __future__ import annotations
@@ -35,11 +35,7 @@ from kcl_protocol.sequence import LATEST
 
 @dataclass(frozen=True, slots=True)
 class TableOrigin:
-    """Which tables were read.
-
-    `stream` is an ARN or name. `reason` explains the layout. `tables` are those that exist, lease table
-    first.
-    """
+    """`stream` is an ARN or name; `reason` explains the layout; the lease table is the first table."""
 
     application: str
     stream: str
@@ -50,14 +46,7 @@ class TableOrigin:
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """The leader's lock.
-
-    Args:
-        worker: the current or last holder.
-        lease_s: the lock lapses after this silence.
-        released: the holder released it.
-        silent_s: how long it was seen unchanged; 0 after a single poll.
-    """
+    """The lock lapses after `lease_s` of silence; `silent_s` is 0 after a single poll."""
 
     worker: WorkerId
     lease_s: float
@@ -71,7 +60,7 @@ class LeaderView:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRow:
-    """A row with invalid content, which every worker ignores."""
+    """A row that every worker ignores."""
 
     table: str
     key: str
@@ -80,7 +69,7 @@ class UnreadableRow:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLag:
-    """`millis` behind the tip of the shard; None: unknown, for the given reason."""
+    """Milliseconds behind the tip, or why that is unknown."""
 
     millis: int | None
     unknown_because: str = ""
@@ -88,14 +77,13 @@ class LeaseLag:
 
 @dataclass(frozen=True, slots=True)
 class ObservedFleet:
-    """The observed state of an application.
+    """The state of an application.
 
     Args:
         leader: None: there is no lock.
         lags: of unfinished leases; None: not requested.
         wall_s: epoch seconds of this machine at the last poll.
-        watched_s: from the first poll to the last; 0: a single poll.
-        failover_s: `failoverTimeMillis`.
+        watched_s: between first and last poll.
     """
 
     origin: TableOrigin
@@ -113,7 +101,7 @@ class ObservedFleet:
 
     @property
     def knows_abandoned(self) -> bool:
-        """Whether the observation was long enough to detect abandoned leases."""
+        """Abandoned leases show only after the failover time."""
         return self.watched_s > self.failover_s
 
 
@@ -122,13 +110,11 @@ class ObservedWorker:
     """One worker.
 
     Args:
-        alive: whether a leader would assign leases to it.
+        alive: a leader would assign leases to it.
         last_report_s: epoch seconds by its own clock; None: no row.
         report_age_s: seconds before `ObservedFleet.wall_s`.
-        cpu_percent: latest average; None: not reported.
-        cpu_failed: its latest sample failed.
+        cpu_percent: latest average.
         leases: unfinished ones that it reads.
-        leads: it is the leader.
     """
 
     worker_id: WorkerId
@@ -142,7 +128,7 @@ class ObservedWorker:
 
 
 def worker_views(seen: ObservedFleet) -> tuple[ObservedWorker, ...]:
-    """Every worker that reports, owns an unfinished lease or leads, sorted by name."""
+    """Every worker that reports, owns an unfinished lease or leads."""
     reads = Counter(lease.actual_owner for lease in seen.fleet.unfinished if lease.actual_owner is not None)
     leader = seen.leader.worker if seen.leader is not None and seen.leader.leads else None
     names = {*seen.fleet.stats, *seen.fleet.workers, *reads, *([] if leader is None else [leader])}
@@ -167,15 +153,7 @@ def _worker_view(seen: ObservedFleet, name: WorkerId, leases: int, *, leads: boo
 
 @dataclass(frozen=True, slots=True)
 class LeaseSummary:
-    """Lease counts.
-
-    Args:
-        owned: unfinished, with an owner.
-        unowned: unfinished, without an owner.
-        abandoned: owned, but the owner is silent; None: not observed long enough.
-        handing_off: owned, and moving to another worker.
-        finished: processed to the end of the shard.
-    """
+    """All but `finished` count unfinished leases; `abandoned` is None after too short a watch."""
 
     leases: int
     owned: int
@@ -201,13 +179,9 @@ def summarize_leases(seen: ObservedFleet) -> LeaseSummary:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedPlan:
-    """What the leader would do.
+    """The leader's plan.
 
-    Args:
-        plan: of a run that also balances.
-        at_once: leases moved at the next poll; the others move at the next balancing.
-        balance_s: the usual balancing interval in seconds.
-        ema_alpha: the value used for the plan.
+    `at_once` moves happen at the next poll, others at the next balancing, every `balance_s` seconds.
     """
 
     seen: ObservedFleet
@@ -220,9 +194,9 @@ class ExplainedPlan:
         return move.lease.lease_key in self.at_once
 
 
-# Not a real worker: a leader counts itself as alive, but an observer must not.
+# Not a real worker: only a leader counts itself as alive.
 _OBSERVER: Final = WorkerId("(observer)")
-# Each costs one of five reads a second of a shard, and its worker needs those.
+# The worker needs most of a shard's five reads a second.
 _MAX_PARALLEL_LAGS: Final = 8
 
 
@@ -233,16 +207,13 @@ class OpenedTables:
 
 
 async def open_existing(separate: Tables, settings: Settings) -> OpenedTables:
-    """Find out which tables the application uses; creates none.
-
-    `separate` are the three tables of the separate layout, existing or not.
+    """Find the application's tables; creates none.
 
     Raises:
         TableNotFound: there is no lease table.
         ConfigurationError: no worker would start with these tables.
         AwsError: a table could not be described.
     """
-    # An observer does not care who may run a migration.
     found = await inspect_tables(separate, wished=settings.tables.layout, migrate_all=False)
     leases, workers, coordinator = found.states
     if leases is None:
@@ -263,7 +234,7 @@ async def open_existing(separate: Tables, settings: Settings) -> OpenedTables:
             worker_rows, coordinator_rows = (
                 table if state is not None else _Missing(table) for table, state in others
             )
-            if found.status is not TableStatus.INIT:  # rows may already have been copied
+            if found.status is not TableStatus.INIT:  # rows may have been copied
                 coordinator_rows = DualTable(coordinator_rows, separate.leases, written=coordinator_rows)
             tables = Tables(separate.leases, worker_rows, coordinator_rows)
         case _:
@@ -275,7 +246,7 @@ async def open_existing(separate: Tables, settings: Settings) -> OpenedTables:
 
 
 class _Missing(TableWrapper):
-    """An empty table in place of a missing one: KCL 2.x fleets have only the lease table."""
+    """KCL 2.x fleets have only the lease table."""
 
     async def scan(self) -> list[Row]:
         return []
@@ -285,7 +256,7 @@ class _Missing(TableWrapper):
 
 
 class _CachedTable(TableWrapper):
-    """Keeps all rows of the last scan, because `FleetMonitor` drops the unreadable ones."""
+    """`FleetMonitor` drops unreadable rows."""
 
     def __init__(self, table: Table) -> None:
         super().__init__(table)
@@ -297,7 +268,7 @@ class _CachedTable(TableWrapper):
 
 
 class _Unreadable(MalformedRowLog):
-    """Collects unreadable rows of the latest poll instead of logging them."""
+    """Collects unreadable rows instead of logging them."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
@@ -308,14 +279,12 @@ class _Unreadable(MalformedRowLog):
 
 
 class FleetObserver:
-    """Watches one application; `log` is only passed to the leader's code and stays empty."""
-
     def __init__(self, opened: OpenedTables, settings: Settings, *, clock: Clock, log: Log) -> None:
         tables = opened.tables
         self._origin = opened.origin
         self._clock = clock
         self._leases, self._coordinator = _CachedTable(tables.leases), tables.coordinator
-        # In a single table, worker rows come with the leases.
+        # A single table also has the worker rows.
         self._workers = self._leases if tables.share_one_table else _CachedTable(tables.worker_metrics)
         self._unreadable = _Unreadable(log)
         self._timings = timings(settings.leases, settings.balance)
@@ -331,11 +300,7 @@ class FleetObserver:
         self._lock_seen: LockObservation | None = None
 
     async def watch(self, seconds: float) -> ObservedFleet:
-        """Poll for this many seconds, at least once; the result has no lags.
-
-        Raises:
-            AwsError: a table could not be read.
-        """
+        """Poll for this many seconds, at least once; raises AwsError."""
         began_s = self._clock.monotonic()
         await self._poll()
         while (left_s := began_s + seconds - self._clock.monotonic()) > 0:
@@ -385,9 +350,9 @@ class FleetObserver:
 async def lags(
     leases: Iterable[Lease], kinesis: Kinesis, streams: StreamTracker
 ) -> Mapping[LeaseKey, LeaseLag]:
-    """Measure the lag of each unfinished lease; each costs one read of one record.
+    """Measure lags with one read of one record each.
 
-    A shard that fails does not fail the others.
+    One failing shard does not fail the others.
 
     Raises:
         AccessDenied: this host may not read the stream.
@@ -397,7 +362,6 @@ async def lags(
     limiter = anyio.CapacityLimiter(_MAX_PARALLEL_LAGS)
 
     async def ask(lease: Lease) -> None:
-        """An access error cancels the other requests."""
         async with limiter:
             try:
                 found[lease.lease_key] = await _lag(lease, kinesis, streams.of(lease))
@@ -416,7 +380,7 @@ async def lags(
 
 async def _lag(lease: Lease, kinesis: Kinesis, of: TrackedStream) -> LeaseLag:
     if lease.checkpoint == LATEST:
-        return LeaseLag(None, "no checkpoint yet")  # the table does not hold the worker's start position
+        return LeaseLag(None, "no checkpoint yet")  # the start position is not stored
     stream, start = of.ref, read_from(lease.checkpoint, StartMemory(), of.position.timestamp_s)
     try:
         iterator = await kinesis.get_shard_iterator(stream, lease.shard_id, start)

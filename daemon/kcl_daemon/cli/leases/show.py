@@ -1,7 +1,7 @@
-"""The observed leases, plan and lineage, as lines for people or as JSON for scripts.
+"""Observed leases, plan and lineage, as lines or as JSON.
 
-docs/operations-leases.md describes the JSON: names and meanings stay, additions get new names, and `schema`
-counts breaking changes. Text from a table is made safe for a terminal here.
+docs/operations-leases.md describes the JSON: names keep their meaning, and `schema` counts breaking changes.
+Text from a table is made safe for a terminal here.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ _HEADINGS = ("worker", "leases", "cpu", "throughput", "headroom", "")
 
 
 def explain_plan(fleet: Fleet, plan: AssignmentPlan, *, ema_alpha: float = 0.5) -> tuple[str, ...]:
-    """What the leader sees and would do, as lines.
+    """What the leader sees and would do.
 
-    One line for each worker (with the leases that it has after current handoffs), one for each move with its
-    reason, then the unplaced leases. Headroom is how far a worker's most loaded metric is below its fair
-    share. `ema_alpha` must be the strategy's.
+    Leases are those after current handoffs. Headroom is how far a worker's most loaded metric is below its
+    fair share.
     """
     state = measure_fleet(fleet, alpha=ema_alpha)
     rows = [_HEADINGS, *(_row(worker, state, fleet) for worker in sorted(_workers(fleet)))]
@@ -162,7 +161,6 @@ def explain_lines(explained: ExplainedPlan) -> tuple[str, ...]:
 
 
 def notes(seen: ObservedFleet) -> tuple[str, ...]:
-    """Warnings: no worker is active, or this observation cannot show something."""
     return (*_of_workers(seen), *_of_watching(seen))
 
 
@@ -181,7 +179,7 @@ def _of_watching(seen: ObservedFleet) -> Iterator[str]:
 
 
 def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int]) -> list[str]:
-    """Formats a table: two spaces between columns, `numbers` right-aligned, no trailing spaces."""
+    """`numbers` are the right-aligned columns."""
     table = [list(headings), *([on_one_line(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
@@ -194,7 +192,7 @@ def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Col
 
 
 def shortened(checkpoint: ExtendedSequenceNumber) -> str:
-    """Cuts the middle of the 56 digits; checkpoints of a shard differ at the end."""
+    """Cuts the middle of the 56 digits; the end differs within a shard."""
     text = str(checkpoint.sequence_number)
     if len(text) > _CHECKPOINT_START + _CHECKPOINT_END + 3:
         text = f"{text[:_CHECKPOINT_START]}...{text[-_CHECKPOINT_END:]}"
@@ -315,11 +313,7 @@ def _timing_lines(explained: ExplainedPlan) -> Iterator[str]:
 
 
 def tree_lines(seen: ObservedFleet) -> tuple[str, ...]:
-    """One line for each lease, and one more for each further parent.
-
-    A shard with two parents is drawn below the first and mentioned below the second. Shards without a lease
-    are not drawn.
-    """
+    """A shard with two parents is drawn below the first and mentioned below the second."""
     if not seen.leases:
         return ("no leases to show",)
     streams = dict.fromkeys(lease.stream for lease in seen.leases)
@@ -359,7 +353,7 @@ class _Drawing:
         self._drawn: set[ShardId] = set()
 
     def lines(self, root: ShardId, lead: str, indent: str) -> Iterator[str]:
-        """An explicit stack, because a lineage may be thousands of generations deep."""
+        """An explicit stack: a lineage may have thousands of generations."""
         stack = [(root, lead, indent)]
         while stack:
             shard_id, lead, indent = stack.pop()
@@ -412,7 +406,6 @@ def _behind(lag: LeaseLag) -> str:
 
 SCHEMA: Final = 1
 
-# JSON of any shape.
 _Document: TypeAlias = dict[str, object]
 
 
@@ -496,7 +489,7 @@ def _lease(lease: Lease, seen: ObservedFleet) -> _Document:
         "lag_unknown_because": None if lag is None or lag.millis is not None else lag.unknown_because,
         "parents": sorted(lease.parent_shard_ids),
         "children": sorted(lease.child_shard_ids),
-        # As text: most languages round JSON numbers of this size.
+        # Most languages round JSON numbers of this size.
         "hash_range": None if hashes is None else [str(hashes.start), str(hashes.end)],
     }
 

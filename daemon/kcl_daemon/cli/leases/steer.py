@@ -1,6 +1,6 @@
-"""`kcl-daemon leases reset`, `skip`, `release` and `delete`: change leases by hand, also while workers run.
+"""`kcl-daemon leases reset`, `skip`, `release` and `delete`: change leases, also while workers run.
 
-`change` does the writing; this file asks for confirmation and prints.
+It asks for confirmation; `change` writes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 _Result = TypeVar("_Result")
 
 _COMMAND: Final = "kcl-daemon leases"
-# Each costs some of five reads a second of a shard, and its worker needs those.
+# The worker needs most of a shard's five reads a second.
 _SEARCHES_AT_ONCE: Final = 8
 _SHOWN_MOST: Final = 160
 
@@ -251,7 +251,7 @@ async def _shards(place: _StreamTarget, position: InitialPosition, names: Sequen
 async def _positions(
     place: _StreamTarget, shards: Iterable[Shard], position: InitialPosition
 ) -> Mapping[ShardId, ExtendedSequenceNumber]:
-    """The checkpoint of each shard; a time is looked up, because a row cannot hold one."""
+    """A row cannot hold a time, so it is looked up."""
     at_s = position.timestamp_s
     if at_s is None:
         return {shard.shard_id: position.checkpoint for shard in shards}
@@ -348,14 +348,14 @@ def _run(act: Callable[[], Awaitable[_Result]]) -> _Result:
 
 
 def _is_wanted(question: str, *, yes: bool) -> bool:
-    """Exits with code 1 if the person refuses."""
+    """Exits with code 1 if not."""
     if not yes:
         click.confirm(question, abort=True)
     return True
 
 
 def _skip_lines(lease: Lease, skipped: SkippedRange) -> Iterator[str]:
-    """Prints the full sequence number, so that it can be found in logs."""
+    """The full sequence number can be found in logs."""
     record, owner = skipped.last, lease.actual_owner or "nobody"
     yield f"skip {lease.lease_key} -> {record.position} (at {lease.checkpoint}, owner {owner})"
     if skipped.count > 1:
