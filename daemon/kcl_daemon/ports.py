@@ -239,7 +239,7 @@ class TablePart:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """If not `applied`, nothing took effect; `refused` has the indexes of the failed conditions."""
+    """If not `applied`, nothing took effect; `refused` has the indexes of parts whose conditions failed."""
 
     applied: bool
     refused: tuple[int, ...] = ()
@@ -312,7 +312,7 @@ class Cpu(Protocol):
         ...
 
     async def sample(self) -> float | None:
-        """Percent since the last call; None on the first. Raises CpuUnreadable."""
+        """Percent, 0 to 100, since the last call; None on the first. Raises CpuUnreadable."""
         ...
 
 

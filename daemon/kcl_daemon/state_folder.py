@@ -26,7 +26,7 @@ _NAME: Final = "kcl-daemon"
 _RECORDS_MOST: Final = 100
 _RECORD_BYTES_MOST: Final = 4096
 _FILE_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-# Here only the end of its holders frees a lock.
+# On these file systems only the end of its holders frees a lock.
 _LOCAL: Final = frozenset({
     "ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "jfs", "reiserfs", "tmpfs", "ramfs", "overlay",
 })  # fmt: skip

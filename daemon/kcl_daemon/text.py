@@ -16,8 +16,8 @@ _SECRET_NAME = re.compile(
     r"secret|passw|credential(?!s?_?provider)|authorization|private_?key|access_?key|(session|security|admin)_?token(?!_?file)",
     re.IGNORECASE,
 )
-# Each is linear in time for any text, because they run on the event loop: words match only from their start,
-# and `++` prevents rereading.
+# Each pattern is linear in time for any text, because they run on the event loop: words match only from their
+# start, and `++` prevents rereading.
 _ACCESS_KEY_ID = re.compile(r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}+\b")
 _ASSIGNED = re.compile(
     r"(?i)((?<![\w.-])"

@@ -80,7 +80,7 @@ _LEAVE_FIRST_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerLoops:
-    """The ComponentSwitcher decides which of the others run."""
+    """What the worker starts and stops; the ComponentSwitcher decides which of the others run."""
 
     renewer: LeaseRenewer
     elector: Elector
@@ -203,7 +203,7 @@ class Worker:
             raise self._fatal
 
     async def _prepare(self) -> None:
-        """In this order; retried while AWS is slow or busy."""
+        """Tables, version, then streams; retried while AWS is slow or busy."""
         assert self._loops is not None, "equip() comes first"
         await self._loops.predecessors.enter()
         steps = (

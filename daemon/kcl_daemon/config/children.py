@@ -38,7 +38,7 @@ class ChildProtocol(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChildSettings:
-    """Limits that are None do not apply.
+    """Times: None is no limit; other limits: None is the daemon's.
 
     Args:
         stuck_timeout_ms: for one action without a new checkpoint.
@@ -246,7 +246,7 @@ class DeadLetterStore(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterDestination:
-    """`address` is a path, queue URL, or stream name or ARN; it may have a region."""
+    """`address` is a path, queue URL, or stream name or ARN; `region_name` comes from it."""
 
     box: DeadLetterStore
     address: str

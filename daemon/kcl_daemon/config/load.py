@@ -116,7 +116,7 @@ def load(
 def interpret(
     data: bytes, *, file: str, default_worker_id: str, environment: Mapping[str, str] | None = None
 ) -> Loaded:
-    """Like `load`, from bytes; depends on nothing else."""
+    """Like `load`, from bytes; the result depends on nothing else."""
     reading = Reading(on_one_line(file), environment or {})
     try:
         for entry in properties.parse(data):
@@ -245,7 +245,7 @@ class EffectiveProperty:
 
 
 def effective(loaded: Loaded) -> Iterator[EffectiveProperty]:
-    """In the order of the reference."""
+    """Every key, in the order of the reference."""
     for key in KEYS:
         derived = _derived_from(key, loaded)
         entry = loaded.entries.get(key.name)
@@ -263,7 +263,7 @@ def effective(loaded: Loaded) -> Iterator[EffectiveProperty]:
 
 
 def as_properties(loaded: Loaded) -> str:
-    """Means the same wherever it is read; contains overrides, variables and secrets."""
+    """A file that means the same wherever it is read; contains overrides, variables and secrets."""
     # DEFAULT may depend on properties that are not written out.
     texts = {**loaded.texts, RETRIEVAL_MODE.name: value_text(loaded.settings.retrieval.mode)}
     values = {key.name: texts[key.name] for key in KEYS if key.name in texts}
@@ -295,7 +295,7 @@ def _default_in_force(key: Key, settings: Settings) -> str:
 
 
 def _derived_from(key: Key, loaded: Loaded) -> str | None:
-    """What else set or overruled the field."""
+    """What else set the field, or overruled the file."""
     if STREAM_ARN.name in loaded.texts and (derived := _derived_from_arn(key, loaded)) is not None:
         return derived
     if loaded.settings.streams.arns and key is REGION_NAME and key.name not in loaded.entries:
@@ -341,7 +341,7 @@ def field_of(settings: Settings, target: str) -> object:
 
 
 def value_text(value: object) -> str:
-    """As a file could have it."""
+    """A value as a file could have it."""
     match value:
         case bool():
             return str(value).lower()

@@ -149,7 +149,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class AdminSettings:
-    """`port` 0: a free one, None: no page. No token and no file: open to all."""
+    """`port` 0: a free one, None: no page. Without token and file, callers need none."""
 
     port: int | None = None
     address: str = LOOPBACK

@@ -63,7 +63,7 @@ class StreamsSettings:
 
     @property
     def are_many(self) -> bool:
-        """False: the application reads `streamName` or `streamArn`."""
+        """If not, the application reads `streamName` or `streamArn`."""
         return bool(self.listed) or self.name_filter is not None
 
     @property

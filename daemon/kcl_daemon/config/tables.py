@@ -20,9 +20,9 @@ class BillingMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """Options of a new table. Only recovery is also turned on for existing ones, as in KCL.
+    """Options of a new table. Recovery is also turned on for an existing one, as in KCL.
 
-    Capacities are for PROVISIONED; 0: not set.
+    `name` None: from the application's name. Capacities are for PROVISIONED; 0: not set.
     """
 
     name: str | None = None

@@ -50,4 +50,4 @@ def _known_counts() -> Iterator[tuple[Family, Labels]]:
 
 
 KNOWN_COUNTS: Final[tuple[tuple[Family, Labels], ...]] = tuple(_known_counts())
-"""Labels are known before anything happens."""
+"""Counts whose labels are known before anything happens."""

@@ -8,7 +8,7 @@ from kcl_daemon.metrics.metric import SHARD, Metric, MetricLevel, MetricUnit, co
 
 _D: Final = MetricLevel.DETAILED
 
-# Families that several operations tell.
+# Families of several operations.
 _LEASES: Final = gauge(
     "fleet_leases", "Leases of the application, as last read by the worker that assigns or takes them."
 )

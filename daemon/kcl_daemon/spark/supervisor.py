@@ -117,7 +117,7 @@ class StoppableWorker(Protocol):
 
 
 class PipelineFailed(KclError):
-    """Nothing uncommitted was checkpointed."""
+    """The pipeline failed for good; nothing uncommitted was checkpointed."""
 
 
 class SparkEngine:
@@ -166,7 +166,7 @@ class SparkEngine:
         return self._figures.now()
 
     def log_to(self, log: Log) -> None:
-        """Also for a running engine."""
+        """Use this log from now on, also for a running engine."""
         self._log = log
 
     def on_worker_stop(self) -> None:
@@ -175,7 +175,7 @@ class SparkEngine:
             self._closed.touch()
 
     async def run(self) -> None:
-        """Until `stop`, or until the engine refuses; that stops the worker."""
+        """Run and restart the engine until `stop`, or until it refuses; that stops the worker."""
         pause_s = _FIRST_PAUSE_S
         while not self._stopping.is_set():
             started_s = self._clock.monotonic()
