@@ -73,10 +73,7 @@ _RETRY_MOST_S: Final = 10.0
 async def create_child_leases(
     parts: ConsumerContext, held: HeldLease, children: tuple[ChildShard, ...], log: Log
 ) -> None:
-    """Retries until all child leases exist. Cancellable at any point and repeatable.
-
-    Raises LeaseLost.
-    """
+    """Retries until all child leases exist, or raises LeaseLost. Cancellable at any point and repeatable."""
     pause_s = max(parts.settings.leases.task_backoff_ms / 1000, _RETRY_LEAST_S)
     named = not children
     logged = frozenset[ShardId]()
@@ -125,6 +122,7 @@ def _first_owner(parts: ConsumerContext) -> WorkerId | None:
 
 
 async def _create(parts: ConsumerContext, lease: Lease, log: Log) -> None:
+    """Not cancellable, or a lease of ours could exist without anyone knowing."""
     began_s = parts.clock.monotonic()
     with parts.clock.move_on_after(parts.timings.call_s) as scope:
         scope.shield = True
@@ -351,7 +349,7 @@ class ChildRun:
         return Failed(error, self._checkpointer.advanced, refused=self._checkpointer.refused)
 
     async def _deliver(self, connection: ChildConnection, reader: ShardReader) -> EndOfShard | None:
-        """None after a stop request."""
+        """Deliver until the shard ends; None after a stop request."""
         while True:
             self._progress.waits_for_records()
             item = await self._stop_signal.interruptible(reader.next)
@@ -396,7 +394,7 @@ class ChildRun:
             batch.release()
 
     async def _end_shard(self, connection: ChildConnection, end: EndOfShard) -> Finished | Stopped | None:
-        """None: a stop came before shardEnded was sent."""
+        """Returns None if a stop came before shardEnded was sent."""
         self._progress.read_to_end()
         self._progress.waits(WaitReason.DYNAMODB, "leases of child shards are being created")
         while await self._stop_signal.interruptible(lambda: self._create_child_leases(end)) is None:
@@ -420,7 +418,7 @@ class ChildRun:
         return True
 
     async def _shut_down_child(self, connection: ChildConnection) -> None:
-        """KCL: ShutdownNotificationTask, then leaseLost."""
+        """Ask for a last checkpoint, release the lease, then send leaseLost (KCL: ShutdownNotificationTask)."""
         if self._stop_signal.reason is StopReason.STOP and self._held.lost is None:
             if (shutdown_request := self._dialect.shutdown_requested) is not None:
                 self._progress.works("shutdownRequested")

@@ -136,7 +136,6 @@ class ChildMetrics:
 
 T = TypeVar("T")
 
-# A longer line is no message and is dropped.
 _LINE_MOST_BYTES: Final = 1024 * 1024
 _INBOX_MESSAGES: Final = 16
 _EXIT_STATUS_WAIT_S: Final = 1.0
@@ -211,8 +210,8 @@ class ChildConnection:
 
         Raises:
             ChildExited: it ended or closed its stdout.
-            ChildTimedOut: a message took too long; end the child.
-            ChildBrokeProtocol: any other answer.
+            ChildTimedOut: a message took too long; the caller should end the child.
+            ChildBrokeProtocol: the child sent any other answer.
         """
         self._conversation.send(action)
         if self._inbox:
@@ -224,7 +223,7 @@ class ChildConnection:
             self._tally.performed(action)
 
     async def deliver(self, batch: DeliveryBatch, *, before_send: Callable[[], None] = _do_nothing) -> None:
-        """As `perform`. The batch is released as soon as its line is written."""
+        """Send records, otherwise as `perform`. The batch is released as soon as its line is written."""
         self._conversation.send(_RECORDS)
         if self._inbox:
             await self._answer_waiting_requests(_RECORDS)
@@ -249,7 +248,7 @@ class ChildConnection:
             self._tally.begin()
 
     async def _answer_waiting_requests(self, action: Action) -> None:
-        """As the Java daemon does in its next wait.
+        """Answer them now, as the Java daemon does in its next wait.
 
         The answers go before the line of the action: a request without a position would else cover records
         that the child has not seen.
@@ -295,7 +294,6 @@ class ChildConnection:
         return CheckpointAnswer(request.sequence_number, request.sub_sequence_number, refused)
 
     async def exited(self, doing: str) -> ChildExited:
-        """Waits a moment for the exit code."""
         with self._clock.move_on_after(_EXIT_STATUS_WAIT_S):
             return ChildExited(doing, await self._child.wait())
         return ChildExited(doing, None)

@@ -23,7 +23,7 @@ from kcl_daemon.shards.lineage import unfinished_parents
 
 
 class RestartPolicy:
-    """For one lease; `degraded`: release it because its children kept failing."""
+    """`degraded`: release the lease because its children kept failing."""
 
     def __init__(self, *, parts: ConsumerContext, held: HeldLease, stop_signal: StopSignal, log: Log) -> None:
         self._parts = parts
@@ -38,7 +38,7 @@ class RestartPolicy:
             self.poison_search = PoisonSearch(parts=parts, held=held, stop_signal=stop_signal, log=log)
 
     async def cool_down(self) -> None:
-        """If this worker has just released the lease for its failures."""
+        """Pause if this worker has just released the lease for its failures."""
         before = self._parts.degraded.failures(self._held.lease)
         if before is not None:
             self._held.progress.continue_after(before)
@@ -147,7 +147,8 @@ class ShardConsumer:
     async def run(self) -> None:
         """Run until the shard is finished or the lease is gone, and release the lease.
 
-        Cancelled: the child is killed and nothing is written.
+        A finished lease stays if the renewer keeps finished ones. Cancelled: the child is killed and nothing
+        is written.
         """
         if self._held.next_owner is not None:
             self.request_stop()

@@ -30,6 +30,7 @@ class StopReason(IntEnum):
     STOP = 1
     """Worker shutdown or hand-off: finish, checkpoint, release."""
     LEASE_LOST = 2
+    """No checkpoint is possible any more."""
 
 
 class StopSignal:
@@ -110,7 +111,7 @@ class ShardCooldowns:
         return None if cooldown is None or cooldown.checkpoint != lease.checkpoint else cooldown.failures
 
     def cooldown_s(self, lease: Lease) -> float:
-        """0 if the lease has advanced since."""
+        """The rest of the cooldown; 0 if the lease has advanced since."""
         cooldown = self._cooldowns.get(lease.lease_key)
         if cooldown is None or cooldown.checkpoint != lease.checkpoint:
             return 0.0
@@ -149,7 +150,6 @@ class ConsumerContext:
     Args:
         on_leases_created: called when new leases need an owner.
         on_lease_written: gets a lease written as our own, and the start time of that write.
-        dead_letters: None if no destination is configured.
         on_fatal: gets the failure that ends the daemon.
     """
 

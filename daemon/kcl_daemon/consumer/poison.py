@@ -89,7 +89,6 @@ class BisectState:
         return BisectStep(0, min(inside, (suspects.count + 1) // 2))
 
     def delivered(self, delivery: Delivery) -> BisectState:
-        """After a success no record of it is suspected any more."""
         suspects = self.suspects
         if suspects is None or delivery.last <= suspects.after:
             return self
@@ -321,7 +320,7 @@ class PoisonSearch:
         return bool(stored)
 
     async def _store(self, dead_letter: DeadLetter) -> bool:
-        """A few tries; on False the record is delivered again."""
+        """A few tries; if they fail, the record is delivered again."""
         assert self._parts.dead_letters is not None, "a policy that stores has a place for it"
         reason = ""
         for attempt in range(_STORE_TRIES):
@@ -347,6 +346,7 @@ class PoisonSearch:
         return False
 
     async def _checkpoint(self, after: ExtendedSequenceNumber, position: ExtendedSequenceNumber) -> None:
+        """Only if all records before it are checkpointed; the next worker then need not search."""
         if self._held.lost is not None or self._held.lease.checkpoint < after:
             return
         try:

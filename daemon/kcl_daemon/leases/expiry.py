@@ -1,8 +1,7 @@
 """When a lease is abandoned, and when a worker is dead (KCL: LeaseAssignmentManager).
 
 Only the observer's monotonic clock counts: a lease is abandoned when its counter has not changed for the
-fail-over time, a worker is alive while its row keeps changing. The second part proves that a process of this
-host is dead, so that its leases can be taken at once.
+fail-over time, a worker is alive while its row keeps changing.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ _UNCLAIMED_INTERVALS: Final = 0.75
 def unclaimed_patience_s(failover_s: float, interval_s: float) -> float:
     """How long an assigned lease may stay unchanged before its new owner must have written it.
 
-    One of our workers without leases polls rarely. A Java worker polls twice per assignment interval and
-    first writes a lease when it renews (KCL: DynamoDBLeaseDiscoverer).
+    One of our workers without leases polls rarely. A Java worker first writes a lease when it renews (KCL:
+    DynamoDBLeaseDiscoverer).
     """
     return max(_UNCLAIMED_PATIENCE * failover_s, _UNCLAIMED_INTERVALS * interval_s)
 
@@ -68,11 +67,8 @@ class WorkerObservation:
 class LivenessLog:
     """What one observer remembers between two polls of the tables. Times are monotonic seconds.
 
-    Args:
-        suspects: workers that are probably dead, with the `last_update_s` of their report at that time.
-        alive_s: a time at which the worker is known to have lived.
-        unclaimed_s: how long an unclaimed lease may stay unchanged; None: derived from the fail-over
-            time.
+    `suspects` are probably dead; the value is the `last_update_s` of their report at that time. At `alive_s`
+    the worker is known to have lived.
     """
 
     leases: Mapping[LeaseKey, LeaseObservation] = field(default_factory=dict[LeaseKey, LeaseObservation])
@@ -150,7 +146,7 @@ class LivenessLog:
     def _alive_since(
         self, workers: Mapping[WorkerId, WorkerObservation], changing: AbstractSet[WorkerId | None]
     ) -> dict[WorkerId, float]:
-        """Until when each worker lived at least: a change may be as old as the start of the previous read."""
+        """When each worker lived at least: a change may be as old as the start of the previous read."""
         alive_s = {each: at_s for each, at_s in self.alive_s.items() if each in workers}
         for each, seen in workers.items():
             if each in changing:
@@ -182,6 +178,7 @@ class LivenessLog:
         return found
 
     def has_lived_since(self, worker_id: WorkerId, since_s: float) -> bool:
+        """Whether a report or renewal was seen that cannot be older than `since_s` (monotonic)."""
         return self.alive_s.get(worker_id, -inf) >= since_s
 
     def still_s(self, lease: Lease) -> float:
@@ -193,7 +190,6 @@ class LivenessLog:
         return 0.0 if seen is None or seen.handoff is None else self.polled_s - seen.handoff_since_s
 
     def reporting(self, *, wall_s: float, active_s: float) -> frozenset[WorkerId]:
-        """The live workers: not suspected, and with a row that changed while we observed or that is recent."""
         return frozenset(
             worker_id
             for worker_id, seen in self.workers.items()
@@ -283,11 +279,7 @@ class FileLockState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessObservation:
-    """What this host shows about the process of a record now; None where it cannot know.
-
-    `is_local` is False on a network file system, where a live process can lose its lock. From inside another
-    container `running` is unknown.
-    """
+    """None means unknown. On a network file system (not `is_local`) a live process can lose its lock."""
 
     boot_id: str | None
     device: int
@@ -304,13 +296,14 @@ class ProvenDead:
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """The process may be alive; `may_change`: it ended but its children have not, so check again soon."""
+    """`may_change`: perhaps only its children still run, so check again soon."""
 
     reason: str
     may_change: bool = False
 
 
 def judge_process(record: ProcessRecord, seen: ProcessObservation) -> ProvenDead | Unproven:
+    """Without certainty there is no proof."""
     if not seen.boot_id or seen.boot_id != record.boot_id:
         return Unproven(
             "it ran on another host, or before this host was started; a copied disk looks the same"

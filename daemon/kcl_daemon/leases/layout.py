@@ -26,8 +26,6 @@ _State = TypeVar("_State", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class StateRefusal:
-    """Nothing is done; `advice` says what an operator can do."""
-
     problem: str
     advice: str
 
@@ -59,11 +57,7 @@ class StateRowCreation:
 
 @dataclass(frozen=True, slots=True)
 class StateCodec(Generic[_State]):
-    """How one kind of state row is read and written.
-
-    The key attribute depends on the table; `entity` is absent in rows up to KCL 3.4. `attribute` names the
-    state, in the row and in each history entry.
-    """
+    """How one kind of state row is read and written; `entity` is absent in rows up to KCL 3.4."""
 
     row_key: str
     entity: str
@@ -94,6 +88,7 @@ class StateCodec(Generic[_State]):
         return StateRowCreation(self.row(state, key_attribute=key_attribute), (Absent(key_attribute),))
 
     def update(self, before: StateRow[_State], after: StateRow[_State], *, key_attribute: str) -> RowUpdate:
+        """Refused unless the row still holds the state `before`."""
         return RowUpdate(
             self.row_key,
             put=self._attributes(after),
@@ -151,8 +146,6 @@ class LeaseTableContents(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FoundTables:
-    """What exists at the start. `lease_table` needs no scan if the coordinator table exists."""
-
     coordinator_table: bool
     metrics_table: bool
     lease_table: LeaseTableContents
@@ -197,6 +190,7 @@ def _by_what_exists(found: FoundTables) -> tuple[TableLayout, str] | None:
     if found.metrics_table:
         return TableLayout.SEPARATE, "the table of worker rows exists"
     if found.lease_table is LeaseTableContents.TYPED_LEASES:
+        # Workers of KCL 3.5 in phase 1 of an upgrade from 2.x create no other table.
         return TableLayout.SINGLE, f"the lease table {found.lease_table.value} and there is no other table"
     return None
 

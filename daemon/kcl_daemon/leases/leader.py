@@ -34,7 +34,6 @@ class LeaderLock:
 
     Args:
         duration_ms: how long the owner may be silent.
-        released: the owner released the lock but left the row.
         assignment_epoch: changes when leases were assigned; None if the leader does not write it, as in
             KCL.
         deputy: the worker that polls the lock often.
@@ -62,7 +61,7 @@ class ClaimLock:
 
 @dataclass(frozen=True, slots=True)
 class WatchLock:
-    """Do not take the lock. `silent_s` is the time since the last heartbeat seen."""
+    """Do not take the lock; `silent_s` is the time since the last heartbeat seen."""
 
     observation: LockObservation
     owner: WorkerId
@@ -159,5 +158,5 @@ def ours(lock: LeaderLock) -> Conditions:
 
 
 def held_by(owner: WorkerId) -> Conditions:
-    """Also true after later heartbeats of the worker."""
+    """This also holds after later heartbeats of the worker."""
     return (Equals(_OWNER, owner),)

@@ -27,7 +27,6 @@ class StreamIdentity:
     creation_epoch: int
 
     def __str__(self) -> str:
-        """The wire form `account:name:creationEpoch`."""
         return f"{self.account}:{self.name}:{self.creation_epoch}"
 
     @staticmethod
@@ -72,7 +71,6 @@ class Lease:
     """One lease row (KCL: Lease, DynamoDBLeaseSerializer).
 
     Args:
-        lease_key: see `lease_key_of`.
         lease_counter: raised by each renewal, checkpoint and change of owner; the fence of every write.
         checkpoint: processed up to and including this position, or a sentinel.
         lease_owner: the worker that should read the shard; the next one during a hand-off.
@@ -80,11 +78,9 @@ class Lease:
         owner_switches_since_checkpoint: how often the owner changed without progress.
         pending_checkpoint: prepared by the record processor but not confirmed.
         parent_shard_ids: these shards must be finished first.
-        child_shard_ids: known once the shard has ended.
         hash_range: None on rows of old versions.
         throughput_kbps: smoothed KiB per second, None until measured.
-        stream: None if the application reads only one stream.
-        degraded_by: released it because its children kept failing, with no checkpoint since.
+        degraded_by: the worker that released it because its children kept failing.
         stream_created_s: epoch seconds; None if not recorded, as on rows of Java programs.
     """
 
@@ -165,6 +161,7 @@ class CheckpointWindow:
 
 _ALPHA: Final = 0.5
 _BYTES_IN_KIB: Final = 1024
+# Rows carry six decimals.
 _MIN_KBPS: Final = 0.0000005
 
 
@@ -175,7 +172,6 @@ class Throughput:
     """
 
     def __init__(self, window_s: float, *, stored_kbps: float | None = None) -> None:
-        """`window_s` is the interval between renewals, `stored_kbps` the figure in the lease row when taken."""
         if window_s <= 0:
             raise ValueError(f"window of a throughput is {window_s} s, it must be above 0")
         self._window_s = window_s

@@ -120,7 +120,7 @@ _CHECKPOINT_SUB: Final = "checkpointSubSequenceNumber"
 _PENDING: Final = "pendingCheckpoint"
 _PENDING_SUB: Final = "pendingCheckpointSubSequenceNumber"
 _PENDING_STATE: Final = "pendingCheckpointState"
-_PARENTS: Final = "parentShardId"
+_PARENTS: Final = "parentShardId"  # singular, but a set
 _CHILDREN: Final = "childShardIds"
 _HASH_START: Final = "startingHashKey"
 _HASH_END: Final = "endingHashKey"
@@ -144,7 +144,6 @@ class MalformedRowError(ValueError):
 
 
 def is_lease_row(row: Row) -> bool:
-    """Whether a row is a lease; KCL 3.5 keeps other rows in the same table."""
     return row.get(_ENTITY, _LEASE_ENTITY) == _LEASE_ENTITY
 
 
@@ -292,6 +291,7 @@ def release(lease: Lease, *, degraded_by: WorkerId | None = None) -> RowUpdate:
 
 
 def child_ids_update(lease: Lease, child_shard_ids: frozenset[ShardId]) -> RowUpdate:
+    """The counter does not change."""
     return RowUpdate(
         lease.lease_key,
         put={_CHILDREN: frozenset[str](child_shard_ids)},
@@ -321,6 +321,11 @@ def stream_creation_update(lease: Lease, created_s: int) -> RowUpdate:
 
 
 def if_still_finished(lease: Lease) -> tuple[Condition, ...]:
+    """The condition for deleting a finished lease; KCL deletes without one.
+
+    The counter does not matter, because others may still renew the lease. The checkpoint must match: a
+    lease that was moved back by hand is no longer finished.
+    """
     return (Equals(KEY, lease.lease_key), Equals(_CHECKPOINT, lease.checkpoint.sequence_number))
 
 

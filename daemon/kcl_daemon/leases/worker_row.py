@@ -30,6 +30,7 @@ MAX_AVERAGES: Final = 10
 
 OPERATING_RANGE_DEFAULT: Final = 100
 
+# In report intervals (KCL: MigrationAwareLAMDataManager).
 ACTIVE_REPORTS: Final = 2
 
 SUPPORT_REPORTS: Final = 3
@@ -48,7 +49,6 @@ ROW_EXISTS: Final = (Present(_LAST_UPDATE),)
 
 _NO_METRICS: Final = MetricName("THROUGHPUT")
 
-# Shows Java workers that we support the single-table layout.
 _SUPPORT_CODE: Final = 1
 _SIX_PLACES: Final = Decimal("0.000001")
 
@@ -90,7 +90,6 @@ class Incarnation:
 
 
 def incarnation_of(row: Row) -> Incarnation | None:
-    """The process that wrote a worker row; None for Java."""
     nonce, started_ms = row.get(_INCARNATION), _integer(row.get(_STARTED))
     return Incarnation(started_ms or 0, nonce) if isinstance(nonce, str) and nonce else None
 

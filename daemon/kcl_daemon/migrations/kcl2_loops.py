@@ -95,7 +95,7 @@ class ShuffleLeader:
         return self._verdict is not None and self._verdict.leads
 
     def poll(self, leases: Iterable[Lease]) -> bool:
-        """Elect if the poll is due; whether this worker begins to lead."""
+        """Elect a leader if the poll is due. True if this worker begins to lead."""
         now_s = self._clock.monotonic()
         if self._polls and now_s - self._polled_s < next_poll_after_s(self._polls):
             return False
@@ -106,6 +106,7 @@ class ShuffleLeader:
         return self._verdict.leads and not (before is not None and before.leads)
 
     def forget(self) -> None:
+        """No one leads until the next poll."""
         self._verdict, self._polls = None, 0
 
 
@@ -200,8 +201,6 @@ class Upgrader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchedTasks:
-    """The loops that do not run in every version; `sampler` is None without CPU figures."""
-
     reporter: PausableTask
     sampler: PausableTask | None
     index: PausableTask
@@ -341,7 +340,7 @@ class ClientVersionMonitor:
 
         Can be repeated after an error.
 
-        ConfigurationError: the row is unreadable.
+        Raises ConfigurationError if the row is unreadable.
         """
         for _ in range(_MAX_LOST_RACES):
             stored = CLIENT_VERSION_CODEC.read(await self._get())
@@ -364,14 +363,12 @@ class ClientVersionMonitor:
         raise Unavailable(f"row {CLIENT_VERSION_CODEC.row_key} kept changing", operation="PutItem")
 
     async def run(self) -> None:
-        """Follow the row until the version is final."""
         pause_s = POLL_EVERY_S + self._randomness.uniform(0.0, POLL_JITTER_S)
         while not self._ended:
             await self._wakeup.wait(pause_s)
             pause_s = await self._poll()
 
     async def _poll(self) -> float:
-        """Poll once; returns the pause in seconds."""
         try:
             stored = CLIENT_VERSION_CODEC.read(await self._get())
         except AwsError as error:

@@ -233,8 +233,6 @@ ROLLFORWARD_BY: Final = "KclMigrationTool-rollforward"
 
 @dataclass(frozen=True, slots=True)
 class UpgradeReadiness:
-    """What an upgrade still waits for; `silent` are the lease owners that do not report."""
-
     index_active: bool
     silent: tuple[WorkerId, ...] = ()
     unowned: tuple[LeaseKey, ...] = ()

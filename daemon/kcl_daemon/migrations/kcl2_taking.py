@@ -2,8 +2,7 @@
 
 It runs during an upgrade from 2.x and after a rollback, with shard sync while this worker leads. All workers,
 Java and ours, must aim at the same number of leases, so the rules are exactly KCL's: a lease is stolen from a
-live worker without asking, and finished leases count. Among equals it steals from the first by name; Java
-uses hash map order.
+live worker without asking, and finished leases count.
 """
 
 from __future__ import annotations
@@ -60,10 +59,7 @@ class TakingOptions:
 
 @dataclass(frozen=True, slots=True)
 class CounterHistory:
-    """The counter of each lease, and since when (monotonic seconds) this worker has seen it.
-
-    The time is minus infinity for a lease unowned when first seen.
-    """
+    """The counter of each lease, and since when (monotonic seconds) this worker has seen it."""
 
     counters: Mapping[LeaseKey, tuple[int, float]] = field(default_factory=dict[LeaseKey, tuple[int, float]])
     polled_s: float = 0.0
@@ -101,7 +97,6 @@ class TakingPlan:
     Args:
         read_again: the scan was slow, so read each lease again before stealing it.
         spill_over: by how much the target exceeds `max_leases_for_worker`.
-        free: leases that no live worker holds.
         very_old: free leases unchanged for three fail-over times.
     """
 
@@ -278,7 +273,6 @@ class LeaseTaker:
         self._wakeup.wake()
 
     async def run(self) -> None:
-        """Run a period after the end of the last run, or on a wakeup; for ever."""
         async with anyio.create_task_group() as background:
             failures = 0
             while True:
@@ -398,7 +392,6 @@ class LeaseTaker:
         return moved and now.lease_owner == self._me and now.checkpoint_owner is None
 
     async def _written(self, take: LeaseTake) -> Lease | None:
-        """The lease as taken, None if another worker was faster."""
         for attempt in range(1, _THROTTLED_TRIES + 1):
             try:
                 with self._clock.move_on_after(self._timings.call_s):

@@ -1,7 +1,6 @@
 """Takes part in the move of an application to one table, and advances it while leading.
 
-KCL: TableMigrationStateMachineImpl. `TableRoutes` sends each call to the table that holds the row;
-`TableMigrator` carries out the steps. With one table from the start none of this runs.
+KCL: TableMigrationStateMachineImpl. With one table from the start none of this runs.
 """
 
 from __future__ import annotations
@@ -181,7 +180,7 @@ class LeaderLockTable(RoutedTable):
         return taken
 
     def _is_made_for(self, row: Row, require: Conditions) -> bool:
-        """Without a lock in the old table, that condition would hold in the new table whoever has the lock."""
+        """The condition that the old table has no lock would hold in the new table whoever has the lock."""
         key = self.key_attribute
         return key in row and any(condition.attribute == key for condition in require)
 
@@ -220,6 +219,7 @@ class TableRoutes:
                 assert_never(layout)
 
     async def follow(self) -> MigrationRow | StateRefusal | None:
+        """Follow the row, except for the last step (`switch_over`). A StateRefusal changes nothing."""
         row = TABLE_STATUS_CODEC.read(await self.separate.coordinator.get(TABLE_STATUS_CODEC.row_key))
         decided = followed(self.status, row, migrate_all=self.migrate_all)
         if isinstance(decided, StateRefusal):
@@ -252,7 +252,7 @@ class TableRoutes:
         self._lock.route_to(coordinator)
 
     async def _lock_is_here(self) -> bool:
-        """Before each attempt to lead, so that no worker leads without knowing the status of the move."""
+        """Runs before each attempt to lead, so that no worker leads without knowing the status of the move."""
         if self.status is TableStatus.COMPLETE:
             return True
         row = await self.follow()
@@ -269,15 +269,12 @@ _REST_S: Final = 300.0
 _BUSY_S: Final = 10.0
 # After so many failed reads a leader releases the lock.
 _MAX_FAILURES: Final = 3
-# Decisions need figures at most this old.
 _MAX_POLL_S: Final = 30.0
 _MAX_STEPS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationResources:
-    """`report` writes this worker's row."""
-
     monitor: FleetMonitor
     transactions: Transactions
     report: Callable[[], Awaitable[object]]
@@ -323,7 +320,6 @@ class TableMigrator:
         self._may_drive = may_drive
 
     async def run(self) -> None:
-        """Returns when all rows are in the lease table."""
         if self._is_over:
             return
         await self._run_round()
@@ -417,7 +413,6 @@ class TableMigrator:
         raise Unavailable(f"no answer within {2 * self._call_s:g} s", operation="Scan")
 
     async def _carry_out(self, decided: MigrationStep) -> bool:
-        """Whether something was written, so that the next step may follow."""
         match decided:
             case NoStep(reason):
                 self._report(reason)
@@ -497,7 +492,6 @@ class TableMigrator:
         self._reported = refusal
 
     def _report(self, reason: str) -> None:
-        """Log each kind of reason once; the numbers in it change."""
         kind = "".join(each for each in reason if not each.isdigit())
         report = self._log.info if self._is_moving and kind != self._reported else self._log.debug
         report("table_migration_waits", reason=reason)

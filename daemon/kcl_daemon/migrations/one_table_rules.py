@@ -151,7 +151,7 @@ class RowWrite:
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """All or none; then plan again."""
+    """Move all rows or none; then plan again."""
 
     parts: tuple[RowWrite, ...]
     keys: tuple[str, ...]
@@ -160,13 +160,15 @@ class RowBatch:
 
 @dataclass(frozen=True, slots=True)
 class MigrationCompletion:
-    """All or nothing; then plan again."""
-
     parts: tuple[RowWrite, ...]
     reason: str
 
 
 def next_row_batch(rows: Sequence[Row], me: WorkerId) -> RowBatch | StateRefusal:
+    """Refused if a row would be taken for a lease.
+
+    It cannot succeed while the lease table has the same key; an operator must decide then.
+    """
     parts: list[RowWrite] = [_still_leading(me)]
     batch = sorted(rows, key=row_key)[:MAX_BATCH_ROWS]
     for row in batch:
@@ -290,7 +292,6 @@ def _supports(worker: WorkerRow, wall_s: float, report_s: float) -> bool:
 
 
 DEPLOY_BAKE_S: Final = 3_600
-"""Workers must have supported the single table for this long."""
 
 _MIN_COMPLETE_BAKE_S: Final = 3_600
 _MAX_COMPLETE_BAKE_S: Final = 604_800

@@ -1,7 +1,6 @@
 """How far each held lease is and what it waits for.
 
-Writes are plain assignments, because this is in the record path. The watchdog, the metrics and the admin page
-read it.
+Writes are plain assignments, because this is in the record path.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from kcl_protocol.sequence import SHARD_END, ExtendedSequenceNumber
 
 
 class WaitReason(Enum):
-    """What a shard without progress waits for; each reason has its own limit and advice."""
-
     STARTING = "starting"
     CHILD = "child"
     RESTART = "restart"
@@ -87,11 +84,7 @@ _HEALTHY_AFTER_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class FailureHistory:
-    """The failures of a lease's children, for this worker's next try. Times are monotonic seconds.
-
-    `count` is in a row, without progress. `oldest_s` is the stream arrival of the oldest record not done,
-    None if unknown.
-    """
+    """`oldest_s` is the stream arrival of the oldest record not done, None if unknown."""
 
     count: int
     since_s: float
@@ -116,10 +109,7 @@ class LeaseProgress:
         cause: what it waits for. `KINESIS` covers every wait for records; `stall_status` tells whether
             there are any.
         oldest_undone_s: stream arrival of the oldest record in the child's batch; None: no records.
-        at_end: the shard has ended and all its records are done.
-        failing_s: time of the first failure in a row.
         next_try_s: when the next child starts; None: one runs, or none will.
-        refused: why the last checkpoint could not be written.
         busy_since_s: since when the child works on its action without progress; None: idle.
     """
 
@@ -231,8 +221,7 @@ class LeaseProgress:
     def oldest_s(self) -> float | None:
         """Stream arrival of the oldest record read but not done; None: all are done.
 
-        A record is done when the child has answered its batch. Records of a failed child stay undone until
-        another gets them.
+        Records of a failed child stay undone until another gets them.
         """
         if self.oldest_undone_s is not None:
             return self.oldest_undone_s
@@ -308,7 +297,6 @@ class LeaseProgress:
         self.waits(WaitReason.CHILD, self.doing)
 
     def child_started(self, child: ChildInfo, end_conversation: Callable[[], None]) -> None:
-        """`child_stuck` calls `end_conversation`."""
         self.child, self.child_since_s = child, self._monotonic()
         self.children += 1
         self._end_conversation, self._timed_out = end_conversation, None

@@ -17,7 +17,6 @@ from kcl_daemon.ports import Clock, Log
 from kcl_daemon.progress.progress import NEVER_S, ActiveLease, ActiveLeases, LeaseProgress, WaitReason
 
 REPORT_EVERY_S: Final = 600.0
-"""A stall is reported again after this time."""
 
 ADVICE: Final[Mapping[WaitReason, str]] = {
     WaitReason.STARTING: "the child has not answered its first action: read its stderr, and test it with `kcl-daemon "
@@ -61,7 +60,6 @@ _STATES: Final[Mapping[WaitReason, ShardState]] = {
 
 
 def state_of(cause: WaitReason, *, failures: int, stalled: bool, finished: bool = False) -> ShardState:
-    """Trouble first."""
     if failures >= FAILING_FROM:
         return ShardState.FAILING
     if stalled:
@@ -74,7 +72,6 @@ class StallLimits:
     """How long a shard may make no progress, in seconds, by wait reason.
 
     Args:
-        child_s: longer batches are possible, but deserve a warning.
         restart_s: since the first failure without progress; enough for several restarts.
         answer_s: without an answer for this long, the shard no longer counts as caught up.
         child_stuck_s: a child that works this long without progress is replaced; None: never.
@@ -212,7 +209,6 @@ class LastReport:
 def next_report(
     status: StallStatus, last_report: LastReport | None, now_s: float
 ) -> tuple[LastReport | None, StallReport]:
-    """What to remember and what to report: each stall once, then every ten minutes, then its end."""
     if last_report is None:
         return (
             (None, StallReport.NOTHING)
@@ -246,8 +242,6 @@ class _Rate:
 
 
 class Watchdog:
-    """The watchdog of one worker; `loop_lag_s` is by how much the last tick was late."""
-
     def __init__(
         self, *, active_leases: ActiveLeases, limits: StallLimits, failover_s: float, clock: Clock, log: Log
     ) -> None:
