@@ -1,7 +1,6 @@
 """Endpoints and credentials from the SDK for the daemon's own transport, direct or through an HTTP proxy.
 
-The SDK decides region, endpoint, FIPS and credentials as for its own calls. HTTPS_PROXY, HTTP_PROXY and
-NO_PROXY select the proxy; then the SDK's HTTP client sends the requests in threads.
+HTTPS_PROXY, HTTP_PROXY and NO_PROXY select a proxy; then the SDK's HTTP client sends the requests in threads.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ if TYPE_CHECKING:
     from kcl_daemon.aws.session import ServiceClient
 
 
-# Parameters that can change the endpoint: the account and the stream in it.
+# Parameters that can change the endpoint.
 _ADDRESSING: Final = ("StreamARN", "ConsumerARN")
 _HANDLER_ID: Final = "kcl-daemon-where"
 _asking: ContextVar[bool] = ContextVar("_asking", default=False)
 
 
 class _EndpointFound(Exception):
-    """Raised inside the SDK to stop a call once its endpoint is known."""
+    """Stops a call inside the SDK once its endpoint is known."""
 
     def __init__(self, target: ServiceEndpoint) -> None:
         super().__init__(target.url)
@@ -60,10 +59,7 @@ class _EndpointFound(Exception):
 
 
 class AwsAccess:
-    """`ServiceAccess` by the SDK.
-
-    `limiter` runs what may block: finding an endpoint, renewing credentials.
-    """
+    """`ServiceAccess` by the SDK. `limiter` runs what may block."""
 
     def __init__(self, service_client: ServiceClient, limiter: CallLimiter) -> None:
         self._client = service_client.client
@@ -80,7 +76,7 @@ class AwsAccess:
         )
 
     async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
-        """The SDK is asked once for each operation and ARN."""
+        """The SDK is asked once per operation and ARN."""
         key = (operation, *map(parameters.get, _ADDRESSING))
         found = self._targets.get(key)
         if found is None:
@@ -102,7 +98,7 @@ class AwsAccess:
             finally:
                 self._renewing = False
         else:
-            # Someone else may have renewed shared credentials; this does not block, they are not old.
+            # Someone else may have renewed shared credentials. This does not block.
             frozen = credentials.get_frozen_credentials()
         if frozen is not self._frozen:
             self._keys, self._frozen = _keys(frozen), frozen
@@ -110,7 +106,7 @@ class AwsAccess:
         return self._keys
 
     def tls(self) -> ssl.SSLContext:
-        """`AWS_CA_BUNDLE` or the profile's bundle, else the system's certificates, else the SDK's."""
+        """`AWS_CA_BUNDLE` or the profile's, else the system's certificates, else the SDK's."""
         if self._context is None:
             bundle = self._ca_bundle
             if bundle is None and not _has_system_certificates():
@@ -119,7 +115,7 @@ class AwsAccess:
         return self._context
 
     def _ask(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
-        """Start the call with the SDK and stop it before signing; blocks."""
+        """Start the call with the SDK and stop it before signing."""
         call = cast("Callable[..., object]", getattr(self._client, xform_name(operation)))
         token = _asking.set(True)
         try:
@@ -163,21 +159,18 @@ T = TypeVar("T")
 
 _CONNECT_S: Final = 5.0
 _AT_ONCE: Final = 16
-# Each event stream blocks a thread.
 _STREAMS: Final = 256
 _PIECE_BYTES: Final = 64 * 1024
 
 
 def proxies_for(target: ServiceEndpoint) -> dict[str, str]:
-    """Return the proxies that apply to an endpoint; empty: none."""
+    """Empty: no proxy applies."""
     proxies = cast("Mapping[str, str]", get_environ_proxies(target.url))
     scheme = "https" if target.is_tls else "http"
     return {scheme: proxies[scheme]} if scheme in proxies else {}
 
 
 class ProxyTransport:
-    """`HttpTransport` through a proxy. `ca_bundle` None: the SDK's certificates."""
-
     def __init__(
         self, target: ServiceEndpoint, proxies: Mapping[str, str], *, ca_bundle: str | None, silence_s: float
     ) -> None:
@@ -189,7 +182,7 @@ class ProxyTransport:
         self._session = self._open_session(silence_s, _AT_ONCE)
 
     async def exchange(self, head: bytes, body: bytes, read: Read[T], *, once: bool = False) -> T:  # noqa: ARG002 - always once
-        """A cancelled caller returns at once, while the thread waits for its answer."""
+        """A cancelled caller returns at once; the thread continues."""
         request = self._request(head, body, stream=False)
 
         def send() -> tuple[Head, bytearray]:
@@ -236,12 +229,10 @@ class ProxyTransport:
 
 
 def _hang_up(answer: AWSResponse) -> None:
-    """Close a connection without waiting: a thread that is reading holds its lock."""
-    shut = getattr(
-        answer.raw, "shutdown", None
-    )  # wakes that thread; older urllib3 versions lack it, and the thread ends by its timeout
+    """Never waits: a thread that is reading holds the connection's lock."""
+    shut = getattr(answer.raw, "shutdown", None)  # wakes that thread; older urllib3 versions lack it
     if shut is not None:
-        with suppress(*SDK_ERRORS, RuntimeError, ValueError):  # it may have ended
+        with suppress(*SDK_ERRORS, RuntimeError, ValueError):
             shut()
     Thread(target=answer.raw.close, name="hang-up", daemon=True).start()
 
@@ -258,14 +249,12 @@ async def _blocking(call: Callable[[], T], limiter: CapacityLimiter) -> T:
         raise ConnectionBroken(f"through the proxy: {error}", answered=False) from error
 
 
-# As the read timeout of the SDK's calls.
 _SILENCE_S: Final = 10.0
 
 
 def plain_transports(
     access: ServiceAccess, *, ca_bundle: str | None, clock: Clock
 ) -> Callable[[ServiceEndpoint], HttpTransport]:
-    """HTTP/1.1, direct or through the proxy of the environment."""
     large = Semaphore(LARGE_BODIES_AT_ONCE)
 
     def wire(target: ServiceEndpoint) -> HttpTransport:

@@ -1,4 +1,4 @@
-"""Makes the ports over AWS from settings and clients. Nothing is called yet."""
+"""Makes the ports over AWS. Nothing is called yet."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ def build_transactions(clients: Clients) -> Transactions:
 
 
 def build_kinesis(clients: Clients) -> Kinesis:
-    """All calls by the SDK."""
     return AwsKinesis(clients.kinesis, CallLimiters().kinesis)
 
 
@@ -67,12 +66,10 @@ def build_consumers(clients: Clients) -> AwsConsumers:
 
 
 def build_fan_out(clients: Clients, caller: AwsJsonClient) -> FanOut:
-    """Consumers by the SDK, subscriptions over the daemon's own transport."""
     return HttpFanOut(caller, AwsConsumers(clients.kinesis, CallLimiters().kinesis))
 
 
 def build_schemas(clients: Clients) -> Schemas | None:
-    """None if the clients have no Glue client."""
     return None if clients.glue is None else GlueSchemas(clients.glue, CallLimiters().schemas)
 
 
@@ -83,10 +80,7 @@ async def open_json_client(
     *,
     on_date: Callable[[float], None] = ignore_date,
 ) -> AsyncGenerator[AwsJsonClient, None]:
-    """Open Kinesis calls over the daemon's own transport, with the SDK's endpoints and credentials.
-
-    `on_date` receives the service's time now and then, epoch seconds.
-    """
+    """Kinesis over the daemon's own transport. `on_date` now and then receives the service's epoch time."""
     access = AwsAccess(clients.of_kinesis, CallLimiters().kinesis)
     caller = AwsJsonClient(
         access,
@@ -103,9 +97,9 @@ async def open_json_client(
 
 @asynccontextmanager
 async def open_updates(clients: Clients, clock: Clock) -> AsyncGenerator[TableUpdates | None, None]:
-    """Open the fast way to renew leases and write checkpoints, on its own connections.
+    """The fast way to renew leases and write checkpoints, on its own connections.
 
-    None if DynamoDB endpoints are to be discovered: only the SDK can do that.
+    None if DynamoDB endpoints must be discovered: only the SDK can do that.
     """
     if clients.discovers_dynamodb:
         yield None
@@ -131,4 +125,4 @@ async def _closing(caller: AwsJsonClient) -> AsyncGenerator[None, None]:
         yield
     finally:
         await caller.aclose()
-        await checkpoint()  # closed transports release their sockets in the loop's next turn
+        await checkpoint()  # closed transports release their sockets later

@@ -1,6 +1,6 @@
-"""Runs blocking SDK calls in threads, limits them by kind, and translates their errors.
+"""Runs blocking SDK calls in threads, limited by kind, and translates their errors.
 
-Lease writes have their own limiter: a renewal that waits behind slow reads can lose the lease.
+Lease writes have their own limiter: a renewal behind slow reads can lose the lease.
 """
 
 from __future__ import annotations
@@ -47,11 +47,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Item = Mapping[str, "AttributeValueTypeDef"]
 
-# Threads per slot, including calls whose callers were cancelled.
+# Includes threads of cancelled callers.
 _THREADS_PER_SLOT: Final = 3
 _CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 _TRANSACTION_CANCELLED: Final = "TransactionCanceledException"
-# Codes of transaction parts lack the suffix of error codes.
 _PART_REFUSED: Final = "ConditionalCheckFailed"
 _PART_UNTOUCHED: Final = "None"
 _CREDENTIALS: Final = (
@@ -66,15 +65,14 @@ _CREDENTIALS: Final = (
     TokenRetrievalError,
     UnknownCredentialError,
 )
-# What the SDK raises: its own errors, unreadable bodies, unwrapped network errors.
+# All that the SDK raises.
 SDK_ERRORS: Final = (BotoCoreError, ClientError, ResponseParserError, HTTPError, OSError)
 
 
 class ConditionFailed(AwsError):
-    """Raised when a conditional write was refused; a normal result for the caller.
+    """Raised when a conditional write was refused.
 
-    Attributes:
-        item: the item that refused it; None: the service gave none.
+    `item` is the item that refused it, if the service gave it.
     """
 
     def __init__(self, operation: str, item: Item | None) -> None:
@@ -83,11 +81,7 @@ class ConditionFailed(AwsError):
 
 
 class TransactionCancelled(AwsError):
-    """Raised when conditions refused a transaction; a normal result for the caller.
-
-    Attributes:
-        refused: indexes of the parts whose conditions did not hold.
-    """
+    """Raised when conditions refused a transaction. `refused` are the indexes of the refused parts."""
 
     def __init__(self, operation: str, refused: tuple[int, ...]) -> None:
         super().__init__("conditions do not hold", operation=operation)
@@ -97,7 +91,7 @@ class TransactionCancelled(AwsError):
 class CallLimiter:
     """Threads for one kind of call, so that slow calls of another kind cannot block it.
 
-    `slots` calls run at once; more wait in order. `not_found` is the error for a missing resource.
+    `not_found` is the error for a missing resource.
     """
 
     def __init__(self, slots: int, *, not_found: type[AwsError]) -> None:
@@ -106,14 +100,14 @@ class CallLimiter:
         self._threads = BoundedSemaphore(slots * _THREADS_PER_SLOT)
 
     async def run(self, operation: str, call: Callable[[], T]) -> T:
-        """Return the result of a blocking call.
+        """Run a blocking call.
 
-        A cancelled caller returns at once; the call continues in its thread until its timeouts, so a write
-        may still take effect. Such threads are limited too; beyond that calls are Unavailable.
+        A cancelled caller returns at once, but its thread continues until the timeouts: a write may still
+        take effect. If too many threads continue, calls are Unavailable.
 
         Raises:
             ConditionFailed: a conditional write was refused.
-            TransactionCancelled: a transaction was refused for its conditions.
+            TransactionCancelled: conditions refused a transaction.
             AwsError: any other failure.
         """
         return await to_thread.run_sync(
@@ -132,7 +126,7 @@ class CallLimiter:
 
 
 def translated(error: Exception, *, operation: str, not_found: type[AwsError]) -> AwsError:
-    """Translate one of `SDK_ERRORS`. If the SDK failed on the way (AssumeRole), that operation is named."""
+    """If the SDK failed on the way (AssumeRole), the error names that operation."""
     if isinstance(error, ClientError):
         return _error_for(error, operation, not_found)
     if isinstance(error, _CREDENTIALS):
@@ -161,7 +155,6 @@ def _error_for(error: ClientError, operation: str, not_found: type[AwsError]) ->
 
 
 def _cancellation(answer: Mapping[str, object], operation: str, not_found: type[AwsError]) -> AwsError:
-    """Refused conditions count before temporary errors."""
     reasons = cast("list[Mapping[str, str]]", answer.get("CancellationReasons", []))
     codes = [reason.get("Code", _PART_UNTOUCHED) for reason in reasons]
     refused = tuple(number for number, code in enumerate(codes) if code == _PART_REFUSED)
@@ -173,12 +166,11 @@ def _cancellation(answer: Mapping[str, object], operation: str, not_found: type[
     return Unavailable("the transaction was cancelled without a reason", operation=operation)
 
 
-# A renewal takes about 10 ms, so 8 threads renew 2,400 leases in the 3 s between two renewals.
+# A renewal takes 10 ms: 8 threads renew 2,400 leases in the 3 s between renewals.
 _LEASE_WRITES: Final = 8
-# Leader lock, worker rows and table creation.
 _OTHER_WRITES: Final = 2
 _READS: Final = 4
-# More threads would only wait for each other, and each may hold an answer of 10 MiB.
+# More threads would only wait for each other, each with an answer of up to 10 MiB.
 _KINESIS_CALLS: Final = 8
 _SCHEMA_CALLS: Final = 2
 

@@ -1,7 +1,7 @@
-"""`CloudWatch` over the daemon's own transport: 2 ms of CPU for 1,000 statistic sets instead of the SDK's 35.
+"""`CloudWatch` over the daemon's own transport, at a fraction of the SDK's CPU.
 
-It has its own connections, so metrics never delay a lease write. The SDK's client, used for endpoint and
-credentials only, is made at the first call to save memory.
+It has its own connections, so metrics never delay a lease write. The SDK's client only finds endpoint and
+credentials; it is made at the first call to save memory.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _OPERATION: Final = "PutMetricData"
 _PREFIX: Final = "GraniteServiceVersion20100801."
 _CONTENT: Final = "application/x-amz-json-1.0"
 _CALLS: Final = 1
-# As the SDK does. Sets repeat themselves, so the fastest level already shrinks them to a thirtieth.
+# As the SDK does. The fastest level already shrinks a body to a thirtieth.
 _PACKED_FROM_BYTES: Final = 10_240
 _GZIP_BITS: Final = 31
 
-# The endpoint does not depend on the request; a small one spares the SDK a look at a large one.
+# A small request spares the SDK a look at the large one; the endpoint is the same.
 _SOME: Final[Parameters] = {"Namespace": "any", "MetricData": [{"MetricName": "any"}]}
 
 
@@ -50,7 +50,7 @@ class AwsCloudWatch:
 
 
 class Dimension(msgspec.Struct, gc=False):
-    """Structs, because dictionaries take three times as long."""
+    """Dictionaries take three times as long."""
 
     Name: str
     Value: str
@@ -64,7 +64,7 @@ class StatisticValues(msgspec.Struct, gc=False):
 
 
 class MetricDatum(msgspec.Struct, gc=False):
-    """Without a timestamp, so CloudWatch uses the time of the call (KCL)."""
+    """Without a timestamp: CloudWatch uses the time of the call (KCL)."""
 
     MetricName: str
     Unit: str
@@ -82,7 +82,7 @@ def datum(statistic: Statistic) -> MetricDatum:
 
 
 class LazyAccess:
-    """`ServiceAccess` whose client is made at first use. `make` runs in a thread and may raise AwsError."""
+    """Makes the client at first use. `make` runs in a thread and may raise AwsError."""
 
     def __init__(self, make: Callable[[], ServiceClient], limiter: CallLimiter) -> None:
         self._make = make
@@ -97,12 +97,11 @@ class LazyAccess:
         return await (await self._made()).keys()
 
     def tls(self) -> SSLContext:
-        """Call `target` first."""
         assert self._access is not None
         return self._access.tls()
 
     def pack(self, body: bytes) -> bytes | None:
-        """Return a large body as gzip; None if it is small or the SDK's configuration forbids it."""
+        """Gzip a large body; None if it is small or the SDK's configuration forbids it."""
         if len(body) < _PACKED_FROM_BYTES or self._packs_nothing():
             return None
         packer = zlib.compressobj(1, zlib.DEFLATED, _GZIP_BITS)
@@ -128,10 +127,9 @@ class LazyAccess:
 async def open_cloudwatch(
     settings: Settings, clients: Clients, clock: Clock, log: Log
 ) -> AsyncGenerator[AwsCloudWatch | None, None]:
-    """Open CloudWatch; None if metrics are off.
+    """Return None if metrics are off.
 
-    Also None if Kinesis is a local endpoint (no TLS) but CloudWatch is not: test runs must not write real
-    metrics.
+    Also None if Kinesis is a local endpoint (no TLS) and CloudWatch is not.
     """
     if settings.metrics.level is MetricsLevel.NONE:
         yield None
@@ -160,7 +158,7 @@ async def open_cloudwatch(
     finally:
         await caller.aclose()
         access.close()
-        await checkpoint()  # closed transports release their sockets in the loop's next turn
+        await checkpoint()  # closed transports release their sockets later
 
 
 async def _is_local_endpoint(access: LazyAccess) -> bool:

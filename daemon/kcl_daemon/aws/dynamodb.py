@@ -1,7 +1,7 @@
 """`Table` and `Transactions` over DynamoDB.
 
-UpdateItem, which renews leases and writes checkpoints, goes by the SDK or, with less CPU, over the daemon's
-own transport; both behave the same.
+UpdateItem renews leases and writes checkpoints; it uses the SDK or, with less CPU, the daemon's own
+transport.
 """
 
 from __future__ import annotations
@@ -67,12 +67,10 @@ _NO_ANSWER: Final = "the answer has no Attributes"
 
 
 class TableUpdates(Protocol):
-    """A way to update items."""
-
     async def update(self, request: UpdateItemInputTypeDef) -> Item:
-        """Update an item with ReturnValues=ALL_NEW; return all its attributes.
+        """Update with ReturnValues=ALL_NEW; return all attributes.
 
-        It is sent once. If cancelled, it may still take effect.
+        Sent once; if cancelled, it may still take effect.
 
         Raises:
             ConditionFailed: its condition does not hold.
@@ -83,8 +81,6 @@ class TableUpdates(Protocol):
 
 
 class SdkUpdates:
-    """Updates by the SDK, in threads."""
-
     def __init__(self, client: DynamoDBClient, limiter: CallLimiter) -> None:
         self._client = client
         self._limiter = limiter
@@ -105,7 +101,7 @@ _answers: Final = msgspec.json.Decoder(_Answer)
 
 
 class FastUpdates:
-    """Updates over the daemon's own transport. Make `caller` with `condition_failed`."""
+    """Make `caller` with `condition_failed`."""
 
     def __init__(self, caller: AwsJsonClient) -> None:
         self._caller = caller
@@ -115,7 +111,7 @@ class FastUpdates:
 
 
 def condition_failed(refusal: ErrorResponse, operation: str) -> AwsError | None:
-    """Make ConditionFailed of a refusal, with the current item if given; None for other refusals."""
+    """Return None if the refusal has another reason."""
     if refusal.code != _CONDITION_FAILED:
         return None
     try:
@@ -136,7 +132,7 @@ def _updated(body: bytearray) -> Item:
 
 
 def _item(raw: Mapping[str, object]) -> Item:
-    """JSON has bytes as base64; the SDK would decode them."""
+    """JSON has bytes as base64; the SDK decodes them."""
     return cast("Item", {name: _attribute(value) for name, value in raw.items()})
 
 
@@ -152,7 +148,7 @@ def _attribute(raw: object) -> object:
             return raw
 
 
-# A missing or unfinished index is a ValidationException with these words.
+# The error of a missing or unfinished index has only these words to tell it from others.
 _INDEX_WORDS: Final = ("specified index", "global secondary index")
 
 
@@ -185,15 +181,12 @@ class DynamoTable:
         return await self._maker.describe()
 
     async def ensure(self) -> bool:
-        """Errors as `TableMaker.ensure`."""
         return await self._maker.ensure()
 
     async def add_owner_index(self) -> None:
-        """Errors as `TableMaker.add_index`."""
         await self._maker.add_index()
 
     async def remove_owner_index(self) -> None:
-        """Errors as `TableMaker.remove_index`."""
         await self._maker.remove_index()
 
     async def enable_recovery(self) -> None:
@@ -206,7 +199,7 @@ class DynamoTable:
         return None if item is None else decode_row(item)
 
     async def scan(self) -> list[Row]:
-        """One call per page, so that other calls run in between."""
+        """One call per page lets other calls run in between."""
         rows: list[Row] = []
         request: ScanInputTypeDef = {"TableName": self.name}
         while True:
@@ -220,7 +213,7 @@ class DynamoTable:
             request["ExclusiveStartKey"] = last_key
 
     async def owned_keys(self, owner: str) -> list[str]:
-        """TableNotFound if the index does not exist or is still being built."""
+        """Raise TableNotFound if the index is missing or unfinished."""
         if not self._spec.has_owner_index:
             raise TableNotFound(f"table {self.name} has no index by owner", operation="Query")
         keys: list[str] = []
@@ -297,7 +290,6 @@ class DynamoTable:
 
 
 def _complete(request: Write, condition: str, placeholders: Placeholders) -> None:
-    """Add the condition and the placeholders; DynamoDB refuses empty ones."""
     if condition:
         request["ConditionExpression"] = condition
         request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
@@ -317,7 +309,7 @@ class DynamoTransactions:
         self._limiter = limiter
 
     async def commit(self, parts: Sequence[TablePart]) -> CommitResult:
-        """The SDK adds a token to each call, so a repeated call counts once."""
+        """The SDK adds a token, so a repeated call counts once."""
         check_parts(parts)
         items = [_transactions_item(part) for part in parts]
         try:
@@ -330,7 +322,7 @@ class DynamoTransactions:
 
 
 def check_parts(parts: Sequence[TablePart]) -> None:
-    """Raise InvalidRequest for no or too many parts, two parts on one row, or a part without a key."""
+    """Raise InvalidRequest for no or too many parts, two parts on one row, or a missing key."""
     if not 1 <= len(parts) <= MAX_PARTS:
         raise InvalidRequest(
             f"a transaction has 1 to {MAX_PARTS} parts, not {len(parts)}", operation=_TRANSACTIONS_OPERATION
@@ -346,7 +338,6 @@ def check_parts(parts: Sequence[TablePart]) -> None:
 
 
 def row_key(part: TablePart) -> str:
-    """Return the key of a part's row; InvalidRequest if it has none."""
     attribute = part.table.key_attribute
     key = part.what.row.get(attribute) if isinstance(part.what, RowPut) else part.what.key
     return check_key(key, key_attribute=attribute)
@@ -386,7 +377,6 @@ def _key(part: TablePart) -> dict[str, AttributeValueTypeDef]:
 def _transactions_complete(
     request: ConditionCheckTypeDef | PutTypeDef | DeleteTypeDef, require: Conditions
 ) -> None:
-    """DynamoDB refuses empty expressions."""
     placeholders = Placeholders()
     condition = condition_expression(require, placeholders)
     if condition:

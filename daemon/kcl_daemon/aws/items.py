@@ -1,7 +1,8 @@
 """Rows, conditions and updates as DynamoDB attributes and expressions.
 
-A contract test compares them with `kcl_daemon.leases.row`. Attributes of foreign types (NULL, BOOL, NS, BS)
-are left out of rows read and stay unchanged in the table.
+Must agree with `kcl_daemon.leases.row`.
+
+Attributes of foreign types (NULL, BOOL, NS, BS) are left out of rows read and stay in the table.
 """
 
 from __future__ import annotations
@@ -24,16 +25,12 @@ _EXPONENT_MIN: Final = -130
 
 
 def encode_row(row: Row) -> dict[str, AttributeValueTypeDef]:
-    """Encode a row.
-
-    Raises:
-        InvalidRequest: DynamoDB cannot store it; names the attribute.
-    """
+    """Raises InvalidRequest, which names the attribute, if DynamoDB cannot store the row."""
     return {name: encode(value, name) for name, value in row.items()}
 
 
 def encode(value: Value, where: str) -> AttributeValueTypeDef:
-    """Encode a value; `where` names it in errors, as in `encode_row`."""
+    """`where` names the value in errors, as in `encode_row`."""
     match value:
         case str():
             return {"S": value}
@@ -58,7 +55,7 @@ def decode_row(item: Mapping[str, AttributeValueTypeDef]) -> dict[str, Value]:
 
 
 def decode(attribute: AttributeValueTypeDef) -> Iterator[Value]:
-    """Yield the value of an attribute; nothing if its type is foreign."""
+    """Yields nothing if the type is foreign."""
     match cast("Mapping[str, object]", attribute):
         case {"S": str(text)}:
             yield text
@@ -78,12 +75,12 @@ def decode(attribute: AttributeValueTypeDef) -> Iterator[Value]:
 
 
 def number(value: int | Decimal) -> int | Decimal:
-    """Normalize a number as rows have it: int if it is whole, else Decimal."""
+    """Return an int if the number is whole, else a Decimal."""
     return int(value) if isinstance(value, int) or value == value.to_integral_value() else value
 
 
 def number_text(value: int | Decimal, where: str) -> str:
-    """Format a number, as plain digits if it is whole (KCL reads counters as Java longs).
+    """Whole numbers become plain digits: KCL reads counters as Java longs.
 
     Raises:
         InvalidRequest: it is a bool, no number, or beyond DynamoDB's precision or range.
@@ -103,7 +100,7 @@ def number_text(value: int | Decimal, where: str) -> str:
 
 @dataclass(slots=True)
 class Placeholders:
-    """Placeholders of one request: attribute `names` such as `#0`, attribute `values` such as `:0`."""
+    """Names such as `#0` and values such as `:0` of one request."""
 
     names: dict[str, str] = field(default_factory=dict[str, str])
     values: dict[str, AttributeValueTypeDef] = field(default_factory=dict[str, "AttributeValueTypeDef"])
@@ -115,7 +112,6 @@ class Placeholders:
         return placeholder
 
     def value(self, attribute: str, value: Value) -> str:
-        """Return the placeholder of a value; `attribute` is named in errors."""
         return self._keep(encode(value, attribute))
 
     def amount(self, attribute: str, amount: int) -> str:
@@ -132,10 +128,7 @@ def condition_expression(require: Conditions, placeholders: Placeholders) -> str
 
 
 def update_expression(update: RowUpdate, placeholders: Placeholders, *, key_attribute: str) -> str:
-    """Return the changes as one expression, empty if there are none.
-
-    Errors as `check_update` and `encode`.
-    """
+    """Empty if there are no changes. Errors as `check_update` and `encode`."""
     check_update(update, key_attribute=key_attribute)
     name, value, amount = placeholders.name, placeholders.value, placeholders.amount
     clauses = (
@@ -147,7 +140,7 @@ def update_expression(update: RowUpdate, placeholders: Placeholders, *, key_attr
 
 
 def check_update(update: RowUpdate, *, key_attribute: str) -> None:
-    """Raise InvalidRequest for two changes of one attribute, a change of the key, or no key."""
+    """Raise InvalidRequest if an attribute or the key is changed twice, or the key is missing."""
     check_key(update.key, key_attribute=key_attribute)
     seen: set[str] = {key_attribute}
     for attribute in _changed(update):
@@ -160,7 +153,7 @@ def check_update(update: RowUpdate, *, key_attribute: str) -> None:
 
 
 def check_key(key: object, *, key_attribute: str) -> str:
-    """Return the key; InvalidRequest if it is no text or empty."""
+    """Raise InvalidRequest if the key is no text or empty."""
     if not isinstance(key, str) or not key:
         raise InvalidRequest(f"{key_attribute} must be a text that is not empty, not {key!r:.80}")
     return key

@@ -69,7 +69,7 @@ class AwsKinesis:
             request = {"NextToken": token}
 
     async def list_shards(self, stream: StreamRef, start: InitialPosition | None = None) -> tuple[Shard, ...]:
-        """The service wants the token alone in requests for further pages."""
+        """Requests for further pages must have the token alone."""
         request: ListShardsInputTypeDef = {}
         _name(request, stream)
         if start is not None:
@@ -115,7 +115,7 @@ class AwsKinesis:
 
 
 def _name(request: Request, stream: StreamRef) -> None:
-    """Prefer the ARN, if there is one."""
+    """Prefer the ARN."""
     if stream.arn is None:
         request["StreamName"] = stream.name
     else:
@@ -150,7 +150,7 @@ class ConsumerShape(TypedDict):
 
 
 class AwsConsumers:
-    """The calls on consumers. `client` must be `session.Clients.kinesis`, with plain JSON answers."""
+    """`client` must give plain JSON answers (`Clients.kinesis`)."""
 
     def __init__(self, client: KinesisClient, limiter: CallLimiter) -> None:
         self._client = client

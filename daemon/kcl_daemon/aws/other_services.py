@@ -1,7 +1,4 @@
-"""Dead letters in SQS or Kinesis, and the Glue Schema Registry.
-
-A dead letter is safe once its call is answered.
-"""
+"""Dead letters in SQS or Kinesis, and the Glue Schema Registry."""
 
 from __future__ import annotations
 
@@ -30,8 +27,6 @@ _FIFO: Final = ".fifo"
 
 
 class DeadLetterClient(Protocol):
-    """The parts of an SQS or Kinesis client that are used here."""
-
     def send_message(self, **request: object) -> object: ...
 
     def put_record(self, **request: object) -> object: ...
@@ -40,10 +35,7 @@ class DeadLetterClient(Protocol):
 
 
 class SqsDeadLetters:
-    """Sends one message per dead letter.
-
-    A FIFO queue groups by shard, and drops a repeated record within five minutes.
-    """
+    """One message per dead letter; a FIFO queue groups by shard and drops repetitions within five minutes."""
 
     def __init__(self, client: DeadLetterClient, queue_url: str, limiter: CallLimiter) -> None:
         self._client = client
@@ -51,7 +43,7 @@ class SqsDeadLetters:
         self._limiter = limiter
 
     async def store(self, dead_letter: DeadLetter) -> None:
-        """InvalidRequest if the message is too large for the queue."""
+        """Raise InvalidRequest if it is too large."""
         request = {"QueueUrl": self._queue_url, "MessageBody": dead_letter.line().decode()}
         if self._queue_url.endswith(_FIFO):
             request |= {"MessageGroupId": dead_letter.shard_id, "MessageDeduplicationId": dead_letter.key}
@@ -59,7 +51,7 @@ class SqsDeadLetters:
 
 
 class KinesisDeadLetters:
-    """Puts one record per dead letter, with the original partition key. `stream` is a name or ARN."""
+    """One record per dead letter, with the original partition key. `stream` is a name or ARN."""
 
     def __init__(self, client: DeadLetterClient, stream: str, limiter: CallLimiter) -> None:
         self._client = client
@@ -67,7 +59,7 @@ class KinesisDeadLetters:
         self._limiter = limiter
 
     async def store(self, dead_letter: DeadLetter) -> None:
-        """InvalidRequest if the record is too large for the stream."""
+        """Raise InvalidRequest if it is too large."""
         request: dict[str, object] = {
             **self._named,
             "Data": dead_letter.line() + b"\n",
@@ -80,10 +72,9 @@ class KinesisDeadLetters:
 async def open_remote_dead_letters(
     destination: DeadLetterDestination, endpoints: Endpoints
 ) -> AsyncGenerator[DeadLetters, None]:
-    """Open the destination; nothing is called before the first dead letter.
+    """Nothing is called before the first dead letter.
 
-    Raises:
-        ConfigurationError: the region is missing or invalid.
+    Raises ConfigurationError if the region is missing or invalid.
     """
     client = await to_thread.run_sync(_client, destination, endpoints, abandon_on_cancel=True)
     limiter = CallLimiter(1, not_found=InvalidRequest)
@@ -103,7 +94,7 @@ def _client(destination: DeadLetterDestination, endpoints: Endpoints) -> DeadLet
             parts = urlsplit(destination.address)
             address: str | None = f"{parts.scheme}://{parts.netloc}"
         else:
-            # The endpoint in the settings does not serve a stream of another region.
+            # The configured endpoint does not serve other regions.
             here = destination.region_name in {None, services.region_name("kinesis")}
             address = endpoints.kinesis if here else None
         made = services.client_for(

@@ -1,7 +1,7 @@
 """The SDK's clients: endpoints, credentials, timeouts. Nothing is retried here.
 
-Uses botocore without boto3, for less memory and a faster start. Kinesis answers stay plain JSON: botocore
-would decode base64 and timestamps that the child's line needs in their original form.
+Uses botocore without boto3, to save memory and time. Kinesis answers stay plain JSON, because the child's
+line needs base64 and numeric timestamps.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 _RESOLVER: Final = "credential_provider"
 _ROLE_METHOD: Final = "kcl-assume-role"
-# The parts of botocore's credential chain by name.
 _PARTS: Final = {
     CredentialsSource.ENVIRONMENT: ("env",),
     CredentialsSource.CONTAINER: ("container-role",),
@@ -72,9 +71,9 @@ _PARTS: Final = {
 
 
 def session_as(providers: tuple[CredentialsProvider, ...], region_name: str) -> botocore.session.Session:
-    """Make a session that takes the first of these providers with credentials.
+    """Take the first of these providers with credentials; empty: botocore's own chain.
 
-    Empty `providers` mean botocore's own chain. `region_name` is for roles that name no region.
+    `region_name` is for roles without a region.
     """
     session = botocore.session.get_session()
     if providers and providers != (CredentialsProvider(),):
@@ -88,18 +87,18 @@ def _chain(provider: CredentialsProvider, region_name: str) -> list[CredentialPr
         return [_RoleProvider(provider, region_name)]
     session = botocore.session.get_session()
     if provider.source is CredentialsSource.PROFILE:
-        # This makes botocore ignore the keys and tokens of the environment.
+        # Makes botocore ignore the keys of the environment.
         name = provider.profile_name or session.get_config_variable("profile") or "default"
         session.set_config_variable("profile", name)
     resolver = create_credential_resolver(session, region_name=region_name)
-    # Any: the stubs lack `providers`, which botocore documents.
+    # Any: the stubs lack `providers`.
     parts = cast("list[CredentialProvider]", cast("Any", resolver).providers)
     wanted = _PARTS.get(provider.source)
     return parts if wanted is None else [part for part in parts if part.METHOD in wanted]
 
 
 class _RoleProvider(CredentialProvider):
-    """Assumes a role with credentials of botocore's own chain (KCL: KclStsAssumeRoleCredentialsProvider)."""
+    """Assumes a role with botocore's own credentials (KCL: KclStsAssumeRoleCredentialsProvider)."""
 
     METHOD = _ROLE_METHOD
     CANONICAL_NAME = None
@@ -110,7 +109,7 @@ class _RoleProvider(CredentialProvider):
         self._region_name = role.region_name or region_name
 
     def load(self) -> Credentials | None:
-        """Return credentials that assume the role on first use; None if there are none to assume it with."""
+        """Return None if there are no credentials to assume the role with."""
         session = botocore.session.get_session()
         source = session.get_credentials()
         if source is None:
@@ -133,19 +132,17 @@ class Parser(Protocol):
 
 
 class ParserFactory(Protocol):
-    """The session component `response_parser_factory`."""
-
     def create_parser(self, protocol_name: str) -> object: ...
 
 
 class PlainParser:
-    """Returns the JSON of a successful answer, plus `ResponseMetadata`; botocore parses errors."""
+    """Leaves successful answers as plain JSON; botocore parses errors."""
 
     def __init__(self, ordinary: Parser) -> None:
         self._ordinary = ordinary
 
     def parse(self, response: Mapping[str, object], shape: Shape | None) -> Mapping[str, object]:
-        """Raises ResponseParserError if a successful body is no JSON object."""
+        """Raise ResponseParserError if a successful body is no JSON object."""
         status = cast("int", response["status_code"])
         if status >= HTTPStatus.MULTIPLE_CHOICES:
             return self._ordinary.parse(response, shape)
@@ -155,8 +152,6 @@ class PlainParser:
 
 
 class PlainParserFactory:
-    """Makes plain parsers for the protocol `json`, botocore's own for others."""
-
     def __init__(self, ordinary: ParserFactory) -> None:
         self._ordinary = ordinary
 
@@ -180,8 +175,7 @@ def _json_object(body: bytes) -> dict[str, object]:
 Service = Literal["kinesis", "dynamodb", "cloudwatch", "glue"]
 
 _CONNECT_TIMEOUT_S: Final = 5
-# Between two pieces of an answer. A slower lease call is useless, and a stopping daemon waits for its last
-# thread.
+# Between two pieces of an answer. A slower lease call is useless, and shutdown waits for the last thread.
 _READ_TIMEOUT_S: Final = 10
 
 _PARSERS: Final = "response_parser_factory"
@@ -195,7 +189,7 @@ _NO_CREDENTIALS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ServiceClient:
-    """A client with its credentials, which renew themselves when used; that may block."""
+    """A client and its credentials, whose renewal may block."""
 
     service: Service
     client: BaseClient
@@ -205,13 +199,10 @@ class ServiceClient:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """The clients of one daemon; thread-safe. Using credentials may renew them, which blocks.
+    """The clients of one daemon; thread-safe. Renewing credentials may block.
 
     Args:
-        kinesis: answers are plain JSON: `Data` is base64 text, timestamps are numbers.
-        dynamodb: an ordinary client.
-        credentials: for Kinesis.
-        dynamodb_credentials: for DynamoDB.
+        kinesis: its answers are plain JSON: `Data` is base64 text, timestamps are numbers.
         ca_bundle: file of trusted certificates, if configured.
         glue: None: not requested.
         discovers_dynamodb: whether the SDK discovers DynamoDB endpoints.
@@ -242,14 +233,14 @@ class Clients:
 
 @asynccontextmanager
 async def open_clients(endpoints: Endpoints, *, glue: bool = False) -> AsyncGenerator[Clients, None]:
-    """Open the clients. A Glue client takes 10 MB, so it is made only if requested.
+    """Open the clients. One of Glue takes 10 MB.
 
     Raises:
-        ConfigurationError: the region is missing, or region, profile or endpoint is invalid.
+        ConfigurationError: region, profile or endpoint is missing or invalid.
         Unavailable: the instance metadata did not return the region.
         AccessDenied: there are no credentials.
     """
-    # Loading takes 0.1 s, and the search for credentials may use the network.
+    # Takes 0.1 s, and finding credentials may use the network.
     clients = await to_thread.run_sync(partial(make_clients, endpoints, glue=glue), abandon_on_cancel=True)
     try:
         yield clients
@@ -258,7 +249,7 @@ async def open_clients(endpoints: Endpoints, *, glue: bool = False) -> AsyncGene
 
 
 def make_clients(endpoints: Endpoints, *, glue: bool = False) -> Clients:
-    """As `open_clients`; blocks, and the caller closes."""
+    """As `open_clients`, but blocks; the caller closes."""
     try:
         services = Services(endpoints)
         credentials = services.credentials("kinesis")
@@ -285,10 +276,7 @@ def make_clients(endpoints: Endpoints, *, glue: bool = False) -> Clients:
 
 
 class Services:
-    """Sessions and clients by the settings; services with the same credentials share a session.
-
-    Every method may block and raise `SDK_ERRORS`.
-    """
+    """Sessions and clients by the settings. Every method may block and raise `SDK_ERRORS`."""
 
     def __init__(self, endpoints: Endpoints) -> None:
         credentials = endpoints.credentials
@@ -317,17 +305,15 @@ class Services:
         return found
 
     def region_name(self, service: Service) -> str:
-        """Return the region of a service.
+        """Raise ConfigurationError if none is configured.
 
-        Raises:
-            ConfigurationError: none is configured.
-            Unavailable: the instance metadata did not return it.
+        Raise Unavailable if the instance metadata did not return it.
         """
         own = self._settings[service][1].region_name or self._common_region
         return own or _region_name(botocore.session.get_session())
 
     def credentials(self, service: Service) -> Credentials:
-        """Return the credentials of a service; AccessDenied if there are none."""
+        """Raise AccessDenied if there are none."""
         found = self.session(service).get_credentials()
         if found is None:
             asked = self._settings[service][2]
@@ -336,7 +322,7 @@ class Services:
         return found
 
     def discovers(self, service: Service) -> bool:
-        """Whether endpoints are to be discovered; never if one is configured."""
+        """Never, if an endpoint is configured."""
         address, own, _ = self._settings[service]
         if address is not None:
             return False
@@ -348,7 +334,6 @@ class Services:
         return said
 
     def client(self, service: Service, connections: int) -> object:
-        """Make a client for this many concurrent calls."""
         address, own, _ = self._settings[service]
         return self.session(service).create_client(
             service,
@@ -358,18 +343,12 @@ class Services:
         )
 
     def asked(self, service: Service, connections: int) -> ServiceClient:
-        """As `client`, with credentials; AccessDenied if there are none."""
+        """Raise AccessDenied if there are no credentials."""
         client = cast("BaseClient", self.client(service, connections))
         return ServiceClient(service, client, self.credentials(service), _ca_bundle(self.session(service)))
 
     def client_for(self, name: str, *, region_name: str | None, address: str | None) -> object:
-        """Make a client of a service without settings, with the credentials of Kinesis.
-
-        Args:
-            name: of the service in the SDK.
-            region_name: None: that of Kinesis.
-            address: None: the service's own.
-        """
+        """Make a client of a service without settings, with the credentials of Kinesis; None: defaults."""
         return self.session("kinesis").create_client(
             name,
             region_name=region_name or self.region_name("kinesis"),
@@ -383,8 +362,8 @@ def _ca_bundle(session: botocore.session.Session) -> str | None:
 
 
 def _particular(own: ServiceSettings) -> Config:
-    """Options of one service; the SDK's configuration decides the rest."""
-    options: dict[str, Any] = {}  # Any: names and types are those of Config
+    """The SDK's configuration decides the rest."""
+    options: dict[str, Any] = {}
     if own.fips:
         options["use_fips_endpoint"] = True
     if own.dualstack:
@@ -404,18 +383,18 @@ def _no_credentials(asked: tuple[CredentialsProvider, ...]) -> str:
 
 
 def _region_name(session: botocore.session.Session) -> str:
-    """As in the Java SDK: AWS_REGION, the profile, the instance; botocore adds its own variable."""
+    """As the Java SDK: AWS_REGION, profile, instance; botocore adds its own variable."""
     found = os.environ.get("AWS_REGION") or session.get_config_variable("region")
     return str(found or _region_of_instance(session))
 
 
 def _region_of_instance(session: botocore.session.Session) -> str:
-    """Return the region from the instance metadata.
+    """Ask the instance metadata.
 
     Raises:
         ConfigurationError: the metadata service is disabled.
         NoRegion: no answer, and this is not EC2.
-        Unavailable: no answer on EC2, where a restart may help while the machine starts.
+        Unavailable: no answer on EC2; it may come later while the machine starts.
     """
     if os.environ.get(_NO_METADATA, "").lower() == "true":
         raise ConfigurationError(_NO_REGION)
@@ -431,7 +410,7 @@ def _region_of_instance(session: botocore.session.Session) -> str:
 
 
 def _on_instance(root: Path = Path("/sys")) -> bool:
-    """Whether this is an EC2 machine, by its firmware."""
+    """Whether this is EC2, by its firmware."""
     for name, beginning in (("class/dmi/id/sys_vendor", "amazon ec2"), ("hypervisor/uuid", "ec2")):
         try:
             said = (root / name).read_text("ascii", "replace")
@@ -443,9 +422,9 @@ def _on_instance(root: Path = Path("/sys")) -> bool:
 
 
 def unknown_regions(endpoints: Endpoints) -> list[tuple[str, str | None]]:
-    """Configured regions that the SDK does not know, each with the nearest known one; blocks briefly.
+    """Regions that the SDK does not know, each with the nearest known one. Blocks.
 
-    They may be newer than the SDK, so they are not refused. Services with a configured endpoint are skipped.
+    They may be newer than the SDK, so they are not refused.
     """
     common = (
         endpoints.region_name or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
@@ -466,14 +445,9 @@ def unknown_regions(endpoints: Endpoints) -> list[tuple[str, str | None]]:
 
 
 def caller_identity(endpoints: Endpoints) -> str:
-    """Return the ARN of our user or role, by an STS call that needs no permission; blocks.
-
-    Raises:
-        AwsError: STS did not answer.
-    """
+    """The ARN of our user or role, by an STS call that needs no permission. Blocks; AwsError if STS fails."""
     services = Services(endpoints)
     try:
-        # Any: there are no types for STS.
         client: Any = services.client_for("sts", region_name=None, address=None)
         try:
             arn = str(client.get_caller_identity()["Arn"])
@@ -497,7 +471,7 @@ def _config(connections: int) -> Config:
 
 
 def refused(error: Exception) -> AwsError | ConfigurationError:
-    """A client that cannot be made is an error of settings or credentials."""
+    """Settings or credentials are wrong if a client cannot be made."""
     if isinstance(error, BotoCoreError):
         translated_error = translated(error, operation="", not_found=AwsError)
         if isinstance(translated_error, AccessDenied):

@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     )
 
 
-# An index that is UPDATING can be queried.
 _READY: Final = frozenset({"ACTIVE", "UPDATING"})
 
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """What a table must be. `has_owner_index`: it is created and queried with the index by lease owner."""
+    """What a table must be; with `has_owner_index`, it has the index by lease owner."""
 
     name: str
     key_attribute: str
@@ -41,9 +40,9 @@ class TableSpec:
 
 
 def creation_request(spec: TableSpec) -> CreateTableInputTypeDef:
-    """CreateTable as in KCL, but with the index in the same call.
+    """As in KCL, but with the index in the same call.
 
-    Java workers only check that an index of that name exists (KCL: DynamoDBLeaseRefresher).
+    Java workers only check its name (KCL: DynamoDBLeaseRefresher).
     """
     options = spec.options
     request: CreateTableInputTypeDef = {
@@ -73,7 +72,7 @@ def creation_request(spec: TableSpec) -> CreateTableInputTypeDef:
 
 
 def index_request(spec: TableSpec, table: TableDescriptionTypeDef) -> UpdateTableInputTypeDef:
-    """UpdateTable that adds the index, with the table's current capacities (as in KCL)."""
+    """The index gets the table's current capacities, as in KCL."""
     throughput: ProvisionedThroughputTypeDef | None = None
     if _billing_mode(table) is BillingMode.PROVISIONED:
         current = table.get("ProvisionedThroughput", {})
@@ -101,7 +100,7 @@ def state_of(spec: TableSpec, table: TableDescriptionTypeDef) -> TableState:
 
 
 def check_definition(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
-    """Raise ConfigurationError if the key of the table, or of an index with our name, is not ours."""
+    """Raise ConfigurationError if the key of the table or of our index differs."""
     check_table_key(spec, table)
     index = _owner_index(table) if spec.has_owner_index else None
     if index is None:
@@ -116,7 +115,7 @@ def check_definition(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
 
 
 def check_table_key(spec: TableSpec, table: TableDescriptionTypeDef) -> None:
-    """Raise ConfigurationError if the key of the table is not ours."""
+    """Raise ConfigurationError if the key differs."""
     expected = [(spec.key_attribute, "S", "HASH")]
     keys = _keys(table, table.get("KeySchema", []))
     if keys != expected:
@@ -151,13 +150,12 @@ def _owner_index(table: TableDescriptionTypeDef) -> GlobalSecondaryIndexDescript
 
 
 def _billing_mode(table: TableDescriptionTypeDef) -> BillingMode:
-    """DynamoDB omits the summary for tables that were always provisioned."""
+    """DynamoDB omits the summary if the table was always provisioned."""
     mode = table.get("BillingModeSummary", {}).get("BillingMode", BillingMode.PROVISIONED.value)
     return BillingMode(mode)
 
 
 def _differences(options: TableOptions, table: TableDescriptionTypeDef) -> Iterator[str]:
-    """Differences from the settings. Capacities are not compared: autoscaling may change them."""
     found = _billing_mode(table)
     if options.billing_mode is BillingMode.PROVISIONED and found is not options.billing_mode:
         yield f"billing mode is {found.value}, not {options.billing_mode.value}"
@@ -184,7 +182,7 @@ READY_WITHIN_S: Final = 600.0
 _POLL_FIRST_S: Final = 0.2
 _POLL_MOST_S: Final = 2.0
 _POLL_GROWTH: Final = 1.5
-# A table whose index is being built is UPDATING and can be used.
+# A table is UPDATING while its index is built.
 _USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
 _TRANSIENT_STATUSES: Final = frozenset({"CREATING", "DELETING"})
 _PENDING_STATUSES: Final[TableDescriptionTypeDef] = {"TableStatus": "CREATING"}
@@ -207,7 +205,7 @@ class TableMaker:
         self._ready_within_s = ready_within_s
 
     async def describe(self) -> TableState | None:
-        """Raises ConfigurationError if a table of this name has another key."""
+        """Raise ConfigurationError if the table has another key."""
         table = await self._describe()
         if table is None:
             return None
@@ -218,8 +216,8 @@ class TableMaker:
         """Create the table if it is missing, wait until it is usable; True if this call created it.
 
         Raises:
-            ConfigurationError: a table of this name has another key.
-            Unavailable: it was not usable in time, or never will be in its state.
+            ConfigurationError: the table has another key.
+            Unavailable: it was not usable in time, or never will be.
             AwsError: a call failed otherwise.
         """
         created = False
@@ -228,7 +226,7 @@ class TableMaker:
         while True:
             table = await self._describe()
             if table is None:
-                # DynamoDB takes seconds to create a table; local endpoints answer with a finished one.
+                # DynamoDB needs seconds; local endpoints create tables at once.
                 made = await self._create()
                 created, table = created or made is not None, made or _PENDING_STATUSES
             if table.get("TableStatus") in _USABLE:
@@ -243,8 +241,8 @@ class TableMaker:
 
         Raises:
             TableNotFound: there is no table.
-            Unavailable: another change of the table is under way.
-            InvalidRequest: for example, the index exists already.
+            Unavailable: the table is being changed.
+            InvalidRequest: for example, the index exists.
         """
         table = await self._describe()
         if table is None:
@@ -253,7 +251,7 @@ class TableMaker:
         await self._limiters.writes.run("UpdateTable", partial(self._client.update_table, **request))
 
     async def remove_index(self) -> None:
-        """Start deleting the index by owner. Errors as `add_index`; InvalidRequest if there is no index."""
+        """Errors as `add_index`; InvalidRequest if there is no index."""
         table = await self._describe()
         if table is None:
             raise TableNotFound(f"table {self._spec.name} does not exist", operation="UpdateTable")
@@ -299,7 +297,7 @@ class TableMaker:
         return answer["Table"]
 
     async def _create(self) -> TableDescriptionTypeDef | None:
-        """Return the new table; None if another worker is creating it now."""
+        """Return None if another worker is creating it now."""
         request = creation_request(self._spec)
         return await self._limiters.writes.run("CreateTable", lambda: _created(self._client, request))
 

@@ -1,4 +1,4 @@
-"""A record set aside as a dead letter, and its form as a line of JSON.
+"""A record set aside as a dead letter, as a line of JSON.
 
 The format is public: keys may be added but never changed ([failures](docs/failures.md)).
 """
@@ -19,7 +19,7 @@ class DeadLetter:
 
     Args:
         record: as given to the child; `data` is base64 text.
-        set_aside_ms: epoch milliseconds by the worker's clock.
+        set_aside_ms: epoch milliseconds.
         failures: how many children in a row failed at this record alone.
         stderr: last lines of the last child, oldest first.
     """
@@ -37,7 +37,7 @@ class DeadLetter:
 
     @property
     def key(self) -> str:
-        """The same for the same record, whoever sets it aside; at most 128 characters."""
+        """The same on every worker; at most 128 characters."""
         record = self.record
         place = (
             f"{self.shard_id.removeprefix('shardId-')}-{record.sequence_number}-{record.sub_sequence_number}"
@@ -45,7 +45,7 @@ class DeadLetter:
         return place[-128:]
 
     def line(self) -> bytes:
-        """JSON in UTF-8, without a line end."""
+        """UTF-8, without a line end."""
         record = self.record
         arn = {} if self.stream_arn is None else {"streamArn": self.stream_arn}
         fields = {
@@ -67,9 +67,7 @@ class DeadLetter:
         }
         try:
             return orjson.dumps(fields)
-        except (
-            orjson.JSONEncodeError
-        ):  # a lone surrogate, as in a partition key, has no UTF-8 form but has an escape
+        except orjson.JSONEncodeError:  # a lone surrogate has no UTF-8 form, but an escape
             return json.dumps(fields, separators=(",", ":")).encode("ascii")
 
 

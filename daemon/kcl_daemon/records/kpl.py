@@ -1,8 +1,7 @@
 """Takes KPL aggregates apart (KCL: AggregatorUtil, Messages.AggregatedRecord).
 
-A malformed aggregate is delivered unchanged. Each user record is filtered by its own hash key: unlike KCL,
-one record of another shard does not drop the whole aggregate. The protobuf parser is written by hand, because
-a second protobuf version in one process breaks applications.
+A malformed aggregate is delivered unchanged. Unlike KCL, one record of another shard does not drop the whole
+aggregate. The protobuf parser is hand-written: a second protobuf version in one process breaks applications.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from msgspec import Raw
 from kcl_daemon.leases.lease import MAX_HASH, HashRange
 from kcl_daemon.records.payload import BASE64, LINE_OVERHEAD_BYTES, Piece, RawRecord, line_bytes
 
-_PARTITION_KEY: Final = 0x0A  # field 1, length and bytes
-_HASH_KEY: Final = 0x12  # field 2, the same
-_RECORD: Final = 0x1A  # field 3, the same
-_KEY_INDEX: Final = 0x08  # of a record: field 1, number
-_HASH_INDEX: Final = 0x10  # field 2, number
-_DATA: Final = 0x1A  # field 3, length and bytes
+_PARTITION_KEY: Final = 0x0A  # length and bytes
+_HASH_KEY: Final = 0x12  # length and bytes
+_RECORD: Final = 0x1A  # length and bytes
+_KEY_INDEX: Final = 0x08  # varint
+_HASH_INDEX: Final = 0x10  # varint
+_DATA: Final = 0x1A  # length and bytes
 _RECORD_TAGS: Final = frozenset({_KEY_INDEX, _HASH_INDEX, _DATA})
 
-# At most some ten thousand user records: ten milliseconds.
+# At most some ten milliseconds of work.
 _CHUNK_BYTES: Final = 64 * 1024
 _MIN_PLAIN_BYTES: Final = 5
 _LOW: Final = 0x7F
-_MORE: Final = 0x80  # the bit that says that more bytes follow
+_MORE: Final = 0x80  # more bytes follow
 _VARINT_BITS: Final = 64
 _WIRE_TYPE_BITS: Final = 3
 
@@ -41,19 +40,12 @@ class MalformedAggregate(ValueError):
 
 
 UserRecord = tuple[int, int | None, bytes]
-"""Index of the partition key, index of the explicit hash key or None, data. Indexes may be out of range."""
+"""Index of the partition key, index of the explicit hash key, data. Indexes may be out of range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A parsed aggregate.
-
-    Args:
-        partition_keys: UTF-8 if the producer is correct.
-        records: in order; may be iterated more than once.
-        usable: how many records come before the first with an index out of range.
-        size_bytes: of the message.
-    """
+    """A parsed aggregate. `usable` records come before the first with an index out of range."""
 
     partition_keys: list[bytes]
     hash_keys: list[bytes]
@@ -64,8 +56,6 @@ class Message:
 
 
 class _LazyRecords:
-    """Parses the user records again on each iteration, because they take far more memory than the message."""
-
     def __init__(self, message: bytes) -> None:
         self._message = message
 
@@ -74,7 +64,7 @@ class _LazyRecords:
 
 
 def parse(message: bytes) -> Message:
-    """Parse a small message, with its user records in memory.
+    """Parse a small message into memory.
 
     Raises:
         MalformedAggregate: it is cut off, or a user record lacks a required field.
@@ -91,7 +81,7 @@ def parse(message: bytes) -> Message:
 
 
 def parse_slowly(message: bytes) -> Generator[None, None, Message]:
-    """Parse a large message. Yields now and then so that other tasks run; keeps no user record in memory."""
+    """Parse a large message. Yields so that other tasks run; keeps no user record in memory."""
     tables: dict[int, list[bytes]] = {_PARTITION_KEY: [], _HASH_KEY: []}
     count = 0
     try:
@@ -125,7 +115,6 @@ def _usable(records: list[UserRecord], keys: int, hash_keys: int) -> int:
 
 
 def _chunks(message: bytes, tables: dict[int, list[bytes]]) -> Iterator[list[UserRecord]]:
-    """Yield the user records of one chunk after another; keys are added to the tables on the way."""
     at = 0
     while at < len(message):
         records: list[UserRecord] = []
@@ -134,7 +123,7 @@ def _chunks(message: bytes, tables: dict[int, list[bytes]]) -> Iterator[list[Use
 
 
 def _read(data: bytes, at: int, until: int, tables: dict[int, list[bytes]], records: list[UserRecord]) -> int:
-    """Read the fields that begin between two offsets; return the offset behind them."""
+    """Read the fields that begin between two offsets; return the next offset."""
     end = len(data)
     until = min(until, end)
     while at < until:
@@ -158,14 +147,14 @@ def _read(data: bytes, at: int, until: int, tables: dict[int, list[bytes]], reco
 
 
 def _plain_record(data: bytes, at: int, end: int) -> tuple[int, None, bytes] | None:
-    """Parse the common form of a user record: key index below 128, data, nothing else."""
+    """The common form: key index below 128, data, nothing else."""
     if end - at < _MIN_PLAIN_BYTES or data[at] != _KEY_INDEX or data[at + 2] != _DATA:
         return None
     key, length = data[at + 1], data[at + 3]
     at += 4
     high = 0
     if length & _MORE:
-        length, high = length & _LOW, data[at]  # two bytes are enough for 16 KiB
+        length, high = length & _LOW, data[at]
         at += 1
     if (key | high) & _MORE or at + (length | high << 7) != end or end > len(data):
         return None
@@ -173,7 +162,6 @@ def _plain_record(data: bytes, at: int, end: int) -> tuple[int, None, bytes] | N
 
 
 def _record(data: bytes, at: int, end: int) -> tuple[int, int | None, bytes]:
-    """Parse one user record. The last of a repeated field counts, as in protobuf."""
     key = hash_key = body = None
     while at < end:
         tag = data[at]
@@ -221,11 +209,11 @@ def _skip_field(data: bytes, at: int) -> int:
     if not tag >> _WIRE_TYPE_BITS:
         raise MalformedAggregate("a field without a number")
     match tag & (1 << _WIRE_TYPE_BITS) - 1:
-        case 0:  # varint
+        case 0:
             return _varint(data, at)[1]
         case 1:
             return at + 8
-        case 2:  # length, then bytes
+        case 2:
             length, at = _varint(data, at)
             return at + length
         case 5:
@@ -238,25 +226,24 @@ MAGIC: Final = b"\xf3\x89\x9a\xc2"
 _DIGEST_BYTES: Final = 16
 _MAX_HASH_DIGITS: Final = 39
 PIECE_BYTES: Final = 4 * 2**20
-"""Approximate maximum size of a piece of an aggregate in a line; a single user record may be longer."""
-# Larger messages are not parsed into memory at once.
+"""Approximate size of a piece in a line; one user record may be longer."""
 _SMALL_BYTES: Final = 128 * 1024
-# At one or two microseconds each, other tasks wait some ten milliseconds at most.
+# Some ten milliseconds.
 _RECORDS_PER_TURN: Final = 10_000
 _KEYS_KEPT: Final = 4096
 
 OnMalformed = Callable[[str, str], None]
-"""Receives why a record that began like an aggregate is malformed, and its sequence number."""
+"""Receives the reason and the sequence number."""
 
 OnOtherShard = Callable[[int, int, str], None]
-"""Receives how many user records belong to other shards, of how many, and the sequence number."""
+"""Receives the count, the total in the aggregate, and the sequence number."""
 
 OnBadKeys = Callable[[str, int, int, str], None]
-"""Receives what is wrong with the keys, in how many user records, of how many, and the sequence number."""
+"""Receives the reason, the count, the total in the aggregate, and the sequence number."""
 
 
 class Deaggregator:
-    """Takes the aggregates of one shard apart (`Split`). A `hash_range` of None filters nothing."""
+    """Takes the aggregates of one shard apart; without a `hash_range` nothing is filtered."""
 
     def __init__(
         self,
@@ -274,9 +261,9 @@ class Deaggregator:
     def __call__(self, record: RawRecord) -> Iterator[Piece]:
         """Yield the user records of this shard in order, or the record itself if it is no valid aggregate.
 
-        Large aggregates come in several pieces; an empty piece means that the next one takes long. A user
-        record with an invalid key is delivered under the aggregate's own partition key (KCL loses it and all
-        that follow). If the first key is invalid, the aggregate is delivered unchanged.
+        An empty piece means that the next one takes long. A user record with an invalid key is delivered
+        under the aggregate's own partition key (KCL loses it and all that follow). If the first key is
+        invalid, the aggregate is delivered unchanged.
         """
         try:
             body = _message_of(record.data)
@@ -303,7 +290,7 @@ class Deaggregator:
         yield from self._filtered(outer, message)
 
     def _wanted(self, message: Message) -> Sequence[int] | None:
-        """Indexes of the user records that belong to the shard; None if a key is invalid."""
+        """Return None if a key is invalid."""
         if self._belongs is None:
             return range(message.count)
         by_key: dict[int, bool] = {}
@@ -326,7 +313,7 @@ class Deaggregator:
         return wanted
 
     def _filtered(self, outer: RawRecord, message: Message) -> Iterator[Piece]:
-        """Raises ValueError, before the first piece, if the first user record has an invalid key."""
+        """Raise ValueError, before the first piece, if the first user record has an invalid key."""
         texts, belongs = _KeyTexts(message.partition_keys), _ShardFilter(self._belongs, message)
         encoded = BASE64.encoded
         piece: list[RawRecord] = []
@@ -369,8 +356,6 @@ class Deaggregator:
 
 
 class _ShardFilter:
-    """Whether user records belong to the shard, with a bounded cache."""
-
     def __init__(self, belongs: Callable[[int], bool] | None, message: Message) -> None:
         self._belongs = belongs
         self._message = message
@@ -378,7 +363,7 @@ class _ShardFilter:
         self._by_hash_key: dict[int, bool] = {}
 
     def __call__(self, key: int, hash_key: int | None) -> bool:
-        """Raises ValueError if the explicit hash key is invalid."""
+        """Raise ValueError if the explicit hash key is invalid."""
         if hash_key is not None and hash_key >= len(self._message.hash_keys):
             raise MalformedAggregate("a record refers to a hash key that is not there")
         if self._belongs is None:
@@ -398,8 +383,6 @@ class _ShardFilter:
 
 
 class _KeyTexts(dict[int, Raw]):
-    """Partition keys as JSON by index, with a bounded cache."""
-
     def __init__(self, keys: list[bytes]) -> None:
         super().__init__()
         self._keys = keys
@@ -414,18 +397,14 @@ class _KeyTexts(dict[int, Raw]):
 
 
 def _message_of(data: Raw) -> bytes | None:
-    """Return the message inside an aggregate; None if this is not one.
-
-    Raises:
-        ValueError: it begins like an aggregate but is malformed.
-    """
+    """Return None if it is no aggregate. Raise ValueError if it begins like one but is malformed."""
     body = BASE64.decoded(data)
     if not body.startswith(MAGIC):
         return None
     if len(body) <= len(MAGIC) + _DIGEST_BYTES:
         raise MalformedAggregate("too short")
     message = body[len(MAGIC) : -_DIGEST_BYTES]
-    # Not used for security, so MD5 is allowed even on FIPS machines.
+    # Not for security, so it works where MD5 is forbidden.
     if hashlib.md5(message, usedforsecurity=False).digest() != body[-_DIGEST_BYTES:]:
         raise MalformedAggregate("the digest does not fit")
     return message
@@ -458,7 +437,7 @@ def _user_records(
 
 
 def _json_text(key: bytes) -> Raw:
-    """As JSON in ASCII; invalid UTF-8 becomes U+FFFD, as in Java."""
+    """Invalid UTF-8 becomes U+FFFD, as in Java."""
     return Raw(encode_basestring_ascii(key.decode("utf-8", "replace")).encode("ascii"))
 
 

@@ -1,8 +1,7 @@
 """Records between Kinesis and a child's stdin, kept undecoded.
 
-`data` and the partition key stay the JSON text that came over the wire and are copied into the child's line.
-A test checks that the result equals `kcl_protocol.codec`. Base64 uses `pybase64` if it is installed, else
-msgspec.
+`data` and the partition key stay JSON text and are copied into the child's line, which must equal that of
+`kcl_protocol.codec`. Base64 uses `pybase64` if it is installed.
 """
 
 from __future__ import annotations
@@ -22,27 +21,26 @@ from msgspec.structs import replace
 from kcl_protocol.messages import Record, RecordSchema
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
-# Memory of a record besides its text.
+# Memory besides the text.
 RECORD_OVERHEAD_BYTES: Final = 320
 LINE_BYTES: Final = 8 * 2**20
-"""Maximum line of user records from aggregates; a single record may be longer."""
-# Length of a record in a line without its texts, except the sequence number; tested.
+"""Maximum line of user records from aggregates; one record may be longer."""
+# The rest of a record in a line, except the sequence number.
 LINE_OVERHEAD_BYTES: Final = 320
-# F3 89 9A C2, which begins a KPL aggregate, in base64 after the quote. The sixth character also depends on
-# what follows.
+# F3 89 9A C2, the start of a KPL aggregate, in base64 after the quote.
 _AGGREGATE_PREFIX: Final = b'"84maw'
 _BASE64_BYTES: Final = 3 / 4
 
 
 class RawRecord(Struct, gc=False, rename="camel"):
-    """One user record, its texts as quoted JSON. Never changed after creation.
+    """One user record, its texts as quoted JSON. Never changed.
 
     Args:
         data: base64 text.
         partition_key: may hold non-ASCII characters, as UTF-8 or escaped.
         approximate_arrival_timestamp: epoch milliseconds.
         sub_sequence_number: index inside a KPL aggregate, else 0.
-        action: the last key of a record, as KCL writes it.
+        action: the last key, as in KCL.
     """
 
     data: Raw
@@ -54,12 +52,12 @@ class RawRecord(Struct, gc=False, rename="camel"):
 
     @property
     def position(self) -> ExtendedSequenceNumber:
-        """Raises ValueError if the sequence number is invalid."""
+        """Raise ValueError if the sequence number is invalid."""
         return ExtendedSequenceNumber(self.sequence_number, self.sub_sequence_number)
 
 
 class SchemaTexts(Struct, frozen=True, gc=False):
-    """A schema version as quoted JSON texts in ASCII, shared by all of its records."""
+    """A schema version as quoted ASCII JSON, shared by its records."""
 
     name: Raw
     version_id: Raw
@@ -75,8 +73,6 @@ _NO_TEXT: Final = Raw(b"null")
 
 
 class SchemaRecord(RawRecord, gc=False, rename="camel"):
-    """A user record with its schema, in flat fields."""
-
     schema_name: Raw = _NO_TEXT
     schema_version_id: Raw = _NO_TEXT
     schema_data_format: Raw = _NO_TEXT
@@ -99,10 +95,10 @@ class SchemaRecord(RawRecord, gc=False, rename="camel"):
 
 
 Piece = tuple[Sequence[RawRecord], int]
-"""Some user records of an aggregate and their maximum size in a line. Empty: the next piece takes long."""
+"""User records and their maximum size in a line; empty: the next piece takes long."""
 
 Split = Callable[[RawRecord], Iterable[Piece]]
-"""Yields the user records of a possible KPL aggregate in pieces, or the record itself."""
+"""Yields the pieces of an aggregate, or the record itself."""
 
 
 class _Line(Struct, gc=False, rename="camel"):
@@ -120,15 +116,13 @@ _encoder: Final = Encoder()
 _text_decoder: Final = Decoder(str)
 _line_decoder: Final = Decoder(_Line)
 _schema_line_decoder: Final = Decoder(_SchemaLine)
-# A partition key or definition cannot contain this: their quotes are escaped.
+# Cannot occur in a partition key or definition: their quotes are escaped.
 _SCHEMA_KEY: Final = b'"schemaName":'
 _data_of: Final = attrgetter("data")
 _prefix_of: Final = struct.Struct(f"{len(_AGGREGATE_PREFIX)}s").unpack_from
 
 
 class Payload:
-    """The records of one answer or event, in order. `size_bytes` is about their memory."""
-
     __slots__ = ("records", "size_bytes")
 
     def __init__(self, records: Sequence[RawRecord], size_bytes: int) -> None:
@@ -137,19 +131,14 @@ class Payload:
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Payload:
-        """Make a payload from decoded records, as those of an in-memory Kinesis."""
+        """From decoded records, as of an in-memory Kinesis."""
         raw = [raw_record(record) for record in records]
         texts = sum(len(record.data) + len(record.partition_key) for record in raw)
         return cls(raw, texts + RECORD_OVERHEAD_BYTES * len(raw))
 
     @classmethod
     def of_line(cls, line: bytes) -> tuple[Payload, int | None]:
-        """Return the records and `millisBehindLatest` of a `processRecords` line.
-
-        They keep the line in memory.
-
-        Each record becomes the same text again, with its schema, because the data has no header any more.
-        """
+        """Read a `processRecords` line; the records keep it in memory. Each becomes the same text again."""
         if _SCHEMA_KEY in line:
             opened = _schema_line_decoder.decode(line)
             return cls(list(map(_without_defaults, opened.records)), len(line)), opened.millis_behind_latest
@@ -161,31 +150,28 @@ class Payload:
 
     @property
     def first(self) -> ExtendedSequenceNumber:
-        """Position of the first record; IndexError if there is none."""
+        """Raise IndexError if there is none."""
         return self.records[0].position
 
     @property
     def last(self) -> ExtendedSequenceNumber:
-        """Position of the last record; IndexError if there is none."""
+        """Raise IndexError if there is none."""
         return self.records[-1].position
 
     @property
     def data_bytes(self) -> int:
-        """Decoded size of the user data; up to two bytes per record too much."""
+        """Decoded size; up to two bytes per record too much."""
         quotes = 2 * len(self.records)
         return int((sum(map(len, map(_data_of, self.records))) - quotes) * _BASE64_BYTES)
 
     def after(self, position: ExtendedSequenceNumber) -> Payload:
-        """Return the payload without the records at or before a position."""
+        """The records after a position."""
         if not self.records or position < self.first:
             return self
         return Payload([each for each in self.records if position < each.position], self.size_bytes)
 
     def slices(self, max_bytes: int) -> Iterator[Payload]:
-        """Split a payload that may hold aggregates into parts that expand quickly; else yield itself.
-
-        `max_bytes` limits the base64 data; a part has at least one record.
-        """
+        """Split possible aggregates into parts that expand quickly. `max_bytes` limits their base64 data."""
         if not self._looks_aggregated():
             yield self
             return
@@ -202,8 +188,7 @@ class Payload:
     def expanded(self, split: Split, max_bytes: int = LINE_BYTES) -> Iterator[Payload]:
         """Replace each possible KPL aggregate by the pieces of `split`; yield parts as they are consumed.
 
-        An empty part means that the next one takes long. `max_bytes` limits a part's line, but a single piece
-        or record may be longer.
+        An empty part means that the next one takes long. One piece or record may exceed `max_bytes`.
         """
         if not self._looks_aggregated():
             yield self
@@ -222,14 +207,13 @@ class Payload:
         yield Payload(part, part_bytes)
 
     def line(self, millis_behind_latest: int | None) -> bytes:
-        """The child's `processRecords` line, in ASCII, with LF."""
+        """The `processRecords` line, in ASCII, with LF."""
         line = _encoded(self.records, millis_behind_latest)
         if line.isascii():
             return line
         return _encoded([_in_ascii(record) for record in self.records], millis_behind_latest)
 
     def decoded(self) -> list[Record]:
-        """Decode the records, for tools and tests; slow."""
         return [
             Record(
                 _text(each.data),
@@ -243,10 +227,10 @@ class Payload:
         ]
 
     def _looks_aggregated(self) -> bool:
-        """Runs in C, because most streams hold no aggregates."""
+        """Runs in C: most streams hold no aggregates."""
         try:
             return (_AGGREGATE_PREFIX,) in map(_prefix_of, map(_data_of, self.records))
-        except struct.error:  # a text shorter than the prefix
+        except struct.error:
             return any(map(_looks_aggregated, self.records))
 
 
@@ -265,7 +249,6 @@ def raw_record(record: Record) -> RawRecord:
 
 
 def _without_defaults(record: SchemaRecord) -> RawRecord:
-    """A record without a schema must not get schema keys."""
     if record.schema_name is not _NO_TEXT:
         return record
     return RawRecord(
@@ -279,7 +262,7 @@ def _without_defaults(record: SchemaRecord) -> RawRecord:
 
 
 def line_bytes(record: RawRecord) -> int:
-    """Approximate size of a record in a line, rather too high."""
+    """Approximate size in a line, rather too high."""
     return len(record.data) + len(record.partition_key) + LINE_OVERHEAD_BYTES
 
 
@@ -292,13 +275,12 @@ def _looks_aggregated(record: RawRecord) -> bool:
 
 
 def _encoded(records: Sequence[RawRecord], millis_behind_latest: int | None) -> bytes:
-    # `encode_lines` adds the LF without a copy. It must be a list: msgspec 0.22 never frees the iterator of
-    # anything else.
+    # Adds the LF without a copy. It must be a list: msgspec 0.22 leaks other iterators.
     return _encoder.encode_lines([_Line("processRecords", records, millis_behind_latest)])
 
 
 def _in_ascii(record: RawRecord) -> RawRecord:
-    """Escape non-ASCII characters: children read stdin in the encoding of their locale."""
+    """Children read stdin in the encoding of their locale."""
     if bytes(record.partition_key).isascii():
         return record
     return replace(record, partition_key=_quoted(_text(record.partition_key)))
@@ -327,16 +309,13 @@ def _text(raw: Raw) -> str:
         return str(json.loads(bytes(raw).decode("utf-8", "replace")))
 
 
-HAS_FAST: Final = find_spec("pybase64") is not None  # an optional extra
-# Below this size msgspec is faster.
+HAS_FAST: Final = find_spec("pybase64") is not None
 _FAST_FROM_BYTES: Final = 512
 _decoder: Final = Decoder(bytes)
 _encode: Final[Callable[[bytes], bytes]] = Encoder().encode
 
 
 class Base64Text:
-    """Base64 as quoted JSON text; `fast` needs pybase64."""
-
     def __init__(self, *, fast: bool = HAS_FAST) -> None:
         self._fast_decode: Callable[[memoryview], bytes] | None = None
         self._fast_encode: Callable[[bytes], bytes] | None = None
@@ -347,13 +326,13 @@ class Base64Text:
             self._fast_encode = pybase64.b64encode
 
     def decoded(self, text: Raw) -> bytes:
-        """Raises ValueError if the text is not base64."""
+        """Raise ValueError if the text is not base64."""
         view = memoryview(text)
         if self._fast_decode is not None and len(view) >= _FAST_FROM_BYTES:
             try:
                 return self._fast_decode(view[1:-1])
             except ValueError:
-                pass  # JSON may escape a slash; msgspec handles that
+                pass  # an escaped slash, which msgspec accepts
         try:
             return _decoder.decode(view)
         except DecodeError as error:

@@ -1,7 +1,7 @@
 """The header of the Glue Schema Registry in front of a record's data.
 
-Its 18 bytes are: 3, then 0 (plain) or 5 (zlib), then the UUID of the schema version. They are exactly 24
-characters of base64, so plain data is cut without decoding.
+Its 18 bytes are: 3, then 0 (plain) or 5 (zlib), then the UUID of the schema version. In base64 they are
+exactly 24 characters, so plain data is cut without decoding.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from msgspec import Raw
 from kcl_daemon.records.payload import BASE64, RawRecord
 
 MAX_UNPACKED_BYTES: Final = 32 * 2**20
-"""Limit for one record: a few bytes of zlib can expand to fill the memory."""
+"""A few bytes of zlib can expand to fill the memory."""
 
-# 03 00 and 03 05 both begin like this in base64, after the quote.
+# 03 00 and 03 05 in base64, after the quote.
 _PREFIX: Final = b'"Aw'
 _VERSION: Final = 3
 _PLAIN: Final = 0
@@ -46,15 +46,15 @@ class Header:
 
 
 def may_have_header(records: Sequence[RawRecord]) -> bool:
-    """Return whether any record may have a header. Runs in C, because most streams have none."""
+    """Runs in C: most streams have no headers."""
     try:
         return (_PREFIX,) in map(_prefix_of, map(_data_of, records))
-    except struct.error:  # a text shorter than the prefix
+    except struct.error:
         return any(bytes(record.data).startswith(_PREFIX) for record in records)
 
 
 def beginning(data: Raw) -> bytes | None:
-    """Return the text of the header, the same for all records of a version; None if there is none."""
+    """The header's text, the same for all records of a version; None if there is none."""
     text = bytes(memoryview(data)[: _HEADER_CHARACTERS + 1])
     if not text.startswith(_PREFIX) or len(data) < _HEADER_CHARACTERS + 2:
         return None
@@ -62,7 +62,7 @@ def beginning(data: Raw) -> bytes | None:
 
 
 def header(text: bytes) -> Header | None:
-    """Parse that text; None if it is not a header after all."""
+    """Return None if it is no header after all."""
     try:
         head = a2b_base64(text, strict_mode=True)
     except ValueError:
@@ -75,8 +75,7 @@ def header(text: bytes) -> Header | None:
 def payload(data: Raw, head: Header) -> Raw:
     """Return what follows the header, unpacked, as JSON text.
 
-    Raises:
-        UnreadablePayload: it cannot be decoded or unpacked, or is too large.
+    Raise UnreadablePayload if that fails or is too large.
     """
     if head.is_packed:
         return BASE64.encoded(_unpacked(_bytes(data)[_HEADER_BYTES:]))
@@ -87,7 +86,7 @@ def payload(data: Raw, head: Header) -> Raw:
 
 
 def _with_plain_slashes(data: Raw) -> bytes | None:
-    """JSON may escape a slash; return the header text without such escapes."""
+    """JSON may escape a slash."""
     try:
         head = BASE64.decoded(data)[:_HEADER_BYTES]
     except ValueError:
