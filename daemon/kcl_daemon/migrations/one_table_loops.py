@@ -100,8 +100,8 @@ def _fault_of(step: MigrationStep) -> Metric:
 class DualTable(TableWrapper):
     """Rows of one kind that move from their own table to the lease table (KCL: WorkerMetricStatsDAO).
 
-    Callers see the key attribute of the old table. Reads try the old table first: rows only move the other
-    way, so none is missed. `written` gets new rows.
+    Callers see the key attribute of the old table. Reads try the old table first: rows only move from it to the
+    lease table, so none is missed. `written` gets new rows.
     """
 
     def __init__(self, legacy: Table, leases: Table, *, written: Table) -> None:
