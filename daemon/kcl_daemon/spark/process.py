@@ -104,7 +104,7 @@ class EngineProcess:
     def start(
         cls, command: tuple[str, ...], environment: Mapping[str, str], *, clock: Clock, log: Log
     ) -> EngineProcess:
-        """Raises OSError. Never awaits, so `stop` finds the engine either started or not."""
+        """OSError if it cannot start. Never awaits, so `stop` finds the engine started or not."""
         process = subprocess.Popen(  # noqa: S603 - our own program, no shell
             command,
             env=environment,
