@@ -1,1 +1,1 @@
-"""Reads shards, a bounded way ahead of their children, and makes batches of records."""
+"""Reads shards, a bounded way ahead of their children."""

@@ -1,7 +1,7 @@
-"""Limits how many bytes of records the worker holds at once, over all its shards.
+"""Limits the bytes of records that the worker holds, over all its shards.
 
-A shard whose child waits goes before a shard that reads ahead. Reading ahead may use only half of the budget,
-so busy children cannot keep the other shards from reading.
+A shard whose child waits goes first. Reading ahead may use only half of the budget, so busy children cannot
+keep other shards from reading.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import anyio
 from kcl_daemon.ports import Clock
 
 MAX_BYTES: Final = 48 * 2**20
-# A child that stops reading keeps its bytes reserved. After this time the first shard with a waiting child
-# may exceed the budget.
+# A child that stops reading keeps its bytes reserved, so the others wait only this long.
 _PATIENCE_S: Final = 5.0
 
 
 class Reservation:
-    """Bytes reserved for one shard. The owner must call `release`."""
+    """Bytes of one shard. The owner must call `release`."""
 
     __slots__ = ("_budget", "_size_bytes", "released")
 
@@ -31,13 +30,13 @@ class Reservation:
         self.released = False
 
     def resize(self, size_bytes: int) -> None:
-        """Set the real size. Never waits, even if this exceeds the budget."""
+        """Never waits, even if this exceeds the budget."""
         if not self.released:
             difference, self._size_bytes = size_bytes - self._size_bytes, size_bytes
             self._budget.change(difference)
 
     def release(self) -> None:
-        """Return the bytes to the budget. A second call does nothing."""
+        """A second call does nothing."""
         if not self.released:
             self.released = True
             self._budget.change(-self._size_bytes)
@@ -54,7 +53,7 @@ class _Waiter:
 
 
 class ByteBudget:
-    """Grants reservations while there is room. An answer larger than `max_bytes` is admitted alone."""
+    """An answer larger than `max_bytes` is admitted alone."""
 
     def __init__(self, clock: Clock, max_bytes: int = MAX_BYTES) -> None:
         self._clock = clock
@@ -67,21 +66,20 @@ class ByteBudget:
         return self._reserved_bytes
 
     async def acquire(self, size_bytes: int, *, is_child_waiting: Callable[[], bool]) -> Reservation:
-        """Wait until the budget has room for this many bytes.
+        """Wait until the budget has room. A cancelled call reserves nothing.
 
-        Shards whose child waits are served first; within each group, first come, first served. If the child
-        waits, the first shard in the queue is admitted after a few seconds even above the limit. A cancelled
-        call reserves nothing.
+        Shards whose child waits go first, else first come, first served. If the child waits, the first shard
+        in the queue is admitted after some seconds even above the limit.
 
         Args:
-            size_bytes: expected size of the answer; correct it with `Reservation.resize`.
-            is_child_waiting: may change while this call waits; see `wake`.
+            size_bytes: expected; correct it with `Reservation.resize`.
+            is_child_waiting: may change while this waits; see `wake`.
         """
         if not self._waiting and self._fits(size_bytes, is_child_waiting=is_child_waiting()):
             return self.take(size_bytes)
         waiter = _Waiter(size_bytes, is_child_waiting)
         self._waiting.append(waiter)
-        self.wake()  # a shard with a waiting child may go before those that read ahead
+        self.wake()
         try:
             while not waiter.granted:
                 with self._clock.move_on_after(_PATIENCE_S):
@@ -108,7 +106,7 @@ class ByteBudget:
             self.wake()
 
     def wake(self) -> None:
-        """Admit all waiters that fit now. Call it when a child starts to wait."""
+        """Admit all that fit now. Call it when a child starts to wait."""
         for awaited in (True, False):
             for waiter in [each for each in self._waiting if each.is_child_waiting() is awaited]:
                 if not self._fits(waiter.size_bytes, is_child_waiting=awaited):

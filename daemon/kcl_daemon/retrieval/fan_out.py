@@ -1,8 +1,7 @@
 """Reads one shard by enhanced fan-out (KCL: FanOutRecordsPublisher, FanOutConsumerRegistration).
 
-`ConsumerRegistration` finds or registers the consumer. `FanOutReader` makes one subscription after another
-and reads one event ahead of the child. While the child is busy nothing is read: the service waits or ends the
-subscription, and the next one continues after the last event taken.
+The reader makes one subscription after another and reads one event ahead. While the child is busy it reads
+nothing; if the service then ends the subscription, the next one continues after the last event taken.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ from kcl_daemon.retrieval.source import (
 
 T = TypeVar("T")
 
-# Spreads the attempts of workers that start together, as in KCL.
+# Spreads workers that start together, as in KCL.
 _SPREAD_S: Final = 0.1
-# After a failure, no shard asks again for this long.
+# After a failure no shard asks again for this long.
 _REFUSED_S: Final = 60.0
 _FAILED_S: Final = 5.0
 _ADVICE_LIMIT: Final = (
@@ -69,22 +68,21 @@ _ADVICE_DENIED: Final = (
 )
 
 IMPOSSIBLE: Final = (ConsumerLimitReached, AccessDenied, InvalidRequest)
-"""Errors that a quick retry does not fix."""
+"""A quick retry does not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FailedAttempt:
-    """The last failure. Callers get the same error until `until_s` (monotonic)."""
+    """Raised again for all callers until `until_s` (monotonic)."""
 
     error: AwsError
     until_s: float
 
 
 class ConsumerRegistration:
-    """Finds or registers the consumer of a stream on first use, for all shards of the worker.
+    """Finds or registers the consumer of a stream, for all shards of the worker.
 
-    Unlike KCL it never gives up for good: a later call tries again. `application_name` is the consumer's name
-    if the settings name none.
+    Unlike KCL it never gives up for good: a later call tries again. The default name is `application_name`.
     """
 
     def __init__(
@@ -112,10 +110,10 @@ class ConsumerRegistration:
         self._failed: _FailedAttempt | None = None
 
     async def arn(self) -> str:
-        """Return the ARN of a consumer that is, or was, ACTIVE. May be cancelled at any point.
+        """Return the ARN of a consumer that is, or was, ACTIVE. Cancelling is safe.
 
         Raises:
-            AwsError: there is no consumer now; the reason has been logged.
+            AwsError: there is none now; this has been logged.
         """
         async with self._lock:
             if self._arn is None:
@@ -123,15 +121,10 @@ class ConsumerRegistration:
             return self._arn
 
     async def exists(self, arn: str) -> bool:
-        """Return whether the consumer still exists, after the service said that something was not found.
+        """Return whether the consumer still exists. AwsError: not known.
 
-        Unless the settings name an ARN, a lost consumer is found or registered again at the next `arn` call.
-
-        Args:
-            arn: of the ended subscription. Another shard may have registered a new consumer since.
-
-        Raises:
-            AwsError: it is not known.
+        A lost consumer is found or registered again at the next `arn` call, unless its ARN is configured.
+        `arn` is that of the ended subscription; another shard may have registered a new consumer since.
         """
         if self._arn != arn:
             return False
@@ -178,7 +171,7 @@ class ConsumerRegistration:
         )
 
     async def _registered(self, named: ConsumerName) -> None:
-        """Register the consumer, or accept that another worker has done so."""
+        """Another worker may register it at the same time."""
         try:
             consumer = await self._fan_out.register_consumer(named)
         except Unavailable:
@@ -222,11 +215,10 @@ class ConsumerRegistration:
                 self._log.warning("consumer_not_found", error=str(error))
 
 
-# The service refuses a new subscription for 5 s; the margin covers network delay.
+# The service refuses a new subscription for 5 s; the margin covers delays.
 _PROTECTED_S: Final = 5.2
-# Another worker reads the shard, so the lease is probably moving there. Competing would hurt both.
+# Another worker reads the shard, so the lease is probably moving. Competing would hurt both.
 _OVERTAKEN_S: Final = 10.0
-# Pause while the stream does not exist.
 _GONE_PAUSE_S: Final = 60.0
 _SHORTEST_BACKOFF_S: Final = 0.5
 _LONGEST_BACKOFF_S: Final = 10.0
@@ -234,7 +226,7 @@ _MAX_DOUBLINGS: Final = 10
 
 
 class FanOutReader:
-    """Reads one shard by subscriptions. If `reports_empty`, events without records become empty batches."""
+    """If `reports_empty`, events without records become empty batches."""
 
     def __init__(
         self,
@@ -296,7 +288,7 @@ class FanOutReader:
         while True:
             try:
                 arn = await self._consumer.arn()
-            except AwsError as error:  # the registration has logged the reason
+            except AwsError as error:
                 self._note(error)
                 await self._pause()
                 continue
@@ -315,7 +307,7 @@ class FanOutReader:
                 await self._pause(overtaken=had_begun and isinstance(error, SubscriptionTaken))
 
     async def _subscribe(self, arn: str) -> bool:
-        """Run one subscription; return True at the end of the shard."""
+        """Return True at the end of the shard."""
         where, source = self._position(), self._source
         async with self._fan_out.subscribe(source.stream, arn, source.shard_id, where) as subscription:
             self._began(where)
@@ -331,7 +323,7 @@ class FanOutReader:
                 await self._put(EndOfShard(pushed.child_shards))
                 return True
             self._continuation = pushed.continuation
-            del pushed  # frees its body while we wait for the next event
+            del pushed  # frees its body
         return False
 
     def _position(self) -> ReadFrom:
@@ -343,18 +335,17 @@ class FanOutReader:
         memory = self._source.memory
         memory.subscribed_at_s = self._clock.monotonic()
         if where.kind is IteratorKind.LATEST:
-            # If the subscription breaks before the first event, LATEST again would skip records.
+            # If it breaks before the first event, LATEST again would skip records.
             memory.idle_until_s = self._clock.wall_ms() / 1000
         self._log.debug("subscribed", position=where.kind.value, sequence_number=where.sequence_number)
 
     async def _accept(self, pushed: PushedRecords) -> None:
-        """Deliver one event; return when there is room for the next."""
         self._remember(pushed)
         at_the_end = pushed.continuation is None
         gave = False
         for number, payload in enumerate(self._source.undelivered(pushed.payload)):
             if number:
-                await checkpoint()  # a million user records in aggregates would delay lease renewals
+                await checkpoint()  # a million user records would delay lease renewals
             if not gave:
                 self._record_fetch(pushed, empty=not payload and not at_the_end)
             decoder = self._source.decoder(payload, self._set_trouble)
@@ -389,7 +380,6 @@ class FanOutReader:
         self._last_fetch.trouble = reason
 
     def _remember(self, pushed: PushedRecords) -> None:
-        """Record where a restarted child begins."""
         memory, payload = self._source.memory, pushed.payload
         if payload:
             if self._last_sequence_number is None:
@@ -402,17 +392,14 @@ class FanOutReader:
             memory.idle_after = pushed.continuation
 
     async def _put(self, item: DeliveryBatch | EndOfShard) -> None:
-        """Hand over one item; return when it has been taken."""
+        """Return when the item has been taken."""
         self._item = item
         self._taken = anyio.Event()
         self._filled.set()
         await self._taken.wait()
 
     async def _shard_is_gone(self, gone: StreamNotFound, arn: str) -> bool:
-        """Return whether the shard no longer exists.
-
-        If the stream or consumer is missing, pause and return False.
-        """
+        """If the stream or consumer is missing instead, pause and return False."""
         is_there = self._source.stream_is_there
         self._note(gone)
         try:
@@ -453,18 +440,17 @@ class FanOutReader:
                 self._continuation = self._last_sequence_number
                 self._source.memory.idle_after = None  # `idle_until_s` stays valid
             case _:
-                # A single break is normal: connections do not live forever.
+                # A single break is normal.
                 log_event = self._log.info if self._failures == 1 else self._log.warning
                 log_event("subscription_broken", error=str(error), failures=self._failures)
 
     async def _until_unprotected(self) -> None:
-        """Wait until the service allows a new subscription after the previous one."""
         began_s = self._source.memory.subscribed_at_s
         if began_s is not None:
             await self._clock.sleep(max(0.0, began_s + _PROTECTED_S - self._clock.monotonic()))
 
     async def _pause(self, *, overtaken: bool = False) -> None:
-        """Pause after a failure. The first failure needs no pause beyond the protection time."""
+        """The first failure needs no pause beyond the protection time."""
         if overtaken:
             await self._clock.sleep(_OVERTAKEN_S)
         elif self._failures > 1:

@@ -1,8 +1,7 @@
 """Reads one shard by polling, a bounded way ahead of its child (KCL: PrefetchRecordsPublisher).
 
-Errors of Kinesis are never raised: the reader retries forever and reports the reason in `trouble`. `PollPace`
-decides the pause between reads (KCL: KinesisSleepTimeController). Unlike KCL, a shard with more data is read
-again at once, up to the service's limits of five reads and 2 MiB a second per shard.
+Retries forever and reports the reason in `trouble`. Unlike KCL (KinesisSleepTimeController), a shard with
+more data is read again at once, up to the service's five reads and 2 MiB a second per shard.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from kcl_daemon.retrieval.source import (
     read_from,
 )
 
-_SHORTEST_S: Final = 0.2  # five reads a second
+_SHORTEST_S: Final = 0.2
 _BYTES_PER_S: Final = 2 * 2**20
 _LONGEST_BACKOFF_S: Final = 10.0
 _SERVICE_DOMAINS: Final = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".api.amazonwebservices.com.cn")
@@ -46,8 +45,6 @@ _SERVICE_DOMAINS: Final = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """What `PollPace` needs from a good answer. `behind_ms` is None if Kinesis did not report it."""
-
     count: int
     data_bytes: int
     behind_ms: int | None
@@ -58,10 +55,10 @@ class PollPace:
     """The pace of one shard.
 
     Args:
-        idle_s: pause between two reads at the tip.
-        reduced_within_s: a shard less than this far behind is read at most once in this interval (KCL:
+        idle_s: pause at the tip.
+        reduced_within_s: a shard less than this far behind is read once in this interval (KCL:
             millisBehindLatestThresholdForReducedTps); 0: off.
-        limited: respect the service's limits from the start; else only after the service throttled a read.
+        limited: respect the service's limits from the start, not only after throttling.
         failures: failed reads in a row.
     """
 
@@ -80,9 +77,9 @@ class PollPace:
         """Return the seconds to wait from now.
 
         Args:
-            answer: the last one; None after a failure.
-            elapsed_s: time since the last read began.
-            chance: 0 to 1; spreads the retries of many shards after a failure.
+            answer: None after a failure.
+            elapsed_s: since the last read began.
+            chance: 0 to 1, spreads retries.
         """
         if self.failures or answer is None:
             most: float = min(
@@ -92,7 +89,6 @@ class PollPace:
         return max(0.0, self._interval_s(answer) - elapsed_s)
 
     def _interval_s(self, answer: PollResult) -> float:
-        """Return the seconds between the starts of two reads."""
         allowed_s = max(_SHORTEST_S, answer.data_bytes / _BYTES_PER_S)
         behind_s = (answer.behind_ms or 0) / 1000
         if not behind_s:
@@ -103,33 +99,27 @@ class PollPace:
 
 
 def has_service_limits(endpoint: str | None) -> bool:
-    """Return whether the endpoint is AWS itself, whose limits are known.
-
-    Local endpoints have other limits or none.
-    """
+    """Whether the endpoint is AWS itself; local ones have other limits or none."""
     host = None if endpoint is None else urlsplit(endpoint).hostname
     return host is None or host.endswith(_SERVICE_DOMAINS)
 
 
-# A call without an answer by then is made again; the adapter's own timeouts are shorter.
+# Then the call is made again; the adapter's own timeouts are shorter.
 _CALL_TIMEOUT_S: Final = 60.0
-# An iterator refused this often in a row has not simply expired.
+# After so many refusals in a row the iterator has not simply expired.
 _SUSPICIOUS_FAILURES: Final = 3
-# Pause while the stream does not exist.
 _GONE_PAUSE_S: Final = 60.0
-# Iterators live for five minutes; older ones are not tried.
+# Iterators live for five minutes.
 _ITERATOR_TTL_S: Final = 285.0
-# Assumed size of the next answer: the service's maximum at first, then the last size but at least the
-# minimum.
+# Assumed size of the next answer: at first the maximum, then the last size.
 _FIRST_EXPECTED_BYTES: Final = 8 * 2**20
 _MIN_EXPECTED_BYTES: Final = 64 * 1024
 
 
 class PollingReader:
-    """Reads one shard for one child: `run` fills the buffer, `next` takes from it, with one taker at a time.
+    """`run` fills the buffer, `next` takes from it, with one taker at a time. Call `close` at the end.
 
-    Call `close` when nobody takes any more. Without a `budget` the reader has only its own limits. Unless
-    `reports_empty`, answers without records are not delivered. For `limited` see `PollPace`.
+    Unless `reports_empty`, answers without records are not delivered. For `limited` see `PollPace`.
     """
 
     def __init__(
@@ -236,13 +226,13 @@ class PollingReader:
             self._iterator_at_s = self._clock.monotonic()
             answer = await self._accept(fetched)
             iterator = fetched.next_iterator
-            del fetched  # frees the body during the pause
+            del fetched
             if iterator is None:
                 return
             await self._pause(self._pace.succeeded(), answer, began_s)
 
     async def _shard_is_gone(self, error: StreamNotFound) -> bool:
-        """Return True if the shard no longer exists. If the stream itself is gone, pause and return False."""
+        """If the stream itself is gone, pause and return False."""
         self._release_reservation()
         is_there = self._source.stream_is_there
         try:
@@ -261,7 +251,6 @@ class PollingReader:
         return gone
 
     async def _wait_for_room(self) -> None:
-        """Wait for room in the buffer, then in the worker's budget."""
         while not self._has_room():
             await self._wait_for_taker()
         self._reservation = await self._budget.acquire(
@@ -310,7 +299,7 @@ class PollingReader:
             )
             self._iterator_at_s = self._clock.monotonic()
             if where.kind is IteratorKind.LATEST:
-                # If nothing is answered while it lives, LATEST again would skip the records in between.
+                # If nothing is answered while it lives, LATEST again would skip records.
                 memory = self._source.memory
                 # Read the wall clock afterwards: the answer may have corrected it.
                 took_s = self._iterator_at_s - asked_s
@@ -319,13 +308,12 @@ class PollingReader:
         raise Unavailable(f"no answer within {_CALL_TIMEOUT_S:g} s", operation="GetShardIterator")
 
     async def _accept(self, fetched: FetchedRecords) -> PollResult:
-        """Buffer an answer; return what `PollPace` needs."""
         self._remember(fetched)
         is_empty = fetched.next_iterator is not None  # the end of a shard is not empty
         whole, behind_ms = fetched.payload, fetched.millis_behind_latest
         for number, payload in enumerate(self._source.undelivered(whole)):
             if number:
-                await checkpoint()  # a million user records in aggregates would delay lease renewals
+                await checkpoint()  # a million user records would delay lease renewals
             decoder = self._source.decoder(payload, self._set_trouble)
             if decoder is not None:
                 is_empty = not await self._put_decoded(decoder, behind_ms, whole.size_bytes) and is_empty
@@ -345,23 +333,20 @@ class PollingReader:
         return PollResult(len(whole), whole.data_bytes, behind_ms)
 
     async def _room_for(self, part: Payload, whole_bytes: int) -> None:
-        """Wait until a further part of an answer fits into the buffer and the budget.
-
-        Deaggregation can multiply the size of an answer, so it goes no faster than the child takes the parts.
-        """
+        """Deaggregation can multiply the size, so it goes no faster than the child takes the parts."""
         if self._reservation is not None:
-            self._reservation.resize(whole_bytes)  # it may be held for long
+            self._reservation.resize(whole_bytes)
         while not self._has_room():
             await self._wait_for_taker()
-        # Released at once: the batch reserves the same bytes again, with no await in between.
+        # The batch reserves these bytes again, with no await in between.
         reservation = await self._budget.acquire(part.size_bytes, is_child_waiting=lambda: self._child_waits)
         reservation.release()
 
     async def _put_decoded(self, decoder: PayloadDecoder, behind_ms: int | None, whole_bytes: int) -> bool:
-        """Buffer decoded records part by part, as there is room; return whether there were any."""
+        """Buffer the parts as there is room; return whether there were any."""
         gave = False
         if self._reservation is not None:
-            self._reservation.resize(whole_bytes)  # it may be held for long
+            self._reservation.resize(whole_bytes)
         while (payload := await decoder.next()) is not None:
             while not self._has_room():
                 await self._wait_for_taker()
@@ -373,7 +358,7 @@ class PollingReader:
         self._last_fetch.trouble = reason
 
     def _batch(self, payload: Payload, behind_ms: int | None) -> DeliveryBatch:
-        """Make a batch that holds its own reservation until it is released."""
+        """The batch holds its own reservation."""
         reservation = self._budget.take(0)
         batch = DeliveryBatch(
             payload, behind_ms, reservation.release, arrived_s=arrived_s(payload, behind_ms, self._clock)
@@ -382,7 +367,6 @@ class PollingReader:
         return batch
 
     def _remember(self, fetched: FetchedRecords) -> None:
-        """Record where to continue, and where a restarted child begins."""
         memory, payload = self._source.memory, fetched.payload
         if payload:
             if self._last_sequence_number is None:
@@ -402,10 +386,7 @@ class PollingReader:
         self._filled.set()
 
     def _iterator_after(self, error: AwsError, iterator: str | None) -> str | None:
-        """Return the iterator that is left after a failed call.
-
-        None: get a new one, after the last fetched record or at the start.
-        """
+        """Return None if a new iterator is needed."""
         self._last_fetch.trouble = str(error)
         match error:
             case IteratorExpired() | InvalidRequest():
@@ -425,10 +406,7 @@ class PollingReader:
         return iterator
 
     def _log_renewal(self, error: AwsError) -> None:
-        """Warn about repeated renewals, but ever more rarely.
-
-        What retries cannot fix is logged once as an error.
-        """
+        """Warn ever more rarely. What retries cannot fix is logged once as an error."""
         failures = self._pace.failures + 1
         if failures <= _SUSPICIOUS_FAILURES:
             log_event = self._log.info

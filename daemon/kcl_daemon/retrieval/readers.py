@@ -1,7 +1,6 @@
 """Chooses how each shard is read: fan-out, polling, or polling because fan-out is not possible.
 
-Every reader also takes KPL aggregates apart and decodes registry schemas. `MeteredKinesis` and
-`MeteredFanOut` time and count each call (KCL: KinesisDataFetcher, PrefetchRecordsPublisher).
+Also times and counts each call (KCL: KinesisDataFetcher, PrefetchRecordsPublisher).
 """
 
 from __future__ import annotations
@@ -50,15 +49,13 @@ _SUBSCRIBE: Final = "SubscribeToShard"
 
 
 def shard_labels(shard_id: ShardId, stream: StreamRef) -> dict[str, str]:
-    """Labels of a shard's metrics: its id, and its stream if there are several."""
+    """The stream only if there are several."""
     if stream.identity is None:
         return {"shard_id": shard_id}
     return {"shard_id": shard_id, "stream": str(stream.identity)}
 
 
 class MeteredKinesis:
-    """Measures the calls of another `Kinesis`."""
-
     def __init__(self, kinesis: Kinesis, meters: Meters) -> None:
         self._kinesis = kinesis
         self._meters = meters
@@ -94,7 +91,7 @@ class MeteredKinesis:
 
 
 class MeteredFanOut:
-    """Measures the calls of another `FanOut`. Events are not measured, as in KCL."""
+    """Events are not measured, as in KCL."""
 
     def __init__(self, fan_out: FanOut, meters: Meters) -> None:
         self._fan_out = fan_out
@@ -111,7 +108,7 @@ class MeteredFanOut:
     async def subscribe(
         self, stream: StreamRef, consumer_arn: str, shard_id: ShardId, read_from: ReadFrom
     ) -> AsyncGenerator[Subscription, None]:
-        """A subscription that breaks off later counts as a success: the call was answered."""
+        """A subscription that breaks off later counts as a success."""
         opened = self._fan_out.subscribe(stream, consumer_arn, shard_id, read_from)
         async with AsyncExitStack() as stack:
             yield await self._calls.counted(_SUBSCRIBE, stack.enter_async_context(opened))
@@ -121,11 +118,7 @@ _RETRY_S = 5.0
 
 
 class ReaderFactory:
-    """Makes the readers of one worker.
-
-    Without `fan_out`, shards are polled whatever the settings say. Without `schemas`, records are not
-    decoded.
-    """
+    """Without `fan_out` shards are polled; without `schemas` records are not decoded."""
 
     def __init__(
         self,
@@ -156,17 +149,13 @@ class ReaderFactory:
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes read and not yet delivered, over all shards."""
         return self._budget.reserved_bytes
 
     def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader:
         """Return the reader of a shard for one child.
 
-        Args:
-            source: what to read; deaggregation, schema decoding and the count of skipped records are added
-                here.
-            hash_range: of the shard; None: not known.
-            log: of the shard.
+        Deaggregation, schema decoding and skipped-record counts are added to `source`. `hash_range` None: not
+        known.
         """
         skipped = SkippedRecords(self._meters, shard_labels(source.shard_id, source.stream), log)
         source = replace(
@@ -235,7 +224,7 @@ class ReaderFactory:
 
 
 class FanOutOrPolling:
-    """Chooses one of two readers before anything is read: polling only if fan-out is impossible."""
+    """Chooses before anything is read: polling only if fan-out is impossible."""
 
     def __init__(
         self,
@@ -293,7 +282,7 @@ class FanOutOrPolling:
 
 
 def _malformed_aggregate_logger(log: Log) -> OnMalformed:
-    """Warn once per reader: if one aggregate is malformed, all of its producer's may be."""
+    """Warn once per reader: all aggregates of the producer may be malformed."""
     count = 0
 
     def complain(reason: str, sequence_number: str) -> None:

@@ -1,9 +1,8 @@
 """Decodes records with a Glue Schema Registry header (`schemaRegistry = DECODE`).
 
-Order is kept: records before one whose schema is missing are delivered, later ones wait. Each schema version
-is cached, because it never changes; "not found" is cached only briefly, because the registry can lag behind
-its producers. `schemaRegistryFailure` decides about a record that cannot be decoded: wait, or deliver it as
-received.
+Records behind one whose schema is missing wait, so order is kept. A schema version never changes and is
+cached; "not found" is cached briefly, because the registry can lag behind producers. `schemaRegistryFailure`
+decides about failures: wait, or deliver as received.
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ from kcl_daemon.records.schema_header import Header, UnreadablePayload
 from kcl_protocol.messages import RecordSchema
 
 MAX_KNOWN_BYTES: Final = 16 * 2**20
-"""Limit for all cached definitions; one has at most 170,000 characters."""
+"""One definition has at most 170,000 characters."""
 UNKNOWN_S: Final = 30.0
-"""A version that the registry did not know is not requested again within this time."""
+"""An unknown version is not requested again within this time."""
 _MAX_UNKNOWN: Final = 10_000
-# A call takes longer only if queueing, connecting and reading are all slow.
 _CALL_S: Final = 20.0
 
 
@@ -44,13 +42,11 @@ class SchemaCache:
         self._asking: dict[str, anyio.Lock] = {}
 
     async def schema(self, version_id: str) -> SchemaTexts:
-        """Return a schema version.
-
-        Concurrent callers share one request; if it is cancelled, the next caller makes it.
+        """Return a schema version. Callers share one request; if it is cancelled, the next caller makes it.
 
         Raises:
-            SchemaNotFound: there is no such version, as far as is known.
-            AwsError: the registry did not answer; this is not cached.
+            SchemaNotFound: there is none, as far as is known.
+            AwsError: the registry did not answer; not cached.
         """
         found = self._found(version_id)
         if found is not None:
@@ -64,7 +60,6 @@ class SchemaCache:
                 self._asking.pop(version_id, None)
 
     def _found(self, version_id: str) -> SchemaTexts | None:
-        """Look into the cache; raise SchemaNotFound if a recent answer said so."""
         found = self._known.get(version_id)
         if found is not None:
             self._known.move_to_end(version_id)
@@ -119,7 +114,7 @@ class FailureAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DecodeFailure:
-    """An attempt to decode a record that failed because of the record. `attempt` starts at 1."""
+    """`attempt` starts at 1."""
 
     record: RawRecord
     version_id: str
@@ -128,27 +123,24 @@ class DecodeFailure:
 
 
 class DecodeFailurePolicy(Protocol):
-    """Decides about records that cannot be decoded; one for each reader of a shard."""
+    """One for each reader of a shard; nothing is delivered while it waits."""
 
-    async def judge(self, failure: DecodeFailure) -> FailureAction:
-        """Return what to do. May wait first: the shard delivers nothing meanwhile."""
-        ...
+    async def judge(self, failure: DecodeFailure) -> FailureAction: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RetryWait:
-    """Waits between the attempts of one reader. Logs the first failure, then ever fewer."""
+    """Pauses between attempts. Logs the first failure, then ever fewer."""
 
     clock: Clock
     randomness: Randomness
     log: Log
 
     async def wait_for_schema(self, failure: DecodeFailure) -> None:
-        """Pause after the registry did not know a schema, or a record could not be unpacked."""
+        """The registry did not know the schema, or the record could not be unpacked."""
         await self._wait("schema_unresolved", failure, _OF_THE_RECORD)
 
     async def wait_for_registry(self, failure: DecodeFailure, error: AwsError) -> None:
-        """Pause after the registry failed or refused, which is not the record's fault."""
         if isinstance(error, AccessDenied):
             await self._wait("schema_registry_refused", failure, "allow glue:GetSchemaVersion", is_grave=True)
         else:
@@ -185,7 +177,7 @@ class RetryPolicy:
 
 
 class PassThroughPolicy:
-    """Delivers the record as received, with a warning for the first one of each reader."""
+    """Delivers the record as received; warns once per reader."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -215,13 +207,10 @@ def policy_of(choice: SchemaFailure, patience: RetryWait) -> DecodeFailurePolicy
 
 
 PART_BYTES: Final = 4 * 2**20
-"""Target length of a line of decoded records.
-
-Each carries its definition, so ten thousand could be very long.
-"""
+"""Each record of a line carries its definition, so a line could be very long."""
 
 OnTrouble = Callable[[str | None], None]
-"""Receives the reason why a shard waits, and None when it continues."""
+"""Receives why a shard waits, None when it continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +220,6 @@ class _KnownSchema:
 
 
 class SchemaDecoder:
-    """Schema decoding shared by all shards of a worker."""
-
     def __init__(
         self, schemas: Schemas, *, on_failure: SchemaFailure, clock: Clock, randomness: Randomness
     ) -> None:
@@ -253,7 +240,6 @@ class ShardSchemaDecoder:
         self._patience = patience
 
     def decoder(self, payload: Payload, trouble: OnTrouble) -> PayloadDecoder | None:
-        """Return a decoder for a deaggregated payload; None if no record can have a header."""
         if not schema_header.may_have_header(payload.records):
             return None
         return PayloadDecoder(self, payload.records, trouble)
@@ -262,7 +248,6 @@ class ShardSchemaDecoder:
         return await self._cache.schema(version_id)
 
     async def judge(self, failure: DecodeFailure, error: AwsError | UnreadablePayload) -> FailureAction:
-        """Return what to do about a record that could not be decoded, after any pause."""
         if isinstance(error, AwsError) and not isinstance(error, SchemaNotFound):
             await self._patience.wait_for_registry(failure, error)
             return FailureAction.RETRY
@@ -270,8 +255,6 @@ class ShardSchemaDecoder:
 
 
 class PayloadDecoder:
-    """Decodes one payload; call `next` until it returns None."""
-
     def __init__(self, schemas: ShardSchemaDecoder, records: Sequence[RawRecord], trouble: OnTrouble) -> None:
         self._schemas = schemas
         self._records = records
@@ -280,13 +263,13 @@ class PayloadDecoder:
         self._known: dict[bytes, _KnownSchema] = {}
 
     async def next(self) -> Payload | None:
-        """Return the next part in order; None at the end. Failures of the registry are never raised.
+        """Return the next part in order; None at the end. Waits while the registry fails.
 
-        Records before one that cannot be decoded are returned first; then this waits. If cancelled, this part
-        and the rest of the payload are lost.
+        Records before one that cannot be decoded are returned first. If cancelled, the rest of the payload is
+        lost.
         """
         if self._at:
-            await checkpoint()  # unpacking may have taken a while
+            await checkpoint()
         part: list[RawRecord] = []
         part_bytes = 0
         while self._at < len(self._records) and part_bytes < PART_BYTES:
@@ -299,7 +282,7 @@ class PayloadDecoder:
         return Payload(part, part_bytes) if part else None
 
     async def _opened(self, record: RawRecord, *, may_wait: bool) -> RawRecord | None:
-        """Return the record to deliver; None if it must wait but `may_wait` is False."""
+        """Return None if the record must wait but `may_wait` is False."""
         text = schema_header.beginning(record.data)
         if text is None:
             return record

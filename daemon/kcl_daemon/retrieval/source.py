@@ -1,8 +1,4 @@
-"""What polling and fan-out readers share: the start position, skipped records, and batches for the consumer.
-
-A restarted child continues at the same place (`StartMemory`). Every record that is read but not delivered is
-counted with its reason (`SkippedRecords`).
-"""
+"""What polling and fan-out readers share: start position, skipped records, batches for the consumer."""
 
 from __future__ import annotations
 
@@ -33,11 +29,10 @@ class StartMemory:
     last iterator.
 
     Args:
-        first_sequence_number: of the first record ever fetched here.
-        idle_iterator: the newest iterator while nothing has been fetched.
+        idle_iterator: the newest, while nothing has been fetched.
         idle_until_s: nothing had arrived until then; epoch seconds by our clock.
-        idle_after: for a subscription: nothing had arrived up to this sequence number.
-        subscribed_at_s: monotonic start of the last subscription.
+        idle_after: nothing had arrived up to this sequence number (subscriptions).
+        subscribed_at_s: monotonic.
     """
 
     first_sequence_number: str | None = None
@@ -48,13 +43,10 @@ class StartMemory:
 
 
 def read_from(checkpoint: ExtendedSequenceNumber, memory: StartMemory, timestamp_s: float | None) -> ReadFrom:
-    """Return the iterator to request (KCL: IteratorBuilder).
+    """Return the iterator to request (KCL: IteratorBuilder); ValueError for SHARD_END.
 
-    Reading starts at the checkpointed record itself, because more of its aggregate may follow; what the
-    checkpoint covers is dropped later. `timestamp_s` is the configured start time.
-
-    Raises:
-        ValueError: the checkpoint is SHARD_END.
+    Reading starts at the checkpointed record, because more of its aggregate may follow. `timestamp_s` is
+    configured.
     """
     if checkpoint.is_shard_end:
         raise ValueError("a finished shard has nothing to read")
@@ -72,14 +64,14 @@ def _at_sentinel(
 ) -> ReadFrom:
     match Sentinel(checkpoint.sequence_number):
         case Sentinel.AT_TIMESTAMP:
-            # The table does not store the time, so differently configured workers start differently.
+            # The table does not store the time, so workers must be configured alike.
             return (
                 ReadFrom(IteratorKind.TRIM_HORIZON)
                 if timestamp_s is None
                 else ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=timestamp_s)
             )
         case Sentinel.LATEST if memory.idle_until_s is not None:
-            # LATEST again would skip what has arrived since; the margin covers clock differences.
+            # LATEST again would skip records; the margin covers clock differences.
             return ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=memory.idle_until_s - _CLOCK_MARGIN_S)
         case Sentinel.LATEST:
             return ReadFrom(IteratorKind.LATEST)
@@ -88,10 +80,10 @@ def _at_sentinel(
 
 
 def has_been_trimmed(checkpoint: ExtendedSequenceNumber, first_sequence_number: str) -> bool:
-    """Return whether the record at the checkpoint has been trimmed, and perhaps unread records with it.
+    """Return whether the checkpointed record has been trimmed, and perhaps unread records with it.
 
-    Reading starts at that record, so it comes first as long as it exists. If it is older than the retention,
-    Kinesis silently starts with the oldest record instead.
+    Reading starts at that record, so it comes first if it exists. Else Kinesis silently starts with the
+    oldest record.
     """
     return not checkpoint.is_sentinel and int(first_sequence_number) > int(checkpoint.sequence_number)
 
@@ -109,15 +101,13 @@ _CHECK_PRODUCER: Final = (
 
 
 class SkipReason(StrEnum):
-    """Why a record is not delivered; the value of the metric label `reason`."""
+    """The value of the metric label `reason`."""
 
-    BEFORE_CHECKPOINT = "before_checkpoint"  # at or before the checkpoint (KCL: ProcessTask)
-    OTHER_SHARD = "other_shard"  # a user record whose hash key is outside this shard (KCL: AggregatorUtil)
+    BEFORE_CHECKPOINT = "before_checkpoint"  # KCL: ProcessTask
+    OTHER_SHARD = "other_shard"  # the hash key of a user record is outside this shard (KCL: AggregatorUtil)
 
 
 class SkippedRecords:
-    """Counts and logs the records that one reader does not deliver."""
-
     def __init__(self, meters: Meters, labels: Mapping[str, str], log: Log) -> None:
         self._meters = meters
         self._labels = dict(labels)
@@ -126,14 +116,11 @@ class SkippedRecords:
         self._bad_keys = 0
 
     def before_checkpoint(self, count: int) -> None:
-        """Count records that were read again after a child had finished them."""
+        """These were read again after a child had finished them."""
         self._count(count, SkipReason.BEFORE_CHECKPOINT)
 
     def other_shard(self, count: int, total: int, sequence_number: str) -> None:
-        """Count user records that belong to other shards; `total` is all in the aggregate.
-
-        Only the first time is a warning.
-        """
+        """Of `total` in an aggregate. Only the first time is a warning."""
         log_event = self._log.debug if self._of_other_shards else self._log.warning
         self._of_other_shards += count
         self._count(count, SkipReason.OTHER_SHARD)
@@ -147,11 +134,7 @@ class SkippedRecords:
         )
 
     def bad_keys(self, reason: str, count: int, total: int, sequence_number: str) -> None:
-        """Log user records with invalid keys, which are delivered anyway.
-
-        `reason` is the problem of the last one, `total` all in the aggregate. Only the first time is a
-        warning.
-        """
+        """Of `total` in an aggregate; they are delivered anyway. Only the first time is a warning."""
         log_event = self._log.debug if self._bad_keys else self._log.warning
         self._bad_keys += count
         log_event(
@@ -168,7 +151,7 @@ class SkippedRecords:
         self._meters.add(NOT_DELIVERED, count, **self._labels, reason=skip_reason.value)
 
 
-# Aggregates are taken apart and delivered in slices of this size: some ten milliseconds of work.
+# Aggregates are delivered in slices of some ten milliseconds of work.
 SLICE_BYTES: Final = 1024 * 1024
 
 
@@ -178,13 +161,12 @@ class ShardSource:
 
     Args:
         checkpoint: of the lease; delivery resumes here.
-        timestamp_s: the configured start time, if any.
-        memory: shared by all readers that one consumer starts in turn.
-        split: takes KPL aggregates apart; None: they are delivered unchanged.
-        skipped: counts what the checkpoint covers; None: not counted.
-        schemas: decodes registry records; None: they are delivered unchanged.
-        stream_is_there: asked if the shard is not found; None: assume that the stream exists and the shard is
-            gone.
+        timestamp_s: the configured start time.
+        memory: shared by all readers of one consumer.
+        split: takes aggregates apart; None: delivers them unchanged.
+        skipped: None: not counted.
+        schemas: None: records are not decoded.
+        stream_is_there: asked if the shard is not found; None: the shard must be gone.
         last_fetch: shared like `memory`.
     """
 
@@ -202,8 +184,8 @@ class ShardSource:
     async def wait_out(self, clock: Clock, pause_s: float) -> None:
         """Pause after the stream was not found.
 
-        With many streams, wait until this stream is back: a new stream of the same name has its own leases
-        and must not be read in its place.
+        With many streams, wait until it is back: a new stream of the same name has its own leases and must
+        not be read in its place.
         """
         await clock.sleep(pause_s)
         while self.stream.identity is not None and not await self._is_back():
@@ -216,11 +198,9 @@ class ShardSource:
             return False
 
     def undelivered(self, payload: Payload) -> Iterator[Payload]:
-        """Yield the records after the checkpoint, in parts.
+        """Yield the records after the checkpoint in parts, taking aggregates apart on the way.
 
-        Aggregates are taken apart as the parts are consumed.
-
-        Without aggregates there is one part. An empty part may come before a part that takes long.
+        An empty part may come before one that takes long.
         """
         if self.split is None:
             yield self._after_checkpoint(payload)
@@ -234,8 +214,7 @@ class ShardSource:
         if checkpoint.is_sentinel:
             return payload
         if self.split is None and checkpoint.sub_sequence_number:
-            # A checkpoint inside an aggregate does not cover the rest of it, and here the aggregate is
-            # delivered whole.
+            # The checkpoint does not cover the rest of the aggregate, which is delivered whole here.
             checkpoint = ExtendedSequenceNumber(str(int(checkpoint.sequence_number) - 1))
         rest = payload.after(checkpoint)
         if self.skipped is not None and len(rest) < len(payload):
@@ -243,14 +222,10 @@ class ShardSource:
         return rest
 
     def decoder(self, payload: Payload, trouble: OnTrouble) -> PayloadDecoder | None:
-        """Return a decoder for a part of `undelivered`; None if nothing needs decoding.
-
-        `trouble` receives the reason while a record cannot be decoded.
-        """
+        """Return None if nothing needs decoding. `trouble` receives why a record cannot be decoded."""
         return None if self.schemas is None else self.schemas.decoder(payload, trouble)
 
     def check_first_record(self, first_sequence_number: str, log: Log) -> None:
-        """Warn if reading did not start at the checkpointed record."""
         if has_been_trimmed(self.checkpoint, first_sequence_number):
             log.warning(
                 "position_trimmed",
@@ -263,21 +238,18 @@ class ShardSource:
 
 
 INCONSISTENT_END: Final = "the answer has neither a way on nor child shards, or both"
-"""An answer must have either a next iterator or child shards (KCL: DataRetrievalUtil).
-
-Otherwise the read is retried.
-"""
+"""An answer has either a next iterator or child shards, else the read is retried (KCL: DataRetrievalUtil)."""
 
 
 class DeliveryBatch:
-    """Records as the line for the child, none at or before the checkpoint; may hold no record.
+    """Records as the line for the child, none at or before the checkpoint; may be empty.
 
-    The line is handed out once and then dropped, so that it uses no memory while the child works on it.
+    The line is handed out once, so that it uses no memory while the child works.
 
     Args:
         payload: the records.
-        millis_behind_latest: as Kinesis reported it with them.
-        arrived_s: monotonic time when the oldest record arrived in the stream; None: not known.
+        millis_behind_latest: as Kinesis reported.
+        arrived_s: of the oldest record, monotonic; None: not known.
         on_release: called once, when the line is written or given up.
     """
 
@@ -300,13 +272,13 @@ class DeliveryBatch:
         self._on_release = on_release
 
     def take_line(self) -> bytes:
-        """Return the `processRecords` line; AssertionError the second time."""
+        """Raise AssertionError the second time."""
         line, self._line = self._line, None
         assert line is not None, "a line is written once"
         return line
 
     def release(self) -> None:
-        """Call it when the line is written or no longer wanted. A second call does nothing."""
+        """Call it when the line is no longer needed. A second call does nothing."""
         self._line = None
         on_release, self._on_release = self._on_release, None
         if on_release is not None:
@@ -314,10 +286,9 @@ class DeliveryBatch:
 
 
 def arrived_s(payload: Payload, behind_ms: int | None, clock: Clock) -> float | None:
-    """Return when the oldest record arrived in the stream, in monotonic seconds, never later than now.
+    """When the oldest record arrived in the stream, monotonic, never later than now; None: no record.
 
-    None: no record. If `behind_ms` is larger than the record's age, our wall clock is slow and `behind_ms`
-    counts.
+    If `behind_ms` exceeds the record's age, our wall clock is slow and `behind_ms` counts.
     """
     if not payload:
         return None
@@ -328,30 +299,30 @@ def arrived_s(payload: Payload, behind_ms: int | None, clock: Clock) -> float | 
 
 @dataclass(frozen=True, slots=True)
 class EndOfShard:
-    """The shard has no more records. `children` is empty if the shard or its stream was deleted."""
+    """`children` is empty if the shard or its stream was deleted."""
 
     children: tuple[ChildShard, ...]
 
 
 class ShardReader(Protocol):
-    """Reads a shard ahead of its child. Used once, by one taker."""
+    """Reads ahead of one child. Used once, by one taker."""
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing comes; None if all is well."""
+        """Why nothing comes, if so."""
         ...
 
     @property
     def oldest_s(self) -> float | None:
-        """Monotonic arrival time of the oldest record read but not taken; None: there is none."""
+        """Monotonic arrival of the oldest record not taken."""
         ...
 
     async def run(self) -> None:
-        """Read until the end of the shard, then return. Runs beside `next`; may be cancelled."""
+        """Return at the end of the shard. Runs beside `next`; may be cancelled."""
         ...
 
     async def next(self) -> DeliveryBatch | EndOfShard:
-        """Wait for the next batch. A cancelled call takes nothing. The taker must release the batch."""
+        """Wait for a batch, which the taker must release. A cancelled call takes nothing."""
         ...
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""HTTP for the record path: signed calls and event streams with far less CPU than the SDK."""
+"""HTTP for the record path, with far less CPU than the SDK."""

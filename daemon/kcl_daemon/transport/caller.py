@@ -1,7 +1,6 @@
-"""Signed calls of one AWS JSON service: answers or event streams, errors as `kcl_daemon.errors`.
+"""Signed calls (signature version 4) of one AWS JSON service; errors become those of `kcl_daemon.errors`.
 
-Requests are signed with signature version 4 at a tenth of the SDK's CPU. If our clock is wrong, the service's
-time is used.
+If our clock is wrong, the service's time is used.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from kcl_daemon.transport.pool import (
 from kcl_daemon.transport.service_answers import service_error
 
 OK: Final = 200
-# A smaller difference is not the reason for a refusal; signatures may be five minutes off.
+# Signatures may be five minutes off; a smaller difference is no reason for a refusal.
 _SKEW_S: Final = 60.0
 _TIME_CODES: Final = frozenset({
     "AuthFailure", "InvalidSignatureException", "RequestExpired", "RequestInTheFuture", "RequestTimeTooSkewed",
@@ -43,8 +42,7 @@ _TIME_CODES: Final = frozenset({
 class ErrorResponse(Exception):
     """Raised when the service answered with an error.
 
-    Attributes:
-        code: without namespace; the HTTP status if there is none.
+    `code` has no namespace; without one it is the HTTP status.
     """
 
     def __init__(self, code: str, message: str, status: int, body: bytes = b"") -> None:
@@ -56,7 +54,7 @@ class ErrorResponse(Exception):
 
 
 class ClockSkewError(ErrorResponse):
-    """Raised when the service refused the time of the signature; `server_s` is its epoch time."""
+    """Raised when the service refused the time of the signature. `server_s` is its epoch time."""
 
     def __init__(self, refused: ErrorResponse, server_s: float) -> None:
         super().__init__(refused.code, refused.message, refused.status, refused.body)
@@ -71,10 +69,7 @@ class _ErrorBody(msgspec.Struct):
 
 
 def error_response(head: Head, body: bytes | bytearray, *, signed_s: float) -> ErrorResponse:
-    """Make the error of an answer that is not 200; an unreadable body is shown in part.
-
-    `signed_s` is the epoch time of our signature.
-    """
+    """Make the error of an answer that is not 200. `signed_s` is the epoch time of our signature."""
     try:
         fields = msgspec.json.decode(body, type=_ErrorBody)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -89,7 +84,7 @@ def error_response(head: Head, body: bytes | bytearray, *, signed_s: float) -> E
 
 
 def date_of(head: Head) -> float | None:
-    """The service's time in an answer, epoch seconds."""
+    """The service's time, epoch seconds."""
     try:
         return parsedate_to_datetime(head.headers.get("date", "")).timestamp()
     except (ValueError, OverflowError):
@@ -102,8 +97,6 @@ _PATH_SAFE: Final = "/~"
 
 
 class Signer:
-    """Writes signed request heads for one endpoint."""
-
     def __init__(
         self, target: ServiceEndpoint, *, prefix: str, user_agent: str, content_type: str = CONTENT_TYPE
     ) -> None:
@@ -123,12 +116,7 @@ class Signer:
     ) -> bytes:
         """Return request line and headers, with the final empty line.
 
-        Args:
-            operation: such as `GetRecords`.
-            body: of the request.
-            keys: of the signature.
-            epoch_s: the service's time; it refuses signatures some minutes off.
-            encoding: of the body, such as `gzip`; not signed.
+        The service refuses an `epoch_s` some minutes off. `encoding`, such as `gzip`, is not signed.
         """
         date = strftime("%Y%m%dT%H%M%SZ", gmtime(epoch_s))
         api = f"{self._prefix}{operation}"
@@ -169,10 +157,8 @@ class Signer:
 
 T = TypeVar("T")
 
-# How much of an error answer to a stream is read.
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _MS_PER_S: Final = 1000
-# The service's time is read only this often.
 _DATED_EVERY_S: Final = 10.0
 _PACKED: Final = "gzip"
 
@@ -197,19 +183,19 @@ class ResponseStream:
 class AwsJsonClient:
     """Makes calls, each sent once with two safe exceptions.
 
-    A request lost on a kept connection is sent again unless `once`; a request signed with the wrong time is
+    A request lost on a kept connection is sent again unless `once`. A request signed with the wrong time is
     sent again with the server's time, which then stays in use.
 
     Args:
         access: endpoints and credentials.
         clock: for signatures.
-        wire: makes the transport of an endpoint, kept for later calls.
+        wire: makes the transport of an endpoint.
         prefix: before the operation in `X-Amz-Target`.
-        user_agent: of the requests.
-        not_found: the error for a missing resource, such as StreamNotFound.
+        user_agent: not signed.
+        not_found: the error for a missing resource.
         content_type: of the requests.
         means: maps errors beyond the common codes.
-        on_date: receives the service's time now and then, epoch seconds.
+        on_date: now and then receives the service's epoch time.
         packs: gzips a body; None: send it plain.
     """
 
@@ -244,12 +230,12 @@ class AwsJsonClient:
     async def call(
         self, operation: str, parameters: Parameters, read: Callable[[bytearray], T], *, once: bool = False
     ) -> T:
-        """Return what `read`, run on the loop, makes of a successful body. Cancelling closes the connection.
+        """Return what `read` makes of a successful body, on the loop. Cancelling closes the connection.
 
-        `once` is for writes: they are never sent again if they may have taken effect.
+        A call with `once` (a write) is never sent again if it may have taken effect.
 
         Raises:
-            AwsError: the refusal as in `service_answers`; Unavailable if no answer came.
+            AwsError: the refusal; Unavailable if no answer came.
         """
         with self._reported(operation):
             try:
@@ -262,10 +248,10 @@ class AwsJsonClient:
     async def open_stream(
         self, operation: str, parameters: Parameters, *, silence_s: float
     ) -> AsyncGenerator[ResponseStream, None]:
-        """Open an answer that is read while it arrives (`SubscribeToShard`), on its own connection.
+        """Open an answer that is read while it arrives, on its own connection.
 
-        Leaving the context closes it; cancelling is safe at any time. At most `silence_s` may pass without
-        data while somebody waits, which detects half-open connections.
+        Leaving the context closes it; cancelling is safe. Silence for `silence_s`, while somebody waits, ends
+        it: this detects half-open connections.
 
         Raises:
             AwsError: as `call`, on entry. Errors inside the stream are in its body.
@@ -284,7 +270,7 @@ class AwsJsonClient:
             await opening.__aexit__(None, None, None)
 
     async def aclose(self) -> None:
-        """Close idle connections; the others close after their call."""
+        """The connections in use close after their call."""
         while self._routes:
             _, (_, wire) = self._routes.popitem()
             await wire.aclose()

@@ -31,11 +31,11 @@ _PRELUDE: Final = struct.Struct("!III")
 _PRELUDE_CHECKED_BYTES: Final = 8
 _CHECKSUM: Final = struct.Struct("!I")
 _MIN_FRAME_BYTES: Final = _PRELUDE.size + _CHECKSUM.size
-# The limit of the format. A 10 MiB record is a third larger in base64.
+# The limit of the format. A 10 MiB record takes a third more in base64.
 MAX_FRAME_BYTES: Final = 24 * 2**20
 MAX_HEADER_BYTES: Final = 128 * 1024
 
-# Size of a header's value by type; the other types begin with a two-byte length.
+# Size of a value by type; the others begin with a two-byte length.
 _VALUE_BYTES: Final[Mapping[int, int]] = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
 _BYTES_TYPE: Final = 6
 _TEXT_TYPE: Final = 7
@@ -43,7 +43,7 @@ _INITIAL_RESPONSE: Final = "initial-response"
 
 
 class MalformedFrame(Exception):
-    """Raised when a frame is malformed or damaged; the rest of the stream cannot be read."""
+    """Raised when a frame is damaged; the rest of the stream cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +59,21 @@ class StreamFailure:
 
 
 class FrameReader:
-    """Takes pieces of any size, gives complete messages. Unusable after it has raised."""
+    """Takes pieces of any size. Unusable after it has raised."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._needed = _PRELUDE.size
-        self._is_whole = False  # whether `_needed` is the length of a frame with a checked prelude
+        self._is_whole = False  # whether the prelude of this frame has been checked
         self._raw_headers: bytes | None = None
         self._headers: Mapping[str, str] = {}
 
     def feed(self, data: bytes) -> list[StreamEvent | StreamFailure]:
-        """Return the messages that this piece completes, without the optional `initial-response`.
+        """Return the messages that this piece completes, without `initial-response`.
 
         Raises:
-            MalformedFrame: the frame is invalid. Messages before it in the same piece are lost; the next
-                subscription delivers them again.
+            MalformedFrame: messages before it in the same piece are lost; the next subscription delivers them
+                again.
         """
         self._buffer += data
         found: list[StreamEvent | StreamFailure] = []
@@ -95,7 +95,7 @@ class FrameReader:
         return found
 
     def close(self) -> None:
-        """Call it at the end of the stream; MalformedFrame if that is inside a frame."""
+        """Raise MalformedFrame if the stream ended inside a frame."""
         if self._buffer:
             raise MalformedFrame(f"the stream ended {len(self._buffer)} bytes into a frame")
 
@@ -105,7 +105,7 @@ class FrameReader:
             raise MalformedFrame("the checksum of a frame does not fit")
         headers_end = _PRELUDE.size + _PRELUDE.unpack_from(frame)[1]
         raw = bytes(frame[_PRELUDE.size : headers_end])
-        if raw != self._raw_headers:  # headers mostly repeat
+        if raw != self._raw_headers:
             self._raw_headers, self._headers = raw, _headers(raw)
         return _decoded(self._headers, frame[headers_end:end])
 
@@ -141,7 +141,6 @@ class _ExceptionBody(msgspec.Struct):
 
 
 def _message_of(payload: memoryview) -> str:
-    """The service's message, or the start of an unreadable payload."""
     try:
         fields = msgspec.json.decode(payload, type=_ExceptionBody)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -150,7 +149,7 @@ def _message_of(payload: memoryview) -> str:
 
 
 def _headers(data: bytes) -> dict[str, str]:
-    """Headers with text values; others are skipped."""
+    """Only headers with text values."""
     found: dict[str, str] = {}
     at = 0
     try:
@@ -189,7 +188,7 @@ _events: Final = Decoder(_Event)
 
 
 def decode_event(body: bytes) -> PushedRecords:
-    """Decode an event; Unavailable if it is malformed. Its records keep the body in memory."""
+    """Raise Unavailable if the event is malformed. Its records keep the body in memory."""
     with service_answers.parsing_answer(OPERATION):
         try:
             event = _events.decode(body)
@@ -204,7 +203,7 @@ def decode_event(body: bytes) -> PushedRecords:
 
 
 def event_of_shape(entries: dict[str, object]) -> PushedRecords:
-    """Make an event from decoded JSON, as those of an in-memory Kinesis."""
+    """From decoded JSON, as of an in-memory Kinesis."""
     fetched = service_answers.fetched(cast("service_answers.RecordsShape", entries))
     return PushedRecords(
         payload=fetched.payload,
@@ -231,7 +230,7 @@ class FanOutConsumers(Protocol):
 
 
 class HttpSubscription:
-    """One subscription, valid within the context that opened it."""
+    """Valid within the context that opened it."""
 
     def __init__(self, stream: ResponseStream) -> None:
         self._pieces = stream.pieces
@@ -263,7 +262,7 @@ class HttpSubscription:
 
 
 class HttpFanOut:
-    """`FanOut`: subscriptions by `caller`, all other calls by `consumers`."""
+    """`caller` makes the subscriptions, `consumers` all other calls."""
 
     def __init__(self, caller: AwsJsonClient, consumers: FanOutConsumers) -> None:
         self._caller = caller

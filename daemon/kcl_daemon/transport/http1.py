@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection, one exchange at a time.
+"""One HTTP/1.1 connection, one exchange at a time. Ambiguous answers are refused.
 
-A peer that is silent for too long counts as dead. Ambiguous answers are refused. Uses asyncio directly, not
-anyio: with a `BufferedProtocol` the kernel writes a body straight into the buffer from which it is decoded.
+Uses asyncio, not anyio: with a `BufferedProtocol` the kernel writes a body straight into the buffer from
+which it is decoded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final, Protocol, cast
 
 MAX_HEAD_BYTES: Final = 16 * 1024
-# GetRecords returns at most 10 MiB of data, a third more as base64, and keys.
+# GetRecords returns up to 10 MiB of data, a third more as base64, and keys.
 MAX_BODY_BYTES: Final = 64 * 2**20
 _MAX_LENGTH_DIGITS: Final = 20
 _NO_CONTENT: Final = 204
@@ -22,7 +22,7 @@ _OK: Final = 200
 
 
 class MalformedAnswer(Exception):
-    """Raised when the peer violates HTTP/1.1; the connection cannot be used again."""
+    """Raised when the peer violates HTTP/1.1. The connection is unusable then."""
 
 
 class Framing(Enum):
@@ -33,12 +33,7 @@ class Framing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Status and headers.
-
-    Args:
-        headers: names in lower case; the last of repeated headers.
-        length: bytes of the body, 0 if unknown.
-    """
+    """Header names are in lower case; of repeated headers the last counts. An unknown `length` is 0."""
 
     status: int
     headers: Mapping[str, str]
@@ -111,19 +106,17 @@ _HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 
 
 class BodyReader(Protocol):
-    """Extracts the body from received bytes."""
-
     @property
     def ended(self) -> bool:
-        """Whether the body is complete; do not feed after that."""
+        """Do not feed a complete body."""
         ...
 
     def feed(self, data: memoryview) -> list[bytes]:
-        """Return the pieces of the body in this data; MalformedAnswer on an error."""
+        """Return the pieces of the body in `data`; raise MalformedAnswer on an error."""
         ...
 
     def close(self) -> None:
-        """Call it when the peer closed; MalformedAnswer if the body is incomplete."""
+        """The peer closed. Raise MalformedAnswer if the body is incomplete."""
         ...
 
 
@@ -168,13 +161,13 @@ class BodyUntilClose:
 
 
 class ChunkedBody:
-    """A chunked body; extensions and trailers are skipped."""
+    """Skips extensions and trailers."""
 
     def __init__(self) -> None:
         self.ended = False
-        self._left = 0  # of the current chunk, its line end included
+        self._left = 0
         self._line = bytearray()
-        self._last = False  # the empty chunk has come: trailers, then the end
+        self._last = False  # the empty chunk has come, then trailers
 
     def feed(self, data: memoryview) -> list[bytes]:
         pieces: list[bytes] = []
@@ -228,20 +221,19 @@ class ChunkedBody:
         self._left = length + _CRLF if length else 0
 
 
-# Maximum of one read; the event loop runs in between.
+# Limits one read, so that other tasks run in between.
 _READ_BYTES: Final = 1024 * 1024
-# Pieces of an event stream that may wait before reading stops.
+# Reading stops while this much of an event stream waits.
 _STREAM_READ_BYTES: Final = 256 * 1024
-# Larger bodies wait for `body`; smaller ones are read at once.
+# Larger bodies are read only when `body` is called.
 LARGE_BYTES: Final = 256 * 1024
 
 
 class ConnectionBroken(Exception):
-    """Raised when an exchange cannot be completed; says what happened.
+    """Raised when an exchange cannot be completed.
 
     Attributes:
-        answered: whether part of the answer had come. If not, the server may just have closed an idle
-            connection.
+        answered: part of the answer had come. If not, the server may just have closed an idle connection.
     """
 
     def __init__(self, what: str, *, answered: bool) -> None:
@@ -250,24 +242,25 @@ class ConnectionBroken(Exception):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection as an asyncio protocol: `request`, then `body` or `pieces` to the end, then again.
+    """Call `request`, then `body` or `pieces` to the end, then again.
 
-    After a cancellation or an error in between, call `abort`. The peer may be silent for `silence_s` while an
-    answer is awaited.
+    After a cancellation or error call `abort`.
+
+    A peer that is silent for `silence_s` counts as dead.
     """
 
     def __init__(self, silence_s: float) -> None:
         self.silence_s = silence_s
-        self.idle_since_s = 0.0  # for the pool
+        self.idle_since_s = 0.0
         self.rested_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._scratch = bytearray(MAX_HEAD_BYTES)
-        self._filled = 0  # of the scratch buffer, while a head is read
-        self._expecting = False  # whether the peer may send anything
+        self._filled = 0
+        self._expecting = False
         self._head: Head | None = None
         self._body: bytearray | None = None
-        self._received = 0  # of the body
+        self._received = 0
         self._reader: BodyReader | None = None
         self._pieces: deque[bytes] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -278,11 +271,10 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether another request can be sent."""
         return self._broken is None and not self._expecting and self._transport is not None
 
     async def request(self, data: bytes) -> Head:
-        """Send a request; return the head of its answer. ConnectionBroken if there is no valid one."""
+        """Return the head of the answer; raise ConnectionBroken if there is no valid one."""
         if not self.is_usable:
             raise self._broken or ConnectionBroken("the connection is in use or closed", answered=False)
         assert self._transport is not None
@@ -295,10 +287,7 @@ class Connection(asyncio.BufferedProtocol):
         return await self._answer_head()
 
     async def body(self) -> bytearray:
-        """Return the whole body; ConnectionBroken if it is cut off.
-
-        The connection can be used again afterwards.
-        """
+        """Raise ConnectionBroken if the body is cut off. Afterwards the connection can be used again."""
         if self._reader is not None:
             whole = bytearray()
             async for piece in self.pieces():
@@ -311,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
         return body if body is not None else bytearray()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body in pieces; an untaken piece stops reading.
+        """Yield the body; a piece not taken stops reading.
 
         Raises:
             ConnectionBroken: the body is cut off, or nothing came for `silence_s`.
@@ -350,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Must not be empty: TLS would take that for the end."""
+        """Never empty: TLS would take that for the end."""
         if self._body is not None and self._expecting:
             return memoryview(self._body)[self._received : self._received + _READ_BYTES]
         return memoryview(self._scratch)[self._filled :]
@@ -493,7 +482,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _start_watch(self) -> None:
-        """One timer serves all exchanges: one per call would cost more than the rest."""
+        """One timer for all exchanges: one per call would cost more than the rest."""
         if self._watch is None:
             self._watch = self._loop.call_later(self.silence_s, self._check_silence)
 

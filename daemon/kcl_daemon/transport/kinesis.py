@@ -1,4 +1,4 @@
-"""`Kinesis` with GetRecords and GetShardIterator over this transport; all other calls use the SDK.
+"""`Kinesis` with the record path over this transport; all other calls use the SDK.
 
 Records stay undecoded. A malformed answer is Unavailable, so it is requested again.
 """
@@ -44,7 +44,7 @@ _answers: Final = Decoder(_Answer)
 
 
 def fetched(body: bytes | bytearray) -> FetchedRecords:
-    """Decode GetRecords. The records keep the body in memory."""
+    """The records keep the body in memory."""
     with service_answers.parsing_answer("GetRecords"):
         try:
             answer = _answers.decode(body)
@@ -59,17 +59,15 @@ def fetched(body: bytes | bytearray) -> FetchedRecords:
 
 
 def iterator(body: bytes | bytearray) -> str:
-    """Decode GetShardIterator."""
     with service_answers.parsing_answer("GetShardIterator"):
         return service_answers.iterator(cast("service_answers.IteratorShape", _decode_leniently(body)))
 
 
 def payload(records: Sequence[WireRecord], body_bytes: int) -> Payload:
-    """Make a payload from records that keep a body of `body_bytes` in memory.
+    """The records keep a body of `body_bytes` in memory.
 
     Raises:
-        ValueError: the first or last record has invalid data, key or sequence number; the others are not
-            checked.
+        ValueError: the first or last record is invalid; the others are not checked.
     """
     if not records:
         return Payload((), 0)
@@ -92,12 +90,11 @@ def payload(records: Sequence[WireRecord], body_bytes: int) -> Payload:
 
 
 def child_shards(entries: Raw) -> tuple[ChildShard, ...]:
-    """Raises KeyError, TypeError or ValueError if malformed."""
     return service_answers.child_shards(json.loads(bytes(entries)))
 
 
 def _decode_leniently(body: bytes | bytearray) -> object:
-    """Accept lone surrogates and replace invalid UTF-8: one odd partition key must not stop a shard."""
+    """Accept lone surrogates and invalid UTF-8: one odd partition key must not stop a shard."""
     return json.loads(body.decode("utf-8", "replace"))
 
 
@@ -105,7 +102,7 @@ TARGET_PREFIX: Final = "Kinesis_20131202."
 
 
 class FastKinesis:
-    """`caller` makes the calls of the record path, `control` the others."""
+    """`caller` makes GetRecords and GetShardIterator, `control` the other calls."""
 
     def __init__(self, caller: AwsJsonClient, control: Kinesis) -> None:
         self._caller = caller

@@ -1,4 +1,4 @@
-"""Connections to one endpoint, kept open between calls, and whole exchanges over them.
+"""Kept connections to one endpoint, and whole exchanges over them.
 
 There is one connection per call under way, not per shard. Only a kept connection that the server had closed
 leads to a second attempt.
@@ -24,7 +24,7 @@ Parameters = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class AccessKeys:
-    """Current credentials. Their secret parts are in no `repr`."""
+    """Current credentials. Their secrets are in no `repr`."""
 
     access_key: str
     secret_key: str
@@ -53,7 +53,7 @@ class ServiceEndpoint:
 
     @property
     def host(self) -> str:
-        """The Host header; the port only if it is not the default."""
+        """The port only if it is not the default."""
         name, port = self.address
         shown = f"[{name}]" if ":" in name else name
         return shown if port == (443 if self.is_tls else 80) else f"{shown}:{port}"
@@ -64,27 +64,27 @@ class ServiceEndpoint:
 
 
 class ServiceAccess(Protocol):
-    """Finds endpoints and credentials; may take a moment when it must ask or renew."""
+    """Finds endpoints and credentials; may need a moment."""
 
     async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
-        """Return the endpoint of a request; it depends on settings and on the account of an ARN.
+        """The endpoint depends on the settings and on the account in an ARN.
 
         Raises:
-            AwsError: there is no such endpoint, or the parameters fit none.
+            AwsError: there is none, or the parameters are invalid.
         """
         ...
 
     async def keys(self) -> AccessKeys:
-        """Return valid credentials; AccessDenied if there are none."""
+        """Raise AccessDenied if there are no credentials."""
         ...
 
     def tls(self) -> SSLContext: ...
 
 
 _CONNECT_S: Final = 5.0
-_IDLE_S: Final = 15.0  # services close idle connections after about 20 s or more
+_IDLE_S: Final = 15.0  # services close theirs after 20 s or more
 _MAX_IDLE: Final = 32
-# Try the next address of a name after this time.
+# Then the next address of the name is tried too.
 _NEXT_ADDRESS_S: Final = 0.25
 
 
@@ -109,7 +109,7 @@ async def _connect(target: ServiceEndpoint, tls: SSLContext | None, silence_s: f
 
 
 class ConnectionPool:
-    """Connections to one endpoint. `tls` is called for the first encrypted one; `now_s` is monotonic."""
+    """`tls` is called for the first encrypted connection; `now_s` is monotonic."""
 
     def __init__(
         self,
@@ -133,10 +133,9 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def connection(self, *, fresh: bool = False) -> AsyncGenerator[Connection, None]:
-        """A connection for one exchange: a kept one, unless `fresh`. Errors as `dial`.
+        """A kept connection, unless `fresh`. Errors as `dial`.
 
-        After an error it is kept if the answer came whole, as with a refusal; after a cancellation it is
-        closed.
+        After an error it is kept if the answer came whole; after a cancellation it is closed.
         """
         async with self._slots:
             connection = (None if fresh else self._kept()) or await self.dial(silence_s=self._silence_s)
@@ -151,18 +150,18 @@ class ConnectionPool:
             self._keep(connection)
 
     async def dial(self, *, silence_s: float) -> Connection:
-        """Open a connection that belongs to the caller; ConnectionBroken if that fails or takes too long."""
+        """Open a connection for the caller. Raise ConnectionBroken if that fails or takes too long."""
         tls = self._tls() if self._target.is_tls else None
         return await _connect(self._target, tls, silence_s)
 
     def close(self) -> None:
-        """Close idle connections now and the others after use."""
+        """Connections in use close later."""
         self._closed = True
         while self._idle:
             self._idle.pop().abort()
 
     def _kept(self) -> Connection | None:
-        """Take the connection used last, so that the others grow old and are closed."""
+        """Prefer the one used last, so that the others grow old and are closed."""
         oldest_s = self._now_s() - _IDLE_S
         while self._idle and (not self._idle[0].is_usable or self._idle[0].idle_since_s < oldest_s):
             self._idle.popleft().abort()
@@ -183,21 +182,18 @@ class ConnectionPool:
 
 T = TypeVar("T")
 
-# More large bodies at once would not be faster, but block the loop longer and take more memory.
+# More would only block the loop longer and take more memory.
 LARGE_BODIES_AT_ONCE: Final = 4
-# No server closes a connection used so recently; a break then has another reason.
+# No server closes a connection so soon after use.
 _STALE_S: Final = 2.0
 
 Read = Callable[[Head, bytearray], T]
-"""Parses a complete answer, while it still counts as being received."""
+"""Parses a complete answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamedResponse:
-    """An answer whose body is still arriving.
-
-    `pieces` raises ConnectionBroken if the body breaks off or stalls.
-    """
+    """The body is still arriving; `pieces` raises ConnectionBroken if it breaks off or stalls."""
 
     head: Head
     pieces: AsyncIterator[bytes]
@@ -207,23 +203,23 @@ class HttpTransport(Protocol):
     """The way to one endpoint: direct or through a proxy. Failed calls raise ConnectionBroken."""
 
     async def exchange(self, head: bytes, body: bytes, read: Read[T], *, once: bool = False) -> T:
-        """Send a request; return what `read` makes of the answer.
+        """Return what `read` makes of the answer. It may be sent twice unless `once`.
 
-        It may be sent twice unless `once`; an unanswered request may have taken effect.
+        An unanswered request may have taken effect.
         """
         ...
 
     def stream(
         self, head: bytes, body: bytes, *, silence_s: float
     ) -> AbstractAsyncContextManager[StreamedResponse]:
-        """Send a request; yield its answer. At most `silence_s` may pass without data."""
+        """Yield the answer. At most `silence_s` may pass without data."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 class DirectTransport:
-    """Connects to the endpoint itself. `large` limits large bodies over all endpoints."""
+    """`large` limits large bodies over all endpoints."""
 
     def __init__(self, pool: ConnectionPool, large: Semaphore) -> None:
         self._pool = pool

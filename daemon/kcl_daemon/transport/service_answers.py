@@ -1,6 +1,6 @@
 """Answers of the services in their JSON shapes, and the table from error codes to `kcl_daemon.errors`.
 
-Used with the SDK and with in-memory services. `Data` is base64 text, timestamps are epoch seconds.
+`Data` is base64 text, timestamps are epoch seconds.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ FilterType = Literal["AT_TRIM_HORIZON", "AT_LATEST", "AT_TIMESTAMP"]
 
 
 def filter_type(start: StartAt) -> FilterType:
-    """The ListShards filter for shards open at that position (KCL: HierarchicalShardSyncer)."""
+    """Only shards open at that position (KCL: HierarchicalShardSyncer)."""
     match start:
         case StartAt.TRIM_HORIZON:
             return "AT_TRIM_HORIZON"
@@ -101,7 +101,7 @@ def filter_type(start: StartAt) -> FilterType:
 
 @contextmanager
 def parsing_answer(operation: str) -> Generator[None, None, None]:
-    """Turn errors of parsing into Unavailable."""
+    """Any parsing error becomes Unavailable."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -122,14 +122,13 @@ def fetched(answer: RecordsShape) -> FetchedRecords:
 
 
 def text(shape: object) -> str:
-    """Return a text; TypeError if it is none."""
+    """Raise TypeError if it is no text."""
     if not isinstance(shape, str):
         raise TypeError(f"{shape!r:.50} is no text")
     return shape
 
 
 def child_shards(shape: Sequence[ChildShardShape] | None) -> tuple[ChildShard, ...]:
-    """Raises KeyError, TypeError or ValueError if malformed."""
     return tuple(_child_shard(child) for child in shape or ())
 
 
@@ -183,7 +182,7 @@ def _hash_range(shape: HashRangeShape) -> HashRange:
 
 
 def _child_shard(shape: ChildShardShape) -> ChildShard:
-    """Raises ValueError without parents: the lease would be read before they are finished.
+    """A child shard without parents is an error: its lease would be read before they are finished.
 
     KCL: DataRetrievalUtil.
     """
@@ -224,7 +223,7 @@ _DENIED: Final = frozenset({
     "KMSNotFoundException", "KMSOptInRequired", "MissingAuthenticationToken", "MissingAuthenticationTokenException",
     "NotAuthorized", "OptInRequired", "RequestExpired", "SignatureDoesNotMatch", "UnrecognizedClientException",
 })  # fmt: skip
-# Temporary: a stream or table not ready for the call, an expired token, a write conflict.
+# These pass by themselves: something is not ready, expired or in conflict.
 _TRANSIENT: Final = frozenset({
     "ContinuousBackupsUnavailableException", "ExpiredNextTokenException", "InternalFailure", "InternalFailureException", "InternalServerError", "ReplicatedWriteConflictException",
     "RequestTimeout", "RequestTimeoutException", "ResourceInUseException", "ServiceUnavailable",
@@ -237,12 +236,11 @@ _MESSAGE_CHARACTERS: Final = 500
 def service_error(
     code: str, message: str, *, operation: str, not_found: type[AwsError], status: int | None = None
 ) -> AwsError:
-    """Return the daemon's error for a refusal. `status` decides if the code is unknown."""
+    """`status` decides if the code is unknown."""
     return _kind(code, status, not_found)(_shown(code, message), operation=operation)
 
 
 def cancelled_part(code: str, message: str, *, operation: str, not_found: type[AwsError]) -> AwsError:
-    """Return the daemon's error for one part of a cancelled transaction, such as `TransactionConflict`."""
     for spelling in (code, f"{code}Exception", code.removesuffix("Error")):
         kind = _kind(spelling, None, not_found)
         if kind is not InvalidRequest:
