@@ -1,7 +1,6 @@
 """The line protocol between the daemon and a record processor, without I/O.
 
-Everything public is exported here. Each side cuts bytes into lines (`LineFramer`), decodes and encodes
-messages, and checks each one with a `Conversation`.
+Each side cuts lines (`LineFramer`), decodes and encodes messages, and checks them with a `Conversation`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""JSON by orjson; the same two functions as `_json_plain`."""
+"""JSON by orjson."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def dump_line(fields: dict[str, object]) -> bytes:
         line = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
     except orjson.JSONEncodeError:  # a lone surrogate has no UTF-8 form, only an escape
         return _dump_escaped(fields)
-    # orjson cannot escape non-ASCII text. Most lines have none; the others are dumped a second time.
+    # orjson cannot escape non-ASCII text, so the few lines that have some are dumped a second time.
     return line if line.isascii() else _dump_escaped(fields)
 
 
@@ -23,8 +23,7 @@ def load(line: bytes) -> object:
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
-        # orjson refuses escaped lone surrogates, which a partition key may hold; the standard library keeps
-        # them.
+        # orjson refuses escaped lone surrogates, which a partition key may hold.
         return _json_plain.load(line)
 
 
@@ -38,7 +37,6 @@ def _dump_escaped(fields: dict[str, object]) -> bytes:
 
 
 def _escape(fields: dict[str, object]) -> None:
-    """Replace non-ASCII texts with escaped JSON."""
     for name, value in fields.items():
         if isinstance(value, str) and not value.isascii():
             fields[name] = orjson.Fragment(encode_basestring_ascii(value))

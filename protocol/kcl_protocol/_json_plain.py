@@ -1,4 +1,4 @@
-"""JSON by the standard library, without a dependency; the same two functions as `_json_fast`."""
+"""JSON by the standard library, if orjson is missing."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _LONG_LIMIT: Final = 2**63
 
 
 def dump_line(fields: dict[str, object]) -> bytes:
-    """A message as one ASCII line. TypeError if an integer does not fit in 64 bits."""
+    """One ASCII line. TypeError if an integer does not fit in 64 bits."""
     _refuse_long_integers(fields)
     return json.dumps(fields, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 def load(line: bytes) -> object:
-    """Parse JSON; lone surrogates stay. Raises ValueError or RecursionError."""
+    """Lone surrogates stay. Raises ValueError or RecursionError."""
     return json.loads(line.decode(), parse_constant=_refuse_constant)
 
 

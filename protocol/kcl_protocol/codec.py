@@ -1,8 +1,8 @@
-"""Messages to lines and lines to messages: the only module with the wire's camelCase names and JSON.
+"""Messages to lines and back: the only module with the wire's camelCase names and JSON.
 
-The daemon reads a child's stdout as tolerantly as KCL does: the child's author may print anything there, so a
-line that is no message is `Stray`, never an error. A client reads the daemon strictly, but ignores unknown
-fields and accepts missing optional ones, so that it works with older and newer daemons.
+The daemon reads a child as tolerantly as KCL does: the child's author may print anything, so a line that is
+no message is `Stray`, never an error. A client reads the daemon strictly, but accepts unknown and missing
+fields, so that it works with older and newer daemons.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from kcl_protocol.messages import (
     Status,
 )
 
-# A stray line goes to the log, so keep only this much of it.
 _STRAY_CHARACTERS: Final = 2_000
 _REASON_CHARACTERS: Final = 80
 _JSON_SPACE: Final = b" \t\r\n"
@@ -58,7 +57,7 @@ class Stray:
     Args:
         reason: why it is no message, for the log.
         text: the line, undecodable bytes replaced, at most 2,000 characters and an ellipsis.
-        blank: only spaces. Not worth a log line: many children send such lines as separators.
+        blank: only spaces, which many children send as separators.
     """
 
     reason: str
@@ -67,7 +66,7 @@ class Stray:
 
 
 class _NumberText(str):
-    """A JSON number as written, so that no digit of a sequence number is lost."""
+    """Keeps a JSON number as written, so that no digit of a sequence number is lost."""
 
     __slots__ = ()
 
@@ -79,16 +78,16 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
 
 
-# The standard library's decoder, not orjson: it keeps a number's digits and stops after the first value.
+# The standard library's decoder keeps a number's digits and stops after the first value; orjson does not.
 _DECODER: Final = JSONDecoder(parse_int=_NumberText, parse_float=_NumberText, parse_constant=_refuse_constant)
 
 
 def decode_child_line(line: bytes) -> ChildMessage | Echo | Stray:
-    """Decode one line of a child, with or without its terminator. Never raises.
+    """Decode one line of a child. Never raises.
 
-    As in KCL only the first object on a line counts, undecodable bytes are replaced, and numbers and texts
-    are converted: a numeric `sequenceNumber` keeps its digits, `subSequenceNumber` "3" is 3 and 4.7 is 4.
-    More tolerant than KCL: unknown fields, the pre-2017 key `checkpoint` and a bare `null` are accepted.
+    As in KCL only the first object counts, undecodable bytes are replaced, and numbers and texts are
+    converted: a numeric `sequenceNumber` keeps its digits, `subSequenceNumber` "3" is 3 and 4.7 is 4. Unlike
+    KCL it accepts unknown fields.
     """
     trimmed = line.strip(_JSON_SPACE)
     if not trimmed:
@@ -138,7 +137,7 @@ def _text(fields: dict[str, object], key: str) -> str | None:
 
 
 def _integer(fields: dict[str, object], key: str) -> int | None:
-    """An optional 64-bit integer; a trimmed text "" or "null" is None (KCL: Jackson's coercions)."""
+    """A trimmed text "" or "null" is None (KCL: Jackson's coercions)."""
     value = fields.get(key)
     if value is None:
         return None
@@ -157,27 +156,25 @@ def _integer(fields: dict[str, object], key: str) -> int | None:
 
 
 def _excerpt(trimmed: bytes) -> str:
-    # A character has at most four bytes, so decoding this prefix is enough.
+    # a character has at most four bytes
     text = trimmed[: _STRAY_CHARACTERS * 4 + 4].decode("utf-8", "replace")
     return text if len(text) <= _STRAY_CHARACTERS else f"{text[:_STRAY_CHARACTERS]}…"
 
 
-# Error messages repeat at most this much of a foreign value or line.
 _EXCERPT_CHARACTERS: Final = 80
 
 _Fields = Mapping[str, object]
 
 
 def decode_daemon_line(line: bytes) -> DaemonMessage:
-    """Decode one line of the daemon, with or without its terminator.
+    """Decode one line of the daemon.
 
-    These may be missing and are then None: sequence numbers other than a record's, sub-sequence numbers (0 in
-    a record), timestamps, `millisBehindLatest`, `error`. A checkpoint answer may use the pre-2017 key
-    `checkpoint`.
+    Sequence numbers other than a record's, sub-sequence numbers, timestamps, `millisBehindLatest` and `error`
+    may be missing.
 
     Raises:
-        RemoteProtocolError: not exactly one JSON object, not a daemon's action, or a field is missing or of
-            the wrong type; says which.
+        RemoteProtocolError: not one JSON object, not a daemon's action, or a field is missing or of the wrong
+            type.
     """
     fields = _object(line)
     try:
@@ -208,7 +205,6 @@ def _initialize(fields: _Fields) -> Initialize:
 
 
 def _checkpoint_answer(fields: _Fields) -> CheckpointAnswer:
-    # Until 2016 the position was called `checkpoint`, like the action.
     key = "sequenceNumber" if "sequenceNumber" in fields else "checkpoint"
     return CheckpointAnswer(
         sequence_number=_text_or_none(fields, key),
@@ -326,14 +322,11 @@ __all__ = ["Echo", "Stray", "decode_child_line", "decode_daemon_line", "encode"]
 
 
 def encode(message: Message) -> bytes:
-    r"""The message as one line of compact ASCII JSON with one LF at its end.
+    """One line of compact ASCII JSON with one LF at its end; TypeError if an integer does not fit in 64 bits.
 
-    Every declared field is present, None as null. As KCL writes them, `action` is the first key of a message
-    and the last of a record; a record's schema, an extension, comes after it. Text outside ASCII becomes
-    `\uXXXX`, because children read stdin in the encoding of their locale; lone surrogates stay.
-
-    Raises:
-        TypeError: an integer does not fit in 64 bits.
+    Every field is present, None as null. As KCL writes them, `action` is the first key of a message and the
+    last of a record, before the schema extension. Text is escaped, because children read stdin in the
+    encoding of their locale.
     """
     return dump_line(_fields(message))
 
@@ -392,10 +385,10 @@ LEVEL_DEFAULT: Final = "info"
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line for the daemon's log: an extension of KCL's protocol, which the daemon may or may not allow.
+    """A line for the daemon's log: an extension of KCL's protocol.
 
-    Not part of the conversation: it may come at any time and gets no answer. A daemon that does not allow it,
-    such as the Java daemon, takes it for stray output. `level` is any word; the daemon interprets it.
+    It may come at any time and gets no answer. A daemon that does not allow it, such as Java's, takes it for
+    stray output.
     """
 
     action: ClassVar[str] = "log"
@@ -404,10 +397,7 @@ class LogLine:
 
 
 def decode_log_line(line: bytes) -> LogLine | None:
-    """The message of a line, None if it is not exactly one JSON object in UTF-8 with that action.
-
-    Never raises.
-    """
+    """None if the line is not exactly one JSON object in UTF-8 with that action. Never raises."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):

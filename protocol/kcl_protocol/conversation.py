@@ -1,20 +1,16 @@
-"""Who may send what, and when, in the conversation between the daemon and one child.
+"""Who may send what, and when, in the conversation between the daemon and one child about one shard.
 
-A conversation is about one shard with one child, strictly by turns. Each state appears in one of two tables:
-`DAEMON_TRANSITIONS` if the daemon may speak, `CHILD_TRANSITIONS` if the child may. What is not in the table is
+A side may speak in the states of its table, `DAEMON_TRANSITIONS` or `CHILD_TRANSITIONS`. All else is
 forbidden.
 
 1. The first action is `initialize`.
-2. The child finishes each action with exactly one status of its name before the next one may come. A wrong or
-   missing name means that the sides disagree, which nothing can repair.
-3. Inside any action the child may ask for checkpoints, one at a time; then only the answer may follow. Asking is
-   allowed even if no checkpoint can succeed (initialize, leaseLost): the answer is then an error.
+2. The child finishes each action with exactly one status of its name before the next one. After a wrong name
+   the two sides disagree, and nothing can repair that.
+3. Inside any action the child may ask for checkpoints, one at a time; then only the answer may follow. In
+   initialize and leaseLost the answer is an error.
 4. `shutdownRequested` comes at most once, and no records follow it.
-5. `leaseLost` or `shardEnded` ends the shard, with or without `shutdownRequested` before it; never both.
-6. Before KCL 2.0 both ends were called `shutdown`, with reason TERMINATE (shard ended) or ZOMBIE (lease lost). It
-   takes the same transitions; only its status has its own name.
-
-Waiting for a checkpoint answer is a separate state for each action, so that the answer leads back to that action.
+5. `leaseLost` or `shardEnded`, never both, ends the shard, also after `shutdownRequested`.
+6. Before KCL 2.0 both ends were called `shutdown`, with reason TERMINATE (shard ended) or ZOMBIE (lease lost).
 """
 
 from __future__ import annotations
@@ -44,7 +40,6 @@ class Role(StrEnum):
 
     @property
     def other(self) -> Role:
-        """The side one talks to."""
         return Role.CHILD if self is Role.DAEMON else Role.DAEMON
 
 
@@ -68,7 +63,7 @@ class State(StrEnum):
 
 
 class MessageKind(StrEnum):
-    """Kind of a message in the tables; the values appear in errors and diagrams."""
+    """The values appear in errors and diagrams."""
 
     INITIALIZE = "initialize"
     PROCESS_RECORDS = "processRecords"
@@ -154,15 +149,13 @@ _MAY_CHECKPOINT: Final = frozenset(
     }
 )
 
-# Error messages repeat at most this much of a foreign text.
 _EXCERPT_CHARACTERS: Final = 80
 
 
 class Conversation:
     """One conversation as one side sees it.
 
-    A refused message changes nothing. After a refused `receive`, end the conversation: the other side no
-    longer knows its state.
+    A refused message changes nothing. After a refused `receive`, end the conversation: the sides disagree.
     """
 
     def __init__(self, role: Role) -> None:
@@ -177,12 +170,12 @@ class Conversation:
 
     @property
     def awaiting(self) -> str | None:
-        """Name of the action whose status the child still owes, None between actions."""
+        """Name of the action whose status the child still owes."""
         return self._awaiting
 
     @property
     def may_checkpoint(self) -> bool:
-        """Whether a checkpoint can succeed within the current action; unchanged while one is pending."""
+        """Whether a checkpoint can succeed within the current action."""
         return self._state in _MAY_CHECKPOINT
 
     @property
@@ -190,19 +183,11 @@ class Conversation:
         return self._state is State.OVER
 
     def send(self, message: Message) -> None:
-        """Record a message that our side sends.
-
-        Raises:
-            LocalProtocolError: our side may not send this now.
-        """
+        """Raises LocalProtocolError if our side may not send this now."""
         self._advance(self._role, message, LocalProtocolError)
 
     def receive(self, message: Message) -> None:
-        """Record a message from the other side.
-
-        Raises:
-            RemoteProtocolError: it may not send this now; names the state, the message and what was expected.
-        """
+        """Raises RemoteProtocolError if the other side may not send this now; says what was expected."""
         self._advance(self._other, message, RemoteProtocolError)
 
     def _advance(self, speaker: Role, message: Message, error: type[ProtocolError]) -> None:
@@ -242,7 +227,7 @@ def _describe(message: Message, kind: MessageKind) -> str:
 
 
 def state_diagram() -> str:
-    """Every state and transition as a mermaid `stateDiagram-v2`, for the documentation."""
+    """All transitions as a mermaid `stateDiagram-v2`, for the documentation."""
     lines = ["stateDiagram-v2", f"    [*] --> {State.START.value}"]
     for role, table in TRANSITIONS.items():
         lines.extend(

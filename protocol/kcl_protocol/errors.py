@@ -18,11 +18,9 @@ class RemoteProtocolError(ProtocolError):
 
 
 class CheckpointError(Exception):
-    """Raised when a checkpoint was not stored; each subclass is one wire name.
+    """Raised when a checkpoint was not stored; each subclass is one wire name, KCL's Java class name.
 
-    Attributes:
-        wire_name: the `error` value of the checkpoint answer (KCL: the bare Java class name).
-        retryable: whether the same request may succeed later.
+    `retryable`: the same request may succeed later.
     """
 
     wire_name: ClassVar[str] = "RuntimeException"
@@ -82,6 +80,6 @@ _BY_WIRE_NAME: dict[str, type[CheckpointError]] = {
 
 
 def checkpoint_error(wire_name: str, detail: str = "") -> CheckpointError:
-    """The error for a wire name; `UnknownCheckpointError` if it is not one of KCL's five."""
+    """`UnknownCheckpointError` if the wire name is not one of KCL's five."""
     kind = _BY_WIRE_NAME.get(wire_name)
     return UnknownCheckpointError(wire_name) if kind is None else kind(detail or kind.__doc__ or wire_name)

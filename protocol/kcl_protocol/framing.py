@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-# How much to keep of an oversized line: enough to recognise who wrote it.
+# enough to recognise who wrote it
 _HEAD_BYTES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class OversizedLine:
-    """A line that was longer than allowed and was dropped.
-
-    `length_bytes` is without the terminator; `head` holds at most its first 256 bytes.
-    """
+    """A line that was dropped; `length_bytes` is without terminator, `head` its first 256 bytes."""
 
     length_bytes: int
     head: bytes
@@ -23,12 +20,8 @@ class OversizedLine:
 class LineFramer:
     """Cuts a stream into lines; LF, CR and CRLF end a line (KCL: Java's `BufferedReader.readLine`).
 
-    Memory is bounded: it keeps at most `max_line_bytes` (without terminator) of one unfinished line, plus one
-    piece. A longer line is discarded as it arrives and reported when it ends. Each byte is copied a bounded
-    number of times.
-
-    Raises:
-        ValueError: `max_line_bytes` is not positive.
+    It holds one unfinished line of at most `max_line_bytes` (without terminator). A longer line is discarded
+    as it arrives and reported when it ends.
     """
 
     def __init__(self, max_line_bytes: int) -> None:
@@ -42,7 +35,7 @@ class LineFramer:
     def feed(self, data: bytes) -> list[bytes | OversizedLine]:
         """The lines that end in this piece, in order, without terminators; empty lines included."""
         if self._after_cr and data:
-            # The line was delivered at its CR; an LF right after it belongs to the same terminator.
+            # The line was delivered at its CR; the LF belongs to the same terminator.
             self._after_cr = False
             data = data.removeprefix(b"\n")
         if self._is_one_line(data):
@@ -61,7 +54,7 @@ class LineFramer:
         return ended
 
     def close(self) -> bytes | OversizedLine | None:
-        """The last line if the stream ended without a terminator, else None. Empties the framer."""
+        """The last line if it has no terminator, else None. Empties the framer."""
         self._after_cr = False
         return self._take() if self._length_bytes else None
 

@@ -1,4 +1,4 @@
-"""Every message of the line protocol as a typed value, both directions."""
+"""The messages of the line protocol, both directions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class RecordSchema:
-    """The schema that a record was written with; four fields of the record on the wire.
-
-    `version_id` is a UUID, `data_format` is `AVRO`, `JSON` or `PROTOBUF`, `definition` is the schema's text.
-    """
+    """From the schema registry. `version_id` is a UUID, `data_format` is `AVRO`, `JSON` or `PROTOBUF`."""
 
     name: str
     version_id: str
@@ -25,11 +22,10 @@ class Record:
     """One user record as the child sees it.
 
     Args:
-        data: standard base64 with padding, without line breaks; may be empty.
-        sequence_number: decimal digits.
-        approximate_arrival_timestamp: epoch milliseconds, or None if unknown.
+        data: base64 with padding, without line breaks.
+        approximate_arrival_timestamp: epoch milliseconds.
         sub_sequence_number: index inside a KPL aggregate, 0 for a plain record.
-        schema: only with a schema registry (`schemaRegistry`); an extension, otherwise not sent.
+        schema: an extension, sent only with a schema registry.
     """
 
     data: str
@@ -42,7 +38,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Initialize:
-    """First message to a child: its shard and where it starts (the lease's checkpoint, or a sentinel).
+    """First message to a child; the position is the lease's checkpoint, or a sentinel.
 
     `stream_name` and `stream_arn` are an extension, sent only if one daemon reads many streams.
     """
@@ -64,14 +60,12 @@ class ProcessRecords:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """Another worker has the lease: no checkpoint is possible any more."""
-
     action: ClassVar[str] = "leaseLost"
 
 
 @dataclass(frozen=True, slots=True)
 class ShardEnded:
-    """Every record of the shard has been delivered: the child must checkpoint now."""
+    """Every record has been delivered: the child must checkpoint now."""
 
     action: ClassVar[str] = "shardEnded"
 
@@ -85,10 +79,7 @@ class ShutdownRequested:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """Both ends before KCL 2.0, to read old transcripts; not sent by default.
-
-    `reason` is `TERMINATE` or `ZOMBIE`.
-    """
+    """Both ends before KCL 2.0. `reason` is `TERMINATE` or `ZOMBIE`."""
 
     action: ClassVar[str] = "shutdown"
     reason: str
@@ -96,7 +87,7 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAnswer:
-    """The daemon's answer; repeats the request. `error` is None if the checkpoint was stored."""
+    """Repeats the request; `error` is None if the checkpoint was stored."""
 
     action: ClassVar[str] = "checkpoint"
     sequence_number: str | None
@@ -106,7 +97,7 @@ class CheckpointAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The child has finished an action; exactly one for each."""
+    """The child has finished an action."""
 
     action: ClassVar[str] = "status"
     response_for: str | None
@@ -114,7 +105,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
-    """The child asks for a checkpoint; no sequence number means everything delivered so far."""
+    """No sequence number means everything delivered so far."""
 
     action: ClassVar[str] = "checkpoint"
     sequence_number: str | None = None

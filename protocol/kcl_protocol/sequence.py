@@ -1,4 +1,4 @@
-"""Positions in a shard and their order: sequence numbers, sub-sequence numbers and sentinels."""
+"""Positions in a shard and their order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ class Sentinel(StrEnum):
     SHARD_END = "SHARD_END"
 
 
-# Numbers sort by value between the three starting sentinels and SHARD_END.
 _NUMBER_RANK: Final = 0
 _RANKS: Final = {
     Sentinel.AT_TIMESTAMP.value: -3,
@@ -84,7 +83,6 @@ class ExtendedSequenceNumber:
 
     @property
     def is_shard_end(self) -> bool:
-        """Whether the whole shard has been processed."""
         return self._order[0] > _NUMBER_RANK
 
 

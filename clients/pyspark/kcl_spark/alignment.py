@@ -1,8 +1,8 @@
 """Limits how far shards run ahead of each other in arrival time.
 
-Spark's watermark follows the newest record of all shards, and records taken after it has passed are dropped
-as late. So the slowest shard sets the horizon: no batch takes a record that arrived later. A shard read to
-its tip holds no other shard back; a silent one does so for a limited time only.
+Spark drops records behind its watermark, which follows the newest record of all shards. So no batch takes a
+record that arrived later than the slowest shard has reached. A shard at its tip holds no other back, a silent
+one only for a limited time.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from kcl_spark.segments import CLOSED_MS, OPEN_MS
 from kcl_spark.spool import Spool
 
 SETTLE_S: Final = 2.0
-"""Shards start one after the other, at the engine's start and after a split.
-
-After this time without a new one all are here.
-"""
+"""Shards start one after the other. After this time without a new one all are here."""
 _REPORT_AFTER_S: Final = 10.0
 
 
@@ -29,10 +26,10 @@ class ShardPace:
     """The progress of one shard.
 
     Args:
-        reached_ms: all its records up to this arrival time are in the spool; None: unknown.
+        reached_ms: all its records up to this arrival time are in the spool.
         at_tip: all records of the stream are here.
         silent_s: how long the daemon has delivered nothing; 0 while it waits for us.
-        ended: finished; its records continue in child shards.
+        ended: its records continue in child shards.
     """
 
     shard_id: str
@@ -44,10 +41,7 @@ class ShardPace:
 
 @dataclass(frozen=True, slots=True)
 class SkewLimits:
-    """Limits of the skew between shards; `wait_s` 0 means that no shard waits.
-
-    `is_shared`: several hosts feed this engine, so a shard that leaves comes back through another host.
-    """
+    """`wait_s` 0: no shard waits. `is_shared`: a shard that leaves comes back through another host."""
 
     max_skew_ms: int = 0
     wait_s: float = 60.0
@@ -82,7 +76,7 @@ class _AbsentShard:
 
 
 class Alignment:
-    """Computes the horizon; remembers shards that left and child shards that have yet to come."""
+    """Computes the horizon; also waits for shards that left and for child shards."""
 
     def __init__(self, limits: SkewLimits, log_event: EmitEvent) -> None:
         self._limits = limits
@@ -99,13 +93,7 @@ class Alignment:
     def horizon_ms(
         self, served: Sequence[ShardPace], reached_ms: Mapping[str, int | None], now_s: float
     ) -> int:
-        """The horizon now.
-
-        Args:
-            served: every shard that a relay serves, and those that ended.
-            reached_ms: for shards without a relay: batches have taken their records up to here.
-            now_s: on a monotonic clock.
-        """
+        """`reached_ms`: for shards without a relay, the arrival time that batches have taken."""
         self._see(served, now_s)
         if self._limits.wait_s <= 0:
             return OPEN_MS
@@ -162,7 +150,7 @@ class Alignment:
             self._tips.discard(name)
         elif arrived.all_on_disk:
             self._tips.add(name)
-        # More records of the same millisecond may come, unless the shard has ended or is full.
+        # More records of the same millisecond may come.
         is_whole = state.ended or state.is_last or arrived.is_full
         reached_ms = arrived.reached_ms
         if reached_ms is not None and not is_whole:
@@ -176,7 +164,6 @@ class Alignment:
         )
 
     def _report_result(self, decision: HorizonDecision) -> None:
-        """Report each shard once while it is silent."""
         silent = set[tuple[str, str]]()
         holder = decision.held_by
         if holder is not None and holder.silent_s >= _REPORT_AFTER_S:
@@ -194,7 +181,7 @@ class Alignment:
 
 
 def _as_it_went(before: ShardPace, served: Sequence[ShardPace]) -> ShardPace:
-    """A shard at its tip had everything that had arrived; take the newest time of the other shards."""
+    """A shard at its tip had everything that had arrived; take the newest time of all shards."""
     if not before.at_tip:
         return before
     return replace(before, reached_ms=max(each.reached_ms or 0 for each in (before, *served)))

@@ -1,8 +1,4 @@
-"""The decorators for a user's file, `@pipeline` and `@batch`, and the `Batch` that a handler receives.
-
-Handlers find their query's context by Spark's query id. Under Spark Connect they run on the server, so `bind`
-(in `session`) puts the context into the handler.
-"""
+"""The decorators for a user's file, `@pipeline` and `@batch`, and the `Batch` that a handler receives."""
 
 from __future__ import annotations
 
@@ -44,10 +40,7 @@ class Batch:
 
 @dataclass(slots=True)
 class QueryContext:
-    """A running query.
-
-    `planned_before` is the newest batch planned before the engine (re)started the query; None: none.
-    """
+    """`planned_before` is the newest batch planned before the query (re)started."""
 
     name: str
     log: QueryLog
@@ -64,7 +57,7 @@ class QueryContext:
         return str(reported["id"])
 
     def batch(self, batch_id: int) -> Batch:
-        """The context of a batch about to be handled; marks it as tried."""
+        """Describes a batch that is about to be handled, and marks it as tried."""
         start = self.log.end_of(batch_id - 1) if batch_id else {}
         end = self.log.end_of(batch_id)
         replay = batch_id in self.tried or (
@@ -88,7 +81,7 @@ def register(contexts: Mapping[str, QueryContext]) -> None:
 
 
 def is_connect(each: object) -> bool:
-    """Whether a session, DataFrame or writer belongs to Spark Connect: its driver is in another process."""
+    """Whether a session, DataFrame or writer belongs to Spark Connect."""
     return type(each).__module__.startswith(_CONNECT)
 
 
@@ -101,10 +94,7 @@ def context_of(frame: DataFrame) -> QueryContext | None:
 
 
 class BatchHandler:
-    """A foreachBatch function that calls one that takes a `Batch`.
-
-    `context` is set if it cannot be looked up.
-    """
+    """A foreachBatch function that calls one that takes a `Batch`."""
 
     def __init__(
         self, function: Callable[[DataFrame, Batch], Any], context: QueryContext | None = None
@@ -175,11 +165,6 @@ def batch(
 
 
 def load(reference: str) -> Callable[..., Any]:
-    """Import the function that `module:function` names.
-
-    Raises:
-        NotAPipeline: there is none.
-    """
     module_name, colon, function_name = reference.partition(":")
     if not colon or not module_name or not function_name:
         raise NotAPipeline(f"sparkPipeline = {reference}: write module:function, such as orders:pipeline")
@@ -201,11 +186,6 @@ def load(reference: str) -> Callable[..., Any]:
 def writers_of(
     function: Callable[..., Any], records: DataFrame, spark: SparkSession
 ) -> list[DataStreamWriter]:
-    """The queries that a function declares.
-
-    Raises:
-        NotAPipeline: it returns something else.
-    """
     mark = getattr(function, _MARK, "pipeline")
     if mark != "pipeline":
         return [records.writeStream.queryName(mark).foreachBatch(with_batch(function))]

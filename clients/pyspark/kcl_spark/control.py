@@ -1,7 +1,7 @@
-"""Basics of the client: events to the daemon, the clock, the error for users, and private files.
+"""Basics: events to the daemon, the clock, the error for users, private files.
 
-Each event is a JSON line with `event` and `level` on a private pipe. Descriptor 1 becomes stderr, so that
-output of Spark, Java or a pipeline is never taken for an event.
+Events are JSON lines on a private pipe. Descriptor 1 becomes stderr, so that nothing that Spark or a pipeline
+prints is taken for an event.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ControlPipe:
         self._lock = threading.Lock()
 
     def __call__(self, level: str, event: str, /, **fields: object) -> None:
-        """Send one event; never raises, and drops it if the daemon is gone."""
+        """Never raises; drops the event if the daemon is gone."""
         reported = json.dumps({"level": level, "event": event, **fields}, default=str, ensure_ascii=False)
         # A path that is no UTF-8 has lone surrogates, which only Python parses.
         line = reported.encode(errors="replace") + b"\n"
@@ -38,7 +38,6 @@ class ControlPipe:
 
 
 def take_over_stdout() -> ControlPipe:
-    """Keep stdout for events; everything else gets stderr."""
     private = os.dup(1)
     os.set_inheritable(private, False)
     sys.stdout.flush()
@@ -55,7 +54,7 @@ def pause(seconds: float) -> None:
 
 
 class Refused(Exception):
-    """Raised when the engine must not start or continue; the message says what to do."""
+    """Raised when the engine must not start or continue; says what to do."""
 
 
 _FOLDER = 0o700
@@ -63,19 +62,18 @@ _FILE = 0o600
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder for this user only, as it holds stream data. An existing folder keeps its mode."""
+    """Make a folder for this user only. An existing folder keeps its mode."""
     path.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file that only this user can read from the start."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE)
     with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor, not a path
         file.write(text)
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace a file's content atomically, fsynced. OSError leaves the old content."""
+    """Replace a file atomically, fsynced. OSError leaves the old content."""
     young = path.with_name(f".{path.name}.young")
     young.unlink(missing_ok=True)  # from a crash; its mode would stay
     descriptor = os.open(young, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE)

@@ -1,7 +1,6 @@
-"""The engine's side of one shard: the line protocol with the daemon, paced by the queries.
+"""The engine's side of one shard: the line protocol with the daemon, in one blocking thread per shard.
 
-A checkpoint never goes beyond what all queries have committed. Each conversation runs in its own thread and
-blocks.
+A checkpoint never goes beyond what all queries have committed.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ _MICROSECONDS: Final = 1000
 
 
 class Record(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """A record of `processRecords`; parsing the line also decodes `data`."""
-
     data: bytes
     sequence_number: str
     partition_key: str | None = None
@@ -49,8 +46,6 @@ class Record(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Message(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields of all messages of the daemon."""
-
     action: str
     shard_id: str = ""
     sequence_number: str | None = None
@@ -61,11 +56,10 @@ class Message(msgspec.Struct, frozen=True, rename="camel"):
 
 
 read_line: Final = msgspec.json.Decoder(Message).decode
-"""Parses a line; raises `msgspec.DecodeError`."""
 
 
 def behind(records: Sequence[Record], mark: Position) -> Sequence[Record]:
-    """The records after a mark; redelivered ones lie at or before it. Records are sorted."""
+    """The records after a mark; redelivered ones lie at or before it."""
     if not records or records[0].where > mark:
         return records
     low, high = 0, len(records)
@@ -99,7 +93,7 @@ def to_arrow(records: Sequence[Record], *, stream: str, shard_id: str) -> Record
 
 
 class CommitProgress:
-    """The progress of all queries together. One thread calls `poll`, any thread the rest."""
+    """The progress of all queries together. Only one thread may call `poll`."""
 
     def __init__(self, spool: Spool, logs: Mapping[str, QueryLog]) -> None:
         self._spool = spool
@@ -110,7 +104,6 @@ class CommitProgress:
         self._changed_s: dict[str, float] = {}
 
     def poll(self) -> None:
-        """Read Spark's logs again, and update the spool."""
         books = {name: log.read() for name, log in self._logs.items()}
         committed = minimum(each.committed for each in books.values() if each.is_ours)
         planned: dict[str, Position] = {}
@@ -127,12 +120,11 @@ class CommitProgress:
         self._spool.reported(planned, committed)
 
     def committed(self, shard_id: str) -> Position:
-        """The position that every query has committed."""
         with self._lock:
             return self._committed.get(shard_id, START)
 
     def batches(self) -> dict[str, int]:
-        """The newest batch that each query has committed; -1: none."""
+        """Each query's newest committed batch; -1: none."""
         with self._lock:
             return {
                 name: -1 if books.committed_batch is None else books.committed_batch
@@ -146,7 +138,6 @@ class CommitProgress:
             return {name: now_s - since_s for name, since_s in self._changed_s.items()}
 
     def is_new(self) -> bool:
-        """Whether no query has planned a batch: the state is new."""
         with self._lock:
             return all(books.planned_batch is None for books in self._books.values())
 
@@ -160,8 +151,6 @@ _TAKE_OVER_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTimings:
-    """Least time between checkpoints of a shard, and its longest drain at a handoff."""
-
     checkpoint_s: float = 5.0
     drain_s: float = 60.0
 
@@ -171,12 +160,9 @@ class ShardState:
     """The state of a conversation, for other threads.
 
     Args:
-        shard_id: empty before `initialize`.
-        behind_ms: `millisBehindLatest` of the last batch; None: unknown.
-        records: received, without redelivered ones.
+        behind_ms: `millisBehindLatest` of the last batch.
         trimmed: redelivered records that were dropped.
         ended: the end of the shard is checkpointed.
-        checkpoint: the newest that the daemon has stored.
         asked_s: since when we wait for the daemon; None: it waits for us.
         is_last: no more records will come.
     """
@@ -192,11 +178,7 @@ class ShardState:
 
 
 class RelayConversation:
-    """One relay from `initialize` to its end.
-
-    `lines` ends when the daemon goes. `admit` gets the shard and its checkpoint, and raises to refuse it.
-    `stopping` says whether the engine stops; then every wait ends.
-    """
+    """One relay from `initialize` to its end. `admit` raises to refuse a shard with its checkpoint."""
 
     def __init__(
         self,
@@ -229,8 +211,7 @@ class RelayConversation:
         """Serve the daemon until it closes the connection or the engine stops.
 
         Raises:
-            RelayGone: the connection broke during an action, or another relay serves the shard: the daemon
-                must restart from its checkpoint, if it still has the lease.
+            RelayGone: the connection broke during an action, or another relay serves the shard.
         """
         try:
             while self._perform():
@@ -240,7 +221,7 @@ class RelayConversation:
                 self._spool.revoke(self.state.shard_id, self)
 
     def _perform(self) -> bool:
-        """Perform the next action; False if there is none. No variable may keep a batch alive."""
+        """Perform the next action; False if there is none."""
         self.state.asked_s = monotonic_s()
         line = next(self._lines, None)
         if line is None:
@@ -261,7 +242,7 @@ class RelayConversation:
                 self._drain()
             case "shardEnded":
                 self._end_shard()
-            case _:  # leaseLost, and the shutdown of KCL 1.x
+            case _:
                 self._lost = True
                 self._spool.revoke(self.state.shard_id, self)
         self._send(encode(Status(message.action)))
@@ -302,7 +283,7 @@ class RelayConversation:
         self.state.behind_ms = message.millis_behind_latest
 
     def _hold_back(self) -> None:
-        """Send no status while the spool is full: without one the daemon sends no further batch."""
+        """Send no status while the spool is full, so that the daemon sends no further batch."""
         shard_id = self.state.shard_id
         while self._spool.is_full_for(shard_id):
             self._wait(lambda: not self._spool.is_full_for(shard_id))
@@ -314,7 +295,7 @@ class RelayConversation:
             self._checkpoint()
 
     def _checkpoint(self) -> bool:
-        """Checkpoint what all queries have committed, if it is new; False if storing it failed."""
+        """Checkpoint what all queries have committed; False if storing it failed."""
         done = min(self._progress.committed(self.state.shard_id), self._delivered)
         if done <= self.state.checkpoint or self._lost:
             return True
@@ -325,7 +306,7 @@ class RelayConversation:
         return error is None
 
     def _ask(self, request: CheckpointRequest) -> str | None:
-        """Ask for a checkpoint; returns the error's name, None if stored."""
+        """Returns the error's name, None if the checkpoint was stored."""
         self._send(encode(request))
         line = next(self._lines, None)
         if line is None:
@@ -378,7 +359,7 @@ class RelayConversation:
         def enough() -> bool:
             if self._done() >= min(mark, may_take):
                 return True
-            # Two batches: the running one, and one planned after the request.
+            # two batches: the running one, and one planned after the request
             now = self._progress.batches()
             return all(now[name] >= before.get(name, -1) + 2 for name in now)
 
@@ -397,11 +378,7 @@ class RelayConversation:
         )
 
     def _done(self) -> Position:
-        """How far the shard is committed, here or on another host.
-
-        Our queries' logs know a shard only once a batch has records of it; its stored checkpoint was
-        committed anyway.
-        """
+        """What this host's queries committed, or other hosts did up to the stored checkpoint."""
         return max(self._progress.committed(self.state.shard_id), self.state.checkpoint)
 
     def _still_mine(self) -> None:

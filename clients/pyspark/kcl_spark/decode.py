@@ -1,7 +1,6 @@
-"""From `data` to columns: decoders that drop no row.
+"""Decoders from `data` to columns that drop no row.
 
 Each keeps the chosen columns and adds `_corrupt`: the bytes of a record that could not be decoded, else null.
-The pipeline decides what to do with those rows.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _BITS: Final = 7
 
 
 def framed(data: Column) -> Column:
-    """Wrap each record as the only field of a protobuf message. Null stays null."""
+    """Wrap each record as the only field of a protobuf message."""
     length = F.octet_length(data)
     frame = _varint(length, 5)
     for size in (4, 3, 2, 1):
@@ -34,16 +33,9 @@ def framed(data: Column) -> Column:
 
 
 def with_wrapper(descriptor: bytes, message: str) -> bytes:
-    """Add a wrapper for a message to a compiled FileDescriptorSet.
-
-    `message` is a full name, or a name that only one message has.
-
-    Raises:
-        ValueError: no message or several have this name.
-    """
+    """Add a wrapper to a FileDescriptorSet; ValueError if not exactly one message has the name."""
     from google.protobuf import descriptor_pb2  # noqa: PLC0415 - only where protocol buffers are used
 
-    # Any: protobuf has no types.
     files: Any = descriptor_pb2.FileDescriptorSet.FromString(descriptor)
     found = [
         (file.name, full)
@@ -68,7 +60,6 @@ def _names(prefix: str, messages: Iterable[Any]) -> Iterator[str]:
 
 
 def _varint(number: Column, size: int) -> Column:
-    """Encode a number as a varint of `size` bytes."""
     value = F.lit(0).cast("long")
     for place in range(size):
         bits = F.shiftright(number, _BITS * place).bitwiseAND(F.lit(0x7F))
@@ -123,8 +114,8 @@ def avro(
     """
     from pyspark.sql.avro.functions import from_avro  # noqa: PLC0415 - only where its package is
 
-    # Spark decodes corrupt data to a record of nulls, like a real record of nulls. In a wrapper with one
-    # field, which has the same bytes, the field is null only for corrupt data.
+    # Spark decodes corrupt data to a record of nulls. In a wrapper with one field, which has the same bytes,
+    # the field is null only for corrupt data.
     wrapped = {"type": "record", "name": _WRAPPER, "fields": [{"name": "v", "type": loads(avro_schema)}]}
     parsed = from_avro(F.col("data") if data is None else data, dumps(wrapped), {"mode": "PERMISSIVE"})
     frame = records.withColumn("_parsed", parsed["v"])
@@ -150,7 +141,6 @@ def protobuf(
     """
     from pyspark.sql.protobuf.functions import from_protobuf  # noqa: PLC0415 - only where its package is
 
-    # As with Avro, the wrapper's field is null only for corrupt data.
     parsed = from_protobuf(
         framed(F.col("data") if data is None else data),
         WRAPPER,
@@ -205,7 +195,7 @@ def glue(data: bytes) -> bytes:
     """The uncompressed payload after the header of Glue's registry; for a decoder in Python.
 
     Raises:
-        ValueError: there is no such header, or the payload is cut off or expands to more than 32 MiB.
+        ValueError: no such header, or the payload is cut off or expands to more than 32 MiB.
         zlib.error: the payload cannot be uncompressed.
     """
     if len(data) < _GLUE_HEADER_BYTES or data[0] != _GLUE_VERSION or data[1] not in {0, _GLUE_ZLIB}:

@@ -1,6 +1,6 @@
 """The engine: one process per host and application that runs the pipeline's queries.
 
-The daemon writes the options as the first line to stdin. The end of stdin, like SIGTERM, requests a stop.
+Stdin has the options as its first line; its end, like SIGTERM, requests a stop.
 Exit codes: 0 stopped, 65 the pipeline failed, 78 a person must fix something first, 1 an internal error.
 """
 
@@ -39,8 +39,6 @@ _STOP_PATIENCE_S: Final = 10.0
 
 @dataclass(eq=False, slots=True)
 class _Stop:
-    """The request to stop; `error` is its cause, None for an outside request."""
-
     asked: threading.Event
     error: Exception | None = None
 
@@ -51,7 +49,6 @@ class _Stop:
 
 
 def run(options: EngineOptions, log_event: EmitEvent, stop: _Stop) -> None:
-    """Run until a stop is requested; raises the error that ended it."""
     with StateFolder(options.state, options.application) as state:
         prepare_environment(options, log_event)
         spark = build_session(options)

@@ -1,4 +1,4 @@
-"""Reports figures of queries and shards (`spark_figures`) to the daemon, and when all is read."""
+"""Reports figures of queries and shards to the daemon, and when everything is read."""
 
 from __future__ import annotations
 
@@ -13,17 +13,12 @@ from kcl_spark.positions import Position
 from kcl_spark.spool import ShardFigures
 
 FIGURES_S: Final = 2.0
-"""Interval of reports. The daemon drops figures that are much older."""
+"""The daemon drops figures that are much older."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryFigures:
-    """A query's last figures from Spark; None: not reported.
-
-    `running` is false while a failed query waits for its restart. `state_rows` and `late_rows` (dropped as
-    later than the watermark) are None for a query without state. Failures and late rows count from the
-    engine's start.
-    """
+    """A query's last figures from Spark; `state_rows` and `late_rows` are None for a query without state."""
 
     running: bool
     failures: int = 0
@@ -37,7 +32,7 @@ class QueryFigures:
 def query_figures(
     reported: Mapping[str, Any] | None, before: QueryFigures, failures: int, late_rows: int | None = None
 ) -> QueryFigures:
-    """The figures of a running query; progress without a batch keeps the duration in `before`."""
+    """Progress without a batch keeps the duration of `before`."""
     if reported is None:
         return QueryFigures(running=True, failures=failures, late_rows=late_rows)
     took_ms: Mapping[str, int] = reported["durationMs"]
@@ -54,20 +49,18 @@ def query_figures(
 
 
 def _rate(reported: float | str | None) -> float:
-    """Spark divides by the time between two batches; without any it reports no number."""
+    """Without time between two batches Spark reports no number."""
     rate = 0.0 if reported is None else float(reported)
     return rate if isfinite(rate) else 0.0
 
 
 class LateRows:
-    """Adds up the rows that Spark dropped; counts each of its reports once."""
-
     def __init__(self) -> None:
         self._newest: tuple[object, ...] = ()
         self.count: int | None = None
 
     def take(self, newest_first: Iterable[Mapping[str, Any]]) -> int:
-        """Count Spark's reports up to the first known one; returns how many more rows were dropped."""
+        """Count the reports up to the first known one; returns how many more rows were dropped."""
         more, newest = 0, self._newest
         for number, each in enumerate(newest_first):
             key = (each["runId"], each["timestamp"], each["batchId"])
@@ -124,10 +117,7 @@ QUIET_S: Final = 5.0
 
 
 class CaughtUp:
-    """Whether all records of the stream have been read and committed for a while.
-
-    The delay gives child shards time to start after their parents' end.
-    """
+    """Whether everything is committed for long enough that child shards would have started."""
 
     def __init__(
         self,
@@ -161,5 +151,5 @@ class CaughtUp:
     def _is_done(self, state: ShardState) -> bool:
         if state.ended:
             return True
-        done = max(self._committed(state.shard_id), state.checkpoint)  # as conversations see it
+        done = max(self._committed(state.shard_id), state.checkpoint)
         return state.behind_ms == 0 and done >= self._mark(state.shard_id)

@@ -36,7 +36,7 @@ Open = Callable[[Iterator[bytes], Callable[[bytes], None]], RelayConversation]
 
 
 class RelayListener:
-    """Accepts relays on a Unix socket, for this user only. `failed` gets errors that must stop the engine."""
+    """Accepts relays of this user. `failed` gets errors that must stop the engine."""
 
     def __init__(
         self, path: Path, converse: Open, log_event: EmitEvent, failed: Callable[[Exception], None]
@@ -51,7 +51,7 @@ class RelayListener:
         self._closed = False
         path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # Bound under another name until its mode is set, because the socket accepts from then on.
+        # Renamed once its mode is set, because anybody who finds the socket can connect.
         young = path.with_name(f".{path.name}.{os.getpid()}")
         young.unlink(missing_ok=True)
         self._socket.bind(str(young))
@@ -81,7 +81,6 @@ class RelayListener:
         self._socket.close()
 
     def serve(self, relay: socket.socket) -> None:
-        """Serve a connection to its end, and close it."""
         wire = RelayConnection(relay)
         with relay:
             conversation = self._converse(wire.lines(), wire.send)
@@ -115,10 +114,7 @@ _GATE_BACKLOG: Final = 1_024
 
 
 class TlsListener:
-    """Accepts TLS connections: one JSON line each way, then the line protocol.
-
-    The token is compared in constant time.
-    """
+    """One JSON line each way, then the line protocol. The token is compared in constant time."""
 
     def __init__(
         self,
@@ -173,7 +169,6 @@ class TlsListener:
         self._serve(relay)
 
     def _judge(self, greeting: dict[str, Any]) -> str | None:
-        """The reason to refuse; None to accept."""
         token = str(greeting.get("token", ""))
         if not hmac.compare_digest(token.encode(), self._expected["token"].encode()):
             return "the token is not that of this engine (sparkEngineTokenFile)"
@@ -186,11 +181,6 @@ class TlsListener:
 def open_tls_listener(
     options: EngineOptions, serve: Callable[[socket.socket], None], log_event: EmitEvent
 ) -> TlsListener | None:
-    """The TLS listener of the options; None if they have none.
-
-    Raises:
-        Refused: a file or the address cannot be used.
-    """
     if not options.listen:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -18,24 +18,18 @@ class EngineOptions:
     """Options of one engine.
 
     Args:
-        pipeline: `module:function`.
-        socket: where relays connect.
         state_dir: Spark's checkpoints; must survive restarts.
         spool_dir: cache of uncommitted records; empty: in the state folder.
         spool_max_bytes: size at which shards must wait.
-        remote: a Spark Connect server, `sc://...`, instead of `master`.
+        remote: a Spark Connect server instead of `master`.
         transport: how records reach Spark's workers: `local`, `shared` or `inline`.
         listen: `host:port` for relays of other hosts; empty: none.
-        certificate: PEM file for `listen`; `key` is its private key, `token_file` the shared secret.
-        packages: Maven coordinates, separated by commas.
         trigger: time between batches in Spark's notation, or `availableNow`.
         max_skew_ms: how much later a shard's records may be than those of the slowest shard.
         max_skew_wait_ms: how long a silent shard holds the others; 0: no shard waits.
         drain_timeout_ms: how long running batches may take when the daemon stops.
-        on_lost_range: `fail` or `skip`.
         state_reset: allow new state although there are checkpoints.
-        columns: column names, `kcl` or `aws`.
-        query_retries: restarts of a query within one batch before the engine gives up.
+        query_retries: within one batch.
     """
 
     pipeline: str
@@ -88,7 +82,7 @@ class EngineOptions:
 
 
 def parse(line: bytes) -> EngineOptions:
-    """Parse the options. Unknown fields raise ValueError: daemon and engine are of different versions."""
+    """Unknown fields raise ValueError: daemon and engine are of different versions."""
     reported: dict[str, Any] = orjson.loads(line)
     unknown = sorted(set(reported) - {each.name for each in fields(EngineOptions)})
     if unknown:

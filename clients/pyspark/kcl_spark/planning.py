@@ -1,7 +1,6 @@
-"""What one micro-batch reads: its end in all shards, the segments of a range, and tasks of similar size.
+"""What one micro-batch reads: its end in all shards, its segments and its tasks.
 
-Spark writes the result of `ends` into its write-ahead log; from then on that batch always has the same
-records.
+Spark logs the result of `ends` before it reads; from then on that batch always has the same records.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from kcl_spark.segments import CLOSED_MS, OPEN_MS, Arrivals, Segment
 
 @dataclass(frozen=True, slots=True)
 class SegmentRange:
-    """Records of one segment in a batch: after `after`, up to and including `last`."""
+    """Records of one segment after `after`, up to and including `last`."""
 
     segment: Segment
     after: Position
@@ -35,12 +34,7 @@ class MissingRange(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Records of one shard with one arrival time, which a batch takes together.
-
-    Args:
-        arrived_ms: never before the previous step.
-        after: they begin after this position or later.
-    """
+    """Records of one shard with one arrival time; arrival times never go back."""
 
     arrived_ms: int
     last: Position
@@ -60,23 +54,14 @@ def ends(
     horizon_ms: int = OPEN_MS,
     times: Times | None = None,
 ) -> dict[str, Position]:
-    """How far the next batch goes in each shard; shards without new records stay.
+    """How far the next batch goes in each shard. `MissingRange` if records in between are missing.
 
     Spark's watermark follows the newest record of all shards. So a batch ends at one arrival time in all
-    shards: the latest whose records fit. Only if the records of one millisecond do not fit, shards take turns
-    within it. At least one step is taken if there is one.
+    shards: the latest that fits `max_bytes`. Only within one millisecond shards take turns. At least one step
+    is taken.
 
-    Args:
-        start: where the previous batch ended.
-        spooled: the segments of each shard, in order.
-        granted: the checkpoint with which each lease came here: other hosts may have done everything up to
-            it.
-        max_bytes: size of a batch; None: unlimited.
-        horizon_ms: the latest arrival time to take.
-        times: reads the arrivals in a segment; None: take segments whole, at their first arrival.
-
-    Raises:
-        MissingRange: records in between are missing.
+    `granted` has the checkpoint of each lease: other hosts may have committed up to it. Without `times`
+    segments are taken whole.
     """
     queues = {
         shard: [each for each in segments if each.last > start.get(shard, START)]
@@ -127,7 +112,7 @@ def end_within(
 
 
 def _whole_up_to(queues: Mapping[str, Sequence[Segment]], max_bytes: int | None, horizon_ms: int) -> int:
-    """An arrival time up to which everything fits for certain, so that those segments need not be read."""
+    """An arrival time up to which everything fits, so that those segments need not be read."""
     segments = [each for queue in queues.values() for each in queue if each.first_ms <= horizon_ms]
     if max_bytes is None or sum(each.size_bytes for each in segments) <= max_bytes:
         return horizon_ms
@@ -162,7 +147,6 @@ def _refuse_hole(shard_id: str, reached: Position, granted: Position, after: Pos
 
 
 def pieces(segments: Sequence[Segment], after: Position, last: Position) -> list[SegmentRange]:
-    """The parts of a shard's segments in (after, last], in order."""
     return [
         SegmentRange(each, max(after, each.after), min(last, each.last))
         for each in segments
@@ -171,11 +155,7 @@ def pieces(segments: Sequence[Segment], after: Position, last: Position) -> list
 
 
 def is_covered(shard_id: str, segments: Sequence[Segment], after: Position, last: Position) -> bool:
-    """Whether the segments hold every record of (after, last]; False: the rest may still come.
-
-    Raises:
-        MissingRange: it cannot come, because later records are already here.
-    """
+    """Whether the segments hold all of (after, last]; `MissingRange` if the rest cannot come any more."""
     reached = after
     for each in segments:
         if reached >= last:
@@ -188,7 +168,7 @@ def is_covered(shard_id: str, segments: Sequence[Segment], after: Position, last
 
 
 def tasks(all_pieces: Sequence[Sequence[SegmentRange]], most: int) -> list[list[SegmentRange]]:
-    """Group whole shards into at most `most` tasks of similar size."""
+    """Group whole shards into tasks of similar size."""
     groups: list[tuple[int, list[SegmentRange]]] = []
     sized = sorted(
         ((sum(each.segment.size_bytes for each in shard), list(shard)) for shard in all_pieces if shard),

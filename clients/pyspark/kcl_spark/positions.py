@@ -1,8 +1,7 @@
-"""Positions in a shard as (sequence number, sub-sequence number), and how far Spark's logs say a query is.
+"""Positions in a shard, and how far Spark's logs say a query is.
 
 Positions compare as integers, never as text. A batch is committed once `commits/N` exists in the query's
-checkpoint folder. That is read from disk because a source's `commit` comes only with the next batch. Local
-folders only.
+folder, which must be local. A source's `commit` comes later, with the next batch.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Final, TypeAlias
 Position: TypeAlias = tuple[int, int]
 """Sequence number and sub-sequence number (0 for a record that is not aggregated)."""
 Positions: TypeAlias = Mapping[str, Position]
-"""By shard id. A shard that is missing is at `START`."""
+"""By shard id; a missing shard is at `START`."""
 
 START: Final[Position] = (-1, 0)
 _SHARDS: Final = "s"
@@ -24,7 +23,7 @@ _VERSION: Final = "kcl"
 
 
 def position(sequence_number: str | None, sub_sequence_number: int | None) -> Position:
-    """The position of a record or checkpoint; `START` for a sentinel (`TRIM_HORIZON`, ...) or None."""
+    """`START` for a sentinel (`TRIM_HORIZON`, ...) or None."""
     if sequence_number is None or not (sequence_number.isascii() and sequence_number.isdigit()):
         return START
     return int(sequence_number), sub_sequence_number or 0
@@ -49,13 +48,12 @@ def from_mark(text: str) -> Position:
 
 
 def to_offset(positions: Positions) -> dict[str, object]:
-    """The source's offset, as in Spark's write-ahead log."""
     shards = {shard: to_text(positions[shard]) for shard in sorted(positions)}
     return {_VERSION: 1, _SHARDS: shards}
 
 
 def from_offset(offset: object) -> dict[str, Position] | None:
-    """The positions of an offset; None if another source wrote it."""
+    """None if another source wrote the offset."""
     if not isinstance(offset, dict) or offset.get(_VERSION) != 1:
         return None
     shards = offset.get(_SHARDS)
@@ -65,7 +63,7 @@ def from_offset(offset: object) -> dict[str, Position] | None:
 
 
 def minimum(all_positions: Iterable[Positions]) -> dict[str, Position]:
-    """For each shard the least position; shards that one of them lacks are omitted."""
+    """The least position of each shard; shards that one of them lacks are omitted."""
     each = list(all_positions)
     if not each:
         return {}
@@ -75,15 +73,7 @@ def minimum(all_positions: Iterable[Positions]) -> dict[str, Position]:
 
 @dataclass(frozen=True, slots=True)
 class QueryPositions:
-    """Progress of a query.
-
-    Args:
-        planned_batch: the newest planned batch; None: none yet.
-        planned: where it ends.
-        committed_batch: the newest committed batch; None: none yet.
-        committed: where it ends.
-        is_ours: whether the query reads the stream; true until a batch is planned.
-    """
+    """Progress of a query: its newest planned and committed batches (None: none) and where they end."""
 
     planned_batch: int | None
     planned: dict[str, Position]
@@ -93,8 +83,6 @@ class QueryPositions:
 
 
 class QueryLog:
-    """Spark's log of one query. `folder`, its checkpoint folder, need not exist yet."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._books: QueryPositions | None = None

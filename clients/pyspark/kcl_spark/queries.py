@@ -1,7 +1,7 @@
 """Starts, watches, restarts and stops the streaming queries of a pipeline.
 
-A failed query restarts with growing pauses while the full spool holds the shards back. After too many
-failures in one batch the engine gives up and reports the batch's ranges; nothing is ever skipped.
+A failed query restarts with growing pauses. After too many failures in one batch the engine gives up; nothing
+is ever skipped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FILE_SINKS = frozenset({"parquet", "orc", "json", "csv", "text", "avro", "xml"})
 
 @dataclass(frozen=True, slots=True)
 class DeclaredQuery:
-    """The settings of a query's writer. `sink` is in lower case, empty for a function."""
+    """Settings of a query's writer; `sink` is empty for a function."""
 
     name: str
     sink: str
@@ -46,7 +46,7 @@ def declared(writer: DataStreamWriter) -> DeclaredQuery:
     """Inspect a writer that is not started yet.
 
     Raises:
-        NotAPipeline: it has no valid name, or sets a checkpoint location or a trigger that ends.
+        NotAPipeline: no valid name, or a setting that the engine must make.
     """
     reported = server_writer(writer) if is_connect(writer) else _reported(writer)
     name = reported.name
@@ -103,7 +103,7 @@ _NO_WAIT: Final = "0 seconds"
 
 
 class PipelineFailed(Exception):
-    """Raised when a query failed too often; the message has the batch, its ranges and the last error."""
+    """Raised when a query failed too often; has the batch, its ranges and the last error."""
 
 
 @dataclass(slots=True)
@@ -122,12 +122,6 @@ class _Query:
 
 
 class Queries:
-    """All queries of one engine.
-
-    Raises:
-        NotAPipeline: a writer is not allowed; see `declared`.
-    """
-
     def __init__(
         self,
         spark: SparkSession,
@@ -167,11 +161,7 @@ class Queries:
             self._start(query)
 
     def check(self) -> None:
-        """Restart failed queries; cheap enough for every tick.
-
-        Raises:
-            PipelineFailed: one failed too often in one batch.
-        """
+        """Restart failed queries; PipelineFailed if one failed too often in one batch."""
         if monotonic_s() < self._next_poll_s:
             return
         # With Spark Connect each check is a call to the server.
@@ -185,7 +175,7 @@ class Queries:
                 self._failed(name, query, query.running.exception())
 
     def figures(self) -> dict[str, QueryFigures]:
-        """Asks Spark, so call it only from the thread of `check`."""
+        """Call it only from the thread of `check`."""
         for name, query in self._queries.items():
             if query.running is None:
                 query.figures = QueryFigures(
@@ -213,7 +203,7 @@ class Queries:
             query.running.stop()
 
     def _count_late(self, name: str, query: _Query, running: StreamingQuery) -> None:
-        """Count the rows that Spark dropped as late, and warn once: Spark itself does not."""
+        """Count the rows that Spark silently dropped as late, and warn once."""
         if query.late.take(_newest_first(running)) and not query.is_late_reported:
             query.is_late_reported = True
             self._log_event("warning", "spark_rows_late", query=name, rows=query.late.count)
@@ -260,7 +250,7 @@ class Queries:
 
 
 def _newest_first(running: StreamingQuery) -> Iterator[Mapping[str, Any]]:
-    """Spark's last reports, one at a time: converting all hundred to Python is slow."""
+    """One at a time: converting all hundred reports to Python is slow."""
     if is_connect(running):
         yield from reversed(running.recentProgress)
         return

@@ -1,7 +1,7 @@
-"""The child process of a shard: passes bytes between the daemon's pipes and the engine's socket.
+"""The child process of a shard: passes bytes between the daemon and the engine. Small: each shard has one.
 
-It uses only the standard library and a few megabytes, as each shard has one. Exit code 0 after the daemon has
-closed its pipe; 75 if the engine went away, then the daemon starts the relay again.
+Exit code 0 after the daemon has closed its pipe, 75 if the engine went away; then the daemon restarts the
+relay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 EXIT_USAGE = 64
 EXIT_ENGINE_GONE = 75
 CLOSED = ".closed"
-"""A file with this suffix beside the socket means that no engine will come."""
+"""This file beside the socket means that no engine will come."""
 _CHUNK_BYTES = 256 * 1024
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -25,7 +25,7 @@ _STDIN, _STDOUT = 0, 1
 
 
 def connect(path: str) -> socket.socket | None:
-    """Wait for the engine to listen; None if the daemon went away or gave the engine up."""
+    """Wait for the engine; None if the daemon went away or gave the engine up."""
     pause_s = _FIRST_PAUSE_S
     while True:
         engine = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -43,14 +43,13 @@ def connect(path: str) -> socket.socket | None:
 
 
 def _daemon_gone(wait_s: float) -> bool:
-    """Wait up to `wait_s`; True as soon as stdin is closed and empty."""
+    """Wait; True as soon as stdin is closed and empty."""
     poll = select.poll()
-    poll.register(_STDIN, 0)  # POLLHUP is always reported; data stays in the pipe for the engine
+    poll.register(_STDIN, 0)  # POLLHUP is always reported; data stays in the pipe
     return bool(poll.poll(wait_s * 1000))
 
 
 def up(engine: socket.socket, ended: threading.Event) -> None:
-    """Copy from daemon to engine until stdin ends; with splice if stdin is a pipe."""
     try:
         while os.splice(_STDIN, engine.fileno(), _CHUNK_BYTES):
             pass
@@ -78,7 +77,7 @@ def main(arguments: list[str]) -> int:
         return 0
     ended = threading.Event()
     threading.Thread(target=up, args=(engine, ended), daemon=True).start()
-    with suppress(OSError):  # either side is gone
+    with suppress(OSError):
         down(engine)
     if ended.is_set():
         return 0

@@ -1,7 +1,7 @@
 """Segments: the spool's Arrow files. Each holds records of one shard, in order, without a gap.
 
-A name is `AFTER~LAST~ROWS~BYTES~FROM~UNTIL.arrow`: the records begin after position AFTER and end with LAST,
-so two segments join without a gap if one's LAST is the other's AFTER. FROM and UNTIL are arrival times.
+A name is `AFTER~LAST~ROWS~BYTES~FROM~UNTIL.arrow`: the records after position AFTER up to LAST, with arrival
+times.
 """
 
 from __future__ import annotations
@@ -37,16 +37,14 @@ _MAGIC: Final = b"ARROW1"
 _ARRIVED: Final = SCHEMA.get_field_index("approximate_arrival_timestamp")
 _PLACES: Final = [SCHEMA.get_field_index(name) for name in ("sequence_number", "sub_sequence_number")]
 OPEN_MS: Final = 2**63 - 1
-"""Later than any arrival time."""
 CLOSED_MS: Final = -1
-"""Earlier than any arrival time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Consecutive records of a segment with one arrival time.
+    """Consecutive records with one arrival time, which never goes back.
 
-    If arrival times go back, the latest before counts. `last` is the position of the last record.
+    `last` is the position of the last one.
     """
 
     arrived_ms: int
@@ -82,7 +80,6 @@ class Segment:
 
 
 def parse_name(shard_id: str, name: str) -> Segment | None:
-    """Parse a file's name; None if it is no segment (a temporary file, a note)."""
     parts = name.removesuffix(SUFFIX).split("~")
     if not name.endswith(SUFFIX) or len(parts) != 6:
         return None
@@ -91,7 +88,6 @@ def parse_name(shard_id: str, name: str) -> Segment | None:
 
 
 def list_segments(spool: Path) -> dict[str, list[Segment]]:
-    """The segments of every shard, in order. Files that disappear meanwhile are omitted."""
     found: dict[str, list[Segment]] = {}
     for folder in _entries(spool):
         if not folder.is_dir():
@@ -102,7 +98,6 @@ def list_segments(spool: Path) -> dict[str, list[Segment]]:
 
 
 def is_whole(path: Path, size_bytes: int) -> bool:
-    """Whether the file has the size in its name and ends as an Arrow file does."""
     try:
         if path.stat().st_size != size_bytes:
             return False
@@ -114,7 +109,7 @@ def is_whole(path: Path, size_bytes: int) -> bool:
 
 
 def read_range(location: str, after: Position, last: Position) -> Iterator[RecordBatch]:
-    """The records of a segment after `after`, up to and including `last`."""
+    """The records after `after`, up to and including `last`."""
     with _opened(location) as file, pa.ipc.open_file(file) as reader:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
@@ -124,7 +119,6 @@ def read_range(location: str, after: Position, last: Position) -> Iterator[Recor
 
 
 def span_ms(table: Any, not_before_ms: int) -> tuple[int, int]:
-    """Arrival times of the first and the latest row; `not_before_ms` if unknown."""
     arrived = table.column("approximate_arrival_timestamp").cast(pa.int64())
     first, latest = arrived[0].as_py(), _COMPUTE.max(arrived).as_py()
     first_ms = not_before_ms if first is None else max(first // _MICROSECONDS, not_before_ms)
@@ -132,7 +126,7 @@ def span_ms(table: Any, not_before_ms: int) -> tuple[int, int]:
 
 
 def read_arrivals(location: str) -> list[Arrivals]:
-    """When the records of a segment arrived, in order; reads only three columns."""
+    """The arrival times of a segment, in order; reads only three columns."""
     files, path = (
         (fs.LocalFileSystem(), location) if "://" not in location else fs.FileSystem.from_uri(location)
     )
@@ -169,7 +163,6 @@ def unpacked(content: bytes) -> Iterator[RecordBatch]:
 
 
 def _opened(location: str) -> Any:
-    """Map a local file; fetch a remote one at once, as all of it is needed."""
     if "://" not in location:
         return pa.memory_map(location)
     files, path = fs.FileSystem.from_uri(location)
@@ -178,7 +171,6 @@ def _opened(location: str) -> Any:
 
 
 def rows_up_to(batch: RecordBatch, where: Position) -> int:
-    """How many rows, which are sorted, are at or before a position."""
     if where == START or not batch.num_rows:
         return 0
     high: int = batch.num_rows

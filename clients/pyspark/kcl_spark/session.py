@@ -1,7 +1,7 @@
-"""Builds the engine's Spark session: its Java, its environment, and Spark Connect (`sparkRemote=sc://...`).
+"""Builds the engine's Spark session and its environment, local or by Spark Connect.
 
-Workers and Connect servers need pyspark and pyarrow but not this package: it and the pipeline's module are
-pickled by value. A Connect server must reach the spool and the state folder.
+Workers and Connect servers need pyspark and pyarrow only: this package and the pipeline's module are pickled
+by value.
 """
 
 from __future__ import annotations
@@ -25,11 +25,6 @@ from kcl_spark.source import FORMAT, KclDataSource
 
 
 def connect(options: EngineOptions) -> SparkSession:
-    """A session on a Spark Connect server, with the data source registered.
-
-    Raises:
-        Refused: the packages for Spark Connect are missing.
-    """
     builder = SparkSession.builder.remote(options.remote)
     settings = {"spark.sql.session.timeZone": "UTC", **options.conf}
     for name, value in settings.items():
@@ -44,11 +39,6 @@ def connect(options: EngineOptions) -> SparkSession:
 
 @dataclass(frozen=True, slots=True)
 class ServerWriter:
-    """The settings of a query's writer.
-
-    `sink` is empty for a function; `ends`: the trigger ends the query.
-    """
-
     name: str | None
     sink: str
     path: str | None
@@ -72,7 +62,7 @@ def server_writer(writer: DataStreamWriter) -> ServerWriter:
 
 
 def bind(writer: DataStreamWriter, context: QueryContext) -> DataStreamWriter:
-    """Give a foreachBatch handler its context; other functions stay as they are."""
+    """Give a foreachBatch handler its context, as it will run on the server."""
     proto = _message(writer)
     if not proto.HasField("foreach_batch"):
         return writer
@@ -90,7 +80,6 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def ship_by_value(pipeline: str) -> None:
-    """Pickle this package and the pipeline's top-level package by value from now on."""
     for name in (_PACKAGE, pipeline.partition(":")[0].partition(".")[0]):
         cloudpickle.register_pickle_by_value(import_module(name))  # type: ignore[no-untyped-call]  # cloudpickle
 
@@ -100,14 +89,9 @@ _TASKS_OF_A_CLUSTER = 64
 
 
 def prepare_environment(options: EngineOptions, log_event: EmitEvent) -> None:
-    """Set the environment variables that Spark and its workers read.
-
-    Raises:
-        NoJava: there is no Java that Spark can run on.
-    """
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)  # the user's module lies beside the properties file
+        sys.path.insert(0, here)
     if options.remote:
         return
     java = find_java(os.environ, options.state / "java")
@@ -153,10 +137,10 @@ def build_session(options: EngineOptions) -> SparkSession:
 
 
 def register_source(spark: SparkSession) -> None:
-    """Register the data source while Spark's map of environment variables is a ConcurrentHashMap.
+    """Register the data source with a ConcurrentHashMap as Spark's environment.
 
-    Spark writes to that map whenever it plans a batch, and queries plan concurrently. A plain HashMap can be
-    corrupted by that; then no task can be deserialised (OptionalDataException) until the engine restarts.
+    Queries plan concurrently and write to that map. A corrupted HashMap makes every task fail with
+    OptionalDataException until the engine restarts.
     """
     context: Any = spark.sparkContext
     plain = context.environment
@@ -184,10 +168,7 @@ def stream_of(spark: SparkSession, options: EngineOptions, store: str) -> DataFr
 
 
 def _parallelism(spark: SparkSession, options: EngineOptions) -> int:
-    """Tasks that can run in parallel.
-
-    Workers of a cluster may still be starting, so it is a constant there.
-    """
+    """A constant on a cluster, whose workers may still be starting."""
     reported = options.conf.get("spark.default.parallelism")
     if reported is not None:
         return int(reported)
@@ -201,7 +182,6 @@ def web_address(spark: SparkSession) -> str | None:
 
 
 def jvm_pid(spark: SparkSession) -> int | None:
-    """The process id of the driver's JVM; None if it is not ours."""
     if is_connect(spark):
         return None
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - the one place where Spark keeps it

@@ -1,8 +1,4 @@
-"""Functions for `foreachBatch` that are safe when a batch is handled a second time.
-
-After a crash Spark runs the last batch again, with the same number and records. Each sink writes so that the
-second write replaces the first.
-"""
+"""Functions for `foreachBatch` that are safe for replays: the second write of a batch replaces the first."""
 
 from __future__ import annotations
 
@@ -21,8 +17,6 @@ _DRIVERS: Final = {"jdbc:postgresql": "org.postgresql.Driver", "jdbc:sqlite": "o
 
 
 class Upsert:
-    """Spark's workers write each batch to a staging table; one transaction then upserts it."""
-
     def __init__(
         self,
         url: str,
@@ -38,15 +32,11 @@ class Upsert:
         self._table = table
         self._keys = list(keys)
         self._newest_by = list(newest_by)
-        # Named explicitly: Java does not find drivers in Spark's packages by itself.
+        # Java does not find drivers in Spark's packages by itself.
         self._options = {**({"driver": driver} if driver else {}), **options}
 
     def __call__(self, frame: DataFrame, batch: Batch) -> None:
-        """Write one batch; the staging table is replaced, so an interrupted batch leaves nothing behind.
-
-        Raises:
-            ValueError: a key is no column, or the driver is a Spark Connect server.
-        """
+        """The staging table is replaced, so an interrupted batch leaves nothing behind."""
         if is_connect(frame):
             raise ValueError(
                 "jdbc_upsert needs the driver in the engine (sparkMaster); with sparkRemote, write rows to the database "
@@ -83,10 +73,7 @@ class Upsert:
 
 
 def staging_table(table: str, batch: Batch) -> str:
-    """One staging table per query and state, as several hosts may write to one table.
-
-    PostgreSQL cuts names after 63 bytes.
-    """
+    """One table per query and state. PostgreSQL cuts names after 63 bytes."""
     schema, dot, name = table.rpartition(".")
     mark = sha256(f"{batch.state}/{batch.query}".encode()).hexdigest()[:12]
     plain = re.sub(r"\W", "_", name)[:40]
@@ -96,13 +83,6 @@ def staging_table(table: str, batch: Batch) -> str:
 def statement(
     table: str, staging: str, columns: Sequence[str], keys: Sequence[str], newest_by: Sequence[str] = ()
 ) -> str:
-    """`INSERT ... ON CONFLICT` from the staging table.
-
-    With `newest_by` only the newest row of each key is taken, and it replaces no newer one.
-
-    Raises:
-        ValueError: a key is no column.
-    """
     missing = [each for each in (*keys, *newest_by) if each not in columns]
     if missing:
         raise ValueError(

@@ -1,8 +1,7 @@
-"""The Python data source `kcl`: a streaming DataFrame of the records in the spool.
+"""The Python data source `kcl`, which reads records from the spool, in Spark's planner and workers.
 
-Runs in Spark's planner process (one per query) and in workers, and reaches the engine only through the spool.
-The end of a batch is fixed before it is planned, so a replayed batch has the same records; if some are
-missing from the spool, it waits until the KCL delivers them again.
+The end of a batch is fixed before it is planned, so a replayed batch has the same records. If some are
+missing, it waits until the KCL delivers them again.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ COLUMNS: Final = {
     "subSequenceNumber LONG, approximateArrivalTimestamp TIMESTAMP",
 }
 INLINE_MOST_BYTES: Final = 16 * 1024 * 1024
-"""Most bytes of a batch whose records travel in its tasks: Spark's driver holds several copies."""
+"""Limit for batches whose records travel in their tasks: Spark's driver holds several copies."""
 _POLL_S: Final = 0.02
 _ARRIVALS_KEPT: Final = 256
 _DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 class LostRange(Exception):
-    """Raised when a planned batch needs records that are not here and whose shard is not leased here."""
+    """Raised when a planned batch needs records that are not here and whose shard is leased elsewhere."""
 
 
 class KclDataSource(DataSource):
     """`spark.readStream.format("kcl")`; the engine sets the options.
 
-    Options: `spool` (folder or URI), `inline` (true: tasks carry the records, so workers need not reach the
-    spool), `columns` (kcl, aws), `maxBytesPerTrigger`, `maxTasks`, `pollMillis` (how long to wait for new
-    records), `onLostRange` (fail, skip), `lostRangeMillis` (how long a shard may be without a lease).
+    `inline`: tasks carry the records, so workers need not reach the spool. `pollMillis`: how long to wait for
+    new records. `lostRangeMillis`: how long a shard may be without a lease before `onLostRange` (fail, skip)
+    applies.
     """
 
     @classmethod
@@ -61,7 +60,7 @@ class KclDataSource(DataSource):
 
 @dataclass
 class Task(InputPartition):
-    """What one Spark task reads, in order: ranges of files, or `inline` records as an Arrow stream."""
+    """What one Spark task reads: ranges of files, or `inline` records as an Arrow stream."""
 
     ranges: list[tuple[str, Position, Position]]
     inline: bytes | None = None
@@ -91,7 +90,6 @@ class KclStreamReader(DataSourceStreamReader):
         return ReadMaxBytes(self._max_bytes)
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
-        """The end of the next batch; waits up to `pollMillis` for new records."""
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         before = _positions(start)
         deadline_s = monotonic_s() + self._poll_s
@@ -102,11 +100,11 @@ class KclStreamReader(DataSourceStreamReader):
             pause(_POLL_S)
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
-        """The tasks of a batch; waits until all its records are here.
+        """Waits until all records of the batch are here.
 
         Raises:
             LostRange: they will not come.
-            MissingRange: records in between are missing although later ones are here.
+            MissingRange: later ones are already here.
         """
         before, after = _positions(start), _positions(end)
         advanced = {shard: last for shard, last in after.items() if last > before.get(shard, START)}
@@ -126,7 +124,7 @@ class KclStreamReader(DataSourceStreamReader):
     def _ends(self, before: Positions, most: int | None) -> dict[str, Position]:
         horizon_ms = (
             self._store.horizon_ms()
-        )  # read first, then poll: segments are written before the horizon
+        )  # read before the poll, as segments are written before the horizon
         held = {
             shard: stored_shard
             for shard, stored_shard in self._store.poll().items()

@@ -1,7 +1,7 @@
-"""The spool that the engine writes: a bounded cache of received but uncommitted records.
+"""The engine's spool: a bounded cache of received but uncommitted records.
 
-Kinesis is the log: a record counts as received once it is in memory, and whatever the spool loses is
-delivered again from the last checkpoint.
+A record counts as received once in memory. Whatever the spool loses, the KCL delivers again from the last
+checkpoint.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from kcl_spark.stores import Grant, Store
 
 @dataclass(frozen=True, slots=True)
 class ShardFigures:
-    """Counters of one shard, from the start of the engine.
+    """Counters of one shard since the engine's start; rows delivered twice count twice.
 
     Args:
-        rows: written to the spool; rows dropped and delivered again count twice.
-        committed: rows that all queries have committed.
         waiting: rows here that some query has not committed.
-        lag_s: age of the oldest waiting row; 0 if there is none.
+        lag_s: age of the oldest waiting row.
         spooled_bytes: now in the spool.
     """
 
@@ -63,18 +61,16 @@ class SpoolCounters:
         self._young_rows += rows
 
     def written(self, segment: Segment) -> None:
-        """Everything in memory was written to disk."""
         self._waiting.append(_BufferedRows(segment.last, segment.rows, self._young_since_s))
         self._rows += segment.rows
         self._size_bytes += segment.size_bytes
         self._young_rows = 0
 
     def forgotten(self) -> None:
-        """What was in memory is dropped; it will be delivered again."""
         self._young_rows = 0
 
     def kept(self, segments: Iterable[Segment], now_s: float) -> None:
-        """The shard is granted (again), and these segments on disk are still to be committed."""
+        """These segments on disk are still to be committed."""
         known = {each.last: each.since_s for each in self._waiting}
         self.forgotten()
         self._waiting.clear()
@@ -85,7 +81,6 @@ class SpoolCounters:
             self._waiting.append(_BufferedRows(each.last, each.rows, known.get(each.last, now_s)))
 
     def done(self, last: Position) -> None:
-        """Everything up to this position is committed."""
         while self._waiting and self._waiting[0].last <= last:
             self._committed += self._waiting.popleft().rows
 
@@ -114,15 +109,13 @@ class NotHeld(Exception):
 
 @dataclass(eq=False, slots=True)
 class ShardSpool:
-    """The spooled part of one shard.
+    """One shard's part of the spool.
 
     Attributes:
         mark: the last record received; redelivered records at or before it are dropped.
         flushed: the last record on disk.
-        buffer: received, not on disk yet; the first of it at `since_s`.
         revoked_s: when the lease went; None while it is held.
-        holder: the conversation that serves the shard.
-        reached_ms: latest arrival time on disk since the lease came; None: no records.
+        reached_ms: latest arrival time on disk since the lease came.
     """
 
     shard_id: str
@@ -142,7 +135,7 @@ class ShardSpool:
         return self.buffered_bytes + sum(each.size_bytes for each in self.segments)
 
     def taken_ms(self, done: Position) -> int | None:
-        """The arrival time up to which all records are at or before this position; None: unknown."""
+        """The arrival time up to which all records are at or before this position."""
         for each in self.segments:
             if each.last > done:
                 return each.first_ms - 1
@@ -151,12 +144,7 @@ class ShardSpool:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalStatus:
-    """How much of a shard is on disk.
-
-    Args:
-        reached_ms: the latest arrival time; None: no records since the lease came.
-        is_full: no more records are accepted before some are committed.
-    """
+    """`is_full`: no more records are accepted before some are committed."""
 
     reached_ms: int | None
     all_on_disk: bool
@@ -166,7 +154,7 @@ class ArrivalStatus:
 class Spool:
     """All shards of an engine; thread-safe.
 
-    `store` belongs to this engine alone. Above `max_bytes`, shards that use more than their share must wait.
+    Above `max_bytes`, shards that use more than their share must wait.
     """
 
     def __init__(self, store: Store, *, max_bytes: int) -> None:
@@ -182,7 +170,6 @@ class Spool:
         self._recover()
 
     def _recover(self) -> None:
-        """Take over what a previous engine left."""
         self.store.recover()
         for shard_id, stored_shard in self.store.poll().items():
             if not stored_shard.segments:
@@ -192,10 +179,10 @@ class Spool:
             shard.revoked_s = monotonic_s()
 
     def grant(self, shard_id: str, checkpoint: Position, holder: object) -> Position:
-        """The shard's lease has come; returns the mark after which records are wanted.
+        """Accept the records of a shard after the returned mark.
 
-        Whoever held the shard before may add nothing more. Spooled segments stay as far as they continue the
-        committed records without a gap.
+        The previous holder may add nothing more. Spooled segments stay if they continue the committed records
+        without a gap.
         """
         with self._lock:
             shard = self._shards.setdefault(shard_id, ShardSpool(shard_id))
@@ -252,7 +239,6 @@ class Spool:
                 self._flush(self._shards[shard_id])
 
     def flush_aged(self) -> None:
-        """Flush every shard whose records have waited for `LINGER_S`."""
         with self._lock:
             now_s = monotonic_s()
             for shard in self._shards.values():
@@ -280,7 +266,7 @@ class Spool:
             return self._shards[shard_id].mark
 
     def is_full_for(self, shard_id: str) -> bool:
-        """Whether a shard must wait. Never while a planned batch needs more of it."""
+        """Whether a shard must wait; never while a planned batch needs more of it."""
         with self._lock:
             shard = self._shards[shard_id]
             if sum(each.size_bytes for each in self._shards.values()) < self._max_bytes:
@@ -290,7 +276,7 @@ class Spool:
             return shard.size_bytes >= share and shard.mark >= self._planned.get(shard_id, START)
 
     def reported(self, planned: Positions, committed: Positions) -> None:
-        """Record the queries' progress: drop what all have committed, and wake waiting threads."""
+        """Drop what all queries have committed, and wake waiting threads."""
         with self._lock:
             self._planned, self._committed = planned, committed
             for shard in self._shards.values():
@@ -311,7 +297,7 @@ class Spool:
             )
 
     def taken_ms(self) -> dict[str, int | None]:
-        """For each shard without a lease, the arrival time up to which all queries have committed."""
+        """For shards without a lease, the arrival time up to which all queries have committed."""
         with self._lock:
             return {
                 name: shard.taken_ms(self._committed.get(name, START))
@@ -320,10 +306,7 @@ class Spool:
             }
 
     def set_horizon(self, arrived_ms: int) -> None:
-        """No new batch takes records that arrived later.
-
-        Rises are limited to one per 0.1 s, so repeat the call.
-        """
+        """No new batch takes later arrivals. Rises within 0.1 s are ignored, so repeat the call."""
         with self._lock:
             now_s = monotonic_s()
             rises = self._horizon_ms is not None and arrived_ms > self._horizon_ms
@@ -333,7 +316,7 @@ class Spool:
             self.store.set_horizon(arrived_ms)
 
     def within_horizon(self, shard_id: str) -> Position:
-        """How far new batches may take a shard now; its last record if there is no horizon."""
+        """How far new batches may take a shard now."""
         with self._lock:
             shard = self._shards[shard_id]
             if self._horizon_ms is None or self._horizon_ms == OPEN_MS:
@@ -352,12 +335,11 @@ class Spool:
             }
 
     def wait(self, until: Callable[[], bool], seconds: float) -> bool:
-        """Wait until the queries' progress makes this true; False after that many seconds."""
         with self.changed:
             return self.changed.wait_for(until, seconds)
 
     def _drop_unplanned(self, shard: ShardSpool) -> None:
-        """Drop what no batch has planned, once the lease is gone so long that no plan can be pending."""
+        """Drop unplanned segments, once the lease is gone so long that no plan can be pending."""
         if shard.revoked_s is None or monotonic_s() - shard.revoked_s < _REVOKED_KEPT_S:
             return
         planned = self._planned.get(shard.shard_id, START)

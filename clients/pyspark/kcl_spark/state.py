@@ -1,8 +1,8 @@
-"""The state folder (`lock`, `state.json`, `engine.json`) and the marks on outputs. One engine per folder.
+"""The state folder, for one engine at a time, and the marks on outputs.
 
-A file sink remembers finished batch numbers beside its files. With new state the numbers restart, and the
-sink would silently drop new batches. Two engines with one output would remove each other's files. So each
-output path is marked with the state that writes it, and a mismatch is refused.
+A file sink remembers finished batch numbers beside its files. With new state the numbers restart, and it
+would silently drop new batches. So each output is marked with the state that writes it, and a mismatch is
+refused.
 """
 
 from __future__ import annotations
@@ -28,15 +28,11 @@ _GONE_TRIES: Final = 200
 _POLL_S: Final = 0.1
 
 
-class StateInUse(Exception):
-    """Raised when another engine runs on the same state folder."""
+class StateInUse(Exception): ...
 
 
 class StateFolder:
-    """Holds the folder of one engine as a context manager; `state_id` is unique to this state.
-
-    `wait_s` is how long to wait for a previous engine to end: one whose daemon was killed ends by itself.
-    """
+    """Locks the folder of one engine. `wait_s`: a previous engine whose daemon was killed ends by itself."""
 
     def __init__(self, path: Path, application: str, *, wait_s: float = 60.0) -> None:
         self.path = path
@@ -71,11 +67,10 @@ class StateFolder:
             os.close(self._lock)
 
     def query_folder(self, name: str) -> Path:
-        """Spark's checkpoint folder of a query."""
         return self.path / "queries" / name
 
     def remember_jvm(self, pid: int) -> None:
-        """Record our JVM, so that the next engine can end it if it outlives us."""
+        """Record our JVM, so that the next engine can end it."""
         note = {"pid": pid, "started": _started(pid)}
         replace_text(self.path / "engine.json", json.dumps(note))
 
@@ -113,10 +108,7 @@ class StateFolder:
         replace_text(note, json.dumps({"id": self.state_id, "application": self._application}))
 
     def _end_orphan(self) -> None:
-        """Kill a previous engine's JVM: it ends by itself, but may still be writing.
-
-        An unreadable note is ignored, or no engine could ever start again.
-        """
+        """Kill a previous engine's JVM, which may still be writing. An unreadable note is ignored."""
         note = self.path / "engine.json"
         reported = _read(note) or {}
         pid, started = reported.get("pid"), reported.get("started")
@@ -130,7 +122,7 @@ class StateFolder:
 
 
 def _read(note: Path) -> dict[str, Any] | None:
-    """The content of a note; None if it is missing or broken: a full disk leaves it empty."""
+    """None if the note is missing or broken: a full disk leaves it empty."""
     try:
         reported = json.loads(note.read_text("utf-8"))
     except (OSError, ValueError):
@@ -153,7 +145,6 @@ _UNKNOWN: Final = {"query": "unknown"}
 
 
 def refuse_old_checkpoints(shard_id: str, stored: Position, *, state: str) -> Refused:
-    """The error for new state although the lease has a checkpoint."""
     return Refused(
         f"the state folder {state} is new, but {shard_id} has the checkpoint {to_text(stored)}: the state that belongs to "
         "it is elsewhere or lost. Bring it back (sparkStateDir), or set sparkStateReset=true to begin with new state from "
@@ -179,8 +170,6 @@ def claim_path(spark: SparkSession, path: str, *, state_id: str, query: str, is_
 
 
 class _Output:
-    """An output accessed through the driver's Hadoop file systems."""
-
     def __init__(self, spark: SparkSession, path: str) -> None:
         context: Any = spark.sparkContext
         self._path = context._jvm.org.apache.hadoop.fs.Path  # noqa: SLF001 - the only way to Hadoop's file systems
@@ -210,7 +199,7 @@ class _Output:
 
 
 class _RemoteOutput:
-    """An output accessed through Spark Connect; the mark is a small text table there."""
+    """An output on a Spark Connect server; the mark is a small text table there."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
@@ -230,7 +219,6 @@ class _RemoteOutput:
         frame.write.mode("overwrite").text(f"{self._path}/{MARK}")
 
     def _rows(self, name: str) -> list[str] | None:
-        """The lines of a text; None if it does not exist."""
         try:
             return [row.value for row in self._spark.read.text(f"{self._path}/{name}").collect()]
         except AnalysisException as error:

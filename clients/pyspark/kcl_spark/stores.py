@@ -1,4 +1,4 @@
-"""Stores segments and lease notes: in a folder of this machine, or on any file system of pyarrow.
+"""Stores segments and lease notes, in a local folder or on any file system of pyarrow.
 
 The engine writes; the source reads in Spark's planner. A reader sees a file whole or not at all.
 """
@@ -25,12 +25,11 @@ _NAME: Final = "lease.json"
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The lease of a shard: tells the source whether missing records of a planned range can still come.
+    """A lease note; it decides whether missing records of a planned range can still come.
 
     Args:
-        held: whether a relay of this host serves it; otherwise no new batch takes its records.
-        after: the checkpoint when the lease last came: everything up to it was committed, here or on another
-            host.
+        held: whether a relay of this host serves the shard; otherwise no new batch takes its records.
+        after: the checkpoint when the lease last came: everything up to it was committed.
     """
 
     held: bool
@@ -41,7 +40,6 @@ NOT_HELD: Final = Grant(held=False)
 
 
 def write_grant(spool: Path, shard_id: str, grant: Grant) -> None:
-    """Replace the note atomically."""
     folder = spool / shard_id
     make_folder(folder)
     temporary = folder / f".{_NAME}"
@@ -71,27 +69,20 @@ class StoredShard:
 
 
 class Store(Protocol):
-    """Keeps segments and lease notes. One engine writes; any process may read."""
-
     def poll(self) -> Mapping[str, StoredShard]:
-        """Everything, by shard, segments in order. May omit files that are being written or removed."""
+        """All shards, segments in order. May omit files that are being written or removed."""
         ...
 
     def recover(self) -> None:
-        """Called when the owning engine starts: remove what a previous engine left unfinished."""
+        """Remove what a previous engine left unfinished."""
         ...
 
     def put(
         self, shard_id: str, after: Position, last: Position, table: Table, *, not_before_ms: int = 0
     ) -> Segment:
-        """Write a segment; others can read it when this returns.
+        """Write a segment; others can read it on return.
 
-        Args:
-            shard_id: the shard.
-            after: the records begin after this position.
-            last: position of the last record.
-            table: at least one record.
-            not_before_ms: latest arrival time of the segments before.
+        `not_before_ms`: latest arrival in earlier segments.
         """
         ...
 
@@ -100,21 +91,19 @@ class Store(Protocol):
     def note(self, shard_id: str, grant: Grant) -> None: ...
 
     def set_horizon(self, arrived_ms: int) -> None:
-        """From now on no new batch takes records that arrived later. Put all earlier records first."""
+        """From now on no new batch takes later arrivals. Put all earlier records first."""
         ...
 
     def horizon_ms(self) -> int:
-        """The last horizon, `OPEN_MS` if there is none. Read it before `poll`."""
+        """The last horizon. Read it before `poll`."""
         ...
 
     def location(self, segment: Segment) -> str:
-        """Where `read_range` finds it, from any process that reaches the store."""
+        """Where `read_range` finds it, from any process."""
         ...
 
 
 class FolderStore:
-    """A folder of this machine, read through memory maps; created by `recover`."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
@@ -178,10 +167,10 @@ class FolderStore:
 
 
 class SharedStore:
-    """Any file system of pyarrow: s3, gs, hdfs, or a folder that is mounted everywhere (file).
+    """Any file system of pyarrow: s3, gs, hdfs, or a mounted folder (file).
 
     One listing shows everything. A note is an empty file whose name is its content; the highest number
-    counts. A segment counts once it has the size in its name. `uri` is a folder for this engine alone.
+    counts. A segment counts once it has the size in its name.
     """
 
     def __init__(self, uri: str) -> None:
@@ -208,7 +197,7 @@ class SharedStore:
         }
 
     def recover(self) -> None:
-        """A missing local folder is created for this user only; make it yourself if others need it."""
+        """A missing local folder is created for this user only."""
         if isinstance(self._files, fs.LocalFileSystem):
             make_folder(Path(self._base))
         for shard_id, name, size in self._entries():
@@ -237,7 +226,6 @@ class SharedStore:
         self._remove(segment.shard_id, segment.name)
 
     def note(self, shard_id: str, grant: Grant) -> None:
-        """Writes the new note before it removes the old one."""
         number, before = self._notes.get(shard_id, (0, ""))
         name = f"{number + 1}~{to_mark(grant.after)}~{'held' if grant.held else 'gone'}{_LEASE}"
         self._create(shard_id, name, b"")
@@ -246,7 +234,6 @@ class SharedStore:
             self._remove(shard_id, before)
 
     def set_horizon(self, arrived_ms: int) -> None:
-        """Writes the new one before it removes the old ones."""
         before = self._horizons()
         number = max((each for each, _ in before), default=0) + 1
         self._create(_HORIZON, f"{number}~{arrived_ms}", b"")
@@ -287,7 +274,7 @@ def open_store(where: str) -> Store:
 
 
 def _remove_unknown(folder: Path) -> None:
-    """Segments of older versions, whose names lack fields. They are delivered again."""
+    """Remove segments of older versions. They are delivered again."""
     for path in folder.glob(f"*{SUFFIX}"):
         if parse_name(folder.name, path.name) is None:
             path.unlink()

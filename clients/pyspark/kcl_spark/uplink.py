@@ -1,7 +1,6 @@
 """Runs instead of the engine on a host whose engine is elsewhere: forwards relays to its TLS listener.
 
-Relays wait here while the engine is unreachable. Options come as the first line on stdin.
-Exit codes: 0 stopped, 78 a person must fix something first.
+Relays wait while the engine is unreachable. Exit codes: 0 stopped, 78 a person must fix something first.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _BACKLOG: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class UplinkOptions:
-    """`authority` is a PEM file of trusted certificates; empty: the system's."""
+    """`authority`: PEM file of trusted certificates; empty: the system's."""
 
     engine: str
     authority: str
@@ -68,10 +67,7 @@ class Uplink:
         self.refusal: Refused | None = None
 
     def run(self) -> None:
-        """Serve until `stopped`.
-
-        Raises Refused if the engine refuses us or its certificate is not trusted.
-        """
+        """Raises Refused if the engine refuses us or its certificate is not trusted."""
         path = Path(self._options.socket)
         path.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
@@ -106,11 +102,11 @@ class Uplink:
                 self.stopped.set()
                 return
             if engine is not None:
-                with engine, suppress(OSError):  # either side is gone; the relay sees its socket close
+                with engine, suppress(OSError):
                     pump(relay, engine)
 
     def _connect(self, relay: socket.socket) -> ssl.SSLSocket | None:
-        """Connect until the engine accepts; None if the relay went or we stop."""
+        """None if the relay went or we stop."""
         pause_s = _FIRST_PAUSE_S
         while not self.stopped.is_set():
             try:
@@ -156,10 +152,7 @@ class Uplink:
 
 
 def pump(relay: socket.socket, engine: ssl.SSLSocket) -> None:
-    """Forward bytes both ways until either side closes.
-
-    One thread, because a TLS connection is not thread-safe.
-    """
+    """Forward both ways in one thread, because a TLS connection is not thread-safe."""
     poll = select.poll()  # select() cannot use descriptors above 1,023
     for each in (relay, engine):
         poll.register(each, select.POLLIN)

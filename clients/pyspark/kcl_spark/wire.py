@@ -1,7 +1,6 @@
-"""Connections for listeners and uplink: lines, the accept loop, and the greeting between hosts.
+"""Connections for listeners and uplink, and the greeting between hosts.
 
-The greeting is one JSON line each way: `{"token", "application", "stream"}`, then `{"refused": REASON or
-null}`.
+The greeting is `{"token", "application", "stream"}`, then `{"refused": REASON or null}`, one line each.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class RelayConnection:
         self._file = connection.makefile("rb", buffering=_BUFFER_BYTES)
 
     def lines(self) -> Iterator[bytes]:
-        """Its lines, without a cut-off last one; ends when the relay has gone."""
+        """Ends when the relay has gone; drops a cut-off line."""
         while True:
             try:
                 line = self._file.readline()
@@ -52,7 +51,7 @@ def shut(connection: socket.socket) -> None:
     """Wake the thread that uses a connection. No TLS close, which is unsafe from a second thread."""
     try:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
-    except OSError:  # not connected
+    except OSError:
         return
 
 
@@ -60,13 +59,12 @@ def keep_alive(connection: socket.socket) -> None:
     """Let the kernel notice within half a minute that the other host is gone."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_NODELAY", 1)):
-        option = getattr(socket, name, None)  # not every system has all of them
+        option = getattr(socket, name, None)
         if option is not None:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port`, IPv6 in brackets; ValueError otherwise."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit():
         raise ValueError(f"{text!r} is not host:port")
@@ -83,9 +81,9 @@ def accept(
     is_closed: Callable[[], bool],
     log_event: EmitEvent,
 ) -> None:
-    """Accept connections until closed; `serve` gets each one, which it must close, in its own thread.
+    """Accept connections until closed; `serve` runs in its own thread.
 
-    Lack of descriptors or threads only delays this loop. `shut` on the listening socket wakes it.
+    Lack of descriptors or threads only delays this.
     """
     while not is_closed():
         try:
@@ -107,7 +105,6 @@ def _log_and_wait(error: Exception, log_event: EmitEvent) -> None:
 
 
 PATIENCE_S: Final = 10.0
-"""Timeout of the greeting."""
 _MOST_BYTES: Final = 4_096
 _LEAST_TOKEN: Final = 16
 
@@ -129,11 +126,9 @@ def write_line(reported: dict[str, Any]) -> bytes:
 
 
 def read_line(connection: socket.socket) -> dict[str, Any]:
-    """The next line, read byte by byte so that nothing after it is taken.
+    """Read byte by byte, so that nothing after the line is taken.
 
-    Raises:
-        OSError: the connection ended.
-        ValueError: it is no greeting.
+    OSError if the connection ended, ValueError if it is no greeting.
     """
     line = b""
     while not line.endswith(b"\n"):

@@ -1,8 +1,4 @@
-"""Runs an `AsyncRecordProcessor` on one asyncio event loop.
-
-Imported only for asynchronous processors, because importing asyncio takes longer than the rest of the
-start-up.
-"""
+"""Runs an `AsyncRecordProcessor`. Imported only if needed: asyncio slows the start."""
 
 from __future__ import annotations
 
@@ -23,12 +19,6 @@ async def pause() -> None:
 
 
 class AsyncRuntime:
-    """A `_session.Runtime` on the running event loop.
-
-    `read` returns b"" once the daemon has closed its pipe. `write` sends all bytes, or raises
-    ConnectionError.
-    """
-
     def __init__(
         self,
         read: Callable[[], Awaitable[bytes]],
@@ -39,7 +29,7 @@ class AsyncRuntime:
         self.write = write
         self._read = read
         self._sleep = sleep
-        self._unfinished: set[object] = set()  # the loop itself holds its tasks weakly
+        self._unfinished: set[object] = set()  # the loop holds its tasks only weakly
 
     async def read(self) -> bytes:
         return await self._read()
@@ -48,7 +38,7 @@ class AsyncRuntime:
         await self._sleep(seconds)
 
     async def finish(self, steps: Coroutine[object, object, T]) -> T:
-        """Run the steps to their end. A cancelled caller returns at once; the steps still finish."""
+        """A cancelled caller returns at once; the steps still finish."""
         task = asyncio.ensure_future(steps)
         self._unfinished.add(task)
         task.add_done_callback(self._unfinished.discard)
@@ -56,13 +46,11 @@ class AsyncRuntime:
 
 
 class AsyncReader:
-    """Reads a file descriptor (pipe, socket, terminal or file) without blocking the loop."""
-
     def __init__(self, source: int) -> None:
         self._source = source
 
     async def read(self) -> bytes:
-        """The next bytes, b"" at the end. Cancelling it loses no data."""
+        """b"" at the end. Cancelling it loses no data."""
         await self._readable()
         return os.read(self._source, READ_BYTES)
 
@@ -71,7 +59,7 @@ class AsyncReader:
         ready: asyncio.Future[None] = loop.create_future()
         try:
             loop.add_reader(self._source, _wake, ready)
-        except PermissionError:  # of epoll: a regular file, which is always ready
+        except PermissionError:  # epoll: a regular file, which is always ready
             return await pause()
         try:
             await ready

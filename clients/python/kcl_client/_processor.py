@@ -1,7 +1,7 @@
-"""The classes that users derive from, and what their methods receive: records, batches, checkpointers.
+"""The classes that users derive from, and what their methods receive.
 
 An exception that leaves a processor's method ends the process, and the action is not reported as done. The
-daemon then starts a new process at the last checkpoint, so no record is skipped. `_session` has the rules.
+daemon then starts a new process at the last checkpoint, so no record is skipped.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ T = TypeVar("T")
 
 
 def complete(steps: Coroutine[object, object, T]) -> T:
-    """Run a coroutine that never suspends, and return its result.
-
-    Lets plain processors share the async code.
-    """
+    """Run a coroutine that never suspends. Lets plain processors share the async code."""
     try:
         steps.send(None)
     except StopIteration as stop:
@@ -38,8 +35,6 @@ def complete(steps: Coroutine[object, object, T]) -> T:
 
 
 class PlainTurn:
-    """A thread lock as an async context manager."""
-
     def __init__(self) -> None:
         self._lock = Lock()
 
@@ -51,11 +46,7 @@ class PlainTurn:
 
 
 class PlainRuntime:
-    """A `_session.Runtime` whose every await blocks the calling thread.
-
-    `read` returns b"" once the daemon has closed its pipe. `write` sends all bytes, or raises
-    ConnectionError.
-    """
+    """A `_session.Runtime` whose every await blocks the calling thread."""
 
     def __init__(
         self, read: Callable[[], bytes], write: Callable[[bytes], None], sleep: Callable[[float], None]
@@ -83,10 +74,7 @@ _NOTHING: Final[Mapping[str, Scalar]] = MappingProxyType({})
 
 
 class Record:
-    """One user record.
-
-    The payload is decoded when `data` is first read, so that skipping a record is cheap.
-    """
+    """One user record. The payload is decoded only when `data` is read."""
 
     __slots__ = ("_data", "_wire")
 
@@ -99,34 +87,21 @@ class Record:
 
     @property
     def data(self) -> bytes:
-        """The payload as the producer sent it.
-
-        Raises:
-            ValueError: the daemon sent invalid base64 (binascii.Error).
-        """
+        """The payload as the producer sent it; ValueError (binascii.Error) if it is not base64."""
         if self._data is None:
             self._data = a2b_base64(self._wire.data, strict_mode=True)
         return self._data
 
     def text(self, encoding: str = "utf-8") -> str:
-        """The payload as text.
-
-        Raises:
-            UnicodeDecodeError: the payload does not have this encoding.
-        """
+        """The payload as text; UnicodeDecodeError if it does not have this encoding."""
         return self.data.decode(encoding)
 
     def json(self) -> JsonValue:
-        """The payload as JSON.
-
-        Raises:
-            ValueError: the payload is not JSON (json.JSONDecodeError).
-        """
+        """The payload as JSON; ValueError (json.JSONDecodeError) if it is none."""
         return cast("JsonValue", json.loads(self.data))
 
     @property
     def partition_key(self) -> str:
-        """The partition key, from which Kinesis chose the shard."""
         return self._wire.partition_key
 
     @property
@@ -146,12 +121,12 @@ class Record:
 
     @property
     def schema(self) -> RecordSchema | None:
-        """Its schema, if the daemon uses a schema registry; `kcl_client.schemas` decodes with it."""
+        """The schema from the daemon's schema registry, if any; `kcl_client.schemas` decodes with it."""
         return self._wire.schema
 
     @property
     def arrival_ms(self) -> int | None:
-        """Approximate time when Kinesis received the record, in epoch milliseconds; None if unknown."""
+        """Approximate arrival in Kinesis, in epoch milliseconds; None if unknown."""
         return self._wire.approximate_arrival_timestamp
 
     @property
@@ -164,9 +139,7 @@ class Record:
 class Batch:
     """Records in shard order; iterate over the batch to get them.
 
-    Args:
-        records: may be empty if the daemon is configured to deliver empty batches.
-        millis_behind_latest: how far this batch is behind the tip of the shard; None if unknown.
+    `records` may be empty if the daemon delivers empty batches. `millis_behind_latest` is None if unknown.
     """
 
     records: tuple[Record, ...]
@@ -187,7 +160,7 @@ class ShardStart:
         shard_id: such as `shardId-000000000007`.
         sequence_number: the lease's checkpoint: records up to and including it are done. A sentinel such as
             TRIM_HORIZON if the shard was never checkpointed; None if the daemon sent no position.
-        extra: further scalar fields of the daemon's `initialize` message, by their wire names.
+        extra: further scalar fields of the daemon's `initialize` message.
     """
 
     shard_id: str
@@ -199,16 +172,15 @@ Position = Record | ExtendedSequenceNumber
 Store = Callable[[CheckpointRequest, int], Coroutine[object, object, None]]
 
 CHECKPOINT_ATTEMPTS: Final = 5
-"""Attempts for one checkpoint, including the first."""
 FIRST_BACKOFF_S: Final = 0.5
-"""Wait before the second attempt. It doubles each time: 7.5 s in total for five attempts."""
+"""Doubles before each further attempt: 7.5 s in total for five attempts."""
 
 
 class Checkpointer:
-    """Stores checkpoints for a `RecordProcessor`; the same object for the whole life of the shard.
+    """Stores checkpoints for a `RecordProcessor`.
 
     Usable inside `process_records`, `shard_ended` and `shutdown_requested`, from any thread, one call at a
-    time. You may keep a position and checkpoint it in a later call.
+    time. A position may be checkpointed in a later call.
     """
 
     def __init__(self, store: Store) -> None:
@@ -218,14 +190,13 @@ class Checkpointer:
         """Record that everything up to and including a position is done. Returns once it is stored.
 
         Args:
-            position: a record, or the position of one. None means everything delivered so far: **the whole
-                current batch, processed or not**; in `shard_ended` it means the end of the shard.
-            attempts: how often to try a throttled or failed write. The wait between tries starts at 0.5 s and
-                doubles.
+            position: a record or its position. None means everything delivered so far: **the whole current
+                batch, processed or not**; in `shard_ended` the end of the shard.
+            attempts: tries of a throttled or failed write, with a wait of 0.5 s that doubles.
 
         Raises:
             CheckpointShutdown: the lease is lost or the daemon has gone; nothing can be stored any more. If
-                the processor does not catch it, the action just ends; this is not a failure.
+                uncaught, the action just ends; this is not a failure.
             CheckpointInvalidState: not possible now: outside an action, in `initialize` or in `lease_lost`.
             CheckpointIllegalArgument: the position is before the last checkpoint or beyond the last delivered
                 record.
@@ -236,10 +207,9 @@ class Checkpointer:
 
 
 class AsyncCheckpointer:
-    """Stores checkpoints for an `AsyncRecordProcessor`.
+    """Stores checkpoints for an `AsyncRecordProcessor`. Calls from several tasks run one after the other.
 
-    Tasks may share it; their calls run one after the other. Usable while `process_records`, `shard_ended` or
-    `shutdown_requested` runs.
+    Usable while `process_records`, `shard_ended` or `shutdown_requested` runs.
     """
 
     def __init__(self, store: Store) -> None:
@@ -250,7 +220,7 @@ class AsyncCheckpointer:
     ) -> None:
         """As `Checkpointer.checkpoint`.
 
-        Cancelling it stops the wait and further attempts; a request already sent may still be stored.
+        Cancelling stops further attempts; a request already sent may still be stored.
         """
         await self._store(request_for(position), attempts)
 
@@ -267,12 +237,12 @@ class RecordProcessor(ABC):
     """Derive from it, implement `process_records`, and pass an instance to `kcl_client.run`.
 
     One process has one processor for one shard, and one method runs at a time. A processor that keeps records
-    after `process_records` returns (buffers, background threads) must override `shutdown_requested` and
-    `shard_ended`: their defaults treat everything delivered as done.
+    after `process_records` returns must override `shutdown_requested` and `shard_ended`: their defaults treat
+    everything delivered as done.
 
     Attributes:
-        checkpoint_at_shard_end: whether to checkpoint the end of the shard after `shard_ended` if that method
-            did not. If False, a `shard_ended` that does not checkpoint keeps the child shards from starting.
+        checkpoint_at_shard_end: checkpoint the end of the shard after `shard_ended` if that method did not.
+            If False and nothing checkpoints it, the child shards never start.
     """
 
     checkpoint_at_shard_end: ClassVar[bool] = True
@@ -285,7 +255,7 @@ class RecordProcessor(ABC):
         """Called with each batch; the next one comes only after this returns."""
 
     def lease_lost(self) -> None:  # noqa: B027 - optional to override
-        """Called last when another worker has the lease: drop unfinished work. No checkpoint is possible."""
+        """Called last when another worker has the lease. No checkpoint is possible."""
 
     def shard_ended(self, checkpointer: Checkpointer) -> None:  # noqa: B027 - optional to override
         """Called last when every record of the shard was delivered: finish the remaining work.
@@ -296,8 +266,8 @@ class RecordProcessor(ABC):
     def shutdown_requested(self, checkpointer: Checkpointer) -> None:
         """Called when the worker stops or hands the lease over: the last chance to checkpoint.
 
-        By default it checkpoints everything delivered. That is right if `process_records` returns only when
-        its records are done.
+        By default it checkpoints everything delivered, which is right if `process_records` leaves no record
+        unfinished.
         """
         checkpointer.checkpoint()
 
@@ -305,11 +275,7 @@ class RecordProcessor(ABC):
 class AsyncRecordProcessor(ABC):
     """As `RecordProcessor`, with coroutines on one asyncio event loop.
 
-    The loop keeps running between messages: tasks started in `initialize` live until the process ends and are
-    then cancelled. Blocking calls block the whole loop.
-
-    Attributes:
-        checkpoint_at_shard_end: as in `RecordProcessor`.
+    Tasks started in `initialize` run between messages too, and are cancelled when the process ends.
     """
 
     checkpoint_at_shard_end: ClassVar[bool] = True

@@ -1,8 +1,7 @@
-"""`run`: the main function of a record processor's program. Handles descriptors, signals and the exit code.
+"""`run`: the main function of a record processor's program.
 
-After `take_over` the protocol uses private descriptors that programs started by the user do not inherit.
-Descriptor 1 becomes stderr, so `print`, C libraries and grandchildren write to the daemon's log and can never
-break the protocol; descriptor 0 is empty. POSIX only.
+The protocol gets private descriptors that programs started by the user do not inherit. Descriptor 1 becomes
+stderr, so `print` and C libraries cannot break the protocol; descriptor 0 is empty. POSIX only.
 """
 
 from __future__ import annotations
@@ -27,29 +26,21 @@ from kcl_client._session import AsyncCallbacks, Callbacks, PlainCallbacks, Proce
 from kcl_protocol.errors import ProtocolError
 
 READ_BYTES: Final = 256 * 1024
-"""Most bytes of one read; a pipe rarely holds more than 64 KiB."""
 _FIRST_PRIVATE_DESCRIPTOR: Final = 3  # never 0-2, even if the process was started with one of them closed
 _CLOSED: Final = -1
 
 
 class Pipes:
-    """The two private descriptors of the protocol."""
-
     def __init__(self, source: int, sink: int) -> None:
         self.source = source
         self._sink = sink
         self._writing = threading.Lock()
 
     def read(self) -> bytes:
-        """The daemon's next bytes, blocking; b"" once it has closed its end."""
         return os.read(self.source, READ_BYTES)
 
     def write(self, data: bytes) -> None:
-        """Send all bytes, blocking, from any thread.
-
-        Raises:
-            BrokenPipeError: the daemon has closed its end, or we have closed ours.
-        """
+        """Send all bytes, blocking, from any thread; BrokenPipeError once either side has closed."""
         if self._sink == _CLOSED:
             raise BrokenPipeError("the connection to the daemon is closed in this process")
         with self._writing:
@@ -58,7 +49,6 @@ class Pipes:
                 rest = rest[os.write(self._sink, rest) :]
 
     def close(self) -> None:
-        """Close both pipes, so that the daemon sees the end; a second call does nothing."""
         for descriptor in (self.source, self._sink):
             if descriptor != _CLOSED:
                 os.close(descriptor)
@@ -71,29 +61,25 @@ _in_use: list[Pipes] = []
 
 
 def pipes_in_use() -> Pipes | None:
-    """The pipes to the daemon; None before `take_over`, after `close`, and in a forked process."""
+    """None before `take_over`, after `close`, and in a forked process."""
     return _in_use[0] if _in_use else None
 
 
 def take_over() -> Pipes:
-    """Move the protocol to private descriptors and give user code harmless ones.
-
-    Call it once in a process.
-    """
+    """Move the protocol to private descriptors. Call it once in a process."""
     pipes = Pipes(_private_copy(0), _private_copy(1))
     _in_use[:] = [pipes]
-    # A forked copy of this process must not keep our stdout open, or the daemon would wait for its end.
+    # A forked process must not keep our stdout open, or the daemon would wait for its end.
     os.register_at_fork(after_in_child=pipes.close)
     empty = os.open(os.devnull, os.O_RDWR)
     os.dup2(empty, 0)
     try:
         os.dup2(2, 1)
-    except OSError:  # started without a stderr
+    except OSError:
         os.dup2(empty, 1)
     os.close(empty)
     if isinstance(sys.stdout, TextIOWrapper):
-        # Line by line, for the log. Characters that the locale lacks are escaped, so that a print cannot
-        # fail.
+        # Line by line, for the log. Escape characters that the locale lacks, so that a print cannot fail.
         sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
     return pipes
 
@@ -105,16 +91,16 @@ def _private_copy(descriptor: int) -> int:
 
 
 EXIT_USER_ERROR: Final = 70
-"""Exit code after an exception in the processor (EX_SOFTWARE of sysexits.h)."""
+"""After an exception in the processor (EX_SOFTWARE of sysexits.h)."""
 EXIT_PROTOCOL_ERROR: Final = 76
-"""Exit code after a message that the protocol does not allow (EX_PROTOCOL of sysexits.h)."""
+"""After a message that the protocol does not allow (EX_PROTOCOL of sysexits.h)."""
 
 
 def run(processor: RecordProcessor | AsyncRecordProcessor, *, max_line_bytes: int = sys.maxsize) -> None:
     """Serve the daemon over stdin and stdout until it closes them; then return.
 
-    From here on `print`, descriptor 1 and the stdout of programs started by the processor go to stderr, and
-    stdin is empty. Ctrl-C is ignored: the daemon handles it. Call it once in a process, from the main thread.
+    From here on `print` and descriptor 1 go to stderr, also for programs started by the processor, and stdin
+    is empty. Ctrl-C is ignored: the daemon handles it. Call it once in a process, from the main thread.
 
     If the daemon goes away during an action, the action runs to its end; a checkpoint then raises
     CheckpointShutdown, no further method is called, and `run` returns.
@@ -164,10 +150,7 @@ def _run_async(processor: AsyncRecordProcessor, pipes: Pipes, max_line_bytes: in
 
 
 async def _serve(session: Session, callbacks: Callbacks, pipes: Pipes) -> int:
-    """Serve, and return the exit code.
-
-    Close the pipes only after the traceback is written: the daemon may then kill us.
-    """
+    """Close the pipes only after the traceback is written: the daemon may then kill us."""
     try:
         await session.serve(callbacks)
     except ProcessorFailed as failure:

@@ -1,8 +1,8 @@
 """One shard's session: when methods are called, actions are done and checkpoints are possible.
 
-Written once with `await`, for both forms: a plain processor drives the same coroutines over a `PlainRuntime`,
-which blocks instead of suspending. `PlainCallbacks` and `AsyncCallbacks` also refuse a method of the wrong
-kind: an `async def` in a plain processor would return without running, and its records would be lost.
+Written once with `await`: a plain processor drives the same coroutines over a `PlainRuntime`, which blocks. A
+method of the wrong kind is refused: an `async def` in a plain processor would not run, and its records would
+be lost.
 """
 
 from __future__ import annotations
@@ -55,8 +55,6 @@ P = ParamSpec("P")
 
 
 class Callbacks(Protocol):
-    """A processor's methods, each to be awaited; every exception is the user's."""
-
     @property
     def checkpoint_at_shard_end(self) -> bool: ...
 
@@ -145,18 +143,11 @@ def _name(method: object) -> str:
 _KNOWN_FIELDS: Final = frozenset({"action", "shardId", "sequenceNumber", "subSequenceNumber"})
 
 
-class DaemonGone(Exception):
-    """Raised when the daemon has closed one of the pipes, as its orderly end or because it died."""
+class DaemonGone(Exception): ...
 
 
 class DaemonConnection:
-    """The child's side of the conversation: framing, codec and the protocol's state.
-
-    Args:
-        read: the daemon's next bytes, b"" or ConnectionError at the end.
-        write: sends all bytes; ConnectionError once the daemon is gone.
-        max_line_bytes: longest line accepted from the daemon.
-    """
+    """Framing, codec and protocol state of the child's side."""
 
     def __init__(
         self, read: Callable[[], Awaitable[bytes]], write: Callable[[bytes], None], max_line_bytes: int
@@ -174,12 +165,7 @@ class DaemonConnection:
         return self._conversation.may_checkpoint
 
     async def receive(self) -> DaemonMessage:
-        """The next message.
-
-        Raises:
-            DaemonGone: no message will come; a line that was cut off is dropped.
-            RemoteProtocolError: the message is malformed or not allowed now.
-        """
+        """The next message; RemoteProtocolError if it is malformed or not allowed now."""
         line = await self._next_line()
         message = decode_daemon_line(line)
         self._conversation.receive(message)
@@ -188,14 +174,8 @@ class DaemonConnection:
         return message
 
     def send(self, message: ChildMessage) -> None:
-        """Send a message.
-
-        Raises:
-            DaemonGone: the daemon has closed its end.
-            LocalProtocolError: we may not send this now.
-        """
         self._conversation.send(message)
-        # The leading newline ends whatever was written to the pipe before we took it over.
+        # The leading newline ends whatever was written to the pipe before.
         frame = b"\n" + encode(message)
         try:
             self._write(frame)
@@ -243,15 +223,15 @@ class Runtime(Protocol):
 
     @property
     def turn(self) -> AbstractAsyncContextManager[object]:
-        """A lock: one checkpoint at a time, and no status while one is pending."""
+        """Allows one checkpoint at a time, and no status while one is pending."""
         ...
 
     async def read(self) -> bytes:
-        """The daemon's next bytes, b"" at the end; ConnectionError if the connection broke."""
+        """b"" at the end; ConnectionError if the connection broke."""
         ...
 
     def write(self, data: bytes, /) -> None:
-        """Send all bytes; ConnectionError once the daemon is gone."""
+        """Sends all bytes; ConnectionError once the daemon is gone."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -262,10 +242,7 @@ class Runtime(Protocol):
 
 
 class ProcessorFailed(Exception):
-    """Raised when an exception left a method of the processor; it is the `__cause__`.
-
-    `action` is the wire name of the action that failed.
-    """
+    """Raised when a method of the processor raised (`__cause__`); `action` is its wire name."""
 
     def __init__(self, action: str) -> None:
         super().__init__(action)
@@ -273,8 +250,6 @@ class ProcessorFailed(Exception):
 
 
 class Session:
-    """One shard from `initialize` to the end of stdin."""
-
     def __init__(self, runtime: Runtime, *, max_line_bytes: int) -> None:
         self._runtime = runtime
         self._connection = DaemonConnection(runtime.read, runtime.write, max_line_bytes)
@@ -287,13 +262,13 @@ class Session:
         """Perform the daemon's actions until it closes the connection; returns then, even during an action.
 
         Raises:
-            ProcessorFailed: the processor raised; the action is not reported as done.
+            ProcessorFailed: the action is not reported as done.
             ProtocolError: the daemon sent something malformed or not allowed.
             SystemExit: the processor called `sys.exit`.
         """
         try:
             while not self._daemon_gone:
-                # No variable for the message: an idle child must not keep its last batch in memory.
+                # No variable: an idle child must not keep its last batch in memory.
                 await self._perform(await self._next_action(), callbacks)
         except DaemonGone:
             return
@@ -303,7 +278,6 @@ class Session:
 
         Raises:
             CheckpointError: the last refusal.
-            ValueError: `attempts` is below 1.
         """
         if attempts < 1:
             raise ValueError(f"attempts must be at least 1: {attempts}")
@@ -361,8 +335,8 @@ class Session:
 
     async def _end_shard(self, callbacks: Callbacks) -> None:
         await callbacks.shard_ended()
-        # KCL's ShardRecordProcessorCheckpointer does not always turn the last position into SHARD_END; a
-        # request without a position always means the end of the shard.
+        # KCL does not always turn the last position into SHARD_END; a request without a position always means
+        # it.
         if callbacks.checkpoint_at_shard_end and not self._whole_shard_stored and not self._daemon_gone:
             await self.store(CheckpointRequest(), CHECKPOINT_ATTEMPTS)
 
@@ -403,11 +377,11 @@ class Session:
     def _is_lost_lease(self, error: BaseException) -> bool:
         """Whether the error only says that the lease is lost, which is no failure: leaseLost follows.
 
-        No record can be skipped by this, because every later checkpoint is refused.
+        No record can be skipped, because every later checkpoint is refused.
         """
         if not self._lease_gone and not self._daemon_gone:
             return False
-        if isinstance(error, BaseExceptionGroup):  # from a task group in the processor
+        if isinstance(error, BaseExceptionGroup):
             return error.split(CheckpointShutdown)[1] is None
         return isinstance(error, CheckpointShutdown)
 

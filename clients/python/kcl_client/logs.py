@@ -1,7 +1,7 @@
 """A `logging` handler that sends records to the daemon's log with their levels.
 
-The daemon must allow it (`childLogMessages=true`, which sets `KCL_LOG_MESSAGES`). Otherwise, and outside
-`run`, lines go to stderr. A separate module, so that programs without logging need not load `logging`.
+If the daemon does not allow it (`childLogMessages=true` sets `KCL_LOG_MESSAGES`), and outside `run`, lines go
+to stderr. Separate, because loading `logging` costs start-up time.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ _NAMES: Final = ((logging.ERROR, "error"), (logging.WARNING, "warning"), (loggin
 
 
 class DaemonLogHandler(logging.Handler):
-    """Sends each record as one `log` message; use it like any handler, from any thread.
+    """Sends each record as one `log` message, from any thread.
 
     Set up with `logging.basicConfig(handlers=[DaemonLogHandler()], level="INFO")`. The daemon adds shard,
-    process and time to each line, so the format needs none of them.
+    process and time.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send the record, or write it to stderr; never raises, as `logging` requires."""
         try:
             text = self.format(record)
             pipes = pipes_in_use() if os.environ.get(_ALLOWED) == "true" else None

@@ -1,7 +1,6 @@
 """Decodes records by the schema that came with them (`schemaRegistry = DECODE`).
 
-Avro (fastavro) and Protocol buffers (protobuf, grpcio-tools) need `pip install 'kcl-daemon[schemas]'`; JSON
-needs nothing.
+Avro and Protocol buffers need `pip install 'kcl-daemon[schemas]'`; JSON needs nothing.
 """
 
 from __future__ import annotations
@@ -44,10 +43,9 @@ class CannotDecode(ValueError):
 def decode(record: Record) -> object:
     """Decode the record's data.
 
-    Avro gives what fastavro returns, a dict for an Avro record. JSON gives a dict, list or scalar; the schema
-    is not checked, because the producer did that. Protocol buffers give a `google.protobuf.message.Message`
-    of a class made from the schema; `google.protobuf.json_format.MessageToDict` turns it into a dict. The
-    last 256 schemas are cached.
+    Avro gives what fastavro returns, a dict for an Avro record. JSON gives a dict, list or scalar, not
+    checked against the schema. Protocol buffers give a `google.protobuf.message.Message`;
+    `google.protobuf.json_format.MessageToDict` turns it into a dict.
 
     Raises:
         NoSchema: the record has none.
@@ -60,7 +58,7 @@ def decode(record: Record) -> object:
     read = _reader(schema)
     try:
         return read(record.data)
-    except Exception as error:  # the libraries raise what they like, IndexError and struct.error among it
+    except Exception as error:  # the libraries raise anything, such as IndexError and struct.error
         raise CannotDecode(
             f"record {record.position} does not fit schema {schema.name} ({schema.version_id}): {error!r}"
         ) from error
@@ -82,7 +80,7 @@ def _reader(schema: RecordSchema) -> Callable[[bytes], object]:
     except ImportError as error:
         message = f"{schema.data_format} needs {error.name}: pip install 'kcl-daemon[schemas]'"
         raise ImportError(message, name=error.name) from error
-    except Exception as error:  # as above
+    except Exception as error:
         raise CannotDecode(
             f"schema {schema.name} ({schema.version_id}) cannot be understood: {error}"
         ) from error
@@ -111,7 +109,7 @@ def _protobuf(definition: str) -> Callable[[bytes], object]:
         pool.Add(file)
     described = pool.FindFileByName(_FILE)
     messages = [each for top in described.message_types_by_name.values() for each in _with_nested(top)]
-    # The producer's library numbers all messages of a schema, nested ones too, by their full names.
+    # The producer's library numbers all messages, nested ones too, by their full names.
     messages.sort(key=lambda each: each.full_name)
     classes = [message_factory.GetMessageClass(each) for each in messages]
 
@@ -149,7 +147,6 @@ def _refuse() -> NoReturn:
 
 
 def _varint(data: bytes) -> tuple[int, int]:
-    """Read a varint; returns the number and the index after it."""
     number = 0
     for place, byte in enumerate(data[:_INDEX_BYTES_MOST]):
         number |= (byte & _LOW) << 7 * place

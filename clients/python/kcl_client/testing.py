@@ -1,7 +1,7 @@
 """Tests a record processor without a daemon: `drive` gives it records and reports what it did.
 
-The processor runs in the same code as in production, over the same bytes. Only the daemon is in memory, and
-backoffs are recorded, not waited for. Ships with the client for users' tests.
+The processor runs in the same code as in production. Only the daemon is in memory, and backoffs are not
+waited for.
 """
 
 from __future__ import annotations
@@ -49,15 +49,7 @@ from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumbe
 class MemoryDaemon:
     """Plays the daemon for one child in memory; answers checkpoints by KCL's rules.
 
-    Args:
-        actions: sent one after the other, each when the child has finished the one before; then the stream
-            ends.
-        errors: wire names to answer the first checkpoints with; None stores the checkpoint.
-        start: the checkpoint before the first action.
-
-    Attributes:
-        messages: of both sides, in order.
-        refusals: wire names of the errors sent.
+    `actions` are sent one by one. `errors` are wire names to answer the first checkpoints with; None stores.
     """
 
     def __init__(
@@ -89,11 +81,7 @@ class MemoryDaemon:
         return self._say(action)
 
     def write(self, data: bytes) -> None:
-        """Take bytes from the child.
-
-        Raises:
-            RemoteProtocolError: the protocol does not allow this message now.
-        """
+        """Raises RemoteProtocolError if the protocol does not allow the message now."""
         for line in self._framer.feed(data):
             if line == b"":
                 continue
@@ -137,7 +125,7 @@ __all__ = ["CheckpointOutcome", "Ending", "Payload", "Report", "drive", "make_re
 Payload = bytes | str | Record
 CheckpointOutcome = type[CheckpointError] | str | None
 
-# As large as real ones: sequence numbers do not fit in 64 bits.
+# Real sequence numbers do not fit in 64 bits either.
 _FIRST_SEQUENCE_NUMBER: Final = 49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_001
 
 
@@ -151,7 +139,6 @@ class Ending(Enum):
 
     @property
     def messages(self) -> tuple[Action, ...]:
-        """The daemon's last messages."""
         match self:
             case Ending.SHARD_ENDED:
                 return (ShardEnded(),)
@@ -171,9 +158,9 @@ class Report:
         messages: of both sides, in order.
         checkpoints: the positions stored, in order; the end of the shard as SHARD_END.
         refusals: wire names of the errors that checkpoints were answered with, in order.
-        backoffs_s: waits before checkpoints were tried again, in seconds; not actually waited.
+        backoffs_s: seconds between tries of a checkpoint; not actually waited.
         exception: what left a method of the processor and ended the run, else None.
-        exit_code: the exit code that the process would have had.
+        exit_code: of the process.
     """
 
     messages: tuple[Message, ...]
@@ -227,10 +214,10 @@ def drive(
         records: payloads, which get rising sequence numbers, or records of `make_record`, used unchanged.
         shard_id: passed to `initialize`.
         start: the last checkpoint, passed to `initialize`.
-        batch_size: records in each `process_records`; the last may have fewer.
+        batch_size: records in each `process_records`.
         ending: what happens after the last batch.
-        checkpoint_errors: answers to the first, second, ... checkpoint: an error or its wire name, or None to
-            store it. Later ones are stored if the position is legal.
+        checkpoint_errors: answers to the first checkpoints: an error or its wire name; None stores, as for
+            later ones.
 
     Raises:
         ValueError: `batch_size` is not positive.
