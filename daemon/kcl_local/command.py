@@ -27,14 +27,14 @@ Form = Literal["shell", "env", "json"]
 
 @dataclass(frozen=True, slots=True)
 class NewStream:
-    """A stream to create; `name` may be the ARN of a stream in another account."""
+    """`name` may be the ARN of a stream in another account."""
 
     name: str
     shard_count: int = 1
 
     @classmethod
     def parse(cls, text: str) -> NewStream:
-        """From `NAME` or `NAME:SHARDS`; the name may be an ARN. BadParameter for anything else."""
+        """From `NAME` or `NAME:SHARDS`; BadParameter for anything else."""
         prefix, slash, last = text.rpartition("/")
         name, colon, count = last.partition(":")
         if not name or (
@@ -173,7 +173,6 @@ class _EndpointReport:
 
 
 def _report(text: str) -> None:
-    """Print only on a terminal."""
     if sys.stderr.isatty():
         click.echo(text, err=True)
 

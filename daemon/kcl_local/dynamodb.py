@@ -1,8 +1,8 @@
 """DynamoDB, STS, Glue and CloudWatch on loopback: moto behind our own HTTP server, in a thread.
 
-moto checks a condition and writes in two steps, so two threads could both win a conditional write. Here moto
-runs without an await: one request at a time, if all endpoints of the process share one event loop. werkzeug's
-own server is not used: it closes the connection after each answer.
+moto checks a condition and writes in two steps, so two threads could both win a conditional write. Here all
+endpoints share one event loop and moto runs without an await: one request at a time. werkzeug's own server
+would close the connection after each answer.
 """
 
 from __future__ import annotations
@@ -38,10 +38,7 @@ _NOT_PASSED_ON: Final = frozenset({"content-length", "connection", "date", "serv
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service of moto.
-
-    `backend` is moto's name, `target` the prefix of X-Amz-Target, `error_prefix` that of error codes.
-    """
+    """`target` is the prefix of X-Amz-Target, `error_prefix` that of error codes."""
 
     backend: Literal["dynamodb", "cloudwatch"]
     target: str
@@ -56,10 +53,9 @@ BESIDE_DYNAMODB: Final[Mapping[str, Other]] = {"AWSGlue.": "glue", "": "sts"}
 
 
 class MotoEndpoint:
-    """A service, and others at the same address.
+    """`others` maps prefixes of X-Amz-Target to services loaded on first use, the empty prefix last.
 
-    `others` maps prefixes of X-Amz-Target to further services, the empty prefix last; each is loaded on first
-    use. `calls` and `troubles` (damaged answers) cover only `service`; failed calls count too.
+    Counts and faults cover only `service`.
     """
 
     def __init__(self, service: Service, others: Mapping[str, Other] | None = None) -> None:
@@ -80,15 +76,13 @@ class MotoEndpoint:
 
     @property
     def operations(self) -> frozenset[str]:
-        """The operations that can fail: all that the SDK knows."""
         model = botocore.session.get_session().get_service_model(self._service.backend)
         return frozenset(model.operation_names)
 
     def fail_next(self, operation: str, code: str, times: int = 1, *, after: bool = False) -> None:
-        """Fail the next calls of an operation; any thread may call this.
+        """Fail the next calls of an operation; any thread may call this. `code` may be `DROP`.
 
-        `code` is the service's error code or `DROP`. With `after` the call takes effect and then fails, so
-        its caller cannot know.
+        With `after` the call takes effect and then fails, so its caller cannot know.
         """
         self._faults.add(operation, Fault(code, after), times)
 
@@ -120,7 +114,6 @@ class MotoEndpoint:
         return self._applications[name]
 
     def _operation(self, request: web.Request, body: bytes) -> str:
-        """From a header, the path or a form, depending on the SDK's protocol."""
         target = request.headers.get("X-Amz-Target", "")
         if target.startswith(self._service.target):
             return target.removeprefix(self._service.target)
@@ -135,7 +128,7 @@ class MotoEndpoint:
 
 
 def _perform(application: WSGIApplication, request: web.Request, body: bytes) -> web.Response:
-    """Run moto. No await here: that keeps it to one request at a time."""
+    """No await here: that keeps moto to one request at a time."""
     chunks, status, headers = run_wsgi_app(application, _environ(request, body), buffered=True)
     response = web.Response(status=int(status.split(maxsplit=1)[0]), body=b"".join(chunks))
     for name, value in headers:
@@ -170,11 +163,7 @@ def _environ(request: web.Request, body: bytes) -> WSGIEnvironment:
 
 
 class DynamoDbServer:
-    """The server, in its own thread; a context manager. `start` and `stop` block for a moment.
-
-    moto's tables belong to the process, so only one server may run in it. `url` serves DynamoDB, STS and
-    Glue; `calls` counts DynamoDB's calls. Port 0 means any free one.
-    """
+    """The server, in its own thread. moto's tables belong to the process: run only one server in it."""
 
     _running: DynamoDbServer | None = None
 
@@ -198,12 +187,7 @@ class DynamoDbServer:
         self.stop()
 
     def start(self) -> None:
-        """Answer on both URLs, without any table or metric.
-
-        Raises:
-            RuntimeError: another server runs in this process.
-            OSError: a port is not available.
-        """
+        """RuntimeError if another server runs in this process, OSError if a port is not available."""
         if DynamoDbServer._running is not None:
             raise RuntimeError(
                 f"a DynamoDB server of this process already runs at {DynamoDbServer._running.url}"

@@ -15,18 +15,14 @@ _STATUSES: Final = {"InternalFailure": 500, "InternalServerError": 500, "Service
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error of the service.
-
-    `code` is the service's error code or `DROP`; with `after` the call takes effect and only its answer is
-    lost.
-    """
+    """With `after` the call takes effect and only its answer is lost; `code` may be `DROP`."""
 
     code: str
     after: bool = False
 
 
 class Faults:
-    """Ordered faults, first in first out for each operation; any thread may add some."""
+    """First in, first out for each operation; any thread may add some."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Fault]] = {}
@@ -37,7 +33,6 @@ class Faults:
         self._waiting.setdefault(operation, deque()).extend([fault] * times)
 
     def take(self, operation: str) -> Fault | None:
-        """The fault for this call; None: let it through."""
         waiting = self._waiting.get(operation)
         return waiting.popleft() if waiting else None
 
@@ -52,11 +47,8 @@ def http_status(code: str) -> int:
 class ResponseFaultKind(StrEnum):
     """What happens to an answer, or to one event of a subscription.
 
-    DELAY: it comes later.
-    CUT: half of it comes, then the connection is cut.
-    SHORT: half of it comes, in a well-formed answer: the JSON or the event stream ends early.
-    CORRUPT: one byte in its middle changes, so no checksum of an event stream holds.
-    EXCEPTION, END: (events only) an exception comes instead, or the stream ends before the event.
+    CUT sends half and cuts the connection; SHORT sends half in a well-formed answer; CORRUPT changes one
+    byte. EXCEPTION and END are for events only: the stream ends instead of the event.
     """
 
     DELAY = "delay"
@@ -69,10 +61,7 @@ class ResponseFaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResponseFault:
-    """A damaged answer.
-
-    `event` counts the events of a subscription from 0; `seconds` belongs to DELAY, `code` to EXCEPTION.
-    """
+    """`event` counts from 0; `seconds` belongs to DELAY, `code` to EXCEPTION."""
 
     kind: ResponseFaultKind
     event: int = 0
@@ -85,11 +74,7 @@ class ResponseFaults:
         self._waiting: dict[str, deque[ResponseFault]] = {}
 
     def add(self, operation: str, trouble: ResponseFault, times: int = 1) -> None:
-        """Damage the next `times` answers of the operation, after the faults ordered before.
-
-        Raises:
-            ValueError: `times` is below 1, or the kind is for events only.
-        """
+        """ValueError if `times` is below 1, or the kind is for events only."""
         if times < 1:
             raise ValueError(f"times must be at least 1: {times}")
         if operation != "SubscribeToShard" and trouble.kind in {
@@ -102,7 +87,6 @@ class ResponseFaults:
         self._waiting.setdefault(operation, deque()).extend([trouble] * times)
 
     def take(self, operation: str) -> ResponseFault | None:
-        """What must happen to this answer; None: nothing."""
         waiting = self._waiting.get(operation)
         return waiting.popleft() if waiting else None
 
@@ -111,7 +95,6 @@ class ResponseFaults:
 
 
 def corrupted(body: bytes) -> bytes:
-    """The body with one byte in its middle replaced by one that is invalid in JSON and UTF-8."""
     middle = len(body) // 2
     other = 0xFF if body[middle : middle + 1] != b"\xff" else 0xFE
     return body[:middle] + bytes([other]) + body[middle + 1 :]

@@ -1,6 +1,5 @@
-"""All local endpoints together.
+"""All local endpoints together: Kinesis on the current event loop, the others in a thread.
 
-Kinesis runs on the current event loop; DynamoDB, STS, Glue and CloudWatch run in a thread.
 The clock of the Kinesis model is read only here: these endpoints live in real time.
 """
 
@@ -24,10 +23,7 @@ from kcl_local.serving import serve
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """Settings of all endpoints; port 0 means any free one.
-
-    `now` is the clock of the Kinesis model in epoch seconds, replaceable in tests.
-    """
+    """Port 0 means any free one; `now` is the Kinesis clock in epoch seconds."""
 
     kinesis: KinesisOptions = DEFAULTS
     kinesis_port: int = 0
@@ -41,7 +37,7 @@ _DEFAULTS: Final = LocalOptions()
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Running endpoints. Call the `kinesis` model only from their event loop."""
+    """Call the `kinesis` model only from the event loop of the endpoints."""
 
     kinesis_url: str
     dynamodb_url: str
@@ -50,7 +46,6 @@ class Endpoints:
     dynamodb: DynamoDbServer
 
     def environment(self) -> dict[str, str]:
-        """Environment variables that point any AWS SDK here; the credentials are not checked."""
         return {
             "AWS_ENDPOINT_URL_KINESIS": self.kinesis_url,
             "AWS_ENDPOINT_URL_DYNAMODB": self.dynamodb_url,
@@ -69,13 +64,10 @@ class Endpoints:
 async def local_endpoints(
     options: LocalOptions = _DEFAULTS, prepare: Callable[[KinesisModel], None] | None = None
 ) -> AsyncGenerator[Endpoints, None]:
-    """Serve all on loopback while the context is open; needs anyio's asyncio backend.
+    """Serve all on loopback; needs anyio's asyncio backend.
 
-    `prepare` creates streams before the endpoint answers; its errors pass through.
-
-    Raises:
-        OSError: a port is not available.
-        RuntimeError: this process already has a DynamoDB server.
+    `prepare` creates streams before the endpoint answers. OSError if a port is not available, RuntimeError if
+    this process already has a DynamoDB server.
     """
     model = KinesisModel(options.now, options.kinesis)
     dynamodb = DynamoDbServer(options.dynamodb_port, options.cloudwatch_port)

@@ -27,11 +27,7 @@ _CLOSE_S: Final = 1.0
 
 @asynccontextmanager
 async def serve(application: web.Application, port: int) -> AsyncGenerator[str, None]:
-    """Serve on loopback while the context is open, and yield the URL; port 0 means any free one.
-
-    Raises:
-        OSError: the port is not available.
-    """
+    """Serve on loopback and yield the URL; port 0 means any free one. OSError: the port is not available."""
     runner = web.AppRunner(
         application, access_log=None, shutdown_timeout=_CLOSE_S, handler_cancellation=True
     )  # when a reader leaves, its stream is cancelled
@@ -45,7 +41,6 @@ async def serve(application: web.Application, port: int) -> AsyncGenerator[str, 
 
 
 def drop(request: web.Request) -> web.Response:
-    """Cut the connection; aiohttp wants a response, but nobody gets it."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=500)
@@ -54,7 +49,7 @@ def drop(request: web.Request) -> web.Response:
 async def send_troubled(
     request: web.Request, response: web.Response, trouble: ResponseFault
 ) -> web.StreamResponse:
-    """Damage and send an answer whose body is bytes; `trouble` must not be for events only."""
+    """Damage and send an answer whose body is bytes; not for faults of events."""
     body = cast("bytes", response.body)
     match trouble.kind:
         case ResponseFaultKind.CUT:
@@ -74,7 +69,6 @@ def close_after_sending(request: web.Request) -> None:
 
 
 async def _cut_midway(request: web.Request, response: web.Response, body: bytes) -> web.StreamResponse:
-    """Announce a whole body, send half of it and cut the connection."""
     cut = web.StreamResponse(status=response.status)
     cut.headers.update(response.headers)
     cut.content_length = len(body)
@@ -89,8 +83,6 @@ FAULTS: Final = "/_local/faults"
 
 
 class Controlled(Protocol):
-    """An endpoint with faults on demand."""
-
     @property
     def calls(self) -> Counter[str]: ...
 
@@ -100,9 +92,7 @@ class Controlled(Protocol):
     @property
     def troubles(self) -> ResponseFaults: ...
 
-    def fail_next(self, operation: str, code: str, times: int = 1) -> None:
-        """Fail the next calls; ValueError for an unknown operation."""
-        ...
+    def fail_next(self, operation: str, code: str, times: int = 1) -> None: ...
 
     def clear_faults(self) -> None: ...
 
@@ -137,7 +127,7 @@ class _Control:
 
 
 async def read_object(request: web.Request) -> dict[str, object]:
-    """The body, a JSON object; else ValueError or TypeError."""
+    """ValueError or TypeError unless the body is a JSON object."""
     reported = cast("object", orjson.loads(await request.read()))
     if not isinstance(reported, dict):
         raise TypeError("the body is not a JSON object")
@@ -163,7 +153,6 @@ def _order(controlled: Controlled, reported: dict[str, object]) -> None:
 
 
 def _check_names(controlled: Controlled, operation: str, fault: str) -> None:
-    """ValueError for an unknown name, with the known ones."""
     if operation not in controlled.operations:
         near = get_close_matches(operation, sorted(controlled.operations), n=1)
         meant = f"; did you mean {near[0]}?" if near else ""

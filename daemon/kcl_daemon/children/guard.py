@@ -1,9 +1,8 @@
 """Kills the children of a daemon that was itself killed: one small shell process per daemon.
 
-The guard reads process group numbers from a pipe that only the daemon writes to. When the pipe ends, the
-daemon is gone: the guard gives children one second after the end of their stdin, then kills their groups.
-A parent-death signal is no substitute: it reaches only the child, not its descendants, is lost when a program
-with other rights is executed, fires when the forking thread ends, and must be set between fork and exec,
+It reads process group numbers from a pipe that only the daemon writes. When the pipe ends, the daemon is
+gone: children get one second after the end of their stdin, then their groups are killed.
+A parent-death signal reaches only the child, is lost on some execs, and must be set between fork and exec,
 where Python with threads may not run.
 """
 
@@ -37,10 +36,9 @@ for group in $groups; do kill -s KILL -- "-$group"; done
 
 
 class Guard:
-    """The guard of one daemon; it starts with the first child, and again if it was killed.
+    """Starts with the first child, and again when it was killed or could not start.
 
-    If it cannot start, each new child causes another try. `holds` names a file that the guard keeps open, so
-    a lock on it lasts until the last child of a killed daemon is gone.
+    It keeps the file `holds` open, so a lock on it lasts until the last child of a killed daemon is gone.
     """
 
     def __init__(self, log: Log, holds: Callable[[], int | None] = lambda: None) -> None:
@@ -53,11 +51,10 @@ class Guard:
 
     @property
     def pid(self) -> int | None:
-        """None while it does not run."""
         return None if self._process is None else self._process.pid
 
     def watch(self, group: int) -> None:
-        """A child that leads this group has started. Never raises; the first call takes a millisecond."""
+        """Watch a new child's group. Never raises; the first call takes a millisecond."""
         self._groups.add(group)
         if self._process is None:
             self._start()
@@ -65,13 +62,12 @@ class Guard:
             self._send(f"+ {group}\n")
 
     def forget(self, group: int) -> None:
-        """This group has ended. Call it before the leader is reaped: later the number may be reused."""
+        """Call this before the leader is reaped: later the number may be reused."""
         if group in self._groups:
             self._groups.discard(group)
             self._send(f"- {group}\n")
 
     async def aclose(self) -> None:
-        """End the guard; it kills the groups that are left."""
         process = self._close_pipe()
         if process is not None:
             await to_thread.run_sync(process.wait)
@@ -87,7 +83,6 @@ class Guard:
             self._send(f"+ {group}\n")
 
     def _log_failure(self, error: OSError) -> None:
-        """Warn once, until a guard runs again."""
         if not self._is_reported:
             self._is_reported = True
             advice = (
@@ -119,7 +114,7 @@ class Guard:
 
 
 def _started(holds: int | None) -> tuple[subprocess.Popen[bytes], int]:
-    """The shell and our end of its pipe; after an OSError nothing is left behind."""
+    """After an OSError nothing is left behind."""
     read_end, write_end = os.pipe()
     try:
         process = subprocess.Popen(  # noqa: S603 - a fixed text, nothing from outside

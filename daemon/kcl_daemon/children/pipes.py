@@ -1,6 +1,6 @@
-"""Our ends of a child's pipes, and its stderr as log events.
+"""Our ends of a child's pipes, without threads or copies, and its stderr as log events.
 
-Pipes are read and written without threads or copies. Call everything from inside the event loop.
+Call everything from inside the event loop.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class PipeWriter:
     async def send(self, line: bytes) -> None:
         """Write the whole line from the caller's bytes; waits while the pipe is full.
 
-        If cancelled before the first byte, nothing happened. If cancelled in the middle, the pipe is closed,
-        because the next line would be read as the rest of this one.
+        If cancelled in the middle, the pipe is closed: the next line would be read as the rest of this one.
 
         Raises:
             BrokenPipeError: nobody reads any more, or this end is closed.
@@ -51,14 +50,13 @@ class PipeWriter:
                 self.close()
 
     def close(self) -> None:
-        """The reader sees end of file; a running `send` raises BrokenPipeError. Safe to repeat."""
+        """A running `send` raises BrokenPipeError. Safe to repeat."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             anyio.notify_closing(fd)
             os.close(fd)
 
     async def _write(self, rest: memoryview) -> int:
-        """The number of bytes written; 0 after a wait."""
         if self._fd is None:
             raise BrokenPipeError
         try:
@@ -94,13 +92,12 @@ class PipeReader:
         return b""
 
     def finish(self) -> None:
-        """Deliver only what is in the pipe now, then end, even if another process holds the other end open."""
+        """Deliver only what is in the pipe now, even if another process holds the other end open."""
         if self._fd is not None and self._unread_bytes is None:
             self._unread_bytes = _bytes_in_pipe(self._fd)
             anyio.notify_closing(self._fd)  # wake a waiting receiver
 
     def close(self) -> None:
-        """Drop unread bytes; a running `receive` ends. Safe to repeat."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             anyio.notify_closing(fd)
@@ -119,17 +116,14 @@ _LINES_PER_TURN = 64
 
 
 class LineCutter:
-    """Cuts bytes into lines of text; a line longer than `max_bytes` (at least 4) comes in pieces.
-
-    It keeps at most `max_bytes` between two calls.
-    """
+    """Cuts bytes into lines of text; a line above `max_bytes` (at least 4) comes in pieces."""
 
     def __init__(self, max_bytes: int = MAX_LINE_BYTES) -> None:
         self._max_bytes = max_bytes
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[str]:
-        """The lines that this piece completes, without LF or CRLF; undecodable bytes become U+FFFD."""
+        """The completed lines, without LF or CRLF; undecodable bytes become U+FFFD."""
         *whole, self._rest = (self._rest + piece).split(b"\n")
         lines: list[str] = []
         for line in whole:
@@ -139,12 +133,10 @@ class LineCutter:
         return lines
 
     def finish(self) -> list[str]:
-        """The last line if it has no line end."""
         rest, self._rest = self._rest, b""
         return [_text(rest)] if rest else []
 
     def _cut(self, line: bytes, pieces: list[str]) -> bytes:
-        """Move pieces of a long line to `pieces` and return the remainder."""
         while len(line) > self._max_bytes:
             end = _character_start(line, self._max_bytes)
             pieces.append(_text(line[:end]))
@@ -163,11 +155,10 @@ class StderrPassThrough:
 
     @property
     def tail(self) -> tuple[str, ...]:
-        """The last lines, oldest first."""
         return tuple(self._tail)
 
     async def run(self) -> None:
-        """Log until the pipe ends, then close it. If cancelled, the rest is dropped."""
+        """Log until the pipe ends. If cancelled, the rest is dropped."""
         lines = LineCutter()
         try:
             while piece := await self._pipe.receive(_READ_BYTES):
@@ -189,7 +180,6 @@ def _text(line: bytes) -> str:
 
 
 def _character_start(line: bytes, end: int) -> int:
-    """The last position up to `end` that splits no UTF-8 character; `end` if the bytes are not UTF-8."""
     for start in range(end, end - 4, -1):
         if line[start] & 0xC0 != 0x80:
             return start

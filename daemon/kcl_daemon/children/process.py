@@ -1,9 +1,8 @@
 """Child processes, from start to reaping, behind the ports `Child` and `Children`.
 
-Each child leads a session and a process group whose number is its process id. The kernel keeps that number
-until the leader is reaped. So signals go out only before the reaping, the rest of the group is killed just
-before it, and no await comes between these two steps. If the daemon is killed, a child sees the end of its
-stdin, and the guard kills it if it stays.
+A child leads a process group with its own process id as number; the kernel keeps the number until the leader
+is reaped. So signals go out only before that, the rest of the group is killed just before it, and no await
+comes in between.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _UNKNOWN_STATUS = 255
 class ProcessGroup:
     """The processes of one child; a process that calls `setsid` is out of reach.
 
-    `on_ended` gets the group's number after all of it was killed and before the kernel can reuse the number.
+    `on_ended` is called after the whole group was killed, before the kernel can reuse its number.
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class ProcessGroup:
         return self._status
 
     def signal(self, number: Signals) -> None:
-        """Signal the whole group; no effect after the leader was reaped."""
         self._send(os.killpg, number)
 
     def signal_leader(self, number: Signals) -> None:
@@ -85,10 +83,7 @@ class ProcessGroup:
             self._log.warning("child_not_signalled", signal=number.name, reason="it runs as another user")
 
     async def reaped(self) -> int:
-        """Wait until the leader ends, kill the rest of the group, reap, and return the leader's exit code.
-
-        If cancelled, nothing is reaped.
-        """
+        """Wait for the leader, kill the rest, reap; the exit code. If cancelled, nothing is reaped."""
         await self._leader_ended()
         self.signal(signal.SIGKILL)
         self._on_ended(self.pid)
@@ -97,7 +92,6 @@ class ProcessGroup:
         return self._status
 
     async def _leader_ended(self) -> None:
-        """Wait on a pidfd, or in a thread where the kernel (or a filter) offers none."""
         try:
             pidfd = os.pidfd_open(self.pid)
         except OSError:
@@ -130,13 +124,8 @@ _KILL_PATIENCE_S = 5.0
 class ProcessChild:
     """One child process; `ProcessChildren` makes it and runs its `supervise`.
 
-    When the process ends, in any way, its whole process group is killed. After that `receive` returns what
-    the child had written, then empty bytes, even if another process holds its stdout.
-
-    Args:
-        started: the process and its pipes; this object owns them now.
-        guard: learns the start and the end of the process.
-        on_closed: called once, at the end of `aclose`.
+    When the process ends, its whole group is killed. `receive` still returns what the child wrote, then empty
+    bytes, even if another process holds its stdout.
     """
 
     def __init__(
@@ -170,9 +159,7 @@ class ProcessChild:
         return self._stderr.tail
 
     async def send(self, line: bytes) -> None:
-        """Write a whole line; one caller at a time.
-
-        If cancelled in the middle of a line, it closes stdin, and every later `send` raises ChildExited.
+        """Write a whole line; one caller at a time. If cancelled within a line, stdin is closed.
 
         Raises:
             ChildExited: nobody reads stdin; `status` is None if the process is not reaped yet.
@@ -187,7 +174,6 @@ class ProcessChild:
         return await self._stdout.receive(_RECEIVE_BYTES)
 
     async def close_stdin(self) -> None:
-        """Close stdin; a running `send` raises ChildExited."""
         self._stdin.close()
 
     async def wait(self) -> int:
@@ -218,7 +204,7 @@ class ProcessChild:
         self._on_closed(self)
 
     async def supervise(self) -> None:
-        """Log stderr, and reap the process when it ends. Run it once; if cancelled, nothing is reaped."""
+        """Log stderr and reap the process; run it once. If cancelled, nothing is reaped."""
         async with create_task_group() as tasks:
             tasks.start_soon(self._stderr.run)
             await self._group.reaped()
@@ -230,13 +216,10 @@ class ProcessChild:
 
 
 class ProcessChildren:
-    """Starts children as processes; an async context manager that ends every child when it exits.
+    """Starts children as processes; leaving the context ends every child.
 
-    An error from the body passes through as it is, not in an exception group.
-
-    Args:
-        command: program and arguments.
-        kept_open_by_guard: a file that the guard of a killed daemon keeps open until its children are gone.
+    An error of the body passes through ungrouped. The guard of a killed daemon keeps `kept_open_by_guard`
+    open until its children are gone.
     """
 
     def __init__(
@@ -286,8 +269,8 @@ class ProcessChildren:
     async def start(self, shard_id: ShardId, stream: StreamRef | None = None) -> ProcessChild:
         """Start the program for a shard; if this raises or is cancelled, nothing was started.
 
-        With several streams the child gets `KCL_STREAM_NAME`, `KCL_STREAM_ARN` and `KCL_SHARD_ID`.
-        `KCL_LOG_MESSAGES` says that it may send `log` messages.
+        With several streams the environment names stream and shard (`KCL_STREAM_NAME`, `KCL_STREAM_ARN`,
+        `KCL_SHARD_ID`).
         """
         # A start blocks the event loop for a moment: let other tasks run in between.
         await checkpoint()

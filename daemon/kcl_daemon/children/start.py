@@ -1,8 +1,7 @@
-"""Starts a child program as the Java daemon does, and explains why when it cannot.
+"""Starts a child program as the Java daemon does: account, kernel limits, environment, and clear errors.
 
-Also the account, the kernel limits and the environment of children. `childInheritCredentials=false` removes
-AWS access from the environment only: a child of the same user can still read the daemon's `/proc` entry and
-files, so give an untrusted child its own `childUser`.
+`childInheritCredentials=false` removes AWS access from the environment only. A child of the same user can
+still read the daemon's `/proc` entry and files: give an untrusted child its own `childUser`.
 """
 
 from __future__ import annotations
@@ -32,11 +31,7 @@ _Prlimit = Callable[[int, int, tuple[int, int]], object]
 
 @dataclass(frozen=True, slots=True)
 class ChildAccount:
-    """A user of this machine.
-
-    `groups` contains `gid` too; `environment` has HOME, USER and LOGNAME, and is empty if the user has no
-    name.
-    """
+    """A user of this machine; `environment` has HOME, USER and LOGNAME, or nothing for a user without a name."""
 
     uid: int
     gid: int
@@ -48,12 +43,8 @@ class ChildAccount:
 class ChildOptions:
     """How children are started.
 
-    Args:
-        account: None: the daemon's own user.
-        limits: pairs of a kernel limit (RLIMIT_...) and its value.
-        inherit_credentials: whether the child's environment has the daemon's AWS credentials.
-        stderr_level: log level of stderr lines.
-        log_messages: whether the child learns that it may send `log` messages.
+    `account` None means the daemon's user; `limits` are pairs of RLIMIT_... and value; `log_messages` tells
+    the child that it may send `log` messages.
     """
 
     account: ChildAccount | None = None
@@ -67,11 +58,7 @@ SAME_AS_DAEMON: Final = ChildOptions()
 
 
 def options_of(settings: ChildSettings) -> ChildOptions:
-    """The options for these settings.
-
-    Raises:
-        ChildStartFailed: the user does not exist or is not allowed, or this system has no such limits.
-    """
+    """Raises ChildStartFailed for an unknown or forbidden user, or if this system has no such limits."""
     wanted = (
         (resource.RLIMIT_AS, settings.memory_limit_bytes),
         (resource.RLIMIT_NOFILE, settings.open_files_limit),
@@ -91,11 +78,7 @@ def options_of(settings: ChildSettings) -> ChildOptions:
 
 
 def account_of(text: str) -> ChildAccount | None:
-    """The account of `USER` or `USER:GROUP`; None if this process already runs as that user.
-
-    Raises:
-        ChildStartFailed: the account does not exist, or this process may not switch to it.
-    """
+    """The account of `USER` or `USER:GROUP`, None if it is our own; ChildStartFailed if unknown or forbidden."""
     user, colon, group = text.partition(":")
     entry = _user(user)
     uid = int(user) if entry is None else entry.pw_uid
@@ -118,7 +101,7 @@ def account_of(text: str) -> ChildAccount | None:
 
 
 def _check_id(text: str, *numbers: int) -> None:
-    """Refuse a number that means "no change" to the kernel or does not fit."""
+    """A too large number means "no change" to the kernel or does not fit."""
     for number in numbers:
         if number > MAX_ID:
             raise ChildStartFailed(
@@ -127,13 +110,7 @@ def _check_id(text: str, *numbers: int) -> None:
 
 
 def apply_limits(pid: int, limits: tuple[tuple[int, int], ...]) -> None:
-    """Set soft and hard limits on a process that has just started.
-
-    A process that it forked earlier is not limited; the window is a fraction of a millisecond.
-
-    Raises:
-        OSError: this process may not set so high a limit.
-    """
+    """Limit a running process, but not what it forked already; OSError if this process may not set the limit."""
     prlimit = cast("_Prlimit | None", getattr(resource, "prlimit", None))
     for kind, most in limits:
         assert prlimit is not None, "limits are refused where there is no prlimit"
@@ -144,7 +121,6 @@ def apply_limits(pid: int, limits: tuple[tuple[int, int], ...]) -> None:
 
 
 def _user(name: str) -> pwd.struct_passwd | None:
-    """The user's entry; None for a number without a name."""
     try:
         return pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
     except KeyError:
@@ -198,9 +174,8 @@ def environment_of(
 ) -> dict[str, str]:
     """The environment of a child: `inherited` (the daemon's), overridden by `more`.
 
-    The admin token and `KCL_LOG_MESSAGES` are never inherited. With `credentials=False`, AWS credentials and
-    the headers of the OTLP exporter are removed too. Stream names stay: the operator may have set them for
-    the processors.
+    The admin token and `KCL_LOG_MESSAGES` are never inherited. Without `credentials`, AWS credentials and
+    OTLP headers go too.
     """
     kept = {
         name: value for name, value in inherited.items() if name != LOG_MESSAGES and not _is_admin_token(name)
@@ -228,10 +203,7 @@ _FIRST_LINE_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class StartedProcess:
-    """A running process in its own session, and our ends of its pipes (close-on-exec, still blocking).
-
-    Whoever reaps `process` sets its `returncode`.
-    """
+    """A process in its own session, and our ends of its pipes (close-on-exec, still blocking)."""
 
     process: subprocess.Popen[bytes]
     stdin: int
@@ -243,9 +215,7 @@ def find_program(program: str) -> str:
     """The path of a program: unchanged if it contains a slash, else the first executable one in PATH.
 
     As in Java's ProcessBuilder, relative paths and empty PATH entries mean the daemon's directory.
-
-    Raises:
-        ChildStartFailed: says where it looked and what it found.
+    ChildStartFailed if there is none.
     """
     if not program:
         raise ChildStartFailed("cannot start a child: executableName is empty; set it to a program")
@@ -266,12 +236,8 @@ def spawn(
 ) -> StartedProcess:
     """Start a program with its arguments, in the daemon's directory.
 
-    This blocks the event loop until the program is loaded: 0.2 ms from a local disk with vfork. For another
-    user it is a fork, which takes longer the more memory the daemon has. `environment` is added to the
-    daemon's.
-
-    Raises:
-        ChildStartFailed: names the program and the reason; nothing is left behind.
+    This blocks the event loop: 0.2 ms with vfork. For another user it is a fork, longer the more memory the
+    daemon has. ChildStartFailed names the reason; nothing is left behind.
     """
     program = find_program(command[0] if command else "")
     try:
@@ -314,7 +280,6 @@ def _fork(
 
 
 def _limit(process: subprocess.Popen[bytes], options: ChildOptions) -> None:
-    """Limit the process, or kill it if that fails."""
     try:
         apply_limits(process.pid, options.limits)
     except OSError:
@@ -356,7 +321,6 @@ _ABSENT = "no such file"
 
 
 def _problem_with(path: str) -> str | None:
-    """Why this path cannot be executed; None if no problem is visible."""
     try:
         mode = Path(path).stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -385,7 +349,6 @@ def _reason(error: OSError | ValueError, program: str) -> str:
 
 
 def _missing_interpreter(program: str) -> str:
-    """The file exists but the kernel misses something: its interpreter or its loader."""
     try:
         with Path(program).open("rb") as file:
             first_line = file.read(_FIRST_LINE_BYTES).split(b"\n")[0]

@@ -1,8 +1,7 @@
 """CPU figures: parse kernel files and ECS metadata, compute percentages, average them for reports.
 
-The formulas are KCL's, oddities included, because leaders compare Java workers with ours. One difference:
-from a first reading Java makes 0 %, here there is no figure. A percentage of None means a failed capture.
-Parsers raise ValueError; the caller knows the file name.
+The formulas are KCL's, oddities included, because leaders compare Java workers with ours. But from a first
+reading Java makes 0 %, here it is None: a failed capture. Parsers raise ValueError.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class HostTimes:
 
 @dataclass(frozen=True, slots=True)
 class CgroupUsage:
-    """CPU time that a control group had used at a moment of the monotonic clock."""
+    """CPU time used, at a moment of the monotonic clock."""
 
     used_ns: int
     at_s: float
@@ -44,10 +43,9 @@ class CgroupUsage:
 
 @dataclass(frozen=True, slots=True)
 class EcsUsage:
-    """CPU time of a container and of its host, at two moments chosen by the ECS agent.
+    """CPU time of a container and of its host (`system`, idle included), at two moments.
 
-    `container` and `system` (all CPUs of the host, idle time included) have the same unit. The two `_before`
-    fields are 0 if there was no earlier moment.
+    The `_before` fields are 0 if there was no earlier moment.
     """
 
     container: float
@@ -60,8 +58,8 @@ class EcsUsage:
 def host_percent(before: HostTimes, after: HostTimes) -> float | None:
     """Busy share of the host's time (KCL: LinuxCpuWorkerMetric). Waiting for the disk counts as busy.
 
-    0 if no counter changed, or if `iowait` went back by more than the CPUs worked, which Linux allows. Other
-    counters go back only when CPUs come and go: then None.
+    0 if nothing changed, or if `iowait` went back by more than the CPUs worked, which Linux allows. None if
+    other counters went back: CPUs came or went.
     """
     if before == after:
         return 0.0
@@ -75,7 +73,7 @@ def host_percent(before: HostTimes, after: HostTimes) -> float | None:
 
 
 def cgroup_percent(before: CgroupUsage, after: CgroupUsage, *, limit_cpus: float) -> float | None:
-    """Share of `limit_cpus` that the group used, at most 100 (KCL: Cgroupv1/v2CpuWorkerMetric).
+    """Share of `limit_cpus`, at most 100 (KCL: Cgroupv1CpuWorkerMetric, Cgroupv2CpuWorkerMetric).
 
     Quotas apply per period, so a group may exceed its limit for a moment.
     """
@@ -87,9 +85,9 @@ def cgroup_percent(before: CgroupUsage, after: CgroupUsage, *, limit_cpus: float
 
 
 def ecs_percent(usage: EcsUsage, *, limit_cpus: float) -> float | None:
-    """Share of `limit_cpus` that the container used, at most 100 (KCL: EcsCpuWorkerMetric).
+    """Share of `limit_cpus`, at most 100 (KCL: EcsCpuWorkerMetric).
 
-    100 if the host's time did not change, as in Java. None for the container's first sample (0 in Java).
+    100 if the host's time did not change, as in Java. None for the first sample (0 in Java).
     """
     if usage.container_before == 0 and usage.system_before == 0:
         return None
@@ -105,8 +103,8 @@ def ecs_percent(usage: EcsUsage, *, limit_cpus: float) -> float | None:
 def ecs_limit_cpus(*, share: float, shares: float, task_cpus: float | None, online_cpus: float) -> float:
     """The container's part of the task's CPUs, by CPU units (KCL: EcsCpuWorkerMetric).
 
-    A task without a limit has the host's CPUs. A container without CPU units gets the whole task's CPUs; Java
-    divides by its share of 0 and sees 100 % for ever, or no figure.
+    A task without a limit has the host's CPUs. A container without CPU units gets the whole task's; Java
+    divides by its share of 0.
     """
     cpus = online_cpus if task_cpus is None else task_cpus
     return cpus * share / shares if 0 < share <= shares else cpus
@@ -119,17 +117,14 @@ _NO_QUOTA: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class EcsTask:
-    """CPU limits of an ECS task.
-
-    `cpus` is None without a limit; `shares` are the CPU units of all its containers.
-    """
+    """`cpus` is None without a limit; `shares` are the CPU units of all containers."""
 
     cpus: float | None
     shares: float
 
 
 def parse_host(text: str) -> HostTimes:
-    """The times of all CPUs together, from the first line of `/proc/stat`."""
+    """From the first line of `/proc/stat`."""
     name, *fields = text.partition("\n")[0].split() or [""]
     if name != "cpu" or len(fields) < _HOST_FIELDS:
         raise ValueError("the first line does not give the times of all CPUs")
@@ -138,12 +133,10 @@ def parse_host(text: str) -> HostTimes:
 
 
 def parse_counter(text: str) -> int:
-    """A file with one counter, such as `cpuacct.usage` (nanoseconds)."""
     return _counter(text.strip())
 
 
 def parse_usage_us(text: str) -> int:
-    """Microseconds of CPU used, from the `usage_usec` line of a `cpu.stat`."""
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if name == "usage_usec":
@@ -171,15 +164,12 @@ def quota_cpus(quota_us: int | None, period_us: int) -> float | None:
 
 
 def count_cpus(text: str) -> int:
-    """The number of CPUs in a list such as `0-3,6`; ranges are inclusive (KCL: Cgroup)."""
+    """The CPUs in a list such as `0-3,6` (KCL: Cgroup)."""
     return sum(_count_range(part) for part in text.strip().split(","))
 
 
 def parse_ecs_usage(body: bytes) -> EcsUsage | None:
-    """The figures of `/stats`; None while the agent has none (`null`).
-
-    Missing counters from before the first sample read as 0.
-    """
+    """The figures of `/stats`, None for `null`; missing earlier counters read as 0."""
     document: object = orjson.loads(body)
     if document is None:
         return None
@@ -193,12 +183,10 @@ def parse_ecs_usage(body: bytes) -> EcsUsage | None:
 
 
 def parse_ecs_share(body: bytes) -> float:
-    """CPU units of this container; 0 if it has none."""
     return _number(orjson.loads(body), "Limits", "CPU") or 0
 
 
 def parse_ecs_task(body: bytes) -> EcsTask:
-    """The limits in `/task`."""
     document: object = orjson.loads(body)
     containers = _member(document, "Containers")
     if not isinstance(containers, list):
@@ -232,7 +220,6 @@ def _member(document: object, name: str) -> object:
 
 
 def _number(document: object, *path: str) -> float | None:
-    """The number at a path of names; None if something is missing or has another type."""
     for name in path:
         document = _member(document, name)
     return None if isinstance(document, bool) or not isinstance(document, int | float) else document
@@ -246,7 +233,7 @@ def _required(document: object, *path: str) -> float:
 
 
 FAILED: Final = Decimal(-1)
-"""The average of a window with failures only; leaders give no leases to a worker whose last average it is."""
+"""The average of a window with failures only; a worker that reports it last gets no leases."""
 
 _SAMPLES_MAX: Final = 300
 _AVERAGES_MOST: Final = 10
@@ -254,11 +241,10 @@ _MICRO: Final = Decimal("0.000001")
 
 
 class CpuRecorder:
-    """Gathers samples, window after window, and keeps the last averages (KCL: WorkerMetricStatsManager).
+    """Averages the samples of each window (KCL: WorkerMetricStatsManager).
 
-    Unlike in Java, an empty window adds no average, and there are no averages before the first figure: a
-    worker that has just started, or cannot read its CPU, counts as one without a metric and still gets
-    leases. `max_averages` is KCL's noOfPersistedMetricsPerWorkerMetrics.
+    Unlike in Java, an empty window adds no average, and there is none before the first figure: a new worker,
+    or one that cannot read its CPU, counts as one without a metric and still gets leases.
     """
 
     def __init__(self, max_averages: int = _AVERAGES_MOST) -> None:
@@ -269,11 +255,10 @@ class CpuRecorder:
 
     @property
     def averages(self) -> tuple[Decimal, ...]:
-        """Of the last windows, oldest first."""
         return tuple(self._averages)
 
     def add(self, percent: float | None) -> None:
-        """Take one capture; None or a value outside 0 to 100 is a failure. Only the last 300 samples count."""
+        """None or a value outside 0 to 100 is a failure. Only the last 300 samples count."""
         if percent is None or not 0 <= percent <= 100:
             self._failures += 1
         else:
@@ -281,7 +266,7 @@ class CpuRecorder:
             self._ever = True
 
     def drain(self) -> Decimal | None:
-        """End the window; its average, half-up to 6 decimals, or FAILED. None if it added no average."""
+        """End the window: its average, half-up to 6 decimals, FAILED, or None if it has none."""
         average = self._average()
         self._samples.clear()
         self._failures = 0

@@ -21,9 +21,7 @@ _ADVICE: Final = (
 class CpuSampler:
     """Captures a sample each second and averages them for each report.
 
-    `capture_s` is the time between two captures (KCL: inMemoryWorkerMetricsCaptureFrequencyMillis); the start
-    is random, so that workers do not sample together. The first failure is logged; every failure counts as a
-    metric.
+    `capture_s` is KCL's inMemoryWorkerMetricsCaptureFrequencyMillis. Only the first failure is logged.
     """
 
     def __init__(
@@ -48,11 +46,10 @@ class CpuSampler:
 
     @property
     def failures(self) -> int:
-        """How many captures failed or timed out."""
         return self._failures
 
     async def run(self) -> None:
-        """Capture for ever, after a random part of the first period."""
+        """Capture for ever. The random start spreads the workers."""
         await self._clock.sleep(self._randomness.uniform(0, self._capture_s))
         while True:
             await self.capture()
@@ -73,7 +70,7 @@ class CpuSampler:
             self._failed(problem)
 
     def averages(self) -> tuple[Decimal, ...]:
-        """End the window and return the averages, oldest first; empty means that there is no metric."""
+        """End the window; the averages, oldest first. Empty: there is no metric."""
         self._recorder.drain()
         return self._recorder.averages
 

@@ -1,8 +1,7 @@
 """Where the CPU figure comes from: ECS metadata, control groups or `/proc/stat`, chosen once at start.
 
-The order is KCL's (EcsResource, EksResource, Ec2Resource), with three differences. Every Linux host uses
-`/proc/stat`, where Java first asks the EC2 metadata service. A container outside ECS and Kubernetes, or a pod
-without a service account, uses its quota if it has one. ECS metadata version 3, which Java cannot use, is
+KCL's order (EcsResource, EksResource, Ec2Resource), with differences: every Linux host uses `/proc/stat`
+without asking EC2's metadata, any other container uses its quota if it has one, and ECS metadata version 3 is
 ignored.
 The event loop reads the kernel's files itself: that is faster than a thread.
 """
@@ -47,7 +46,7 @@ _READ_BYTES: Final = 4096
 
 
 def read(path: Path, parse: Callable[[str], T]) -> T:
-    """Parse the first 4 KiB of a file; a missing or malformed file raises CpuUnreadable with its path."""
+    """Parse the first 4 KiB of a file; CpuUnreadable with the path if it is missing or malformed."""
     try:
         return parse(_start(path).decode("ascii"))
     except OSError as error:
@@ -68,26 +67,20 @@ _NANOSECONDS: Final = 1_000  # in one microsecond
 
 
 class Cgroup(Protocol):
-    """The files of one version; each method raises CpuUnreadable for a missing or malformed file."""
+    """Each method raises CpuUnreadable for a missing or malformed file."""
 
     @property
     def name(self) -> str: ...
 
-    def used_ns(self) -> int:
-        """CPU time used so far."""
-        ...
+    def used_ns(self) -> int: ...
 
-    def quota_cpus(self) -> float | None:
-        """The quota in CPUs; None without a quota."""
-        ...
+    def quota_cpus(self) -> float | None: ...
 
-    def effective_cpus(self) -> int:
-        """How many CPUs the group may run on."""
-        ...
+    def effective_cpus(self) -> int: ...
 
 
 class CgroupV1:
-    """Version 1: a folder for each controller, under `/sys/fs/cgroup` (KCL: Cgroupv1CpuWorkerMetric)."""
+    """A folder for each controller, under `/sys/fs/cgroup` (KCL: Cgroupv1CpuWorkerMetric)."""
 
     def __init__(self, folder: Path) -> None:
         self.name: Final = "cgroup-v1"
@@ -109,7 +102,7 @@ class CgroupV1:
 
 
 class CgroupV2:
-    """Version 2: one folder, `/sys/fs/cgroup`; a container sees its own group (KCL: Cgroupv2CpuWorkerMetric)."""
+    """One folder; a container sees its own group in it (KCL: Cgroupv2CpuWorkerMetric)."""
 
     def __init__(self, folder: Path) -> None:
         self.name: Final = "cgroup-v2"
@@ -128,8 +121,6 @@ class CgroupV2:
 
 
 class CgroupCpu:
-    """The Cpu port for a container."""
-
     def __init__(self, cgroup: Cgroup, clock: Clock) -> None:
         self._cgroup = cgroup
         self._clock = clock
@@ -140,9 +131,9 @@ class CgroupCpu:
         return self._cgroup.name
 
     async def sample(self) -> float | None:
-        """Percent of the container's limit since the last call; without a quota, of all CPUs it may run on.
+        """Percent of the container's limit since the last call; without a quota, of all its CPUs.
 
-        The limits are read with every sample: Kubernetes and Docker can change them at run time.
+        The limits are read every time: Kubernetes and Docker can change them.
         """
         after = CgroupUsage(used_ns=self._cgroup.used_ns(), at_s=self._clock.monotonic())
         before, self._before = self._before, after
@@ -151,7 +142,7 @@ class CgroupCpu:
 
 
 class HostCpu:
-    """The Cpu port for a host (KCL: LinuxCpuWorkerMetric); `proc` is the `/proc` folder."""
+    """Busy percent of all CPUs of a host since the last call (KCL: LinuxCpuWorkerMetric)."""
 
     def __init__(self, proc: Path) -> None:
         self.name: Final = "host"
@@ -159,7 +150,6 @@ class HostCpu:
         self._before: HostTimes | None = None
 
     async def sample(self) -> float | None:
-        """Busy percent of all CPUs since the last successful call."""
         before, after = self._before, read(self._stat, parse_host)
         self._before = after
         return None if before is None else host_percent(before, after)
@@ -174,10 +164,10 @@ _BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class MetadataClient:
-    """Gets documents from the metadata endpoint of this host, one request at a time.
+    """Gets documents from this host's metadata endpoint, one at a time, with urllib in a thread.
 
-    It uses urllib in a thread, and follows no proxy or redirect: the answer must come from this host. A
-    cancelled request leaves its thread until the socket times out; the next request waits for it.
+    It follows no proxy or redirect: the answer must come from this host. A cancelled request keeps its thread
+    until the time-out; the next one waits for it.
     """
 
     def __init__(self, *, timeout_s: float = _TIMEOUT_S) -> None:
@@ -212,11 +202,7 @@ T = TypeVar("T")
 
 
 class EcsCpu:
-    """The Cpu port for a container on ECS (KCL: EcsCpuWorkerMetric).
-
-    `endpoint` is `ECS_CONTAINER_METADATA_URI_V4`. Each answer has two moments, so the time of a call does not
-    matter.
-    """
+    """A container on ECS (KCL: EcsCpuWorkerMetric). `endpoint` is `ECS_CONTAINER_METADATA_URI_V4`."""
 
     def __init__(self, endpoint: str, get: HttpGet) -> None:
         self.name: Final = "ecs"
@@ -225,7 +211,7 @@ class EcsCpu:
         self._limit_cpus: float | None = None
 
     async def sample(self) -> float | None:
-        """Percent of the container's part of its task's CPUs; None until the agent has two moments.
+        """Percent of the container's part of its task's CPUs; None until the agent has two samples.
 
         The limits are read once: ECS cannot change those of a running task.
         """
@@ -257,10 +243,9 @@ _PROC: Final = Path("proc")
 
 @dataclass(frozen=True, slots=True)
 class CpuChoice:
-    """The chosen source (None if this system has none) and the reason, for the log.
+    """The source, None if there is none, and the reason, for the log.
 
-    `host` is the boot ID if the figure covers the whole host. It is None if the figure covers only this
-    container, or if the ID cannot be read.
+    `host` is the boot ID if the figure covers the whole host, else None.
     """
 
     cpu: Cpu | None
@@ -269,10 +254,7 @@ class CpuChoice:
 
 
 def choose_cpu(*, root: Path, environment: Mapping[str, str], get: HttpGet, clock: Clock) -> CpuChoice:
-    """The first that fits: ECS, Kubernetes, a container with a quota, a Linux host. Never raises.
-
-    `root` is the root of the file system, `/`.
-    """
+    """ECS, Kubernetes, a container with a quota, a Linux host: the first that fits. Never raises."""
     if not (root / _PROC).is_dir():
         return CpuChoice(None, "no /proc: not Linux")
     if endpoint := environment.get(_ECS_ENDPOINT):
@@ -298,7 +280,7 @@ def _host(proc: Path) -> CpuChoice:
 
 
 def _boot_id(proc: Path) -> str | None:
-    """The same for all workers and containers on a host, and different on every other host."""
+    """The same for all containers on a host."""
     try:
         return (proc / "sys/kernel/random/boot_id").read_text("ascii").strip() or None
     except (OSError, UnicodeDecodeError):
@@ -320,7 +302,6 @@ def _cgroup(folder: Path) -> Cgroup | None:
 
 
 def _has_quota(cgroup: Cgroup) -> bool:
-    """A host's own root group has no such file."""
     try:
         return cgroup.quota_cpus() is not None
     except CpuUnreadable:

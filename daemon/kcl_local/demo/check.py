@@ -1,6 +1,6 @@
 """Compares what was written with what was delivered: lost, repeated, out of order, before parents; and words.
 
-Writes and ledger entries may arrive in any order; the verdict is final once all are in.
+Facts may arrive in any order; the verdict is final once all are in.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ class ShardState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ShardProgress:
-    """A line of the live table.
-
-    `delivered` counts written records that reached a process at least once; `unsaved` counts deliveries since
-    the last checkpoint.
-    """
+    """`unsaved` counts deliveries since the last checkpoint."""
 
     shard_id: str
     parents: tuple[str, ...]
@@ -45,16 +41,10 @@ class ShardProgress:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of a run; counts are of records.
+    """The result of a run, in records.
 
-    Args:
-        delivered: written records that reached a process at least once.
-        repeated: deliveries beyond the first of each record.
-        lost: written and never delivered.
-        unknown: delivered but never written to that shard.
-        out_of_order: deliveries not after the previous one in the same process.
-        before_parents: first deliveries before the shard's parents were done.
-        words_delivered: each record counted once.
+    `unknown` were delivered but never written to that shard; `before_parents` were first delivered before the
+    shard's parents were done. Word counts use each record once.
     """
 
     written: int
@@ -73,7 +63,7 @@ class CheckResult:
 
     @property
     def is_right(self) -> bool:
-        """Repeated records are no fault: delivery is at least once."""
+        """Repeats are no fault: delivery is at least once."""
         faults = self.lost + self.unknown + self.out_of_order + self.before_parents
         return faults == 0 and self.words_agree
 
@@ -96,11 +86,6 @@ class _Shard:
 
 
 class Checker:
-    """Collects the facts of one run.
-
-    `first_delivery_s` and `last_delivery_s` are None before any delivery.
-    """
-
     def __init__(self) -> None:
         self._shards: dict[str, _Shard] = {}
         self._words_written: Counter[str] = Counter()
@@ -120,7 +105,7 @@ class Checker:
         self._words_written.update(word_counts)
 
     def reported(self, entry: LedgerEntry) -> None:
-        """A ledger entry; those of one process must come in order."""
+        """Entries of one process must come in order."""
         shard = self._shard(entry.shard_id)
         match entry.kind:
             case "start":
@@ -180,7 +165,6 @@ class Checker:
 
     @property
     def delivered(self) -> int:
-        """Each record counts once."""
         return sum(len(shard.first_delivered_s) for shard in self._shards.values())
 
     def sequence_numbers(self) -> Iterator[int]:
@@ -189,7 +173,7 @@ class Checker:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all records are delivered and the end of every closed shard is reported."""
+        """All records are delivered, and the end of every closed shard is reported."""
         return all(
             shard.written <= shard.first_delivered_s.keys()
             and (shard.is_open or shard.ended_at_s is not None)
@@ -197,7 +181,6 @@ class Checker:
         )
 
     def last_delivered(self, shard_id: str) -> int | None:
-        """The highest sequence number delivered from a shard; None: nothing yet."""
         return max(self._shard(shard_id).first_delivered_s, default=None)
 
     def verdict(self) -> CheckResult:

@@ -32,7 +32,6 @@ from kcl_local.demo.stage import POLL_EVERY_S, Stage, WriteRate, stage
 from kcl_local.demo.text import DemoError, Feed, input_feed, library_feed
 
 SETTLED_WITHIN_S: Final = 60.0
-"""After the last write; long, because late records on a busy machine are not lost."""
 SPLIT_AT: Final = 0.25
 MERGE_AT: Final = 0.5
 
@@ -52,11 +51,7 @@ class DemoPlan:
 async def run_scenario(
     plan: DemoPlan, feed: Feed, *, directory: Path, processes: Processes, screen: Screen
 ) -> DemoOutcome:
-    """Run the demo in an empty directory.
-
-    Raises:
-        DemoError: the run could not finish; in an exception group.
-    """
+    """Run in an empty directory; DemoError, in a group, if the run could not finish."""
     screen.say(f"files of this run: {directory}")
     screen.say("starting a local Kinesis and DynamoDB ...")
     async with stage(directory, processes, shards=plan.shards) as set_up:
@@ -118,7 +113,6 @@ class _Scenario:
         self._written.set()
 
     async def _reshard(self) -> None:
-        """Split and merge during the writes, or right after them if the text is short."""
         started_s = monotonic_s()
         await self._until(started_s + self._plan.load_s * SPLIT_AT)
         parent = await self._stage.stream.split()
@@ -253,7 +247,7 @@ class _Directory:
 
 @contextmanager
 def _directory(keep: Path | None) -> Generator[_Directory]:
-    """The directory of `--keep`, or one that is removed after a successful run."""
+    """Removed after a successful run, except with `--keep`."""
     if keep is not None:
         keep.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(keep.iterdir()):
@@ -295,11 +289,6 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 class _Run:
-    """A run and the signals that end it.
-
-    `outcome` is None if a signal stopped it.
-    """
-
     def __init__(self, plan: DemoPlan, feed: Feed, directory: Path) -> None:
         self._plan = plan
         self._feed = feed
@@ -337,7 +326,6 @@ class _Run:
 
 
 def _signals() -> tuple[signal.Signals, ...]:
-    """The signals that end a run, without an ignored SIGHUP (nohup)."""
     asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     return tuple(number for number in asked if signal.getsignal(number) is not signal.SIG_IGN)
 

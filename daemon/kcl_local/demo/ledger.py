@@ -1,7 +1,7 @@
 """The ledger: what each word-count process received and did, one file for each process.
 
-A line is a JSON array `[kind, time, shard, details]`. It is written whole and flushed before the process
-continues, so a killed process leaves at most one unfinished line, which readers skip.
+A line is a JSON array `[kind, time, shard, details]`, flushed before the process continues. A killed process
+leaves at most one unfinished line, which readers skip.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import orjson
 
 
 def monotonic_s() -> float:
-    """CLOCK_MONOTONIC in seconds: the same clock in every process of the machine."""
+    """CLOCK_MONOTONIC: the same in every process of the machine."""
     return time.monotonic()  # noqa: TID251 - it must compare times of real processes
 
 
@@ -30,21 +30,16 @@ EntryKind = Literal["start", "records", "checkpoint", "ended", "stopping", "lost
 
 @dataclass(frozen=True, slots=True)
 class CountedRecord:
-    """A record: its sequence number and the count of each word."""
-
     sequence_number: str
     words: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One line of a ledger.
+    """One line of a ledger; `process` is the name of its file.
 
-    Args:
-        kind: `start` (initialize), `records` (a batch, before its checkpoint), `checkpoint` (all so far),
-            `ended` (shardEnded, before its checkpoint), `stopping` (shutdownRequested), `lost` (leaseLost).
-        at_s: by `monotonic_s`.
-        process: the name of its file.
+    `records` and `ended` (shardEnded) come before their checkpoint; `stopping` is shutdownRequested, `lost`
+    is leaseLost.
     """
 
     kind: EntryKind
@@ -55,8 +50,6 @@ class LedgerEntry:
 
 
 class LedgerWriter:
-    """The ledger of one process, which has one shard."""
-
     def __init__(self, directory: Path, shard_id: str) -> None:
         descriptor, name = tempfile.mkstemp(prefix=f"{shard_id}.{os.getpid()}.", suffix=SUFFIX, dir=directory)
         self._file = os.fdopen(descriptor, "wb")
@@ -67,11 +60,11 @@ class LedgerWriter:
         self._file.close()
 
     def note(self, kind: EntryKind) -> None:
-        """Append an entry without records. After the return it outlives the process."""
+        """After the return the entry outlives the process."""
         self._append(kind, monotonic_s(), ())
 
     def records(self, at_s: float, records: Sequence[CountedRecord]) -> None:
-        """Append a batch. After the return it outlives the process."""
+        """After the return the batch outlives the process."""
         self._append("records", at_s, records)
 
     def _append(self, kind: EntryKind, at_s: float, records: Sequence[CountedRecord]) -> None:
@@ -83,14 +76,12 @@ class LedgerWriter:
 
 
 class LedgerReader:
-    """Reads all ledgers of a directory as they grow."""
-
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._positions: dict[str, int] = {}
 
     def new_entries(self) -> Iterator[LedgerEntry]:
-        """Complete entries since the last call; ordered within each file only."""
+        """Complete entries since the last call, ordered within each file only."""
         for path in sorted(self._directory.glob(f"*{SUFFIX}")):
             yield from self._of(path)
 

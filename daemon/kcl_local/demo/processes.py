@@ -1,7 +1,7 @@
 """The processes of a run: local endpoints and daemons. None may be left behind.
 
-They have their own sessions, so Ctrl-C reaches only the demo, which ends them in order. If the demo dies, the
-endpoints end with their stdin, the daemons by `tied`, and the daemons' children with their own stdin.
+They have their own sessions, so Ctrl-C reaches only the demo. If it dies, the endpoints end with their stdin,
+the daemons by `tied`, and their children with their own stdin.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ class Urls:
 
 
 class RunningProcess:
-    """A started process; `log` has its stderr, for a daemon stdout too."""
-
     def __init__(self, name: str, process: Process, log: Path) -> None:
         self.name = name
         self.log = log
@@ -64,12 +62,12 @@ class RunningProcess:
                 os.kill(self.pid, number)
 
     async def stop(self, within_s: float = DAEMON_ENDS_WITHIN_S) -> int:
-        """SIGTERM, then SIGKILL after that time; returns the exit code."""
+        """SIGTERM, then SIGKILL after that time; the exit code."""
         self.signal(signal.SIGTERM)
         return await self.ended(within_s)
 
     async def ended(self, within_s: float) -> int:
-        """Wait that long, then kill; returns the exit code."""
+        """Wait that long, then kill; the exit code."""
         with anyio.move_on_after(within_s):
             return await self._process.wait()
         self.signal(signal.SIGKILL)
@@ -77,7 +75,6 @@ class RunningProcess:
 
     @property
     def reads_stdin(self) -> bool:
-        """Whether EOF on its stdin can end it."""
         return self._process.stdin is not None
 
     async def close_stdin(self) -> None:
@@ -85,7 +82,7 @@ class RunningProcess:
             await self._process.stdin.aclose()
 
     async def fail_when_ended(self) -> None:
-        """Raise DemoError when it ends, for a process that is still needed."""
+        """DemoError when a process ends that is still needed."""
         code = await self.wait()
         raise DemoError(f"{self.name} ended with {_exit_in_words(code)}\n{log_tail(self.log)}")
 
@@ -107,13 +104,11 @@ class Processes:
         self._running: list[RunningProcess] = []
 
     def kill_all(self) -> None:
-        """SIGKILL, for a second Ctrl-C."""
         for running in self._running:
             running.signal(signal.SIGKILL)
 
     @asynccontextmanager
     async def endpoints(self, directory: Path) -> AsyncGenerator[tuple[RunningProcess, Urls]]:
-        """Run the local endpoints during the block; DemoError if they do not start."""
         answer = directory / "endpoints.json"
         command = [sys.executable, "-m", "kcl_local", "--until-eof", "--format", "json"]
         with _open_files(answer, directory / "endpoints.log") as (stdout, stderr):
@@ -133,7 +128,6 @@ class Processes:
 
     @asynccontextmanager
     async def daemon(self, name: str, properties: Path, ledgers: Path) -> AsyncGenerator[RunningProcess]:
-        """Run a daemon on a properties file during the block."""
         program = [
             sys.executable,
             "-m",
@@ -210,7 +204,7 @@ def _content(path: Path) -> bytes:
 def environment(
     more: Mapping[str, str] | None = None, base: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """An environment without the user's AWS account, with keys for the local endpoints."""
+    """Nothing of the user's AWS account, and keys for the local endpoints."""
     kept = {name: value for name, value in base.items() if not name.startswith("AWS_")}
     return {
         **kept,

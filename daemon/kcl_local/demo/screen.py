@@ -33,7 +33,7 @@ _SIGNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DemoProgress:
-    """Progress of a run; `elapsed_s` counts from the stream being ACTIVE."""
+    """`elapsed_s` counts from the stream being ACTIVE."""
 
     elapsed_s: float
     shards: Sequence[ShardProgress]
@@ -53,17 +53,13 @@ class DemoProgress:
 
 
 class Screen(Protocol):
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        ...
+    def say(self, text: str) -> None: ...
 
-    def show(self, progress: DemoProgress) -> None:
-        """The newest figures."""
-        ...
+    def show(self, progress: DemoProgress) -> None: ...
 
 
 def short_name(shard_id: str) -> str:
-    """A short shard number: `shardId-000000000012` is `12`."""
+    """`shardId-000000000012` is `12`."""
     return shard_id.removeprefix(_PREFIX).lstrip("0") or "0"
 
 
@@ -88,8 +84,6 @@ def checkpoint_in_words(shard: ShardProgress) -> str:
 
 
 class PlainScreen:
-    """Lines for a log: about one per second."""
-
     def __init__(self) -> None:
         self._shown_at_s: float | None = None
 
@@ -104,10 +98,7 @@ class PlainScreen:
 
 
 def plain_line(progress: DemoProgress) -> str:
-    """All figures in a line; per shard: number, sign, delivered/written.
-
-    The signs: `.` waits, `+` reads, `-` stopped, `=` ended.
-    """
+    """For each shard: number, sign (`.` waits, `+` reads, `-` stopped, `=` ended), delivered/written."""
     shards = "  ".join(
         f"{short_name(shard.shard_id)}{_SIGNS[shard.state]}{shard.delivered}/{shard.written}"
         for shard in progress.shards
@@ -125,8 +116,6 @@ def spark_in_words(spark: SparkProgress) -> str:
 
 
 class TableScreen:
-    """A live table, with lines scrolling above it."""
-
     def __init__(self, console: Console, live: Live) -> None:
         self._console = console
         self._live = live
@@ -139,7 +128,7 @@ class TableScreen:
 
 
 def progress_table(progress: DemoProgress) -> Table:
-    """The table; fits into 80 columns."""
+    """Fits into 80 columns."""
     from rich import box  # noqa: PLC0415 - only where there is a terminal
     from rich.table import Table  # noqa: PLC0415
 
@@ -172,7 +161,6 @@ def progress_table(progress: DemoProgress) -> Table:
 
 @contextmanager
 def open_screen(*, plain: bool) -> Generator[Screen]:
-    """The table if stdout is a terminal and `rich` is installed, else plain lines."""
     if plain or not sys.stdout.isatty() or find_spec("rich") is None:
         yield PlainScreen()
         return
@@ -194,12 +182,8 @@ TRIM_HORIZON: Final = "TRIM_HORIZON"
 class DemoOutcome:
     """The result of a run.
 
-    Args:
-        shards: all shards the stream ever had.
-        first_record_s: from ACTIVE to the first delivery; None: nothing was delivered.
-        delivering_s: from the first to the last delivery.
-        daemon_stop_s: from SIGTERM to the daemon's end.
-        not_saved: shards whose stored checkpoint is not where their processing ended.
+    `first_record_s` counts from ACTIVE to the first delivery, `delivering_s` from the first to the last. In
+    `not_saved` are shards whose checkpoint is not where processing ended.
     """
 
     verdict: CheckResult
@@ -214,7 +198,7 @@ class DemoOutcome:
 
     @property
     def is_right(self) -> bool:
-        """Whether the exit code is 0. Slow or repeated delivery is no failure."""
+        """Slow or repeated delivery is no failure."""
         spark_is_right = self.spark is None or self.spark.is_right
         return self.verdict.is_right and self.daemon_exit_code == 0 and not self.not_saved and spark_is_right
 
@@ -222,8 +206,7 @@ class DemoOutcome:
 def shards_not_saved(checker: Checker, stored: Mapping[str, str]) -> tuple[str, ...]:
     """Shards whose stored checkpoint is neither their last delivered record (open) nor SHARD_END (closed).
 
-    A closed shard may have no row, because its lease is deleted later; an open shard without deliveries is at
-    its start.
+    A closed shard may have no row: its lease is deleted later.
     """
     return tuple(
         shard.shard_id
@@ -240,7 +223,6 @@ def _right_checkpoints(checker: Checker, shard: ShardProgress) -> set[str | None
 
 
 def report(outcome: DemoOutcome) -> Iterator[str]:
-    """The result, line by line; the last says how many records were lost."""
     verdict = outcome.verdict
     yield f"written         {verdict.written:,} records to {outcome.shards} shards in {outcome.load_s:.1f} s"
     yield f"delivered       {verdict.delivered:,}"

@@ -1,7 +1,4 @@
-"""The demo's second application, on Spark: its own daemon on the same stream, and the check of its output.
-
-The pipeline is in `sparkwords`.
-"""
+"""The demo's second application, on Spark (`sparkwords`): its daemon, and the check of its output."""
 
 from __future__ import annotations
 
@@ -42,8 +39,6 @@ Window = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class SparkProgress:
-    """Progress of the Spark application; `batches` counts finished micro-batches."""
-
     batches: int
     records: int
     windows: int
@@ -52,10 +47,7 @@ class SparkProgress:
 
 @dataclass(frozen=True, slots=True)
 class SparkOutcome:
-    """The result of the Spark application; counts are of records.
-
-    `words_agree` compares its counts per window with a batch computation over the stream.
-    """
+    """`words_agree` compares the counts per window with a batch computation over the stream."""
 
     records: int
     lost: int
@@ -71,8 +63,6 @@ class SparkOutcome:
 
 @dataclass(slots=True)
 class SparkOutput:
-    """The parquet files of the pipeline, read as they grow; `folder` is the daemon's directory."""
-
     folder: Path
     counts: dict[Window, int] = field(default_factory=dict[Window, int])
     seen: Counter[str] = field(default_factory=Counter[str])
@@ -81,9 +71,9 @@ class SparkOutput:
     _looking: Lock = field(default_factory=Lock)
 
     def poll(self) -> None:
-        """Read new complete batches of counts in order, and files that the sink's log names.
+        """Read new complete batches in order, and files that the sink's log names.
 
-        The lock matters: screen and final wait both poll, and a batch counted twice would skip the next one.
+        The lock matters: two tasks poll, and a batch counted twice would skip the next one.
         """
         with self._looking:
             self._take_in()
@@ -121,7 +111,7 @@ class SparkJob:
         return self._output.progress()
 
     async def settled(self, records: int) -> bool:
-        """Wait until it has seen and counted so many records; False on time-out."""
+        """False on time-out."""
         with anyio.move_on_after(SETTLED_WITHIN_S):
             while len(self._output.seen) < records:
                 await self.poll()
@@ -134,7 +124,6 @@ class SparkJob:
         return False
 
     async def close(self, written: Iterable[int]) -> SparkOutcome:
-        """Stop it and check its output; `written` are the sequence numbers of all records."""
         exit_code = await self.running.stop(STOPPED_WITHIN_S)
         await self.poll()
         seen, expected = self._output.seen, await self._expected()
@@ -148,7 +137,7 @@ class SparkJob:
         )
 
     async def _expected(self) -> dict[Window, int]:
-        """The batch computation: read the whole stream again and count words per window."""
+        """The batch computation: read the whole stream again."""
         found: Counter[Window] = Counter()
         for shard in await self._stream.shards():
             for arrival_s, data in await in_thread(_records_of, self._stream, shard.shard_id):
@@ -159,7 +148,7 @@ class SparkJob:
 
 @asynccontextmanager
 async def spark_job(stage: Stage) -> AsyncGenerator[SparkJob]:
-    """Run the application during the block; DemoError if Spark is not installed."""
+    """DemoError if Spark is not installed."""
     if find_spec("pyspark") is None or find_spec("kcl_spark") is None:
         raise DemoError("--spark needs the Spark client: pip install 'kcl-daemon[spark]'")
     folder = stage.directory / FOLDER
@@ -187,7 +176,7 @@ async def spark_job(stage: Stage) -> AsyncGenerator[SparkJob]:
 
 
 def _records_of(stream: DemoStream, shard_id: str) -> list[tuple[int, bytes]]:
-    """Arrival in epoch seconds and data of every record of a shard."""
+    """Arrival in epoch seconds, and data."""
     found: list[tuple[int, bytes]] = []
     with errors_of("GetRecords"):
         answer = stream.client.get_shard_iterator(
@@ -215,7 +204,6 @@ def _rows(files: list[Path]) -> list[dict[str, Any]]:
 
 
 def _logged(log: Path) -> list[Path]:
-    """Files named by the file sink's log of finished batches."""
     try:
         entries = [path for path in log.iterdir() if path.name.partition(".")[0].isdigit()]
     except FileNotFoundError:

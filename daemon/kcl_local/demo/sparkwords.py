@@ -18,7 +18,6 @@ WINDOW_S: Final = 5
 
 @pipeline
 def counts(records: DataFrame) -> Iterator[DataStreamWriter]:
-    """Word counts per window of arrival, and the records seen, both as parquet."""
     split = F.udf(words, ArrayType(StringType()))
     counted = (
         records.withWatermark("approximate_arrival_timestamp", "1 hour")

@@ -1,7 +1,4 @@
-"""The set-up that the demo and the process tests share: local endpoints, a stream, a producer, a checker.
-
-The producer writes at a steady rate and reports each accepted record to the checker.
-"""
+"""The set-up shared by the demo and the process tests: endpoints, a stream, a producer, a checker."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ _RETRYABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class WriteRate:
-    """How much to write: `rate` is records per second over all shards; `records` None means no cap."""
+    """`rate` is records per second over all shards."""
 
     rate: float
     seconds: float
@@ -69,7 +66,7 @@ class WriteRate:
 
 
 def batches(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """The lines in order, in groups that fit one PutRecords."""
+    """Groups that fit one PutRecords."""
     batch: list[Line] = []
     size_bytes = 0
     for line in lines:
@@ -90,10 +87,9 @@ class Producer:
         self.written = 0
 
     async def run(self, feed: Feed, pace: WriteRate) -> None:
-        """Write the feed until it ends or the limits are reached. A cancel lets the running call finish.
+        """Write the feed until it ends or the limits are reached; a cancel lets the running call finish.
 
-        Raises:
-            DemoError: the stream refuses records for long, or a call fails with an unknown result.
+        DemoError: the stream refuses records for long, or the result of a call is unknown.
         """
         started_s = monotonic_s()
         with anyio.move_on_after(pace.seconds):
@@ -110,7 +106,7 @@ class Producer:
                     await self.put(lines)
 
     async def put(self, lines: Sequence[Line]) -> None:
-        """Write each line exactly once; returns when the stream has all of them."""
+        """Write each line exactly once."""
         for batch in batches(lines):
             waiting: list[Line] = batch
             backoff_s = BACKOFF_FIRST_S
@@ -122,7 +118,6 @@ class Producer:
                 backoff_s = min(backoff_s * 2, BACKOFF_MOST_S)
 
     async def _attempt(self, lines: list[Line]) -> list[Line]:
-        """One PutRecords; returns the refused lines."""
         try:
             answer = await in_thread(
                 self._stream.client.put_records,
@@ -156,7 +151,7 @@ POLL_EVERY_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class StoredLease:
-    """A row of the lease table; `checkpoint` is a sequence number or a sentinel."""
+    """`checkpoint` is a sequence number or a sentinel."""
 
     checkpoint: str
     owner: str | None
@@ -164,11 +159,7 @@ class StoredLease:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What is set up.
-
-    `endpoints` is the process of the local endpoints. `active_at_s` is when the stream became ACTIVE, by
-    `monotonic_s`.
-    """
+    """`active_at_s` is when the stream became ACTIVE, by `monotonic_s`."""
 
     directory: Path
     processes: Processes
@@ -203,23 +194,21 @@ class Stage:
 
     @asynccontextmanager
     async def daemon(self, properties: Path, name: str = "the daemon") -> AsyncGenerator[RunningProcess]:
-        """Run a daemon during the block."""
         async with self.processes.daemon(name, properties, self.ledgers) as running:
             yield running
 
     async def poll(self) -> None:
-        """Update the checker from the stream's shards and the ledgers."""
         for shard in await self.stream.shards():
             self.checker.lineage(shard.shard_id, parents=shard.parents, is_open=shard.is_open)
         for entry in self.reader.new_entries():
             self.checker.reported(entry)
 
     async def settled(self, within_s: float) -> bool:
-        """Wait until everything is delivered; False on time-out."""
+        """False on time-out."""
         return await self._until(lambda: self.checker.is_settled, within_s)
 
     async def delivered(self, records: int, within_s: float) -> bool:
-        """Wait until so many records are delivered; False on time-out."""
+        """False on time-out."""
         return await self._until(lambda: self.checker.delivered >= records, within_s)
 
     async def _until(self, holds: Callable[[], bool], within_s: float) -> bool:
@@ -232,7 +221,7 @@ class Stage:
         return False
 
     async def leases(self) -> dict[str, StoredLease]:
-        """The rows of the lease table, by shard; DemoError if there is no table yet."""
+        """DemoError if there is no lease table yet."""
         with errors_of("Scan of the lease table"):
             answer = await in_thread(self.dynamodb.scan, TableName=APPLICATION, ConsistentRead=True)
         return {row["leaseKey"].get("S", ""): _stored(row) for row in answer["Items"] if "checkpoint" in row}
@@ -247,7 +236,6 @@ def _stored(row: Mapping[str, AttributeValueTypeDef]) -> StoredLease:
 
 @asynccontextmanager
 async def stage(directory: Path, processes: Processes, *, shards: int) -> AsyncGenerator[Stage]:
-    """Set everything up in an empty directory for the block; DemoError if that fails."""
     ledgers = directory / "ledgers"
     ledgers.mkdir()
     async with processes.endpoints(directory) as (endpoints, urls):

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ShardView:
-    """One entry of ListShards; both ends of the hash range are inclusive."""
+    """Both ends of the hash range are inclusive."""
 
     shard_id: str
     first_hash: int
@@ -53,12 +53,11 @@ def middle_hash(shard: ShardView) -> int:
 
 
 def shard_to_split(shards: Iterable[ShardView]) -> ShardView | None:
-    """The open shard with the lowest hashes."""
     return min((shard for shard in shards if shard.is_open), key=lambda shard: shard.first_hash, default=None)
 
 
 def shards_to_merge(shards: Iterable[ShardView]) -> tuple[ShardView, ShardView] | None:
-    """Two adjacent open shards, original ones if possible."""
+    """Adjacent open shards, original ones if possible."""
     in_order = sorted((shard for shard in shards if shard.is_open), key=lambda shard: shard.first_hash)
     pairs = [(a, b) for a, b in pairwise(in_order) if a.last_hash + 1 == b.first_hash]
     return min(pairs, key=lambda pair: len(pair[0].parents) + len(pair[1].parents), default=None)
@@ -66,7 +65,6 @@ def shards_to_merge(shards: Iterable[ShardView]) -> tuple[ShardView, ShardView] 
 
 @contextmanager
 def errors_of(operation: str) -> Generator[None]:
-    """Turn boto3 errors into a DemoError that names the call."""
     try:
         yield
     except (ClientError, BotoCoreError) as error:
@@ -74,12 +72,12 @@ def errors_of(operation: str) -> Generator[None]:
 
 
 async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a boto3 call in a thread; a cancelled task waits for its end (at most the time-out)."""
+    """A cancelled task waits for the end of the call."""
     return await to_thread.run_sync(partial(call, *args, **kwargs))
 
 
 def local_session() -> boto3.Session:
-    """A session that ignores the user's profiles and files: the demo must not reach an AWS account."""
+    """It ignores the user's profiles and files: the demo must not reach an AWS account."""
     nothing = (None, None, None, None)
     session = botocore.session.Session(session_vars={"profile": nothing, "config_file": nothing})
     return boto3.Session(KEY_ID, SECRET_KEY, region_name=REGION, botocore_session=session)
@@ -99,14 +97,14 @@ def dynamodb_client(url: str) -> DynamoDBClient:
 
 
 class DemoStream:
-    """One stream by its name. Every method may raise DemoError."""
+    """Every method may raise DemoError."""
 
     def __init__(self, client: KinesisClient, name: str) -> None:
         self.client = client
         self.name = name
 
     async def create(self, shard_count: int) -> float:
-        """Create it and wait until it is ACTIVE; returns that time by `monotonic_s`."""
+        """Returns when the stream is ACTIVE: that time, by `monotonic_s`."""
         with errors_of("CreateStream"):
             await in_thread(self.client.create_stream, StreamName=self.name, ShardCount=shard_count)
         await self._active()
@@ -135,7 +133,7 @@ class DemoStream:
                 page = await in_thread(self.client.list_shards, NextToken=token)
 
     async def split(self) -> ShardView | None:
-        """Split a shard, wait until ACTIVE, and return the shard; None if none is open."""
+        """Returns when the stream is ACTIVE again; None if no shard is open."""
         shard = shard_to_split(await self.shards())
         if shard is not None:
             with errors_of("SplitShard"):
@@ -149,7 +147,7 @@ class DemoStream:
         return shard
 
     async def merge(self) -> tuple[ShardView, ShardView] | None:
-        """Merge two adjacent shards, wait until ACTIVE, and return them; None if there are none."""
+        """Returns when the stream is ACTIVE again; None without a pair."""
         pair = shards_to_merge(await self.shards())
         if pair is not None:
             with errors_of("MergeShards"):
@@ -178,8 +176,6 @@ LAUNCHER: Final = "wordcount.sh"
 
 @dataclass(frozen=True, slots=True)
 class DaemonFile:
-    """What differs between the properties files of a run; `more` has further keys."""
-
     executable: str
     worker_id: str
     application: str
@@ -189,7 +185,7 @@ class DaemonFile:
     more: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def text(self) -> str:
-        """The whole file: ASCII, as java.util.Properties reads it."""
+        """ASCII, as java.util.Properties reads it."""
         values = {
             "executableName": self.executable,
             "streamName": self.stream,
@@ -210,7 +206,7 @@ class DaemonFile:
 
 
 def escaped(value: str) -> str:
-    """A value for a properties file: backslashes doubled, non-ASCII as UTF-16 escapes."""
+    """Backslashes doubled, non-ASCII as UTF-16 escapes."""
     out: list[str] = []
     for character in value:
         if character == "\\":
@@ -224,10 +220,9 @@ def escaped(value: str) -> str:
 
 
 def executable_name(directory: Path, python: str = sys.executable) -> str:
-    """The `executableName` of the word-count processor.
+    """The daemon splits it on spaces, so a Python path with a space gets a launcher script in `directory`.
 
-    The daemon splits it on spaces, so a Python path with a space gets a launcher script in `directory`. The
-    name is relative: the daemon must run there.
+    The name is relative: the daemon must run there.
     """
     if python.isascii() and python.isprintable() and " " not in python:
         return f"{python} -m {PROCESSOR}"

@@ -1,7 +1,4 @@
-"""The text of the demo: which files, in which order, cut into lines with a partition key each.
-
-Every word-count process imports this module, so it imports little.
-"""
+"""The demo's text, cut into lines with a partition key. Every word-count process imports it: keep it light."""
 
 from __future__ import annotations
 
@@ -31,25 +28,22 @@ _NOT_TEXT_OF_THE_LIBRARY: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A record to write: a partition key, and a line without its end."""
-
     key: str
     data: bytes
 
 
 def words(data: bytes) -> list[str]:
-    """The words in lower case: letters of any script, with one inner apostrophe. Bad UTF-8 separates words."""
+    """Lower-case words of any script, with one inner apostrophe; bad UTF-8 separates."""
     return _WORD.findall(data.decode("utf-8", "replace").lower())
 
 
 def partition_key(name: str) -> str:
-    """The last 256 characters of a file name, never empty, always valid UTF-8."""
+    """At most 256 characters, never empty, always valid UTF-8."""
     clean = os.fsencode(name).decode("utf-8", "replace")
     return clean[-KEY_LENGTH_MAX:] or "-"
 
 
 def licence_file() -> Path | None:
-    """The licence of the running Python; None if it is not installed."""
     library = Path(os.__file__).resolve().parent
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     folders = (library, Path(sysconfig.get_path("stdlib")), library.parent, Path(sys.base_prefix))
@@ -62,7 +56,7 @@ def licence_file() -> Path | None:
 
 
 def library_files() -> list[tuple[str, Path]]:
-    """Keys and files of the standard library: licence, top-level modules by name, packages; no tests."""
+    """The licence and sources of this Python's standard library, without its tests."""
     library = Path(sysconfig.get_path("stdlib"))
     sources = sorted(_sources(library), key=lambda path: (len(path.parts) > 1, path.as_posix()))
     files = [(partition_key(path.as_posix()), library / path) for path in sources]
@@ -77,14 +71,12 @@ def _sources(library: Path) -> Iterator[Path]:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file without their ends, read lazily; a very long line comes in pieces."""
     with path.open("rb") as file:
         while piece := file.readline(LINE_BYTES_MAX):
             yield piece.rstrip(b"\r\n")
 
 
 def file_by_file(files: Iterable[tuple[str, Path]]) -> Iterator[Iterator[Line]]:
-    """The lines of each file under its key; an unreadable file raises OSError."""
     for key, path in files:
         yield _with_key(key, path)
 
@@ -95,7 +87,7 @@ def _with_key(key: str, path: Path) -> Iterator[Line]:
 
 
 def interleave(sources: Iterator[Iterator[Line]], at_a_time: int = FILES_AT_A_TIME) -> Iterator[Line]:
-    """Lines of several sources in turn, so that many keys are in use; each source keeps its order."""
+    """Lines of several sources in turn, so that many keys are in use."""
     open_sources = deque(islice(sources, at_a_time))
     while open_sources:
         source = open_sources.popleft()
@@ -108,7 +100,7 @@ def interleave(sources: Iterator[Iterator[Line]], at_a_time: int = FILES_AT_A_TI
 
 
 def in_blocks(name: str, lines: Iterable[bytes]) -> Iterator[Line]:
-    """One long text: every 100 lines share a key (`name#0`, `name#1` ...), to use more than one shard."""
+    """Every 100 lines share a key, so that one text uses more than one shard."""
     suffix_room = 12
     base = partition_key(name)[-(KEY_LENGTH_MAX - suffix_room) :]
     for number, data in enumerate(lines):
@@ -116,7 +108,7 @@ def in_blocks(name: str, lines: Iterable[bytes]) -> Iterator[Line]:
 
 
 class DemoError(Exception):
-    """Raised when the demo cannot continue; the message says what failed and where to look."""
+    """Raised when the demo cannot continue."""
 
 
 READ_BYTES: Final = 64 * 1024
@@ -124,16 +116,11 @@ STDIN: Final = 0
 
 
 class Feed(Protocol):
-    """A text, read line by line."""
-
     @property
     def description(self) -> str: ...
 
     async def take(self, most: int) -> Sequence[Line]:
-        """The next lines, from one to `most`; waits for the first. Empty means the end.
-
-        Cancelling loses no line.
-        """
+        """From one to `most` lines; waits for the first. Empty means the end. Cancelling loses no line."""
         ...
 
 
@@ -147,7 +134,6 @@ class FileFeed:
         return self._description
 
     async def take(self, most: int) -> Sequence[Line]:
-        """Never waits. DemoError if a file cannot be read."""
         try:
             return list(islice(self._lines, most))
         except OSError as error:
@@ -155,8 +141,6 @@ class FileFeed:
 
 
 class PipeFeed:
-    """Lines from a pipe, a terminal or a redirected file."""
-
     def __init__(self, descriptor: int, name: str) -> None:
         self._descriptor = descriptor
         self._name = name
@@ -170,7 +154,6 @@ class PipeFeed:
         return self._name
 
     async def take(self, most: int) -> Sequence[Line]:
-        """The next lines as they arrive. DemoError if the descriptor cannot be read."""
         while not self._whole and not self._at_end:
             await self._wait()
             self._received(self._read())
@@ -210,7 +193,6 @@ def library_feed() -> FileFeed:
 
 
 def input_feed(name: str, *, stdin: int = STDIN) -> Feed:
-    """The text of `--input`: a file, or `-` for the descriptor `stdin`."""
     if name == "-":
         return PipeFeed(stdin, "standard input")
     path = Path(name)

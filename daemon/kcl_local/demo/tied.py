@@ -1,7 +1,7 @@
 """Runs a program that dies with its parent: `tied.py PARENT_PID PROGRAM ARGUMENT...`.
 
-It asks the kernel to kill this process when the parent ends, then becomes the program. Without prctl (not
-Linux) it only does the latter. It imports nothing of ours and runs without `site`, to cost only a few ms.
+It asks the kernel to kill it with its parent, then becomes the program; without prctl (not Linux) it only
+does the latter. It imports nothing of ours, to start fast.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PR_SET_PDEATHSIG: Final = 1  # prctl(2); kept across execve(2)
 
 
 def die_with(parent: int) -> bool:
-    """Ask the kernel to kill this process when its parent ends; False if the parent is already gone."""
+    """False if the parent is already gone."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -24,7 +24,6 @@ def die_with(parent: int) -> bool:
 
 
 def main() -> None:
-    """Become the program; exit code 1 if the parent is already gone."""
     parent, program = int(sys.argv[1]), sys.argv[2:]
     if not die_with(parent):
         sys.exit(1)

@@ -13,11 +13,11 @@ from kcl_local.demo.ledger import DIRECTORY_VARIABLE, CountedRecord, LedgerWrite
 from kcl_local.demo.text import words
 
 CHECKPOINT_EVERY_S: Final = 1.0
-"""A checkpoint for each batch would be many DynamoDB writes, and this much work is soon repeated."""
+"""A checkpoint for each batch would be many DynamoDB writes."""
 
 
 class WordCount(RecordProcessor):
-    """Counts words. A batch is in the ledger before any checkpoint covers it."""
+    """A batch is in the ledger before any checkpoint covers it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -45,7 +45,6 @@ class WordCount(RecordProcessor):
         self._save(checkpointer)
 
     def shutdown_requested(self, checkpointer: Checkpointer) -> None:
-        """Checkpoint, so that nothing is repeated later."""
         self._ledger.note("stopping")
         self._save(checkpointer)
 

@@ -28,11 +28,7 @@ _STREAM_ARN: Final = re.compile(rf"arn:aws:kinesis:{REGION}:[0-9]{{12}}:stream/[
 
 
 class Account:
-    """What the operations work on.
-
-    `now_s` is the time of the current call in whole milliseconds and never goes back; `streams` is keyed by
-    ARN.
-    """
+    """`now_s`, the time of the current call in whole milliseconds, never goes back."""
 
     def __init__(self, options: KinesisOptions, now_s: float) -> None:
         self.options = options
@@ -44,7 +40,6 @@ class Account:
         self.now_s = max(self.now_s, whole_milliseconds(now_s))
 
     def stream(self, arguments: Arguments) -> Stream:
-        """The stream that StreamName, StreamARN or both name, in any state."""
         name = arguments.optional_text("StreamName")
         arn = arguments.optional_text("StreamARN")
         if arn is None:
@@ -58,21 +53,20 @@ class Account:
         return self.stream_of(arn)
 
     def active_stream(self, arguments: Arguments) -> Stream:
-        """As `stream`, for calls that need it ACTIVE."""
         stream = self.stream(arguments)
         if not self.is_active(stream):
             raise in_use(f"stream {stream.name} is not ACTIVE, but CREATING")
         return stream
 
     def readable_stream(self, arguments: Arguments) -> Stream:
-        """As `stream`, for putting and getting records: a stream that is not ACTIVE does not exist."""
+        """To put and get calls, a stream that is not ACTIVE does not exist."""
         stream = self.stream(arguments)
         if not self.is_active(stream):
             raise not_found(f"stream {stream.arn} not found: it is CREATING")
         return stream
 
     def identified_stream(self, arn: str, identity: int) -> Stream:
-        """The stream of a token; not found if it was deleted, even if a new one has its name."""
+        """Not found if the stream was deleted, even if a new one has its name."""
         stream = self.stream_of(arn)
         if stream.identity != identity:
             raise not_found(f"stream {arn} has been deleted and created anew since this token was made")
@@ -89,7 +83,6 @@ class Account:
         return stream
 
     def consumers(self, stream: Stream) -> dict[str, RegisteredConsumer]:
-        """The consumers of a stream by name, without those whose deletion is over."""
         keep_s = self.options.fan_out.deleting_s
         for consumer in tuple(stream.consumers.values()):
             if consumer.deleted_s is not None and self.now_s >= consumer.deleted_s + keep_s:
@@ -102,7 +95,7 @@ _ITERATOR_TYPES: Final = (str, str, int, str, int, float)
 
 @dataclass(frozen=True, slots=True)
 class ShardIterator:
-    """A position in a shard: every record above `after_tick` is still to be read.
+    """Every record above `after_tick` is still to be read.
 
     `stream_identity` makes a new stream of the same name refuse it.
     """
@@ -141,11 +134,6 @@ class ShardIterator:
 
 @dataclass(frozen=True, slots=True)
 class ShardPage:
-    """Where ListShards continues.
-
-    `shard_filter` is the ShardFilter of the first call.
-    """
-
     stream_arn: str
     stream_identity: int
     after_shard_id: str
@@ -164,7 +152,6 @@ class ShardPage:
 
     @classmethod
     def decode(cls, text: str) -> ShardPage:
-        """ServiceError `InvalidArgumentException` unless `encode` wrote it."""
         match _unpack(text):
             case [
                 "page",
@@ -182,8 +169,6 @@ class ShardPage:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPage:
-    """Where ListStreamConsumers continues."""
-
     stream_arn: str
     stream_identity: int
     after_name: str
@@ -193,7 +178,6 @@ class ConsumerPage:
 
     @classmethod
     def decode(cls, text: str) -> ConsumerPage:
-        """ServiceError `InvalidArgumentException` unless `encode` wrote it."""
         match _unpack(text):
             case ["consumers", str(arn), int(identity), str(after_name)]:
                 return cls(arn, identity, after_name)

@@ -9,10 +9,7 @@ from typing import Final, cast
 
 
 class ServiceError(Exception):
-    """Raised when the service refuses or fails a call.
-
-    `code` is as on the wire, such as `ResourceNotFoundException`, or `DROP`.
-    """
+    """A refused or failed call; `code` as on the wire, or `DROP`."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -21,22 +18,20 @@ class ServiceError(Exception):
 
 
 def invalid_argument(message: str) -> ServiceError:
-    """A well-formed argument that makes no sense here."""
+    """Well-formed, but makes no sense here."""
     return ServiceError("InvalidArgumentException", message)
 
 
 def malformed(message: str) -> ServiceError:
-    """An argument that is missing, of the wrong type or out of range."""
+    """Missing, of the wrong type or out of range."""
     return ServiceError("ValidationException", message)
 
 
 def not_found(message: str) -> ServiceError:
-    """A stream or shard that does not exist, or cannot be read yet."""
     return ServiceError("ResourceNotFoundException", message)
 
 
 def in_use(message: str) -> ServiceError:
-    """A stream in the wrong state for this call."""
     return ServiceError("ResourceInUseException", message)
 
 
@@ -45,10 +40,7 @@ _HASH_DIGITS: Final = len(str(MAX_HASH))
 
 
 class Arguments:
-    """The arguments of one call, or a structure among them; JSON null counts as absent.
-
-    Every reader raises ServiceError `ValidationException` with the argument's name.
-    """
+    """Every reader raises ServiceError `ValidationException`; JSON null counts as absent."""
 
     __slots__ = ("_values",)
 
@@ -68,7 +60,6 @@ class Arguments:
         return self.text(name) if self.has(name) else None
 
     def integer(self, name: str, low: int, high: int) -> int:
-        """From `low` to `high`, inclusive."""
         value = self._values.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise malformed(f"{name} must be an integer from {low} to {high}, not {value!r:.80}")
@@ -84,7 +75,7 @@ class Arguments:
         return value is True
 
     def hash_key(self, name: str) -> int:
-        """A hash as decimal text; else ServiceError `InvalidArgumentException`."""
+        """ServiceError `InvalidArgumentException` unless it is a hash in decimal."""
         text = self.text(name)
         value = int(text) if text.isascii() and text.isdigit() and len(text) <= _HASH_DIGITS else -1
         if not 0 <= value <= MAX_HASH:
@@ -114,7 +105,6 @@ class Arguments:
 
 
 def whole_milliseconds(seconds: float) -> float:
-    """Cut to milliseconds, as the service does."""
     return math.floor(seconds * 1000 + 1e-6) / 1000  # 1.001 * 1000 is a little below 1001
 
 
@@ -129,10 +119,9 @@ MIB: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How fast all readers together may read a shard; a fan-out consumer has the bytes for itself.
+    """Limits for all readers of a shard together; a fan-out consumer has the bytes for itself.
 
-    Above `bytes_per_s` in a second, the shard refuses reads until the average is back: five seconds after 10
-    MiB.
+    Above `bytes_per_s` the shard refuses reads until the average is back: five seconds after 10 MiB.
     """
 
     reads_per_s: int = 5
@@ -141,17 +130,9 @@ class ReadLimits:
 
 @dataclass(frozen=True, slots=True)
 class FanOutRules:
-    """Settings of enhanced fan-out consumers.
+    """A second subscription is refused within `protected_s`; later it takes over.
 
-    Args:
-        consumers_max: per stream.
-        creating_s: how long a new consumer is CREATING.
-        deleting_s: how long a deregistered one is DELETING.
-        idle_s: time until an event without records.
-        lasts_s: lifetime of a subscription.
-        protected_s: a second subscription is refused within this time; later it takes over.
-        event_bytes_max: data and partition keys in one event; a larger single record still goes.
-        initial_response: whether an event stream begins with that frame, as the service's does.
+    An event without records comes after `idle_s`. A single record may exceed `event_bytes_max`.
     """
 
     consumers_max: int = 20
@@ -169,15 +150,7 @@ _FAN_OUT: Final = FanOutRules()
 
 @dataclass(frozen=True, slots=True)
 class KinesisOptions:
-    """Settings of a `KinesisModel`.
-
-    Args:
-        limits: None: reads are never refused.
-        iterator_ttl_s: 0: iterators expire at once.
-        creating_s: how long a new stream is CREATING.
-        answer_bytes_max: data and partition keys in one GetRecords answer; a larger single record still goes.
-        record_bytes_max: default limit of one record.
-    """
+    """Without `limits` reads are never refused. A single record may exceed `answer_bytes_max`."""
 
     limits: ReadLimits | None = None
     iterator_ttl_s: float = 300.0

@@ -1,6 +1,6 @@
-"""HTTP server of the Kinesis model: JSON 1.1 over POST, and event streams for SubscribeToShard.
+"""HTTP server of the Kinesis model: JSON 1.1 over POST, and event streams. Signatures are not checked.
 
-Signatures are not checked. It also serves the control paths of `kcl_local.serving`, and `POST /_local/trim`.
+It also serves the control paths of `kcl_local.serving`, and `POST /_local/trim`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ _CHECKSUM: Final = struct.Struct("!I")
 
 
 def event_frame(event_type: str, payload: bytes) -> bytes:
-    """An event frame of `application/vnd.amazon.eventstream`; the payload is JSON."""
+    """A frame of `application/vnd.amazon.eventstream`; the payload is JSON."""
     return _frame({":message-type": "event", ":event-type": event_type, ":content-type": _JSON}, payload)
 
 
 def exception_frame(exception_type: str, payload: bytes) -> bytes:
-    """A frame with an exception, which ends the stream; the payload is JSON with a `message`."""
     headers = {":message-type": "exception", ":exception-type": exception_type, ":content-type": _JSON}
     return _frame(headers, payload)
 
@@ -67,10 +66,7 @@ _EVENT: Final = "SubscribeToShardEvent"
 
 
 class EventStream:
-    """One answer to SubscribeToShard.
-
-    `subscription` is closed at the end in every case; `trouble` happens to one of its events.
-    """
+    """One answer to SubscribeToShard; `trouble` happens to one of its events."""
 
     def __init__(
         self, request: web.Request, subscription: Subscription, trouble: ResponseFault | None
@@ -82,7 +78,6 @@ class EventStream:
         self._sent = 0
 
     async def run(self, request_id: str, *, initial_response: bool) -> web.StreamResponse:
-        """Answer until the subscription ends or the reader leaves."""
         try:
             self._response.headers["Content-Type"] = CONTENT_TYPE
             self._response.headers["x-amzn-RequestId"] = request_id
@@ -117,7 +112,7 @@ class EventStream:
         await self._response.write_eof()
 
     async def _send(self, frame: bytes) -> bool:
-        """Send a frame, damaged if ordered; returns whether the stream continues."""
+        """Returns whether the stream continues."""
         trouble = self._trouble if self._trouble and self._trouble.event == self._sent else None
         self._sent += 1
         if trouble is None:
@@ -155,10 +150,7 @@ _CONTENT_TYPE: Final = "application/x-amz-json-1.1"
 
 
 def application(model: KinesisModel) -> web.Application:
-    """A web application that answers from the model, one call at a time.
-
-    Other code may call the model from the same event loop, but from no other thread.
-    """
+    """Call the model from the same event loop only."""
     served = web.Application(client_max_size=BODY_BYTES_MAX)
     answers = _Answers(model)
     served.router.add_post("/", answers.answer)
@@ -203,7 +195,7 @@ class _Answers:
         return web.Response(status=204)
 
     async def end_streams(self, _application: web.Application) -> None:
-        """Cut the subscriptions, so that the server need not wait for them."""
+        """So that the server need not wait for them."""
         for scope in self._streams:
             scope.cancel()
 

@@ -29,7 +29,7 @@ _NOT_WITH_TOKEN: Final = (
 
 
 def list_shards(account: Account, arguments: Arguments) -> Answer:
-    """ListShards. A page token must come without the stream, start and filter of the first call."""
+    """A page token must come without the stream, start and filter of the first call."""
     page_size = arguments.optional_integer("MaxResults", 1, _PAGE_MAX) or _PAGE
     if arguments.has("NextToken"):
         stream, after, shard_filter = _resume(account, arguments)
@@ -72,7 +72,6 @@ def _resume(account: Account, arguments: Arguments) -> tuple[Stream, str, Answer
 
 
 def _read_filter(given: Arguments | None) -> Answer | None:
-    """The filter, checked, in the form that a page token keeps."""
     if given is None:
         return None
     kind = given.text("Type")
@@ -106,15 +105,15 @@ def _filtered(account: Account, stream: Stream, shard_filter: Answer | None) -> 
 
 
 def _oldest(stream: Stream) -> list[Shard]:
-    """The shards that were open at the trim horizon: those with no known parent.
+    """Shards that were open at the trim horizon: those with no known parent.
 
-    By lineage, not by time: a split in the millisecond of the horizon must not count twice.
+    By time, a split in the millisecond of the horizon would count twice.
     """
     return [shard for shard in stream.shards if not any(map(stream.knows, shard.parent_ids))]
 
 
 def _open_at(account: Account, stream: Stream, at_s: float) -> list[Shard]:
-    """Both ends count, as documented. A time before the horizon or the stream means the horizon."""
+    """Both ends count. An earlier time means the horizon."""
     if at_s <= max(stream.horizon_s(account.now_s), stream.created_s):
         return _oldest(stream)
     return [
@@ -135,7 +134,7 @@ _RETENTION_HOURS_MAX: Final = 8760
 
 
 def create_stream(account: Account, arguments: Arguments) -> Answer:
-    """CreateStream. Unlike the service it also takes StreamARN, for a stream of another account."""
+    """Unlike the service it also takes StreamARN, for a stream of another account."""
     arn = arguments.optional_text("StreamARN") or stream_arn(arguments.text("StreamName"))
     name = arn.rpartition("/")[2]
     if not _NAME.fullmatch(name):
@@ -162,7 +161,7 @@ def create_stream(account: Account, arguments: Arguments) -> Answer:
 
 
 def delete_stream(account: Account, arguments: Arguments) -> Answer:
-    """DeleteStream, at once. A stream with consumers needs EnforceConsumerDeletion."""
+    """A stream with consumers needs EnforceConsumerDeletion."""
     stream = account.stream(arguments)
     if account.consumers(stream) and not arguments.flag("EnforceConsumerDeletion"):
         raise in_use(f"stream {stream.name} has registered consumers; EnforceConsumerDeletion is not true")
@@ -173,7 +172,6 @@ def delete_stream(account: Account, arguments: Arguments) -> Answer:
 
 
 def list_streams(account: Account, arguments: Arguments) -> Answer:
-    """ListStreams of the caller's account; the page token is the last name."""
     limit = arguments.optional_integer("Limit", 1, 10_000) or 100
     after = arguments.optional_text("NextToken") or arguments.optional_text("ExclusiveStartStreamName") or ""
     own = {
@@ -224,7 +222,6 @@ def increase_retention(account: Account, arguments: Arguments) -> Answer:
 
 
 def decrease_retention(account: Account, arguments: Arguments) -> Answer:
-    """DecreaseStreamRetentionPeriod; older records are gone at once."""
     stream, hours = _retention(account, arguments)
     if hours > stream.retention_hours:
         raise invalid_argument(
@@ -298,7 +295,7 @@ def merge_shards(account: Account, arguments: Arguments) -> Answer:
 
 
 def update_shard_count(account: Account, arguments: Arguments) -> Answer:
-    """UpdateShardCount: at most double and at least half of the open shards, as in the service."""
+    """At most double and at least half of the open shards, as in the service."""
     stream = account.active_stream(arguments)
     target = arguments.integer("TargetShardCount", 1, _RESHARDING_SHARDS_MAX)
     if arguments.text("ScalingType") != "UNIFORM_SCALING":
@@ -325,7 +322,7 @@ _REGISTERING_PAGE_MAX: Final = 10_000
 
 
 def register_consumer(account: Account, arguments: Arguments) -> Answer:
-    """RegisterStreamConsumer. The answer always says CREATING, as the service's does."""
+    """The answer always says CREATING, as the service's does."""
     arguments.text("StreamARN")  # StreamName is not enough here
     name = arguments.text("ConsumerName")
     if not _REGISTERING_NAME.fullmatch(name):
@@ -351,7 +348,6 @@ def describe_consumer(account: Account, arguments: Arguments) -> Answer:
 
 
 def list_consumers(account: Account, arguments: Arguments) -> Answer:
-    """ListStreamConsumers, by name."""
     page_size = arguments.optional_integer("MaxResults", 1, _REGISTERING_PAGE_MAX) or _REGISTERING_PAGE
     arguments.text("StreamARN")
     stream = account.stream(arguments)
@@ -373,7 +369,6 @@ def list_consumers(account: Account, arguments: Arguments) -> Answer:
 
 
 def deregister_consumer(account: Account, arguments: Arguments) -> Answer:
-    """DeregisterStreamConsumer; its subscriptions end."""
     stream, consumer = named_consumer(account, arguments)
     if consumer.deleted_s is not None:
         raise in_use(f"consumer {consumer.name} of stream {stream.name} is DELETING")
@@ -386,7 +381,6 @@ def deregister_consumer(account: Account, arguments: Arguments) -> Answer:
 
 
 def named_consumer(account: Account, arguments: Arguments) -> tuple[Stream, RegisteredConsumer]:
-    """The stream and consumer that ConsumerARN, or StreamARN and ConsumerName, name."""
     arn = arguments.optional_text("ConsumerARN")
     if arn is None:
         if not (arguments.has("StreamARN") and arguments.has("ConsumerName")):
@@ -407,7 +401,6 @@ def named_consumer(account: Account, arguments: Arguments) -> tuple[Stream, Regi
 
 
 def require_active(account: Account, consumer: RegisteredConsumer) -> None:
-    """ServiceError if the consumer is CREATING or DELETING."""
     status = _status(account, consumer)
     if status != "ACTIVE":
         raise in_use(f"consumer {consumer.arn} is not ACTIVE, but {status}")

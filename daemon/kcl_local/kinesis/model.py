@@ -1,7 +1,4 @@
-"""The in-memory Kinesis: calls by name, JSON shapes in and out, failures on demand.
-
-Sans-IO, single-threaded and deterministic, so that a simulator can run on it.
-"""
+"""The in-memory Kinesis: sans-IO, single-threaded and deterministic, so that a simulator can run on it."""
 
 from __future__ import annotations
 
@@ -42,10 +39,9 @@ SUBSCRIBE: Final = "SubscribeToShard"
 
 
 class KinesisModel:
-    """Kinesis Data Streams of one region (us-east-1) for account 123456789012, empty at first.
+    """Kinesis Data Streams of account 123456789012 in us-east-1, empty at first.
 
-    `now` gives epoch seconds, once for each call; if it goes back, the model's time stays. `calls` counts
-    refused and failed calls too. `troubles` are damaged answers, used only by a server.
+    `now` gives epoch seconds; if it goes back, the model's time stays.
     """
 
     def __init__(self, now: Callable[[], float], options: KinesisOptions = DEFAULTS) -> None:
@@ -59,8 +55,7 @@ class KinesisModel:
     def handle(self, operation: str, arguments: Mapping[str, object]) -> dict[str, object]:
         """One call. Data is base64 text and timestamps are epoch seconds, as in the service's JSON.
 
-        Raises:
-            ServiceError: the call is refused or fails, and nothing has changed. The code may be `DROP`.
+        ServiceError: the call is refused or fails, and nothing has changed. Its code may be `DROP`.
         """
         self._begin(operation)
         perform = _OPERATIONS.get(operation)
@@ -70,7 +65,7 @@ class KinesisModel:
         return perform(self._account, Arguments(arguments))
 
     def subscribe(self, arguments: Mapping[str, object]) -> Subscription:
-        """SubscribeToShard, the one call with a stream of answers; ServiceError as in `handle`."""
+        """SubscribeToShard; ServiceError as in `handle`."""
         self._begin(SUBSCRIBE)
         self._advance_clock()
         return read_write.subscribe(self._account, self._advance_clock, Arguments(arguments))
@@ -82,13 +77,7 @@ class KinesisModel:
                 shard.wake()
 
     def trim(self, stream_name: str, before_s: float) -> None:
-        """Drop a stream's records and closed shards from before that time (epoch seconds), as if expired.
-
-        `stream_name` may be an ARN.
-
-        Raises:
-            ServiceError: there is no such stream.
-        """
+        """Drop records and closed shards from before that time (epoch seconds); the name may be an ARN."""
         self._advance_clock()
         naming = "StreamARN" if stream_name.startswith("arn:") else "StreamName"
         stream = self._account.stream(Arguments({naming: stream_name}))
@@ -100,11 +89,7 @@ class KinesisModel:
         return frozenset((*_OPERATIONS, SUBSCRIBE))
 
     def fail_next(self, operation: str, code: str, times: int = 1) -> None:
-        """Fail the next calls of an operation, without effect; `code` may be `DROP`.
-
-        Raises:
-            ValueError: there is no such operation.
-        """
+        """`code` may be `DROP`; ValueError for an unknown operation."""
         if operation not in _OPERATIONS and operation != SUBSCRIBE:
             raise ValueError(f"no such operation: {operation!r}")
         self._faults.add(operation, Fault(code), times)

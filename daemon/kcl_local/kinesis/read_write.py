@@ -27,8 +27,6 @@ from kcl_local.kinesis.stream import RegisteredConsumer, Shard, Stream, Subscrip
 
 @dataclass(frozen=True, slots=True)
 class StartPosition:
-    """A start position of an iterator or a subscription; `timestamp_s` in epoch seconds."""
-
     kind: str
     number: str | None
     timestamp_s: float | None
@@ -51,7 +49,6 @@ class StartPosition:
 
 
 def position_after(account: Account, stream: Stream, shard: Shard, start: StartPosition) -> int:
-    """The tick after which reading starts; ServiceError for a start that makes no sense."""
     match start.kind:
         case "TRIM_HORIZON":
             return 0
@@ -88,7 +85,6 @@ def _issued_tick(stream: Stream, shard: Shard, start: StartPosition) -> int:
 
 
 def record_entries(stream: Stream, shard: Shard, start: int, end: int) -> list[Answer]:
-    """`Record` on the wire, for the records from `start` to before `end`."""
     if start == end:
         return []
     text, index = stream.numbers.text, shard.index
@@ -129,7 +125,7 @@ def get_shard_iterator(account: Account, arguments: Arguments) -> Answer:
 
 
 def get_records(account: Account, arguments: Arguments) -> Answer:
-    """GetRecords. The answer with a closed shard's last record has a null iterator and ChildShards."""
+    """The answer with a closed shard's last record has a null iterator and ChildShards."""
     position = ShardIterator.decode(arguments.text("ShardIterator"))
     limit = arguments.optional_integer("Limit", 1, _RECORDS_MAX) or _RECORDS_MAX
     _require_fresh(account, position)
@@ -183,10 +179,7 @@ _SUBSCRIBING_RECORDS_MAX = 10_000
 
 
 class Subscription:
-    """A running SubscribeToShard; it ends at the end of the shard or of its lifetime.
-
-    `advance_clock` updates the account's time; every record above `after_tick` is still to be read.
-    """
+    """A running SubscribeToShard; it ends with the shard or after its lifetime."""
 
     def __init__(
         self,
@@ -212,15 +205,11 @@ class Subscription:
         shard.wake()  # wakes the subscription that this one replaces
 
     def ring(self, bell: Callable[[], None]) -> None:
-        """Call `bell` when `next_event` may have something new; it must not ask at once."""
+        """Call `bell` when there may be a new event; it must not call `next_event` itself."""
         self._shard.bells[self._turn.number] = bell
 
     def next_event(self) -> Answer | None:
-        """The event that is due; None if there is none now or the subscription has ended.
-
-        Raises:
-            ServiceError: the subscription ends with this exception.
-        """
+        """The event that is due, None if there is none; ServiceError ends the subscription."""
         if self.ended:
             return None
         self._advance_clock()
@@ -241,7 +230,6 @@ class Subscription:
         return event
 
     def due_in_s(self) -> float:
-        """Seconds after which to ask again even without a bell."""
         options = self._account.options.fan_out
         next_s = min(self._last_event_s + options.idle_s, self._turn.started_s + options.lasts_s)
         if self._held_until_s > self._account.now_s:
@@ -249,7 +237,7 @@ class Subscription:
         return max(0.001, next_s - self._account.now_s)
 
     def close(self) -> None:
-        """End without a further event; the protection against another subscription stays."""
+        """The protection against another subscription stays."""
         self.ended = True
         self._shard.bells.pop(self._turn.number, None)
 
@@ -292,7 +280,7 @@ class Subscription:
 
 
 def subscribe(account: Account, advance_clock: Callable[[], None], arguments: Arguments) -> Subscription:
-    """SubscribeToShard. A second one for a consumer and shard takes over, unless it comes too soon."""
+    """A second one for a consumer and shard takes over, unless it comes too soon."""
     position = arguments.structure("StartingPosition")
     if position is None:
         raise malformed("StartingPosition must be given")
@@ -326,14 +314,14 @@ class _Entry:
 
 
 def put_record(account: Account, arguments: Arguments) -> Answer:
-    """PutRecord. SequenceNumberForOrdering has no effect: numbers always grow here."""
+    """SequenceNumberForOrdering has no effect: numbers always grow here."""
     stream = account.readable_stream(arguments)
     entry = _read(arguments, stream.record_bytes_max)
     return _store(account, stream, entry) | {"EncryptionType": "NONE"}
 
 
 def put_records(account: Account, arguments: Arguments) -> Answer:
-    """PutRecords. All or nothing: a malformed record refuses the call, and no record fails alone."""
+    """All or nothing: no record fails alone."""
     stream = account.readable_stream(arguments)
     given = arguments.structures("Records")
     if not 1 <= len(given) <= _BATCH_MAX:

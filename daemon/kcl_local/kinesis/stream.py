@@ -1,8 +1,7 @@
 """A stream: its shards, their records and lineage, and its fan-out consumers.
 
-The open shards always cover every hash exactly once, and sequence numbers grow from parent to child. Inside
-the model a record has a tick, a small counter; its sequence number is made from the tick and the shard's
-index.
+The open shards always cover every hash exactly once, and sequence numbers grow from parent to child. A tick
+is a small counter; the sequence number is made from it and the shard's index.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _SHARD_MASK: Final = 2**_SHARD_BITS - 1
 class SequenceNumbers:
     """Issues ticks and converts them to sequence numbers of 56 digits.
 
-    A model that starts later has greater numbers, so an old checkpoint never looks like one of a new stream.
+    A later model has greater numbers, so an old checkpoint never looks like one of a new stream.
     """
 
     def __init__(self, started_s: float) -> None:
@@ -55,11 +54,7 @@ class SequenceNumbers:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """One record.
-
-    `tick` orders all records of the model; `arrival_s` is in epoch seconds, whole milliseconds; `data` is
-    base64 text; `size_bytes` covers decoded data and partition key.
-    """
+    """`arrival_s` is in epoch seconds, whole milliseconds; `data` is base64; `size_bytes` is key and data."""
 
     tick: int
     arrival_s: float
@@ -69,7 +64,7 @@ class StoredRecord:
 
 
 class RecordLog:
-    """The records of a shard in order of arrival. Indices are valid until the next trim."""
+    """Records in order of arrival. Indices are valid until the next trim."""
 
     __slots__ = ("_arrivals", "_data", "_ends", "_keys", "_ticks", "_trimmed_bytes", "_trimmed_tick")
 
@@ -86,7 +81,7 @@ class RecordLog:
         return len(self._ticks)
 
     def append(self, record: StoredRecord) -> None:
-        """Add a record; ticks must rise and arrivals must not fall."""
+        """Ticks must rise and arrivals must not fall."""
         self._ticks.append(record.tick)
         self._arrivals.append(record.arrival_s)
         self._keys.append(record.partition_key)
@@ -103,21 +98,19 @@ class RecordLog:
             del column[:count]
 
     def may_hold(self, tick: int) -> bool:
-        """Whether a kept record has this tick, or a trimmed one may have had it."""
         index = bisect_left(self._ticks, tick)
         return tick <= self._trimmed_tick or (index < len(self) and self._ticks[index] == tick)
 
     def first_after(self, tick: int) -> int:
-        """Index of the first record above that tick, or the length."""
         return bisect_right(self._ticks, tick)
 
     def last_tick_before(self, timestamp_s: float) -> int:
-        """Tick of the last record that arrived before that time; 0 if none is kept."""
+        """0 if no earlier record is kept."""
         index = bisect_left(self._arrivals, timestamp_s)
         return self._ticks[index - 1] if index else 0
 
     def end_of_page(self, start: int, count_max: int, bytes_max: int) -> int:
-        """Index after the last record that fits in the page; a page has at least one record."""
+        """Index after the last record of the page; a page has at least one."""
         by_bytes = bisect_right(self._ends, self._bytes_before(start) + bytes_max, lo=start)
         return min(max(by_bytes, start + 1), start + count_max, len(self))
 
@@ -143,8 +136,6 @@ _WINDOW_S: Final = 1.0
 
 @dataclass(slots=True)
 class ReadTraffic:
-    """What a shard delivered within the last second."""
-
     _answers: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
     _refuse_until_s: float = 0.0
 
@@ -162,11 +153,9 @@ class ReadTraffic:
 
 @dataclass(slots=True, eq=False)
 class Shard:
-    """A shard, open or closed; hashes are inclusive, times in epoch seconds.
+    """Hashes are inclusive, times in epoch seconds; ticks lie between `opened_tick` and `closed_tick`.
 
-    Its sequence numbers lie between `opened_tick`, which is above its parents' `closed_tick`, and
-    `closed_tick`, which is None while it is open. `parent_ids` has two entries after a merge. `bells` are
-    called when there is something new to read; they may only set a flag, because the change may be half done.
+    `bells` are called when there is something new. They may only set a flag: the change may be half done.
     """
 
     index: int
@@ -192,7 +181,7 @@ class Shard:
         return self.closed_tick is None
 
     def has_issued(self, tick: int) -> bool:
-        """Whether callers may know this number: first or last of the shard, of a record, or to continue at."""
+        """Whether callers may know this number: of a record, to continue at, or the shard's first or last."""
         if tick in {self.opened_tick, self.closed_tick}:
             return True
         index = bisect_left(self._continued, tick)
@@ -218,18 +207,13 @@ def shard_id_of(index: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionTurn:
-    """A subscription to a shard; `number` is unique in the model."""
-
     number: int
     started_s: float
 
 
 @dataclass(slots=True, eq=False)
 class RegisteredConsumer:
-    """An enhanced fan-out consumer.
-
-    `turns` has the last subscription to each shard, by shard ID, even if it is over.
-    """
+    """`turns` has the last subscription to each shard, even if it is over."""
 
     name: str
     stream_arn: str
@@ -253,10 +237,9 @@ HOUR_S = 3600
 
 
 class Stream:
-    """A stream.
+    """A stream; `mode` has no effect.
 
-    `mode` (PROVISIONED or ON_DEMAND) has no effect. `record_bytes_max` covers data and partition key. Records
-    before `trimmed_before_s` are gone even within the retention.
+    Records before `trimmed_before_s` are gone even within the retention.
     """
 
     def __init__(
@@ -297,7 +280,6 @@ class Stream:
         return list(self._open)
 
     def shard(self, shard_id: str) -> Shard:
-        """ServiceError if the shard never existed or has expired."""
         shard = self._shards.get(shard_id)
         if shard is None:
             raise not_found(f"shard {shard_id} of stream {self.name} does not exist (any more)")
@@ -307,11 +289,9 @@ class Stream:
         return shard_id in self._shards
 
     def horizon_s(self, now_s: float) -> float:
-        """Records from before this time are gone."""
         return max(now_s - self.retention_hours * HOUR_S, self.trimmed_before_s)
 
     def expire(self, now_s: float) -> None:
-        """Forget closed shards that can have no record left."""
         horizon_s = self.horizon_s(now_s)
         while self._closed and (self._closed[0].closed_s or 0.0) < horizon_s:
             expired = self._closed.popleft()
@@ -321,7 +301,7 @@ class Stream:
     def put(
         self, key_hash: int, partition_key: str, data: str, *, size_bytes: int, now_s: float
     ) -> tuple[Shard, int]:
-        """Store a record in the open shard of that hash; returns the shard and the tick."""
+        """Store a record in the open shard of that hash; the shard and the tick."""
         shard = self._open[bisect_right(self._open, key_hash, key=lambda shard: shard.start_hash) - 1]
         tick = self.numbers.next_tick()
         shard.records.append(StoredRecord(tick, now_s, partition_key, data, size_bytes))
@@ -329,7 +309,6 @@ class Stream:
         return shard, tick
 
     def split(self, shard: Shard, at_hash: int, now_s: float) -> None:
-        """Close a shard and open two: below that hash, and from it on."""
         self._require_open(shard)
         if not shard.start_hash < at_hash <= shard.end_hash:
             raise invalid_argument(
@@ -353,7 +332,6 @@ class Stream:
         self._open[place : place + 2] = [self._add(left.start_hash, right.end_hash, now_s, shard, adjacent)]
 
     def scale(self, shard_count: int, now_s: float) -> None:
-        """Split and merge until there are that many open shards of equal size."""
         edges = even_starts(shard_count)
         for edge in edges:
             holder = self._open[bisect_right(self._open, edge, key=lambda shard: shard.start_hash) - 1]
