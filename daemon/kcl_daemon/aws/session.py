@@ -142,7 +142,6 @@ class PlainParser:
         self._ordinary = ordinary
 
     def parse(self, response: Mapping[str, object], shape: Shape | None) -> Mapping[str, object]:
-        """Raise ResponseParserError if a successful body is no JSON object."""
         status = cast("int", response["status_code"])
         if status >= HTTPStatus.MULTIPLE_CHOICES:
             return self._ordinary.parse(response, shape)
@@ -175,7 +174,7 @@ def _json_object(body: bytes) -> dict[str, object]:
 Service = Literal["kinesis", "dynamodb", "cloudwatch", "glue"]
 
 _CONNECT_TIMEOUT_S: Final = 5
-# Between two pieces of an answer. A slower lease call is useless, and shutdown waits for the last thread.
+# A slower lease call is useless, and shutdown waits for the last thread.
 _READ_TIMEOUT_S: Final = 10
 
 _PARSERS: Final = "response_parser_factory"
@@ -201,11 +200,7 @@ class ServiceClient:
 class Clients:
     """The clients of one daemon; thread-safe. Renewing credentials may block.
 
-    Args:
-        kinesis: its answers are plain JSON: `Data` is base64 text, timestamps are numbers.
-        ca_bundle: file of trusted certificates, if configured.
-        glue: None: not requested.
-        discovers_dynamodb: whether the SDK discovers DynamoDB endpoints.
+    `kinesis` answers with plain JSON: `Data` is base64 text, timestamps are numbers.
     """
 
     kinesis: KinesisClient
@@ -305,10 +300,7 @@ class Services:
         return found
 
     def region_name(self, service: Service) -> str:
-        """Raise ConfigurationError if none is configured.
-
-        Raise Unavailable if the instance metadata did not return it.
-        """
+        """Raise ConfigurationError if none is configured, Unavailable if the instance metadata fails."""
         own = self._settings[service][1].region_name or self._common_region
         return own or _region_name(botocore.session.get_session())
 
@@ -343,12 +335,11 @@ class Services:
         )
 
     def asked(self, service: Service, connections: int) -> ServiceClient:
-        """Raise AccessDenied if there are no credentials."""
         client = cast("BaseClient", self.client(service, connections))
         return ServiceClient(service, client, self.credentials(service), _ca_bundle(self.session(service)))
 
     def client_for(self, name: str, *, region_name: str | None, address: str | None) -> object:
-        """Make a client of a service without settings, with the credentials of Kinesis; None: defaults."""
+        """For a service without settings, with the credentials of Kinesis."""
         return self.session("kinesis").create_client(
             name,
             region_name=region_name or self.region_name("kinesis"),
@@ -445,7 +436,7 @@ def unknown_regions(endpoints: Endpoints) -> list[tuple[str, str | None]]:
 
 
 def caller_identity(endpoints: Endpoints) -> str:
-    """The ARN of our user or role, by an STS call that needs no permission. Blocks; AwsError if STS fails."""
+    """The ARN of our user or role, by a call that needs no permission. Blocks."""
     services = Services(endpoints)
     try:
         client: Any = services.client_for("sts", region_name=None, address=None)

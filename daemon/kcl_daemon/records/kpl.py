@@ -18,12 +18,12 @@ from msgspec import Raw
 from kcl_daemon.leases.lease import MAX_HASH, HashRange
 from kcl_daemon.records.payload import BASE64, LINE_OVERHEAD_BYTES, Piece, RawRecord, line_bytes
 
-_PARTITION_KEY: Final = 0x0A  # length and bytes
-_HASH_KEY: Final = 0x12  # length and bytes
-_RECORD: Final = 0x1A  # length and bytes
-_KEY_INDEX: Final = 0x08  # varint
-_HASH_INDEX: Final = 0x10  # varint
-_DATA: Final = 0x1A  # length and bytes
+_PARTITION_KEY: Final = 0x0A  # protobuf tag: field number and wire type
+_HASH_KEY: Final = 0x12
+_RECORD: Final = 0x1A
+_KEY_INDEX: Final = 0x08
+_HASH_INDEX: Final = 0x10
+_DATA: Final = 0x1A
 _RECORD_TAGS: Final = frozenset({_KEY_INDEX, _HASH_INDEX, _DATA})
 
 # At most some ten milliseconds of work.
@@ -45,7 +45,7 @@ UserRecord = tuple[int, int | None, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A parsed aggregate. `usable` records come before the first with an index out of range."""
+    """`usable` records come before the first with an index out of range."""
 
     partition_keys: list[bytes]
     hash_keys: list[bytes]
@@ -67,7 +67,7 @@ def parse(message: bytes) -> Message:
     """Parse a small message into memory.
 
     Raises:
-        MalformedAggregate: it is cut off, or a user record lacks a required field.
+        MalformedAggregate: it is cut off, or a field is missing.
     """
     tables: dict[int, list[bytes]] = {_PARTITION_KEY: [], _HASH_KEY: []}
     records: list[UserRecord] = []
@@ -123,7 +123,7 @@ def _chunks(message: bytes, tables: dict[int, list[bytes]]) -> Iterator[list[Use
 
 
 def _read(data: bytes, at: int, until: int, tables: dict[int, list[bytes]], records: list[UserRecord]) -> int:
-    """Read the fields that begin between two offsets; return the next offset."""
+    """Return the next offset."""
     end = len(data)
     until = min(until, end)
     while at < until:
@@ -243,7 +243,7 @@ OnBadKeys = Callable[[str, int, int, str], None]
 
 
 class Deaggregator:
-    """Takes the aggregates of one shard apart; without a `hash_range` nothing is filtered."""
+    """Takes aggregates apart. Without a `hash_range` nothing is filtered."""
 
     def __init__(
         self,

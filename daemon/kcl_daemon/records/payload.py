@@ -40,7 +40,6 @@ class RawRecord(Struct, gc=False, rename="camel"):
         partition_key: may hold non-ASCII characters, as UTF-8 or escaped.
         approximate_arrival_timestamp: epoch milliseconds.
         sub_sequence_number: index inside a KPL aggregate, else 0.
-        action: the last key, as in KCL.
     """
 
     data: Raw
@@ -165,7 +164,6 @@ class Payload:
         return int((sum(map(len, map(_data_of, self.records))) - quotes) * _BASE64_BYTES)
 
     def after(self, position: ExtendedSequenceNumber) -> Payload:
-        """The records after a position."""
         if not self.records or position < self.first:
             return self
         return Payload([each for each in self.records if position < each.position], self.size_bytes)

@@ -69,11 +69,8 @@ class ByteBudget:
         """Wait until the budget has room. A cancelled call reserves nothing.
 
         Shards whose child waits go first, else first come, first served. If the child waits, the first shard
-        in the queue is admitted after some seconds even above the limit.
-
-        Args:
-            size_bytes: expected; correct it with `Reservation.resize`.
-            is_child_waiting: may change while this waits; see `wake`.
+        in the queue is admitted after some seconds even above the limit. Correct the expected `size_bytes`
+        with `Reservation.resize`.
         """
         if not self._waiting and self._fits(size_bytes, is_child_waiting=is_child_waiting()):
             return self.take(size_bytes)

@@ -82,7 +82,7 @@ class _FailedAttempt:
 class ConsumerRegistration:
     """Finds or registers the consumer of a stream, for all shards of the worker.
 
-    Unlike KCL it never gives up for good: a later call tries again. The default name is `application_name`.
+    Unlike KCL it never gives up for good: a later call tries again.
     """
 
     def __init__(
@@ -121,10 +121,10 @@ class ConsumerRegistration:
             return self._arn
 
     async def exists(self, arn: str) -> bool:
-        """Return whether the consumer still exists. AwsError: not known.
+        """Return whether the consumer still exists; AwsError if that is not known.
 
         A lost consumer is found or registered again at the next `arn` call, unless its ARN is configured.
-        `arn` is that of the ended subscription; another shard may have registered a new consumer since.
+        Another shard may have done so since `arn` was in use.
         """
         if self._arn != arn:
             return False
@@ -363,7 +363,7 @@ class FanOutReader:
                 await self._put(DeliveryBatch(EMPTY, pushed.millis_behind_latest))
 
     async def _deliver(self, payload: Payload, behind_ms: int | None) -> None:
-        oldest_s = arrived_s(payload, behind_ms, self._clock)  # before the wait for room, which takes time
+        oldest_s = arrived_s(payload, behind_ms, self._clock)  # waiting for room takes time
         reservation = await self._budget.acquire(
             payload.size_bytes, is_child_waiting=lambda: self._child_waits
         )
@@ -392,7 +392,6 @@ class FanOutReader:
             memory.idle_after = pushed.continuation
 
     async def _put(self, item: DeliveryBatch | EndOfShard) -> None:
-        """Return when the item has been taken."""
         self._item = item
         self._taken = anyio.Event()
         self._filled.set()

@@ -59,7 +59,6 @@ class PollPace:
         reduced_within_s: a shard less than this far behind is read once in this interval (KCL:
             millisBehindLatestThresholdForReducedTps); 0: off.
         limited: respect the service's limits from the start, not only after throttling.
-        failures: failed reads in a row.
     """
 
     idle_s: float
@@ -76,10 +75,7 @@ class PollPace:
     def pause_s(self, answer: PollResult | None, *, elapsed_s: float, chance: float) -> float:
         """Return the seconds to wait from now.
 
-        Args:
-            answer: None after a failure.
-            elapsed_s: since the last read began.
-            chance: 0 to 1, spreads retries.
+        `answer` is None after a failure; `chance`, 0 to 1, spreads the retries.
         """
         if self.failures or answer is None:
             most: float = min(
@@ -99,12 +95,12 @@ class PollPace:
 
 
 def has_service_limits(endpoint: str | None) -> bool:
-    """Whether the endpoint is AWS itself; local ones have other limits or none."""
+    """Whether the endpoint is AWS itself."""
     host = None if endpoint is None else urlsplit(endpoint).hostname
     return host is None or host.endswith(_SERVICE_DOMAINS)
 
 
-# Then the call is made again; the adapter's own timeouts are shorter.
+# Then the call is made again.
 _CALL_TIMEOUT_S: Final = 60.0
 # After so many refusals in a row the iterator has not simply expired.
 _SUSPICIOUS_FAILURES: Final = 3
@@ -119,7 +115,7 @@ _MIN_EXPECTED_BYTES: Final = 64 * 1024
 class PollingReader:
     """`run` fills the buffer, `next` takes from it, with one taker at a time. Call `close` at the end.
 
-    Unless `reports_empty`, answers without records are not delivered. For `limited` see `PollPace`.
+    Unless `reports_empty`, answers without records are not delivered.
     """
 
     def __init__(
@@ -309,7 +305,7 @@ class PollingReader:
 
     async def _accept(self, fetched: FetchedRecords) -> PollResult:
         self._remember(fetched)
-        is_empty = fetched.next_iterator is not None  # the end of a shard is not empty
+        is_empty = fetched.next_iterator is not None
         whole, behind_ms = fetched.payload, fetched.millis_behind_latest
         for number, payload in enumerate(self._source.undelivered(whole)):
             if number:
@@ -343,7 +339,7 @@ class PollingReader:
         reservation.release()
 
     async def _put_decoded(self, decoder: PayloadDecoder, behind_ms: int | None, whole_bytes: int) -> bool:
-        """Buffer the parts as there is room; return whether there were any."""
+        """Return whether there were any records."""
         gave = False
         if self._reservation is not None:
             self._reservation.resize(whole_bytes)
@@ -358,7 +354,6 @@ class PollingReader:
         self._last_fetch.trouble = reason
 
     def _batch(self, payload: Payload, behind_ms: int | None) -> DeliveryBatch:
-        """The batch holds its own reservation."""
         reservation = self._budget.take(0)
         batch = DeliveryBatch(
             payload, behind_ms, reservation.release, arrived_s=arrived_s(payload, behind_ms, self._clock)

@@ -49,7 +49,7 @@ _SUBSCRIBE: Final = "SubscribeToShard"
 
 
 def shard_labels(shard_id: ShardId, stream: StreamRef) -> dict[str, str]:
-    """The stream only if there are several."""
+    """The stream is included only if there are several."""
     if stream.identity is None:
         return {"shard_id": shard_id}
     return {"shard_id": shard_id, "stream": str(stream.identity)}
@@ -152,11 +152,7 @@ class ReaderFactory:
         return self._budget.reserved_bytes
 
     def reader(self, source: ShardSource, *, hash_range: HashRange | None, log: Log) -> ShardReader:
-        """Return the reader of a shard for one child.
-
-        Deaggregation, schema decoding and skipped-record counts are added to `source`. `hash_range` None: not
-        known.
-        """
+        """Deaggregation, schema decoding and skipped-record counts are added to `source`."""
         skipped = SkippedRecords(self._meters, shard_labels(source.shard_id, source.stream), log)
         source = replace(
             source,

@@ -1,8 +1,8 @@
 """Decodes records with a Glue Schema Registry header (`schemaRegistry = DECODE`).
 
-Records behind one whose schema is missing wait, so order is kept. A schema version never changes and is
-cached; "not found" is cached briefly, because the registry can lag behind producers. `schemaRegistryFailure`
-decides about failures: wait, or deliver as received.
+Records behind one whose schema is missing wait, so order is kept. Schemas are cached; "not found" only
+briefly, because the registry can lag behind producers. `schemaRegistryFailure` decides about failures: wait,
+or deliver as received.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from kcl_daemon.records.schema_header import Header, UnreadablePayload
 from kcl_protocol.messages import RecordSchema
 
 MAX_KNOWN_BYTES: Final = 16 * 2**20
-"""One definition has at most 170,000 characters."""
 UNKNOWN_S: Final = 30.0
 """An unknown version is not requested again within this time."""
 _MAX_UNKNOWN: Final = 10_000
@@ -114,8 +113,6 @@ class FailureAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DecodeFailure:
-    """`attempt` starts at 1."""
-
     record: RawRecord
     version_id: str
     reason: str
@@ -123,7 +120,7 @@ class DecodeFailure:
 
 
 class DecodeFailurePolicy(Protocol):
-    """One for each reader of a shard; nothing is delivered while it waits."""
+    """The shard delivers nothing while this waits."""
 
     async def judge(self, failure: DecodeFailure) -> FailureAction: ...
 
@@ -137,7 +134,6 @@ class RetryWait:
     log: Log
 
     async def wait_for_schema(self, failure: DecodeFailure) -> None:
-        """The registry did not know the schema, or the record could not be unpacked."""
         await self._wait("schema_unresolved", failure, _OF_THE_RECORD)
 
     async def wait_for_registry(self, failure: DecodeFailure, error: AwsError) -> None:

@@ -29,10 +29,8 @@ class StartMemory:
     last iterator.
 
     Args:
-        idle_iterator: the newest, while nothing has been fetched.
         idle_until_s: nothing had arrived until then; epoch seconds by our clock.
         idle_after: nothing had arrived up to this sequence number (subscriptions).
-        subscribed_at_s: monotonic.
     """
 
     first_sequence_number: str | None = None
@@ -45,8 +43,7 @@ class StartMemory:
 def read_from(checkpoint: ExtendedSequenceNumber, memory: StartMemory, timestamp_s: float | None) -> ReadFrom:
     """Return the iterator to request (KCL: IteratorBuilder); ValueError for SHARD_END.
 
-    Reading starts at the checkpointed record, because more of its aggregate may follow. `timestamp_s` is
-    configured.
+    Reading starts at the checkpointed record, because more of its aggregate may follow.
     """
     if checkpoint.is_shard_end:
         raise ValueError("a finished shard has nothing to read")
@@ -82,8 +79,7 @@ def _at_sentinel(
 def has_been_trimmed(checkpoint: ExtendedSequenceNumber, first_sequence_number: str) -> bool:
     """Return whether the checkpointed record has been trimmed, and perhaps unread records with it.
 
-    Reading starts at that record, so it comes first if it exists. Else Kinesis silently starts with the
-    oldest record.
+    Reading starts at that record; if it is gone, Kinesis silently starts with the oldest one.
     """
     return not checkpoint.is_sentinel and int(first_sequence_number) > int(checkpoint.sequence_number)
 
@@ -101,8 +97,6 @@ _CHECK_PRODUCER: Final = (
 
 
 class SkipReason(StrEnum):
-    """The value of the metric label `reason`."""
-
     BEFORE_CHECKPOINT = "before_checkpoint"  # KCL: ProcessTask
     OTHER_SHARD = "other_shard"  # the hash key of a user record is outside this shard (KCL: AggregatorUtil)
 
@@ -116,11 +110,11 @@ class SkippedRecords:
         self._bad_keys = 0
 
     def before_checkpoint(self, count: int) -> None:
-        """These were read again after a child had finished them."""
+        """Records read again after a child had finished them."""
         self._count(count, SkipReason.BEFORE_CHECKPOINT)
 
     def other_shard(self, count: int, total: int, sequence_number: str) -> None:
-        """Of `total` in an aggregate. Only the first time is a warning."""
+        """`total` is all in the aggregate. Warns once per reader."""
         log_event = self._log.debug if self._of_other_shards else self._log.warning
         self._of_other_shards += count
         self._count(count, SkipReason.OTHER_SHARD)
@@ -134,7 +128,7 @@ class SkippedRecords:
         )
 
     def bad_keys(self, reason: str, count: int, total: int, sequence_number: str) -> None:
-        """Of `total` in an aggregate; they are delivered anyway. Only the first time is a warning."""
+        """These are delivered anyway. Warns once per reader."""
         log_event = self._log.debug if self._bad_keys else self._log.warning
         self._bad_keys += count
         log_event(
@@ -157,17 +151,10 @@ SLICE_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ShardSource:
-    """What to read, from where.
+    """What to read, from where; delivery resumes at the lease's `checkpoint`.
 
-    Args:
-        checkpoint: of the lease; delivery resumes here.
-        timestamp_s: the configured start time.
-        memory: shared by all readers of one consumer.
-        split: takes aggregates apart; None: delivers them unchanged.
-        skipped: None: not counted.
-        schemas: None: records are not decoded.
-        stream_is_there: asked if the shard is not found; None: the shard must be gone.
-        last_fetch: shared like `memory`.
+    All readers of one consumer share `memory` and `last_fetch`. Without `split` aggregates are delivered
+    unchanged. Without `stream_is_there` a shard not found counts as gone.
     """
 
     stream: StreamRef
@@ -182,10 +169,9 @@ class ShardSource:
     last_fetch: LastFetch = field(default_factory=LastFetch)
 
     async def wait_out(self, clock: Clock, pause_s: float) -> None:
-        """Pause after the stream was not found.
+        """Pause; with many streams, wait until this one is back.
 
-        With many streams, wait until it is back: a new stream of the same name has its own leases and must
-        not be read in its place.
+        A new stream of the same name has its own leases and must not be read in its place.
         """
         await clock.sleep(pause_s)
         while self.stream.identity is not None and not await self._is_back():
@@ -222,7 +208,7 @@ class ShardSource:
         return rest
 
     def decoder(self, payload: Payload, trouble: OnTrouble) -> PayloadDecoder | None:
-        """Return None if nothing needs decoding. `trouble` receives why a record cannot be decoded."""
+        """Return None if nothing needs decoding."""
         return None if self.schemas is None else self.schemas.decoder(payload, trouble)
 
     def check_first_record(self, first_sequence_number: str, log: Log) -> None:
@@ -244,13 +230,8 @@ INCONSISTENT_END: Final = "the answer has neither a way on nor child shards, or 
 class DeliveryBatch:
     """Records as the line for the child, none at or before the checkpoint; may be empty.
 
-    The line is handed out once, so that it uses no memory while the child works.
-
-    Args:
-        payload: the records.
-        millis_behind_latest: as Kinesis reported.
-        arrived_s: of the oldest record, monotonic; None: not known.
-        on_release: called once, when the line is written or given up.
+    The line is handed out once, so it uses no memory while the child works. `arrived_s` is the monotonic
+    arrival of the oldest record. `on_release` is called once.
     """
 
     __slots__ = ("_line", "_on_release", "arrived_s", "count", "data_bytes", "last", "size_bytes")

@@ -31,7 +31,7 @@ from kcl_daemon.transport.pool import (
 from kcl_daemon.transport.service_answers import service_error
 
 OK: Final = 200
-# Signatures may be five minutes off; a smaller difference is no reason for a refusal.
+# A smaller difference is no reason for a refusal.
 _SKEW_S: Final = 60.0
 _TIME_CODES: Final = frozenset({
     "AuthFailure", "InvalidSignatureException", "RequestExpired", "RequestInTheFuture", "RequestTimeTooSkewed",
@@ -187,13 +187,9 @@ class AwsJsonClient:
     sent again with the server's time, which then stays in use.
 
     Args:
-        access: endpoints and credentials.
-        clock: for signatures.
         wire: makes the transport of an endpoint.
         prefix: before the operation in `X-Amz-Target`.
-        user_agent: not signed.
         not_found: the error for a missing resource.
-        content_type: of the requests.
         means: maps errors beyond the common codes.
         on_date: now and then receives the service's epoch time.
         packs: gzips a body; None: send it plain.

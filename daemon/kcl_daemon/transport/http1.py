@@ -53,8 +53,7 @@ class Head:
 def parse_head(data: bytes) -> Head:
     """Parse a head without its final empty line.
 
-    Raises:
-        MalformedAnswer: it is invalid, or the length of the body is unclear or too large.
+    Raise MalformedAnswer if the body's length is unclear or too large.
     """
     lines = data.decode("latin-1").split("\r\n")
     status = _status(lines[0])

@@ -67,7 +67,7 @@ def payload(records: Sequence[WireRecord], body_bytes: int) -> Payload:
     """The records keep a body of `body_bytes` in memory.
 
     Raises:
-        ValueError: the first or last record is invalid; the others are not checked.
+        ValueError: the first or last record is invalid; others are not checked.
     """
     if not records:
         return Payload((), 0)

@@ -109,7 +109,7 @@ async def _connect(target: ServiceEndpoint, tls: SSLContext | None, silence_s: f
 
 
 class ConnectionPool:
-    """`tls` is called for the first encrypted connection; `now_s` is monotonic."""
+    """`now_s` is a monotonic clock."""
 
     def __init__(
         self,
