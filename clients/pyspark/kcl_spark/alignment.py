@@ -1,8 +1,8 @@
 """Limits how far shards run ahead of each other in arrival time.
 
 Spark drops records behind its watermark, which follows the newest record of all shards. So no batch takes a
-record that arrived later than the slowest shard has reached. A shard at its tip holds no other back, a silent
-one only for a limited time.
+record that arrived later than the slowest shard has reached. A silent shard holds the others back for a
+limited time only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ class ShardPace:
         reached_ms: all its records up to this arrival time are in the spool.
         at_tip: all records of the stream are here.
         silent_s: how long the daemon has delivered nothing; 0 while it waits for us.
-        ended: its records continue in child shards.
     """
 
     shard_id: str
@@ -76,8 +75,6 @@ class _AbsentShard:
 
 
 class Alignment:
-    """Computes the horizon; also waits for shards that left and for child shards."""
-
     def __init__(self, limits: SkewLimits, log_event: EmitEvent) -> None:
         self._limits = limits
         self._log_event = log_event
@@ -181,7 +178,7 @@ class Alignment:
 
 
 def _as_it_went(before: ShardPace, served: Sequence[ShardPace]) -> ShardPace:
-    """A shard at its tip had everything that had arrived; take the newest time of all shards."""
+    """At its tip a shard has everything that had arrived."""
     if not before.at_tip:
         return before
     return replace(before, reached_ms=max(each.reached_ms or 0 for each in (before, *served)))

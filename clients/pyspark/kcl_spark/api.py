@@ -23,12 +23,12 @@ class Batch:
     """One micro-batch.
 
     Args:
-        id: the batch number; the same number always has the same records.
+        id: the same number always has the same records.
         query: name of the query.
-        shards: for each shard with records, the range: after the first position, up to and including the
-            second. A position is (sequence number, sub-sequence number); (-1, 0) is the shard's beginning.
+        shards: per shard with records, the range: after the first position, up to and including the second.
+            Positions are (sequence number, sub-sequence number); (-1, 0) is the shard's beginning.
         is_replay: whether this batch may have been handled before, wholly or in part.
-        state: id of the state folder that the batch number belongs to; empty outside of an engine.
+        state: id of the state folder that numbers the batches; empty outside of an engine.
     """
 
     id: int
@@ -40,7 +40,7 @@ class Batch:
 
 @dataclass(slots=True)
 class QueryContext:
-    """`planned_before` is the newest batch planned before the query (re)started."""
+    """`planned_before`: newest batch planned before the query (re)started."""
 
     name: str
     log: QueryLog
@@ -57,7 +57,7 @@ class QueryContext:
         return str(reported["id"])
 
     def batch(self, batch_id: int) -> Batch:
-        """Describes a batch that is about to be handled, and marks it as tried."""
+        """Call it once per attempt; it marks the batch as tried."""
         start = self.log.end_of(batch_id - 1) if batch_id else {}
         end = self.log.end_of(batch_id)
         replay = batch_id in self.tried or (
@@ -81,12 +81,11 @@ def register(contexts: Mapping[str, QueryContext]) -> None:
 
 
 def is_connect(each: object) -> bool:
-    """Whether a session, DataFrame or writer belongs to Spark Connect."""
     return type(each).__module__.startswith(_CONNECT)
 
 
 def context_of(frame: DataFrame) -> QueryContext | None:
-    """The query whose callback is running; None outside of an engine, and on a Spark Connect server."""
+    """None outside of an engine, and on a Spark Connect server."""
     if is_connect(frame):
         return None
     query_id = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
@@ -94,8 +93,6 @@ def context_of(frame: DataFrame) -> QueryContext | None:
 
 
 class BatchHandler:
-    """A foreachBatch function that calls one that takes a `Batch`."""
-
     def __init__(
         self, function: Callable[[DataFrame, Batch], Any], context: QueryContext | None = None
     ) -> None:
@@ -105,7 +102,7 @@ class BatchHandler:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         context = self.context or context_of(frame)
         if context is None:
-            self.function(frame, Batch(batch_id, "", {}, is_replay=True))  # unknown, so it may be a replay
+            self.function(frame, Batch(batch_id, "", {}, is_replay=True))
         else:
             self.function(frame, context.batch(batch_id))
 
@@ -122,7 +119,7 @@ _MARK: Final = "__kcl_spark__"
 
 
 class NotAPipeline(Exception):
-    """Raised when `sparkPipeline` names no function, or one that returns no queries; says what to change."""
+    """Raised when `sparkPipeline` names no function that returns queries; says what to change."""
 
 
 def pipeline(function: F) -> F:

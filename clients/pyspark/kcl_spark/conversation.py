@@ -59,7 +59,6 @@ read_line: Final = msgspec.json.Decoder(Message).decode
 
 
 def behind(records: Sequence[Record], mark: Position) -> Sequence[Record]:
-    """The records after a mark; redelivered ones lie at or before it."""
     if not records or records[0].where > mark:
         return records
     low, high = 0, len(records)
@@ -93,7 +92,7 @@ def to_arrow(records: Sequence[Record], *, stream: str, shard_id: str) -> Record
 
 
 class CommitProgress:
-    """The progress of all queries together. Only one thread may call `poll`."""
+    """The progress of all queries. Only one thread may call `poll`."""
 
     def __init__(self, spool: Spool, logs: Mapping[str, QueryLog]) -> None:
         self._spool = spool
@@ -124,7 +123,6 @@ class CommitProgress:
             return self._committed.get(shard_id, START)
 
     def batches(self) -> dict[str, int]:
-        """Each query's newest committed batch; -1: none."""
         with self._lock:
             return {
                 name: -1 if books.committed_batch is None else books.committed_batch
@@ -160,7 +158,6 @@ class ShardState:
     """The state of a conversation, for other threads.
 
     Args:
-        behind_ms: `millisBehindLatest` of the last batch.
         trimmed: redelivered records that were dropped.
         ended: the end of the shard is checkpointed.
         asked_s: since when we wait for the daemon; None: it waits for us.
@@ -178,7 +175,7 @@ class ShardState:
 
 
 class RelayConversation:
-    """One relay from `initialize` to its end. `admit` raises to refuse a shard with its checkpoint."""
+    """`admit` raises to refuse a shard with its checkpoint."""
 
     def __init__(
         self,
@@ -221,7 +218,6 @@ class RelayConversation:
                 self._spool.revoke(self.state.shard_id, self)
 
     def _perform(self) -> bool:
-        """Perform the next action; False if there is none."""
         self.state.asked_s = monotonic_s()
         line = next(self._lines, None)
         if line is None:
@@ -234,7 +230,7 @@ class RelayConversation:
                 self._initialize(message)
             case "processRecords":
                 self._process(message)
-                del message  # the batch must not stay in memory while its shard waits
+                del message  # frees the batch while its shard waits
                 self._hold_back()
                 self._send(encode(Status("processRecords")))
                 return True
@@ -295,7 +291,6 @@ class RelayConversation:
             self._checkpoint()
 
     def _checkpoint(self) -> bool:
-        """Checkpoint what all queries have committed; False if storing it failed."""
         done = min(self._progress.committed(self.state.shard_id), self._delivered)
         if done <= self.state.checkpoint or self._lost:
             return True
@@ -306,7 +301,6 @@ class RelayConversation:
         return error is None
 
     def _ask(self, request: CheckpointRequest) -> str | None:
-        """Returns the error's name, None if the checkpoint was stored."""
         self._send(encode(request))
         line = next(self._lines, None)
         if line is None:
@@ -348,7 +342,7 @@ class RelayConversation:
             self._log_event("info", "shard_finished", shard_id=shard_id, records=self.state.records)
 
     def _drain(self) -> None:
-        """Let running batches end and checkpoint their records; the next owner gets the rest."""
+        """Let running batches end and checkpoint their records."""
         shard_id = self.state.shard_id
         self._spool.flush(shard_id)
         mark = self._spool.mark(shard_id)

@@ -1,6 +1,7 @@
 """Decoders from `data` to columns that drop no row.
 
-Each keeps the chosen columns and adds `_corrupt`: the bytes of a record that could not be decoded, else null.
+Each takes records with the column `data`, leaves the columns `keep` and adds `_corrupt`: the bytes of a
+record that could not be decoded, else null.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ _BITS: Final = 7
 
 
 def framed(data: Column) -> Column:
-    """Wrap each record as the only field of a protobuf message."""
     length = F.octet_length(data)
     frame = _varint(length, 5)
     for size in (4, 3, 2, 1):
@@ -33,7 +33,7 @@ def framed(data: Column) -> Column:
 
 
 def with_wrapper(descriptor: bytes, message: str) -> bytes:
-    """Add a wrapper to a FileDescriptorSet; ValueError if not exactly one message has the name."""
+    """ValueError if not exactly one message has the name."""
     from google.protobuf import descriptor_pb2  # noqa: PLC0415 - only where protocol buffers are used
 
     files: Any = descriptor_pb2.FileDescriptorSet.FromString(descriptor)
@@ -84,13 +84,7 @@ Decoder = Callable[[bytes], Mapping[str, Any] | None]
 
 
 def json(records: DataFrame, schema: str | StructType, *, keep: Sequence[str] = KEPT) -> DataFrame:
-    """JSON objects.
-
-    Args:
-        records: with the column `data`.
-        schema: of the objects: `id long, amount double`, or a StructType.
-        keep: columns to keep beside those of the schema.
-    """
+    """JSON objects. `schema` is a StructType or its text: `id long, amount double`."""
     fields = struct_type(records, schema)
     with_mark = StructType([*fields.fields, StructField(CORRUPT, StringType())])
     parsed = F.from_json(
@@ -106,16 +100,13 @@ def avro(
 ) -> DataFrame:
     """Avro without a container. Needs `org.apache.spark:spark-avro_2.13` in `sparkPackages`.
 
-    Args:
-        records: with the column `data`.
-        avro_schema: as JSON.
-        data: what to decode, such as `decode.confluent(...)`; by default the column `data`.
-        keep: columns to keep.
+    `avro_schema` is JSON. `data` is what to decode, such as `decode.confluent(...)`; by default the column
+    `data`.
     """
     from pyspark.sql.avro.functions import from_avro  # noqa: PLC0415 - only where its package is
 
-    # Spark decodes corrupt data to a record of nulls. In a wrapper with one field, which has the same bytes,
-    # the field is null only for corrupt data.
+    # Spark decodes corrupt data to a record of nulls. The field of a wrapper, which has the same bytes, is
+    # null only for corrupt data.
     wrapped = {"type": "record", "name": _WRAPPER, "fields": [{"name": "v", "type": loads(avro_schema)}]}
     parsed = from_avro(F.col("data") if data is None else data, dumps(wrapped), {"mode": "PERMISSIVE"})
     frame = records.withColumn("_parsed", parsed["v"])
@@ -132,12 +123,8 @@ def protobuf(
 ) -> DataFrame:
     """Protocol buffers. Needs `org.apache.spark:spark-protobuf_2.13` in `sparkPackages`.
 
-    Args:
-        records: with the column `data`.
-        message: name of the message.
-        descriptor: a compiled FileDescriptorSet.
-        data: what to decode; by default the column `data`.
-        keep: columns to keep.
+    `descriptor` is a compiled FileDescriptorSet with the message. `data` is what to decode; by default the
+    column `data`.
     """
     from pyspark.sql.protobuf.functions import from_protobuf  # noqa: PLC0415 - only where its package is
 
@@ -156,11 +143,7 @@ def python(
 ) -> DataFrame:
     """A decoder in Python: bytes to a mapping of fields. An exception or None makes the row corrupt.
 
-    Args:
-        records: with the column `data`.
-        decoder: called in Spark's workers, once per record.
-        schema: of the decoder's result.
-        keep: columns to keep.
+    Spark's workers call `decoder` once per record; its results have the `schema`.
     """
     fields = struct_type(records, schema)
     frame = records.select("data", *keep)
@@ -192,7 +175,7 @@ def confluent(data: Column) -> Column:
 
 
 def glue(data: bytes) -> bytes:
-    """The uncompressed payload after the header of Glue's registry; for a decoder in Python.
+    """The uncompressed payload after the header of Glue's registry, for `python`.
 
     Raises:
         ValueError: no such header, or the payload is cut off or expands to more than 32 MiB.
@@ -227,7 +210,7 @@ def glue_payload(data: Column) -> Column:
 
 
 def glue_schema_id(data: bytes) -> str:
-    """The id of the schema version in Glue's header, as a UUID; ValueError if there is no header."""
+    """The id of the schema version in Glue's header, a UUID; ValueError if there is none."""
     glue(data[:_GLUE_HEADER_BYTES] if len(data) > 1 and data[1] == 0 else data)
     text = data[2:_GLUE_HEADER_BYTES].hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

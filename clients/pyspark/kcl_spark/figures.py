@@ -18,7 +18,7 @@ FIGURES_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class QueryFigures:
-    """A query's last figures from Spark; `state_rows` and `late_rows` are None for a query without state."""
+    """Figures from Spark; `state_rows` and `late_rows` are None for a query without state."""
 
     running: bool
     failures: int = 0
@@ -60,7 +60,6 @@ class LateRows:
         self.count: int | None = None
 
     def take(self, newest_first: Iterable[Mapping[str, Any]]) -> int:
-        """Count the reports up to the first known one; returns how many more rows were dropped."""
         more, newest = 0, self._newest
         for number, each in enumerate(newest_first):
             key = (each["runId"], each["timestamp"], each["batchId"])

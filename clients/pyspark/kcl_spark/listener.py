@@ -138,7 +138,6 @@ class TlsListener:
         return int(self._socket.getsockname()[1])
 
     def close(self) -> None:
-        """Accept no more; existing connections stay."""
         self._closed = True
         shut(self._socket)
         self._socket.close()

@@ -1,4 +1,4 @@
-"""The engine's options: one JSON object, which the daemon writes as the first line to its stdin."""
+"""The engine's options: one JSON object, the first line on its stdin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EngineOptions:
 
     Args:
         state_dir: Spark's checkpoints; must survive restarts.
-        spool_dir: cache of uncommitted records; empty: in the state folder.
+        spool_dir: empty: in the state folder.
         spool_max_bytes: size at which shards must wait.
         remote: a Spark Connect server instead of `master`.
         transport: how records reach Spark's workers: `local`, `shared` or `inline`.
@@ -27,7 +27,6 @@ class EngineOptions:
         trigger: time between batches in Spark's notation, or `availableNow`.
         max_skew_ms: how much later a shard's records may be than those of the slowest shard.
         max_skew_wait_ms: how long a silent shard holds the others; 0: no shard waits.
-        drain_timeout_ms: how long running batches may take when the daemon stops.
         state_reset: allow new state although there are checkpoints.
         query_retries: within one batch.
     """

@@ -15,8 +15,6 @@ from kcl_spark.segments import CLOSED_MS, OPEN_MS, Arrivals, Segment
 
 @dataclass(frozen=True, slots=True)
 class SegmentRange:
-    """Records of one segment after `after`, up to and including `last`."""
-
     segment: Segment
     after: Position
     last: Position
@@ -34,7 +32,7 @@ class MissingRange(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Records of one shard with one arrival time; arrival times never go back."""
+    """Records with one arrival time; arrival times of a shard never go back."""
 
     arrived_ms: int
     last: Position
@@ -60,8 +58,8 @@ def ends(
     shards: the latest that fits `max_bytes`. Only within one millisecond shards take turns. At least one step
     is taken.
 
-    `granted` has the checkpoint of each lease: other hosts may have committed up to it. Without `times`
-    segments are taken whole.
+    Other hosts may have committed up to `granted`, the leases' checkpoints. Without `times` segments are
+    taken whole.
     """
     queues = {
         shard: [each for each in segments if each.last > start.get(shard, START)]
@@ -101,7 +99,6 @@ def ends(
 def end_within(
     segments: Sequence[Segment], start: Position, horizon_ms: int, times: Times | None = None
 ) -> Position:
-    """How far batches may take one shard regardless of size; START: no further."""
     queue = [each for each in segments if each.last > start]
     last = START
     for step in _steps(queue, start, horizon_ms, times):
@@ -168,7 +165,6 @@ def is_covered(shard_id: str, segments: Sequence[Segment], after: Position, last
 
 
 def tasks(all_pieces: Sequence[Sequence[SegmentRange]], most: int) -> list[list[SegmentRange]]:
-    """Group whole shards into tasks of similar size."""
     groups: list[tuple[int, list[SegmentRange]]] = []
     sized = sorted(
         ((sum(each.segment.size_bytes for each in shard), list(shard)) for shard in all_pieces if shard),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 Position: TypeAlias = tuple[int, int]
-"""Sequence number and sub-sequence number (0 for a record that is not aggregated)."""
+"""Sequence number and sub-sequence number (0 if not aggregated)."""
 Positions: TypeAlias = Mapping[str, Position]
 """By shard id; a missing shard is at `START`."""
 
@@ -73,7 +73,7 @@ def minimum(all_positions: Iterable[Positions]) -> dict[str, Position]:
 
 @dataclass(frozen=True, slots=True)
 class QueryPositions:
-    """Progress of a query: its newest planned and committed batches (None: none) and where they end."""
+    """The newest planned and committed batches of a query, and where they end."""
 
     planned_batch: int | None
     planned: dict[str, Position]
@@ -105,7 +105,7 @@ class QueryLog:
         return books
 
     def end_of(self, batch_id: int) -> dict[str, Position]:
-        """Where a planned batch ends; the least position if a query reads the stream more than once."""
+        """The least position if a query reads the stream more than once."""
         return self._end_of(batch_id) or {}
 
     def _end_of(self, batch_id: int) -> dict[str, Position] | None:
@@ -124,7 +124,7 @@ class QueryLog:
         return (self.folder / log / str(0 if after is None else after + 1)).exists()
 
     def _newest(self, log: str, known: int | None) -> int | None:
-        if known is not None:  # batches are numbered without a gap
+        if known is not None:
             while self._has(log, known):
                 known += 1
             return known

@@ -30,8 +30,6 @@ FILE_SINKS = frozenset({"parquet", "orc", "json", "csv", "text", "avro", "xml"})
 
 @dataclass(frozen=True, slots=True)
 class DeclaredQuery:
-    """Settings of a query's writer; `sink` is empty for a function."""
-
     name: str
     sink: str
     path: str | None
@@ -148,7 +146,7 @@ class Queries:
         return {name: query.context.log for name, query in self._queries.items()}
 
     def claim_outputs(self) -> None:
-        """Mark the paths of file sinks as ours; raises Refused if they belong to others."""
+        """Raises Refused if a file sink's path belongs to others."""
         for name, query in self._queries.items():
             if query.declared.is_file_sink and query.declared.path is not None:
                 is_new = query.context.log.read().committed_batch is None
@@ -203,7 +201,6 @@ class Queries:
             query.running.stop()
 
     def _count_late(self, name: str, query: _Query, running: StreamingQuery) -> None:
-        """Count the rows that Spark silently dropped as late, and warn once."""
         if query.late.take(_newest_first(running)) and not query.is_late_reported:
             query.is_late_reported = True
             self._log_event("warning", "spark_rows_late", query=name, rows=query.late.count)
@@ -250,7 +247,7 @@ class Queries:
 
 
 def _newest_first(running: StreamingQuery) -> Iterator[Mapping[str, Any]]:
-    """One at a time: converting all hundred reports to Python is slow."""
+    """One at a time: converting all hundred reports is slow."""
     if is_connect(running):
         yield from reversed(running.recentProgress)
         return

@@ -1,4 +1,4 @@
-"""The child process of a shard: passes bytes between the daemon and the engine. Small: each shard has one.
+"""The child process of a shard: passes bytes between the daemon and the engine.
 
 Exit code 0 after the daemon has closed its pipe, 75 if the engine went away; then the daemon restarts the
 relay.
@@ -25,7 +25,7 @@ _STDIN, _STDOUT = 0, 1
 
 
 def connect(path: str) -> socket.socket | None:
-    """Wait for the engine; None if the daemon went away or gave the engine up."""
+    """None if the daemon went away or gave the engine up."""
     pause_s = _FIRST_PAUSE_S
     while True:
         engine = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -54,7 +54,7 @@ def up(engine: socket.socket, ended: threading.Event) -> None:
         while os.splice(_STDIN, engine.fileno(), _CHUNK_BYTES):
             pass
     except OSError as error:
-        if error.errno != errno.EINVAL:  # stdin is no pipe
+        if error.errno != errno.EINVAL:
             return
         while piece := os.read(_STDIN, _CHUNK_BYTES):
             engine.sendall(piece)

@@ -58,8 +58,7 @@ class Segment:
 
     Args:
         after: the records begin after this position.
-        first_ms: arrival of the first record; 0: unknown. Never before the end of the previous segment.
-        last_ms: the latest arrival.
+        first_ms: 0: unknown. Never before the end of the previous segment.
     """
 
     shard_id: str
@@ -109,7 +108,6 @@ def is_whole(path: Path, size_bytes: int) -> bool:
 
 
 def read_range(location: str, after: Position, last: Position) -> Iterator[RecordBatch]:
-    """The records after `after`, up to and including `last`."""
     with _opened(location) as file, pa.ipc.open_file(file) as reader:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
@@ -126,7 +124,7 @@ def span_ms(table: Any, not_before_ms: int) -> tuple[int, int]:
 
 
 def read_arrivals(location: str) -> list[Arrivals]:
-    """The arrival times of a segment, in order; reads only three columns."""
+    """In order; reads only three columns."""
     files, path = (
         (fs.LocalFileSystem(), location) if "://" not in location else fs.FileSystem.from_uri(location)
     )

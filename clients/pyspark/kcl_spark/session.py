@@ -62,7 +62,6 @@ def server_writer(writer: DataStreamWriter) -> ServerWriter:
 
 
 def bind(writer: DataStreamWriter, context: QueryContext) -> DataStreamWriter:
-    """Give a foreachBatch handler its context, as it will run on the server."""
     proto = _message(writer)
     if not proto.HasField("foreach_batch"):
         return writer

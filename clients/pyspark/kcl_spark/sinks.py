@@ -130,12 +130,8 @@ def foreach_batch(function: Callable[[DataFrame, Batch], Any]) -> ForeachBatch:
 def overwrite_batch(path: str, file_format: str = "parquet", **options: str) -> ForeachBatch:
     """Write each batch into its own folder `batch_id=N` below `path`, replacing what is there.
 
-    Read it as one table with the column `batch_id`. The path belongs to one query of one state.
-
-    Args:
-        path: on any file system that Spark supports.
-        file_format: `parquet`, `json`, `csv`, `orc`, ...
-        options: of the format.
+    Read it as one table with the column `batch_id`. The path belongs to one query of one state. `file_format`
+    and `options` are Spark's.
     """
     claimed: set[str] = set()
 
@@ -174,18 +170,17 @@ def delta(path: str, **options: str) -> ForeachBatch:
 def jdbc_upsert(
     url: str, table: str, keys: list[str], *, newest_by: list[str] | None = None, **options: str
 ) -> ForeachBatch:
-    """Insert the rows of each batch into a table, replacing those with the same keys (`INSERT ...
+    """Insert the rows of each batch, replacing those with the same keys (`INSERT ... ON CONFLICT`).
 
-    ON CONFLICT`). One transaction per batch, through its own staging table. For PostgreSQL and SQLite; the
-    driver's package belongs in `sparkPackages`. Several hosts may write to one table.
+    One transaction per batch, through a staging table, for PostgreSQL and SQLite. The driver's package
+    belongs in `sparkPackages`. Several hosts may write to one table.
 
     Args:
         url: `jdbc:postgresql://HOST/DATABASE`.
         table: must exist, with a unique index on the keys.
-        keys: columns that identify a row. Without `newest_by` they must be unique in a batch, or the database
-            fails.
-        newest_by: columns, such as a time, that order rows with the same keys: the newest wins within a
-            batch, and no row replaces a newer one in the table, whichever host writes last.
+        keys: columns that identify a row. Without `newest_by` they must be unique in a batch.
+        newest_by: columns, such as a time, that order rows with the same keys: the newest wins in the batch
+            and in the table, whichever host writes last.
         options: `user`, `password`; `driver`, the class, for other databases.
     """
     return with_batch(Upsert(url, table, keys, options, newest_by or ()))

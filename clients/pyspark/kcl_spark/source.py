@@ -29,7 +29,7 @@ COLUMNS: Final = {
     "subSequenceNumber LONG, approximateArrivalTimestamp TIMESTAMP",
 }
 INLINE_MOST_BYTES: Final = 16 * 1024 * 1024
-"""Limit for batches whose records travel in their tasks: Spark's driver holds several copies."""
+"""Limit if tasks carry the records: Spark's driver holds several copies."""
 _POLL_S: Final = 0.02
 _ARRIVALS_KEPT: Final = 256
 _DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
@@ -60,7 +60,7 @@ class KclDataSource(DataSource):
 
 @dataclass
 class Task(InputPartition):
-    """What one Spark task reads: ranges of files, or `inline` records as an Arrow stream."""
+    """Ranges of files, or `inline` records as an Arrow stream."""
 
     ranges: list[tuple[str, Position, Position]]
     inline: bytes | None = None
@@ -134,7 +134,7 @@ class KclStreamReader(DataSourceStreamReader):
         granted = {shard: stored_shard.grant.after for shard, stored_shard in held.items()}
         try:
             return ends(before, spooled, granted, most, horizon_ms=horizon_ms, times=self._times)
-        except FileNotFoundError:  # a lease went meanwhile, and its files with it
+        except FileNotFoundError:
             return dict(before)
 
     def _times(self, segment: Segment) -> list[Arrivals]:

@@ -23,12 +23,11 @@ from kcl_spark.stores import Grant, Store
 
 @dataclass(frozen=True, slots=True)
 class ShardFigures:
-    """Counters of one shard since the engine's start; rows delivered twice count twice.
+    """Counters of one shard; rows delivered twice count twice.
 
     Args:
         waiting: rows here that some query has not committed.
         lag_s: age of the oldest waiting row.
-        spooled_bytes: now in the spool.
     """
 
     rows: int
@@ -70,7 +69,6 @@ class SpoolCounters:
         self._young_rows = 0
 
     def kept(self, segments: Iterable[Segment], now_s: float) -> None:
-        """These segments on disk are still to be committed."""
         known = {each.last: each.since_s for each in self._waiting}
         self.forgotten()
         self._waiting.clear()
@@ -115,7 +113,6 @@ class ShardSpool:
         mark: the last record received; redelivered records at or before it are dropped.
         flushed: the last record on disk.
         revoked_s: when the lease went; None while it is held.
-        reached_ms: latest arrival time on disk since the lease came.
     """
 
     shard_id: str
@@ -144,18 +141,13 @@ class ShardSpool:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalStatus:
-    """`is_full`: no more records are accepted before some are committed."""
-
     reached_ms: int | None
     all_on_disk: bool
     is_full: bool = False
 
 
 class Spool:
-    """All shards of an engine; thread-safe.
-
-    Above `max_bytes`, shards that use more than their share must wait.
-    """
+    """Thread-safe. Above `max_bytes`, shards that use more than their share must wait."""
 
     def __init__(self, store: Store, *, max_bytes: int) -> None:
         self.store = store
@@ -179,10 +171,9 @@ class Spool:
             shard.revoked_s = monotonic_s()
 
     def grant(self, shard_id: str, checkpoint: Position, holder: object) -> Position:
-        """Accept the records of a shard after the returned mark.
+        """Accept the records of a shard after the returned mark; the previous holder may add nothing more.
 
-        The previous holder may add nothing more. Spooled segments stay if they continue the committed records
-        without a gap.
+        Spooled segments stay if they continue the committed records without a gap.
         """
         with self._lock:
             shard = self._shards.setdefault(shard_id, ShardSpool(shard_id))
@@ -214,11 +205,7 @@ class Spool:
         return self.holds(shard_id, None) or shard_id not in self._shards
 
     def add(self, shard_id: str, batch: RecordBatch, last: Position, holder: object) -> None:
-        """Add the next records of a shard.
-
-        Raises:
-            NotHeld: another relay serves the shard; after its records these may leave a gap or repeat some.
-        """
+        """NotHeld if another relay serves the shard; these records may then leave a gap."""
         with self._lock:
             shard = self._shards[shard_id]
             if shard.holder is not holder:
@@ -276,7 +263,6 @@ class Spool:
             return shard.size_bytes >= share and shard.mark >= self._planned.get(shard_id, START)
 
     def reported(self, planned: Positions, committed: Positions) -> None:
-        """Drop what all queries have committed, and wake waiting threads."""
         with self._lock:
             self._planned, self._committed = planned, committed
             for shard in self._shards.values():
@@ -297,7 +283,7 @@ class Spool:
             )
 
     def taken_ms(self) -> dict[str, int | None]:
-        """For shards without a lease, the arrival time up to which all queries have committed."""
+        """For shards without a lease, the arrival time that all queries have committed."""
         with self._lock:
             return {
                 name: shard.taken_ms(self._committed.get(name, START))
@@ -316,7 +302,6 @@ class Spool:
             self.store.set_horizon(arrived_ms)
 
     def within_horizon(self, shard_id: str) -> Position:
-        """How far new batches may take a shard now."""
         with self._lock:
             shard = self._shards[shard_id]
             if self._horizon_ms is None or self._horizon_ms == OPEN_MS:

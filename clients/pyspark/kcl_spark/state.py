@@ -1,8 +1,7 @@
 """The state folder, for one engine at a time, and the marks on outputs.
 
-A file sink remembers finished batch numbers beside its files. With new state the numbers restart, and it
-would silently drop new batches. So each output is marked with the state that writes it, and a mismatch is
-refused.
+A file sink remembers finished batch numbers. With new state the numbers restart, and it would silently drop
+new batches. So each output is marked with the state that writes it, and a mismatch is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class StateInUse(Exception): ...
 
 
 class StateFolder:
-    """Locks the folder of one engine. `wait_s`: a previous engine whose daemon was killed ends by itself."""
+    """`wait_s`: a previous engine whose daemon was killed ends by itself."""
 
     def __init__(self, path: Path, application: str, *, wait_s: float = 60.0) -> None:
         self.path = path
@@ -70,7 +69,7 @@ class StateFolder:
         return self.path / "queries" / name
 
     def remember_jvm(self, pid: int) -> None:
-        """Record our JVM, so that the next engine can end it."""
+        """The next engine ends this JVM if it still runs."""
         note = {"pid": pid, "started": _started(pid)}
         replace_text(self.path / "engine.json", json.dumps(note))
 
@@ -122,7 +121,7 @@ class StateFolder:
 
 
 def _read(note: Path) -> dict[str, Any] | None:
-    """None if the note is missing or broken: a full disk leaves it empty."""
+    """None if the note is broken: a full disk leaves it empty."""
     try:
         reported = json.loads(note.read_text("utf-8"))
     except (OSError, ValueError):
@@ -131,7 +130,7 @@ def _read(note: Path) -> dict[str, Any] | None:
 
 
 def _started(pid: int) -> str | None:
-    """Start time in kernel ticks, which with the pid identifies a process; None if it does not run."""
+    """Start time in kernel ticks, which with the pid identifies a process."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -153,10 +152,9 @@ def refuse_old_checkpoints(shard_id: str, stored: Position, *, state: str) -> Re
 
 
 def claim_path(spark: SparkSession, path: str, *, state_id: str, query: str, is_new: bool) -> None:
-    """Mark an output as written by a query of this state. `is_new`: the query has committed no batch yet.
+    """Mark an output as ours; Refused if it belongs to another query or state.
 
-    Raises:
-        Refused: the output belongs to another query or state.
+    `is_new`: the query has committed no batch yet.
     """
     output = _RemoteOutput(spark, path) if is_connect(spark) else _Output(spark, path)
     wanted = {"state": state_id, "query": query}
@@ -199,7 +197,7 @@ class _Output:
 
 
 class _RemoteOutput:
-    """An output on a Spark Connect server; the mark is a small text table there."""
+    """The mark is a small text table."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark

@@ -27,9 +27,8 @@ _NAME: Final = "lease.json"
 class Grant:
     """A lease note; it decides whether missing records of a planned range can still come.
 
-    Args:
-        held: whether a relay of this host serves the shard; otherwise no new batch takes its records.
-        after: the checkpoint when the lease last came: everything up to it was committed.
+    `held`: a relay of this host serves the shard; otherwise no new batch takes its records. Everything up to
+    `after` was committed.
     """
 
     held: bool
@@ -73,17 +72,12 @@ class Store(Protocol):
         """All shards, segments in order. May omit files that are being written or removed."""
         ...
 
-    def recover(self) -> None:
-        """Remove what a previous engine left unfinished."""
-        ...
+    def recover(self) -> None: ...
 
     def put(
         self, shard_id: str, after: Position, last: Position, table: Table, *, not_before_ms: int = 0
     ) -> Segment:
-        """Write a segment; others can read it on return.
-
-        `not_before_ms`: latest arrival in earlier segments.
-        """
+        """Others can read the segment on return. `not_before_ms`: latest arrival in earlier segments."""
         ...
 
     def drop(self, segment: Segment) -> None: ...
@@ -98,9 +92,7 @@ class Store(Protocol):
         """The last horizon. Read it before `poll`."""
         ...
 
-    def location(self, segment: Segment) -> str:
-        """Where `read_range` finds it, from any process."""
-        ...
+    def location(self, segment: Segment) -> str: ...
 
 
 class FolderStore:
@@ -197,7 +189,6 @@ class SharedStore:
         }
 
     def recover(self) -> None:
-        """A missing local folder is created for this user only."""
         if isinstance(self._files, fs.LocalFileSystem):
             make_folder(Path(self._base))
         for shard_id, name, size in self._entries():
@@ -206,7 +197,7 @@ class SharedStore:
                 self._notes[shard_id] = (note[0], name)
             elif segment is not None and segment.size_bytes != size:
                 self.drop(segment)
-            elif segment is None and name.endswith(SUFFIX):  # from an older version; delivered again
+            elif segment is None and name.endswith(SUFFIX):
                 self._remove(shard_id, name)
         for shard_id in list(self._notes):
             self.note(shard_id, NOT_HELD)
@@ -274,7 +265,7 @@ def open_store(where: str) -> Store:
 
 
 def _remove_unknown(folder: Path) -> None:
-    """Remove segments of older versions. They are delivered again."""
+    """They are delivered again."""
     for path in folder.glob(f"*{SUFFIX}"):
         if parse_name(folder.name, path.name) is None:
             path.unlink()

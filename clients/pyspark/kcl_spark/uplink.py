@@ -106,7 +106,6 @@ class Uplink:
                     pump(relay, engine)
 
     def _connect(self, relay: socket.socket) -> ssl.SSLSocket | None:
-        """None if the relay went or we stop."""
         pause_s = _FIRST_PAUSE_S
         while not self.stopped.is_set():
             try:

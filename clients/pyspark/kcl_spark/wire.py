@@ -31,7 +31,7 @@ class RelayConnection:
         while True:
             try:
                 line = self._file.readline()
-            except (OSError, ValueError):  # ValueError: closed by another thread
+            except (OSError, ValueError):
                 return
             if not line.endswith(b"\n"):
                 return
@@ -81,10 +81,7 @@ def accept(
     is_closed: Callable[[], bool],
     log_event: EmitEvent,
 ) -> None:
-    """Accept connections until closed; `serve` runs in its own thread.
-
-    Lack of descriptors or threads only delays this.
-    """
+    """`serve` runs in its own thread. Lack of descriptors or threads only delays this loop."""
     while not is_closed():
         try:
             connection, peer = listening.accept()
@@ -126,10 +123,7 @@ def write_line(reported: dict[str, Any]) -> bytes:
 
 
 def read_line(connection: socket.socket) -> dict[str, Any]:
-    """Read byte by byte, so that nothing after the line is taken.
-
-    OSError if the connection ended, ValueError if it is no greeting.
-    """
+    """Reads byte by byte, so that nothing after the line is taken. Raises OSError or ValueError."""
     line = b""
     while not line.endswith(b"\n"):
         piece = connection.recv(1)
