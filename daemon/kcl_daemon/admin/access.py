@@ -15,12 +15,12 @@ from kcl_daemon.config.metrics_and_page import is_loopback
 
 TEXT: Final = "text/plain; charset=utf-8"
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz"})
-"""Open without a token; they answer only yes or no."""
+"""These paths need no token; they answer only yes or no."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest:
-    """Without the query; an empty header was not sent."""
+    """`path` has no query; a header is empty if it was not sent."""
 
     method: str
     path: str
@@ -44,13 +44,13 @@ def plain(status: HTTPStatus, words: str, **headers: str) -> AdminResponse:
 
 @dataclass(frozen=True, slots=True)
 class AdminAccess:
-    """`address` is the listening address; `token` None: none is needed."""
+    """Callers need no token if `token` is None."""
 
     address: str
     token: str | None = None
 
     def refusal(self, request: AdminRequest) -> AdminResponse | None:
-        """None: the request is allowed."""
+        """Returns None if the request is allowed."""
         if request.method not in {"GET", "HEAD"}:
             return plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed", Allow="GET, HEAD")
         if not self._is_our_name(request.host):
@@ -85,7 +85,7 @@ class AdminAccess:
 
 
 def host_name(host: str) -> str:
-    """Lower case, without port; empty if invalid."""
+    """Returns an empty name for an invalid header."""
     if host.startswith("["):
         inside, bracket, rest = host[1:].partition("]")
         if not bracket or (rest and not _is_port(rest)):

@@ -1,4 +1,4 @@
-"""The HTML of the status page: a fixed frame, and a live part that the script reloads.
+"""The HTML of the status page: a fixed frame and a live part, which the script reloads.
 
 All outside text goes through `text`. The Content-Security-Policy allows only the inline style sheet and
 script.
@@ -57,7 +57,7 @@ class Column:
 
 
 def table(name: str, caption: str, columns: Sequence[Column], rows: Iterator[str]) -> Iterator[str]:
-    """Rows for screen readers, too; `caption` and `rows` are HTML."""
+    """`caption` and `rows` are HTML."""
     heads = "".join(
         f'<th scope="col"{" class=num" if each.is_number else ""}>{text(each.heading)}</th>'
         for each in columns
@@ -78,7 +78,7 @@ _WORKERS: Final = (
     Column("Last report", is_number=True),
 )
 MAX_MOVES: Final = 8
-"""A start moves every lease."""
+"""A start moves every lease, so there may be many."""
 _MOVES_CAPTION: Final = f"The last {MAX_MOVES} decisions of this worker as leader; /status.json has more"
 _SECTIONS_MOVES: Final = (Column("When", is_number=True), Column("Lease"), Column("Reason"))
 
@@ -151,7 +151,6 @@ def moves_section(snapshot: Snapshot) -> Iterator[str]:
 
 
 def move_reason(move: MoveView) -> str:
-    """Without the shard name, which has its own column."""
     name, colon, reason = move.reason.partition(": ")
     return reason if colon and "shardId-" in name and " " not in name else move.reason
 
@@ -167,13 +166,11 @@ _WIDTH: Final = 120
 _HEIGHT: Final = 24
 _SECONDS_LEAST: Final = 60.0
 _STEPS: Final = 10 * (_HEIGHT - 3)
-# y coordinates, lowest first.
+# The y coordinates as text, lowest first.
 _HEIGHTS: Final = tuple(f"{_HEIGHT - 1.5 - step / 10:.1f}" for step in range(_STEPS + 1))
 
 
 class Sparklines:
-    """Throughput lines of all shards; shared values are computed once."""
-
     def __init__(self, history: ThroughputHistory, now_s: float) -> None:
         self._history = history
         self._ages_s = history.ages_s(now_s)
@@ -181,7 +178,7 @@ class Sparklines:
         self._places = [f"{_WIDTH - 1 - age_s * per_s:.0f}," for age_s in self._ages_s]
 
     def of(self, key: str) -> str:
-        """Empty with fewer than two samples."""
+        """Returns nothing for fewer than two samples."""
         values = self._history.values(key)
         samples = [
             (place, value) for place, value in zip(self._places, values, strict=True) if value is not None
@@ -291,7 +288,7 @@ def _progress_cells(held: ShardView | None, lines: Sparklines) -> str:
 
 
 def shard_name(shard_id: str) -> str:
-    """Narrow screens hide the leading part."""
+    """Marks the part of a shard id that narrow screens hide."""
     number = short_shard(shard_id)
     most = "" if number == shard_id else f'<span class="most">{text(shard_id.removesuffix(number))}</span>'
     return f"{most}{text(number)}"
@@ -307,7 +304,6 @@ def owner_text(entry: ShardEntry) -> str:
 
 
 def children_section(snapshot: Snapshot) -> Iterator[str]:
-    """Also shards whose last child failed."""
     yield '<section id="children" aria-labelledby="children-heading"><h2 id="children-heading">Children</h2>'
     shown = [shard for shard in snapshot.shards if shard.child is not None or shard.failures]
     if shown:
@@ -334,7 +330,7 @@ def _child_row(shard: ShardView) -> str:
 
 
 def stderr_of(shard: ShardView) -> tuple[str, ...]:
-    """Of the failed child until its successor makes progress."""
+    """The lines of a failed child stay until its successor makes progress."""
     if shard.failures:
         return shard.stderr_tail
     return () if shard.child is None else shard.child.stderr
@@ -367,7 +363,7 @@ SHARD_HEADINGS: Final = ("Shard", "Rows", "Committed", "Waiting", "Oldest waits"
 _NAMES: Final = frozenset({0})
 _WORDS: Final = frozenset({0, 1})
 MAX_SHARDS: Final = 100
-"""Those with the highest lag."""
+"""Shards with the highest lag are shown."""
 
 
 def spark_section(view: SparkView | None) -> Iterator[str]:
@@ -394,7 +390,6 @@ def by_lag(view: SparkView) -> list[SparkShardView]:
 
 
 def query_cells(query: SparkQueryView) -> tuple[str, ...]:
-    """One for each of `QUERY_HEADINGS`."""
     return (
         query.name,
         "running" if query.running else "failed, starts again",
@@ -409,7 +404,6 @@ def query_cells(query: SparkQueryView) -> tuple[str, ...]:
 
 
 def shard_cells(shard: SparkShardView) -> tuple[str, ...]:
-    """One for each of `SHARD_HEADINGS`."""
     waits = NONE if not shard.waiting else about(shard.lag_s)
     return shard.shard_id, str(shard.rows), str(shard.committed), str(shard.waiting), waits
 
@@ -435,7 +429,7 @@ _SECTIONS: Final = (
 _MOVES: Final = ("moves", "Last moves")
 _SPARK: Final = ("spark", "Spark")
 _PAUSE_AFTER: Final = 100
-"""Entries between pauses, under a millisecond."""
+"""So many entries take less than a millisecond."""
 _DOCUMENTS: Final = ("/status.json", "/metrics", "/readyz", "/livez")
 
 
@@ -456,7 +450,7 @@ def assets() -> Assets:
             f"style-src '{_hash(style)}'",
             f"script-src '{_hash(script)}'",
             "connect-src 'self'",
-            "img-src data:",  # empty, so that browsers request none
+            "img-src data:",  # an empty icon: browsers request none
             "base-uri 'none'",
             "form-action 'none'",
             "frame-ancestors 'none'",
@@ -470,7 +464,7 @@ def _hash(inline: str) -> str:
 
 
 def page(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float, every_s: float) -> Iterator[str]:
-    """In pieces; `now_s` is on the history's clock, `every_s` the reload interval."""
+    """`now_s` is on the history's clock; `every_s` is the reload interval."""
     given = assets()
     title = f"{snapshot.application}: {snapshot.worker_id}"
     sections = (*_SECTIONS, *([] if snapshot.spark is None else [_SPARK]), _MOVES)
@@ -498,13 +492,12 @@ def page(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float, every_
 def live_part(
     snapshot: Snapshot, history: ThroughputHistory, *, now_s: float, every_s: float
 ) -> Iterator[str]:
-    """Arguments as for `page`."""
     yield f'<div id="live" data-every="{every_s:.1f}"><p class="place">{text(_place(snapshot))}</p>'
     found: list[ShardEntry] = []
     for entry in entries_of_snapshot(snapshot):
         found.append(entry)
         if not len(found) % _PAUSE_AFTER:
-            yield ""  # the sender may pause
+            yield ""  # the sender may pause here
     known = with_distinct_names(found)
     counted = count_leases(known)
     yield f'<dl class="headline">{_headline(snapshot, known)}</dl>'

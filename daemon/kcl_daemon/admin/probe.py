@@ -15,7 +15,7 @@ from kcl_daemon.config.metrics_and_page import LOOPBACK, request_address
 from kcl_daemon.config.properties import given_for
 
 _QUESTIONS: Final = ("livez", "readyz")
-# Below five seconds, the usual limit.
+# Container health checks usually wait five seconds.
 _PATIENCE_S: Final = 4.0
 _SHOWN_BYTES: Final = 500
 
@@ -23,7 +23,7 @@ _SHOWN_BYTES: Final = 500
 def probe(question: str, environment: Mapping[str, str], timeout_s: float = _PATIENCE_S) -> tuple[bool, str]:
     """Returns whether the daemon is healthy, and its answer.
 
-    Without a port the running process is healthy.
+    Without a port, a running process counts as healthy.
     """
     port = given_for("adminPort", environment)
     if port is None:
@@ -59,7 +59,6 @@ def _where(environment: Mapping[str, str]) -> str:
 
 
 def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Exit code 2: wrong command line."""
     question = words[0] if words else _QUESTIONS[0]
     if len(words) > 1 or question not in _QUESTIONS:
         sys.stderr.write(f"usage: python -m kcl_daemon.admin.probe [{'|'.join(_QUESTIONS)}]\n")

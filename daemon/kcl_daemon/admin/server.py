@@ -1,6 +1,6 @@
 """A small HTTP/1.1 server (h11) for the status page: GET and HEAD only, everything bounded.
 
-A failure here never stops the worker; a taken port is tried again. Imported only if a port is set.
+A failure here never stops the worker.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from kcl_daemon.telemetry.snapshot import SnapshotSource
 MAX_HEAD_BYTES: Final = 16 * 1024
 MAX_CONNECTIONS: Final = 64
 HEAD_WITHIN_S: Final = 10.0
-"""To the end of the next request."""
+"""Time limit from the last response to the end of the next request."""
 SENT_WITHIN_S: Final = 10.0
-"""A slower reader is disconnected."""
+"""Time limit for sending a response."""
 _RECEIVE_BYTES: Final = 16 * 1024
 _ADVICE: Final = "a bug in the daemon; it continues; report it with this traceback"
 _LINGER_S: Final = 1.0
@@ -136,7 +136,7 @@ class _Refused(Exception):
 
 
 class _ClientConnection:
-    """`waits_since_s` is infinite while the caller waits for us; `scope` frees its place."""
+    """`waits_since_s` is when it began to wait for the caller; infinite while the caller waits for us."""
 
     def __init__(self, server: AdminServer, stream: ByteStream) -> None:
         self.scope = anyio.CancelScope()
@@ -165,9 +165,9 @@ class _ClientConnection:
         await self._send_last(plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections", Retry_After="5"))
 
     async def _request(self) -> AdminRequest | None:
-        """None: the caller is done or too slow."""
+        """Returns None if the caller is done or too slow."""
         self.waits_since_s = self._server.clock.monotonic()
-        self._wants_body = True  # errors have a body
+        self._wants_body = True  # errors have a body, too
         with self._server.clock.move_on_after(self._server.limits.head_within_s):
             head = await self._next_event()
             if not isinstance(head, h11.Request):
@@ -176,7 +176,7 @@ class _ClientConnection:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
             if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
                 raise _Refused(HTTPStatus.BAD_REQUEST, "request bodies are not allowed")
-            if head.method == b"CONNECT":  # its success would end HTTP here
+            if head.method == b"CONNECT":  # a success would end HTTP on this connection
                 raise _Refused(
                     HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed", Allow="GET, HEAD"
                 )
@@ -204,7 +204,7 @@ class _ClientConnection:
             return b""
 
     async def _send(self, answer: AdminResponse, *, is_last: bool = False) -> bool:
-        """Whether it was sent in time."""
+        """Returns whether the response was sent in time."""
         parts = [self._wire.send(_head(answer, is_last=is_last))]
         if self._wants_body:
             parts.append(self._wire.send(h11.Data(data=answer.body)))
@@ -216,7 +216,7 @@ class _ClientConnection:
         return False
 
     async def _send_last(self, answer: AdminResponse) -> None:
-        """Closing with unread data resets the connection and could lose the response."""
+        """Reads the rest of the request: closing with unread data could lose the response."""
         if self._wire.our_state in {h11.IDLE, h11.SEND_RESPONSE} and await self._send(answer, is_last=True):
             with self._server.clock.move_on_after(_LINGER_S):
                 await self._stream.send_eof()
@@ -260,11 +260,7 @@ async def served(
     log: Log,
     metrics: MetricsRenderer | None = None,
 ) -> AsyncGenerator[None, None]:
-    """Serve while the context is open, if a port is set.
-
-    Raises:
-        ConfigurationError: the token file is unreadable or has no valid token.
-    """
+    """Serve while the context is open, if a port is set; raises ConfigurationError for a bad token file."""
     if settings.port is None:
         yield
         return
@@ -285,7 +281,7 @@ async def token_of(settings: AdminSettings) -> str | None:
 
 
 def token_in(file: Path, name: str) -> str:
-    """`file` may be a pipe; raises ConfigurationError if it is unreadable or invalid."""
+    """`file` may be a pipe. Raises ConfigurationError if it has no valid token."""
     try:
         token = file.read_text("utf-8").strip()
     except (OSError, ValueError) as error:
@@ -297,7 +293,7 @@ def token_in(file: Path, name: str) -> str:
 
 
 async def _sampled(site: AdminSite, log: Log) -> None:
-    """A failure only ends the sparklines."""
+    """A failure ends only the sparklines."""
     try:
         await site.sample()
     except Exception:
@@ -335,7 +331,7 @@ async def _serve(settings: AdminSettings, server: AdminServer, log: Log) -> None
 
 @asynccontextmanager
 async def _listening(address: str, port: int) -> AsyncGenerator[MultiListener[SocketStream], None]:
-    """All of IPv6 includes IPv4, which anyio keeps apart.
+    """For all of IPv6, listen on IPv4 as well, which anyio keeps apart.
 
     Raises:
         OSError: the port is taken, or there is no such address.

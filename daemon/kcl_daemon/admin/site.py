@@ -33,7 +33,7 @@ class NoStatus(ValueError): ...
 class StatusDocument:
     """`format` rises when a field changes its meaning or goes.
 
-    `throughput`: by lease, oldest first, seconds ago and bytes a second.
+    `throughput` has seconds ago and bytes a second for each lease, oldest first.
     """
 
     format: int
@@ -44,7 +44,7 @@ class StatusDocument:
 
 
 def status_document(snapshot: Snapshot, history: ThroughputHistory, *, now_s: float) -> Iterator[bytes]:
-    """In pieces; `now_s` is on the history's clock."""
+    """`now_s` is on the history's clock."""
     short = {each.name: getattr(snapshot, each.name) for each in fields(snapshot) if each.name not in _LONG}
     yield b'{"format":%d,"snapshot":%s' % (FORMAT, _dumped(short)[:-1])
     for name in _LONG:
@@ -64,13 +64,13 @@ def status_document(snapshot: Snapshot, history: ThroughputHistory, *, now_s: fl
 def _dumped(value: object) -> bytes:
     try:
         return orjson.dumps(value)
-    except orjson.JSONEncodeError:  # a lone surrogate
+    except orjson.JSONEncodeError:  # a lone surrogate in a text
         plain = msgspec.to_builtins(value)
         return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def status_from(data: bytes) -> StatusDocument:
-    """Ignores unknown fields; raises NoStatus for other data or another format."""
+    """Ignores unknown fields; raises NoStatus for another format."""
     try:
         status = msgspec.json.decode(data, type=StatusDocument)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -83,12 +83,12 @@ def status_from(data: bytes) -> StatusDocument:
 HTML: Final = "text/html; charset=utf-8"
 JSON: Final = "application/json"
 SLICE_S: Final = 0.002
-"""Then the event loop runs."""
+"""Rendering pauses after this time."""
 LIVE_EVERY_S: Final = 2.0
 _PART_OF_A_CORE: Final = 0.002
-"""The share of a core for a viewer; slow pages reload less often."""
+"""A viewer may cost this share of a core; slow pages reload less often."""
 _KEEP_S: Final = 1.0
-# An early viewer still gets a sample.
+# A viewer's poll may come this early and still count as a sample.
 _EARLY_S: Final = 0.5
 
 
@@ -102,7 +102,7 @@ class MetricsText(Protocol):
 
 class MetricsRenderer(Protocol):
     async def render(self, accept: str = "") -> MetricsText:
-        """In the format of the header `Accept`; yields to the event loop."""
+        """Renders the format that the header `Accept` asks for."""
         ...
 
 
@@ -132,19 +132,19 @@ class AdminSite:
         }
 
     async def sample(self) -> None:
-        """Forever; more often while somebody views the page."""
+        """Runs forever; samples more often while somebody views the page."""
         while True:
             self._note()
             await self._clock.sleep(LIVE_EVERY_S)
 
     def _note(self) -> None:
-        """Only if late, because viewers' snapshots are sampled, too."""
+        """Samples only if late, because viewers' snapshots are sampled, too."""
         now_s = self._clock.monotonic()
         if self._history.is_due(now_s, late_s=self._every_s):
             self._history.remember(self._source.now(), now_s)
 
     def _seen(self, snapshot: Snapshot) -> float:
-        """Counts a viewer; returns the time."""
+        """Notes a viewer; returns the time."""
         now_s = self._clock.monotonic()
         self._history.checked(now_s)
         if self._history.is_due(now_s, late_s=-_EARLY_S):
@@ -162,7 +162,7 @@ class AdminSite:
         return await path(request)
 
     async def _livez(self, _: AdminRequest) -> AdminResponse:
-        """Proves that the event loop runs."""
+        """Any answer proves that the event loop runs."""
         return plain(HTTPStatus.OK, "alive")
 
     async def _readyz(self, request: AdminRequest) -> AdminResponse:
@@ -173,7 +173,7 @@ class AdminSite:
         return plain(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(lines))
 
     async def _page(self, _: AdminRequest) -> AdminResponse:
-        """The first reload brings the tables' data."""
+        """Does not wait for the tables; the first reload has their data."""
         snapshot = self._source.now()
         now_s = self._seen(snapshot)
         pieces = page(snapshot, self._history, now_s=now_s, every_s=self._every_s)
@@ -185,7 +185,7 @@ class AdminSite:
         return AdminResponse(HTTPStatus.OK, await self._joined(_encoded(pieces)), HTML, headers)
 
     async def _live_part(self, _: AdminRequest) -> AdminResponse:
-        """Shared by viewers for a second."""
+        """Viewers share a rendering for one second."""
         kept = self._live
         if kept is not None and self._clock.monotonic() - kept[0] < _KEEP_S:
             return kept[1]
@@ -214,7 +214,7 @@ class AdminSite:
         return max(LIVE_EVERY_S, self._render_s / _PART_OF_A_CORE)
 
     async def _joined(self, pieces: Iterable[bytes]) -> bytes:
-        """Pauses between pieces, and notes the time for `_every_s`."""
+        """Pauses between pieces, and notes the rendering time."""
         done: list[bytes] = []
         spent_s, began_s = 0.0, self._clock.monotonic()
         for piece in pieces:

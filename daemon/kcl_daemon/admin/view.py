@@ -50,10 +50,9 @@ _OF_HELD: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ShardEntry:
-    """`held` is this worker's view, None if it does not hold the lease.
+    """`held` is None if this worker does not hold the lease.
 
-    `stream` is a name, or an identity if several streams share the name. `stream` and `stream_id` are None in
-    single-stream mode.
+    `stream` is a name, or an identity if several streams share the name; None in single-stream mode.
     """
 
     key: str
@@ -70,7 +69,7 @@ class ShardEntry:
 
 @dataclass(frozen=True, slots=True)
 class LineageEntry:
-    """`depth` is 0 without a known parent; `lead` is drawn before the name."""
+    """`depth` is 0 without a known parent. `lead` is drawn before the name."""
 
     entry: ShardEntry
     depth: int
@@ -78,12 +77,11 @@ class LineageEntry:
 
 
 def shard_entries(snapshot: Snapshot) -> list[ShardEntry]:
-    """From the last table read and this worker."""
     return with_distinct_names(list(entries_of_snapshot(snapshot)))
 
 
 def entries_of_snapshot(snapshot: Snapshot) -> Iterator[ShardEntry]:
-    """The caller may pause; finish with `with_distinct_names`."""
+    """Finish the list with `with_distinct_names`."""
     held = {shard.key: shard for shard in snapshot.shards}
     for lease in snapshot.fleet:
         yield _of_lease(lease, held.get(lease.key), snapshot.worker_id)
@@ -149,7 +147,7 @@ def _state(lease: LeaseView | None, held: ShardView | None, me: str) -> DisplayS
     if lease is None or lease.checkpoint == SHARD_END:
         return DisplayState.FINISHED
     if lease.owner == me:
-        return DisplayState.UNSETTLED  # the table read came just before a change
+        return DisplayState.UNSETTLED  # the table was read just before a change
     return DisplayState.NOBODY if lease.owner is None else DisplayState.ELSEWHERE
 
 
@@ -157,7 +155,7 @@ _TROUBLE: Final = {DisplayState.FAILING: 0, DisplayState.STALLED: 1, DisplayStat
 
 
 def trouble_first(known: Sequence[ShardEntry]) -> Iterator[LineageEntry]:
-    """Failing, stalled, unowned, late; then the rest by lineage."""
+    """Failing, stalled, unowned and late shards come first, the rest by lineage."""
     troubled = sorted((entry for entry in known if is_trouble(entry)), key=urgency)
     yield from (LineageEntry(entry, 0, "") for entry in troubled)
     yield from lineage([entry for entry in known if not is_trouble(entry)])
@@ -168,7 +166,7 @@ def is_trouble(entry: ShardEntry) -> bool:
 
 
 def urgency(entry: ShardEntry) -> tuple[int, float, str]:
-    """Most urgent first, finished last."""
+    """Sorts the most urgent first."""
     last = 5 if entry.state is DisplayState.FINISHED else 4 if entry.held is None else 3
     return _TROUBLE.get(entry.state, last), -_lag_s(entry), entry.key
 
@@ -178,7 +176,7 @@ def _lag_s(entry: ShardEntry) -> float:
 
 
 def lineage(known: Sequence[ShardEntry]) -> Iterator[LineageEntry]:
-    """Parents before children.
+    """Each entry comes once, parents before children.
 
     A shard with two parents is listed below the first by name.
     """
@@ -231,12 +229,12 @@ def _drawn(
 
 _NAMED_MOST = 5
 WAIT_SHOWN_S: Final = 5.0
-"""Usual between batches."""
+"""Shorter waits are usual between batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseCounts:
-    """`held`, `stalled` and `failing` count this worker's only."""
+    """`held`, `stalled` and `failing` count only this worker's."""
 
     leases: int
     held: int
@@ -261,7 +259,7 @@ def count_leases(known: Sequence[ShardEntry]) -> LeaseCounts:
 
 
 def not_ready(snapshot: Snapshot) -> tuple[str, ...]:
-    """Empty: ready."""
+    """Returns nothing if the worker is ready."""
     return tuple(_reasons(snapshot))
 
 
@@ -283,7 +281,6 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
 
 
 def failure_of(shard: ShardView) -> str:
-    """Such as `8 in a row, next try in 12 s: child ended with exit code 70`."""
     next_try = "" if shard.next_try_s is None else f", next try in {about(shard.next_try_s)}"
     said = f" ({shard.stderr_tail[-1]})" if shard.stderr_tail else ""
     return f"{shard.failures} in a row{next_try}: {shard.last_error}{said}"
@@ -300,7 +297,7 @@ def waits_for(shard: ShardView) -> str:
 
 
 def in_words(snapshot: Snapshot, counted: LeaseCounts) -> str:
-    """For screen readers: no figures that change all the time."""
+    """Leaves out figures that change all the time, for screen readers."""
     state = "stopping" if snapshot.stopping else "running" if snapshot.started else "starting"
     shards = "1 shard" if counted.held == 1 else f"{counted.held} shards"
     failing = f", {counted.failing} failing" if counted.failing else ""
@@ -310,7 +307,7 @@ def in_words(snapshot: Snapshot, counted: LeaseCounts) -> str:
 
 
 def headline(snapshot: Snapshot, known: Sequence[ShardEntry]) -> tuple[tuple[str, str], ...]:
-    """Most important first."""
+    """The most important comes first."""
     states = [entry.state for entry in known]
     late = max(
         (shard for shard in snapshot.shards if shard.lag_s is not None), key=_summary_lag_s, default=None
@@ -356,13 +353,11 @@ MAX_SAMPLES: Final = 40
 WATCHED_EVERY_S: Final = 2.0
 UNWATCHED_EVERY_S: Final = 15.0
 WATCHED_FOR_S: Final = 10.0
-"""A viewer counts this long after a poll."""
+"""A viewer counts as present this long after a poll."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """By monotonic time and lease."""
-
     at_s: float
     bytes_per_s: Mapping[str, float]
 
@@ -375,15 +370,14 @@ class ThroughputHistory:
         self._polled_s: float | None = None
 
     def checked(self, now_s: float) -> None:
-        """Counts a viewer."""
+        """Notes that somebody views the page."""
         self._polled_s = now_s
 
     def is_due(self, now_s: float, *, late_s: float = 0.0) -> bool:
-        """Whether a sample is overdue by `late_s`; negative allows an early one."""
+        """Whether a sample is overdue by `late_s` seconds; a negative value allows an early one."""
         return not self._samples or now_s - self._samples[-1].at_s >= self.every_s(now_s) + late_s
 
     def every_s(self, now_s: float) -> float:
-        """Shorter for a viewer."""
         watched = self._polled_s is not None and now_s - self._polled_s < WATCHED_FOR_S
         return WATCHED_EVERY_S if watched else UNWATCHED_EVERY_S
 
@@ -391,14 +385,13 @@ class ThroughputHistory:
         self._samples.append(Sample(now_s, {shard.key: shard.bytes_per_s for shard in snapshot.shards}))
 
     def ages_s(self, now_s: float) -> list[float]:
-        """Oldest first."""
         return [now_s - sample.at_s for sample in self._samples]
 
     def values(self, key: str) -> list[float | None]:
-        """Bytes a second; None: not held."""
+        """Bytes a second; None if the lease was not held."""
         return [sample.bytes_per_s.get(key) for sample in self._samples]
 
     def of(self, key: str, now_s: float) -> list[tuple[float, float]]:
-        """Oldest first: seconds ago, bytes a second."""
+        """Seconds ago and bytes a second, oldest first."""
         both = zip(self.ages_s(now_s), self.values(key), strict=True)
         return [(age_s, value) for age_s, value in both if value is not None]

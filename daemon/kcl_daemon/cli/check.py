@@ -98,7 +98,7 @@ async def stream_findings(
 
 
 async def lease_findings(settings: Settings, kinesis: Kinesis, table: Table) -> list[Finding]:
-    """Checks shard ids and a few checkpoints against the stream."""
+    """Compares the leases with the stream's shards, and tries a few checkpoints."""
     try:
         if await table.describe() is None:
             return []
@@ -116,7 +116,7 @@ async def lease_findings(settings: Settings, kinesis: Kinesis, table: Table) -> 
     except ConfigurationError as error:
         return [(False, masked(on_one_line(f"leases: {error}")))]
     except AwsError:
-        return []  # reported by the table and stream findings
+        return []
     return await _compared(leases, shards, stream, kinesis) if leases else []
 
 
@@ -190,9 +190,8 @@ def _consumer(found: StreamConsumer | None, called: str, *, registers: bool) -> 
     ]
 
 
-# No row has this.
+# No row has this key.
 _NO_ROW: Final = "kcl-daemon check"
-# No schema has this.
 _NO_SCHEMA: Final = "00000000-0000-0000-0000-000000000000"
 _NEVER: Final = (Equals("kcl-daemon-check", "never"),)
 
@@ -200,10 +199,8 @@ _NEVER: Final = (Equals("kcl-daemon-check", "never"),)
 async def check_services(settings: Settings) -> list[Finding]:
     """Make all checks.
 
-    Raises:
-        ConfigurationError: the region is missing, or region, profile or endpoint is unusable.
-        Unavailable: instance metadata did not return the region.
-        AccessDenied: there are no credentials.
+    Raises ConfigurationError for an unusable region, profile or endpoint, Unavailable if the instance
+    metadata has no region, AccessDenied without credentials.
     """
     async with open_clients(settings.endpoints, glue=settings.schemas.are_resolved) as clients:
         kinesis, consumers = build_kinesis(clients), build_consumers(clients)
@@ -280,7 +277,7 @@ async def _registry(schemas: Schemas) -> list[Finding]:
 
 
 def _dead_letters(settings: Settings) -> list[Finding]:
-    """A trial would store a dead letter; the daemon tries a file when it starts."""
+    """A trial would store a dead letter. The daemon itself tries a file when it starts."""
     destination = settings.failures.dead_letters
     if destination is None or destination.box is DeadLetterStore.FILE:
         return []
@@ -289,7 +286,7 @@ def _dead_letters(settings: Settings) -> list[Finding]:
 
 
 def _figures(settings: Settings) -> list[Finding]:
-    """A metric cannot be taken back."""
+    """A trial would write a metric, which cannot be removed."""
     if settings.metrics.level is MetricsLevel.NONE:
         return []
     namespace = settings.metrics.namespace or settings.application_name
@@ -312,7 +309,7 @@ _SENTENCES: Final = {
 _SCRIPTS: Final = frozenset(
     {".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".sh", ".php", ".lua", ".r", ".jar", ".dll"}
 )
-# Code or a module follows, not a script.
+# After these options comes code or a module, not a script.
 _IN_PLACE_OF_A_SCRIPT: Final = frozenset({"-m", "-c", "-e", "--eval"})
 
 
@@ -341,7 +338,7 @@ class CheckVerdict:
 
 
 def verdict_of(warnings: Sequence[str], findings: Sequence[Finding] | None) -> CheckVerdict:
-    """`findings` None: AWS was not asked."""
+    """`findings` is None if AWS was not asked."""
     reported = findings or ()
     return CheckVerdict(
         errors=sum(not good for good, _ in reported),
@@ -365,7 +362,7 @@ def sentence(notice: Notice, file: str) -> str:
 
 
 def missing_script(command: Sequence[str], exists: Callable[[str], bool]) -> str | None:
-    """The missing script of a command such as `python3 consumer.py`, else None."""
+    """Returns the script of a command such as `python3 consumer.py` if it is missing."""
     for argument in command[1:]:
         if argument in _IN_PLACE_OF_A_SCRIPT:
             return None
@@ -496,7 +493,7 @@ def _warnings(loaded: Loaded) -> list[str]:
 
 
 def _unknown_regions(loaded: Loaded) -> list[str]:
-    # Loads the AWS SDK.
+    # This import loads the AWS SDK.
     from kcl_daemon.aws.session import unknown_regions  # noqa: PLC0415
 
     return [about_region(name, nearest) for name, nearest in unknown_regions(loaded.settings.endpoints)]

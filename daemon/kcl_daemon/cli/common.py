@@ -89,13 +89,12 @@ def report_failure(error: BaseException, log: Log) -> int:
 
 
 def exit_code(error: BaseException) -> int:
-    """A configuration error: a retry does not help."""
+    """EXIT_CONFIGURATION means that a retry does not help."""
     helpless = isinstance(error, ConfigurationError | EnvironmentLacks)
     return EXIT_CONFIGURATION if helpless else EXIT_FAILURE
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The single exceptions of nested groups."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from leaves(each)
@@ -163,7 +162,7 @@ def settings_of(
     command: str,
     environment: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """Exits with code 2 without a usable file."""
+    """Exits with code 2 if there is no usable file."""
     chosen = chosen_file(file, properties_file, command=command)
     try:
         return load(
@@ -178,13 +177,13 @@ def settings_of(
 def run(
     act: Callable[[], Awaitable[_Result]], *, command: str, plain: tuple[type[KclError], ...] = ()
 ) -> _Result:
-    """Run `act`; a `KclError` becomes a line on stderr and an exit code.
+    """Run `act`; a `KclError` ends the process with one line on stderr and an exit code.
 
     Errors of the kinds in `plain` bring their own advice.
     """
     try:
         return anyio.run(partial(_awaited, act))
-    except Exception as error:  # a task group raises groups
+    except Exception as error:  # a task group raises exception groups
         first, *others = leaves(error)
         if not all(isinstance(each, KclError) for each in (first, *others)):
             raise
@@ -210,7 +209,6 @@ def stream_text(settings: Settings) -> str:
 
 
 def is_of(lease: Lease, stream: str | None, settings: Settings) -> bool:
-    """`stream` None matches every lease."""
     if stream is None:
         return True
     if lease.stream is None:
@@ -219,7 +217,7 @@ def is_of(lease: Lease, stream: str | None, settings: Settings) -> bool:
 
 
 def is_named(stream: str, settings: Settings) -> bool:
-    """Also true for a stream without leases."""
+    """Whether the file names the stream, even without leases."""
     return stream in (settings.stream_name, settings.stream_arn, *settings.streams.texts)
 
 
@@ -242,9 +240,7 @@ async def chosen_stream(
 ) -> ChosenStream:
     """Find the one stream that a command acts on.
 
-    Raises:
-        NotChanged: the choice is missing or wrong.
-        AwsError: Kinesis did not describe the stream.
+    Raises NotChanged if the choice is missing or wrong.
     """
     streams = streams_of(settings, kinesis, clock, log, table=table)
     if not isinstance(streams, MultiStreamTracker):
@@ -277,7 +273,7 @@ def _text(identity: StreamIdentity | None) -> str:
 _T = TypeVar("_T")
 
 Finding = tuple[bool, str]
-"""Whether it is good, and its line."""
+"""Whether it is good, and its text."""
 NOT_TRIED: Final = ": NOT TRIED, as "
 
 
@@ -291,5 +287,5 @@ async def try_check(findings: list[Finding], what: str, attempt: Callable[[], Aw
 
 
 def not_checked(what: str, why: str) -> Finding:
-    """Counts as good, but says that it was not tried."""
+    """A finding that counts as good, but says that it was not tried."""
     return True, masked(on_one_line(f"{what}{NOT_TRIED}{why}"))

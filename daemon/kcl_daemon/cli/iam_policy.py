@@ -74,7 +74,6 @@ def _place(settings: Settings, region: str | None, account: str | None) -> Accou
 
 
 def is_for_every_account(document: Mapping[str, Any]) -> bool:
-    """Whether some resource has no account."""
     arns = (arn.split(":") for each in document["Statement"] for arn in each["Resource"])
     return any(len(parts) > 4 and parts[4] == "*" for parts in arns)
 
@@ -129,7 +128,7 @@ def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any
         for name in (settings.worker_metrics_table, settings.coordinator_table)
     ]
     yield _statement("Tables", "dynamodb", (*_MAKING, *_ROWS), [leases, *others])
-    # UpdateTable adds the index by owner to a KCL 2.x table, nothing else.
+    # UpdateTable only adds the index by owner to a KCL 2.x lease table.
     yield _statement("OwnerIndex", "dynamodb", ("UpdateTable",), [leases])
     yield _statement("FindOwnLeases", "dynamodb", ("Query",), [f"{leases}/index/*"])
     options = ((leases, tables.leases), (others[0], tables.worker_metrics), (others[1], tables.coordinator))

@@ -43,7 +43,7 @@ from kcl_daemon.ports import Clock, IndexState, Tables
 from kcl_daemon.system import SystemClock
 from kcl_daemon.text import numbered, on_one_line
 
-# Only a concurrent write loses a race; five in a row are unlikely.
+# A race is lost only to a concurrent write; five in a row are unlikely.
 _MAX_LOST_RACES: Final = 5
 
 
@@ -60,10 +60,8 @@ class Direction(Enum):
 class TableMove:
     """The migration to a single table.
 
-    Args:
-        row: the row `TableMigration3.5`, or why it is unreadable.
-        unsupporting: lease owners without support for the single table.
-        in_legacy: workers that report to the old table.
+    `row` may be the reason why it is unreadable. `unsupporting` are lease owners without support for the
+    single table. `in_legacy` are workers that report to the old table.
     """
 
     is_single: bool
@@ -76,11 +74,8 @@ class TableMove:
 class MigrationStatus:
     """The migration to 3.x.
 
-    Args:
-        row: the row `Migration3.0`, or why it is unreadable.
-        ready: what an upgrade waits for.
-        workers: every worker and its row's age in seconds.
-        active_s: older reports do not count.
+    `row` may be the reason why it is unreadable. `workers` have the age of their rows in seconds; those older
+    than `active_s` do not count.
     """
 
     row: VersionRow | StateRefusal | None
@@ -93,7 +88,6 @@ class MigrationStatus:
 
 
 async def migration_status(tables: Tables, *, clock: Clock, report_s: float) -> MigrationStatus:
-    """Workers report every `report_s` seconds; raises AwsError."""
     stored = CLIENT_VERSION_CODEC.read(await tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
     state = await tables.leases.describe()
     index = IndexState.ABSENT if state is None else state.owner_index
@@ -136,7 +130,7 @@ async def migration_status(tables: Tables, *, clock: Clock, report_s: float) -> 
 
 
 async def decide(tables: Tables, direction: Direction, *, clock: Clock) -> VersionChange:
-    """Raises MigrationNotChanged if the rules forbid it; AwsError if the row is unreadable."""
+    """Raises MigrationNotChanged if the rules forbid the change."""
     stored = CLIENT_VERSION_CODEC.read(await tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
     rule = rollback if direction is Direction.ROLLBACK else rollforward
     decided = rule(stored, now_ms=clock.wall_ms(), key_attribute=tables.coordinator.key_attribute)

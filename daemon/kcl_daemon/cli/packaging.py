@@ -57,7 +57,6 @@ def packaging(*, name: str | None, folder: Path | None) -> None:
 
 
 def files(name: str | None) -> dict[str, Path]:
-    """Maps names to paths."""
     every = {
         f"{prefix}{path.relative_to(root).as_posix()}": path
         for root, prefix in ((_root("packaging"), ""), (_root(_DOCS), f"{_DOCS}/"))
@@ -71,7 +70,6 @@ def files(name: str | None) -> dict[str, Path]:
 
 
 def _root(name: str) -> Path:
-    """Installed, else in the checkout."""
     shipped = _PACKAGE / "shipped" / name
     return shipped if shipped.is_dir() else _PACKAGE.parents[1] / name
 
@@ -87,7 +85,7 @@ def _listed(found: dict[str, Path], *, with_titles: bool) -> list[str]:
 
 
 def _write(found: dict[str, Path], folder: Path) -> None:
-    """An existing target may be somebody's work."""
+    """Writes nothing if a target exists."""
     targets = {folder / each: path for each, path in found.items()}
     there = [target for target in targets if target.exists()]
     if there:

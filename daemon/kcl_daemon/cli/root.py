@@ -36,7 +36,7 @@ class ExtraMissing(click.ClickException):
 class LaterCommand:
     """A command that is imported when called.
 
-    `where` is `package.module:attribute`. `modules` are the top-level packages of `extra`.
+    `where` is `package.module:attribute`; `modules` are the top-level packages of `extra`.
     """
 
     where: str
@@ -71,7 +71,7 @@ class NoSuchCommand(click.UsageError):
 
 
 class CommandGroup(click.Group):
-    """Options and files belong to the default command."""
+    """A group in which options and files belong to the default command."""
 
     def __init__(
         self,
@@ -103,15 +103,14 @@ class CommandGroup(click.Group):
         try:
             return later.load(cmd_name)
         except ExtraMissing:
-            if ctx.resilient_parsing:  # none without the extra
+            if ctx.resilient_parsing:  # no completions without the extra
                 return None
             raise
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the default command if no command or own option comes first.
 
-        Raises:
-            NoSuchCommand: the first word cannot be a file.
+        Raises NoSuchCommand if the first word cannot be a file.
         """
         own_options = {spelling for each in self.get_params(ctx) for spelling in each.opts}
         if args and args[0] not in {*self.list_commands(ctx), *own_options}:
@@ -121,7 +120,6 @@ class CommandGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Completes without importing the commands."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         if incomplete.startswith("-"):
             return [*self._default.shell_complete(ctx, incomplete), *super().shell_complete(ctx, incomplete)]
@@ -149,7 +147,7 @@ class CommandGroup(click.Group):
 
 
 def _may_be_file(word: str) -> bool:
-    """A plain word must be an existing file."""
+    """A plain word is a file only if it exists."""
     return word.startswith("-") or not word.replace("-", "").replace("_", "").isalnum() or Path(word).exists()
 
 
@@ -158,13 +156,13 @@ MAIN_CLASSES: Final = (
     "com.amazonaws.services.kinesis.multilang.MultiLangDaemon",  # KCL 1.x
 )
 PASSED_OVER: Final = "--passed-over"
-"""Brings Java-only words to the log."""
+"""Hidden option of `run`: Java-only words, for the log."""
 
 
 def as_daemon(words: Sequence[str]) -> list[str]:
-    """Drops everything up to Java's main class.
+    """Drop everything up to Java's main class.
 
-    One launcher tries `java -version` first.
+    `java -version`, which one launcher tries, becomes `--version`.
     """
     if list(words) == ["-version"]:
         return ["--version"]
@@ -266,7 +264,6 @@ def program() -> str:
 
 
 def _become(words: list[str]) -> NoReturn:
-    """Signals and the exit code are then the daemon's."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", "kcl_daemon", *words])  # noqa: S606 - ourselves
@@ -274,7 +271,7 @@ def _become(words: list[str]) -> NoReturn:
 
 _COMPLETION_PROGRAM: Final = "kcl-daemon"
 VARIABLE: Final = "_KCL_DAEMON_COMPLETE"
-"""Makes the program print completions."""
+"""If this variable is set, the program prints completions."""
 
 
 @click.command("completion", short_help="Print the completion script of a shell.")
@@ -332,10 +329,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def add_examples(command: click.Command, path: str) -> None:
-    """Put the examples into the epilog of a command and its subcommands; repeatable.
-
-    `path` is the command's words, empty for the program.
-    """
+    """Put the examples into the epilogs of a command and its subcommands; a second call changes nothing."""
     lines = EXAMPLES.get(path, ())
     text = "\b\n" + "\n".join(
         ["Examples:" if len(lines) > 1 else "Example:", *(f"  {line}" for line in lines)]
@@ -467,7 +461,7 @@ class Root(CommandGroup):
             ctx.exit(interrupt.EXIT_INTERRUPTED)
         except click.Abort as aborted:
             if isinstance(aborted.__context__, KeyboardInterrupt):
-                click.echo(err=True)  # the cursor is behind the prompt
+                click.echo(err=True)  # the cursor is still behind the prompt
                 ctx.exit(interrupt.EXIT_INTERRUPTED)
             raise
         else:

@@ -40,7 +40,7 @@ from kcl_daemon.text import counted, short_shards, shown
 
 @dataclass(frozen=True, slots=True)
 class LogRequest:
-    """`configuration` is a logback file without effect; `levels` None means info."""
+    """`configuration` is a logback file and has no effect. `levels` None means info."""
 
     configuration: Path | None = None
     levels: LogLevels | None = None
@@ -70,13 +70,13 @@ async def supervise(
     signals: AsyncIterator[Signals],
     log: Log,
 ) -> int:
-    """Run a worker to its end or to a second signal.
+    """Run a worker until it ends or a second signal comes.
 
-    A signal during `open_worker` is kept for the worker. Returns 0 after a graceful stop, 128 plus the number
-    after a second signal.
+    A signal during `open_worker` is kept for the worker. Returns 0 after a graceful stop, 128 plus the signal
+    number after a second signal.
 
     Raises:
-        ExceptionGroup: the worker failed, or its start.
+        ExceptionGroup: the worker failed, or could not be opened.
     """
     stop = _GracefulStop(log)
     async with anyio.create_task_group() as group:
@@ -92,8 +92,6 @@ async def supervise(
 
 
 class _GracefulStop:
-    """`forced_by` is the second signal."""
-
     def __init__(self, log: Log) -> None:
         self.forced_by: Signals | None = None
         self._log = log
@@ -101,7 +99,7 @@ class _GracefulStop:
         self._worker: SupervisedWorker | None = None
 
     def begin(self, worker: SupervisedWorker) -> None:
-        """The stop may have been requested earlier."""
+        """Passes on a stop that was requested before the worker existed."""
         self._worker = worker
         if self._asked:
             worker.request_stop()
@@ -121,23 +119,18 @@ class _GracefulStop:
 
 
 QUIET_STOP_S: Final = 1.0
-"""A shorter stop is not logged."""
+"""A stop shorter than this is not logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopNotice:
-    """`source` knows the remaining children, which have `grace_s` seconds."""
-
     source: SnapshotSource
     grace_s: float
     log: Log
 
 
 class ServiceManaged:
-    """A worker that reports to the service manager, and to the log if its stop is slow.
-
-    `started` is set when work begins.
-    """
+    """Reports the worker's state to the service manager, and a slow stop to the log."""
 
     def __init__(
         self,
@@ -156,7 +149,7 @@ class ServiceManaged:
         self._stop_asked = anyio.Event()
 
     async def run(self) -> None:
-        """Errors of the worker come in a group."""
+        """An exception of the worker arrives in a group."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._manager.run_watchdog, self._clock)
             group.start_soon(self._report_start)
@@ -193,7 +186,7 @@ _STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """`passed_over` are Java-only words."""
+    """`passed_over` are words that only Java understands."""
 
     file: Path
     ignored_file: Path | None
@@ -228,7 +221,7 @@ def run_daemon(request: RunRequest) -> NoReturn:
 
 
 def check_program(loaded: Loaded) -> None:
-    """Raises ConfigurationError if the child's program, user or limits are not possible."""
+    """Raises ConfigurationError if the child's program, user or limits are unusable."""
     try:
         find_program(loaded.settings.child.command[0])
     except ChildStartFailed as error:
@@ -276,14 +269,14 @@ def _status_page(
 ) -> AbstractAsyncContextManager[None]:
     if settings.admin.port is None:
         return nullcontext()
-    # Others start faster without it.
+    # Without a status page the start is faster.
     from kcl_daemon.admin.server import served  # noqa: PLC0415
 
     return served(settings.admin, source, clock=SystemClock(), log=log, metrics=telemetry.exposition())
 
 
 def _stop_signals() -> tuple[signal.Signals, ...]:
-    """`nohup` ignores SIGHUP."""
+    """Leaves out SIGHUP if `nohup` made the process ignore it."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return tuple(number for number in _STOPPING if not (ignored and number is signal.SIGHUP))
 

@@ -1,6 +1,6 @@
 """`kcl-daemon run-child` and `replay`: test a record processor without AWS.
 
-`run-child` delivers records from a file through the daemon's own `ChildConnection` and checkpoint rules.
+`run-child` delivers records from a file, with the daemon's own `ChildConnection` and checkpoint rules.
 `replay` sends the daemon's half of a transcript and compares the answers.
 """
 
@@ -53,8 +53,6 @@ EXIT_GRACE_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ChildScript:
-    """`timeout_s` limits each answer."""
-
     shard_id: str
     batches: list[list[Record]]
     end: End
@@ -157,7 +155,7 @@ class _Run:
 
 
 class RecordedChild:
-    """Records the lines of both directions."""
+    """A child whose lines are recorded in both directions."""
 
     def __init__(self, child: Child, tape: BinaryIO) -> None:
         self._child = child
@@ -177,7 +175,6 @@ class RecordedChild:
         await self._child.send(line)
 
     async def receive(self) -> bytes:
-        """The bytes stay unchanged."""
         piece = await self._child.receive()
         *lines, self._rest = (self._rest + piece).split(b"\n")
         for line in lines:
@@ -227,7 +224,7 @@ _FIELDS: Final = frozenset(
 
 
 class BadRecord(ValueError):
-    """Raised for a wrong line; the message says why."""
+    """Raised for a line that is not a record; the message says why."""
 
 
 def records_of_lines(data: bytes) -> Iterator[Record]:
@@ -236,7 +233,7 @@ def records_of_lines(data: bytes) -> Iterator[Record]:
 
 
 def records_of_json(data: bytes) -> Iterator[Record]:
-    """One object a line with `data` (base64) or `text`; skips blank lines.
+    """Each line is an object with `data` (base64) or `text`; blank lines are skipped.
 
     Raises:
         BadRecord: a line is not such an object.
@@ -257,7 +254,7 @@ def in_batches(records: Sequence[Record], most: int) -> list[list[Record]]:
 
 
 def _fields(line: bytes) -> tuple[str, dict[str, Any]]:
-    """The data as base64, and all fields."""
+    """Returns the data as base64, and all fields."""
     try:
         fields: Any = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -279,7 +276,7 @@ def _fields(line: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def _record(number: int, data: str, fields: dict[str, Any]) -> Record:
-    """Client libraries need every field."""
+    """Invents missing fields, because client libraries need every field."""
     return Record(
         data,
         _text(fields, "partitionKey", "key"),
@@ -305,13 +302,12 @@ def _whole(fields: dict[str, Any], name: str, default: int, allowed: str = _WHOL
 
 
 def _arrival(fields: dict[str, Any], default: int) -> int | None:
-    """Null: the service sent none."""
     name = "approximateArrivalTimestamp"
     return None if fields.get(name, default) is None else _whole(fields, name, default, f"{_WHOLE}, or null")
 
 
 def _sequence_number(fields: dict[str, Any], default: int) -> str:
-    """In quotes, because JSON rounds large numbers."""
+    """A quoted number, because JSON rounds large numbers."""
     value = fields.get("sequenceNumber", str(default))
     digits = str(value) if isinstance(value, str | int) else ""
     if not _SEQUENCE_NUMBER.fullmatch(digits):
@@ -446,7 +442,7 @@ _MAX_LINE_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TranscriptLine:
-    """`line` has no line end; `expected` is None for a line of the daemon."""
+    """`line` has no line end. `expected` is None for a line of the daemon."""
 
     number: int
     line: bytes
@@ -454,11 +450,11 @@ class TranscriptLine:
 
 
 class BadTranscript(ValueError):
-    """Raised for a wrong file; the message names the line."""
+    """Raised for a file that is not a transcript; the message names the line."""
 
 
 def lines_of(data: bytes) -> Iterator[TranscriptLine]:
-    """Skips other output of the child.
+    """Skips output of the child that is not a message.
 
     Raises:
         BadTranscript: a line lacks `from` or `line`.
@@ -507,7 +503,7 @@ def replay(*, transcript: BinaryIO, timeout: float, command: tuple[str, ...]) ->
 async def _replay(
     command: tuple[str, ...], lines: list[TranscriptLine], *, timeout_s: float, clock: Clock, log: Log
 ) -> str | None:
-    """Returns the first difference."""
+    """Returns the first difference, or None."""
     async with ProcessChildren(command, log, clock) as children:
         try:
             child = await children.start(ShardId("replay"))
@@ -550,7 +546,7 @@ class _MessageReader:
         self._heard: list[ChildMessage] = []
 
     async def message(self) -> ChildMessage | None:
-        """None: stdout has ended."""
+        """Returns None when stdout has ended."""
         while not self._heard:
             piece = await self._child.receive()
             if not piece:
@@ -560,6 +556,6 @@ class _MessageReader:
         return self._heard.pop(0)
 
     async def drain(self) -> None:
-        """Otherwise the child could block in a write."""
+        """Keeps reading, so that the child does not block in a write."""
         while await self._child.receive():
             pass

@@ -80,7 +80,7 @@ def with_source(command: _Command) -> _Command:
 def source_of(
     file: Path | None, properties_file: Path | None, url: str | None, token_file: Path | None, *, command: str
 ) -> StatusSource:
-    """Raises click.UsageError without a daemon or status page, UnusableSource for a wrong token."""
+    """Raises click.UsageError if no status page is named, UnusableSource for a wrong token."""
     token = _token_given(token_file)
     if url is not None:
         return StatusSource(_address(url), token)
@@ -128,7 +128,7 @@ def _token_in(file: Path, name: str) -> str:
 
 
 def _environment() -> Mapping[str, str]:
-    """A token wins over a token file."""
+    """A token in the environment wins over a token file."""
     if given_for(ADMIN_TOKEN.name, os.environ) is None:
         return os.environ
     background = normal(variable_for(ADMIN_TOKEN_FILE.name))
@@ -136,7 +136,7 @@ def _environment() -> Mapping[str, str]:
 
 
 def fetch(source: StatusSource) -> StatusDocument:
-    """Raises NoAnswer if there is no answer, a wrong token or another program."""
+    """Raises NoAnswer if the daemon does not answer or wants another token."""
     status, data = _got(source)
     if status == _UNAUTHORIZED:
         raise NoAnswer(f"{source.url} needs a token: set {_TOKEN_VARIABLE} or use --token-file")
@@ -157,7 +157,7 @@ def _got(source: StatusSource) -> tuple[int, bytes]:
         connection.request("GET", f"{parts.path.rstrip('/')}/status.json", headers=headers)
         response = connection.getresponse()
         return response.status, response.read(MAX_BYTES)
-    except (OSError, UnicodeError, HTTPException) as error:  # or an invalid host name
+    except (OSError, UnicodeError, HTTPException) as error:  # also an invalid host name
         words = str(error) or type(error).__name__
         raise NoAnswer(
             f"{source.url} does not answer ({words}); is the daemon running, with adminPort set?"
@@ -256,7 +256,7 @@ async def _top(source: StatusSource, every_s: float) -> None:
     from kcl_daemon.cli.status_view import renderable  # noqa: PLC0415 - the same
 
     console, clock = Console(), SystemClock()
-    reported = await _fetched(source)  # the first failure ends it
+    reported = await _fetched(source)  # a failure of the first request ends the command
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         note = ""
         while True:

@@ -54,12 +54,12 @@ _BARS: Final = "▁▂▃▄▅▆▇█"
 _SPARK_CELLS: Final = 15
 _LEAST_ROWS: Final = 3
 _FRAME_LINES: Final = 6
-"""Lines of a table besides its rows."""
+"""Lines of a table besides its rows: title, headings, rule and others."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusBlock:
-    """`numbers` are right-aligned columns; `empty` is shown without rows; `left_out` counts dropped rows."""
+    """`numbers` are right-aligned columns; `left_out` counts dropped rows."""
 
     title: str
     headings: tuple[str, ...]
@@ -72,15 +72,13 @@ class StatusBlock:
 
 @dataclass(frozen=True, slots=True)
 class StatusView:
-    """`troubles` say why the worker is not ready."""
-
     lines: tuple[str, ...]
     troubles: tuple[str, ...]
     blocks: tuple[StatusBlock, ...] = field(default=())
 
 
 def build_view(status: StatusDocument, *, max_lines: int | None = None) -> StatusView:
-    """If `max_lines` is too few, shards in trouble come first and the last tables go."""
+    """If `max_lines` is too small, shards in trouble come first and the last tables are dropped."""
     snapshot = status.snapshot
     known = shard_entries(snapshot)
     counted = count_leases(known)
@@ -99,7 +97,7 @@ def build_view(status: StatusDocument, *, max_lines: int | None = None) -> Statu
 
 
 def _in(blocks: Sequence[StatusBlock], lines: int) -> Iterator[StatusBlock]:
-    """The first block may use two thirds."""
+    """The first block may use two thirds of the lines."""
     wanted = [len(each.rows) + _FRAME_LINES for each in blocks]
     for number, block in enumerate(blocks):
         kept = min(sum(wanted[1:]), lines // 3) if number == 0 and lines > 3 * _FRAME_LINES else 0
@@ -194,7 +192,6 @@ def _shard_cells(placed: LineageEntry, status: StatusDocument) -> tuple[str, ...
 
 
 def spark(samples: Sequence[tuple[float, float]]) -> str:
-    """Scaled to the highest sample."""
     values = [value for _, value in samples[-_SPARK_CELLS:]]
     most = max(values, default=0.0)
     if most <= 0:
@@ -274,7 +271,7 @@ _STYLES: Final = {
     DisplayState.ELSEWHERE: "dim",
     DisplayState.FINISHED: "dim",
 }
-# Columns that may shrink, and columns to drop, in order.
+# Columns that may shrink, then columns to drop, in order.
 _MAY_BE_CUT: Final = frozenset({"waits for", "reason", "last line of stderr", "role"})
 _GIVE_UP: Final = ("worker", "checkpoint", "records", "throughput", "waits for")
 _CUT_WIDTH: Final = 12

@@ -1,7 +1,7 @@
 """Collects statistic sets and sends them to CloudWatch.
 
 KCL: CloudWatchPublisherRunnable, MetricAccumulatingQueue. Unsent metrics are dropped, as in KCL: they must
-never pile up or delay work. Unlike KCL, a metric has one set until it is sent.
+never pile up or delay work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _nobody_waits() -> None: ...
 
 @dataclass(frozen=True, slots=True)
 class CloudWatchOptions:
-    """`level` None sends nothing; `dimensions` None allows all.
+    """`level` None sends no metrics; `dimensions` None allows all.
 
     Sets beyond `queue_most` are dropped and counted.
     """
@@ -50,7 +50,6 @@ class StatisticWindow:
         self.total = self.least = self.most = 0.0
 
     def add(self, value: float) -> None:
-        """In the metric's unit."""
         value *= self._scale
         if self.count:
             if value < self.least:
@@ -85,7 +84,7 @@ class StatisticSets:
         self.dropped = 0
 
     def window(self, metric: Metric, labels: Iterable[tuple[str, str]]) -> StatisticWindow | None:
-        """None: the metric is not sent."""
+        """Returns None if the metric is not sent."""
         level = self._options.level
         if level is None or not metric.operation or metric.level < level:
             return None
@@ -104,7 +103,7 @@ class StatisticSets:
         return found
 
     def enter(self, window: StatisticWindow) -> bool:
-        """False: the queue is full."""
+        """Returns False if the queue is full."""
         if len(self._waiting) >= self._options.queue_most:
             self.dropped += 1
             return False
@@ -131,16 +130,13 @@ MAX_BATCH: Final = 500
 CALL_S: Final = 5.0
 """KCL: CloudWatchMetricsPublisher."""
 
-# KCL has no pause under load.
+# A pause even under load; KCL has none.
 _LEAST_PAUSE_S: Final = 1.0
 _FINAL_FLUSH_S: Final = 5.0
 
 
 class CloudWatchExporter:
-    """Flushes every `buffer_s` seconds, or when the queue is half full.
-
-    It logs the first failure of a series and its end.
-    """
+    """Flushes every `buffer_s` seconds, or when the queue is half full."""
 
     def __init__(
         self,
@@ -170,7 +166,6 @@ class CloudWatchExporter:
         self._many.set()
 
     async def run(self) -> None:
-        """Returns after `shutdown`."""
         least_s = min(_LEAST_PAUSE_S, self._buffer_s)
         while True:
             await self._clock.sleep(least_s)
@@ -192,7 +187,7 @@ class CloudWatchExporter:
             await self.flush()
 
     async def flush(self) -> None:
-        """After any flush in progress; never raises for AWS."""
+        """Waits for a flush in progress; never raises for AWS."""
         async with self._options:
             await self._flush()
 
@@ -206,7 +201,7 @@ class CloudWatchExporter:
                 advice="more metrics than metricsMaxQueueSize; raise it, or send fewer with metricsLevel or "
                 "metricsEnabledDimensions",
             )
-        left = self._statistics.waiting  # for the next flush
+        left = self._statistics.waiting  # later sets wait for the next flush
         while batch := self._statistics.take(min(MAX_BATCH, left)):
             left -= len(batch)
             await self._report(batch)

@@ -24,24 +24,21 @@ from kcl_daemon.ports import Clock, Log
 from kcl_daemon.text import MASK, encodable, is_secret_name, masked, on_one_line, short_shard
 
 Threshold = LogLevel | Literal["off"]
-"""The lowest level written."""
 
 _ROOT: Final = "kcl_daemon"
-# CountedLog is a wrapper, not the caller.
+# CountedLog only wraps the log; it is not the caller.
 _COUNTS: Final = "kcl_daemon.telemetry.recorder"
 _NUMBERS: Final[dict[Threshold, int]] = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
     "warning": logging.WARNING,
     "error": logging.ERROR,
-    "off": logging.CRITICAL,  # no event has it
+    "off": logging.CRITICAL,  # no event has this level
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LogLevels:
-    """`components` has full names."""
-
     root: Threshold = "info"
     components: Mapping[str, Threshold] = field(default_factory=dict[str, Threshold])
 
@@ -55,7 +52,7 @@ class LogLevels:
 
 
 def threshold_of(word: str) -> Threshold | None:
-    """None: not a threshold."""
+    """Returns None if the word is not a threshold."""
     return "off" if word.strip().lower() == "off" else level_of(word)
 
 
@@ -80,7 +77,7 @@ def parse_levels(text: str) -> LogLevels:
 
 
 def component(name: str) -> str:
-    """`kcl_daemon.` may be left out; raises ValueError with the existing components."""
+    """`kcl_daemon.` may be left out. Raises ValueError with the existing components."""
     words = name.strip().split(".")
     inner = words[1:] if words[0] == _ROOT else words
     if not exists(".".join(inner)):
@@ -89,7 +86,6 @@ def component(name: str) -> str:
 
 
 def exists(inner: str) -> bool:
-    """`inner` is without `kcl_daemon.`."""
     words = inner.split(".") if inner else []
     if not all(word.isidentifier() for word in words):
         return False
@@ -102,9 +98,9 @@ def _packages() -> list[str]:
 
 
 def logger_class(levels: LogLevels) -> type[Any]:
-    """A structlog logger class that drops unwanted events early.
+    """A logger class that drops unwanted events early.
 
-    With component levels it looks up the caller, half a microsecond for each dropped call.
+    With component levels it looks up the calling module, half a microsecond for each dropped call.
     """
     thresholds = (levels.root, *levels.components.values())
     lowest = min(_NUMBERS[each] for each in thresholds)
@@ -147,7 +143,7 @@ LogForm = Literal["console", "json"]
 _DEPTH_MAX: Final = 6
 _START: Final = "daemon_starting"
 _CHILD_LINE: Final = "child_stderr"
-_INT64: Final = range(-(2**63), 2**64)  # orjson's range
+_INT64: Final = range(-(2**63), 2**64)  # what orjson can write
 
 _EventDict = MutableMapping[str, Any]  # Any: structlog's own type
 
@@ -159,7 +155,7 @@ def build_log(
     stream: TextIO,
     clock: Clock,
 ) -> Log:
-    """`console` is shorter and coloured on a terminal; `json` is one object a line."""
+    """`console` is shorter and coloured on a terminal."""
     levels = level if isinstance(level, LogLevels) else LogLevels(level)
     render = _console(colours=stream.isatty()) if form == "console" else _to_json
     log: Log = structlog.wrap_logger(
@@ -192,8 +188,6 @@ class _Lines:
 
 
 class _Timestamp:
-    """ISO 8601 in UTC with milliseconds."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
@@ -213,7 +207,7 @@ def _hides(name: object, value: object) -> bool:
 
 
 def _plain(value: object, depth: int) -> object:
-    """JSON types, bounded depth, masked text."""
+    """Returns JSON types of bounded depth, with masked text."""
     match value:
         case str():
             return encodable(masked(str(value)))
@@ -284,7 +278,7 @@ def _console(*, colours: bool) -> structlog.typing.Processor:
 
 
 def _child_line(event: _EventDict) -> str | None:
-    """A child's line as `12:03:51 shard 3 | order-3 a plum`; None for other events."""
+    """A child's line with its time and shard; None for other events."""
     if event.get("event") != _CHILD_LINE or not isinstance(event.get("line"), str):
         return None
     shard_id = event.get("shard_id")
@@ -294,7 +288,7 @@ def _child_line(event: _EventDict) -> str | None:
 
 
 def _for_terminal(event: _EventDict) -> _EventDict:
-    """Drops what a person at a terminal does not need; may raise structlog.DropEvent."""
+    """Raises structlog.DropEvent if another event of the same start says the same."""
     taken = event.get("event") == "lease_taken" and "reason" not in event
     if taken or (event.get("event") == "lease_assigned" and event.get("to") == event.get("worker_id")):
         raise structlog.DropEvent  # `child_started` follows

@@ -1,6 +1,6 @@
 """Posts all metrics over OTLP/HTTP to a collector (`metricsOtlpEndpoint`).
 
-Only the SDK's values and exporter are used. Imported only if an endpoint is set.
+It uses only the SDK's values and exporter. Imported only if an endpoint is set.
 """
 
 from __future__ import annotations
@@ -45,10 +45,7 @@ _ADVICE: Final = (
 
 
 class OtlpExporter:
-    """Posts every `period_s` seconds; `who` becomes resource attributes.
-
-    `snapshot` returns None before there is a worker.
-    """
+    """`who` becomes resource attributes. `snapshot` returns None before there is a worker."""
 
     def __init__(
         self,
@@ -77,7 +74,6 @@ class OtlpExporter:
         self._threads = CapacityLimiter(1)
 
     async def run(self) -> None:
-        """Returns after `shutdown`."""
         while True:
             await self._clock.sleep(self._period_s)
             if self._is_over:
@@ -98,7 +94,7 @@ class OtlpExporter:
         series = [(family, _frozen(found)) for family, found in everything(self._totals, self._snapshot())]
 
         def work() -> str | None:
-            """Returns the error; in a thread, because it is slow."""
+            """Returns the error. It runs in a thread, because it is slow."""
             data = _data(series, self._resource, self._began_ns, now_ns)
             try:
                 done = self._exporter.export(data, timeout_millis=_CALL_S * 1000)
@@ -121,14 +117,14 @@ class OtlpExporter:
 
 
 def _silence_sdk_logs() -> None:
-    """They would mix with our log."""
+    """The exporter's own lines would mix with our log."""
     theirs = logging.getLogger("opentelemetry")
     theirs.addHandler(logging.NullHandler())
     theirs.propagate = False
 
 
 def _frozen(series: Iterable[tuple[Labels, Value]]) -> list[tuple[Labels, Value]]:
-    """A copy for another thread."""
+    """Copies histograms for another thread."""
     return [(labels, each.copy() if isinstance(each, Histogram) else each) for labels, each in series]
 
 

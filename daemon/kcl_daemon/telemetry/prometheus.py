@@ -1,7 +1,6 @@
-"""Totals since the start, also for OTLP, and their text for Prometheus or OpenMetrics.
+"""Totals since the start, and their text for Prometheus or OpenMetrics.
 
-Idle series are forgotten. `prometheus_client` would be slower; it only chooses the format and adds process
-metrics.
+Idle series are forgotten. The text is written here, because `prometheus_client` is much slower.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Gauge:
 
 
 class Histogram:
-    """`counts` has one more, for values above all bounds."""
+    """`counts` has one more entry, for values above all bounds."""
 
     __slots__ = ("bounds", "counts", "idle", "least", "most", "total")
 
@@ -77,7 +76,6 @@ class Histogram:
         self.most = max(self.most, value)
 
     def copy(self) -> Histogram:
-        """Does not change later."""
         copied = Histogram(self.bounds)
         copied.counts = [*self.counts]
         copied.total, copied.least, copied.most = self.total, self.least, self.most
@@ -99,7 +97,7 @@ class Totals:
         self._series: dict[Family, dict[Labels, Counter | Gauge | Histogram]] = {}
 
     def series(self, family: Family, labels: Iterable[tuple[str, str]]) -> Counter | Gauge | Histogram:
-        """Ignores labels that the family lacks."""
+        """Ignores labels that the family does not have."""
         wanted = tuple(label for label in labels if label[0] in family.labels)
         of_family = self._series.setdefault(family, {})
         found = of_family.get(wanted)
@@ -176,7 +174,7 @@ Value: TypeAlias = float | Histogram
 def everything(
     totals: Totals, snapshot: Snapshot | None
 ) -> Iterator[tuple[Family, Iterator[tuple[Labels, Value]]]]:
-    """Histograms still change, other values are fixed; `snapshot` None: no worker yet."""
+    """Histograms may still change; other values are fixed."""
     if snapshot is not None:
         for family, found in samples(snapshot):
             if found:
@@ -243,7 +241,7 @@ _OF_SHARDS: Final[tuple[tuple[Family, Callable[[ShardView], float | None]], ...]
 )
 
 
-# About a millisecond.
+# So many series take about a millisecond.
 _PIECE: Final = 200
 _END: Final = b"# EOF\n"
 _ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -260,7 +258,7 @@ class PrometheusExposition:
     """`snapshot` returns None before there is a worker."""
 
     def __init__(self, totals: Totals, snapshot: Callable[[], Snapshot | None] = lambda: None) -> None:
-        # It takes 0.1 s, too long for rendering or for every start.
+        # This import takes 0.1 s: too long for rendering, and for every start.
         from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415 - see above
         from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - see above
 
@@ -271,9 +269,9 @@ class PrometheusExposition:
         ProcessCollector(registry=self._process)
 
     async def render(self, accept: str = "") -> ExpositionText:
-        """OpenMetrics if the header `Accept` asks for it.
+        """Uses OpenMetrics if the header `Accept` asks for it.
 
-        It takes 1-2 ms for each hundred shards, and yields after each. The snapshot is of one moment.
+        It takes 1-2 ms for each hundred shards, and yields after each millisecond.
         """
         write, content_type = self._choose(accept)
         open_metrics = "openmetrics" in content_type
@@ -290,13 +288,12 @@ class PrometheusExposition:
 
 
 def _head(family: Family, *, open_metrics: bool) -> str:
-    # Prometheus names a counter by its sample.
+    # Prometheus names a counter by its sample, OpenMetrics by its family.
     name = family.sample_names[0] if family.kind is MetricKind.COUNTER and not open_metrics else family.name
     return f"# HELP {name} {family.help.translate(_ESCAPED) if open_metrics else family.help}\n# TYPE {name} {family.kind.value}\n"
 
 
 def _lines(family: Family, series: Iterable[_Series], known: dict[Labels, str]) -> Iterator[str]:
-    """`known` caches label text."""
     name = family.sample_names[0]
     for labels, value in series:
         text = known.get(labels)

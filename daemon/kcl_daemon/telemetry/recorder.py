@@ -57,8 +57,6 @@ class _OperationCell:
 
 
 class RecordedSpan:
-    """Use it once."""
-
     __slots__ = ("_began_s", "_labels", "_ok", "_operation", "_recorder")
 
     def __init__(self, recorder: MetricsRecorder, operation: Operation, labels: dict[str, str]) -> None:
@@ -76,7 +74,7 @@ class RecordedSpan:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None and not issubclass(kind, Exception):
-            return  # cancelled
+            return  # cancelled: neither failed nor done
         seconds = self._recorder.now_s() - self._began_s
         self._recorder.done(self._operation, seconds, self._ok and kind is None, **self._labels)
 
@@ -85,8 +83,6 @@ class RecordedSpan:
 
 
 class MetricsRecorder:
-    """`now_s` is monotonic."""
-
     def __init__(self, now_s: Callable[[], float], statistics: StatisticSets, totals: Totals) -> None:
         self.now_s = now_s
         self._statistics = statistics
@@ -156,7 +152,7 @@ OF_EVENTS: Final[Mapping[str, Metric]] = {
     "record_skipped": own.SKIPPED,
     "record_set_aside": own.DEAD_LETTERS,
 }
-"""At any level."""
+"""The metric of an event, at any level."""
 
 
 class CountedLog:

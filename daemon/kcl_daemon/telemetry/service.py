@@ -14,14 +14,14 @@ from kcl_daemon.ports import Clock, Log
 _SOCKET: Final = "NOTIFY_SOCKET"
 _PERIOD: Final = "WATCHDOG_USEC"
 _WATCHED: Final = "WATCHDOG_PID"
-# A start may take this much longer, each time.
+# A slow start asks for this much more time, again and again.
 START_EXTENDED_S: Final = 60.0
 
 
 class ServiceManager:
-    """A socket `address` with `@` first is abstract; None: no service manager.
+    """`address` is a datagram socket, `@` first for an abstract name; None: no service manager.
 
-    It kills a process that is silent for `watchdog_s`; None: no watchdog.
+    It kills a process that is silent for `watchdog_s` (None: no watchdog).
     """
 
     def __init__(self, address: str | None, *, watchdog_s: float | None, log: Log) -> None:
@@ -43,7 +43,7 @@ class ServiceManager:
         return cls(address, watchdog_s=int(period) / 1_000_000 if watches else None, log=log)
 
     def ready(self) -> None:
-        """Dependent services may start."""
+        """Dependent services may start now."""
         self._is_ready = True
         self._report("READY=1\nSTATUS=reading")
 
@@ -51,11 +51,11 @@ class ServiceManager:
         self._report("STOPPING=1\nSTATUS=stopping: children finish, leases are released")
 
     def alive(self) -> None:
-        """The event loop runs; before `ready`, asks for more start time."""
+        """Report that the event loop runs; before `ready`, ask for more start time."""
         self._report("WATCHDOG=1" if self._is_ready else f"EXTEND_TIMEOUT_USEC={START_EXTENDED_S * 1e6:.0f}")
 
     async def run_watchdog(self, clock: Clock) -> None:
-        """Twice in each watchdog period, until cancelled."""
+        """Reports twice in each watchdog period, until cancelled."""
         if self._address is None:
             await anyio.sleep_forever()
         while True:

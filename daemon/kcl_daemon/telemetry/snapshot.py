@@ -15,14 +15,13 @@ from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState
 
 @dataclass(frozen=True, slots=True)
 class SparkQueryView:
-    """One streaming query; a query that does not run will be restarted.
+    """One streaming query.
 
     Args:
         batch: the newest committed.
         since_commit_s: since the last commit, or since it was first seen.
-        input_rows_per_s: Spark's last report, as the next two.
         state_rows: in windows and joins; None: stateless.
-        late_rows: total dropped behind the watermark; None: stateless.
+        late_rows: dropped behind the watermark; None: stateless.
     """
 
     name: str
@@ -39,15 +38,13 @@ class SparkQueryView:
 
 @dataclass(frozen=True, slots=True)
 class SparkShardView:
-    """One shard that the engine reads, through any host; counts are totals.
+    """One shard that the engine reads, through any host.
 
     Args:
-        behind_ms: last reported by its daemon; None: not yet.
         committed: rows that all queries committed.
         redelivered: duplicates dropped since its relay connected.
-        waiting: rows now that some query has not committed.
+        waiting: rows that some query has not committed.
         lag_s: age of the oldest of these.
-        spooled_bytes: in the spool now.
     """
 
     shard_id: str
@@ -63,15 +60,13 @@ class SparkShardView:
 
 @dataclass(frozen=True, slots=True)
 class SparkView:
-    """`ui` is the address of Spark's own page."""
-
     ui: str | None
     queries: tuple[SparkQueryView, ...]
     shards: tuple[SparkShardView, ...]
 
 
 SparkSource: TypeAlias = Callable[[], SparkView | None]
-"""None: no engine, or it is silent."""
+"""Returns None if there is no engine, or it is silent."""
 
 
 def no_spark() -> SparkView | None:
@@ -92,7 +87,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ChildView:
-    """`restarts` counts earlier children since the lease was taken; `stderr` has the oldest line first."""
+    """`restarts` counts earlier children since the lease was taken; `stderr` ends with the newest line."""
 
     pid: int
     rss_bytes: int | None
@@ -103,20 +98,16 @@ class ChildView:
 
 @dataclass(frozen=True, slots=True)
 class ShardView:
-    """One lease that this worker holds.
+    """One lease that this worker holds; `stream` and `stream_id` are None in single-stream mode.
 
     Args:
-        stream: None in single-stream mode, as `stream_id`.
-        cause: what it waits for.
-        detail: the error of the last call, or unfinished parents.
         idle_s: since the last batch, checkpoint or empty answer.
-        stalled: longer than its cause allows.
         behind_ms: of the last Kinesis answer, whatever became of its records.
         records: processed since the lease was taken, as `data_bytes`.
         failures: failed children since the last progress.
         stream_id: `account:name:creationEpoch`.
-        state: None: from an older daemon.
-        lag_s: age of the oldest unfinished record; 0: none; None: unknown.
+        state: None from an older daemon.
+        lag_s: age of the oldest unfinished record; None: unknown.
         restarts: earlier children since the lease was taken.
         last_error: of the last failed child, as `stderr_tail`.
         next_try_s: until the next child starts; None: one runs, or none will.
@@ -155,7 +146,7 @@ class ShardView:
 class LeaseView:
     """One lease of the application, as of the last table read.
 
-    `stream` and `stream_id` are None in single-stream mode; `children` are known once the shard has ended.
+    `children` are known once the shard has ended.
     """
 
     key: str
@@ -171,7 +162,7 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """`reported_s`: since its report was seen to change."""
+    """`reported_s` is the time since the report changed."""
 
     worker_id: str
     leases: int
@@ -194,17 +185,14 @@ class Snapshot:
 
     Args:
         started: tables and streams are ready.
-        leader: None: unknown.
         leaderless_s: how long no leader is known.
         renewed_s: since all leases were renewed; None: no leases.
-        shards: leases of this worker.
         fleet: all leases; empty until this worker reads the table, as leader or for a viewer.
-        moves: of this worker as leader.
         fleet_age_s: age of `fleet` and `workers`; None: never read.
-        loop_lag_s: delay of the event loop, measured every two seconds.
+        loop_lag_s: delay of the event loop.
         spark: None: no engine, or it is silent.
-        place: stream, region and account; empty: from an older daemon.
-        at_ms: epoch milliseconds; 0: from an older daemon.
+        place: stream, region and account; empty from an older daemon.
+        at_ms: epoch milliseconds; 0 from an older daemon.
     """
 
     application: str
@@ -229,7 +217,7 @@ class Snapshot:
 
 
 class SnapshotSource(Protocol):
-    """For the event loop's thread only."""
+    """Call both methods in the event loop's thread."""
 
     def now(self) -> Snapshot:
         """The fleet is as last read; no I/O, never waits, never raises."""

@@ -53,10 +53,7 @@ def lease_view(lease: Lease) -> LeaseView:
 def worker_views(
     rows: Iterable[WorkerRow], leases: Sequence[Lease], reported_s: Callable[[WorkerId], float | None]
 ) -> tuple[WorkerView, ...]:
-    """All workers that report or own an unfinished lease.
-
-    `reported_s` returns the age of a worker's last report.
-    """
+    """All workers that report or own an unfinished lease."""
     held = Counter(lease.actual_owner for lease in leases if not lease.is_finished)
     figures = {row.worker_id: _cpu(row) for row in rows}
     owners = {owner for owner in held if owner is not None}
@@ -73,12 +70,12 @@ def _cpu(row: WorkerRow) -> float | None:
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _LASTS_S: Final = 5.0
-# About a millisecond.
+# So many reads take about a millisecond.
 _READS_MOST: Final = 64
 
 
 def resident_bytes(pid: int) -> int | None:
-    """None: the process is gone, or the system does not support it."""
+    """Returns None if the process is gone, or the system does not support it."""
     try:
         with Path(f"/proc/{pid}/statm").open("rb", buffering=0) as file:
             return int(file.read(128).split()[1]) * _PAGE_BYTES
@@ -87,14 +84,14 @@ def resident_bytes(pid: int) -> int | None:
 
 
 class ResidentMemory:
-    """The more processes, the older the figures."""
+    """The more processes there are, the older the figures."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._figures: dict[int, tuple[float, int | None]] = {}
 
     def of(self, pids: Iterable[int]) -> dict[int, int | None]:
-        """None: not read yet; forgets other processes."""
+        """A process has None until it is read."""
         now_s = self._clock.monotonic()
         wanted = set(pids)
         self._figures = {pid: figure for pid, figure in self._figures.items() if pid in wanted}
@@ -105,15 +102,13 @@ class ResidentMemory:
         return {pid: self._figures[pid][1] if pid in self._figures else None for pid in wanted}
 
 
-# Not a scan for every poll of a viewer.
+# A viewer's poll must not always cost a scan.
 _READ_EVERY_S: Final = 5.0
 _READ_WITHIN_S: Final = 5.0
 _LINE_CHARACTERS: Final = 500
 
 
 class Snapshots:
-    """The worker's loops must be attached."""
-
     def __init__(
         self,
         worker: Worker,
@@ -188,7 +183,7 @@ class Snapshots:
 
     @property
     def _monitor(self) -> FleetMonitor | None:
-        """The leader's, else the viewer's."""
+        """The leader's monitor, else the one that was read for a viewer."""
         monitor = self._worker.loops.monitor
         if monitor.age_s is not None:
             return monitor
@@ -260,7 +255,7 @@ class Snapshots:
 
 
 class _Tails:
-    """Safe to show; cached by process id, or by lease key once the child failed."""
+    """Makes lines safe to show; cached by process id, or by lease key once the child failed."""
 
     def __init__(self) -> None:
         self._known: dict[int | str, tuple[tuple[str, ...], tuple[str, ...]]] = {}

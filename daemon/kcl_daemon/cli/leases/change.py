@@ -37,7 +37,7 @@ from kcl_daemon.system import SystemClock
 from kcl_protocol.messages import Record
 from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
 
-# An owner renews every few seconds; a retry soon succeeds.
+# An owner renews only every few seconds, so a retry soon succeeds.
 _MAX_LOST_RACES: Final = 10
 
 
@@ -58,7 +58,7 @@ class ChangeOutcome:
 
 
 async def all_leases(table: Table) -> tuple[Lease, ...]:
-    """Sorted by key; skips unreadable rows, as workers do."""
+    """Skips unreadable rows, as workers do."""
     found: list[Lease] = []
     for row in await table.scan():
         try:
@@ -70,10 +70,10 @@ async def all_leases(table: Table) -> tuple[Lease, ...]:
 
 
 def chosen_leases(leases: Sequence[Lease], names: Iterable[str]) -> tuple[Lease, ...]:
-    """By shard id or lease key.
+    """Find leases by shard id or lease key.
 
     Raises:
-        NotChanged: a name has no lease, or several.
+        NotChanged: a name has no lease, or leases in several streams.
     """
     wanted = list(dict.fromkeys(names))
     missing = [
@@ -109,7 +109,7 @@ async def carry_out(table: Table, change: LeaseChange) -> ChangeOutcome:
 
 
 async def carry_out_all(table: Table, changes: Iterable[LeaseChange], report: Callable[[str], object]) -> int:
-    """Returns how many were written; `report` gets a line for each other.
+    """Returns how many were written; `report` gets a line for each lease without a change.
 
     Raises as `carry_out`; earlier changes stay written.
     """
@@ -124,12 +124,7 @@ async def carry_out_all(table: Table, changes: Iterable[LeaseChange], report: Ca
 
 
 async def move_past(table: Table, lease: Lease, position: ExtendedSequenceNumber) -> ChangeOutcome:
-    """Move a checkpoint ahead, unless it has moved since it was read.
-
-    Raises:
-        NotChanged: it has moved, or the row is unreadable or kept changing.
-        AwsError: as for `carry_out`.
-    """
+    """Move a checkpoint ahead; raises as `carry_out`, and NotChanged if it has moved since it was read."""
     change = LeaseChange(ResetKind.RESET, lease, position, "")
     for _ in range(_MAX_LOST_RACES):
         now = await _now(table, lease.lease_key)
@@ -146,7 +141,7 @@ async def move_past(table: Table, lease: Lease, position: ExtendedSequenceNumber
 
 
 async def release_all(table: Table, keys: Iterable[LeaseKey], report: Callable[[str], object]) -> int:
-    """Returns how many had an owner; raises as `carry_out_all`."""
+    """Returns how many had an owner; raises as `release_lease`."""
     written = 0
     for key in keys:
         if await release_lease(table, key):
@@ -159,9 +154,7 @@ async def release_all(table: Table, keys: Iterable[LeaseKey], report: Callable[[
 async def release_lease(table: Table, key: LeaseKey) -> bool:
     """Remove the owner, so that the leader assigns the lease again; False if it has none.
 
-    Raises:
-        NotChanged: the lease is unreadable, missing or kept changing.
-        AwsError: as for `carry_out`.
+    Raises as `carry_out`, and NotChanged if the lease is missing.
     """
     for _ in range(_MAX_LOST_RACES):
         lease = await _now(table, key)
@@ -192,7 +185,7 @@ async def _write(table: Table, change: LeaseChange) -> bool:
     return written.applied
 
 
-# Seconds before the time; on a busy shard the last record is near.
+# The search starts this long before the time; on a busy shard the last record is near.
 _WINDOWS_S: Final = (2.0, 20.0, 200.0, 2_000.0, 20_000.0, 200_000.0)
 _READ_MOST: Final = 10_000
 # The worker needs most of a shard's five reads a second.
@@ -232,13 +225,11 @@ class RecordTarget:
     whole: bool
 
     def is_before(self, record: RawRecord) -> bool:
-        """Whether `record` comes after the target."""
         if self.whole:
             return int(record.sequence_number) > int(self.position.sequence_number)
         return record.position > self.position
 
     def is_covered_by(self, checkpoint: ExtendedSequenceNumber) -> bool:
-        """Whether the checkpoint is past the target."""
         if checkpoint.is_sentinel:
             return False
         if self.whole:
@@ -332,8 +323,7 @@ def _user_records(record: Record, hash_range: HashRange | None) -> list[RawRecor
     return [each for piece, _ in pieces for each in piece]
 
 
-def _as_it_came(_reason: str, _sequence_number: str) -> None:
-    """Delivers a bad aggregate as received."""
+def _as_it_came(_reason: str, _sequence_number: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,11 +345,7 @@ async def next_records(
 ) -> SkippedRange:
     """The records after the checkpoint, up to the wanted one (None: the next one).
 
-    `start_s` is the configured start time.
-
-    Raises:
-        NotChanged: there is no such record.
-        AwsError: Kinesis did not answer or refused.
+    Raises NotChanged if there is no such record.
     """
     _refuse_to_skip(lease, wanted)
     where = read_from(lease.checkpoint, StartMemory(), start_s)
@@ -422,7 +408,7 @@ def _undelivered(fetched: FetchedRecords, lease: Lease) -> Iterator[RawRecord]:
 async def _pages(
     kinesis: Kinesis, stream: StreamRef, shard_id: ShardId, start: ReadFrom, clock: Clock
 ) -> AsyncGenerator[FetchedRecords]:
-    """Reads to the tip."""
+    """Reads pages up to the tip of the shard."""
     iterator: str | None = await kinesis.get_shard_iterator(stream, shard_id, start)
     while iterator is not None:
         fetched = await kinesis.get_records(stream, shard_id, iterator, _READ_MOST)

@@ -46,7 +46,7 @@ _COMMAND: Final = "kcl-daemon leases COMMAND"
 
 @dataclass(frozen=True, slots=True)
 class LeasesRequest:
-    """`watch_s` 0: read once; `stream` None: all."""
+    """With `watch_s` 0 the tables are read once."""
 
     watch_s: float = 0.0
     with_lag: bool = False
@@ -135,7 +135,6 @@ def tree(*, file: Path | None, properties_file: Path | None, with_lag: bool, str
 
 
 def explain_seen(seen: ObservedFleet, settings: Settings) -> ExplainedPlan:
-    """Decides as the daemon does."""
     rules = assignment_strategies(settings)
     return ExplainedPlan(
         seen,
@@ -147,7 +146,7 @@ def explain_seen(seen: ObservedFleet, settings: Settings) -> ExplainedPlan:
 
 
 def of_stream(seen: ObservedFleet, settings: Settings, stream: str | None) -> ObservedFleet:
-    """Exits with code 2 for an unknown stream."""
+    """Exits with code 2 if the application does not read the stream."""
     chosen = leases_of(seen.leases, stream, settings)
     if stream is not None and not chosen and not is_named(stream, settings):
         raise click.BadParameter(

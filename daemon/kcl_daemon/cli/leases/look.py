@@ -35,7 +35,7 @@ from kcl_protocol.sequence import LATEST
 
 @dataclass(frozen=True, slots=True)
 class TableOrigin:
-    """`stream` is an ARN or name; `reason` explains the layout; the lease table is the first table."""
+    """`stream` is an ARN or name. `reason` explains the layout. The lease table is the first table."""
 
     application: str
     stream: str
@@ -46,7 +46,7 @@ class TableOrigin:
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """The lock lapses after `lease_s` of silence; `silent_s` is 0 after a single poll."""
+    """The lock lapses after `lease_s` of silence. `silent_s` is 0 after a single poll."""
 
     worker: WorkerId
     lease_s: float
@@ -60,8 +60,6 @@ class LeaderView:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRow:
-    """A row that every worker ignores."""
-
     table: str
     key: str
     problem: str
@@ -69,7 +67,7 @@ class UnreadableRow:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLag:
-    """Milliseconds behind the tip, or why that is unknown."""
+    """Milliseconds behind the tip of the shard, or why they are unknown."""
 
     millis: int | None
     unknown_because: str = ""
@@ -79,11 +77,8 @@ class LeaseLag:
 class ObservedFleet:
     """The state of an application.
 
-    Args:
-        leader: None: there is no lock.
-        lags: of unfinished leases; None: not requested.
-        wall_s: epoch seconds of this machine at the last poll.
-        watched_s: between first and last poll.
+    `leader` is None if there is no lock, `lags` if they were not requested. `wall_s` is epoch seconds of this
+    machine at the last poll.
     """
 
     origin: TableOrigin
@@ -101,20 +96,15 @@ class ObservedFleet:
 
     @property
     def knows_abandoned(self) -> bool:
-        """Abandoned leases show only after the failover time."""
+        """Whether the watch was long enough to see abandoned leases."""
         return self.watched_s > self.failover_s
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedWorker:
-    """One worker.
+    """`last_report_s` is epoch seconds by the worker's clock; `report_age_s` is by `ObservedFleet.wall_s`.
 
-    Args:
-        alive: a leader would assign leases to it.
-        last_report_s: epoch seconds by its own clock; None: no row.
-        report_age_s: seconds before `ObservedFleet.wall_s`.
-        cpu_percent: latest average.
-        leases: unfinished ones that it reads.
+    `leases` counts the unfinished ones that it reads.
     """
 
     worker_id: WorkerId
@@ -128,7 +118,6 @@ class ObservedWorker:
 
 
 def worker_views(seen: ObservedFleet) -> tuple[ObservedWorker, ...]:
-    """Every worker that reports, owns an unfinished lease or leads."""
     reads = Counter(lease.actual_owner for lease in seen.fleet.unfinished if lease.actual_owner is not None)
     leader = seen.leader.worker if seen.leader is not None and seen.leader.leads else None
     names = {*seen.fleet.stats, *seen.fleet.workers, *reads, *([] if leader is None else [leader])}
@@ -153,7 +142,10 @@ def _worker_view(seen: ObservedFleet, name: WorkerId, leases: int, *, leads: boo
 
 @dataclass(frozen=True, slots=True)
 class LeaseSummary:
-    """All but `finished` count unfinished leases; `abandoned` is None after too short a watch."""
+    """`leases` and `finished` count all; the others count unfinished leases.
+
+    `abandoned` is None if the watch was too short.
+    """
 
     leases: int
     owned: int
@@ -181,7 +173,7 @@ def summarize_leases(seen: ObservedFleet) -> LeaseSummary:
 class ExplainedPlan:
     """The leader's plan.
 
-    `at_once` moves happen at the next poll, others at the next balancing, every `balance_s` seconds.
+    Moves in `at_once` happen at the next poll, the others at the next balancing.
     """
 
     seen: ObservedFleet
@@ -209,10 +201,7 @@ class OpenedTables:
 async def open_existing(separate: Tables, settings: Settings) -> OpenedTables:
     """Find the application's tables; creates none.
 
-    Raises:
-        TableNotFound: there is no lease table.
-        ConfigurationError: no worker would start with these tables.
-        AwsError: a table could not be described.
+    Raises TableNotFound without a lease table, ConfigurationError if no worker would start with these tables.
     """
     found = await inspect_tables(separate, wished=settings.tables.layout, migrate_all=False)
     leases, workers, coordinator = found.states
@@ -234,7 +223,7 @@ async def open_existing(separate: Tables, settings: Settings) -> OpenedTables:
             worker_rows, coordinator_rows = (
                 table if state is not None else _Missing(table) for table, state in others
             )
-            if found.status is not TableStatus.INIT:  # rows may have been copied
+            if found.status is not TableStatus.INIT:  # rows may have been copied already
                 coordinator_rows = DualTable(coordinator_rows, separate.leases, written=coordinator_rows)
             tables = Tables(separate.leases, worker_rows, coordinator_rows)
         case _:
@@ -246,7 +235,7 @@ async def open_existing(separate: Tables, settings: Settings) -> OpenedTables:
 
 
 class _Missing(TableWrapper):
-    """KCL 2.x fleets have only the lease table."""
+    """Stands for a missing table: KCL 2.x fleets have only the lease table."""
 
     async def scan(self) -> list[Row]:
         return []
@@ -256,7 +245,7 @@ class _Missing(TableWrapper):
 
 
 class _CachedTable(TableWrapper):
-    """`FleetMonitor` drops unreadable rows."""
+    """Keeps the rows that `FleetMonitor` drops as unreadable."""
 
     def __init__(self, table: Table) -> None:
         super().__init__(table)
@@ -284,7 +273,7 @@ class FleetObserver:
         self._origin = opened.origin
         self._clock = clock
         self._leases, self._coordinator = _CachedTable(tables.leases), tables.coordinator
-        # A single table also has the worker rows.
+        # A single table holds the worker rows, too.
         self._workers = self._leases if tables.share_one_table else _CachedTable(tables.worker_metrics)
         self._unreadable = _Unreadable(log)
         self._timings = timings(settings.leases, settings.balance)
@@ -352,10 +341,7 @@ async def lags(
 ) -> Mapping[LeaseKey, LeaseLag]:
     """Measure lags with one read of one record each.
 
-    One failing shard does not fail the others.
-
-    Raises:
-        AccessDenied: this host may not read the stream.
+    One failing shard does not fail the others. Raises AccessDenied.
     """
     found: dict[LeaseKey, LeaseLag] = {}
     denied: list[AccessDenied] = []
@@ -380,7 +366,7 @@ async def lags(
 
 async def _lag(lease: Lease, kinesis: Kinesis, of: TrackedStream) -> LeaseLag:
     if lease.checkpoint == LATEST:
-        return LeaseLag(None, "no checkpoint yet")  # the start position is not stored
+        return LeaseLag(None, "no checkpoint yet")  # the table does not store the start position
     stream, start = of.ref, read_from(lease.checkpoint, StartMemory(), of.position.timestamp_s)
     try:
         iterator = await kinesis.get_shard_iterator(stream, lease.shard_id, start)

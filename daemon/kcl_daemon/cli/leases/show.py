@@ -37,8 +37,8 @@ _HEADINGS = ("worker", "leases", "cpu", "throughput", "headroom", "")
 def explain_plan(fleet: Fleet, plan: AssignmentPlan, *, ema_alpha: float = 0.5) -> tuple[str, ...]:
     """What the leader sees and would do.
 
-    Leases are those after current handoffs. Headroom is how far a worker's most loaded metric is below its
-    fair share.
+    Lease counts include current handoffs. Headroom is how far a worker's most loaded metric is below its fair
+    share.
     """
     state = measure_fleet(fleet, alpha=ema_alpha)
     rows = [_HEADINGS, *(_row(worker, state, fleet) for worker in sorted(_workers(fleet)))]
@@ -179,7 +179,6 @@ def _of_watching(seen: ObservedFleet) -> Iterator[str]:
 
 
 def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int]) -> list[str]:
-    """`numbers` are the right-aligned columns."""
     table = [list(headings), *([on_one_line(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
@@ -192,7 +191,7 @@ def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Col
 
 
 def shortened(checkpoint: ExtendedSequenceNumber) -> str:
-    """Cuts the middle of the 56 digits; the end differs within a shard."""
+    """Cuts the middle of the 56 digits; checkpoints of a shard differ at the end."""
     text = str(checkpoint.sequence_number)
     if len(text) > _CHECKPOINT_START + _CHECKPOINT_END + 3:
         text = f"{text[:_CHECKPOINT_START]}...{text[-_CHECKPOINT_END:]}"
@@ -489,7 +488,7 @@ def _lease(lease: Lease, seen: ObservedFleet) -> _Document:
         "lag_unknown_because": None if lag is None or lag.millis is not None else lag.unknown_because,
         "parents": sorted(lease.parent_shard_ids),
         "children": sorted(lease.child_shard_ids),
-        # Most languages round JSON numbers of this size.
+        # As text: most languages round JSON numbers of this size.
         "hash_range": None if hashes is None else [str(hashes.start), str(hashes.end)],
     }
 

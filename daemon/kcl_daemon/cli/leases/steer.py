@@ -51,7 +51,6 @@ from kcl_protocol.sequence import ExtendedSequenceNumber
 _Result = TypeVar("_Result")
 
 _COMMAND: Final = "kcl-daemon leases"
-# The worker needs most of a shard's five reads a second.
 _SEARCHES_AT_ONCE: Final = 8
 _SHOWN_MOST: Final = 160
 
@@ -251,7 +250,6 @@ async def _shards(place: _StreamTarget, position: InitialPosition, names: Sequen
 async def _positions(
     place: _StreamTarget, shards: Iterable[Shard], position: InitialPosition
 ) -> Mapping[ShardId, ExtendedSequenceNumber]:
-    """A row cannot hold a time, so it is looked up."""
     at_s = position.timestamp_s
     if at_s is None:
         return {shard.shard_id: position.checkpoint for shard in shards}
@@ -348,14 +346,14 @@ def _run(act: Callable[[], Awaitable[_Result]]) -> _Result:
 
 
 def _is_wanted(question: str, *, yes: bool) -> bool:
-    """Exits with code 1 if not."""
+    """Exits with code 1 if the person refuses."""
     if not yes:
         click.confirm(question, abort=True)
     return True
 
 
 def _skip_lines(lease: Lease, skipped: SkippedRange) -> Iterator[str]:
-    """The full sequence number can be found in logs."""
+    """Shows the full sequence number, so that it can be found in logs."""
     record, owner = skipped.last, lease.actual_owner or "nobody"
     yield f"skip {lease.lease_key} -> {record.position} (at {lease.checkpoint}, owner {owner})"
     if skipped.count > 1:
