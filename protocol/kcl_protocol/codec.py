@@ -1,8 +1,8 @@
 """Messages to lines and back: the only module with the wire's camelCase names and JSON.
 
-The daemon reads a child as tolerantly as KCL does: the child's author may print anything, so a line that is
-no message is `Stray`, never an error. A client reads the daemon strictly, but accepts unknown and missing
-fields, so that it works with older and newer daemons.
+A child's author may print anything, so the daemon reads tolerantly, as KCL does: a line that is no message is
+`Stray`. A client reads the daemon strictly, but accepts unknown and missing fields, for older and newer
+daemons.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Stray:
 
 
 class _NumberText(str):
-    """Keeps a JSON number as written, so that no digit of a sequence number is lost."""
+    """Keeps all digits of a JSON number."""
 
     __slots__ = ()
 
@@ -78,7 +78,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
 
 
-# The standard library's decoder keeps a number's digits and stops after the first value; orjson does not.
+# Unlike orjson it keeps a number's digits and stops after the first value.
 _DECODER: Final = JSONDecoder(parse_int=_NumberText, parse_float=_NumberText, parse_constant=_refuse_constant)
 
 
@@ -156,7 +156,6 @@ def _integer(fields: dict[str, object], key: str) -> int | None:
 
 
 def _excerpt(trimmed: bytes) -> str:
-    # a character has at most four bytes
     text = trimmed[: _STRAY_CHARACTERS * 4 + 4].decode("utf-8", "replace")
     return text if len(text) <= _STRAY_CHARACTERS else f"{text[:_STRAY_CHARACTERS]}…"
 

@@ -60,7 +60,7 @@ class CheckpointIllegalArgument(CheckpointError):
 
 
 class UnknownCheckpointError(CheckpointError):
-    """Raised in a client for an unknown wire name, which is in `name`."""
+    """Raised in a client for an unknown wire name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

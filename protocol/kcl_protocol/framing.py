@@ -1,4 +1,4 @@
-"""Cuts a byte stream that arrives in pieces into lines."""
+"""Cuts a byte stream into lines."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class LineFramer:
         self._after_cr = False
 
     def feed(self, data: bytes) -> list[bytes | OversizedLine]:
-        """The lines that end in this piece, in order, without terminators; empty lines included."""
+        """The lines that end in this piece, without terminators; empty lines included."""
         if self._after_cr and data:
-            # The line was delivered at its CR; the LF belongs to the same terminator.
+            # the LF of a line that was delivered at its CR
             self._after_cr = False
             data = data.removeprefix(b"\n")
         if self._is_one_line(data):
@@ -59,7 +59,7 @@ class LineFramer:
         return self._take() if self._length_bytes else None
 
     def _is_one_line(self, data: bytes) -> bool:
-        """Fast path: nearly all pieces are one whole line with its LF."""
+        """Fast path for nearly all pieces."""
         return (
             not self._length_bytes
             and 0 <= data.find(b"\n") == len(data) - 1 <= self._max_line_bytes

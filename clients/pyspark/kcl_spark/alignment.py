@@ -17,7 +17,7 @@ from kcl_spark.segments import CLOSED_MS, OPEN_MS
 from kcl_spark.spool import Spool
 
 SETTLE_S: Final = 2.0
-"""Shards start one after the other. After this time without a new one all are here."""
+"""Without a new shard for this time, all are here."""
 _REPORT_AFTER_S: Final = 10.0
 
 
@@ -49,8 +49,6 @@ class SkewLimits:
 
 @dataclass(frozen=True, slots=True)
 class HorizonDecision:
-    """`held_by` sets the horizon; `left_behind` shards are no longer waited for."""
-
     horizon_ms: int
     held_by: ShardPace | None = None
     left_behind: frozenset[str] = frozenset()
@@ -137,7 +135,7 @@ class Alignment:
                 del self._away[name]
 
     def set_horizon(self, states: Sequence[ShardState], spool: Spool, now_s: float) -> None:
-        now = [replace(state) for state in states]  # copy first: then the spool has all that they report
+        now = [replace(state) for state in states]
         served = [self._pacer(state, spool, now_s) for state in now]
         spool.set_horizon(self.horizon_ms(served, spool.taken_ms(), now_s))
 

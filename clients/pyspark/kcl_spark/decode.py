@@ -1,6 +1,6 @@
 """Decoders from `data` to columns that drop no row.
 
-Each takes records with the column `data`, leaves the columns `keep` and adds `_corrupt`: the bytes of a
+Each takes records with the column `data`, keeps the columns `keep` and adds `_corrupt`: the bytes of a
 record that could not be decoded, else null.
 """
 

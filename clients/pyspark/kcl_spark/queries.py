@@ -101,7 +101,7 @@ _NO_WAIT: Final = "0 seconds"
 
 
 class PipelineFailed(Exception):
-    """Raised when a query failed too often; has the batch, its ranges and the last error."""
+    """Raised when a query failed too often in one batch."""
 
 
 @dataclass(slots=True)
@@ -162,7 +162,7 @@ class Queries:
         """Restart failed queries; PipelineFailed if one failed too often in one batch."""
         if monotonic_s() < self._next_poll_s:
             return
-        # With Spark Connect each check is a call to the server.
+        # With Spark Connect each check is a remote call.
         self._next_poll_s = monotonic_s() + (_REMOTE_POLL_S if is_connect(self._spark) else 0)
         for name, query in self._queries.items():
             if query.running is None:
@@ -187,7 +187,7 @@ class Queries:
         return {name: query.figures for name, query in self._queries.items()}
 
     def stop(self, timeout_s: float) -> None:
-        """Stop between two batches if there is time; an interrupted batch runs again at the next start."""
+        """Stop between two batches if there is time; an interrupted batch runs again."""
         deadline_s = monotonic_s() + timeout_s
         for query in self._queries.values():
             if query.running is None:

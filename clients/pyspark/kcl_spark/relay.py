@@ -43,7 +43,6 @@ def connect(path: str) -> socket.socket | None:
 
 
 def _daemon_gone(wait_s: float) -> bool:
-    """Wait; True as soon as stdin is closed and empty."""
     poll = select.poll()
     poll.register(_STDIN, 0)  # POLLHUP is always reported; data stays in the pipe
     return bool(poll.poll(wait_s * 1000))

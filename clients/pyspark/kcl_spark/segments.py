@@ -42,10 +42,7 @@ CLOSED_MS: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Consecutive records with one arrival time, which never goes back.
-
-    `last` is the position of the last one.
-    """
+    """Consecutive records with one arrival time, which never goes back."""
 
     arrived_ms: int
     last: Position

@@ -99,7 +99,7 @@ def prepare_environment(options: EngineOptions, log_event: EmitEvent) -> None:
     if options.is_local:
         os.environ.setdefault(*ARENAS)
         os.environ.setdefault("SPARK_HOME", str(lean_home(options.state / "spark-home")))
-    # Workers would use the system's python3, without our packages. On a cluster the path may differ.
+    # Workers would use the system's python3, without our packages.
     if options.is_local or "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -123,7 +123,7 @@ ForeachBatch = Callable[[DataFrame, int], None]
 
 
 def foreach_batch(function: Callable[[DataFrame, Batch], Any]) -> ForeachBatch:
-    """Call `function(df, batch)` for each batch; check `batch.is_replay` for batches handled before."""
+    """Call `function(df, batch)` for each batch, replays (`batch.is_replay`) too."""
     return with_batch(function)
 
 

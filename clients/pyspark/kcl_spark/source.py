@@ -1,4 +1,4 @@
-"""The Python data source `kcl`, which reads records from the spool, in Spark's planner and workers.
+"""The Python data source `kcl`, which reads records from the spool.
 
 The end of a batch is fixed before it is planned, so a replayed batch has the same records. If some are
 missing, it waits until the KCL delivers them again.
@@ -60,8 +60,6 @@ class KclDataSource(DataSource):
 
 @dataclass
 class Task(InputPartition):
-    """Ranges of files, or `inline` records as an Arrow stream."""
-
     ranges: list[tuple[str, Position, Position]]
     inline: bytes | None = None
 

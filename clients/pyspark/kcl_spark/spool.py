@@ -1,7 +1,6 @@
 """The engine's spool: a bounded cache of received but uncommitted records.
 
-A record counts as received once in memory. Whatever the spool loses, the KCL delivers again from the last
-checkpoint.
+Whatever the spool loses, the KCL delivers again from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -132,7 +131,6 @@ class ShardSpool:
         return self.buffered_bytes + sum(each.size_bytes for each in self.segments)
 
     def taken_ms(self, done: Position) -> int | None:
-        """The arrival time up to which all records are at or before this position."""
         for each in self.segments:
             if each.last > done:
                 return each.first_ms - 1
@@ -324,7 +322,7 @@ class Spool:
             return self.changed.wait_for(until, seconds)
 
     def _drop_unplanned(self, shard: ShardSpool) -> None:
-        """Drop unplanned segments, once the lease is gone so long that no plan can be pending."""
+        """Drop unplanned segments once no plan can be pending."""
         if shard.revoked_s is None or monotonic_s() - shard.revoked_s < _REVOKED_KEPT_S:
             return
         planned = self._planned.get(shard.shard_id, START)

@@ -1,7 +1,7 @@
 """The state folder, for one engine at a time, and the marks on outputs.
 
 A file sink remembers finished batch numbers. With new state the numbers restart, and it would silently drop
-new batches. So each output is marked with the state that writes it, and a mismatch is refused.
+new batches. So each output is marked with its state, and a mismatch is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StateInUse(Exception): ...
 
 
 class StateFolder:
-    """`wait_s`: a previous engine whose daemon was killed ends by itself."""
+    """Locks the folder; waits up to `wait_s` for a previous engine to end."""
 
     def __init__(self, path: Path, application: str, *, wait_s: float = 60.0) -> None:
         self.path = path

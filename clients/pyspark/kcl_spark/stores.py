@@ -69,7 +69,7 @@ class StoredShard:
 
 class Store(Protocol):
     def poll(self) -> Mapping[str, StoredShard]:
-        """All shards, segments in order. May omit files that are being written or removed."""
+        """May omit files that are being written or removed."""
         ...
 
     def recover(self) -> None: ...
@@ -85,7 +85,7 @@ class Store(Protocol):
     def note(self, shard_id: str, grant: Grant) -> None: ...
 
     def set_horizon(self, arrived_ms: int) -> None:
-        """From now on no new batch takes later arrivals. Put all earlier records first."""
+        """No new batch takes later arrivals. Put all earlier records first."""
         ...
 
     def horizon_ms(self) -> int:
@@ -159,7 +159,7 @@ class FolderStore:
 
 
 class SharedStore:
-    """Any file system of pyarrow: s3, gs, hdfs, or a mounted folder (file).
+    """Any file system of pyarrow, such as s3, gs, hdfs or a mounted folder.
 
     One listing shows everything. A note is an empty file whose name is its content; the highest number
     counts. A segment counts once it has the size in its name.

@@ -67,7 +67,6 @@ class Uplink:
         self.refusal: Refused | None = None
 
     def run(self) -> None:
-        """Raises Refused if the engine refuses us or its certificate is not trusted."""
         path = Path(self._options.socket)
         path.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
@@ -152,7 +151,7 @@ class Uplink:
 
 def pump(relay: socket.socket, engine: ssl.SSLSocket) -> None:
     """Forward both ways in one thread, because a TLS connection is not thread-safe."""
-    poll = select.poll()  # select() cannot use descriptors above 1,023
+    poll = select.poll()
     for each in (relay, engine):
         poll.register(each, select.POLLIN)
     while True:

@@ -18,7 +18,7 @@ _BUFFER_BYTES: Final = 1024 * 1024
 
 
 class RelayGone(Exception):
-    """Raised when the daemon closed the connection, the engine stops, or another daemon has the shard."""
+    """Raised when the daemon is gone, the engine stops, or another daemon has the shard."""
 
 
 class RelayConnection:
@@ -48,7 +48,7 @@ class RelayConnection:
 
 
 def shut(connection: socket.socket) -> None:
-    """Wake the thread that uses a connection. No TLS close, which is unsafe from a second thread."""
+    """No TLS close, which is unsafe from a second thread."""
     try:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
     except OSError:
@@ -56,7 +56,7 @@ def shut(connection: socket.socket) -> None:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Let the kernel notice within half a minute that the other host is gone."""
+    """Detect a dead host within half a minute."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_NODELAY", 1)):
         option = getattr(socket, name, None)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def complete(steps: Coroutine[object, object, T]) -> T:
-    """Run a coroutine that never suspends. Lets plain processors share the async code."""
+    """Run a coroutine that never suspends."""
     try:
         steps.send(None)
     except StopIteration as stop:
@@ -102,6 +102,7 @@ class Record:
 
     @property
     def partition_key(self) -> str:
+        """The key that chose the shard."""
         return self._wire.partition_key
 
     @property
@@ -131,6 +132,7 @@ class Record:
 
     @property
     def arrival(self) -> datetime | None:
+        """`arrival_ms` as a time in UTC."""
         moment_ms = self.arrival_ms
         return None if moment_ms is None else _EPOCH + timedelta(milliseconds=moment_ms)
 

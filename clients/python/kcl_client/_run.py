@@ -26,7 +26,7 @@ from kcl_client._session import AsyncCallbacks, Callbacks, PlainCallbacks, Proce
 from kcl_protocol.errors import ProtocolError
 
 READ_BYTES: Final = 256 * 1024
-_FIRST_PRIVATE_DESCRIPTOR: Final = 3  # never 0-2, even if the process was started with one of them closed
+_FIRST_PRIVATE_DESCRIPTOR: Final = 3  # never 0-2, even if one of them was closed at the start
 _CLOSED: Final = -1
 
 
@@ -79,7 +79,7 @@ def take_over() -> Pipes:
         os.dup2(empty, 1)
     os.close(empty)
     if isinstance(sys.stdout, TextIOWrapper):
-        # Line by line, for the log. Escape characters that the locale lacks, so that a print cannot fail.
+        # Line by line, for the log. Escape what the locale lacks, so that a print cannot fail.
         sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
     return pipes
 

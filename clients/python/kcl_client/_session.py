@@ -1,8 +1,7 @@
 """One shard's session: when methods are called, actions are done and checkpoints are possible.
 
-Written once with `await`: a plain processor drives the same coroutines over a `PlainRuntime`, which blocks. A
-method of the wrong kind is refused: an `async def` in a plain processor would not run, and its records would
-be lost.
+Plain processors drive the same coroutines over a `PlainRuntime`, which blocks. A method of the wrong kind is
+refused: an `async def` in a plain processor would not run, and its records would be lost.
 """
 
 from __future__ import annotations
@@ -147,8 +146,6 @@ class DaemonGone(Exception): ...
 
 
 class DaemonConnection:
-    """Framing, codec and protocol state of the child's side."""
-
     def __init__(
         self, read: Callable[[], Awaitable[bytes]], write: Callable[[bytes], None], max_line_bytes: int
     ) -> None:
@@ -219,8 +216,6 @@ _SHARD_ENDED_BEFORE_KCL_2: Final = "TERMINATE"
 
 
 class Runtime(Protocol):
-    """The I/O that a session needs."""
-
     @property
     def turn(self) -> AbstractAsyncContextManager[object]:
         """Allows one checkpoint at a time, and no status while one is pending."""
@@ -335,8 +330,7 @@ class Session:
 
     async def _end_shard(self, callbacks: Callbacks) -> None:
         await callbacks.shard_ended()
-        # KCL does not always turn the last position into SHARD_END; a request without a position always means
-        # it.
+        # KCL does not always turn the last position into SHARD_END, but always a request without one.
         if callbacks.checkpoint_at_shard_end and not self._whole_shard_stored and not self._daemon_gone:
             await self.store(CheckpointRequest(), CHECKPOINT_ATTEMPTS)
 

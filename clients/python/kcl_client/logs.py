@@ -1,7 +1,7 @@
 """A `logging` handler that sends records to the daemon's log with their levels.
 
 If the daemon does not allow it (`childLogMessages=true` sets `KCL_LOG_MESSAGES`), and outside `run`, lines go
-to stderr. Separate, because loading `logging` costs start-up time.
+to stderr.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class DaemonLogHandler(logging.Handler):
             if pipes is None:
                 sys.stderr.write(f"{record.levelname}: {text}\n")
                 return
-            # The leading newline ends whatever was written to the pipe before.
             pipes.write(b"\n" + encode_log_line(LogLine(_level(record.levelno), text)))
         except Exception:  # noqa: BLE001 - what logging's own handlers do: report it to stderr and go on
             self.handleError(record)

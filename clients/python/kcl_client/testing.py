@@ -1,7 +1,6 @@
 """Tests a record processor without a daemon: `drive` gives it records and reports what it did.
 
-The processor runs in the same code as in production. Only the daemon is in memory, and backoffs are not
-waited for.
+Only the daemon and the backoffs are simulated.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumbe
 
 
 class MemoryDaemon:
-    """Plays the daemon for one child in memory; answers checkpoints by KCL's rules.
-
-    `actions` are sent one by one. `errors` are wire names to answer the first checkpoints with; None stores.
-    """
+    """A daemon in memory. `errors` are wire names for the first checkpoints; None stores."""
 
     def __init__(
         self, actions: Iterable[Action], errors: Iterable[str | None], start: ExtendedSequenceNumber
@@ -66,7 +62,6 @@ class MemoryDaemon:
         self._framer = LineFramer(sys.maxsize)
 
     def read(self) -> bytes:
-        """The pending checkpoint answer, else the next action, else b""."""
         if self._answer is not None:
             answer, self._answer = self._answer, None
             return self._say(answer)
@@ -125,7 +120,6 @@ __all__ = ["CheckpointOutcome", "Ending", "Payload", "Report", "drive", "make_re
 Payload = bytes | str | Record
 CheckpointOutcome = type[CheckpointError] | str | None
 
-# Real sequence numbers do not fit in 64 bits either.
 _FIRST_SEQUENCE_NUMBER: Final = 49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_001
 
 
