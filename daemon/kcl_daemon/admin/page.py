@@ -57,7 +57,6 @@ class Column:
 
 
 def table(name: str, caption: str, columns: Sequence[Column], rows: Iterator[str]) -> Iterator[str]:
-    """`caption` and `rows` are HTML."""
     heads = "".join(
         f'<th scope="col"{" class=num" if each.is_number else ""}>{text(each.heading)}</th>'
         for each in columns

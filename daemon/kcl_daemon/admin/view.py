@@ -166,7 +166,6 @@ def is_trouble(entry: ShardEntry) -> bool:
 
 
 def urgency(entry: ShardEntry) -> tuple[int, float, str]:
-    """Sorts the most urgent first."""
     last = 5 if entry.state is DisplayState.FINISHED else 4 if entry.held is None else 3
     return _TROUBLE.get(entry.state, last), -_lag_s(entry), entry.key
 
@@ -307,7 +306,6 @@ def in_words(snapshot: Snapshot, counted: LeaseCounts) -> str:
 
 
 def headline(snapshot: Snapshot, known: Sequence[ShardEntry]) -> tuple[tuple[str, str], ...]:
-    """The most important comes first."""
     states = [entry.state for entry in known]
     late = max(
         (shard for shard in snapshot.shards if shard.lag_s is not None), key=_summary_lag_s, default=None

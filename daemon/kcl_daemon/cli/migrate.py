@@ -60,7 +60,7 @@ class Direction(Enum):
 class TableMove:
     """The migration to a single table.
 
-    `row` may be the reason why it is unreadable. `unsupporting` are lease owners without support for the
+    `row` is a `StateRefusal` if it is unreadable. `unsupporting` are lease owners without support for the
     single table. `in_legacy` are workers that report to the old table.
     """
 
@@ -74,8 +74,8 @@ class TableMove:
 class MigrationStatus:
     """The migration to 3.x.
 
-    `row` may be the reason why it is unreadable. `workers` have the age of their rows in seconds; those older
-    than `active_s` do not count.
+    `row` is a `StateRefusal` if it is unreadable. `workers` have the age of their rows in seconds; those
+    older than `active_s` do not count.
     """
 
     row: VersionRow | StateRefusal | None

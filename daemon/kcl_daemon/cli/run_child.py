@@ -74,7 +74,6 @@ class DriveResult:
 async def drive_child(
     command: tuple[str, ...], script: ChildScript, *, clock: Clock, log: Log, tape: BinaryIO | None
 ) -> DriveResult:
-    """`tape` receives the transcript."""
     outcome = DriveResult()
     shard_id = ShardId(script.shard_id)
     async with ProcessChildren(command, log, clock) as children:
@@ -254,7 +253,6 @@ def in_batches(records: Sequence[Record], most: int) -> list[list[Record]]:
 
 
 def _fields(line: bytes) -> tuple[str, dict[str, Any]]:
-    """Returns the data as base64, and all fields."""
     try:
         fields: Any = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -503,7 +501,6 @@ def replay(*, transcript: BinaryIO, timeout: float, command: tuple[str, ...]) ->
 async def _replay(
     command: tuple[str, ...], lines: list[TranscriptLine], *, timeout_s: float, clock: Clock, log: Log
 ) -> str | None:
-    """Returns the first difference, or None."""
     async with ProcessChildren(command, log, clock) as children:
         try:
             child = await children.start(ShardId("replay"))

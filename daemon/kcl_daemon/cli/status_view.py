@@ -281,7 +281,6 @@ _SHARD_PREFIX: Final = re.compile(r"shardId-0{0,11}(?=\d)")
 
 
 def renderable(shown: StatusView, *, width: int, note: str = "") -> RenderableType:
-    """`width` is in cells."""
     return Group(*_parts(shown, width, note))
 
 
@@ -304,7 +303,6 @@ def _line(words: str, style: str = "") -> Text:
 
 
 def _narrowed(block: StatusBlock, width: int) -> StatusBlock:
-    """Shortens shard ids and drops columns to fit."""
     if width < _SHORT_BELOW:
         rows = tuple(tuple(_SHARD_PREFIX.sub("", cell) for cell in row) for row in block.rows)
         block = replace(block, rows=rows)

@@ -124,7 +124,6 @@ def _silence_sdk_logs() -> None:
 
 
 def _frozen(series: Iterable[tuple[Labels, Value]]) -> list[tuple[Labels, Value]]:
-    """Copies histograms for another thread."""
     return [(labels, each.copy() if isinstance(each, Histogram) else each) for labels, each in series]
 
 

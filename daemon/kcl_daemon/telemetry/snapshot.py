@@ -107,7 +107,7 @@ class ShardView:
         failures: failed children since the last progress.
         stream_id: `account:name:creationEpoch`.
         state: None from an older daemon.
-        lag_s: age of the oldest unfinished record; None: unknown.
+        lag_s: age of the oldest unfinished record; 0: none; None: unknown.
         restarts: earlier children since the lease was taken.
         last_error: of the last failed child, as `stderr_tail`.
         next_try_s: until the next child starts; None: one runs, or none will.

@@ -102,7 +102,7 @@ class ObservedFleet:
 
 @dataclass(frozen=True, slots=True)
 class ObservedWorker:
-    """`last_report_s` is epoch seconds by the worker's clock; `report_age_s` is by `ObservedFleet.wall_s`.
+    """`last_report_s` is epoch seconds by the worker's clock; `report_age_s` is its age at the last poll.
 
     `leases` counts the unfinished ones that it reads.
     """
