@@ -99,7 +99,7 @@ async def open_json_client(
 async def open_updates(clients: Clients, clock: Clock) -> AsyncGenerator[TableUpdates | None, None]:
     """The fast way to renew leases and write checkpoints, on its own connections.
 
-    None if DynamoDB endpoints must be discovered: only the SDK can do that.
+    Yields None if DynamoDB endpoints must be discovered: only the SDK can do that.
     """
     if clients.discovers_dynamodb:
         yield None

@@ -25,7 +25,7 @@ _EXPONENT_MIN: Final = -130
 
 
 def encode_row(row: Row) -> dict[str, AttributeValueTypeDef]:
-    """Raises InvalidRequest, which names the attribute, if DynamoDB cannot store the row."""
+    """Raise InvalidRequest, which names the attribute, if DynamoDB cannot store the row."""
     return {name: encode(value, name) for name, value in row.items()}
 
 
@@ -55,7 +55,7 @@ def decode_row(item: Mapping[str, AttributeValueTypeDef]) -> dict[str, Value]:
 
 
 def decode(attribute: AttributeValueTypeDef) -> Iterator[Value]:
-    """Yields nothing if the type is foreign."""
+    """Yield nothing if the type is foreign."""
     match cast("Mapping[str, object]", attribute):
         case {"S": str(text)}:
             yield text
@@ -140,7 +140,7 @@ def update_expression(update: RowUpdate, placeholders: Placeholders, *, key_attr
 
 
 def check_update(update: RowUpdate, *, key_attribute: str) -> None:
-    """Raise InvalidRequest if an attribute or the key is changed twice, or the key is missing."""
+    """Raise InvalidRequest if an attribute changes twice, the key changes, or the key is missing."""
     check_key(update.key, key_attribute=key_attribute)
     seen: set[str] = {key_attribute}
     for attribute in _changed(update):

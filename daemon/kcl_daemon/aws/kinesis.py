@@ -115,7 +115,6 @@ class AwsKinesis:
 
 
 def _name(request: Request, stream: StreamRef) -> None:
-    """Prefer the ARN."""
     if stream.arn is None:
         request["StreamName"] = stream.name
     else:

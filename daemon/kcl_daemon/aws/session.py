@@ -314,7 +314,7 @@ class Services:
         return found
 
     def discovers(self, service: Service) -> bool:
-        """Never, if an endpoint is configured."""
+        """Return False if an endpoint is configured."""
         address, own, _ = self._settings[service]
         if address is not None:
             return False
@@ -353,7 +353,6 @@ def _ca_bundle(session: botocore.session.Session) -> str | None:
 
 
 def _particular(own: ServiceSettings) -> Config:
-    """The SDK's configuration decides the rest."""
     options: dict[str, Any] = {}
     if own.fips:
         options["use_fips_endpoint"] = True

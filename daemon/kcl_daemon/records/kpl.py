@@ -123,7 +123,6 @@ def _chunks(message: bytes, tables: dict[int, list[bytes]]) -> Iterator[list[Use
 
 
 def _read(data: bytes, at: int, until: int, tables: dict[int, list[bytes]], records: list[UserRecord]) -> int:
-    """Return the next offset."""
     end = len(data)
     until = min(until, end)
     while at < until:

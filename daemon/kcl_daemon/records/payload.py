@@ -130,7 +130,6 @@ class Payload:
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Payload:
-        """From decoded records, as of an in-memory Kinesis."""
         raw = [raw_record(record) for record in records]
         texts = sum(len(record.data) + len(record.partition_key) for record in raw)
         return cls(raw, texts + RECORD_OVERHEAD_BYTES * len(raw))

@@ -110,7 +110,6 @@ class SkippedRecords:
         self._bad_keys = 0
 
     def before_checkpoint(self, count: int) -> None:
-        """Records read again after a child had finished them."""
         self._count(count, SkipReason.BEFORE_CHECKPOINT)
 
     def other_shard(self, count: int, total: int, sequence_number: str) -> None:

@@ -266,7 +266,6 @@ class AwsJsonClient:
             await opening.__aexit__(None, None, None)
 
     async def aclose(self) -> None:
-        """The connections in use close after their call."""
         while self._routes:
             _, (_, wire) = self._routes.popitem()
             await wire.aclose()

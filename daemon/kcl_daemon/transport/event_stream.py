@@ -149,7 +149,6 @@ def _message_of(payload: memoryview) -> str:
 
 
 def _headers(data: bytes) -> dict[str, str]:
-    """Only headers with text values."""
     found: dict[str, str] = {}
     at = 0
     try:
@@ -203,7 +202,6 @@ def decode_event(body: bytes) -> PushedRecords:
 
 
 def event_of_shape(entries: dict[str, object]) -> PushedRecords:
-    """From decoded JSON, as of an in-memory Kinesis."""
     fetched = service_answers.fetched(cast("service_answers.RecordsShape", entries))
     return PushedRecords(
         payload=fetched.payload,

@@ -286,7 +286,10 @@ class Connection(asyncio.BufferedProtocol):
         return await self._answer_head()
 
     async def body(self) -> bytearray:
-        """Raise ConnectionBroken if the body is cut off. Afterwards the connection can be used again."""
+        """Return the whole body; the connection can then be used again.
+
+        Raise ConnectionBroken if it is cut off.
+        """
         if self._reader is not None:
             whole = bytearray()
             async for piece in self.pieces():

@@ -64,8 +64,6 @@ class ServiceEndpoint:
 
 
 class ServiceAccess(Protocol):
-    """Finds endpoints and credentials; may need a moment."""
-
     async def target(self, operation: str, parameters: Parameters) -> ServiceEndpoint:
         """The endpoint depends on the settings and on the account in an ARN.
 
@@ -188,7 +186,6 @@ LARGE_BODIES_AT_ONCE: Final = 4
 _STALE_S: Final = 2.0
 
 Read = Callable[[Head, bytearray], T]
-"""Parses a complete answer."""
 
 
 @dataclass(frozen=True, slots=True)
