@@ -9,7 +9,7 @@ forbidden.
 3. Inside any action the child may ask for checkpoints, one at a time; then only the answer may follow. In
    initialize and leaseLost the answer is an error.
 4. `shutdownRequested` comes at most once, and no records follow it.
-5. `leaseLost` or `shardEnded`, never both, ends the shard, also after `shutdownRequested`.
+5. `leaseLost` or `shardEnded` ends the shard, never both; nothing follows its status.
 6. Before KCL 2.0 both ends were called `shutdown`, with reason TERMINATE (shard ended) or ZOMBIE (lease lost).
 """
 

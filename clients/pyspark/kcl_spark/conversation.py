@@ -342,7 +342,7 @@ class RelayConversation:
             self._log_event("info", "shard_finished", shard_id=shard_id, records=self.state.records)
 
     def _drain(self) -> None:
-        """Let running batches end and checkpoint their records."""
+        """Let running batches end and checkpoint their records; the next owner gets the rest."""
         shard_id = self.state.shard_id
         self._spool.flush(shard_id)
         mark = self._spool.mark(shard_id)

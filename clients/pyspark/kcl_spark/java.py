@@ -105,7 +105,7 @@ _LEFT_OUT: Final = frozenset({"python", "__pycache__"})
 def lean_home(folder: Path) -> Path:
     """Make a Spark home of links without `python/lib`; for workers of this machine.
 
-    Python compiles `pyspark.zip` at every start: too slow for Spark's limit of ten seconds.
+    Python compiles `pyspark.zip` at every start, which can exceed Spark's limit of ten seconds.
     """
     real = Path(pyspark.__file__).parent
     folder.mkdir(parents=True, exist_ok=True)

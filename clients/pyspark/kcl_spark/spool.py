@@ -100,8 +100,7 @@ _HORIZON_S: Final = 0.1
 _REVOKED_KEPT_S: Final = 30.0
 
 
-class NotHeld(Exception):
-    """Raised when a relay adds records of a shard that another relay serves now."""
+class NotHeld(Exception): ...
 
 
 @dataclass(eq=False, slots=True)

@@ -57,8 +57,8 @@ func checkpoint() {
 			return
 		}
 		log.Print("checkpoint: ", answer.Error)
-		// Another attempt may succeed: DynamoDB refused for its rate, or did not answer. Else it is given up, which costs
-		// repeats and no records. ShutdownException: the shard is somebody else's, leaseLost follows.
+		// Another attempt may succeed: DynamoDB throttled the write or did not answer. Otherwise it is given up:
+		// records are repeated, none is lost. ShutdownException: another worker has the shard, leaseLost follows.
 		passing := answer.Error == "ThrottlingException" || answer.Error == "KinesisClientLibDependencyException"
 		if !passing || pause > 4*time.Second {
 			return

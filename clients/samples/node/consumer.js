@@ -3,7 +3,7 @@
 //     executableName = node consumer.js DIRECTORY
 //
 // The daemon starts one of these for each shard, writes messages to its stdin, one JSON object a line, and reads its
-// stdout. So nothing but messages goes there: use console.error to say something.
+// stdout. So only messages may go there: log with console.error.
 'use strict';
 
 const fs = require('node:fs');
@@ -11,7 +11,7 @@ const path = require('node:path');
 const readline = require('node:readline');
 const { setTimeout: sleep } = require('node:timers/promises');
 
-// Another attempt may succeed: DynamoDB refused for its rate, or did not answer.
+// Another attempt may succeed: DynamoDB throttled the write or did not answer.
 const PASSING = ['ThrottlingException', 'KinesisClientLibDependencyException'];
 const PAUSES_MS = [200, 400, 800, 1600, 3200];
 
@@ -39,7 +39,7 @@ async function checkpoint() {
     const answer = await receive();
     if (!answer || !answer.error) return;
     console.error(`checkpoint: ${answer.error}`);
-    // Given up, which costs repeats and no records. ShutdownException: the shard is somebody else's, leaseLost follows.
+    // Given up: records are repeated, none is lost. ShutdownException: another worker has the shard, leaseLost follows.
     if (!PASSING.includes(answer.error) || pause === null) return;
     await sleep(pause);
   }
@@ -64,7 +64,7 @@ const actions = {
     console.error(`${words} words, ${millisBehindLatest} ms behind`);
     await checkpoint();
   },
-  // The worker stops, or gives the shard away: the last chance to checkpoint.
+  // The worker stops, or hands the shard over: the last chance to checkpoint.
   shutdownRequested: checkpoint,
   // Everything of this shard has been delivered: it must be checkpointed, or the shards after it never start.
   shardEnded: checkpoint,

@@ -27,14 +27,14 @@ checkpoint() {
         IFS=$tab read -r _ _ error
         case $error in
         '') return ;;
-        # Another attempt may succeed: DynamoDB refused for its rate, or did not answer.
+        # Another attempt may succeed: DynamoDB throttled the write or did not answer.
         ThrottlingException | KinesisClientLibDependencyException) ;;
-        # ShutdownException: the shard is somebody else's, leaseLost follows.
+        # ShutdownException: another worker has the shard, leaseLost follows.
         *) break ;;
         esac
         sleep "$pause"
     done
-    # Given up, which costs repeats and no records.
+    # Given up: records are repeated, none is lost.
     printf 'checkpoint: %s\n' "$error" >&2
 }
 
