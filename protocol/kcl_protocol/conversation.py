@@ -10,7 +10,7 @@ forbidden.
    initialize and leaseLost the answer is an error.
 4. `shutdownRequested` comes at most once, and no records follow it.
 5. `leaseLost` or `shardEnded` ends the shard, never both; nothing follows its status.
-6. Before KCL 2.0 both ends were called `shutdown`, with reason TERMINATE (shard ended) or ZOMBIE (lease lost).
+6. Before KCL 2.0 both ends were called `shutdown`, with reason TERMINATE (shard end) or ZOMBIE (lease lost).
 """
 
 from __future__ import annotations
