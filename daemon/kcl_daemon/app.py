@@ -13,7 +13,8 @@ from typing import Final
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.context import ConsumerContext, ShardCooldowns
 from kcl_daemon.cpu.sampler import CpuSampler
-from kcl_daemon.fleet.assigner import Assigner, StaleWorkerReaper, assignment_strategies
+from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, StaleWorkerReaper, assignment_strategies
+from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
 from kcl_daemon.fleet.elector import ElectionInputs, Elector
 from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, OwnLeaseCleanup
@@ -103,13 +104,11 @@ class Adapters:
 
 @dataclass(frozen=True, slots=True)
 class AppContext:
-    me: WorkerId
+    context: WorkerContext
     incarnation: Incarnation
     settings: Settings
     adapters: Adapters
     tables: ApplicationTables
-    periods: Timings
-    log: Log
     malformed: MalformedRowLog
     worker: Worker
     streams: SingleStreamTracker | MultiStreamTracker
@@ -137,47 +136,48 @@ def streams_of(
 def shard_sync_of(
     streams: SingleStreamTracker | MultiStreamTracker,
     settings: Settings,
+    context: WorkerContext,
     *,
     table: Table,
     kinesis: Kinesis,
-    clock: Clock,
-    log: Log,
-    meters: Meters = NO_METERS,
 ) -> ShardSync | MultiStreamShardSync:
     def shard_sync(stream: TrackedStream) -> ShardSync:
         return ShardSync(
+            context,
             table=table,
             kinesis=kinesis,
             stream=stream.ref,
             position=stream.position,
-            clock=clock,
-            log=log,
             settings=settings.shards,
             watch=stream.watch,
-            meters=meters,
         )
 
     if isinstance(streams, SingleStreamTracker):
         return shard_sync(streams.stream)
     former = FormerStreamCleanup(
-        table=table, streams=streams, settings=settings.streams, clock=clock, log=log, meters=meters
+        table=table,
+        streams=streams,
+        settings=settings.streams,
+        clock=context.clock,
+        log=context.log,
+        meters=context.meters,
     )
     return MultiStreamShardSync(
-        table=table, streams=streams, shard_sync_of=shard_sync, former=former, log=log, meters=meters
+        table=table,
+        streams=streams,
+        shard_sync_of=shard_sync,
+        former=former,
+        log=context.log,
+        meters=context.meters,
     )
 
 
 def versions_of(common: AppContext, switcher: ComponentSwitcher) -> ClientVersionMonitor:
     return ClientVersionMonitor(
+        common.context,
         table=common.adapters.tables.coordinator,
         config=common.settings.leases.client_version_config,
-        worker_id=common.me,
         switcher=switcher,
-        clock=common.adapters.clock,
-        randomness=common.adapters.randomness,
-        call_s=common.periods.call_s,
-        log=common.log,
-        meters=common.adapters.meters,
     )
 
 
@@ -188,16 +188,11 @@ def migrator_of(
         monitor=monitor, transactions=common.adapters.transactions, report=reporter.report
     )
     return TableMigrator(
+        common.context,
         routes=common.tables.routes,
         settings=common.settings.tables,
         elector=elector,
         means=means,
-        worker_id=common.me,
-        clock=common.adapters.clock,
-        call_s=common.periods.call_s,
-        report_s=common.periods.report_s,
-        log=common.log,
-        meters=common.adapters.meters,
     )
 
 
@@ -206,15 +201,11 @@ def reporter_of(
 ) -> tuple[Reporter, CpuSampler | None]:
     sampler = sampler_of(common)
     reporter = Reporter(
+        common.context,
         table=common.tables.routes.reports,
-        worker_id=common.me,
-        clock=common.adapters.clock,
-        timings=common.periods,
-        log=common.log,
         cpu_averages=None if sampler is None else sampler.averages,
         cpu_host=None if sampler is None else common.adapters.cpu_host,
         java_leader=lambda: elector.java_leader,
-        meters=common.adapters.meters,
         incarnation=common.incarnation,
         on_other=on_other,
     )
@@ -231,8 +222,8 @@ def sampler_of(common: AppContext) -> CpuSampler | None:
         cpu=adapters.cpu,
         clock=adapters.clock,
         randomness=adapters.randomness,
-        log=common.log,
-        capture_s=common.periods.capture_s,
+        log=common.context.log,
+        capture_s=common.context.timings.capture_s,
         max_averages=balance.persisted_averages,
         meters=adapters.meters,
     )
@@ -268,29 +259,23 @@ def predecessors_of(
 ) -> Predecessors:
     most = common.settings.leases.max_leases_for_worker
     return Predecessors(
+        common.context,
         folder=common.adapters.state_folder,
         tables=common.adapters.tables,
-        worker_id=common.me,
         mine=common.incarnation,
         elector=elector,
         room=lambda: most - len(renewer.held),
         on_taken=discovery.take_assigned,
         on_same_id=discovery.wake,
-        clock=common.adapters.clock,
-        timings=common.periods,
-        log=common.log,
     )
 
 
 def duplicate_detector_of(common: AppContext, predecessors: Predecessors) -> DuplicateWorkerDetector:
     return DuplicateWorkerDetector(
+        common.context,
         tables=common.adapters.tables,
-        worker_id=common.me,
         mine=common.incarnation,
         predecessors=predecessors,
-        clock=common.adapters.clock,
-        timings=common.periods,
-        log=common.log,
         on_newer_worker=common.worker.fail,
     )
 
@@ -321,14 +306,20 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
         start_pause_s=settings.leases.start_backoff_ms / 1000,
         meters=meters,
     )
+    context = WorkerContext(
+        worker_id=WorkerId(settings.worker_id),
+        clock=adapters.clock,
+        randomness=adapters.randomness,
+        timings=timings(settings.leases, settings.balance),
+        log=log,
+        meters=meters,
+    )
     common = AppContext(
-        me=WorkerId(settings.worker_id),
+        context=context,
         incarnation=Incarnation(adapters.clock.wall_ms(), adapters.randomness.token()),
         settings=settings,
         adapters=adapters,
         tables=tables,
-        periods=timings(settings.leases, settings.balance),
-        log=log,
         malformed=MalformedRowLog(log),
         worker=worker,
         streams=streams,
@@ -337,7 +328,7 @@ def build(settings: Settings, adapters: Adapters) -> Worker:
     loops, wake = _loops(common)
     parts = ConsumerContext(
         settings=settings,
-        timings=common.periods,
+        timings=common.context.timings,
         streams=streams,
         renewer=loops.renewer,
         table=adapters.tables.leases,
@@ -374,29 +365,25 @@ def _readers(settings: Settings, adapters: Adapters, log: Log) -> ReaderFactory:
 
 def _loops(common: AppContext) -> tuple[WorkerLoops, Callable[[], None]]:
     """All loops, and the wakeup for leases without an owner."""
-    tables, clock, log = common.adapters.tables, common.adapters.clock, common.log
+    tables, clock, log = common.adapters.tables, common.adapters.clock, common.context.log
     renewer = _renewer(common)
     monitor = _monitor(common)
-    notifier = AssignmentNotifier(clock=clock, timings=common.periods)
+    notifier = AssignmentNotifier(clock=clock, timings=common.context.timings)
     elector = _elector(common, renewer, monitor, notifier)
     discovery = _discovery(common, renewer, elector, notifier)
-    watchdog = watchdog_of(common.settings, common.periods, clock, log)
+    watchdog = watchdog_of(common.settings, common.context.timings, clock, log)
     assigner = _assigner(common, monitor, elector, discovery, watchdog.active_leases)
-    shuffle = ShuffleLeader(worker_id=common.me, clock=clock, log=log)
+    shuffle = ShuffleLeader(worker_id=common.context.worker_id, clock=clock, log=log)
     taker = _taker(common, renewer, shuffle)
     predecessors = predecessors_of(common, renewer, elector, discovery)
     duplicate_detector = duplicate_detector_of(common, predecessors)
     reporter, sampler = reporter_of(common, elector, duplicate_detector.is_seen)
     renewer.on_namesake = partial(lost_to_duplicate, duplicate_detector, reporter)
     upgrader = Upgrader(
+        common.context,
         tables=tables,
         monitor=monitor,
         leader=shuffle,
-        worker_id=common.me,
-        clock=clock,
-        report_s=common.periods.report_s,
-        log=log,
-        meters=common.adapters.meters,
     )
     migrator = migrator_of(common, monitor, elector, reporter)
     tasks = SwitchedTasks(
@@ -444,10 +431,10 @@ def _loops(common: AppContext) -> tuple[WorkerLoops, Callable[[], None]]:
 def _renewer(common: AppContext) -> LeaseRenewer:
     return LeaseRenewer(
         table=common.adapters.tables.leases,
-        worker_id=common.me,
+        worker_id=common.context.worker_id,
         clock=common.adapters.clock,
-        timings=common.periods,
-        log=common.log,
+        timings=common.context.timings,
+        log=common.context.log,
         randomness=common.adapters.randomness,
         meters=common.adapters.meters,
     )
@@ -460,12 +447,12 @@ def _own_cleanup(common: AppContext, discovery: Discovery, watched: GaugeInputs)
 
     return OwnLeaseCleanup(
         table=common.adapters.tables.leases,
-        worker_id=common.me,
+        worker_id=common.context.worker_id,
         finished=finished,
         leading=lambda: watched.elector.is_leader or watched.shuffle.leads,
         settings=common.settings.shards,
         clock=common.adapters.clock,
-        log=common.log,
+        log=common.context.log,
     )
 
 
@@ -474,7 +461,7 @@ def _gauges(common: AppContext, watched: GaugeInputs) -> Gauges:
         watched,
         may_change=common.settings.leases.client_version_config is not ClientVersionConfig.V3X,
         buffered=lambda: common.readers.reserved_bytes,
-        period_s=common.periods.renew_s,
+        period_s=common.context.timings.renew_s,
         meters=common.adapters.meters,
         clock=common.adapters.clock,
     )
@@ -483,11 +470,11 @@ def _gauges(common: AppContext, watched: GaugeInputs) -> Gauges:
 def _monitor(common: AppContext) -> FleetMonitor:
     max_depth = common.settings.shards.waiting_generations_most
     return FleetMonitor(
-        worker_id=common.me,
+        worker_id=common.context.worker_id,
         tables=common.adapters.tables,
         max_leases_for_worker=common.settings.leases.max_leases_for_worker,
         clock=common.adapters.clock,
-        timings=common.periods,
+        timings=common.context.timings,
         malformed=common.malformed,
         prioritize=list if max_depth is None else partial(parents_first, max_depth=max_depth),
     )
@@ -498,11 +485,11 @@ def _elector(
 ) -> Elector:
     elector = Elector(
         table=common.tables.routes.lock,
-        worker_id=common.me,
+        worker_id=common.context.worker_id,
         clock=common.adapters.clock,
         randomness=common.adapters.randomness,
-        timings=common.periods,
-        log=common.log,
+        timings=common.context.timings,
+        log=common.context.log,
         notifier=notifier,
     )
     elector.set_inputs(
@@ -522,15 +509,12 @@ def _shutdown_handoff(
 ) -> ShutdownHandoff:
     chosen = assignment_strategies(common.settings)
     return ShutdownHandoff(
-        worker_id=common.me,
+        common.context,
         renewer=renewer,
         monitor=monitor,
         elector=elector,
         place=chosen.place if chosen.graceful else None,
         grace_s=common.settings.child.shutdown_grace_ms / 1000,
-        clock=common.adapters.clock,
-        timings=common.periods,
-        log=common.log,
     )
 
 
@@ -538,17 +522,13 @@ def _discovery(
     common: AppContext, renewer: LeaseRenewer, elector: Elector, notifier: AssignmentNotifier
 ) -> Discovery:
     return Discovery(
+        common.context,
         table=common.adapters.tables.leases,
-        worker_id=common.me,
         renewer=renewer,
-        clock=common.adapters.clock,
-        timings=common.periods,
-        log=common.log,
         malformed=common.malformed,
         leading=lambda: elector.is_leader,
         on_found=common.worker.on_lease_found,
         notifier=notifier,
-        meters=common.adapters.meters,
     )
 
 
@@ -558,11 +538,9 @@ def _shard_sync(common: AppContext) -> ShardSync | MultiStreamShardSync:
     return shard_sync_of(
         common.streams,
         common.settings,
+        common.context,
         table=adapters.tables.leases,
         kinesis=adapters.kinesis,
-        clock=adapters.clock,
-        log=common.log,
-        meters=adapters.meters,
     )
 
 
@@ -573,8 +551,9 @@ def _assigner(
     discovery: Discovery,
     active_leases: ActiveLeases,
 ) -> Assigner:
-    tables, clock, log = common.adapters.tables, common.adapters.clock, common.log
+    tables, clock, log = common.adapters.tables, common.adapters.clock, common.context.log
     return Assigner(
+        common.context,
         table=tables.leases,
         monitor=monitor,
         elector=elector,
@@ -583,38 +562,27 @@ def _assigner(
             table=tables.worker_metrics, stale_s=common.settings.balance.stale_worker_s, clock=clock, log=log
         ),
         strategies=assignment_strategies(common.settings),
-        clock=clock,
-        timings=common.periods,
-        log=log,
-        on_seen=discovery.offer,
-        on_assigned=discovery.take_assigned,
-        on_decided=active_leases.decided,
-        meters=common.adapters.meters,
+        listener=AssignmentListener(discovery.offer, discovery.take_assigned, active_leases.decided),
     )
 
 
 def _taker(common: AppContext, renewer: LeaseRenewer, shuffle: ShuffleLeader) -> LeaseTaker:
     leases = common.settings.leases
     options = TakingOptions(
-        failover_s=common.periods.failover_s,
+        failover_s=common.context.timings.failover_s,
         max_leases_for_worker=leases.max_leases_for_worker,
         max_leases_to_steal=leases.max_leases_to_steal,
         priority=leases.priority_assignment,
     )
     return LeaseTaker(
+        common.context,
         table=common.adapters.tables.leases,
-        worker_id=common.me,
         renewer=renewer,
         leader=shuffle,
         shard_sync=_shard_sync(common),
         options=options,
-        clock=common.adapters.clock,
-        randomness=common.adapters.randomness,
-        timings=common.periods,
-        log=common.log,
         malformed=common.malformed,
         on_found=common.worker.on_lease_found,
-        meters=common.adapters.meters,
     )
 
 

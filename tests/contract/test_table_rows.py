@@ -21,6 +21,7 @@ from kcl_daemon.leases.lease import MAX_HASH, ShardId
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.contract.table_rows import ME, NUMBER, OTHER, SHARD, Stage, all_tables
 from tests.unit.fakes import CalmChance, LoopClock
+from tests.unit.fleet.contexts import worker_context
 
 pytestmark = pytest.mark.anyio
 
@@ -138,11 +139,8 @@ async def test_a_release(stage: Stage) -> None:
 
 def _reporter(stage: Stage, *averages: str) -> Reporter:
     return Reporter(
+        worker_context(ME, log=stage.log),
         table=stage.tables.worker_metrics,
-        worker_id=ME,
-        clock=LoopClock(),
-        timings=timings(LeaseSettings()),
-        log=stage.log,
         cpu_averages=lambda: [Decimal(each) for each in averages],
     )
 

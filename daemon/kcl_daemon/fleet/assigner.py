@@ -18,16 +18,17 @@ from kcl_daemon.assignment.utilization import BalanceOptions, by_utilization
 from kcl_daemon.config.balance import AssignmentStrategy
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, AwsError
+from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
-from kcl_daemon.fleet.timings import Timings, Wakeup
+from kcl_daemon.fleet.timings import Wakeup
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import RowUpdate
 from kcl_daemon.leases.worker_row import WorkerRow, unchanged
 from kcl_daemon.metrics import kcl
-from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Table
+from kcl_daemon.ports import Clock, Log, Meters, Table
 
 
 class _SyncRun:
@@ -194,6 +195,18 @@ _MAX_REBALANCE_DELAY: Final = 2.0
 def _ignore_decision(_key: LeaseKey, _reason: str, _at_s: float) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class AssignmentListener:
+    """Gets all leases as read, each lease that was assigned, and why.
+
+    Times are monotonic seconds from before the write.
+    """
+
+    on_seen: Callable[[list[Lease]], None]
+    on_assigned: Callable[[Lease, float], None]
+    on_decided: Callable[[LeaseKey, str, float], None] = _ignore_decision
+
+
 class Assigner:
     """Decides only on the leader.
 
@@ -202,6 +215,7 @@ class Assigner:
 
     def __init__(
         self,
+        context: WorkerContext,
         *,
         table: Table,
         monitor: FleetMonitor,
@@ -209,29 +223,25 @@ class Assigner:
         shard_sync: ShardSync | MultiStreamShardSync,
         reaper: StaleWorkerReaper,
         strategies: AssignmentStrategies,
-        clock: Clock,
-        timings: Timings,
-        log: Log,
-        on_seen: Callable[[list[Lease]], None],
-        on_assigned: Callable[[Lease, float], None],
-        on_decided: Callable[[LeaseKey, str, float], None] = _ignore_decision,
-        meters: Meters = NO_METERS,
+        listener: AssignmentListener,
     ) -> None:
-        self._meters = meters
+        self._meters = context.meters
         self._table = table
         self._monitor = monitor
         self._elector = elector
         self._reaper = reaper
         self._strategies = strategies
-        self._clock = clock
-        self._timings = timings
-        self._log = log
-        self._on_seen = on_seen
-        self._on_assigned = on_assigned
-        self._on_decided = on_decided
-        self._wakeup = Wakeup(clock)
+        self._clock = context.clock
+        self._timings = context.timings
+        self._log = context.log
+        self._listener = listener
+        self._wakeup = Wakeup(context.clock)
         self._sync = BackgroundSync(
-            shard_sync, timeout_s=timings.poll_s, clock=clock, log=log, on_late=self._wakeup.wake
+            shard_sync,
+            timeout_s=context.timings.poll_s,
+            clock=context.clock,
+            log=context.log,
+            on_late=self._wakeup.wake,
         )
         self._failures = 0
         self._balanced_s: float | None = None
@@ -285,7 +295,7 @@ class Assigner:
         if await self._sync.ensure(self._monitor.leases, background):
             await self._load()
         await self._assign()
-        self._on_seen(self._monitor.leases)
+        self._listener.on_seen(self._monitor.leases)
         await self._reaper.sweep(self._monitor.workers)
 
     async def _load(self) -> None:
@@ -395,9 +405,9 @@ class Assigner:
             self._log.info("lease_assignment_overtaken", reason=move.reason)
             return
         self._log.info("lease_assigned", lease_key=move.lease.lease_key, to=move.to, reason=move.reason)
-        self._on_decided(move.lease.lease_key, move.reason, began_s)
+        self._listener.on_decided(move.lease.lease_key, move.reason, began_s)
         try:
             lease = lease_row.lease_from_row(written.row)
         except lease_row.MalformedRowError:
             return
-        self._on_assigned(lease, began_s)
+        self._listener.on_assigned(lease, began_s)

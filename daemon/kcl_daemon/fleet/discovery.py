@@ -13,13 +13,14 @@ from typing import Final
 import anyio
 
 from kcl_daemon.errors import AwsError, TableNotFound
+from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.timings import Timings, Wakeup
 from kcl_daemon.leases.leader import LeaderLock
-from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
+from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.leases.row import KEY, OWNER, MalformedRowError, is_lease_row, lease_from_row, release
 from kcl_daemon.metrics import kcl
-from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Table
+from kcl_daemon.ports import Clock, Log, Table
 
 _POLL_S: Final = 0.25
 _BACKOFF_FRACTION: Final = 0.1
@@ -148,33 +149,31 @@ _MAX_PARALLEL_READS: Final = 10
 class Discovery:
     def __init__(
         self,
+        context: WorkerContext,
         *,
         table: Table,
-        worker_id: WorkerId,
         renewer: LeaseRenewer,
-        clock: Clock,
-        timings: Timings,
-        log: Log,
         malformed: MalformedRowLog,
         leading: Callable[[], bool],
         on_found: Callable[[HeldLease], None],
         notifier: AssignmentNotifier | None = None,
-        meters: Meters = NO_METERS,
     ) -> None:
-        self._meters = meters
-        self._notifier = notifier or AssignmentNotifier(clock=clock, timings=timings)
+        self._meters = context.meters
+        self._notifier = notifier or AssignmentNotifier(clock=context.clock, timings=context.timings)
         self._notifier.on_assigned(self._on_assigned)
-        self._handoffs = PendingHandoffs(arrived=self._take, clock=clock, timings=timings, log=log)
+        self._handoffs = PendingHandoffs(
+            arrived=self._take, clock=context.clock, timings=context.timings, log=context.log
+        )
         self._table = table
-        self._me = worker_id
+        self._me = context.worker_id
         self._renewer = renewer
-        self._clock = clock
-        self._timings = timings
-        self._log = log
+        self._clock = context.clock
+        self._timings = context.timings
+        self._log = context.log
         self._malformed = malformed
         self._leading = leading
         self._on_found = on_found
-        self._wakeup = Wakeup(clock)
+        self._wakeup = Wakeup(context.clock)
         self._finished: dict[LeaseKey, float] = {}
         self._scanned_s: float | None = None
 

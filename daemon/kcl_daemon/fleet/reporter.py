@@ -13,16 +13,17 @@ from decimal import Decimal
 from typing import Final
 
 from kcl_daemon.errors import AwsError
+from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, lease_labels
-from kcl_daemon.fleet.timings import Timings, Wakeup
+from kcl_daemon.fleet.timings import Wakeup
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import Conditions, Row, RowUpdate
 from kcl_daemon.leases.worker_row import CPU, ROW_EXISTS, Incarnation, incarnation_of, report, worker_from_row
 from kcl_daemon.metrics import kcl, own
 from kcl_daemon.migrations.kcl2_loops import ClientVersionMonitor, ShuffleLeader
 from kcl_daemon.migrations.kcl2_rules import ClientVersion
-from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Table
+from kcl_daemon.ports import Clock, Meters, Table
 from kcl_daemon.progress.watchdog import Watchdog, lag_s
 
 _FIRST_CAPTURES: Final = 2
@@ -41,16 +42,12 @@ class Reporter:
 
     def __init__(
         self,
+        context: WorkerContext,
         *,
         table: Table,
-        worker_id: WorkerId,
-        clock: Clock,
-        timings: Timings,
-        log: Log,
         cpu_averages: Callable[[], Sequence[Decimal]] | None = None,
         cpu_host: str | None = None,
         java_leader: Callable[[], WorkerId | None] = _no_java_leader,
-        meters: Meters = NO_METERS,
         incarnation: Incarnation | None = None,
         on_other: Callable[[Incarnation], bool] = _ignore_other,
     ) -> None:
@@ -63,18 +60,18 @@ class Reporter:
         self._on_other = on_other
         self._has_reported = False
         self._other: Incarnation | None = None
-        self._meters = meters
+        self._meters = context.meters
         self._cpu_averages = cpu_averages
         self._cpu_host = cpu_host
         self._java_leader = java_leader
-        self._wakeup = Wakeup(clock)
+        self._wakeup = Wakeup(context.clock)
         self._leader_has_cpu: bool | None = None
         self._has_figures = False
         self._table = table
-        self._me = worker_id
-        self._clock = clock
-        self._timings = timings
-        self._log = log
+        self._me = context.worker_id
+        self._clock = context.clock
+        self._timings = context.timings
+        self._log = context.log
 
     def wake(self) -> None:
         self._wakeup.wake()

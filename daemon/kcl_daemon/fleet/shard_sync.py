@@ -16,6 +16,7 @@ import anyio
 
 from kcl_daemon.config.balance import ShardSettings, ShardSyncStrategy
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound
+from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, LeaseCleanup
 from kcl_daemon.fleet.streams import (
     RECHECK_S,
@@ -122,33 +123,39 @@ _MAX_RETRY_S: Final = 60.0
 class ShardSync:
     def __init__(
         self,
+        context: WorkerContext,
         *,
         table: Table,
         kinesis: Kinesis,
         stream: StreamRef,
         position: InitialPosition,
-        clock: Clock,
-        log: Log,
         settings: ShardSettings | None = None,
         watch: StreamMonitor | None = None,
-        meters: Meters = NO_METERS,
     ) -> None:
-        self._meters = meters
+        self._meters = context.meters
         self._settings = settings or ShardSettings()
         self._table = table
         self._kinesis = kinesis
         self._stream = stream
         self._position = position
-        self._clock = clock
-        self._log = log
-        self._watch = watch or StreamMonitor(kinesis=kinesis, stream=stream, clock=clock, log=log)
-        self._schedule = SyncSchedule(table=table, settings=self._settings, clock=clock, log=log)
+        self._clock = context.clock
+        self._log = context.log
+        self._watch = watch or StreamMonitor(
+            kinesis=kinesis, stream=stream, clock=context.clock, log=context.log
+        )
+        self._schedule = SyncSchedule(
+            table=table, settings=self._settings, clock=context.clock, log=context.log
+        )
         self._cleanup = LeaseCleanup(
-            table=table, shards=self._own_shards, settings=self._settings, clock=clock, log=log
+            table=table,
+            shards=self._own_shards,
+            settings=self._settings,
+            clock=context.clock,
+            log=context.log,
         )
         self._compared = False
         self._logged_finished = set[LeaseKey]()
-        self._not_before_s = clock.monotonic()
+        self._not_before_s = context.clock.monotonic()
         self._failures = 0
 
     def begin(self) -> None:

@@ -13,12 +13,11 @@ import anyio
 
 from kcl_daemon.assignment.plan import Fleet, LeaseMove, Strategy, handoffs_on_shutdown
 from kcl_daemon.errors import AwsError, LeaseLost, Unavailable
+from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer
 from kcl_daemon.fleet.monitor import FleetMonitor
-from kcl_daemon.fleet.timings import Timings
 from kcl_daemon.leases.lease import WorkerId
-from kcl_daemon.ports import Clock, Log
 
 _MAX_PARALLEL_WRITES: Final = 10
 _MARGIN_S: Final = 0.5
@@ -35,26 +34,23 @@ class ShutdownHandoff:
 
     def __init__(
         self,
+        context: WorkerContext,
         *,
-        worker_id: WorkerId,
         renewer: LeaseRenewer,
         monitor: FleetMonitor,
         elector: Elector,
         place: Strategy | None,
         grace_s: float,
-        clock: Clock,
-        timings: Timings,
-        log: Log,
     ) -> None:
-        self._me = worker_id
+        self._me = context.worker_id
         self._renewer = renewer
         self._monitor = monitor
         self._elector = elector
         self._place = place
-        self._max_s = min(timings.max_handoff_wait_s, _GRACE_FRACTION * grace_s)
-        self._clock = clock
-        self._timings = timings
-        self._log = log
+        self._max_s = min(context.timings.max_handoff_wait_s, _GRACE_FRACTION * grace_s)
+        self._clock = context.clock
+        self._timings = context.timings
+        self._log = context.log
         self._began_s = 0.0
         self._reading: Counter[WorkerId | None] = Counter()
 

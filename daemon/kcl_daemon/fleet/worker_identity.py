@@ -15,15 +15,15 @@ from typing import Final
 import anyio
 
 from kcl_daemon.errors import AccessDenied, AwsError, TableNotFound, Unavailable, WorkerIdTaken
+from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.elector import Elector
-from kcl_daemon.fleet.timings import Timings
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.expiry import ProcessRecord, ProvenDead, judge_process
 from kcl_daemon.leases.leader import LEADER_KEY, lock_from_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import MalformedRowError, Row, RowUpdate, WriteResult, lease_from_row
 from kcl_daemon.leases.worker_row import Incarnation, incarnation_of, worker_from_row
-from kcl_daemon.ports import Clock, Log, StateFolder, Tables
+from kcl_daemon.ports import StateFolder, Tables
 
 _POLL_S: Final = 0.1
 _PATIENCE_S: Final = 5.0
@@ -44,30 +44,27 @@ class Predecessors:
 
     def __init__(
         self,
+        context: WorkerContext,
         *,
         folder: StateFolder | None,
         tables: Tables,
-        worker_id: WorkerId,
         mine: Incarnation,
         elector: Elector,
         room: Callable[[], int],
         on_taken: Callable[[Lease, float], None],
         on_same_id: Callable[[], None],
-        clock: Clock,
-        timings: Timings,
-        log: Log,
     ) -> None:
         self._folder = folder
         self._tables = tables
-        self._me = worker_id
+        self._me = context.worker_id
         self._mine = mine
         self._elector = elector
         self._room = room
         self._on_taken = on_taken
         self._on_same_id = on_same_id
-        self._clock = clock
-        self._timings = timings
-        self._log = log
+        self._clock = context.clock
+        self._timings = context.timings
+        self._log = context.log
         self._dead: dict[str, ProcessRecord] = {}
         self._open: set[str] = set()
         self._reported: set[str] = set()
@@ -262,23 +259,20 @@ class DuplicateWorkerDetector:
 
     def __init__(
         self,
+        context: WorkerContext,
         *,
         tables: Tables,
-        worker_id: WorkerId,
         mine: Incarnation,
         predecessors: Predecessors,
-        clock: Clock,
-        timings: Timings,
-        log: Log,
         on_newer_worker: Callable[[WorkerIdTaken], None],
     ) -> None:
         self._tables = tables
-        self._me = worker_id
+        self._me = context.worker_id
         self._mine = mine
         self._predecessors = predecessors
-        self._clock = clock
-        self._timings = timings
-        self._log = log
+        self._clock = context.clock
+        self._timings = context.timings
+        self._log = context.log
         self._on_younger = on_newer_worker
         self._reported_s: float | None = None
         self._lost_s: float | None = None

@@ -13,6 +13,7 @@ from typing import Final, assert_never
 import anyio
 
 from kcl_daemon.errors import AwsError, ConfigurationError, Unavailable
+from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer
 from kcl_daemon.fleet.monitor import FleetMonitor
@@ -47,7 +48,7 @@ from kcl_daemon.migrations.kcl2_rules import (
     next_poll_after_s,
     upgrade_readiness,
 )
-from kcl_daemon.ports import NO_METERS, Clock, IndexState, Log, Meters, Randomness, Table, Tables
+from kcl_daemon.ports import Clock, IndexState, Log, Table, Tables
 
 
 class PausableTask:
@@ -115,24 +116,20 @@ class Upgrader:
 
     def __init__(
         self,
+        context: WorkerContext,
         *,
         tables: Tables,
         monitor: FleetMonitor,
         leader: ShuffleLeader,
-        worker_id: WorkerId,
-        clock: Clock,
-        report_s: float,
-        log: Log,
-        meters: Meters = NO_METERS,
     ) -> None:
-        self._meters = meters
+        self._meters = context.meters
         self._tables = tables
         self._monitor = monitor
         self._leader = leader
-        self._me = worker_id
-        self._clock = clock
-        self._report_s = report_s
-        self._log = log
+        self._me = context.worker_id
+        self._clock = context.clock
+        self._report_s = context.timings.report_s
+        self._log = context.log
         self._on_upgraded: Callable[[], None] | None = None
         self._ready_since_s: float | None = None
         self._reported = ""
@@ -306,27 +303,22 @@ _PAUSE_FIRST_S: Final = 1.0
 class ClientVersionMonitor:
     def __init__(
         self,
+        context: WorkerContext,
         *,
         table: Table,
         config: ClientVersionConfig,
-        worker_id: WorkerId,
         switcher: ComponentSwitcher,
-        clock: Clock,
-        randomness: Randomness,
-        call_s: float,
-        log: Log,
-        meters: Meters = NO_METERS,
     ) -> None:
-        self._meters = meters
+        self._meters = context.meters
         self._table = table
         self._config = config
-        self._me = worker_id
+        self._me = context.worker_id
         self._switcher = switcher
-        self._clock = clock
-        self._randomness = randomness
-        self._call_s = call_s
-        self._log = log
-        self._wakeup = Wakeup(clock)
+        self._clock = context.clock
+        self._randomness = context.randomness
+        self._call_s = context.timings.call_s
+        self._log = context.log
+        self._wakeup = Wakeup(context.clock)
         self._ended = False
         self._reported: StateRefusal | None = None
         self._failures = 0

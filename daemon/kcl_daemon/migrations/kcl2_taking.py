@@ -17,9 +17,10 @@ from anyio.abc import TaskGroup
 
 from kcl_daemon.errors import AwsError, Throttled, Unavailable
 from kcl_daemon.fleet.assigner import BackgroundSync
+from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
-from kcl_daemon.fleet.timings import Timings, Wakeup
+from kcl_daemon.fleet.timings import Wakeup
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import (
     MalformedRowError,
@@ -31,7 +32,7 @@ from kcl_daemon.leases.row import (
 )
 from kcl_daemon.metrics import kcl
 from kcl_daemon.migrations.kcl2_loops import ShuffleLeader
-from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Randomness, Table
+from kcl_daemon.ports import Table
 
 Pick: TypeAlias = Callable[[int], int]
 """A random number from 0 up to below the given one."""
@@ -234,36 +235,35 @@ class LeaseTaker:
 
     def __init__(
         self,
+        context: WorkerContext,
         *,
         table: Table,
-        worker_id: WorkerId,
         renewer: LeaseRenewer,
         leader: ShuffleLeader,
         shard_sync: ShardSync | MultiStreamShardSync,
         options: TakingOptions,
-        clock: Clock,
-        randomness: Randomness,
-        timings: Timings,
-        log: Log,
         malformed: MalformedRowLog,
         on_found: Callable[[HeldLease], None],
-        meters: Meters = NO_METERS,
     ) -> None:
-        self._meters = meters
+        self._meters = context.meters
         self._table = table
-        self._me = worker_id
+        self._me = context.worker_id
         self._renewer = renewer
         self._leader = leader
         self._options = options
-        self._clock = clock
-        self._randomness = randomness
-        self._timings = timings
-        self._log = log
+        self._clock = context.clock
+        self._randomness = context.randomness
+        self._timings = context.timings
+        self._log = context.log
         self._malformed = malformed
         self._on_found = on_found
-        self._wakeup = Wakeup(clock)
+        self._wakeup = Wakeup(context.clock)
         self._sync = BackgroundSync(
-            shard_sync, timeout_s=timings.poll_s, clock=clock, log=log, on_late=self._wakeup.wake
+            shard_sync,
+            timeout_s=context.timings.poll_s,
+            clock=context.clock,
+            log=context.log,
+            on_late=self._wakeup.wake,
         )
         self._seen = CounterHistory()
         self._writing = anyio.Lock()

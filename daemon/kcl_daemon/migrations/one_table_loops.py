@@ -12,6 +12,7 @@ from typing import Final, TypeVar, assert_never
 
 from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.errors import AwsError, Unavailable
+from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.table_views import (
@@ -23,7 +24,7 @@ from kcl_daemon.fleet.table_views import (
 )
 from kcl_daemon.fleet.timings import Wakeup
 from kcl_daemon.leases.layout import StateRefusal, TableLayout
-from kcl_daemon.leases.lease import Lease, WorkerId
+from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Conditions, Row, RowUpdate, WriteResult
 from kcl_daemon.metrics import kcl
 from kcl_daemon.metrics.metric import Metric
@@ -49,7 +50,7 @@ from kcl_daemon.migrations.one_table_rules import (
     routing,
 )
 from kcl_daemon.migrations.one_table_rules import next_migration_step as step
-from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Table, TablePart, Tables, Transactions
+from kcl_daemon.ports import Meters, Table, TablePart, Tables, Transactions
 
 _ORDINALS: Final = {status: number for number, status in enumerate(TableStatus, start=1)}
 _UNKNOWN: Final = 0
@@ -283,29 +284,24 @@ class MigrationResources:
 class TableMigrator:
     def __init__(
         self,
+        context: WorkerContext,
         *,
         routes: TableRoutes,
         settings: TablesSettings,
         elector: Elector,
         means: MigrationResources,
-        worker_id: WorkerId,
-        clock: Clock,
-        call_s: float,
-        report_s: float,
-        log: Log,
-        meters: Meters = NO_METERS,
     ) -> None:
-        self._meters = meters
+        self._meters = context.meters
         self._routes = routes
         self._settings = settings
         self._elector = elector
         self._means = means
-        self._me = worker_id
-        self._clock = clock
-        self._call_s = call_s
-        self._report_s = report_s
-        self._log = log
-        self._wakeup = Wakeup(clock)
+        self._me = context.worker_id
+        self._clock = context.clock
+        self._call_s = context.timings.call_s
+        self._report_s = context.timings.report_s
+        self._log = context.log
+        self._wakeup = Wakeup(context.clock)
         self._failures = 0
         self._is_moving = settings.migrate_all
         self._reported: object = None

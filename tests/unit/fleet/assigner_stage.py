@@ -8,7 +8,7 @@ import anyio
 
 from kcl_daemon.assignment.count import by_lease_count
 from kcl_daemon.config.balance import LeaseSettings
-from kcl_daemon.fleet.assigner import Assigner, AssignmentStrategies, StaleWorkerReaper
+from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, AssignmentStrategies, StaleWorkerReaper
 from kcl_daemon.fleet.discovery import Discovery
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
@@ -25,6 +25,7 @@ from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.fleet.slow_kinesis import SlowKinesis
 from tests.unit.troubled import TroubledTable
 
@@ -38,6 +39,7 @@ class Stage:
     def __init__(self, strategies: AssignmentStrategies = BY_COUNT) -> None:
         clock, self.log, periods = LoopClock(), MemoryLog(), timings(LeaseSettings())
         self.clock = clock
+        context = worker_context(ME, clock=clock, log=self.log)
         self.leases = TroubledTable()
         self.tables = Tables(
             self.leases, TroubledTable("metrics", "wid"), TroubledTable("coordinator", "key")
@@ -58,21 +60,20 @@ class Stage:
             log=self.log,
         )
         self.reporter = Reporter(
-            table=self.tables.worker_metrics, worker_id=ME, clock=clock, timings=periods, log=self.log
+            context,
+            table=self.tables.worker_metrics,
         )
         malformed = MalformedRowLog(self.log)
         self.discovery = Discovery(
+            context,
             table=self.leases,
-            worker_id=ME,
             renewer=self.renewer,
-            clock=clock,
-            timings=periods,
-            log=self.log,
             malformed=malformed,
             leading=lambda: self.elector.is_leader,
             on_found=self._on_found,
         )
         self.assigner = Assigner(
+            context,
             table=self.leases,
             monitor=FleetMonitor(
                 worker_id=ME,
@@ -84,22 +85,17 @@ class Stage:
             ),
             elector=self.elector,
             shard_sync=ShardSync(
+                context,
                 table=self.leases,
                 kinesis=self.kinesis,
                 stream=StreamRef("words"),
                 position=InitialPosition(StartAt.TRIM_HORIZON),
-                clock=clock,
-                log=self.log,
             ),
             reaper=StaleWorkerReaper(
                 table=self.tables.worker_metrics, stale_s=86_400.0, clock=clock, log=self.log
             ),
             strategies=strategies,
-            clock=clock,
-            timings=periods,
-            log=self.log,
-            on_seen=self.discovery.offer,
-            on_assigned=self.discovery.take_assigned,
+            listener=AssignmentListener(self.discovery.offer, self.discovery.take_assigned),
         )
 
     def _on_found(self, held: HeldLease) -> None:

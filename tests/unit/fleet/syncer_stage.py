@@ -19,6 +19,7 @@ from kcl_protocol.sequence import LATEST, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.troubled import TroubledTable
 
 AUDIT_S, MINUTE_S = 120.0, 60.0
@@ -50,13 +51,12 @@ class Stage:
         self.log = MemoryLog()
         self.watch = StreamMonitor(kinesis=self.kinesis, stream=StreamRef("words"), clock=clock, log=self.log)
         self.shard_sync = ShardSync(
+            worker_context(clock=clock, log=self.log),
             watch=self.watch,
             table=self.table,
             kinesis=self.kinesis,
             stream=StreamRef("words"),
             position=InitialPosition(position),
-            clock=clock,
-            log=self.log,
             settings=settings,
         )
 

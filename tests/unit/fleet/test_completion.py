@@ -16,6 +16,7 @@ from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_local.kinesis.model import KinesisModel
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.fleet.slow_kinesis import SlowKinesis
 from tests.unit.troubled import TroubledTable
 
@@ -29,12 +30,11 @@ class Stage:
         model.handle("CreateStream", {"StreamName": "words", "ShardCount": 4})
         self.kinesis, self.table, self.late = SlowKinesis(model), TroubledTable(), 0
         shard_sync = ShardSync(
+            worker_context(clock=clock, log=self.log),
             table=self.table,
             kinesis=self.kinesis,
             stream=StreamRef("words"),
             position=InitialPosition(StartAt.TRIM_HORIZON),
-            clock=clock,
-            log=self.log,
         )
         self.completion = BackgroundSync(
             shard_sync, timeout_s=2.0, clock=clock, log=self.log, on_late=self._created_late

@@ -18,6 +18,7 @@ from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.troubled import TroubledTable
 
 ME, OTHER = WorkerId("me"), WorkerId("other")
@@ -35,12 +36,9 @@ class Stage:
         self.renewer = LeaseRenewer(table=self.table, worker_id=ME, clock=clock, timings=periods, log=log)
         self.notifier = AssignmentNotifier(clock=clock, timings=periods)
         self.discovery = Discovery(
+            worker_context(ME, clock=clock, log=log),
             table=self.table,
-            worker_id=ME,
             renewer=self.renewer,
-            clock=clock,
-            timings=periods,
-            log=log,
             malformed=MalformedRowLog(log),
             leading=lambda: False,
             on_found=lambda held: self.found.append((anyio.current_time(), held.key)),

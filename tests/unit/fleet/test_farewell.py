@@ -22,6 +22,7 @@ from kcl_daemon.ports import Tables
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.troubled import Trouble, TroubledTable
 
 ME, A, B, LEADER = WorkerId("me"), WorkerId("a"), WorkerId("b"), WorkerId("a")
@@ -40,7 +41,7 @@ class Stage:
         )
         self.called_away: list[LeaseKey] = []
         self.shutdown = ShutdownHandoff(
-            worker_id=ME,
+            worker_context(ME, clock=self.clock, log=self.log),
             renewer=self.renewer,
             monitor=FleetMonitor(
                 worker_id=ME,
@@ -60,9 +61,6 @@ class Stage:
             ),
             place=by_lease_count if graceful else None,
             grace_s=grace_s,
-            clock=self.clock,
-            timings=periods,
-            log=self.log,
         )
 
     async def begin(self, leases: int = 4) -> None:

@@ -23,6 +23,7 @@ from kcl_protocol.sequence import LATEST, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.kinesis import MemoryKinesis
 from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.troubled import TroubledTable
 
 ACCOUNT = "000000000000"
@@ -51,7 +52,11 @@ class Stage:
         assert isinstance(found, MultiStreamTracker)
         self.streams = found
         shard_sync = shard_sync_of(
-            found, settings, table=self.table, kinesis=self.kinesis, clock=self.clock, log=self.log
+            found,
+            settings,
+            worker_context(clock=self.clock, log=self.log),
+            table=self.table,
+            kinesis=self.kinesis,
         )
         assert isinstance(shard_sync, MultiStreamShardSync)
         self.shard_sync = shard_sync

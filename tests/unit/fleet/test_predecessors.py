@@ -17,6 +17,7 @@ from kcl_daemon.ports import LeftoverRecord, Tables
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.troubled import Trouble, TroubledTable
 
 ME, DEAD, NEXT, OTHER = WorkerId("me"), WorkerId("dead"), WorkerId("next"), WorkerId("other")
@@ -84,17 +85,14 @@ class Stage:
 
         self.tables.worker_metrics.delete = noted  # type: ignore[method-assign, assignment]
         self.predecessors = Predecessors(
+            worker_context(ME, clock=clock, log=self.log),
             folder=self.folder,
             tables=self.tables,
-            worker_id=ME,
             mine=Incarnation(1, "mine"),
             elector=elector,
             room=lambda: room,
             on_taken=self._took,
             on_same_id=lambda: None,
-            clock=clock,
-            timings=periods,
-            log=self.log,
         )
 
     def _took(self, lease: Lease, _began_s: float) -> None:

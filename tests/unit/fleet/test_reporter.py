@@ -8,13 +8,11 @@ from decimal import Decimal
 import anyio
 import pytest
 
-from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.fleet.reporter import Reporter
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.worker_row import CPU, MetricName, report, worker_from_row
 from tests.simulator.loop import run_virtual
-from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.troubled import Trouble, TroubledTable
 
 ME, JAVA = WorkerId("me"), WorkerId("java")
@@ -26,11 +24,8 @@ async def stage(
     table = TroubledTable("metrics", "wid")
     await table.ensure()
     reporter = Reporter(
+        worker_context(ME),
         table=table,
-        worker_id=ME,
-        clock=LoopClock(),
-        timings=timings(LeaseSettings()),
-        log=MemoryLog(),
         cpu_averages=averages,
         java_leader=lambda: leader,
     )

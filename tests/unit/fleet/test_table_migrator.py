@@ -28,6 +28,7 @@ from tests.simulator.loop import run_virtual
 from tests.simulator.memory.table import MemoryTable
 from tests.simulator.memory.transactions import MemoryTransactions
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.troubled import Trouble, TroubledTable
 
 INIT, DEPLOYED, PENDING, COMPLETE = TableStatus
@@ -63,20 +64,18 @@ class Stage:
             timings=periods,
             log=self.log,
         )
+        context = worker_context(ME, clock=self.clock, log=self.log)
         self.reporter = Reporter(
-            table=self.routes.reports, worker_id=ME, clock=self.clock, timings=periods, log=self.log
+            context,
+            table=self.routes.reports,
         )
         transactions = MemoryTransactions((self.leases, self.workers, self.coordinator))
         self.migrator = TableMigrator(
+            context,
             routes=self.routes,
             settings=replace(SETTINGS, migrate_all=migrate_all),
             elector=self.elector,
             means=MigrationResources(self.monitor, transactions, self.reporter.report),
-            worker_id=ME,
-            clock=self.clock,
-            call_s=periods.call_s,
-            report_s=periods.report_s,
-            log=self.log,
         )
 
     async def begin(self) -> None:

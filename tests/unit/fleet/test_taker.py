@@ -20,7 +20,8 @@ from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
-from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.fleet.slow_kinesis import SlowKinesis
 from tests.unit.troubled import Trouble, TroubledTable
 
@@ -32,6 +33,7 @@ class Stage:
 
     def __init__(self) -> None:
         clock, self.log, periods = LoopClock(), MemoryLog(), timings(LeaseSettings())
+        context = worker_context(ME, clock=clock, log=self.log)
         self.table = TroubledTable()
         model = KinesisModel(lambda: clock.wall_ms() / 1000)
         model.handle("CreateStream", {"StreamName": "words", "ShardCount": 4})
@@ -43,23 +45,18 @@ class Stage:
         self.renewer.keeps_finished = True
         self.leader = ShuffleLeader(worker_id=ME, clock=clock, log=self.log)
         self.taker = LeaseTaker(
+            context,
             table=self.table,
-            worker_id=ME,
             renewer=self.renewer,
             leader=self.leader,
             shard_sync=ShardSync(
+                context,
                 table=self.table,
                 kinesis=self.kinesis,
                 stream=StreamRef("words"),
                 position=InitialPosition(StartAt.TRIM_HORIZON),
-                clock=clock,
-                log=self.log,
             ),
             options=TakingOptions(failover_s=periods.failover_s),
-            clock=clock,
-            randomness=CalmChance(),
-            timings=periods,
-            log=self.log,
             malformed=MalformedRowLog(self.log),
             on_found=self._found,
         )

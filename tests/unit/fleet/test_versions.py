@@ -37,6 +37,7 @@ from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.table import MemoryTable
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.troubled import Trouble, TroubledTable
 
 ME, OTHER = WorkerId("me"), WorkerId("other")
@@ -75,7 +76,9 @@ class Stage:
             log=self.log,
         )
         self.shuffle = ShuffleLeader(worker_id=ME, clock=self.clock, log=self.log)
+        context = worker_context(ME, clock=self.clock, log=self.log)
         self.upgrader = Upgrader(
+            context,
             tables=self.tables,
             monitor=FleetMonitor(
                 worker_id=ME,
@@ -86,10 +89,6 @@ class Stage:
                 malformed=MalformedRowLog(self.log),
             ),
             leader=self.shuffle,
-            worker_id=ME,
-            clock=self.clock,
-            report_s=periods.report_s,
-            log=self.log,
         )
         names = ("reporter", "sampler", "index", "discovery", "taker", "assigner", "migrator")
         waiting = {name: PausableTask(anyio.sleep_forever) for name in names}
@@ -100,14 +99,10 @@ class Stage:
             self.tasks, renewer=self.renewer, elector=self.elector, shuffle=self.shuffle
         )
         self.versions = ClientVersionMonitor(
+            context,
             table=self.coordinator,
             config=config,
-            worker_id=ME,
             switcher=self.switcher,
-            clock=self.clock,
-            randomness=CalmChance(),
-            call_s=periods.call_s,
-            log=self.log,
         )
         self.upgrader.on_upgraded(self.versions.wake)
 
