@@ -51,7 +51,7 @@ async def test_a_child_leads_its_own_session_and_inherits_directory_and_environm
     monkeypatch.setenv("KCL_TEST_MARK", "inherited")
     inheritable = os.open("/", os.O_RDONLY)
     os.set_inheritable(inheritable, True)
-    async with children_of(command("tell")) as children:
+    async with children_of(command("report")) as children:
         await children.start(SHARD)  # its descriptors must not be seen in the next one
         child = await children.start(SHARD)
         os.close(inheritable)

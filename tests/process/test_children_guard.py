@@ -203,7 +203,7 @@ def no_descriptors(*_: object, **__: object) -> NoReturn:
 
 @pytest.mark.anyio
 async def test_there_is_one_guard_for_all_children_and_it_ignores_what_stops_daemons() -> None:
-    async with children_of(command("tell")) as children:
+    async with children_of(command("report")) as children:
         for _ in range(3):
             await receive_line(await children.start(SHARD))
         guard = children._guard

@@ -83,7 +83,7 @@ def test_without_leave_the_clients_log_is_stderr_and_levels_go_by_component(
 ) -> None:
     create(local, "logs-refused")
     (folder / "app.properties").write_text(properties("logs-refused"))
-    levels = "off,kcl_daemon.children=INFO,consumer.checkpointer=debug"
+    levels = "off,kcl_daemon.children=INFO,consumer.connection=debug"
     with run_daemon(folder, "app.properties", "--log-level", levels, environment=local.environment) as daemon:
         daemon.wait_for("child_stderr", line="WARNING: order 7 has no customer, key ***")
         daemon.wait_for("child_stderr", line="printed")
