@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from kcl_daemon.config.balance import ClientVersionConfig
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.context import ConsumerContext, ShardCooldowns
-from kcl_daemon.cpu.sampler import CpuSampler
+from kcl_daemon.cpu.sources import CpuSampler
 from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, StaleWorkerReaper, assignment_strategies
 from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
@@ -44,7 +45,7 @@ from kcl_daemon.migrations.kcl2_loops import (
     SwitchedTasks,
     Upgrader,
 )
-from kcl_daemon.migrations.kcl2_rules import ClientVersion, ClientVersionConfig
+from kcl_daemon.migrations.kcl2_rules import ClientVersion
 from kcl_daemon.migrations.kcl2_taking import LeaseTaker, TakingOptions
 from kcl_daemon.migrations.one_table_loops import MigrationResources, TableMigrator
 from kcl_daemon.ports import (
@@ -70,8 +71,7 @@ from kcl_daemon.progress.progress import ActiveLeases
 from kcl_daemon.progress.watchdog import StallLimits, Watchdog
 from kcl_daemon.retrieval.readers import ReaderFactory
 from kcl_daemon.shards.lineage import parents_first
-from kcl_daemon.telemetry.snapshot import SparkSource, no_spark
-from kcl_daemon.telemetry.snapshots import Snapshots
+from kcl_daemon.telemetry.snapshot import Snapshots, SparkSource, no_spark
 from kcl_daemon.worker import Worker, WorkerLoops
 
 

@@ -2,23 +2,29 @@
 
 Loops use only these; the simulator has its own adapters. Adapters raise the errors of `kcl_daemon.errors`. A
 call may be cancelled at any await; a cancelled write may have taken effect.
+
+Log levels as settings and children name them, and logging at such a level.
+
+Counts the calls of one AWS service by outcome (`kcl_aws_calls_total`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Literal, Protocol, Self, TypeVar
 
 from anyio import CancelScope
 
+from kcl_daemon.errors import AwsError, Throttled
 from kcl_daemon.leases.expiry import ProcessObservation, ProcessRecord
 from kcl_daemon.leases.lease import ShardId, StreamIdentity, WorkerId
 from kcl_daemon.leases.row import Conditions, Row, RowPart, RowUpdate, WriteResult
 from kcl_daemon.metrics.metric import Metric, Operation
+from kcl_daemon.metrics.own import CALLS
 from kcl_daemon.records.dead_letter import DeadLetter
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.shards.lineage import ChildShard, InitialPosition, Shard
@@ -530,3 +536,83 @@ class StateFolder(Protocol):
     async def leave(self) -> None:
         """Remove our record: all leases are released."""
         ...
+
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+# The words people and Python's logging use.
+_WORDS: Final[dict[str, LogLevel]] = {
+    "all": "debug",
+    "trace": "debug",
+    "debug": "debug",
+    "info": "info",
+    "notice": "info",
+    "warn": "warning",
+    "warning": "warning",
+    "error": "error",
+    "critical": "error",
+    "fatal": "error",
+}
+
+
+def level_of(word: str) -> LogLevel | None:
+    """In any case; None: no level has that name."""
+    return _WORDS.get(word.strip().lower())
+
+
+def at_level(log: Log, level: LogLevel) -> Callable[..., object]:
+    """`at_level(log, level)("event", field=1)`."""
+    match level:
+        case "debug":
+            return log.debug
+        case "info":
+            return log.info
+        case "warning":
+            return log.warning
+        case "error":
+            return log.error
+
+
+_T = TypeVar("_T")
+_SUCCESS: Final = "success"
+_THROTTLED: Final = "throttled"
+_FAILURE: Final = "failure"
+OUTCOMES: Final = (_SUCCESS, _THROTTLED, _FAILURE)
+"""The values of the label `outcome`."""
+
+
+class CallMetrics:
+    def __init__(self, meters: Meters, service: str) -> None:
+        self._meters = meters
+        self._service = service
+        self._known: set[str] = set()
+
+    async def counted(self, operation: str, call: Awaitable[_T]) -> _T:
+        """Await and count the call; a cancelled one is not counted."""
+        self.begins(operation)
+        try:
+            answer = await call
+        except AwsError as error:
+            self.failed(operation, error)
+            raise
+        self.succeeded(operation)
+        return answer
+
+    def begins(self, operation: str) -> None:
+        """Before a call: create its series at 0.
+
+        Otherwise the first failure would not show as an increase.
+        """
+        if operation not in self._known:
+            self._known.add(operation)
+            for outcome in OUTCOMES:
+                self._add(operation, outcome, 0.0)
+
+    def succeeded(self, operation: str) -> None:
+        self._add(operation, _SUCCESS)
+
+    def failed(self, operation: str, error: AwsError) -> None:
+        self._add(operation, _THROTTLED if isinstance(error, Throttled) else _FAILURE)
+
+    def _add(self, operation: str, outcome: str, count: float = 1.0) -> None:
+        self._meters.add(CALLS, count, service=self._service, operation=operation, outcome=outcome)

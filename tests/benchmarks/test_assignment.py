@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kcl_daemon.assignment.count import by_lease_count
-from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, Strategy
+from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, Strategy, by_lease_count
 from kcl_daemon.assignment.utilization import BalanceOptions, by_utilization
 from kcl_daemon.leases.lease import WorkerId
 from tests.unit.assignment.fleets import fleet, lease, reports

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from kcl_local.demo.ledger import monotonic_s
+from kcl_local.demo.check import monotonic_s
 from tests.process.daemon import Application, Daemon, again_and_again, application, wait_until
 from tests.process.local import local_process
 

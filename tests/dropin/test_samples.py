@@ -18,7 +18,7 @@ from typing import Final
 import psutil
 import pytest
 
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE, LedgerReader
+from kcl_local.demo.check import DIRECTORY_VARIABLE, LedgerReader
 from tests.dropin.libraries import LIBRARIES, Library
 from tests.dropin.obtain import kcl_for_node, kclpy
 from tests.dropin.resharding import is_finished, split

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from kcl_daemon import __version__
-from kcl_local.demo.ledger import monotonic_s
+from kcl_local.demo.check import monotonic_s
 from tests.packaging.dockerfile import DOCKERFILE, ROOT, stages
 from tests.process.daemon import Daemon, application
 from tests.process.local import Local, local_process

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from kcl_client import Batch, Checkpointer, ShardStart, run
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE
+from kcl_local.demo.check import DIRECTORY_VARIABLE
 from tests.process.processors.careful import Careful
 
 

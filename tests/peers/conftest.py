@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from kcl_local.demo.ledger import monotonic_s
+from kcl_local.demo.check import monotonic_s
 from tests.process.daemon import wait_until
 from tests.process.local import Local, local_process
 

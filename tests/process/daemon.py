@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from kcl_local.demo.check import Checker
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE, LedgerEntry, LedgerReader, monotonic_s
+from kcl_local.demo.check import DIRECTORY_VARIABLE, Checker, LedgerEntry, LedgerReader, monotonic_s
 from tests.process.local import Local, dynamodb_client, kinesis_client
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Final
 import psutil
 import pytest
 
-from kcl_local.demo.ledger import monotonic_s
+from kcl_local.demo.check import monotonic_s
 from tests.process.daemon import PROCESSORS, application
 from tests.process.local import Local
 

@@ -17,7 +17,7 @@ from typing import Final
 import psutil
 import pytest
 
-from kcl_local.demo.ledger import monotonic_s
+from kcl_local.demo.check import monotonic_s
 from tests.process.daemon import PROCESSORS, Application, application, wait_until
 from tests.process.local import Local
 

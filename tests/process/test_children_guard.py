@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from kcl_daemon.children.guard import PATIENCE_S, Guard
-from kcl_local.demo.ledger import monotonic_s
+from kcl_local.demo.check import monotonic_s
 from tests.process.children.support import (
     SHARD,
     RecordingLog,

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from kcl_local.demo.ledger import monotonic_s
+from kcl_local.demo.check import monotonic_s
 from tests.process.daemon import (
     FAILOVER_MS,
     PROCESSORS,

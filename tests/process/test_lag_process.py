@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from kcl_local.demo.ledger import monotonic_s
+from kcl_local.demo.check import monotonic_s
 from tests.process.daemon import PROCESSORS, Application, Daemon, application, wait_until
 from tests.process.local import Local
 

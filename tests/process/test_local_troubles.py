@@ -24,7 +24,7 @@ from botocore.exceptions import (
 )
 from urllib3.exceptions import ProtocolError
 
-from kcl_local.demo.ledger import monotonic_s
+from kcl_local.demo.check import monotonic_s
 from kcl_local.kinesis.http import TRIM
 from kcl_local.serving import CALLS, FAULTS
 from tests.process.local import InProcess, in_process

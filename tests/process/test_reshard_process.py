@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from kcl_local.demo.ledger import monotonic_s
+from kcl_local.demo.check import monotonic_s
 from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, Daemon, application, wait_until
 from tests.process.local import Local
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from kcl_daemon.system import SystemClock
-from kcl_local.demo.ledger import monotonic_s
+from kcl_local.demo.check import monotonic_s
 from tests.process.daemon import PROCESSORS, Application, Daemon, again_and_again, application, wait_until
 from tests.process.local import Local
 

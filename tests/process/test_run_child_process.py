@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kcl_daemon.cli import main
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE, LedgerReader
+from kcl_local.demo.check import DIRECTORY_VARIABLE, LedgerReader
 
 pytestmark = pytest.mark.timeout(300)
 

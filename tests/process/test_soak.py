@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 import psutil
 import pytest
 
-from kcl_local.demo.ledger import monotonic_s
+from kcl_local.demo.check import monotonic_s
 from kcl_local.serving import FAULTS
 from tests.process.daemon import PROCESSORS, Application, application
 from tests.process.local import Local

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
-from kcl_daemon.config.balance import LeaseSettings, ShardSettings
+from kcl_daemon.config.balance import ClientVersionConfig, LeaseSettings, ShardSettings
 from kcl_daemon.config.children import FailureSettings
 from kcl_daemon.config.retrieval import RetrievalSettings
 from kcl_daemon.config.streams import StreamsSettings
 from kcl_daemon.config.tables import TablesSettings
-from kcl_daemon.migrations.kcl2_rules import ClientVersion, ClientVersionConfig
+from kcl_daemon.migrations.kcl2_rules import ClientVersion
 from kcl_daemon.shards.lineage import StartAt
 from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
 from tests.simulator.habits import Nursery

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kcl_daemon.config.balance import LeaseSettings
-from kcl_daemon.migrations.kcl2_rules import ClientVersion, ClientVersionConfig
+from kcl_daemon.config.balance import ClientVersionConfig, LeaseSettings
+from kcl_daemon.migrations.kcl2_rules import ClientVersion
 from tests.simulator.draws import Draw, mixed_trouble, reshards
 from tests.simulator.plan import Configure, Kill, Plan, Planned, Steering, Stop
 

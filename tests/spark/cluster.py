@@ -16,7 +16,7 @@ from pathlib import Path
 import pyspark
 
 from kcl_spark.control import monotonic_s, pause
-from kcl_spark.java import find_java
+from kcl_spark.session import find_java
 from tests.ports import free_port
 
 HOME = Path(pyspark.__file__).parent

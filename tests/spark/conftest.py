@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kcl_spark.java import find_java, lean_home
-from kcl_spark.session import register_source
+from kcl_spark.session import find_java, lean_home, register_source
 
 ROOT = Path(__file__).parents[2]
 

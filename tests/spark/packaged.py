@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
 from kcl_spark import decode
-from kcl_spark.java import find_java
+from kcl_spark.session import find_java
 
 VERSIONS = (pyspark.__version__, "4.1.1")
 """The newest is not always there at once; the older one is tried, too."""

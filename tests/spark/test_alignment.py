@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from kcl_spark.alignment import SETTLE_S, Alignment, ShardPace, SkewLimits, decide
 from kcl_spark.control import pause
 from kcl_spark.conversation import ShardState
-from kcl_spark.planning import ends
 from kcl_spark.positions import START, Position
-from kcl_spark.segments import CLOSED_MS, OPEN_MS, Arrivals, Segment, read_arrivals
+from kcl_spark.segments import CLOSED_MS, OPEN_MS, Arrivals, Segment, ends, read_arrivals
 from kcl_spark.spool import Spool
 from kcl_spark.stores import FolderStore, SharedStore
 from tests.spark.parts import ME, OTHER, SHARD, Told, at, no_tell, record, rows_of

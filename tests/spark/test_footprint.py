@@ -7,7 +7,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from kcl_spark.java import lean_home, small_jvm
+from kcl_spark.session import lean_home, small_jvm
 
 DEFAULT = "spark.driver.defaultJavaOptions"
 OWN = "spark.driver.extraJavaOptions"

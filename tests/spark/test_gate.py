@@ -17,7 +17,7 @@ import pytest
 
 from kcl_spark.control import Refused, pause
 from kcl_spark.listener import TlsListener, open_tls_listener
-from kcl_spark.options import EngineOptions
+from kcl_spark.session import EngineOptions
 from kcl_spark.uplink import Uplink, UplinkOptions
 from kcl_spark.wire import RelayConnection, RelayGone, read_line, write_line
 from tests.ports import free_port

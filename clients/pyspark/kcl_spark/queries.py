@@ -19,9 +19,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from kcl_spark.api import NotAPipeline, QueryContext, is_connect, register
 from kcl_spark.control import EmitEvent, monotonic_s, pause
 from kcl_spark.figures import LateRows, QueryFigures, query_figures
-from kcl_spark.options import EngineOptions
 from kcl_spark.positions import QueryLog, to_text
-from kcl_spark.session import ServerWriter, bind, server_writer
+from kcl_spark.session import EngineOptions, ServerWriter, bind, server_writer
 from kcl_spark.state import StateFolder, claim_path
 
 _ENDING_TRIGGERS = ("AvailableNow", "OneTime")

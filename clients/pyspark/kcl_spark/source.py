@@ -16,9 +16,21 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes
 from pyspark.sql.types import StructType
 
 from kcl_spark.control import monotonic_s, pause
-from kcl_spark.planning import SegmentRange, ends, is_covered, pieces, tasks
 from kcl_spark.positions import START, Position, Positions, from_offset, to_offset
-from kcl_spark.segments import Arrivals, RecordBatch, Segment, packed, read_arrivals, read_range, unpacked
+from kcl_spark.segments import (
+    Arrivals,
+    RecordBatch,
+    Segment,
+    SegmentRange,
+    ends,
+    is_covered,
+    packed,
+    pieces,
+    read_arrivals,
+    read_range,
+    tasks,
+    unpacked,
+)
 from kcl_spark.stores import StoredShard, open_store
 
 FORMAT: Final = "kcl"

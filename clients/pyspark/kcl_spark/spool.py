@@ -14,9 +14,8 @@ from typing import Final
 import pyarrow as pa
 
 from kcl_spark.control import monotonic_s
-from kcl_spark.planning import end_within
 from kcl_spark.positions import START, Position, Positions
-from kcl_spark.segments import OPEN_MS, SCHEMA, RecordBatch, Segment, read_arrivals
+from kcl_spark.segments import OPEN_MS, SCHEMA, RecordBatch, Segment, end_within, read_arrivals
 from kcl_spark.stores import Grant, Store
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final, TypeVar
 
-from kcl_client._run import READ_BYTES
+from kcl_client._session import READ_BYTES
 
 T = TypeVar("T")
 

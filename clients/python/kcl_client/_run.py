@@ -22,10 +22,16 @@ from kcl_client._processor import (
     RecordProcessor,
     complete,
 )
-from kcl_client._session import AsyncCallbacks, Callbacks, PlainCallbacks, ProcessorFailed, Session
+from kcl_client._session import (
+    READ_BYTES,
+    AsyncCallbacks,
+    Callbacks,
+    PlainCallbacks,
+    ProcessorFailed,
+    Session,
+)
 from kcl_protocol.errors import ProtocolError
 
-READ_BYTES: Final = 256 * 1024
 _FIRST_PRIVATE_DESCRIPTOR: Final = 3  # never 0-2, even if one of them was closed at the start
 _CLOSED: Final = -1
 

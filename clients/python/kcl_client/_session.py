@@ -50,6 +50,9 @@ from kcl_protocol.messages import (
 )
 from kcl_protocol.sequence import ExtendedSequenceNumber, Sentinel
 
+READ_BYTES: Final = 256 * 1024
+
+
 P = ParamSpec("P")
 
 

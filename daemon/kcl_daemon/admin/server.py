@@ -19,8 +19,7 @@ import h11
 from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream
 from anyio.streams.stapled import MultiListener
 
-from kcl_daemon.admin.access import AdminAccess, AdminRequest, AdminResponse, plain
-from kcl_daemon.admin.site import AdminSite, MetricsRenderer
+from kcl_daemon.admin.site import AdminAccess, AdminRequest, AdminResponse, AdminSite, MetricsRenderer, plain
 from kcl_daemon.config.metrics_and_page import (
     ADMIN_TOKEN_FILE,
     FIT_FOR_A_HEADER,

@@ -15,8 +15,7 @@ from collections import deque
 import anyio
 from anyio.lowlevel import checkpoint
 
-from kcl_daemon.log_level import LogLevel, at_level
-from kcl_daemon.ports import Log
+from kcl_daemon.ports import Log, LogLevel, at_level
 
 # For long lines 256 KiB need half the CPU of the default 64 KiB; an unprivileged user may have 256 such pipes.
 STDIN_PIPE_BYTES = 256 * 1024

@@ -24,7 +24,7 @@ from typing import Final, cast
 from kcl_daemon.config.children import MAX_ID, ChildSettings
 from kcl_daemon.config.properties import normal
 from kcl_daemon.errors import ChildStartFailed
-from kcl_daemon.log_level import LogLevel
+from kcl_daemon.ports import LogLevel
 
 _Prlimit = Callable[[int, int, tuple[int, int]], object]
 

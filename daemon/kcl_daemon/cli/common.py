@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ import anyio
 import click
 
 from kcl_daemon.app import streams_of
-from kcl_daemon.cli.leases.change import NotChanged
 from kcl_daemon.config.load import load
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import (
@@ -42,6 +41,23 @@ from kcl_daemon.leases.lease import Lease, StreamIdentity
 from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Table
 from kcl_daemon.system import SystemRandomness
 from kcl_daemon.text import masked, on_one_line
+
+
+class NotChanged(KclError):
+    """Raised when a change is not possible; the message says why."""
+
+
+def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int]) -> list[str]:
+    table = [list(headings), *([on_one_line(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number in numbers else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
 
 EXIT_FAILURE: Final = 1
 EXIT_CONFIGURATION: Final = 2

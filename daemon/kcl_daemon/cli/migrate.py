@@ -19,10 +19,10 @@ import orjson
 from kcl_daemon.aws.build import build_tables
 from kcl_daemon.aws.session import open_clients
 from kcl_daemon.cli.common import run, settings_of, with_file
-from kcl_daemon.cli.leases.look import open_existing
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError, KclError
 from kcl_daemon.fleet.monitor import latest_of
+from kcl_daemon.fleet.tables import open_existing
 from kcl_daemon.leases.layout import StateRefusal
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import OWNER_INDEX, MalformedRowError, Row, is_lease_row, lease_from_row

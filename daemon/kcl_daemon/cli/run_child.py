@@ -28,8 +28,7 @@ from kcl_daemon.consumer.child_session import end_child
 from kcl_daemon.consumer.connection import ChildConnection, Dialect
 from kcl_daemon.errors import ChildError, ChildExited, ChildStartFailed
 from kcl_daemon.leases.lease import CheckpointWindow, ShardId
-from kcl_daemon.log_level import LogLevel
-from kcl_daemon.ports import Child, Clock, Log
+from kcl_daemon.ports import Child, Clock, Log, LogLevel
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.text import on_one_line

@@ -46,7 +46,7 @@ from kcl_daemon.admin.view import (
     trouble_first,
     waits_for,
 )
-from kcl_daemon.cli.leases.show import aligned
+from kcl_daemon.cli.common import aligned
 from kcl_daemon.telemetry.snapshot import MoveView, ShardView, Snapshot, SparkView
 from kcl_daemon.text import about, duration, on_one_line, rate, short_number
 

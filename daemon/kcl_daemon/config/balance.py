@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from math import inf
 from typing import Final
 
@@ -25,7 +25,12 @@ from kcl_daemon.config.kinds import (
     truth,
     whole_number,
 )
-from kcl_daemon.migrations.kcl2_rules import ClientVersionConfig
+
+
+class ClientVersionConfig(StrEnum):
+    V2X_PHASE_1 = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"
+    V2X = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X"
+    V3X = "CLIENT_VERSION_CONFIG_3X"
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,8 +73,8 @@ from kcl_daemon.config.tables import (
     SIZINGS,
     BillingMode,
     TablesSettings,
+    complete_bake_s,
 )
-from kcl_daemon.migrations.one_table_rules import complete_bake_s
 
 _LEASE_DEFAULTS: Final = LeaseSettings()
 _CHILD_DEFAULTS: Final = ChildSettings(command=())

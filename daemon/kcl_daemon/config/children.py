@@ -27,7 +27,7 @@ from kcl_daemon.config.kinds import (
     truth,
     whole_number,
 )
-from kcl_daemon.log_level import LogLevel
+from kcl_daemon.ports import LogLevel
 
 
 class ChildProtocol(Enum):

@@ -12,6 +12,16 @@ from typing import Final
 from kcl_daemon.config.kinds import INT_MAX, LONG_MAX, Key, ValueKind, choice, name, tags, truth, whole_number
 from kcl_daemon.leases.layout import TableLayout
 
+_MIN_COMPLETE_BAKE_S: Final = 3_600
+
+
+_MAX_COMPLETE_BAKE_S: Final = 604_800
+
+
+def complete_bake_s(setting_s: int) -> int:
+    """From `tableMigrationCompleteBakeTimeSeconds`, limited to an hour to seven days."""
+    return min(max(setting_s, _MIN_COMPLETE_BAKE_S), _MAX_COMPLETE_BAKE_S)
+
 
 class BillingMode(Enum):
     PAY_PER_REQUEST = "PAY_PER_REQUEST"

@@ -28,10 +28,9 @@ from kcl_daemon.errors import (
 from kcl_daemon.errors import LeaseLost as errors_LeaseLost
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, lease_labels
 from kcl_daemon.leases.lease import CheckpointWindow, Lease
-from kcl_daemon.log_level import at_level, level_of
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.metrics.metric import Operation
-from kcl_daemon.ports import Child, Clock, Log, Meters
+from kcl_daemon.ports import Child, Clock, Log, Meters, at_level, level_of
 from kcl_daemon.retrieval.source import DeliveryBatch
 from kcl_protocol import Echo, LogLine, Stray, decode_child_line, decode_log_line, encode
 from kcl_protocol.conversation import Conversation, Role

@@ -12,8 +12,7 @@ from typing import Final, assert_never
 import anyio
 from anyio.abc import TaskGroup
 
-from kcl_daemon.assignment.count import by_lease_count
-from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove, MoveKind, Strategy
+from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove, MoveKind, Strategy, by_lease_count
 from kcl_daemon.assignment.utilization import BalanceOptions, by_utilization
 from kcl_daemon.config.balance import AssignmentStrategy
 from kcl_daemon.config.settings import Settings

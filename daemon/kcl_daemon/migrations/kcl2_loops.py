@@ -12,6 +12,7 @@ from typing import Final, assert_never
 
 import anyio
 
+from kcl_daemon.config.balance import ClientVersionConfig
 from kcl_daemon.errors import AwsError, ConfigurationError, Unavailable
 from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.elector import Elector
@@ -29,7 +30,6 @@ from kcl_daemon.migrations.kcl2_rules import (
     POLL_JITTER_S,
     AssignmentMode,
     ClientVersion,
-    ClientVersionConfig,
     Component,
     Components,
     IndexNeed,

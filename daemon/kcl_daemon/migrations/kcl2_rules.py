@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Final, TypeAlias, TypeVar
 
+from kcl_daemon.config.balance import ClientVersionConfig
 from kcl_daemon.leases.layout import PastState, StateCodec, StateRefusal, StateRow, StateRowCreation
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import RowUpdate
@@ -27,12 +28,6 @@ class ClientVersion(StrEnum):
     V3X_WITH_ROLLBACK = "CLIENT_VERSION_3X_WITH_ROLLBACK"
     V2X = "CLIENT_VERSION_2X"
     V3X = "CLIENT_VERSION_3X"
-
-
-class ClientVersionConfig(StrEnum):
-    V2X_PHASE_1 = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X_PHASE1"
-    V2X = "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X"
-    V3X = "CLIENT_VERSION_CONFIG_3X"
 
 
 VersionRow: TypeAlias = StateRow[ClientVersion]

@@ -293,9 +293,6 @@ def _supports(worker: WorkerRow, wall_s: float, report_s: float) -> bool:
 
 DEPLOY_BAKE_S: Final = 3_600
 
-_MIN_COMPLETE_BAKE_S: Final = 3_600
-_MAX_COMPLETE_BAKE_S: Final = 604_800
-
 
 @dataclass(frozen=True, slots=True)
 class NoStep:
@@ -339,11 +336,6 @@ MigrationStep: TypeAlias = (
     | SwitchOver
     | StateRefusal
 )
-
-
-def complete_bake_s(setting_s: int) -> int:
-    """From `tableMigrationCompleteBakeTimeSeconds`, limited to an hour to seven days."""
-    return min(max(setting_s, _MIN_COMPLETE_BAKE_S), _MAX_COMPLETE_BAKE_S)
 
 
 def next_migration_step(

@@ -12,7 +12,6 @@ from typing import Final
 
 import anyio
 
-from kcl_daemon.call_metrics import CallMetrics
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError, IteratorExpired
@@ -20,6 +19,7 @@ from kcl_daemon.leases.lease import HashRange, ShardId
 from kcl_daemon.metrics import kcl as shard_metrics
 from kcl_daemon.ports import (
     NO_METERS,
+    CallMetrics,
     Clock,
     ConsumerName,
     FanOut,

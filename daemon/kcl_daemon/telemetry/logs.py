@@ -19,8 +19,7 @@ import orjson
 import structlog
 
 import kcl_daemon
-from kcl_daemon.log_level import LogLevel, level_of
-from kcl_daemon.ports import Clock, Log
+from kcl_daemon.ports import Clock, Log, LogLevel, level_of
 from kcl_daemon.text import MASK, encodable, is_secret_name, masked, on_one_line, short_shard
 
 Threshold = LogLevel | Literal["off"]

@@ -1,16 +1,34 @@
 """What a worker and its Spark engine do at one moment, for the page, the metrics and the commands.
 
 Durations are seconds before the snapshot. Spark counters start with the engine's process.
+
+Builds the snapshots of a worker; never changes it.
+
+A worker that is not the leader reads the tables only for a viewer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
 
-from kcl_daemon.progress.progress import WaitReason
-from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState
+import anyio
+
+from kcl_daemon import __version__
+from kcl_daemon.errors import AwsError
+from kcl_daemon.fleet.monitor import FleetMonitor
+from kcl_daemon.leases.lease import Lease, WorkerId
+from kcl_daemon.leases.worker_row import CPU, WorkerRow
+from kcl_daemon.ports import Clock, Log
+from kcl_daemon.progress.progress import ActiveLease, LeaseProgress, WaitReason
+from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState, lag_s, stall_status, state_of
+from kcl_daemon.text import masked, on_one_line
+from kcl_daemon.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,3 +247,241 @@ class SnapshotSource(Protocol):
         On an AWS error the fleet stays as old as `fleet_age_s` says. May be cancelled.
         """
         ...
+
+
+def lease_view(lease: Lease) -> LeaseView:
+    return LeaseView(
+        key=lease.lease_key,
+        shard_id=lease.shard_id,
+        stream=None if lease.stream is None else lease.stream.name,
+        owner=lease.actual_owner,
+        checkpoint=str(lease.checkpoint),
+        parents=tuple(sorted(lease.parent_shard_ids)),
+        children=tuple(sorted(lease.child_shard_ids)),
+        next_owner=None if lease.checkpoint_owner is None else lease.lease_owner,
+        stream_id=None if lease.stream is None else str(lease.stream),
+    )
+
+
+def worker_views(
+    rows: Iterable[WorkerRow], leases: Sequence[Lease], reported_s: Callable[[WorkerId], float | None]
+) -> tuple[WorkerView, ...]:
+    """All workers that report or own an unfinished lease."""
+    held = Counter(lease.actual_owner for lease in leases if not lease.is_finished)
+    figures = {row.worker_id: _cpu(row) for row in rows}
+    owners = {owner for owner in held if owner is not None}
+    return tuple(
+        WorkerView(worker, held[worker], figures.get(worker), reported_s(worker))
+        for worker in sorted(figures.keys() | owners)
+    )
+
+
+def _cpu(row: WorkerRow) -> float | None:
+    averages = row.metrics.get(CPU, ())
+    return averages[-1] if averages and averages[-1] >= 0 else None
+
+
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_LASTS_S: Final = 5.0
+# So many reads take about a millisecond.
+_READS_MOST: Final = 64
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Returns None if the process is gone, or the system does not support it."""
+    try:
+        with Path(f"/proc/{pid}/statm").open("rb", buffering=0) as file:
+            return int(file.read(128).split()[1]) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+class ResidentMemory:
+    """The more processes there are, the older the figures."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._figures: dict[int, tuple[float, int | None]] = {}
+
+    def of(self, pids: Iterable[int]) -> dict[int, int | None]:
+        """A process has None until it is read."""
+        now_s = self._clock.monotonic()
+        wanted = set(pids)
+        self._figures = {pid: figure for pid, figure in self._figures.items() if pid in wanted}
+        ages = {pid: self._figures[pid][0] if pid in self._figures else float("-inf") for pid in wanted}
+        due = sorted((pid for pid in wanted if now_s - ages[pid] >= _LASTS_S), key=lambda pid: ages[pid])
+        for pid in due[:_READS_MOST]:
+            self._figures[pid] = (now_s, resident_bytes(pid))
+        return {pid: self._figures[pid][1] if pid in self._figures else None for pid in wanted}
+
+
+# A viewer's poll must not always cost a scan.
+_READ_EVERY_S: Final = 5.0
+_READ_WITHIN_S: Final = 5.0
+_LINE_CHARACTERS: Final = 500
+
+
+class Snapshots:
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        application: str,
+        worker_id: WorkerId,
+        clock: Clock,
+        log: Log,
+        spark: SparkSource = no_spark,
+        place: Callable[[], str] = str,
+    ) -> None:
+        self._worker = worker
+        self._application = application
+        self._worker_id = worker_id
+        self._clock = clock
+        self._log = log
+        self._spark = spark
+        self._place = place
+        self._began_s = clock.monotonic()
+        self._memory = ResidentMemory(clock)
+        self._viewer = worker.loops.monitor.another()
+        self._reading = anyio.Lock()
+        self._tried_s: float | None = None
+        self._tails = _Tails()
+        self._leases_shown: tuple[list[Lease], tuple[LeaseView, ...]] = ([], ())
+
+    def now(self) -> Snapshot:
+        loops, now_s = self._worker.loops, self._clock.monotonic()
+        active_leases, elector = loops.watchdog.active_leases, loops.elector
+        shards = active_leases.shards
+        elects = loops.switcher.assigns
+        monitor = self._monitor
+        held_s = [now_s - watched.moved_s for watched in shards if watched.lost is None]
+        return Snapshot(
+            application=self._application,
+            worker_id=self._worker_id,
+            version=__version__,
+            uptime_s=now_s - self._began_s,
+            started=self._worker.started.is_set(),
+            stopping=self._worker.stopping,
+            leads=elector.is_leader,
+            leader=elector.leader,
+            leaderless_s=elector.leaderless_s if elects and elector.leader_is_missing else None,
+            renewed_s=max(held_s, default=None),
+            shards=self._shards(shards, now_s),
+            fleet=() if monitor is None else self._leases(monitor),
+            workers=() if monitor is None else self._workers(monitor),
+            moves=tuple(MoveView(now_s - move.at_s, move.key, move.reason) for move in active_leases.moves),
+            fleet_age_s=None if monitor is None else monitor.age_s,
+            loop_lag_s=loops.watchdog.loop_lag_s,
+            spark=self._spark(),
+            place=self._place(),
+            at_ms=self._clock.wall_ms(),
+        )
+
+    async def asked(self) -> Snapshot:
+        if self._worker.started.is_set() and self._worker.loops.monitor.age_s is None:
+            async with self._reading:
+                await self._read()
+        return self.now()
+
+    async def _read(self) -> None:
+        now_s = self._clock.monotonic()
+        if self._tried_s is not None and now_s - self._tried_s < _READ_EVERY_S:
+            return
+        self._tried_s = now_s
+        with self._clock.move_on_after(_READ_WITHIN_S):
+            try:
+                await self._viewer.poll()
+            except AwsError as error:
+                self._log.debug("fleet_not_read", error=str(error))
+
+    @property
+    def _monitor(self) -> FleetMonitor | None:
+        """The leader's monitor, else the one that was read for a viewer."""
+        monitor = self._worker.loops.monitor
+        if monitor.age_s is not None:
+            return monitor
+        return None if self._viewer.age_s is None else self._viewer
+
+    def _leases(self, monitor: FleetMonitor) -> tuple[LeaseView, ...]:
+        """Cached, because there may be thousands."""
+        if self._leases_shown[0] is not monitor.leases:
+            self._leases_shown = (monitor.leases, tuple(map(lease_view, monitor.leases)))
+        return self._leases_shown[1]
+
+    def _workers(self, monitor: FleetMonitor) -> tuple[WorkerView, ...]:
+        return worker_views(monitor.workers, monitor.leases, monitor.reported_s)
+
+    def _shards(self, shards: tuple[ActiveLease, ...], now_s: float) -> tuple[ShardView, ...]:
+        pids = [watched.progress.child.pid for watched in shards if watched.progress.child is not None]
+        memory = self._memory.of(pids)
+        self._tails.keep({*pids, *(watched.key for watched in shards)})
+        return tuple(self._shard(watched, memory, now_s) for watched in shards)
+
+    def _shard(self, watched: ActiveLease, memory: dict[int, int | None], now_s: float) -> ShardView:
+        watchdog, lease, progress = self._worker.loops.watchdog, watched.lease, watched.progress
+        seen = stall_status(progress, watchdog.limits, now_s)
+        stalled = watchdog.is_stalled(watched)
+        return ShardView(
+            key=watched.key,
+            shard_id=lease.shard_id,
+            stream=None if lease.stream is None else lease.stream.name,
+            parents=tuple(sorted(lease.parent_shard_ids)),
+            cause=seen.cause,
+            waits_s=seen.waits_s,
+            detail=_shown(seen.detail),
+            idle_s=seen.idle_s,
+            stalled=stalled,
+            behind_ms=progress.last_fetch.behind_ms,
+            checkpoint=str(lease.checkpoint),
+            records=progress.records,
+            data_bytes=progress.data_bytes,
+            bytes_per_s=watchdog.bytes_per_s(watched.key),
+            child=self._child(progress, memory, now_s),
+            failures=progress.failures,
+            stream_id=None if lease.stream is None else str(lease.stream),
+            state=state_of(
+                seen.cause,
+                failures=progress.failures,
+                stalled=stalled,
+                finished=lease.is_finished,
+            ),
+            lag_s=lag_s(progress, watchdog.limits, now_s),
+            restarts=max(0, progress.children - 1),
+            last_error=_shown(progress.failure) if progress.failures else "",
+            stderr_tail=self._tails.shown(watched.key, progress.stderr_tail if progress.failures else ()),
+            next_try_s=None if progress.next_try_s is None else max(0.0, progress.next_try_s - now_s),
+        )
+
+    def _child(
+        self, progress: LeaseProgress, memory: dict[int, int | None], now_s: float
+    ) -> ChildView | None:
+        child = progress.child
+        if child is None:
+            return None
+        return ChildView(
+            pid=child.pid,
+            rss_bytes=memory.get(child.pid),
+            running_s=now_s - progress.child_since_s,
+            restarts=progress.children - 1,
+            stderr=self._tails.shown(child.pid, child.stderr_tail),
+        )
+
+
+class _Tails:
+    """Makes lines safe to show; cached by process id, or by lease key once the child failed."""
+
+    def __init__(self) -> None:
+        self._known: dict[int | str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+
+    def shown(self, whose: int | str, lines: tuple[str, ...]) -> tuple[str, ...]:
+        known = self._known.get(whose)
+        if known is None or known[0] != lines:
+            known = self._known[whose] = (lines, tuple(map(_shown, lines)))
+        return known[1]
+
+    def keep(self, wanted: AbstractSet[int | str]) -> None:
+        self._known = {whose: known for whose, known in self._known.items() if whose in wanted}
+
+
+def _shown(text: str) -> str:
+    return on_one_line(masked(text))[:_LINE_CHARACTERS] if text else text

@@ -16,7 +16,7 @@ import anyio
 import click
 from anyio.abc import TaskStatus
 
-from kcl_local.demo.ledger import monotonic_s
+from kcl_local.demo.check import monotonic_s
 from kcl_local.demo.processes import Processes, RunningProcess
 from kcl_local.demo.screen import (
     DemoOutcome,

@@ -20,7 +20,8 @@ import anyio
 import orjson
 from anyio.abc import Process
 
-from kcl_local.demo import ledger, tied
+from kcl_local.demo import check as ledger
+from kcl_local.demo import tied
 from kcl_local.demo.stream import KEY_ID, REGION, SECRET_KEY
 from kcl_local.demo.text import DemoError
 

@@ -13,8 +13,7 @@ import anyio
 from anyio import lowlevel
 from botocore.exceptions import BotoCoreError, ClientError
 
-from kcl_local.demo.check import Checker
-from kcl_local.demo.ledger import LedgerReader, monotonic_s
+from kcl_local.demo.check import Checker, LedgerReader, monotonic_s
 from kcl_local.demo.processes import Processes, RunningProcess, Urls
 from kcl_local.demo.stream import (
     DaemonFile,

@@ -19,7 +19,7 @@ from anyio import to_thread
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from kcl_local.demo.ledger import monotonic_s
+from kcl_local.demo.check import monotonic_s
 from kcl_local.demo.text import DemoError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from kcl_client import Batch, Checkpointer, RecordProcessor, ShardStart, run
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE, CountedRecord, LedgerWriter, monotonic_s
+from kcl_local.demo.check import DIRECTORY_VARIABLE, CountedRecord, LedgerWriter, monotonic_s
 from kcl_local.demo.text import words
 
 CHECKPOINT_EVERY_S: Final = 1.0

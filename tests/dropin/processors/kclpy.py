@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any  # Any: the library has no types
 
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE, CountedRecord, EntryKind, LedgerWriter, monotonic_s
+from kcl_local.demo.check import DIRECTORY_VARIABLE, CountedRecord, EntryKind, LedgerWriter, monotonic_s
 
 FOLDER, GENERATION = sys.argv[1:3]
 sys.path.insert(0, FOLDER)

@@ -13,7 +13,7 @@ from base64 import b64decode
 from pathlib import Path
 from typing import Any, Final  # Any: JSON
 
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE, CountedRecord, EntryKind, LedgerWriter, monotonic_s
+from kcl_local.demo.check import DIRECTORY_VARIABLE, CountedRecord, EntryKind, LedgerWriter, monotonic_s
 
 DOTNET: Final = sys.argv[1] == "dotnet"
 RECORD_FIELDS: Final = ("data", "partitionKey", "sequenceNumber")

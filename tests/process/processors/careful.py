@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from kcl_client import Batch, Checkpointer, RecordProcessor, ShardStart, run
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE, CountedRecord, LedgerWriter, monotonic_s
+from kcl_local.demo.check import DIRECTORY_VARIABLE, CountedRecord, LedgerWriter, monotonic_s
 
 
 class Careful(RecordProcessor):

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE, CountedRecord, LedgerWriter, monotonic_s
+from kcl_local.demo.check import DIRECTORY_VARIABLE, CountedRecord, LedgerWriter, monotonic_s
 
 BAD_SHARD = "shardId-000000000001"
 HEALED = Path("healed")

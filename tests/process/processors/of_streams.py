@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from kcl_client import Batch, Checkpointer, RecordProcessor, ShardStart, run
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE
+from kcl_local.demo.check import DIRECTORY_VARIABLE
 
 _TOLD = ("KCL_STREAM_NAME", "KCL_STREAM_ARN", "KCL_SHARD_ID")
 

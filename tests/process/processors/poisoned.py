@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from kcl_client import Batch, Checkpointer, run
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE
+from kcl_local.demo.check import DIRECTORY_VARIABLE
 from tests.process.processors.careful import Careful
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Event
 
 from kcl_client import Batch, Checkpointer, RecordProcessor, run
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE
+from kcl_local.demo.check import DIRECTORY_VARIABLE
 
 
 class Slow(RecordProcessor):

@@ -12,7 +12,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Final, assert_never
 
-from kcl_daemon.aws.items import check_key, check_update, number, number_text
+from kcl_daemon.aws.dynamodb import check_key, check_update, number, number_text
 from kcl_daemon.errors import InvalidRequest, TableNotFound
 from kcl_daemon.leases.row import OWNER, Conditions, Row, RowUpdate, Value, WriteResult, apply_update, holds
 from kcl_daemon.ports import IndexState, TableState

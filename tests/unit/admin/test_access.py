@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.admin.access import AdminAccess, AdminRequest, host_name
+from kcl_daemon.admin.site import AdminAccess, AdminRequest, host_name
 
 TOKEN = "0123456789abcdef"
 LOCAL = AdminAccess("127.0.0.1")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.admin.access import AdminRequest, AdminResponse, plain
 from kcl_daemon.admin.server import MAX_HEAD_BYTES, AdminServer, ServerLimits
+from kcl_daemon.admin.site import AdminRequest, AdminResponse, plain
 from tests.examples import examples
 from tests.simulator.loop import run_virtual
 from tests.unit.admin.stage import calmly

@@ -11,8 +11,14 @@ from http import HTTPStatus
 import anyio
 import pytest
 
-from kcl_daemon.admin.access import AdminAccess, AdminRequest, AdminResponse
-from kcl_daemon.admin.site import LIVE_EVERY_S, AdminSite, status_from
+from kcl_daemon.admin.site import (
+    LIVE_EVERY_S,
+    AdminAccess,
+    AdminRequest,
+    AdminResponse,
+    AdminSite,
+    status_from,
+)
 from kcl_daemon.admin.view import UNWATCHED_EVERY_S
 from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.simulator.loop import run_virtual

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.assignment.count import by_lease_count
-from kcl_daemon.assignment.plan import Fleet, LeaseMove, MoveKind
+from kcl_daemon.assignment.plan import Fleet, LeaseMove, MoveKind, by_lease_count
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 

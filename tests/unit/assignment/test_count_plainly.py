@@ -5,8 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.assignment.count import by_lease_count
-from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove, MoveKind, move_to_worker
+from kcl_daemon.assignment.plan import (
+    AssignmentPlan,
+    Fleet,
+    LeaseMove,
+    MoveKind,
+    by_lease_count,
+    move_to_worker,
+)
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from tests.unit.assignment import fleets
 

@@ -7,8 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.assignment.count import by_lease_count
-from kcl_daemon.assignment.plan import MoveKind, handoffs_on_shutdown
+from kcl_daemon.assignment.plan import MoveKind, by_lease_count, handoffs_on_shutdown
 from kcl_daemon.leases.lease import WorkerId
 from tests.unit.assignment.test_count import A, B, C, fleet, lease
 

@@ -1,10 +1,10 @@
-"""Conditions and updates as DynamoDB writes them: `kcl_daemon.aws.items`."""
+"""Conditions and updates as DynamoDB writes them: `kcl_daemon.aws.dynamodb`."""
 
 from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.aws.items import Placeholders, check_key, condition_expression, update_expression
+from kcl_daemon.aws.dynamodb import Placeholders, check_key, condition_expression, update_expression
 from kcl_daemon.errors import InvalidRequest
 from kcl_daemon.leases.row import Absent, Equals, Present, RowUpdate
 

@@ -1,4 +1,4 @@
-"""Row values and DynamoDB attributes: `kcl_daemon.aws.items`."""
+"""Row values and DynamoDB attributes: `kcl_daemon.aws.dynamodb`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.aws.items import decode, decode_row, encode, encode_row, number_text
+from kcl_daemon.aws.dynamodb import decode, decode_row, encode, encode_row, number_text
 from kcl_daemon.errors import InvalidRequest
 from kcl_daemon.leases.row import Value
 

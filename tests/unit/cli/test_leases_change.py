@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from kcl_daemon.cli.common import NotChanged
 from kcl_daemon.cli.leases.change import (
     ChangeResult,
-    NotChanged,
     all_leases,
     carry_out,
     carry_out_all,

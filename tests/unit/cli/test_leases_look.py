@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from kcl_daemon.app import streams_of
-from kcl_daemon.cli.leases.look import FleetObserver, LeaseLag, ObservedFleet, lags, open_existing
+from kcl_daemon.cli.leases.look import FleetObserver, LeaseLag, ObservedFleet, lags
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import (
@@ -21,6 +21,7 @@ from kcl_daemon.errors import (
     Throttled,
 )
 from kcl_daemon.fleet.streams import StreamTracker
+from kcl_daemon.fleet.tables import open_existing
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.leader import LeaderLock, heartbeat, lock_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId

@@ -10,14 +10,8 @@ import anyio
 import click
 import pytest
 
-from kcl_daemon.cli.leases.change import (
-    NotChanged,
-    PositionType,
-    RecordType,
-    SkippedRange,
-    just_before,
-    next_records,
-)
+from kcl_daemon.cli.common import NotChanged
+from kcl_daemon.cli.leases.change import PositionType, RecordType, SkippedRange, just_before, next_records
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, ShardId
 from kcl_daemon.ports import StreamRef
 from kcl_daemon.shards.lineage import InitialPosition, StartAt

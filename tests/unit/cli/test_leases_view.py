@@ -9,16 +9,10 @@ from typing import Any
 import click
 import pytest
 
+from kcl_daemon.cli.common import aligned
 from kcl_daemon.cli.leases.command import explain_seen, of_stream
 from kcl_daemon.cli.leases.look import LeaderView, LeaseLag, ObservedFleet, UnreadableRow
-from kcl_daemon.cli.leases.show import (
-    aligned,
-    explain_json,
-    explain_lines,
-    list_json,
-    list_lines,
-    shortened,
-)
+from kcl_daemon.cli.leases.show import explain_json, explain_lines, list_json, list_lines, shortened
 from kcl_daemon.config.balance import AssignmentStrategy, BalanceSettings
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings

@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kcl_daemon.cli import main
-from kcl_daemon.cli.leases.look import open_existing
 from kcl_daemon.cli.migrate import (
     Direction,
     MigrationNotChanged,
@@ -26,6 +25,7 @@ from kcl_daemon.cli.migrate import (
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, AwsError
+from kcl_daemon.fleet.tables import open_existing
 from kcl_daemon.leases.layout import PastState, StateRow
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import RowUpdate, WriteResult, new_lease_row

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.cli.common import ChosenStream, chosen_stream, leases_of, stream_text
-from kcl_daemon.cli.leases.change import NotChanged, chosen_leases
+from kcl_daemon.cli.common import ChosenStream, NotChanged, chosen_stream, leases_of, stream_text
+from kcl_daemon.cli.leases.change import chosen_leases
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.streams import ListedStream, StreamsSettings

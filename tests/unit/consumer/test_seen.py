@@ -15,8 +15,7 @@ from kcl_daemon.app import build
 from kcl_daemon.config.children import FailureSettings
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import NO_METERS, Meters, Statistic
-from kcl_daemon.telemetry.snapshot import ShardState, ShardView
-from kcl_daemon.telemetry.snapshots import Snapshots
+from kcl_daemon.telemetry.snapshot import ShardState, ShardView, Snapshots
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol import encode
 from kcl_protocol.messages import DaemonMessage, ProcessRecords, Status

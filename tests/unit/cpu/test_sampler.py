@@ -1,4 +1,4 @@
-"""The loop that captures: `kcl_daemon.cpu.sampler`."""
+"""The loop that captures: `kcl_daemon.cpu.sources`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 
 import anyio
 
-from kcl_daemon.cpu.sampler import CpuSampler
-from kcl_daemon.cpu.sources import HostCpu
+from kcl_daemon.cpu.sources import CpuSampler, HostCpu
 from kcl_daemon.errors import CpuUnreadable
 from tests.simulator.loop import run_virtual
 from tests.unit.cpu.machine import Machine

@@ -7,8 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_local.demo.check import Checker, ShardState
-from kcl_local.demo.ledger import CountedRecord, EntryKind, LedgerEntry
+from kcl_local.demo.check import Checker, CountedRecord, EntryKind, LedgerEntry, ShardState
 
 PARENT, OTHER_PARENT, CHILD = "shardId-0", "shardId-1", "shardId-2"
 

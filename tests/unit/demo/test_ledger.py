@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from kcl_local.demo.ledger import SUFFIX, CountedRecord, LedgerReader, LedgerWriter
+from kcl_local.demo.check import SUFFIX, CountedRecord, LedgerReader, LedgerWriter
 
 SHARD = "shardId-000000000003"
 

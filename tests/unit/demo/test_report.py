@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kcl_local.demo.check import Checker, CheckResult
-from kcl_local.demo.ledger import CountedRecord, LedgerEntry
+from kcl_local.demo.check import Checker, CheckResult, CountedRecord, LedgerEntry
 from kcl_local.demo.screen import DemoOutcome, report, shards_not_saved
 
 WORDS = Counter({"the": 30, "of": 20, "a": 10})

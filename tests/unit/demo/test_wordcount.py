@@ -9,7 +9,7 @@ import pytest
 
 from kcl_client.testing import Ending, Report, drive
 from kcl_local.demo import wordcount
-from kcl_local.demo.ledger import DIRECTORY_VARIABLE, CountedRecord, LedgerEntry, LedgerReader
+from kcl_local.demo.check import DIRECTORY_VARIABLE, CountedRecord, LedgerEntry, LedgerReader
 from kcl_local.demo.wordcount import CHECKPOINT_EVERY_S, WordCount
 
 

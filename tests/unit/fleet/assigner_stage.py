@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from kcl_daemon.assignment.count import by_lease_count
+from kcl_daemon.assignment.plan import by_lease_count
 from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, AssignmentStrategies, StaleWorkerReaper
 from kcl_daemon.fleet.discovery import Discovery

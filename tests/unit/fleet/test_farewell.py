@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from kcl_daemon.assignment.count import by_lease_count
+from kcl_daemon.assignment.plan import by_lease_count
 from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog

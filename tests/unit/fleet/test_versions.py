@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from kcl_daemon.config.balance import LeaseSettings
+from kcl_daemon.config.balance import ClientVersionConfig, LeaseSettings
 from kcl_daemon.errors import ConfigurationError, Unavailable
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
@@ -26,12 +26,7 @@ from kcl_daemon.migrations.kcl2_loops import (
     SwitchedTasks,
     Upgrader,
 )
-from kcl_daemon.migrations.kcl2_rules import (
-    CLIENT_VERSION_CODEC,
-    ClientVersion,
-    ClientVersionConfig,
-    rollback,
-)
+from kcl_daemon.migrations.kcl2_rules import CLIENT_VERSION_CODEC, ClientVersion, rollback
 from kcl_daemon.ports import Tables
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcl_daemon.config.balance import ClientVersionConfig
 from kcl_daemon.leases.layout import MAX_HISTORY, PastState, StateRefusal, StateRow, StateRowCreation
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import Absent, Equals, Present, Row, RowUpdate, Value, apply_update, holds
@@ -13,7 +14,6 @@ from kcl_daemon.migrations.kcl2_rules import (
     CLIENT_VERSION_CODEC,
     AssignmentMode,
     ClientVersion,
-    ClientVersionConfig,
     Component,
     Components,
     IndexNeed,

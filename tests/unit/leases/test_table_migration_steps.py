@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcl_daemon.config.tables import complete_bake_s
 from kcl_daemon.leases.layout import StateRefusal, StateRow, StateRowCreation
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import Conditions, Row, RowCheck, RowDelete, RowPut, Value, apply_update, holds
@@ -27,7 +28,6 @@ from kcl_daemon.migrations.one_table_rules import (
     TableSide,
     TableStatus,
     WithdrawStatusRow,
-    complete_bake_s,
     next_migration_step,
 )
 

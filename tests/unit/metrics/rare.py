@@ -15,7 +15,7 @@ from kcl_daemon.config.balance import ShardSettings
 from kcl_daemon.config.streams import FormerStreams
 from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.consumer import child_session
-from kcl_daemon.cpu.sampler import CpuSampler
+from kcl_daemon.cpu.sources import CpuSampler
 from kcl_daemon.errors import AwsError, CpuUnreadable, IteratorExpired
 from kcl_daemon.fleet.tables import ApplicationTables
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId

@@ -11,8 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kcl_daemon.cli.run import ServiceManaged, StopNotice
-from kcl_daemon.telemetry.service import START_EXTENDED_S, ServiceManager
+from kcl_daemon.cli.run import START_EXTENDED_S, ServiceManaged, ServiceManager, StopNotice
 from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.simulator.loop import run_virtual
 from tests.unit.admin.stage import READING, READY, STALLED, Standing

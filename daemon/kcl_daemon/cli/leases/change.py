@@ -16,7 +16,7 @@ from typing import Final
 
 import click
 
-from kcl_daemon.errors import KclError
+from kcl_daemon.cli.common import NotChanged
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId
 from kcl_daemon.leases.row import (
     MalformedRowError,
@@ -39,10 +39,6 @@ from kcl_protocol.sequence import LATEST, TRIM_HORIZON, ExtendedSequenceNumber
 
 # An owner renews only every few seconds, so a retry soon succeeds.
 _MAX_LOST_RACES: Final = 10
-
-
-class NotChanged(KclError):
-    """Raised when a change is not possible; the message says why."""
 
 
 class ChangeResult(Enum):

@@ -28,11 +28,12 @@ from kcl_daemon.cli.common import (
     stream_text,
     with_file,
 )
-from kcl_daemon.cli.leases.look import ExplainedPlan, FleetObserver, ObservedFleet, lags, open_existing
+from kcl_daemon.cli.leases.look import ExplainedPlan, FleetObserver, ObservedFleet, lags
 from kcl_daemon.cli.leases.show import explain_json, explain_lines, list_json, list_lines, tree_lines
 from kcl_daemon.cli.leases.steer import delete, release, reset, skip
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.fleet.assigner import assignment_strategies
+from kcl_daemon.fleet.tables import open_existing
 from kcl_daemon.fleet.timings import timings
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log

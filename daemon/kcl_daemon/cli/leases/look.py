@@ -8,40 +8,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Final
 
 import anyio
 
 from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound, TableNotFound, Throttled
+from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound, Throttled
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.streams import StreamTracker, TrackedStream
-from kcl_daemon.fleet.table_views import COORDINATOR_KINDS, WORKER_KINDS, RowKindTable, TableWrapper
-from kcl_daemon.fleet.tables import inspect_tables
+from kcl_daemon.fleet.table_views import WORKER_KINDS, TableWrapper
+from kcl_daemon.fleet.tables import OpenedTables, TableOrigin
 from kcl_daemon.fleet.timings import timings
-from kcl_daemon.leases.layout import ENTITY, TableLayout
+from kcl_daemon.leases.layout import ENTITY
 from kcl_daemon.leases.leader import LEADER_KEY, LockObservation, lock_from_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import MalformedRowError, Row
 from kcl_daemon.leases.worker_row import CPU, FAILED, worker_from_row
-from kcl_daemon.migrations.one_table_loops import DualTable
-from kcl_daemon.migrations.one_table_rules import TableStatus
 from kcl_daemon.ports import Clock, Kinesis, Log, Table, Tables
 from kcl_daemon.retrieval.source import StartMemory, read_from
 from kcl_protocol.sequence import LATEST
-
-
-@dataclass(frozen=True, slots=True)
-class TableOrigin:
-    """`stream` is an ARN or name. `reason` explains the layout. The lease table is the first table."""
-
-    application: str
-    stream: str
-    layout: TableLayout
-    reason: str
-    tables: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,58 +177,6 @@ class ExplainedPlan:
 _OBSERVER: Final = WorkerId("(observer)")
 # The worker needs most of a shard's five reads a second.
 _MAX_PARALLEL_LAGS: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedTables:
-    tables: Tables
-    origin: TableOrigin
-
-
-async def open_existing(separate: Tables, settings: Settings) -> OpenedTables:
-    """Find the application's tables; creates none.
-
-    Raises TableNotFound without a lease table, ConfigurationError if no worker would start with these tables.
-    """
-    found = await inspect_tables(separate, wished=settings.tables.layout, migrate_all=False)
-    leases, workers, coordinator = found.states
-    if leases is None:
-        raise TableNotFound(
-            f"there is no lease table {separate.leases.name}: no worker of this application has started yet"
-        )
-    names = [separate.leases.name]
-    match found.layout:
-        case TableLayout.SINGLE:
-            tables = Tables(
-                separate.leases,
-                RowKindTable(separate.leases, WORKER_KINDS),
-                RowKindTable(separate.leases, COORDINATOR_KINDS),
-            )
-        case TableLayout.SEPARATE:
-            others = ((separate.worker_metrics, workers), (separate.coordinator, coordinator))
-            names += [table.name for table, state in others if state is not None]
-            worker_rows, coordinator_rows = (
-                table if state is not None else _Missing(table) for table, state in others
-            )
-            if found.status is not TableStatus.INIT:  # rows may have been copied already
-                coordinator_rows = DualTable(coordinator_rows, separate.leases, written=coordinator_rows)
-            tables = Tables(separate.leases, worker_rows, coordinator_rows)
-        case _:
-            assert_never(found.layout)
-    stream = ", ".join(settings.streams.texts) or settings.stream_arn or settings.stream_name
-    return OpenedTables(
-        tables, TableOrigin(settings.application_name, stream, found.layout, found.reason, tuple(names))
-    )
-
-
-class _Missing(TableWrapper):
-    """Stands for a missing table: KCL 2.x fleets have only the lease table."""
-
-    async def scan(self) -> list[Row]:
-        return []
-
-    async def get(self, key: str) -> Row | None:  # noqa: ARG002 - the port's signature
-        return None
 
 
 class _CachedTable(TableWrapper):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from math import ceil
@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 from kcl_daemon.assignment.load import FleetLoad, WorkerLoad, measure_fleet, metric_title
 from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove
+from kcl_daemon.cli.common import aligned
 from kcl_daemon.cli.leases.look import (
     ExplainedPlan,
     LeaderView,
@@ -176,18 +177,6 @@ def _of_watching(seen: ObservedFleet) -> Iterator[str]:
     limit = f"a lease is abandoned after {seen.failover_s:g} s without a change"
     advice = f"use --watch {ceil(1.4 * seen.failover_s)}"
     yield f"{checked} cannot show which owners are silent: {limit}; {advice}"
-
-
-def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int]) -> list[str]:
-    table = [list(headings), *([on_one_line(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if number in numbers else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
 
 
 def shortened(checkpoint: ExtendedSequenceNumber) -> str:

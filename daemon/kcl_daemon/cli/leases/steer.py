@@ -19,10 +19,18 @@ import click
 
 from kcl_daemon.aws.build import build_kinesis, build_tables
 from kcl_daemon.aws.session import open_clients
-from kcl_daemon.cli.common import EPILOG, chosen_stream, leases_of, run, settings_of, stream_option, with_file
+from kcl_daemon.cli.common import (
+    EPILOG,
+    NotChanged,
+    chosen_stream,
+    leases_of,
+    run,
+    settings_of,
+    stream_option,
+    with_file,
+)
 from kcl_daemon.cli.leases.change import (
     ChangeResult,
-    NotChanged,
     PositionType,
     RecordTarget,
     RecordType,
@@ -35,9 +43,9 @@ from kcl_daemon.cli.leases.change import (
     next_records,
     release_all,
 )
-from kcl_daemon.cli.leases.look import open_existing
 from kcl_daemon.cli.leases.show import shortened
 from kcl_daemon.config.settings import Settings
+from kcl_daemon.fleet.tables import open_existing
 from kcl_daemon.leases.lease import Lease, ShardId
 from kcl_daemon.ports import Kinesis, StreamRef, Table
 from kcl_daemon.records.payload import Payload
