@@ -14,7 +14,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/build/bytecode
 EVERY_DAY := -m 'not prove and not peer'
 # Tiers that compute: one for each of two cores. Tiers that wait much of their time: more than that, the longest first.
 # Each file by one of them, as its tests share endpoints, a Spark session, a browser.
-COMPUTING := tests/simulator tests/benchmarks tests/contract tests/unit tests/transcripts
+COMPUTING := tests/simulator tests/benchmarks tests/contract tests/unit tests/house tests/transcripts
 WAITING := tests/spark tests/process tests/page tests/dropin tests/packaging tests/documents
 SIDE_BY_SIDE ?= -n 2 --dist loadfile
 WAITING_SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder
