@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Final, NoReturn
 
-try:
-    import orjson
-except ImportError:
-    HAS_ORJSON = False
-else:
-    HAS_ORJSON = True
 
+def _has_orjson() -> bool:
+    try:
+        import_module("orjson")
+    except ImportError:
+        return False
+    return True
+
+
+HAS_ORJSON: Final = _has_orjson()
+if TYPE_CHECKING or HAS_ORJSON:
+    import orjson
 if TYPE_CHECKING:
     from collections.abc import Callable
 
