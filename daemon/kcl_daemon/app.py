@@ -430,13 +430,8 @@ def _loops(common: AppContext) -> tuple[WorkerLoops, Callable[[], None]]:
 
 def _renewer(common: AppContext) -> LeaseRenewer:
     return LeaseRenewer(
+        common.context,
         table=common.adapters.tables.leases,
-        worker_id=common.context.worker_id,
-        clock=common.adapters.clock,
-        timings=common.context.timings,
-        log=common.context.log,
-        randomness=common.adapters.randomness,
-        meters=common.adapters.meters,
     )
 
 
@@ -471,10 +466,10 @@ def _monitor(common: AppContext) -> FleetMonitor:
     max_depth = common.settings.shards.waiting_generations_most
     return FleetMonitor(
         worker_id=common.context.worker_id,
+        clock=common.context.clock,
+        timings=common.context.timings,
         tables=common.adapters.tables,
         max_leases_for_worker=common.settings.leases.max_leases_for_worker,
-        clock=common.adapters.clock,
-        timings=common.context.timings,
         malformed=common.malformed,
         prioritize=list if max_depth is None else partial(parents_first, max_depth=max_depth),
     )
@@ -484,12 +479,8 @@ def _elector(
     common: AppContext, renewer: LeaseRenewer, monitor: FleetMonitor, notifier: AssignmentNotifier
 ) -> Elector:
     elector = Elector(
+        common.context,
         table=common.tables.routes.lock,
-        worker_id=common.context.worker_id,
-        clock=common.adapters.clock,
-        randomness=common.adapters.randomness,
-        timings=common.context.timings,
-        log=common.context.log,
         notifier=notifier,
     )
     elector.set_inputs(

@@ -9,19 +9,18 @@ from typing import Any, cast
 
 from kcl_daemon.aws.build import build_tables
 from kcl_daemon.aws.session import Clients
-from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer
 from kcl_daemon.fleet.tables import ApplicationTables
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.ports import Table, Tables
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 
 ME, OTHER = WorkerId("w-1"), WorkerId("w-2")
 SHARD = ShardId("shardId-000000000007")
@@ -70,11 +69,8 @@ class Stage:
 
     def renewer(self) -> LeaseRenewer:
         return LeaseRenewer(
+            worker_context(ME, log=self.log),
             table=self.tables.leases,
-            worker_id=ME,
-            clock=LoopClock(),
-            timings=timings(LeaseSettings()),
-            log=self.log,
         )
 
     async def lease(self) -> Lease:

@@ -8,18 +8,17 @@ import pytest
 
 from kcl_daemon.aws.build import build_tables
 from kcl_daemon.aws.session import Clients
-from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.tables import ApplicationTables
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases.lease import MAX_HASH
 from kcl_daemon.leases.worker_row import worker_from_row
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.contract.table_rows import ME, NUMBER, SHARD, Stage, all_tables
-from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 
 pytestmark = pytest.mark.anyio
 
@@ -91,12 +90,8 @@ async def test_a_leader_of_java_is_watched_not_overthrown(stage: Stage) -> None:
     }
     stage.store(table, lock)
     elector = Elector(
+        worker_context(ME, log=stage.log),
         table=table,
-        worker_id=ME,
-        clock=LoopClock(),
-        randomness=CalmChance(),
-        timings=timings(LeaseSettings()),
-        log=stage.log,
     )
     await elector._poll()
     assert not elector.is_leader

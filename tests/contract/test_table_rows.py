@@ -11,16 +11,13 @@ from typing import Any
 import anyio
 import pytest
 
-from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.reporter import Reporter
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.lease import MAX_HASH, ShardId
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.contract.table_rows import ME, NUMBER, OTHER, SHARD, Stage, all_tables
-from tests.unit.fakes import CalmChance, LoopClock
 from tests.unit.fleet.contexts import worker_context
 
 pytestmark = pytest.mark.anyio
@@ -175,12 +172,8 @@ async def test_a_workers_row_without_figures(stage: Stage) -> None:
 async def test_the_leaders_lock(stage: Stage) -> None:
     table = stage.tables.coordinator
     elector = Elector(
+        worker_context(ME, log=stage.log),
         table=table,
-        worker_id=ME,
-        clock=LoopClock(),
-        randomness=CalmChance(),
-        timings=timings(LeaseSettings()),
-        log=stage.log,
     )
     elected = anyio.Event()
     elector.on_elected(elected.set)

@@ -17,7 +17,7 @@ from kcl_daemon.assignment.utilization import BalanceOptions, by_utilization
 from kcl_daemon.config.balance import AssignmentStrategy
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, AwsError
-from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
@@ -369,22 +369,9 @@ class Assigner:
         )
 
     async def _carry_out_all(self, moves: tuple[LeaseMove, ...]) -> None:
-        limiter = anyio.CapacityLimiter(_MAX_PARALLEL_WRITES)
-        failures: list[AwsError] = []
-
-        async def carry_out(move: LeaseMove) -> None:
-            async with limiter:
-                try:
-                    await self._carry_out(move)
-                except AwsError as error:
-                    failures.append(error)
-
-        async with anyio.create_task_group() as writes:
-            for move in moves:
-                writes.start_soon(carry_out, move)
-        self._meters.add(kcl.ASSIGNMENT_FAILED, len(failures))
-        if failures:
-            raise failures[0]
+        errors = await for_each(moves, self._carry_out, at_once=_MAX_PARALLEL_WRITES)
+        self._meters.add(kcl.ASSIGNMENT_FAILED, len(errors))
+        raise_first(errors)
 
     def _write_for(self, move: LeaseMove) -> RowUpdate:
         match move.how:

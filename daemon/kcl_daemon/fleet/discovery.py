@@ -13,7 +13,7 @@ from typing import Final
 import anyio
 
 from kcl_daemon.errors import AwsError, TableNotFound
-from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.timings import Timings, Wakeup
 from kcl_daemon.leases.leader import LeaderLock
@@ -72,12 +72,12 @@ class PendingHandoffs:
     def _wait_s(self) -> float:
         if not self._expected:
             return self._max_s
-        first_s = min(each.next_poll_s(self._load_factor()) for each in self._expected.values())
+        first_s = min(handoff.next_poll_s(self._load_factor()) for handoff in self._expected.values())
         return max(0.0, first_s - self._clock.monotonic())
 
     async def _poll(self) -> None:
         now_s, load_factor = self._clock.monotonic(), self._load_factor()
-        due = [key for key, each in self._expected.items() if each.next_poll_s(load_factor) <= now_s]
+        due = [key for key, handoff in self._expected.items() if handoff.next_poll_s(load_factor) <= now_s]
         async with anyio.create_task_group() as polls:
             for key in due[:_MAX_WATCHED_READS]:
                 polls.start_soon(self._poll_row, key, now_s)
@@ -242,21 +242,10 @@ class Discovery:
         return {key: self._finished[key] for key in keys if self._finished.get(key, -inf) >= since_s}
 
     async def _take_all(self, new: Iterable[LeaseKey]) -> None:
-        limiter, failures = anyio.CapacityLimiter(_MAX_PARALLEL_READS), list[AwsError]()
-
-        async def take(key: LeaseKey) -> None:
-            async with limiter:
-                try:
-                    await self._take(key)
-                except AwsError as error:
-                    failures.append(error)
-
-        async with anyio.create_task_group() as takes:
-            for key in new:
-                takes.start_soon(take, key)
-        if failures:
-            self._meters.add(kcl.DISCOVERY_ERRORS, len(failures))
-            raise failures[0]
+        errors = await for_each(new, self._take, at_once=_MAX_PARALLEL_READS)
+        if errors:
+            self._meters.add(kcl.DISCOVERY_ERRORS, len(errors))
+        raise_first(errors)
 
     async def _owned_keys(self) -> list[str]:
         try:

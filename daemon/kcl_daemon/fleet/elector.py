@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kcl_daemon.errors import AwsError, Unavailable
+from kcl_daemon.errors import AwsError
+from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.discovery import AssignmentNotifier
-from kcl_daemon.fleet.timings import LeaderTerm, Timings, Wakeup
+from kcl_daemon.fleet.timings import LeaderTerm, Wakeup
 from kcl_daemon.leases.leader import (
     LEADER_KEY,
     ClaimLock,
@@ -28,7 +29,7 @@ from kcl_daemon.leases.leader import (
 )
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.leases.row import Row
-from kcl_daemon.ports import Clock, Log, Randomness, Table
+from kcl_daemon.ports import Clock, Log, Table
 
 _WARN_AFTER_LEASES: Final = 2.0
 
@@ -90,31 +91,28 @@ class ElectionInputs:
 class Elector:
     def __init__(
         self,
+        context: WorkerContext,
         *,
         table: Table,
-        worker_id: WorkerId,
-        clock: Clock,
-        randomness: Randomness,
-        timings: Timings,
-        log: Log,
         notifier: AssignmentNotifier | None = None,
     ) -> None:
-        self._notifier = notifier or AssignmentNotifier(clock=clock, timings=timings)
-        self._absence = LeaderAbsence(clock=clock, log=log)
+        self._notifier = notifier or AssignmentNotifier(clock=context.clock, timings=context.timings)
+        self._absence = LeaderAbsence(clock=context.clock, log=context.log)
         self._table = table
-        self._me = worker_id
-        self._clock = clock
-        self._randomness = randomness
-        self._timings = timings
-        self._log = log
-        self._wakeup = Wakeup(clock)
+        self._context = context
+        self._me = context.worker_id
+        self._clock = context.clock
+        self._randomness = context.randomness
+        self._timings = context.timings
+        self._log = context.log
+        self._wakeup = Wakeup(context.clock)
         self._lock: LeaderLock | None = None
         self._confirmed_s = 0.0
         self._inputs = ElectionInputs()
         self._observation: LockObservation | None = None
         self._silent_s = 0.0
-        self._lease_s = timings.leader_lease_s
-        self._heartbeat_s = timings.heartbeat_s
+        self._lease_s = context.timings.leader_lease_s
+        self._heartbeat_s = context.timings.heartbeat_s
         self._is_deputy = False
         self._assignments_made = 0
         self._reported = 0
@@ -123,7 +121,7 @@ class Elector:
         self._seen_leader: WorkerId | None = None
         self._java_leader: WorkerId | None = None
         self._on_java_leader: Callable[[], None] | None = None
-        self._may_claim_from_s = clock.monotonic()
+        self._may_claim_from_s = context.clock.monotonic()
         self._dead: LeaderLock | None = None
 
     @property
@@ -254,24 +252,20 @@ class Elector:
         assignment_epoch = version if given != self._reported else None
         term = self._term()
         promised = replace(lock, duration_ms=int(term.lease_s * 1000), deputy=self._inputs.deputy())
-        with self._clock.move_on_after(self._timings.call_s):
-            written = await self._table.update(heartbeat(promised, version, assignment_epoch))
-            row = lock_from_row(written.row)
-            if written.applied:
-                self._lock, self._confirmed_s = LeaderLock(self._me, version, promised.duration_ms), began_s
-                self._reported, self._heartbeat_s = given, term.heartbeat_s
-                self._absence.leader_seen(self._me)
-                self._unanswered.clear()
-            elif row is not None and row.owner == self._me and row.version in self._unanswered:
-                # The answer of an earlier heartbeat was lost.
-                self._lock = row
-                self._wakeup.wake()
-            else:
-                self._step_down(
-                    "another worker took the lock" if row is not None else "the lock row was deleted"
-                )
-            return
-        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="UpdateItem")
+        update = heartbeat(promised, version, assignment_epoch)
+        written = await self._context.call(self._table.update(update), "UpdateItem")
+        row = lock_from_row(written.row)
+        if written.applied:
+            self._lock, self._confirmed_s = LeaderLock(self._me, version, promised.duration_ms), began_s
+            self._reported, self._heartbeat_s = given, term.heartbeat_s
+            self._absence.leader_seen(self._me)
+            self._unanswered.clear()
+        elif row is not None and row.owner == self._me and row.version in self._unanswered:
+            # The answer of an earlier heartbeat was lost.
+            self._lock = row
+            self._wakeup.wake()
+        else:
+            self._step_down("another worker took the lock" if row is not None else "the lock row was deleted")
 
     async def _poll(self) -> None:
         key_attribute = self._table.key_attribute
@@ -306,20 +300,18 @@ class Elector:
         version, given = self._randomness.token(), self._assignments_made
         term = self._term()
         lock = LeaderLock(self._me, version, int(term.lease_s * 1000), assignment_epoch=version)
-        with self._clock.move_on_after(self._timings.call_s):
-            # If the answer is lost, the next look finds our own lock.
-            written = await self._table.put(lock_row(self._table.key_attribute, lock), claim.require)
-            if written.applied:
-                self._lock, self._confirmed_s = lock, began_s
-                self._observation, self._silent_s, self._lease_s = None, 0.0, term.lease_s
-                self._reported, self._heartbeat_s = given, term.heartbeat_s
-                self._absence.leader_seen(self._me)
-                self._follow(None)
-                self._log.info("leadership_taken", reason=claim.reason)
-                if self._on_elected is not None:
-                    self._on_elected()
-            return
-        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="PutItem")
+        row = lock_row(self._table.key_attribute, lock)
+        # If the answer is lost, the next look finds our own lock.
+        written = await self._context.call(self._table.put(row, claim.require), "PutItem")
+        if written.applied:
+            self._lock, self._confirmed_s = lock, began_s
+            self._observation, self._silent_s, self._lease_s = None, 0.0, term.lease_s
+            self._reported, self._heartbeat_s = given, term.heartbeat_s
+            self._absence.leader_seen(self._me)
+            self._follow(None)
+            self._log.info("leadership_taken", reason=claim.reason)
+            if self._on_elected is not None:
+                self._on_elected()
 
     def _follow(self, java_leader: WorkerId | None) -> None:
         if java_leader != self._java_leader:
@@ -339,6 +331,4 @@ class Elector:
             self._step_down("the lock could not be renewed in time")
 
     async def _get(self) -> Row | None:
-        with self._clock.move_on_after(self._timings.call_s):
-            return await self._table.get(LEADER_KEY)
-        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="GetItem")
+        return await self._context.call(self._table.get(LEADER_KEY), "GetItem")

@@ -10,11 +10,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
-import anyio
-
 from kcl_daemon.config.balance import ShardSettings
 from kcl_daemon.config.streams import FormerStreams, StreamsSettings
 from kcl_daemon.errors import AwsError
+from kcl_daemon.fleet.context import for_each, raise_first
 from kcl_daemon.fleet.streams import MultiStreamTracker, StreamState
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, StreamIdentity, WorkerId
@@ -79,25 +78,13 @@ class FinishedLeaseDeleter:
 
     async def _delete_all(self, going: Sequence[JudgedLease]) -> list[JudgedLease]:
         """The first error is raised after all were tried."""
-        limiter, failures, gone = (
-            anyio.CapacityLimiter(_MAX_PARALLEL_DELETES),
-            list[AwsError](),
-            list[JudgedLease](),
-        )
+        gone = list[JudgedLease]()
 
-        async def delete(each: JudgedLease) -> None:
-            async with limiter:
-                try:
-                    if await self._delete_one(each):
-                        gone.append(each)
-                except AwsError as error:
-                    failures.append(error)
+        async def delete(judged: JudgedLease) -> None:
+            if await self._delete_one(judged):
+                gone.append(judged)
 
-        async with anyio.create_task_group() as deletes:
-            for each in going:
-                deletes.start_soon(delete, each)
-        if failures:
-            raise failures[0]
+        raise_first(await for_each(going, delete, at_once=_MAX_PARALLEL_DELETES))
         return gone
 
     async def _delete_one(self, each: JudgedLease) -> bool:

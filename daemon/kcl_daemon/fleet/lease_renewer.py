@@ -13,13 +13,14 @@ from typing import Final
 import anyio
 
 from kcl_daemon.errors import AwsError, LeaseLost, Unavailable
-from kcl_daemon.fleet.timings import Timings, Wakeup
+from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.fleet.timings import Wakeup
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.fence import LeaseGone, judge_written_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, Throughput, WorkerId
 from kcl_daemon.leases.row import MalformedRowError, Row, RowUpdate, WriteResult
 from kcl_daemon.metrics import kcl
-from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Randomness, Span, Table
+from kcl_daemon.ports import Clock, Log, Meters, Span, Table
 from kcl_daemon.progress.progress import LeaseProgress
 from kcl_protocol.sequence import ExtendedSequenceNumber
 
@@ -112,30 +113,26 @@ class HeldLease:
 class LeaseRenewer:
     """All writes of a lease take its lock, so renewal and checkpoint cannot race.
 
-    `randomness` spreads first renewals, as leases often come by the hundred.
+    First renewals are spread at random, as leases often come by the hundred.
     """
 
     def __init__(
         self,
+        context: WorkerContext,
         *,
         table: Table,
-        worker_id: WorkerId,
-        clock: Clock,
-        timings: Timings,
-        log: Log,
-        randomness: Randomness | None = None,
-        meters: Meters = NO_METERS,
     ) -> None:
-        self._randomness = randomness
+        self._randomness = context.randomness
         self._table = table
-        self._me = worker_id
-        self._clock = clock
-        self._timings = timings
-        self._log = log
+        self._context = context
+        self._me = context.worker_id
+        self._clock = context.clock
+        self._timings = context.timings
+        self._log = context.log
         self._held: dict[LeaseKey, HeldLease] = {}
-        self._wakeup = Wakeup(clock)
-        self._began_s = clock.monotonic()
-        self.renewals = RenewalMetrics(meters, clock)
+        self._wakeup = Wakeup(context.clock)
+        self._began_s = context.clock.monotonic()
+        self.renewals = RenewalMetrics(context.meters, context.clock)
         self.keeps_finished = False
         """Whether finished leases stay held; set by `ComponentSwitcher`."""
         self.possible_owners: frozenset[WorkerId] | None = None
@@ -164,7 +161,7 @@ class LeaseRenewer:
         """Hold a lease; `moved_s` is the monotonic time before the write that made it ours."""
         throughput = Throughput(self._timings.renew_s, stored_kbps=lease.throughput_kbps)
         spread_s = self._timings.renew_s * _SPREAD
-        early_s = 0.0 if self._randomness is None else self._randomness.uniform(0.0, spread_s)
+        early_s = self._randomness.uniform(0.0, spread_s)
         progress = LeaseProgress(self._clock.monotonic)
         held = HeldLease(lease, moved_s, throughput, moved_s, progress, early_s=early_s)
         self._held[lease.lease_key] = held
@@ -393,14 +390,10 @@ class LeaseRenewer:
             held.on_change()
 
     async def _call(self, update: RowUpdate) -> WriteResult:
-        with self._clock.move_on_after(self._timings.call_s):
-            return await self._table.update(update)
-        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="UpdateItem")
+        return await self._context.call(self._table.update(update), "UpdateItem")
 
     async def _call_get(self, key: LeaseKey) -> Row | None:
-        with self._clock.move_on_after(self._timings.call_s):
-            return await self._table.get(key)
-        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="GetItem")
+        return await self._context.call(self._table.get(key), "GetItem")
 
 
 class MalformedRowLog:

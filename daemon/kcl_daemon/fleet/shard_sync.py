@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -16,7 +15,7 @@ import anyio
 
 from kcl_daemon.config.balance import ShardSettings, ShardSyncStrategy
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound
-from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.fleet.context import WorkerContext, for_each
 from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, LeaseCleanup
 from kcl_daemon.fleet.streams import (
     RECHECK_S,
@@ -271,7 +270,7 @@ class ShardSync:
         return shards
 
     def _log_finished(self, leases: Sequence[Lease], shards: Sequence[Shard]) -> None:
-        found = {each.lease_key for each in finished_but_open(leases, shards)}
+        found = {lease.lease_key for lease in finished_but_open(leases, shards)}
         if not found <= self._logged_finished:
             self._log.error(
                 "open_shard_finished",
@@ -399,16 +398,11 @@ class MultiStreamShardSync:
 
         Never raises for AWS: the next look continues.
         """
-        limiter = anyio.CapacityLimiter(_MAX_PARALLEL_SYNCS)
 
-        async def note(lease: Lease, created_s: int) -> None:
-            async with limiter:
-                with suppress(AwsError):
-                    await self._table.update(lease_row.stream_creation_update(lease, created_s))
+        async def note(unnoted: tuple[Lease, int]) -> None:
+            await self._table.update(lease_row.stream_creation_update(*unnoted))
 
-        async with anyio.create_task_group() as writes:
-            for lease, created_s in islice(self._unnoted(leases), _MAX_NOTES_PER_RUN):
-                writes.start_soon(note, lease, created_s)
+        await for_each(islice(self._unnoted(leases), _MAX_NOTES_PER_RUN), note, at_once=_MAX_PARALLEL_SYNCS)
 
     def _unnoted(self, leases: LeasesByStream) -> Iterator[tuple[Lease, int]]:
         for identity in self._syncers:
@@ -430,19 +424,16 @@ class MultiStreamShardSync:
             self._syncers[identity] = shard_sync
 
     async def _ensure_all(self, leases: LeasesByStream) -> bool:
-        limiter = anyio.CapacityLimiter(_MAX_PARALLEL_SYNCS)
         created = False
 
-        async def ensure(identity: StreamIdentity, shard_sync: ShardSync) -> None:
+        async def ensure(syncer: tuple[StreamIdentity, ShardSync]) -> None:
             nonlocal created
-            async with limiter:
-                try:
-                    created = await shard_sync.ensure(leases.get(identity, ())) or created
-                except AwsError as error:
-                    report = self._log.error if isinstance(error, AccessDenied) else self._log.warning
-                    report("lease_sync_failed", stream=str(identity), error=str(error))
+            identity, shard_sync = syncer
+            try:
+                created = await shard_sync.ensure(leases.get(identity, ())) or created
+            except AwsError as error:
+                report = self._log.error if isinstance(error, AccessDenied) else self._log.warning
+                report("lease_sync_failed", stream=str(identity), error=str(error))
 
-        async with anyio.create_task_group() as polls:
-            for identity, shard_sync in self._syncers.items():
-                polls.start_soon(ensure, identity, shard_sync)
+        await for_each(self._syncers.items(), ensure, at_once=_MAX_PARALLEL_SYNCS)
         return created

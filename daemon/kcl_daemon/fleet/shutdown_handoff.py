@@ -9,11 +9,9 @@ from collections import Counter
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-import anyio
-
 from kcl_daemon.assignment.plan import Fleet, LeaseMove, Strategy, handoffs_on_shutdown
-from kcl_daemon.errors import AwsError, LeaseLost, Unavailable
-from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.errors import AwsError, LeaseLost
+from kcl_daemon.fleet.context import WorkerContext, for_each
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer
 from kcl_daemon.fleet.monitor import FleetMonitor
@@ -42,6 +40,7 @@ class ShutdownHandoff:
         place: Strategy | None,
         grace_s: float,
     ) -> None:
+        self._context = context
         self._me = context.worker_id
         self._renewer = renewer
         self._monitor = monitor
@@ -77,8 +76,7 @@ class ShutdownHandoff:
 
     async def _poll(self) -> Fleet:
         self._began_s = self._clock.monotonic()
-        await self._monitor.poll()
-        await self._monitor.refresh_workers()
+        await self._read_fleet()
         # The leader may have begun a handoff to a worker that is stopping too.
         self._renewer.possible_owners = self._live_workers()
         fleet = self._monitor.fleet()
@@ -97,20 +95,17 @@ class ShutdownHandoff:
         return min(max(periods_s, default=0.0) + _MARGIN_S, self._max_s)
 
     async def _begin(self, moves: tuple[LeaseMove, ...]) -> None:
-        limiter = anyio.CapacityLimiter(_MAX_PARALLEL_WRITES)
         held = self._renewer.held
 
         async def begin(move: LeaseMove) -> None:
-            async with limiter:
-                try:
-                    await self._renewer.begin_handoff(held[move.lease.lease_key], move.to)
-                except (AwsError, LeaseLost) as error:
-                    self._log.info("lease_not_announced", lease_key=move.lease.lease_key, error=str(error))
+            try:
+                await self._renewer.begin_handoff(held[move.lease.lease_key], move.to)
+            except (AwsError, LeaseLost) as error:
+                self._log.info("lease_not_announced", lease_key=move.lease.lease_key, error=str(error))
 
-        async with anyio.create_task_group() as writes:
-            for move in moves:
-                if move.lease.lease_key in held:
-                    writes.start_soon(begin, move)
+        await for_each(
+            [move for move in moves if move.lease.lease_key in held], begin, at_once=_MAX_PARALLEL_WRITES
+        )
         if moves:
             await self._elector.notify_assigned()
 
@@ -143,12 +138,13 @@ class ShutdownHandoff:
 
     async def _silent_owners(self, following: AbstractSet[WorkerId]) -> frozenset[WorkerId]:
         """Worker rows outlive workers, so a next owner with leases must renew or report; raises AwsError."""
-        with self._clock.move_on_after(self._timings.call_s):
-            await self._monitor.poll()
-            await self._monitor.refresh_workers()
-            return frozenset(
-                each
-                for each in following
-                if self._reading[each] and not self._monitor.has_lived_since(each, self._began_s)
-            )
-        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="Scan")
+        await self._context.call(self._read_fleet(), "Scan")
+        return frozenset(
+            owner
+            for owner in following
+            if self._reading[owner] and not self._monitor.has_lived_since(owner, self._began_s)
+        )
+
+    async def _read_fleet(self) -> None:
+        await self._monitor.poll()
+        await self._monitor.refresh_workers()

@@ -14,8 +14,8 @@ from typing import Final
 
 import anyio
 
-from kcl_daemon.errors import AccessDenied, AwsError, TableNotFound, Unavailable, WorkerIdTaken
-from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.errors import AccessDenied, AwsError, TableNotFound, WorkerIdTaken
+from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.expiry import ProcessRecord, ProvenDead, judge_process
@@ -54,6 +54,7 @@ class Predecessors:
         on_taken: Callable[[Lease, float], None],
         on_same_id: Callable[[], None],
     ) -> None:
+        self._context = context
         self._folder = folder
         self._tables = tables
         self._me = context.worker_id
@@ -63,7 +64,6 @@ class Predecessors:
         self._on_taken = on_taken
         self._on_same_id = on_same_id
         self._clock = context.clock
-        self._timings = context.timings
         self._log = context.log
         self._dead: dict[str, ProcessRecord] = {}
         self._open: set[str] = set()
@@ -172,22 +172,11 @@ class Predecessors:
         return False
 
     async def _take_all(self, leases: list[Lease], former: WorkerId) -> None:
-        limiter, failures = anyio.CapacityLimiter(_MAX_PARALLEL_WRITES), list[AwsError]()
         self._room_left = self._room()
-
-        async def take(lease: Lease) -> None:
-            async with limiter:
-                try:
-                    await self._take(lease, former)
-                except AwsError as error:
-                    failures.append(error)
-
-        async with anyio.create_task_group() as takes:
-            for lease in leases:
-                if former != self._me or lease.checkpoint_owner is not None:
-                    takes.start_soon(take, lease)
-        if failures:
-            raise failures[0]
+        theirs = [lease for lease in leases if former != self._me or lease.checkpoint_owner is not None]
+        raise_first(
+            await for_each(theirs, lambda lease: self._take(lease, former), at_once=_MAX_PARALLEL_WRITES)
+        )
 
     async def _take(self, lease: Lease, former: WorkerId) -> None:
         for _ in range(_MAX_ATTEMPTS):
@@ -214,9 +203,7 @@ class Predecessors:
         return lease_row.assignment(lease, self._me, only_if_untouched=True)
 
     async def _update(self, update: RowUpdate) -> WriteResult:
-        with self._clock.move_on_after(self._timings.call_s):
-            return await self._tables.leases.update(update)
-        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="UpdateItem")
+        return await self._context.call(self._tables.leases.update(update), "UpdateItem")
 
 
 def _held(row: Row) -> Lease | None:

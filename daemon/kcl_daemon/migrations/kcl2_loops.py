@@ -312,11 +312,11 @@ class ClientVersionMonitor:
         self._meters = context.meters
         self._table = table
         self._config = config
+        self._context = context
         self._me = context.worker_id
         self._switcher = switcher
         self._clock = context.clock
         self._randomness = context.randomness
-        self._call_s = context.timings.call_s
         self._log = context.log
         self._wakeup = Wakeup(context.clock)
         self._ended = False
@@ -395,18 +395,15 @@ class ClientVersionMonitor:
             self._meters.add(kcl.MIGRATION_2X if compatible else kcl.MIGRATION_3X)
 
     async def _get(self) -> Row | None:
-        with self._clock.move_on_after(self._call_s):
-            return await self._table.get(CLIENT_VERSION_CODEC.row_key)
-        raise Unavailable(f"no answer within {self._call_s:g} s", operation="GetItem")
+        return await self._context.call(self._table.get(CLIENT_VERSION_CODEC.row_key), "GetItem")
 
     async def _write(self, write: StateRowCreation | RowUpdate) -> bool:
         """False if another worker was faster."""
-        with self._clock.move_on_after(self._call_s):
-            match write:
-                case StateRowCreation(row, require):
-                    return (await self._table.put(row, require)).applied
-                case RowUpdate():
-                    return (await self._table.update(write)).applied
-                case _:
-                    assert_never(write)
-        raise Unavailable(f"no answer within {self._call_s:g} s", operation="PutItem")
+        match write:
+            case StateRowCreation(row, require):
+                written = self._table.put(row, require)
+            case RowUpdate():
+                written = self._table.update(write)
+            case _:
+                assert_never(write)
+        return (await self._context.call(written, "PutItem")).applied

@@ -7,17 +7,17 @@ live worker without asking, and finished leases count.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 import anyio
 from anyio.abc import TaskGroup
 
 from kcl_daemon.errors import AwsError, Throttled, Unavailable
 from kcl_daemon.fleet.assigner import BackgroundSync
-from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
 from kcl_daemon.fleet.timings import Wakeup
@@ -219,8 +219,6 @@ def _some(leases: Sequence[Lease], count: int, pick: Pick) -> list[Lease]:
     return chosen
 
 
-_Item = TypeVar("_Item")
-
 _MAX_PARALLEL_WRITES: Final = 10
 _THROTTLED_TRIES: Final = 3  # KCL: DynamoDBLeaseTaker
 _PAUSE_FIRST_S: Final = 1.0
@@ -247,6 +245,7 @@ class LeaseTaker:
     ) -> None:
         self._meters = context.meters
         self._table = table
+        self._context = context
         self._me = context.worker_id
         self._renewer = renewer
         self._leader = leader
@@ -310,7 +309,8 @@ class LeaseTaker:
         async with self._writing:
             if self._settled:
                 return
-            await self._each(self._resume, [lease for lease in leases if self._may_take(lease)])
+            ours = [lease for lease in leases if self._may_take(lease)]
+            raise_first(await for_each(ours, self._resume, at_once=_MAX_PARALLEL_WRITES))
             plan = plan_taking(self._me, leases, self._seen, self._options, self._pick)
             self._report(plan, len(leases))
             await self._carry_out(plan)
@@ -371,7 +371,7 @@ class LeaseTaker:
                 with self._meters.operation(kcl.TAKING_ONE):
                     await self._take(fresh)
 
-        await self._each(carry_out, takes)
+        raise_first(await for_each(takes, carry_out, at_once=_MAX_PARALLEL_WRITES))
 
     async def _take(self, take: LeaseTake) -> None:
         began_s = self._clock.monotonic()
@@ -392,23 +392,20 @@ class LeaseTaker:
         return moved and now.lease_owner == self._me and now.checkpoint_owner is None
 
     async def _written(self, take: LeaseTake) -> Lease | None:
-        for attempt in range(1, _THROTTLED_TRIES + 1):
+        attempt = 1
+        while True:
             try:
-                with self._clock.move_on_after(self._timings.call_s):
-                    written = await self._table.update(take.update)
-                    return self._parsed(written.row) if written.applied and written.row is not None else None
+                written = await self._context.call(self._table.update(take.update), "UpdateItem")
             except Throttled:
                 if attempt == _THROTTLED_TRIES:
                     raise
+                attempt += 1
             else:
-                break
-        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="UpdateItem")
+                return self._parsed(written.row) if written.applied and written.row is not None else None
 
     async def _get(self, key: LeaseKey) -> Lease | None:
-        with self._clock.move_on_after(self._timings.call_s):
-            row = await self._table.get(key)
-            return None if row is None else self._parsed(row)
-        raise Unavailable(f"no answer within {self._timings.call_s:g} s", operation="GetItem")
+        row = await self._context.call(self._table.get(key), "GetItem")
+        return None if row is None else self._parsed(row)
 
     def _parsed(self, row: Row) -> Lease | None:
         try:
@@ -423,19 +420,3 @@ class LeaseTaker:
         )
         if not held.lease.is_finished:
             self._on_found(held)
-
-    async def _each(self, job: Callable[[_Item], Awaitable[None]], items: Iterable[_Item]) -> None:
-        limiter, failures = anyio.CapacityLimiter(_MAX_PARALLEL_WRITES), list[AwsError]()
-
-        async def attempt(item: _Item) -> None:
-            async with limiter:
-                try:
-                    await job(item)
-                except AwsError as error:
-                    failures.append(error)
-
-        async with anyio.create_task_group() as jobs:
-            for item in items:
-                jobs.start_soon(attempt, item)
-        if failures:
-            raise failures[0]

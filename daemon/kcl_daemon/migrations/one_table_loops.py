@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar, assert_never
+from typing import Final, assert_never
 
 from kcl_daemon.config.tables import TablesSettings
-from kcl_daemon.errors import AwsError, Unavailable
+from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.context import WorkerContext
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.monitor import FleetMonitor
@@ -263,8 +263,6 @@ class TableRoutes:
         return False
 
 
-_T = TypeVar("_T")
-
 # The lock disappears at the end; this poll is the fallback for workers that do not lead.
 _REST_S: Final = 300.0
 _BUSY_S: Final = 10.0
@@ -296,9 +294,9 @@ class TableMigrator:
         self._settings = settings
         self._elector = elector
         self._means = means
+        self._context = context
         self._me = context.worker_id
         self._clock = context.clock
-        self._call_s = context.timings.call_s
         self._report_s = context.timings.report_s
         self._log = context.log
         self._wakeup = Wakeup(context.clock)
@@ -402,11 +400,13 @@ class TableMigrator:
     async def _old_rows(self) -> list[Row]:
         """A scan may be stale, so the important row is read by key."""
         table = self._routes.separate.coordinator
-        with self._clock.move_on_after(2 * self._call_s):
+
+        async def read() -> list[Row]:
             known = await table.get(CLIENT_VERSION.row_key)
             rows = [row for row in await table.scan() if row[table.key_attribute] != CLIENT_VERSION.row_key]
             return rows if known is None else [known, *rows]
-        raise Unavailable(f"no answer within {2 * self._call_s:g} s", operation="Scan")
+
+        return await self._context.call(read(), "Scan", timeout_s=2 * self._context.timings.call_s)
 
     async def _carry_out(self, decided: MigrationStep) -> bool:
         match decided:
@@ -431,11 +431,11 @@ class TableMigrator:
         table = self._routes.separate.coordinator
         match decided:
             case CreateStatusRow(creation):
-                written = await self._within_timeout(table.put(creation.row, creation.require))
+                written = await self._context.call(table.put(creation.row, creation.require))
             case WithdrawStatusRow(key, require):
-                written = await self._within_timeout(table.delete(key, require))
+                written = await self._context.call(table.delete(key, require))
             case AdvanceStatus(update):
-                written = await self._within_timeout(table.update(update))
+                written = await self._context.call(table.update(update))
             case RowBatch(parts) | MigrationCompletion(parts):
                 return await self._commit(parts)
             case _:
@@ -448,7 +448,7 @@ class TableMigrator:
             TableSide.LEASES: self._routes.separate.leases,
         }
         placed = [TablePart(places[part.place], part.what) for part in parts]
-        committed = await self._within_timeout(self._means.transactions.commit(placed))
+        committed = await self._context.call(self._means.transactions.commit(placed))
         if not committed.applied:
             self._log.warning(
                 "table_migration_step_refused",
@@ -465,15 +465,10 @@ class TableMigrator:
 
     async def _follow(self) -> MigrationRow | StateRefusal | None:
         try:
-            return await self._within_timeout(self._routes.follow())
+            return await self._context.call(self._routes.follow())
         except AwsError:
             self._meters.add(kcl.TABLE_READ_FAULT)
             raise
-
-    async def _within_timeout(self, call: Awaitable[_T]) -> _T:
-        with self._clock.move_on_after(self._call_s):
-            return await call
-        raise Unavailable(f"no answer within {self._call_s:g} s")
 
     async def _failed(self, error: AwsError) -> None:
         self._failures += 1

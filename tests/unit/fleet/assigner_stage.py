@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from kcl_daemon.assignment.plan import by_lease_count
-from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, AssignmentStrategies, StaleWorkerReaper
 from kcl_daemon.fleet.discovery import Discovery
 from kcl_daemon.fleet.elector import Elector
@@ -15,7 +14,6 @@ from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRow
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.fleet.shard_sync import ShardSync
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.worker_row import report
@@ -24,7 +22,7 @@ from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
-from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fakes import LoopClock, MemoryLog
 from tests.unit.fleet.contexts import worker_context
 from tests.unit.fleet.slow_kinesis import SlowKinesis
 from tests.unit.troubled import TroubledTable
@@ -37,7 +35,7 @@ class Stage:
     """One worker's coordination over empty tables and a stream of four shards; consumers are only noted."""
 
     def __init__(self, strategies: AssignmentStrategies = BY_COUNT) -> None:
-        clock, self.log, periods = LoopClock(), MemoryLog(), timings(LeaseSettings())
+        clock, self.log = LoopClock(), MemoryLog()
         self.clock = clock
         context = worker_context(ME, clock=clock, log=self.log)
         self.leases = TroubledTable()
@@ -49,15 +47,12 @@ class Stage:
         self.found: list[LeaseKey] = []
         self.kinesis = SlowKinesis(self.model)
         self.renewer = LeaseRenewer(
-            table=self.leases, worker_id=ME, clock=clock, timings=periods, log=self.log
+            context,
+            table=self.leases,
         )
         self.elector = Elector(
+            context,
             table=self.tables.coordinator,
-            worker_id=ME,
-            clock=clock,
-            randomness=CalmChance(),
-            timings=periods,
-            log=self.log,
         )
         self.reporter = Reporter(
             context,
@@ -76,11 +71,11 @@ class Stage:
             context,
             table=self.leases,
             monitor=FleetMonitor(
-                worker_id=ME,
+                worker_id=context.worker_id,
+                clock=context.clock,
+                timings=context.timings,
                 tables=self.tables,
                 max_leases_for_worker=1000,
-                clock=clock,
-                timings=periods,
                 malformed=malformed,
             ),
             elector=self.elector,

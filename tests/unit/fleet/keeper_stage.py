@@ -7,15 +7,14 @@ from typing import TypeVar
 
 import anyio
 
-from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import lease_from_row
 from kcl_protocol.sequence import TRIM_HORIZON, ExtendedSequenceNumber
 from tests.simulator.loop import run_virtual
-from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fakes import MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.troubled import TroubledTable
 
 T = TypeVar("T")
@@ -34,7 +33,8 @@ class Stage:
         self.table = TroubledTable()
         self.log = MemoryLog()
         self.renewer = LeaseRenewer(
-            table=self.table, worker_id=ME, clock=LoopClock(), timings=timings(LeaseSettings()), log=self.log
+            worker_context(ME, log=self.log),
+            table=self.table,
         )
         self.changes = 0
 

@@ -33,10 +33,14 @@ class Stage:
         self.log = log
         self.table = CountingTable()
         self.found: list[tuple[float, LeaseKey]] = []
-        self.renewer = LeaseRenewer(table=self.table, worker_id=ME, clock=clock, timings=periods, log=log)
+        context = worker_context(ME, clock=clock, log=log)
+        self.renewer = LeaseRenewer(
+            context,
+            table=self.table,
+        )
         self.notifier = AssignmentNotifier(clock=clock, timings=periods)
         self.discovery = Discovery(
-            worker_context(ME, clock=clock, log=log),
+            context,
             table=self.table,
             renewer=self.renewer,
             malformed=MalformedRowLog(log),

@@ -6,13 +6,12 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.fleet.elector import ElectionInputs, Elector
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases.leader import LEADER_KEY, LeaderLock, lock_from_row, lock_row
 from kcl_daemon.leases.lease import WorkerId
 from tests.simulator.loop import run_virtual
-from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fakes import MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.troubled import Trouble, TroubledTable
 
 ME, OTHER = WorkerId("me"), WorkerId("other")
@@ -26,12 +25,8 @@ class Stage:
         self.log = MemoryLog()
         self.elected_at_s: list[float] = []
         self.elector = Elector(
+            worker_context(ME, log=self.log),
             table=self.table,
-            worker_id=ME,
-            clock=LoopClock(),
-            randomness=CalmChance(),
-            timings=timings(LeaseSettings()),
-            log=self.log,
         )
         self.elector.set_inputs(ElectionInputs(held=lambda: 4))
         self.elector.on_elected(lambda: self.elected_at_s.append(anyio.current_time()))

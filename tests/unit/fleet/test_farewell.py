@@ -8,12 +8,10 @@ import anyio
 import pytest
 
 from kcl_daemon.assignment.plan import by_lease_count
-from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.leader import LEADER_KEY, LeaderLock, lock_from_row, lock_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
@@ -21,7 +19,7 @@ from kcl_daemon.leases.worker_row import report
 from kcl_daemon.ports import Tables
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
-from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fakes import LoopClock, MemoryLog
 from tests.unit.fleet.contexts import worker_context
 from tests.unit.troubled import Trouble, TroubledTable
 
@@ -32,32 +30,30 @@ class Stage:
     """A worker that holds four leases and has left the list of workers; `a` leads."""
 
     def __init__(self, *, grace_s: float = 20.0, graceful: bool = True) -> None:
-        self.clock, self.log, periods = LoopClock(), MemoryLog(), timings(LeaseSettings())
+        self.clock, self.log = LoopClock(), MemoryLog()
         self.leases = TroubledTable()
         self.workers = TroubledTable("metrics", "wid")
         self.coordinator = TroubledTable("coordinator", "key")
+        context = worker_context(ME, clock=self.clock, log=self.log)
         self.renewer = LeaseRenewer(
-            table=self.leases, worker_id=ME, clock=self.clock, timings=periods, log=self.log
+            context,
+            table=self.leases,
         )
         self.called_away: list[LeaseKey] = []
         self.shutdown = ShutdownHandoff(
-            worker_context(ME, clock=self.clock, log=self.log),
+            context,
             renewer=self.renewer,
             monitor=FleetMonitor(
-                worker_id=ME,
+                worker_id=context.worker_id,
+                clock=context.clock,
+                timings=context.timings,
                 tables=Tables(self.leases, self.workers, self.coordinator),
                 max_leases_for_worker=1000,
-                clock=self.clock,
-                timings=periods,
                 malformed=MalformedRowLog(self.log),
             ),
             elector=Elector(
+                context,
                 table=self.coordinator,
-                worker_id=ME,
-                clock=self.clock,
-                randomness=CalmChance(),
-                timings=periods,
-                log=self.log,
             ),
             place=by_lease_count if graceful else None,
             grace_s=grace_s,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import anyio
 
-from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.leases.row import RowUpdate, WriteResult
@@ -16,7 +15,7 @@ from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.chance import Chance
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.table import MemoryTable
-from tests.unit.fakes import LoopClock, MemoryLog
+from tests.unit.fleet.contexts import worker_context
 from tests.unit.fleet.keeper_stage import ME
 
 LEASES = 200
@@ -41,12 +40,8 @@ def renewals(seconds: float) -> list[tuple[float, str]]:
         table = TimedTable()
         await table.ensure()
         renewer = LeaseRenewer(
+            replace(worker_context(ME), randomness=Chance("spread")),
             table=table,
-            worker_id=ME,
-            clock=LoopClock(),
-            timings=timings(LeaseSettings()),
-            log=MemoryLog(),
-            randomness=Chance("spread"),
         )
         for number in range(LEASES):
             row, _ = lease_row.creation(Lease(LeaseKey(f"s-{number}"), 1, TRIM_HORIZON, lease_owner=ME))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.fleet.elector import Elector
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.fleet.worker_identity import Predecessors
 from kcl_daemon.leases.expiry import FileLockState, ProcessObservation, ProcessRecord
 from kcl_daemon.leases.leader import LeaderLock, lock_row
@@ -16,7 +14,7 @@ from kcl_daemon.leases.worker_row import Incarnation, report
 from kcl_daemon.ports import LeftoverRecord, Tables
 from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
-from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fakes import LoopClock, MemoryLog
 from tests.unit.fleet.contexts import worker_context
 from tests.unit.troubled import Trouble, TroubledTable
 
@@ -61,14 +59,11 @@ class Stage:
         )
         self.taken: list[str] = []
         self.order: list[str] = []
-        clock, periods = LoopClock(), timings(LeaseSettings())
+        clock = LoopClock()
+        context = worker_context(ME, clock=clock, log=self.log)
         elector = Elector(
+            context,
             table=self.tables.coordinator,
-            worker_id=ME,
-            clock=clock,
-            randomness=CalmChance(),
-            timings=periods,
-            log=self.log,
         )
         take_over_from = elector.take_over_from
 
@@ -85,7 +80,7 @@ class Stage:
 
         self.tables.worker_metrics.delete = noted  # type: ignore[method-assign, assignment]
         self.predecessors = Predecessors(
-            worker_context(ME, clock=clock, log=self.log),
+            context,
             folder=self.folder,
             tables=self.tables,
             mine=Incarnation(1, "mine"),

@@ -8,13 +8,11 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.reporter import Reporter
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.layout import StateRow, TableLayout
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
@@ -27,7 +25,7 @@ from kcl_protocol.sequence import TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.table import MemoryTable
 from tests.simulator.memory.transactions import MemoryTransactions
-from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fakes import LoopClock, MemoryLog
 from tests.unit.fleet.contexts import worker_context
 from tests.unit.troubled import Trouble, TroubledTable
 
@@ -41,30 +39,26 @@ class Stage:
     """A worker with a leader's loops, of an application in separate tables."""
 
     def __init__(self, state: TableStatus | None, *, migrate_all: bool) -> None:
-        self.clock, self.log, periods = LoopClock(), MemoryLog(), timings(LeaseSettings())
+        self.clock, self.log = LoopClock(), MemoryLog()
         self.leases = TroubledTable("app", "leaseKey")
         self.workers = TroubledTable("app-WorkerMetricStats", "wid")
         self.coordinator = TroubledTable("app-CoordinatorState", "key")
         self.state, self.migrate_all = state, migrate_all
         separate = Tables(self.leases, self.workers, self.coordinator)
         self.routes = TableRoutes(separate, migrate_all=migrate_all)
+        context = worker_context(ME, clock=self.clock, log=self.log)
         self.monitor = FleetMonitor(
-            worker_id=ME,
+            worker_id=context.worker_id,
+            clock=context.clock,
+            timings=context.timings,
             tables=self.routes.tables,
             max_leases_for_worker=1000,
-            clock=self.clock,
-            timings=periods,
             malformed=MalformedRowLog(self.log),
         )
         self.elector = Elector(
+            context,
             table=self.routes.lock,
-            worker_id=ME,
-            clock=self.clock,
-            randomness=CalmChance(),
-            timings=periods,
-            log=self.log,
         )
-        context = worker_context(ME, clock=self.clock, log=self.log)
         self.reporter = Reporter(
             context,
             table=self.routes.reports,

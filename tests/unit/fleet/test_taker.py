@@ -40,7 +40,8 @@ class Stage:
         self.kinesis = SlowKinesis(model)
         self.found: list[LeaseKey] = []
         self.renewer = LeaseRenewer(
-            table=self.table, worker_id=ME, clock=clock, timings=periods, log=self.log
+            context,
+            table=self.table,
         )
         self.renewer.keeps_finished = True
         self.leader = ShuffleLeader(worker_id=ME, clock=clock, log=self.log)

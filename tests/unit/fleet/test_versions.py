@@ -7,12 +7,11 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from kcl_daemon.config.balance import ClientVersionConfig, LeaseSettings
+from kcl_daemon.config.balance import ClientVersionConfig
 from kcl_daemon.errors import ConfigurationError, Unavailable
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.layout import StateRefusal, StateRow
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
@@ -31,7 +30,7 @@ from kcl_daemon.ports import Tables
 from kcl_protocol.sequence import SHARD_END, TRIM_HORIZON
 from tests.simulator.loop import run_virtual
 from tests.simulator.memory.table import MemoryTable
-from tests.unit.fakes import CalmChance, LoopClock, MemoryLog
+from tests.unit.fakes import LoopClock, MemoryLog
 from tests.unit.fleet.contexts import worker_context
 from tests.unit.troubled import Trouble, TroubledTable
 
@@ -56,31 +55,28 @@ class Stage:
     """A worker's version machine; the loops that it switches only wait."""
 
     def __init__(self, config: ClientVersionConfig = ClientVersionConfig.V3X) -> None:
-        self.clock, self.log, periods = LoopClock(), MemoryLog(), timings(LeaseSettings())
+        self.clock, self.log = LoopClock(), MemoryLog()
         self.coordinator = Raced("coordinator", "key")
         self.tables = Tables(TroubledTable(), TroubledTable("metrics", "wid"), self.coordinator)
+        context = worker_context(ME, clock=self.clock, log=self.log)
         self.renewer = LeaseRenewer(
-            table=self.tables.leases, worker_id=ME, clock=self.clock, timings=periods, log=self.log
+            context,
+            table=self.tables.leases,
         )
         self.elector = Elector(
+            context,
             table=self.coordinator,
-            worker_id=ME,
-            clock=self.clock,
-            randomness=CalmChance(),
-            timings=periods,
-            log=self.log,
         )
         self.shuffle = ShuffleLeader(worker_id=ME, clock=self.clock, log=self.log)
-        context = worker_context(ME, clock=self.clock, log=self.log)
         self.upgrader = Upgrader(
             context,
             tables=self.tables,
             monitor=FleetMonitor(
-                worker_id=ME,
+                worker_id=context.worker_id,
+                clock=context.clock,
+                timings=context.timings,
                 tables=self.tables,
                 max_leases_for_worker=1000,
-                clock=self.clock,
-                timings=periods,
                 malformed=MalformedRowLog(self.log),
             ),
             leader=self.shuffle,
