@@ -68,7 +68,7 @@ def test_deleting_what_is_read_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
         return [JudgedLease(lease, CleanupVerdict.COMPLETED, "") for lease in leases if not lease.is_finished]
 
     monkeypatch.setattr(lease_cleanup, "judge_finished", anything_may_go)
-    monkeypatch.setattr(row, "still_finished", no_condition)
+    monkeypatch.setattr(row, "if_still_finished", no_condition)
     assert violation(*SPLITS) == "deleted_unfinished"
 
 
