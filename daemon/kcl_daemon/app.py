@@ -15,13 +15,13 @@ from kcl_daemon.config.settings import Settings
 from kcl_daemon.consumer.context import ConsumerContext, ShardCooldowns
 from kcl_daemon.cpu.sources import CpuSampler
 from kcl_daemon.fleet.assigner import Assigner, AssignmentListener, StaleWorkerReaper, assignment_strategies
-from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.fleet.context import Broadcast, Timings, WorkerContext, timings
 from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
 from kcl_daemon.fleet.elector import ElectionInputs, Elector
 from kcl_daemon.fleet.lease_cleanup import FormerStreamCleanup, OwnLeaseCleanup
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
-from kcl_daemon.fleet.reporter import GaugeInputs, Gauges, Reporter
+from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
 from kcl_daemon.fleet.streams import (
@@ -32,8 +32,6 @@ from kcl_daemon.fleet.streams import (
     leases_of,
     require_same_stream_mode,
 )
-from kcl_daemon.fleet.tables import ApplicationTables
-from kcl_daemon.fleet.timings import Broadcast, Timings, timings
 from kcl_daemon.fleet.worker_identity import DuplicateWorkerDetector, Predecessors
 from kcl_daemon.leases.lease import LeaseKey, WorkerId
 from kcl_daemon.leases.worker_row import Incarnation
@@ -48,6 +46,7 @@ from kcl_daemon.migrations.kcl2_loops import (
 from kcl_daemon.migrations.kcl2_rules import ClientVersion
 from kcl_daemon.migrations.kcl2_taking import LeaseTaker, TakingOptions
 from kcl_daemon.migrations.one_table_loops import MigrationResources, TableMigrator
+from kcl_daemon.migrations.tables import ApplicationTables
 from kcl_daemon.ports import (
     NO_METERS,
     Children,
@@ -72,7 +71,7 @@ from kcl_daemon.progress.watchdog import StallLimits, Watchdog
 from kcl_daemon.retrieval.readers import ReaderFactory
 from kcl_daemon.shards.lineage import parents_first
 from kcl_daemon.telemetry.snapshot import Snapshots, SparkSource, no_spark
-from kcl_daemon.worker import Worker, WorkerLoops
+from kcl_daemon.worker import GaugeInputs, Gauges, Worker, WorkerLoops
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,20 +28,86 @@ from kcl_daemon.errors import (
 from kcl_daemon.fleet.discovery import Discovery
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_cleanup import OwnLeaseCleanup
-from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer
+from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, lease_labels
 from kcl_daemon.fleet.monitor import FleetMonitor
-from kcl_daemon.fleet.reporter import Gauges, Reporter
+from kcl_daemon.fleet.reporter import Reporter
 from kcl_daemon.fleet.shutdown_handoff import ShutdownHandoff
 from kcl_daemon.fleet.streams import StreamTracker
-from kcl_daemon.fleet.tables import ApplicationTables
 from kcl_daemon.fleet.worker_identity import DuplicateWorkerDetector, Predecessors
 from kcl_daemon.leases.lease import LeaseKey
+from kcl_daemon.metrics import kcl, own
 from kcl_daemon.metrics.kcl import INITIALIZE
-from kcl_daemon.migrations.kcl2_loops import ClientVersionMonitor, ComponentSwitcher
+from kcl_daemon.migrations.kcl2_loops import ClientVersionMonitor, ComponentSwitcher, ShuffleLeader
+from kcl_daemon.migrations.kcl2_rules import ClientVersion
 from kcl_daemon.migrations.kcl2_taking import LeaseTaker
+from kcl_daemon.migrations.tables import ApplicationTables
 from kcl_daemon.ports import NO_METERS, Clock, Log, Meters
 from kcl_daemon.progress.progress import WaitReason
-from kcl_daemon.progress.watchdog import Watchdog
+from kcl_daemon.progress.watchdog import Watchdog, lag_s
+
+_BY_SHUFFLE = frozenset({ClientVersion.INIT, ClientVersion.UPGRADE_FROM_2X, ClientVersion.V2X})
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeInputs:
+    renewer: LeaseRenewer
+    elector: Elector
+    shuffle: ShuffleLeader
+    versions: ClientVersionMonitor
+    watchdog: Watchdog
+
+
+class Gauges:
+    """`may_change`: shuffle leader and lock may alternate. `buffered`: bytes read ahead."""
+
+    def __init__(
+        self,
+        watched: GaugeInputs,
+        *,
+        may_change: bool,
+        buffered: Callable[[], int],
+        period_s: float,
+        meters: Meters,
+        clock: Clock,
+    ) -> None:
+        self._watched = watched
+        self._may_change = may_change
+        self._buffered = buffered
+        self._period_s = period_s
+        self._meters = meters
+        self._clock = clock
+
+    async def run(self) -> None:
+        while True:
+            asked_s = self._clock.monotonic()
+            await self._clock.sleep(self._period_s)
+            self._meters.add(own.LOOP_LAG, max(0.0, self._clock.monotonic() - asked_s - self._period_s))
+            self.poll()
+
+    def poll(self) -> None:
+        watched, add = self._watched, self._meters.add
+        held = watched.renewer.held
+        watched.renewer.renewals.tick(len(held))
+        now_s = self._clock.monotonic()
+        add(own.LEASE_AGE, max((now_s - each.moved_s for each in held.values()), default=0.0))
+        add(own.BUFFERED_BYTES, self._buffered())
+        by_shuffle = watched.versions.version in _BY_SHUFFLE
+        leads = watched.shuffle.leads if by_shuffle else watched.elector.is_leader
+        add(kcl.IS_LEADER, float(leads))
+        if self._may_change:
+            add(kcl.DECIDER_SHUFFLE if by_shuffle else kcl.DECIDER_LOCK)
+        if not by_shuffle:
+            add(own.LEADERLESS, watched.elector.leaderless_s)
+        self._record_shards(now_s)
+
+    def _record_shards(self, now_s: float) -> None:
+        watchdog, add = self._watched.watchdog, self._meters.add
+        for shard in watchdog.active_leases.shards:
+            behind_s = lag_s(shard.progress, watchdog.limits, now_s)
+            if behind_s is not None:
+                add(kcl.PROCESS_BEHIND, behind_s, **lease_labels(shard.lease))
+                add(kcl.APPLICATION_BEHIND, behind_s)
+
 
 FIRST_BACKOFF_S: Final = 1.0
 MAX_BACKOFF_S: Final = 60.0

@@ -1,20 +1,32 @@
 """All local endpoints together: Kinesis on the current event loop, the others in a thread.
 
 The clock of the Kinesis model is read only here: these endpoints live in real time.
+
+`kcl-daemon local` and `python -m kcl_local`: all endpoints until a signal or the end of stdin.
 """
 
 from __future__ import annotations
 
+import os
+import shlex
+import signal
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Final, Literal, NoReturn
 
+import anyio
+import click
+import orjson
 from anyio import CancelScope, to_thread
 
 from kcl_local.dynamodb import DynamoDbServer
-from kcl_local.kinesis.arguments import DEFAULTS, KinesisOptions
+from kcl_local.kinesis.arguments import DEFAULTS, FanOutRules, KinesisOptions, ReadLimits, ServiceError
 from kcl_local.kinesis.http import application
 from kcl_local.kinesis.model import KinesisModel
 from kcl_local.kinesis.stream import REGION
@@ -80,3 +92,209 @@ async def local_endpoints(
     finally:
         with CancelScope(shield=True):
             await to_thread.run_sync(dynamodb.stop)
+
+
+_FAN_OUT: Final = FanOutRules()
+_SHARDS_MAX: Final = 10_000
+Form = Literal["shell", "env", "json"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewStream:
+    """`name` may be the ARN of a stream in another account."""
+
+    name: str
+    shard_count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> NewStream:
+        """From `NAME` or `NAME:SHARDS`; BadParameter for anything else."""
+        prefix, slash, last = text.rpartition("/")
+        name, colon, count = last.partition(":")
+        if not name or (
+            colon and not (count.isascii() and count.isdigit() and 0 < int(count) <= _SHARDS_MAX)
+        ):
+            raise click.BadParameter(
+                f"{text!r} is not a stream name, or a name and a shard count such as orders:4"
+            )
+        return cls(prefix + slash + name, int(count or 1))
+
+
+def _port(option: str, service: str) -> click.Option:
+    return click.Option(
+        [option],
+        type=click.IntRange(0, 65_535),
+        default=0,
+        show_default="any free port",
+        metavar="PORT",
+        help=f"Port of {service} on 127.0.0.1.",
+    )
+
+
+def _seconds(option: str, default: float, text: str) -> click.Option:
+    return click.Option(
+        [option],
+        type=click.FloatRange(min=0),
+        default=default,
+        show_default=True,
+        metavar="SECONDS",
+        help=text,
+    )
+
+
+_PARAMETERS: Final[list[click.Parameter]] = [
+    click.Option(
+        ["--stream", "streams"],
+        multiple=True,
+        type=NewStream.parse,
+        metavar="NAME[:SHARDS]",
+        help="Create this stream; repeatable.",
+    ),
+    _port("--kinesis-port", "Kinesis"),
+    _port("--dynamodb-port", "DynamoDB, STS and Glue"),
+    _port("--cloudwatch-port", "CloudWatch"),
+    click.Option(
+        ["--format", "form"],
+        type=click.Choice(["shell", "env", "json"]),
+        default="shell",
+        show_default=True,
+        help="Format of the endpoints: export lines, NAME=value lines, or one line of JSON.",
+    ),
+    click.Option(
+        ["--write", "file"],
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Write them to a file instead of printing them.",
+    ),
+    click.Option(
+        ["--throttle"], is_flag=True, help="Throttle reads above 5 per second and 2 MiB per second and shard."
+    ),
+    _seconds("--iterator-ttl-s", DEFAULTS.iterator_ttl_s, "Lifetime of iterators."),
+    _seconds("--creating-s", 0.0, "How long a new stream is CREATING."),
+    _seconds("--consumer-creating-s", 0.0, "How long a new fan-out consumer is CREATING."),
+    _seconds("--subscription-s", _FAN_OUT.lasts_s, "Lifetime of subscriptions."),
+    _seconds("--idle-event-s", _FAN_OUT.idle_s, "Time between events without records."),
+    click.Option(["--until-eof"], is_flag=True, help="Also end when stdin, a pipe or terminal, is closed."),
+]
+
+
+def _run(
+    *,
+    streams: tuple[NewStream, ...],
+    kinesis_port: int,
+    dynamodb_port: int,
+    cloudwatch_port: int,
+    form: Form,
+    file: Path | None,
+    throttle: bool,
+    iterator_ttl_s: float,
+    creating_s: float,
+    consumer_creating_s: float,
+    subscription_s: float,
+    idle_event_s: float,
+    until_eof: bool,
+) -> None:
+    kinesis = KinesisOptions(
+        limits=ReadLimits() if throttle else None,
+        iterator_ttl_s=iterator_ttl_s,
+        creating_s=creating_s,
+        fan_out=FanOutRules(creating_s=consumer_creating_s, lasts_s=subscription_s, idle_s=idle_event_s),
+    )
+    options = LocalOptions(
+        kinesis=kinesis,
+        kinesis_port=kinesis_port,
+        dynamodb_port=dynamodb_port,
+        cloudwatch_port=cloudwatch_port,
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _exit_at_once)  # until the loop handles signals: nothing to clean up yet
+    _report("starting Kinesis, DynamoDB, STS, Glue and CloudWatch on 127.0.0.1")
+    try:
+        anyio.run(_serve, options, streams, _EndpointReport(form, file), until_eof)
+    except OSError as error:
+        raise click.ClickException(f"cannot serve: {error}") from error
+
+
+local: Final = click.Command(
+    "local",
+    callback=_run,
+    params=_PARAMETERS,
+    short_help="Run local Kinesis, DynamoDB, STS, Glue and CloudWatch endpoints.",
+    help="Run Kinesis, DynamoDB, STS, Glue and CloudWatch endpoints on loopback, in memory, until SIGINT or "
+    "SIGTERM.\n\nWhen all endpoints answer, prints environment variables that point any AWS SDK at them; "
+    "the credentials are not checked.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _EndpointReport:
+    form: Form
+    file: Path | None
+
+    def report(self, endpoints: Endpoints) -> None:
+        text = endpoints_text(endpoints, self.form)
+        if self.file is None:
+            click.echo(text)
+            _report(
+                "serving; Ctrl-C ends it; paste the lines above into another terminal, then start the daemon"
+            )
+            return
+        self.file.write_text(f"{text}\n", "utf-8")
+        name = shlex.quote(str(self.file))
+        place = name if "/" in name else f"./{name}"  # the shell looks in PATH for a name without a slash
+        source = f". {place}" if self.form == "shell" else f"see {place}"
+        click.echo(f"serving; Ctrl-C ends it; in another terminal: {source}", err=True)
+
+
+def _report(text: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(text, err=True)
+
+
+def _exit_at_once(number: int, _frame: FrameType | None) -> NoReturn:
+    os._exit(128 + number)
+
+
+async def _serve(
+    options: LocalOptions, streams: tuple[NewStream, ...], where: _EndpointReport, until_eof: bool
+) -> None:
+    async with local_endpoints(options, partial(_create, streams)) as endpoints:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            where.report(endpoints)
+            async with anyio.create_task_group() as tasks:
+                if until_eof:
+                    tasks.start_soon(_end_with_stdin, tasks.cancel_scope)
+                async for _ in signals:
+                    break
+                tasks.cancel_scope.cancel()
+
+
+def endpoints_text(endpoints: Endpoints, form: Form) -> str:
+    environment = endpoints.environment()
+    if form == "json":
+        urls = {
+            "kinesis_url": endpoints.kinesis_url,
+            "dynamodb_url": endpoints.dynamodb_url,
+            "cloudwatch_url": endpoints.cloudwatch_url,
+        }
+        return orjson.dumps({**urls, "environment": environment}).decode()
+    export = "export " if form == "shell" else ""
+    return "\n".join(f"{export}{name}={value}" for name, value in environment.items())
+
+
+def _create(streams: tuple[NewStream, ...], kinesis: KinesisModel) -> None:
+    for stream in streams:
+        naming = "StreamARN" if stream.name.startswith("arn:") else "StreamName"
+        try:
+            kinesis.handle("CreateStream", {naming: stream.name, "ShardCount": stream.shard_count})
+        except ServiceError as error:
+            raise click.BadParameter(f"{stream.name}: {error.message}", param_hint="--stream") from error
+
+
+async def _end_with_stdin(scope: anyio.CancelScope) -> None:
+    stdin = sys.stdin.fileno()
+    while True:
+        await anyio.wait_readable(stdin)
+        if not os.read(stdin, 65536):
+            scope.cancel()
+            return

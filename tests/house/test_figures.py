@@ -10,13 +10,13 @@ import pytest
 from tests.house.figures import figures, package_cycles, source_files
 
 BOUNDS: Final = {
-    "source files": 212,
-    "source lines": 51_200,
+    "source files": 210,
+    "source lines": 50_800,
     "longest file, lines": 700,
     "docstring and comment words": 40_000,
-    "packages in import cycles": 2,
+    "packages in import cycles": 0,
     "classes with one public method, %": 13.5,
-    "constructors with more than 8 parameters": 13,
+    "constructors with more than 8 parameters": 4,
     "README lines": 140,
 }
 

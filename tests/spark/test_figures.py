@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.spark.process import FORGOTTEN_S, EngineMetrics
+from kcl_daemon.spark.supervisor import FORGOTTEN_S, EngineMetrics
 from kcl_daemon.telemetry.snapshot import SparkQueryView, SparkShardView, SparkView
 from kcl_spark.conversation import CommitProgress, ShardState
 from kcl_spark.figures import FIGURES_S, FigureReporter, LateRows, QueryFigures, query_figures

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from kcl_daemon.spark.process import EventSplitter, UnreadableLine
+from kcl_daemon.spark.supervisor import EventSplitter, UnreadableLine
 from kcl_spark.control import ControlPipe
 
 HELLO = b'{"level":"info","event":"hello"}\n'

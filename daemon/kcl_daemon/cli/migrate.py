@@ -22,7 +22,6 @@ from kcl_daemon.cli.common import run, settings_of, with_file
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AwsError, KclError
 from kcl_daemon.fleet.monitor import latest_of
-from kcl_daemon.fleet.tables import open_existing
 from kcl_daemon.leases.layout import StateRefusal
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import OWNER_INDEX, MalformedRowError, Row, is_lease_row, lease_from_row
@@ -39,6 +38,7 @@ from kcl_daemon.migrations.kcl2_rules import (
 )
 from kcl_daemon.migrations.one_table_rules import TABLE_STATUS_CODEC as MOVE
 from kcl_daemon.migrations.one_table_rules import MigrationRow, TableStatus, migration_readiness
+from kcl_daemon.migrations.tables import open_existing
 from kcl_daemon.ports import Clock, IndexState, Tables
 from kcl_daemon.system import SystemClock
 from kcl_daemon.text import numbered, on_one_line

@@ -510,7 +510,7 @@ main: Final = Root(
             "Show which worker reads which shard and why; move, reset and delete leases.",
         ),
         "local": LaterCommand(
-            "kcl_local.command:local",
+            "kcl_local.server:local",
             "Run local Kinesis, DynamoDB, STS and CloudWatch endpoints.",
             extra="local",
             modules=("aiohttp", "flask", "flask_cors", "moto"),

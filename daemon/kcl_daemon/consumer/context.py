@@ -11,9 +11,9 @@ import anyio
 
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ChildError
+from kcl_daemon.fleet.context import Broadcast, Timings
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer
 from kcl_daemon.fleet.streams import StreamTracker
-from kcl_daemon.fleet.timings import Broadcast, Timings
 from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.ports import NO_METERS, Children, Clock, DeadLetters, Kinesis, Log, Meters, Randomness, Table
 from kcl_daemon.progress.progress import FailureHistory

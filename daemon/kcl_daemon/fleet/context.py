@@ -1,17 +1,178 @@
-"""What nearly every loop of a worker needs: its context, calls with a timeout, many calls at once."""
+"""What nearly every loop of a worker needs: its context, calls with a timeout, many calls at once.
+
+How often each loop runs, derived from the settings, and how loops wait (`Wakeup`, `Broadcast`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import anyio
 
+from kcl_daemon.config.balance import BalanceSettings, LeaseSettings
 from kcl_daemon.errors import AwsError, Unavailable
-from kcl_daemon.fleet.timings import Timings
+from kcl_daemon.leases.expiry import unclaimed_patience_s
 from kcl_daemon.leases.lease import WorkerId
+from kcl_daemon.leases.worker_row import ACTIVE_REPORTS
 from kcl_daemon.ports import NO_METERS, Clock, Log, Meters, Randomness
+
+# An idle fleet's lock duration, and its maximum as a multiple of a busy fleet's.
+_IDLE_LEASE_S: Final = 30.0
+_MAX_IDLE_STRETCH: Final = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderTerm:
+    """The lock expires after `lease_s`, a heartbeat comes every `heartbeat_s`."""
+
+    lease_s: float
+    heartbeat_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """In seconds.
+
+    Args:
+        failover_s: a lease expires this long after its last renewal.
+        renew_s: from one renewal to the next. KCL renews every third of the fail-over time; this allows as
+            many
+            tries, as a failed one is repeated after a quarter of it.
+        call_s: timeout of a lease call, well below the fail-over time.
+        poll_s: how often a busy fleet's leader reads the leases.
+        active_s: a worker with an older row gets no leases.
+        leader_lease_s: a busy fleet's lock duration.
+        handoff_s: a slower handoff is ended by force.
+        unclaimed_s: how long a new owner has to write its lease.
+    """
+
+    failover_s: float
+    renew_s: float
+    call_s: float
+    poll_s: float
+    report_s: float
+    active_s: float
+    heartbeat_s: float
+    leader_lease_s: float
+    handoff_s: float
+    parents_s: float
+    balance_s: float
+    capture_s: float
+    unclaimed_s: float
+
+    # Each look costs a request. A worker with many leases looks often, as a gap costs most there.
+
+    def discovery_s(self, held: int, *, leading: bool, young: bool = False) -> float:
+        """How often to query for leases.
+
+        A young worker is about to get many. A new lease must be renewed within the fail-over time, or it is
+        assigned to another worker.
+        """
+        if leading:
+            return self.fallback_poll_s
+        if young:
+            return min(self.poll_s, self.failover_s) / 2
+        return min(self.poll_s * (max(1.25, 6 / held) if held else 10), self.failover_s / 2)
+
+    def epoch_poll_s(self, held: int) -> float:
+        """How often to read assignment notices.
+
+        Without leases this exceeds the fail-over time; leaders allow for it (`leases/expiry.py`).
+        """
+        if not held:
+            return min(6.5 * self.poll_s, 1.3 * self.failover_s)
+        return min(self.poll_s * (4.0 if held == 1 else max(1.25, 7.5 / (held + 1))), 0.8 * self.failover_s)
+
+    @property
+    def fallback_poll_s(self) -> float:
+        return 30 * self.poll_s
+
+    @property
+    def max_handoff_wait_s(self) -> float:
+        """How long a stopping worker reads on, so that next owners see its handoffs."""
+        return self.failover_s / 2
+
+    def lock_s(self, held: int) -> float:
+        return 5 / 3 * self.heartbeat_s * (max(1.0, 2 / held) if held else 3)
+
+    def term(self, *, calm: bool, alone: bool) -> LeaderTerm:
+        """A lock lasts longer where little depends on it.
+
+        `calm`: no more leases than workers. `alone`: no other workers.
+        """
+        if not (calm or alone):
+            return LeaderTerm(self.leader_lease_s, self.heartbeat_s)
+        stretch = min(_MAX_IDLE_STRETCH, max(1.0, _IDLE_LEASE_S / self.leader_lease_s))
+        lease_s = stretch * self.leader_lease_s
+        return LeaderTerm(
+            lease_s, lease_s / 3 if alone else min(max(1.0, 2 / 3 * stretch) * self.heartbeat_s, lease_s / 3)
+        )
+
+    def leader_poll_s(self, *, alone: bool, leases: int, workers: int) -> float:
+        if alone:
+            return 7.5 * self.poll_s
+        return self.poll_s * (2.5 if leases <= workers else 1)
+
+    def workers_poll_s(self, leader_poll_s: float) -> float:
+        return max(2.5 * self.poll_s, min(2 * leader_poll_s, 5 * self.poll_s))
+
+
+def timings(settings: LeaseSettings, balance: BalanceSettings | None = None) -> Timings:
+    balance = balance or BalanceSettings()
+    interval_ms = balance.assignment_interval_ms or 2 * settings.failover_time_ms
+    failover_s = settings.failover_time_ms / 1000
+    report_s = settings.worker_metrics_report_ms / 1000
+    return Timings(
+        failover_s=failover_s,
+        renew_s=0.4 * failover_s,
+        call_s=max(failover_s / 3, 0.5),
+        poll_s=min(max(failover_s / 5, 0.2), 2.0),
+        report_s=report_s,
+        active_s=ACTIVE_REPORTS * report_s,
+        heartbeat_s=settings.leader_heartbeat_ms / 1000,
+        leader_lease_s=settings.leader_lease_ms / 1000,
+        handoff_s=settings.handoff_timeout_ms / 1000,
+        parents_s=min(settings.parent_shard_poll_interval_ms / 1000, 2.0),
+        balance_s=interval_ms / 1000 * balance.variance_balancing_frequency,
+        capture_s=balance.capture_ms / 1000,
+        unclaimed_s=unclaimed_patience_s(failover_s, interval_ms / 1000),
+    )
+
+
+class Wakeup:
+    """Ends a loop's wait; a wakeup while nobody waits is kept."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._event = anyio.Event()
+
+    def wake(self) -> None:
+        self._event.set()
+
+    async def wait(self, seconds: float) -> None:
+        with self._clock.move_on_after(seconds):
+            await self._event.wait()
+        self._event = anyio.Event()
+
+
+class Broadcast:
+    """Wakes current waiters only."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._event = anyio.Event()
+
+    def fire(self) -> None:
+        self._event.set()
+        self._event = anyio.Event()
+
+    async def wait(self, seconds: float) -> None:
+        event = self._event
+        with self._clock.move_on_after(seconds):
+            await event.wait()
+
 
 _T = TypeVar("_T")
 

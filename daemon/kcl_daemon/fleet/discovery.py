@@ -13,9 +13,8 @@ from typing import Final
 import anyio
 
 from kcl_daemon.errors import AwsError, TableNotFound
-from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first
+from kcl_daemon.fleet.context import Timings, Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
-from kcl_daemon.fleet.timings import Timings, Wakeup
 from kcl_daemon.leases.leader import LeaderLock
 from kcl_daemon.leases.lease import Lease, LeaseKey
 from kcl_daemon.leases.row import KEY, OWNER, MalformedRowError, is_lease_row, lease_from_row, release

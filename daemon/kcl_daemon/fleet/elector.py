@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kcl_daemon.errors import AwsError
-from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.fleet.context import LeaderTerm, Wakeup, WorkerContext
 from kcl_daemon.fleet.discovery import AssignmentNotifier
-from kcl_daemon.fleet.timings import LeaderTerm, Wakeup
 from kcl_daemon.leases.leader import (
     LEADER_KEY,
     ClaimLock,

@@ -13,8 +13,7 @@ from typing import Final
 import anyio
 
 from kcl_daemon.errors import AwsError, LeaseLost, Unavailable
-from kcl_daemon.fleet.context import WorkerContext
-from kcl_daemon.fleet.timings import Wakeup
+from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.fence import LeaseGone, judge_written_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, Throughput, WorkerId

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kcl_daemon.assignment.plan import Fleet
+from kcl_daemon.fleet.context import Timings
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
-from kcl_daemon.fleet.timings import Timings
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.expiry import LivenessLog
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId

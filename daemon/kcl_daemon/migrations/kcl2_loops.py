@@ -14,11 +14,10 @@ import anyio
 
 from kcl_daemon.config.balance import ClientVersionConfig
 from kcl_daemon.errors import AwsError, ConfigurationError, Unavailable
-from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer
 from kcl_daemon.fleet.monitor import FleetMonitor
-from kcl_daemon.fleet.timings import Wakeup
 from kcl_daemon.leases.layout import StateRefusal, StateRowCreation
 from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.row import Row, RowUpdate

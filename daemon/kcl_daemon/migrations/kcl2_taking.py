@@ -17,10 +17,9 @@ from anyio.abc import TaskGroup
 
 from kcl_daemon.errors import AwsError, Throttled, Unavailable
 from kcl_daemon.fleet.assigner import BackgroundSync
-from kcl_daemon.fleet.context import WorkerContext, for_each, raise_first
+from kcl_daemon.fleet.context import Wakeup, WorkerContext, for_each, raise_first
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.shard_sync import MultiStreamShardSync, ShardSync
-from kcl_daemon.fleet.timings import Wakeup
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import (
     MalformedRowError,

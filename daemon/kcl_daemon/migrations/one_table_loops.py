@@ -12,7 +12,7 @@ from typing import Final, assert_never
 
 from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.errors import AwsError
-from kcl_daemon.fleet.context import WorkerContext
+from kcl_daemon.fleet.context import Wakeup, WorkerContext
 from kcl_daemon.fleet.elector import Elector
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.table_views import (
@@ -22,7 +22,6 @@ from kcl_daemon.fleet.table_views import (
     RowKindTable,
     TableWrapper,
 )
-from kcl_daemon.fleet.timings import Wakeup
 from kcl_daemon.leases.layout import StateRefusal, TableLayout
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import Conditions, Row, RowUpdate, WriteResult

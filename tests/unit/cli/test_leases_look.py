@@ -21,12 +21,12 @@ from kcl_daemon.errors import (
     Throttled,
 )
 from kcl_daemon.fleet.streams import StreamTracker
-from kcl_daemon.fleet.tables import open_existing
 from kcl_daemon.leases.layout import TableLayout
 from kcl_daemon.leases.leader import LeaderLock, heartbeat, lock_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, ShardId, WorkerId
 from kcl_daemon.leases.row import Row, apply_update, new_lease_row, renewal
 from kcl_daemon.leases.worker_row import report
+from kcl_daemon.migrations.tables import open_existing
 from kcl_daemon.ports import FetchedRecords, IteratorKind, Kinesis, ReadFrom, StreamRef, StreamSummary, Tables
 from kcl_daemon.records.payload import EMPTY
 from kcl_daemon.shards.lineage import InitialPosition, Shard

@@ -1,4 +1,4 @@
-"""Two readings become percent: `kcl_daemon.cpu.figures`."""
+"""Two readings become percent: `kcl_daemon.cpu.sources`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.cpu.figures import (
+from kcl_daemon.cpu.sources import (
     CgroupUsage,
     EcsUsage,
     HostTimes,

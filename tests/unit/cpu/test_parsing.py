@@ -1,4 +1,4 @@
-"""Texts of the kernel and of ECS become values: `kcl_daemon.cpu.figures`."""
+"""Texts of the kernel and of ECS become values: `kcl_daemon.cpu.sources`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.cpu.figures import (
+from kcl_daemon.cpu.sources import (
     EcsTask,
     EcsUsage,
     HostTimes,

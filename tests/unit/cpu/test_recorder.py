@@ -1,4 +1,4 @@
-"""Samples become averages: `kcl_daemon.cpu.figures`."""
+"""Samples become averages: `kcl_daemon.cpu.sources`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcl_daemon.cpu.figures import FAILED, CpuRecorder
+from kcl_daemon.cpu.sources import FAILED, CpuRecorder
 
 
 def _recorder(*samples: float | None) -> CpuRecorder:

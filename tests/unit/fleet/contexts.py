@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kcl_daemon.config.balance import LeaseSettings
-from kcl_daemon.fleet.context import WorkerContext
-from kcl_daemon.fleet.timings import timings
+from kcl_daemon.fleet.context import WorkerContext, timings
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import Clock, Log
 from tests.unit.fakes import CalmChance, LoopClock, MemoryLog

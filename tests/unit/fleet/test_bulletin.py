@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from kcl_daemon.config.balance import LeaseSettings
+from kcl_daemon.fleet.context import timings
 from kcl_daemon.fleet.discovery import AssignmentNotifier
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases.leader import LeaderLock
 from kcl_daemon.leases.lease import WorkerId
 from tests.simulator.loop import run_virtual

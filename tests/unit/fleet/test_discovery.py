@@ -9,9 +9,9 @@ import pytest
 
 from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.errors import TableNotFound
+from kcl_daemon.fleet.context import timings
 from kcl_daemon.fleet.discovery import AssignmentNotifier, Discovery
 from kcl_daemon.fleet.lease_renewer import LeaseRenewer, MalformedRowLog
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.leader import LeaderLock
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId

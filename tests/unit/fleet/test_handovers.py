@@ -8,8 +8,8 @@ import anyio
 
 from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.errors import Unavailable
+from kcl_daemon.fleet.context import timings
 from kcl_daemon.fleet.discovery import PendingHandoffs
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases.lease import LeaseKey
 from tests.simulator.loop import run_virtual
 from tests.unit.fakes import LoopClock, MemoryLog

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from kcl_daemon.config.balance import LeaseSettings
+from kcl_daemon.fleet.context import timings
 from kcl_daemon.fleet.lease_renewer import HeldLease, LeaseRenewer, MalformedRowLog
 from kcl_daemon.fleet.shard_sync import ShardSync
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases import row as lease_row
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import Row, lease_from_row, renewal

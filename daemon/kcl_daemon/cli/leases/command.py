@@ -33,8 +33,8 @@ from kcl_daemon.cli.leases.show import explain_json, explain_lines, list_json, l
 from kcl_daemon.cli.leases.steer import delete, release, reset, skip
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.fleet.assigner import assignment_strategies
-from kcl_daemon.fleet.tables import open_existing
-from kcl_daemon.fleet.timings import timings
+from kcl_daemon.fleet.context import timings
+from kcl_daemon.migrations.tables import open_existing
 from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
 from kcl_daemon.text import on_one_line

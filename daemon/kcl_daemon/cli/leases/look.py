@@ -15,17 +15,17 @@ import anyio
 from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound, Throttled
+from kcl_daemon.fleet.context import timings
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.streams import StreamTracker, TrackedStream
 from kcl_daemon.fleet.table_views import WORKER_KINDS, TableWrapper
-from kcl_daemon.fleet.tables import OpenedTables, TableOrigin
-from kcl_daemon.fleet.timings import timings
 from kcl_daemon.leases.layout import ENTITY
 from kcl_daemon.leases.leader import LEADER_KEY, LockObservation, lock_from_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
 from kcl_daemon.leases.row import MalformedRowError, Row
 from kcl_daemon.leases.worker_row import CPU, FAILED, worker_from_row
+from kcl_daemon.migrations.tables import OpenedTables, TableOrigin
 from kcl_daemon.ports import Clock, Kinesis, Log, Table, Tables
 from kcl_daemon.retrieval.source import StartMemory, read_from
 from kcl_protocol.sequence import LATEST

@@ -45,8 +45,8 @@ from kcl_daemon.cli.leases.change import (
 )
 from kcl_daemon.cli.leases.show import shortened
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.fleet.tables import open_existing
 from kcl_daemon.leases.lease import Lease, ShardId
+from kcl_daemon.migrations.tables import open_existing
 from kcl_daemon.ports import Kinesis, StreamRef, Table
 from kcl_daemon.records.payload import Payload
 from kcl_daemon.shards.lineage import InitialPosition, Shard
