@@ -442,7 +442,7 @@ class MultiStreamTracker:
         found = {
             ListedStream(each.name, each.arn): each for each in fitting if not named & {each.name, each.arn}
         }
-        for gone in set(self._filtered) - found.keys():
+        for gone in [each for each in self._filtered if each not in found]:
             self._log.info("stream_left_the_filter", stream=gone.arn)
             if (stream := self._current.pop(gone, None)) is not None:
                 stream.watch.recheck()
