@@ -31,7 +31,7 @@ MOVING: Final = {**FLEET, "migrateAllEntitiesToLeaseTable": "true"}
 ROW: Final = "TableMigration3.5"
 PREFIX: Final = "TABLE_MIGRATION_STATUS_"
 # A leader that has just begun looks ten seconds later, and so often while it moves.
-STEP_S: Final = 90.0
+STEP_S: Final = 180.0
 
 
 def old_rows(app: Application, table: str = "CoordinatorState") -> dict[str, Any]:
