@@ -28,7 +28,7 @@ SHARDS: Final = 4
 # What a busy machine adds to a figure is not ours: the best of some counts, and the first that is good enough ends it.
 TRIES: Final = 3
 FIRST_RECORD_MOST_S: Final = 5.0
-RSS_MOST_BYTES: Final = 88 * 1000 * 1000  # 78 on an idle machine with Python 3.11; 85 with 3.13 beside other tests
+RSS_MOST_BYTES: Final = 88 * 1000 * 1000  # 78 when idle, with Python 3.11; 85 with 3.13, beside others
 CPU_MOST_SHARE: Final = 0.02
 WINDOW_S: Final = 10.0
 Record = Callable[[str, object], None]
