@@ -177,15 +177,15 @@ def decode_daemon_line(line: bytes) -> DaemonMessage:
     """
     fields = _object(line)
     try:
-        return __daemon_lines_message(fields)
+        return _daemon_line_message(fields)
     except _Malformed as error:
-        raise RemoteProtocolError(f"{error}, in the daemon's line {__daemon_lines_excerpt(line)}") from None
+        raise RemoteProtocolError(f"{error}, in the daemon's line {_daemon_line_excerpt(line)}") from None
 
 
 class _Malformed(Exception): ...
 
 
-def __daemon_lines_message(fields: _Fields) -> DaemonMessage:
+def _daemon_line_message(fields: _Fields) -> DaemonMessage:
     action = fields.get("action")
     read = _READERS.get(action) if isinstance(action, str) else None
     if read is None:
@@ -195,7 +195,7 @@ def __daemon_lines_message(fields: _Fields) -> DaemonMessage:
 
 def _initialize(fields: _Fields) -> Initialize:
     return Initialize(
-        shard_id=__daemon_lines_text(fields, "shardId"),
+        shard_id=_daemon_line_text(fields, "shardId"),
         sequence_number=_text_or_none(fields, "sequenceNumber"),
         sub_sequence_number=_integer_or_none(fields, "subSequenceNumber"),
         stream_name=_text_or_none(fields, "streamName"),
@@ -217,10 +217,10 @@ def _object(line: bytes) -> _Fields:
         value = load(line)
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(
-            f"the daemon's line is not JSON ({error}): {__daemon_lines_excerpt(line)}"
+            f"the daemon's line is not JSON ({error}): {_daemon_line_excerpt(line)}"
         ) from error
     if not _is_object(value):
-        raise RemoteProtocolError(f"the daemon's line is not a JSON object: {__daemon_lines_excerpt(line)}")
+        raise RemoteProtocolError(f"the daemon's line is not a JSON object: {_daemon_line_excerpt(line)}")
     return value
 
 
@@ -239,9 +239,9 @@ def _record(value: object, index: int) -> Record:
         raise _wrong(f"records[{index}]", value, "an object")
     try:
         return Record(
-            data=__daemon_lines_text(value, "data"),
-            partition_key=__daemon_lines_text(value, "partitionKey"),
-            sequence_number=__daemon_lines_text(value, "sequenceNumber"),
+            data=_daemon_line_text(value, "data"),
+            partition_key=_daemon_line_text(value, "partitionKey"),
+            sequence_number=_daemon_line_text(value, "sequenceNumber"),
             approximate_arrival_timestamp=_integer_or_none(value, "approximateArrivalTimestamp"),
             sub_sequence_number=_integer_or_none(value, "subSequenceNumber") or 0,
             schema=_schema(value) if "schemaVersionId" in value else None,
@@ -254,14 +254,14 @@ def _schema(fields: _Fields) -> RecordSchema | None:
     if fields.get("schemaVersionId") is None:
         return None
     return RecordSchema(
-        name=__daemon_lines_text(fields, "schemaName"),
-        version_id=__daemon_lines_text(fields, "schemaVersionId"),
-        data_format=__daemon_lines_text(fields, "schemaDataFormat"),
-        definition=__daemon_lines_text(fields, "schemaDefinition"),
+        name=_daemon_line_text(fields, "schemaName"),
+        version_id=_daemon_line_text(fields, "schemaVersionId"),
+        data_format=_daemon_line_text(fields, "schemaDataFormat"),
+        definition=_daemon_line_text(fields, "schemaDefinition"),
     )
 
 
-def __daemon_lines_text(fields: _Fields, key: str) -> str:
+def _daemon_line_text(fields: _Fields, key: str) -> str:
     value = fields.get(key)
     if isinstance(value, str):
         return value
@@ -302,7 +302,7 @@ def _is_array(value: object) -> TypeGuard[list[object]]:
     return isinstance(value, list)
 
 
-def __daemon_lines_excerpt(line: bytes) -> str:
+def _daemon_line_excerpt(line: bytes) -> str:
     return repr(line[:_EXCERPT_CHARACTERS].decode("utf-8", "replace"))
 
 
@@ -313,7 +313,7 @@ _READERS: Final[Mapping[str, Callable[[_Fields], DaemonMessage]]] = {
     LeaseLost.action: lambda _fields: LeaseLost(),
     ShardEnded.action: lambda _fields: ShardEnded(),
     ShutdownRequested.action: lambda _fields: ShutdownRequested(),
-    Shutdown.action: lambda fields: Shutdown(__daemon_lines_text(fields, "reason")),
+    Shutdown.action: lambda fields: Shutdown(_daemon_line_text(fields, "reason")),
 }
 
 

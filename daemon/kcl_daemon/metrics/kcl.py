@@ -303,18 +303,14 @@ TABLE_MOVE: Final = operation(_TABLE_MOVE)
 TABLE_MOVE_BATCHES: Final = Metric(_TABLE_MOVE, "BatchCount")
 
 
-_KCL_SHARDS_D: Final = MetricLevel.DETAILED
-
 INITIALIZE_CHILD: Final = operation("InitializeTask", "RecordProcessor.initialize", success=False)
 
 _PROCESS: Final = "ProcessTask"
 PROCESS: Final = operation(_PROCESS, labels=SHARD)
 PROCESS_CHILD: Final = operation(_PROCESS, "RecordProcessor.processRecords", success=False, labels=SHARD)
-PROCESS_READ: Final = operation(_PROCESS, "KinesisDataFetcher.getRecords", level=_KCL_SHARDS_D, labels=SHARD)
-PROCESS_ITERATOR: Final = operation(
-    _PROCESS, "KinesisDataFetcher.getShardIterator", level=_KCL_SHARDS_D, labels=SHARD
-)
-PROCESS_CHECKPOINT: Final = operation(_PROCESS, "UpdateLease", level=_KCL_SHARDS_D, labels=SHARD)
+PROCESS_READ: Final = operation(_PROCESS, "KinesisDataFetcher.getRecords", level=_D, labels=SHARD)
+PROCESS_ITERATOR: Final = operation(_PROCESS, "KinesisDataFetcher.getShardIterator", level=_D, labels=SHARD)
+PROCESS_CHECKPOINT: Final = operation(_PROCESS, "UpdateLease", level=_D, labels=SHARD)
 PROCESS_RECORDS: Final = Metric(
     _PROCESS,
     "RecordsProcessed",
@@ -348,9 +344,9 @@ APPLICATION_BEHIND: Final = Metric("ApplicationTracker", "MillisBehindLatest", M
 
 _SHUTDOWN: Final = "ShutdownTask"
 SHUTDOWN_CHILD: Final = operation(_SHUTDOWN, "RecordProcessor.shutdown", success=False)
-SHUTDOWN_CREATE: Final = operation(_SHUTDOWN, "CreateLease", level=_KCL_SHARDS_D)
-SHUTDOWN_CREATE_AT: Final = operation(_SHUTDOWN, "CreateLease_TRIM_HORIZON", level=_KCL_SHARDS_D, time=False)
-SHUTDOWN_CHILDREN: Final = operation(_SHUTDOWN, "UpdateLease", level=_KCL_SHARDS_D, labels=SHARD)
+SHUTDOWN_CREATE: Final = operation(_SHUTDOWN, "CreateLease", level=_D)
+SHUTDOWN_CREATE_AT: Final = operation(_SHUTDOWN, "CreateLease_TRIM_HORIZON", level=_D, time=False)
+SHUTDOWN_CHILDREN: Final = operation(_SHUTDOWN, "UpdateLease", level=_D, labels=SHARD)
 SHUTDOWN_NO_PARENT: Final = Metric(
     _SHUTDOWN,
     "MissingMergeParent",
