@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -26,6 +26,15 @@ from tests.process.local import Local
 pytestmark = pytest.mark.timeout(300)
 
 RECORDS: Final = 10
+
+
+def running_daemon(launcher: int) -> int:
+    """The process that runs our program: a child of the launcher, or what the launcher has become."""
+    for child in psutil.Process(launcher).children():
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile, or has ended and is not waited for yet
+            if str(PROGRAM) in child.cmdline():
+                return child.pid
+    return launcher
 
 
 @contextmanager
@@ -56,9 +65,7 @@ def launched(
         try:
             yield daemon
             # Launchers pass no signal on: it goes to the daemon itself.
-            started = psutil.Process(process.pid).children()
-            itself = next((each.pid for each in started if str(PROGRAM) in each.cmdline()), process.pid)
-            os.kill(itself, signal.SIGTERM)
+            os.kill(running_daemon(process.pid), signal.SIGTERM)
             assert daemon.end() == 0, daemon.tail()
         finally:
             daemon.close()
