@@ -169,13 +169,19 @@ class ProgressRules:
     def _judge_words(self) -> None:
         """Whether those that were said to stand still did."""
         for (worker_id, key), told_s in self._trace.stalls.items():
-            reached = self._deliveries.reached.get((worker_id, key))
-            if told_s > self._polled_s and reached is not None and told_s - LEAST_S < reached.at_s <= told_s:
+            got_on_s = self._got_on_s(worker_id, key)
+            if told_s > self._polled_s and got_on_s is not None and told_s - LEAST_S < got_on_s <= told_s:
                 report(
-                    "false_alarm",
-                    f"{worker_id} says that {key} stands still, it got on at {reached.at_s:.3f}",
+                    "false_alarm", f"{worker_id} says that {key} stands still, it got on at {got_on_s:.3f}"
                 )
         self._polled_s = now()
+
+    def _got_on_s(self, worker_id: str, key: str) -> float | None:
+        """When a lease last got on. Where children fail in turn, records that the next one was given are no progress."""
+        if self._trace.stall_causes[worker_id, key] == WaitReason.RESTART.value:
+            return self._rules.checkpointed_s.get(key)
+        reached = self._deliveries.reached.get((worker_id, key))
+        return None if reached is None else reached.at_s
 
     def _has_work(self, shard: ShardTruth, stored: ExtendedSequenceNumber | None) -> bool:
         """Whether there is something to do in a shard, and everybody might know by now."""

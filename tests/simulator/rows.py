@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from kcl_daemon.leases.row import Row, Value
 from kcl_protocol.sequence import ExtendedSequenceNumber
 from tests.simulator.faults import RowWrite
+from tests.simulator.loop import now
 from tests.simulator.truth import Truth
 from tests.simulator.violation import report
 
@@ -126,6 +127,7 @@ class LeaseTableRules:
         self.deleted: set[str] = set()
         self._forgotten: set[str] = set()
         self.checkpoints = 0
+        self.checkpointed_s: dict[str, float] = {}
         self._rules: tuple[Callable[[LeaseChange], str | None], ...] = (
             self._strange_attributes,
             self._checkpoint_backwards,
@@ -235,6 +237,7 @@ class LeaseTableRules:
     def _changed(self, change: LeaseChange) -> None:
         if change.before.checkpoint != change.after.checkpoint:
             self.checkpoints += 1
+            self.checkpointed_s[change.write.key] = now()
         for rule in self._rules:
             broken = rule(change)
             if broken is not None:

@@ -90,3 +90,14 @@ def test_a_word_too_early_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = plan(Nursery(habits=Habits(process_s=(2.5, 3.5))))
     monkeypatch.setattr(fleet, "CLOSE_LIMITS", hasty)
     assert violation(slow) == "false_alarm"
+
+
+def test_a_word_of_failing_children_right_after_a_checkpoint_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing() -> Plan:
+        return plan(Nursery(habits=Habits(process_s=(0.5, 1.0)), mischief={Mischief.EXIT: 0.4}))
+
+    assert violation(failing()) is None
+    monkeypatch.setattr(fleet, "CLOSE_LIMITS", replace(fleet.CLOSE_LIMITS, restart_s=0.1))
+    assert violation(failing()) == "false_alarm"

@@ -37,6 +37,7 @@ class Trace:
         self.warnings: Counter[str] = Counter()
         self.stalls: dict[tuple[str, str], float] = {}
         """Virtual time of the last `shard_stalled` of each worker and shard."""
+        self.stall_causes: dict[tuple[str, str], str] = {}
 
     @property
     def digest(self) -> str:
@@ -60,6 +61,7 @@ class Trace:
             self.warnings[f"{level} {event}"] += 1
         if event == _STALLED:
             self.stalls[who, lease_name(bound)] = now()
+            self.stall_causes[who, lease_name(bound)] = str(fields["cause"])
         if self._write is not None:
             shown = " ".join(f"{name}={value}" for name, value in (bound | fields).items())
             self._write(f"{now():10.3f}  {who:<12} {level:<8} {event:<24} {shown}")
