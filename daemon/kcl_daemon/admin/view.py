@@ -1,20 +1,29 @@
-"""Readiness, shard states, lineage, lease counts and throughput history of a snapshot.
+"""What the status shows: shard states, lineage, readiness, tables as text, and throughput history.
 
 Probes, page and terminal share these rules.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
-from kcl_daemon.progress.watchdog import state_of
-from kcl_daemon.telemetry.snapshot import LeaseView, ShardState, ShardView, Snapshot
-from kcl_daemon.text import NONE, about, duration, rate, short_shard
+from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState, state_of
+from kcl_daemon.telemetry.snapshot import (
+    LeaseView,
+    MoveView,
+    ShardView,
+    Snapshot,
+    SparkQueryView,
+    SparkShardView,
+    SparkView,
+    WorkerView,
+)
+from kcl_daemon.text import NONE, about, duration, rate, short_number, short_shard, size
 
 SHARD_END: Final = "SHARD_END"
 LATE_S: Final = 60.0
@@ -24,6 +33,8 @@ MAX_DEPTH: Final = 8
 
 
 class DisplayState(Enum):
+    """Those of `ShardState`, and those of leases that this worker does not hold."""
+
     FAILING = "failing"
     STALLED = "stalled"
     READING = "reading"
@@ -37,14 +48,18 @@ class DisplayState(Enum):
     FINISHED = "finished"
 
 
-_OF_HELD: Final = {
-    ShardState.FAILING: DisplayState.FAILING,
-    ShardState.STALLED: DisplayState.STALLED,
-    ShardState.STARTING: DisplayState.STARTING,
-    ShardState.WAITING: DisplayState.WAITING,
-    ShardState.READING: DisplayState.READING,
-    ShardState.CAUGHT_UP: DisplayState.AT_TIP,
-    ShardState.FINISHED: DisplayState.FINISHED,
+TONES: Final[Mapping[DisplayState, str]] = {
+    DisplayState.FAILING: "bad",
+    DisplayState.STALLED: "bad",
+    DisplayState.NOBODY: "bad",
+    DisplayState.HANDING_OFF: "busy",
+    DisplayState.UNSETTLED: "busy",
+    DisplayState.STARTING: "busy",
+    DisplayState.WAITING: "busy",
+    DisplayState.READING: "good",
+    DisplayState.AT_TIP: "good",
+    DisplayState.ELSEWHERE: "calm",
+    DisplayState.FINISHED: "calm",
 }
 
 
@@ -67,15 +82,6 @@ class ShardEntry:
     stream_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class LineageEntry:
-    """`depth` is 0 without a known parent. `lead` is drawn before the name."""
-
-    entry: ShardEntry
-    depth: int
-    lead: str
-
-
 def shard_entries(snapshot: Snapshot) -> list[ShardEntry]:
     return with_distinct_names(list(entries_of_snapshot(snapshot)))
 
@@ -84,11 +90,9 @@ def entries_of_snapshot(snapshot: Snapshot) -> Iterator[ShardEntry]:
     """Finish the list with `with_distinct_names`."""
     held = {shard.key: shard for shard in snapshot.shards}
     for lease in snapshot.fleet:
-        yield _of_lease(lease, held.get(lease.key), snapshot.worker_id)
-    listed = {lease.key for lease in snapshot.fleet}
-    for key, shard in held.items():
-        if key not in listed:
-            yield _of_held(shard, snapshot.worker_id)
+        yield _entry(lease, held.pop(lease.key, None), snapshot.worker_id)
+    for shard in held.values():
+        yield _entry(None, shard, snapshot.worker_id)
 
 
 def with_distinct_names(known: list[ShardEntry]) -> list[ShardEntry]:
@@ -106,49 +110,51 @@ def with_distinct_names(known: list[ShardEntry]) -> list[ShardEntry]:
     ]
 
 
-def _of_lease(lease: LeaseView, held: ShardView | None, me: str) -> ShardEntry:
+def _entry(lease: LeaseView | None, held: ShardView | None, me: str) -> ShardEntry:
+    """What this worker knows of its own lease is newer than the table."""
+    row = held or lease
+    assert row is not None
     return ShardEntry(
-        key=lease.key,
-        shard_id=lease.shard_id,
-        stream=lease.stream,
-        parents=lease.parents,
-        checkpoint=lease.checkpoint if held is None else held.checkpoint,
-        owner=lease.owner if held is None else me,
-        next_owner=lease.next_owner,
+        key=row.key,
+        shard_id=row.shard_id,
+        stream=row.stream,
+        parents=row.parents,
+        checkpoint=row.checkpoint,
+        owner=me if held is not None or lease is None else lease.owner,
+        next_owner=None if lease is None else lease.next_owner,
         state=_state(lease, held, me),
         held=held,
-        stream_id=lease.stream_id,
-    )
-
-
-def _of_held(shard: ShardView, me: str) -> ShardEntry:
-    return ShardEntry(
-        key=shard.key,
-        shard_id=shard.shard_id,
-        stream=shard.stream,
-        parents=shard.parents,
-        checkpoint=shard.checkpoint,
-        owner=me,
-        next_owner=None,
-        state=_state(None, shard, me),
-        held=shard,
-        stream_id=shard.stream_id,
+        stream_id=row.stream_id,
     )
 
 
 def _state(lease: LeaseView | None, held: ShardView | None, me: str) -> DisplayState:
-    if held is not None and (held.is_failing or held.stalled):
-        return DisplayState.FAILING if held.is_failing else DisplayState.STALLED
-    if lease is not None and lease.next_owner is not None:
-        return DisplayState.HANDING_OFF
+    moves = lease is not None and lease.next_owner is not None
     if held is not None:
         finished = held.checkpoint == SHARD_END
-        return _OF_HELD[state_of(held.cause, failures=held.failures, stalled=held.stalled, finished=finished)]
+        state = state_of(held.cause, failures=held.failures, stalled=held.stalled, finished=finished)
+        if not moves or state in {ShardState.FAILING, ShardState.STALLED}:
+            return DisplayState(state.value.replace("_", " "))
+    if moves:
+        return DisplayState.HANDING_OFF
     if lease is None or lease.checkpoint == SHARD_END:
         return DisplayState.FINISHED
     if lease.owner == me:
         return DisplayState.UNSETTLED  # the table was read just before a change
     return DisplayState.NOBODY if lease.owner is None else DisplayState.ELSEWHERE
+
+
+def count_states(known: Sequence[ShardEntry]) -> Counter[DisplayState]:
+    return Counter(entry.state for entry in known)
+
+
+@dataclass(frozen=True, slots=True)
+class LineageEntry:
+    """`depth` is 0 without a known parent. `lead` is drawn before the name."""
+
+    entry: ShardEntry
+    depth: int
+    lead: str
 
 
 _TROUBLE: Final = {DisplayState.FAILING: 0, DisplayState.STALLED: 1, DisplayState.NOBODY: 2}
@@ -162,99 +168,71 @@ def trouble_first(known: Sequence[ShardEntry]) -> Iterator[LineageEntry]:
 
 
 def is_trouble(entry: ShardEntry) -> bool:
-    return entry.state in _TROUBLE or _lag_s(entry) >= LATE_S
+    return entry.state in _TROUBLE or _lag_s(entry.held) >= LATE_S
 
 
 def urgency(entry: ShardEntry) -> tuple[int, float, str]:
     last = 5 if entry.state is DisplayState.FINISHED else 4 if entry.held is None else 3
-    return _TROUBLE.get(entry.state, last), -_lag_s(entry), entry.key
+    return _TROUBLE.get(entry.state, last), -_lag_s(entry.held), entry.key
 
 
-def _lag_s(entry: ShardEntry) -> float:
-    return 0.0 if entry.held is None else entry.held.lag_s or 0.0
+def _lag_s(held: ShardView | None) -> float:
+    return 0.0 if held is None else held.lag_s or 0.0
 
 
 def lineage(known: Sequence[ShardEntry]) -> Iterator[LineageEntry]:
-    """Each entry comes once, parents before children.
-
-    A shard with two parents is listed below the first by name.
-    """
+    """Each entry once, parents before children; a shard with two parents is below the first by name."""
     streams: dict[tuple[str, str], list[ShardEntry]] = defaultdict(list)
-    for entry in known:
+    for entry in sorted(known, key=lambda entry: (entry.shard_id, entry.key)):
         streams[entry.stream or "", entry.stream_id or ""].append(entry)
     for stream in sorted(streams):
-        yield from _of_stream(sorted(streams[stream], key=lambda entry: (entry.shard_id, entry.key)))
+        entries = {entry.key: entry for entry in streams[stream]}
+        keys = {entry.shard_id: key for key, entry in entries.items()}
+        parents = {
+            key: [keys[parent] for parent in sorted(entry.parents) if parent in keys][:1]
+            for key, entry in entries.items()
+        }
+        for branch in draw_lineage(parents):
+            if not branch.again:
+                yield LineageEntry(entries[branch.name], branch.depth, branch.lead)
 
 
-def _of_stream(known: Sequence[ShardEntry]) -> Iterator[LineageEntry]:
-    by_id = {entry.shard_id: entry for entry in known}
-    below: dict[str, list[ShardEntry]] = defaultdict(list)
-    roots: list[ShardEntry] = []
-    for entry in known:
-        above = min((parent for parent in entry.parents if parent in by_id), default=None)
-        (roots if above is None else below[above]).append(entry)
+class Branch(NamedTuple):
+    """One line of a lineage; `again`: the shard is already drawn, below another parent."""
+
+    name: str
+    depth: int
+    lead: str
+    again: bool
+
+
+def draw_lineage(parents: Mapping[str, Sequence[str]]) -> Iterator[Branch]:
+    """Parents before children, in the order of `parents`, which has the known parents of each shard.
+
+    An explicit stack: a lineage may have thousands of generations.
+    """
+    below: dict[str, list[str]] = defaultdict(list)
+    for name, above in parents.items():
+        for parent in above:
+            below[parent].append(name)
     drawn: set[str] = set()
-    yield from _drawn(roots, below, drawn)
-    # Damaged rows may name each other as parents.
-    for entry in known:
-        if entry.key not in drawn:
-            yield from _drawn([entry], below, drawn)
-
-
-def _drawn(
-    roots: Sequence[ShardEntry], below: Mapping[str, Sequence[ShardEntry]], drawn: set[str]
-) -> Iterator[LineageEntry]:
-    """An explicit stack: a lineage may have thousands of generations."""
-    stack = [(root, 0, "", "") for root in reversed(roots)]
-    while stack:
-        entry, depth, lead, indent = stack.pop()
-        if entry.key in drawn:
-            continue
-        drawn.add(entry.key)
-        yield LineageEntry(entry, depth, lead)
-        children = below.get(entry.shard_id, ())
-        for number, child in reversed(list(enumerate(children, start=1))):
-            is_last = number == len(children)
-            deeper = depth + 1 < MAX_DEPTH
-            stack.append(
-                (
-                    child,
-                    depth + 1,
-                    f"{indent}{'└─ ' if is_last else '├─ '}",
-                    f"{indent}{'   ' if is_last else '│  '}" if deeper else indent,
-                )
-            )
+    # Damaged rows may name each other as parents, so that no root leads to them.
+    for root in (*(name for name in parents if not parents[name]), *parents):
+        stack = [] if root in drawn else [(root, 0, "", "")]
+        while stack:
+            name, depth, lead, indent = stack.pop()
+            yield Branch(name, depth, lead, name in drawn)
+            children: Sequence[str] = () if name in drawn else below.get(name, ())
+            drawn.add(name)
+            for number, child in reversed(list(enumerate(children, start=1))):
+                first, rest = ("└─ ", "   ") if number == len(children) else ("├─ ", "│  ")
+                inner = f"{indent}{rest}" if depth + 1 < MAX_DEPTH else indent
+                stack.append((child, depth + 1, f"{indent}{first}", inner))
 
 
 _NAMED_MOST = 5
 WAIT_SHOWN_S: Final = 5.0
 """Shorter waits are usual between batches."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseCounts:
-    """`held`, `stalled` and `failing` count only this worker's."""
-
-    leases: int
-    held: int
-    stalled: int
-    failing: int
-    nobody: int
-    handing_off: int
-    finished: int
-
-
-def count_leases(known: Sequence[ShardEntry]) -> LeaseCounts:
-    states = [entry.state for entry in known]
-    return LeaseCounts(
-        leases=len(known),
-        held=sum(entry.held is not None for entry in known),
-        stalled=states.count(DisplayState.STALLED),
-        failing=states.count(DisplayState.FAILING),
-        nobody=states.count(DisplayState.NOBODY),
-        handing_off=states.count(DisplayState.HANDING_OFF),
-        finished=states.count(DisplayState.FINISHED),
-    )
 
 
 def not_ready(snapshot: Snapshot) -> tuple[str, ...]:
@@ -267,16 +245,18 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
         yield "it is stopping"
     elif not snapshot.started:
         yield "it has not started yet: tables or streams do not exist"
-    failing = [shard for shard in snapshot.shards if shard.is_failing]
-    for shard in failing[:_NAMED_MOST]:
-        yield f"{shard.key} is failing: {failure_of(shard)}"
+    failing = [shard for shard in snapshot.shards if is_failing(shard)]
+    stalled = [shard for shard in snapshot.shards if shard.stalled and not is_failing(shard)]
+    yield from (f"{shard.key} is failing: {failure_of(shard)}" for shard in failing[:_NAMED_MOST])
     if len(failing) > _NAMED_MOST:
         yield f"{len(failing) - _NAMED_MOST} more shards are failing"
-    stalled = [shard for shard in snapshot.shards if shard.stalled and not shard.is_failing]
-    for shard in stalled[:_NAMED_MOST]:
-        yield f"{shard.key} makes no progress: {waits_for(shard)}"
+    yield from (f"{shard.key} makes no progress: {waits_for(shard)}" for shard in stalled[:_NAMED_MOST])
     if len(stalled) > _NAMED_MOST:
         yield f"{len(stalled) - _NAMED_MOST} more shards make no progress"
+
+
+def is_failing(shard: ShardView) -> bool:
+    return shard.failures >= FAILING_FROM
 
 
 def failure_of(shard: ShardView) -> str:
@@ -288,56 +268,48 @@ def failure_of(shard: ShardView) -> str:
 def waits_for(shard: ShardView) -> str:
     """Such as `kinesis for 12 s (throttled)`; empty for a short wait."""
     what = shard.cause.value
-    if shard.waits_s < WAIT_SHOWN_S and not (shard.stalled or shard.is_failing):
+    if shard.waits_s < WAIT_SHOWN_S and not (shard.stalled or is_failing(shard)):
         return ""
     if shard.waits_s >= 1:
         what = f"{what} for {about(shard.waits_s)}"
     return f"{what} ({shard.detail})" if shard.detail else what
 
 
-def in_words(snapshot: Snapshot, counted: LeaseCounts) -> str:
+def in_words(snapshot: Snapshot, states: Counter[DisplayState]) -> str:
     """Leaves out figures that change all the time, for screen readers."""
-    state = "stopping" if snapshot.stopping else "running" if snapshot.started else "starting"
-    shards = "1 shard" if counted.held == 1 else f"{counted.held} shards"
-    failing = f", {counted.failing} failing" if counted.failing else ""
-    stalled = f", {counted.stalled} stalled" if counted.stalled else ""
+    held = len(snapshot.shards)
+    shards = "1 shard" if held == 1 else f"{held} shards"
+    trouble = "".join(
+        f", {states[state]} {state.value}"
+        for state in (DisplayState.FAILING, DisplayState.STALLED)
+        if states[state]
+    )
     leader = "is the leader" if snapshot.leads else "is a follower"
-    return f"This worker is {state}, {leader} and holds {shards}{failing}{stalled}."
+    return f"This worker is {_phase(snapshot)}, {leader} and holds {shards}{trouble}."
 
 
-def headline(snapshot: Snapshot, known: Sequence[ShardEntry]) -> tuple[tuple[str, str], ...]:
-    states = [entry.state for entry in known]
-    late = max(
-        (shard for shard in snapshot.shards if shard.lag_s is not None), key=_summary_lag_s, default=None
-    )
-    lag = NONE
-    if late is not None:
-        lag = (
-            duration(_summary_lag_s(late))
-            if _summary_lag_s(late) == 0
-            else f"{duration(_summary_lag_s(late))} (shard {_name(late)})"
-        )
+def _phase(snapshot: Snapshot) -> str:
+    return "stopping" if snapshot.stopping else "running" if snapshot.started else "starting"
+
+
+def headline(snapshot: Snapshot, states: Counter[DisplayState]) -> tuple[tuple[str, str], ...]:
+    phase = _phase(snapshot)
     return (
-        ("State", _summary_state(snapshot)),
-        ("Worst lag", lag),
+        ("State", "not ready" if phase == "running" and not_ready(snapshot) else phase),
+        ("Worst lag", _worst_lag(snapshot.shards)),
         ("Throughput", rate(sum(shard.bytes_per_s for shard in snapshot.shards))),
-        ("Failing", str(states.count(DisplayState.FAILING))),
-        ("Stalled", str(states.count(DisplayState.STALLED))),
+        ("Failing", str(states[DisplayState.FAILING])),
+        ("Stalled", str(states[DisplayState.STALLED])),
     )
 
 
-def _summary_state(snapshot: Snapshot) -> str:
-    word = "stopping" if snapshot.stopping else "running" if snapshot.started else "starting"
-    return "not ready" if word == "running" and not_ready(snapshot) else word
-
-
-def _summary_lag_s(shard: ShardView) -> float:
-    return shard.lag_s or 0.0
-
-
-def _name(shard: ShardView) -> str:
-    number = short_shard(shard.shard_id)
-    return number if shard.stream is None else f"{number} of {shard.stream}"
+def _worst_lag(shards: Sequence[ShardView]) -> str:
+    late = max((shard for shard in shards if shard.lag_s is not None), key=_lag_s, default=None)
+    if late is None or not late.lag_s:
+        return NONE if late is None else duration(0)
+    number = short_shard(late.shard_id)
+    name = number if late.stream is None else f"{number} of {late.stream}"
+    return f"{duration(late.lag_s)} (shard {name})"
 
 
 def time_text(snapshot: Snapshot) -> str:
@@ -347,6 +319,162 @@ def time_text(snapshot: Snapshot) -> str:
     return f"{datetime.fromtimestamp(snapshot.at_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def leader_text(snapshot: Snapshot) -> str:
+    if snapshot.leads:
+        return f"{snapshot.worker_id} (this worker)"
+    if snapshot.leaderless_s is not None:
+        return f"nobody for {about(snapshot.leaderless_s)}"
+    return snapshot.leader or "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class StatusTable:
+    """Cells as text. `numbers` are right-aligned columns; `left_out` counts dropped rows."""
+
+    title: str
+    headings: tuple[str, ...]
+    numbers: frozenset[int]
+    empty: str = "none"
+    rows: tuple[tuple[str, ...], ...] = ()
+    states: tuple[DisplayState, ...] = ()
+    left_out: int = 0
+
+
+SHARDS: Final = StatusTable(
+    "Shards",
+    ("Shard", "State", "Lag", "Throughput", "Records", "Waits for", "Checkpoint", "Worker"),
+    frozenset({2, 3, 4}),
+    "no lease is known",
+)
+WORKERS: Final = StatusTable(
+    "Workers",
+    ("Worker", "Role", "Leases", "CPU", "Last report"),
+    frozenset({2, 3, 4}),
+    "the tables were not read yet",
+)
+CHILDREN: Final = StatusTable(
+    "Children",
+    ("Shard", "PID", "Memory", "Uptime", "Restarts", "Last lines of stderr"),
+    frozenset({1, 2, 3, 4}),
+    "no child is running",
+)
+MOVES: Final = StatusTable("Last moves", ("When", "Lease", "Reason"), frozenset({0}), "none by this worker")
+QUERIES: Final = StatusTable(
+    "Spark queries",
+    (
+        *("Query", "State", "Batch", "Last commit", "Rows in", "Rows done", "Batch took", "Rows in state"),
+        "Dropped as late",
+    ),
+    frozenset(range(2, 9)),
+)
+SPARK_SHARDS: Final = StatusTable(
+    "Shards in Spark",
+    ("Shard", "Rows", "Committed", "Waiting", "Oldest waits"),
+    frozenset(range(1, 5)),
+    "no shard is connected",
+)
+MAX_MOVES: Final = 8
+"""A start moves every lease, so there may be many."""
+
+
+def shard_cells(entry: ShardEntry) -> tuple[str, ...]:
+    """All but the name."""
+    held, owner = entry.held, entry.owner or NONE
+    progress = ("", "", "", "")
+    if held is not None:
+        lag = NONE if held.lag_s is None else duration(held.lag_s)
+        progress = (lag, rate(held.bytes_per_s), str(held.records), waits_for(held))
+    reads = owner if entry.next_owner is None else f"{owner}, then {entry.next_owner}"
+    return (entry.state.value, *progress, short_number(entry.checkpoint), reads)
+
+
+def worker_table(snapshot: Snapshot) -> StatusTable:
+    workers = sorted(snapshot.workers, key=lambda each: each.worker_id)
+    return replace(WORKERS, rows=tuple(_worker_cells(worker, snapshot) for worker in workers))
+
+
+def _worker_cells(worker: WorkerView, snapshot: Snapshot) -> tuple[str, ...]:
+    is_me = worker.worker_id == snapshot.worker_id
+    leads = snapshot.leads if is_me else worker.worker_id == snapshot.leader
+    role = f"{'leader' if leads else 'follower'}{', this worker' if is_me else ''}"
+    return worker.worker_id, role, str(worker.leases), cpu_text(worker), reported_text(worker)
+
+
+def cpu_text(worker: WorkerView) -> str:
+    known = NONE if worker.cpu_percent is None else f"{worker.cpu_percent:.0f} %"
+    return "failed" if worker.cpu_failed else known
+
+
+def reported_text(worker: WorkerView) -> str:
+    return NONE if worker.reported_s is None else f"{about(worker.reported_s)} ago"
+
+
+def shards_with_children(snapshot: Snapshot) -> list[ShardView]:
+    shown = [shard for shard in snapshot.shards if shard.child is not None or shard.failures]
+    return sorted(shown, key=lambda shard: shard.key)
+
+
+def child_cells(shard: ShardView) -> tuple[str, ...]:
+    """All but the last lines of stderr."""
+    child = shard.child
+    runs = ("", "", "")
+    if child is not None:
+        memory = NONE if child.rss_bytes is None else size(child.rss_bytes)
+        runs = (str(child.pid), memory, duration(child.running_s))
+    return (shard.key, *runs, str(shard.restarts))
+
+
+def stderr_of(shard: ShardView) -> tuple[str, ...]:
+    """The lines of a failed child stay until its successor makes progress."""
+    if shard.failures:
+        return shard.stderr_tail
+    return () if shard.child is None else shard.child.stderr
+
+
+def moves_table(snapshot: Snapshot) -> StatusTable:
+    rows = ((f"{about(move.ago_s)} ago", move.key, _reason(move)) for move in snapshot.moves[:MAX_MOVES])
+    return replace(MOVES, rows=tuple(rows))
+
+
+def _reason(move: MoveView) -> str:
+    name, colon, reason = move.reason.partition(": ")
+    return reason if colon and "shardId-" in name and " " not in name else move.reason
+
+
+def query_table(view: SparkView) -> StatusTable:
+    title = QUERIES.title if view.ui is None else f"{QUERIES.title} ({view.ui})"
+    return replace(QUERIES, title=title, rows=tuple(map(_query_cells, view.queries)))
+
+
+def _query_cells(query: SparkQueryView) -> tuple[str, ...]:
+    return (
+        query.name,
+        "running" if query.running else "failed, starts again",
+        _number(query.batch),
+        f"{about(query.since_commit_s)} ago",
+        _number(query.input_rows_per_s, ".0f", "/s"),
+        _number(query.processed_rows_per_s, ".0f", "/s"),
+        _number(query.batch_s, ".2f", " s"),
+        _number(query.state_rows),
+        _number(query.late_rows),
+    )
+
+
+def _number(value: float | None, form: str = "", unit: str = "") -> str:
+    return NONE if value is None else f"{value:{form}}{unit}"
+
+
+def spark_shard_table(view: SparkView) -> StatusTable:
+    """The shard that waits longest comes first."""
+    shown = sorted(view.shards, key=lambda each: (-each.lag_s, each.shard_id))
+    return replace(SPARK_SHARDS, rows=tuple(map(_spark_shard_cells, shown)))
+
+
+def _spark_shard_cells(shard: SparkShardView) -> tuple[str, ...]:
+    waits = NONE if not shard.waiting else about(shard.lag_s)
+    return shard.shard_id, str(shard.rows), str(shard.committed), str(shard.waiting), waits
+
+
 MAX_SAMPLES: Final = 40
 WATCHED_EVERY_S: Final = 2.0
 UNWATCHED_EVERY_S: Final = 15.0
@@ -354,17 +482,11 @@ WATCHED_FOR_S: Final = 10.0
 """A viewer counts as present this long after a poll."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    at_s: float
-    bytes_per_s: Mapping[str, float]
-
-
 class ThroughputHistory:
-    """Keeps the last `MAX_SAMPLES` samples."""
+    """The last `MAX_SAMPLES` samples: when, and bytes a second by lease key."""
 
     def __init__(self) -> None:
-        self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+        self._samples: deque[tuple[float, Mapping[str, float]]] = deque(maxlen=MAX_SAMPLES)
         self._polled_s: float | None = None
 
     def checked(self, now_s: float) -> None:
@@ -373,21 +495,21 @@ class ThroughputHistory:
 
     def is_due(self, now_s: float, *, late_s: float = 0.0) -> bool:
         """Whether a sample is overdue by `late_s` seconds; a negative value allows an early one."""
-        return not self._samples or now_s - self._samples[-1].at_s >= self.every_s(now_s) + late_s
+        return not self._samples or now_s - self._samples[-1][0] >= self.every_s(now_s) + late_s
 
     def every_s(self, now_s: float) -> float:
         watched = self._polled_s is not None and now_s - self._polled_s < WATCHED_FOR_S
         return WATCHED_EVERY_S if watched else UNWATCHED_EVERY_S
 
     def remember(self, snapshot: Snapshot, now_s: float) -> None:
-        self._samples.append(Sample(now_s, {shard.key: shard.bytes_per_s for shard in snapshot.shards}))
+        self._samples.append((now_s, {shard.key: shard.bytes_per_s for shard in snapshot.shards}))
 
     def ages_s(self, now_s: float) -> list[float]:
-        return [now_s - sample.at_s for sample in self._samples]
+        return [now_s - at_s for at_s, _ in self._samples]
 
     def values(self, key: str) -> list[float | None]:
         """Bytes a second; None if the lease was not held."""
-        return [sample.bytes_per_s.get(key) for sample in self._samples]
+        return [bytes_per_s.get(key) for _, bytes_per_s in self._samples]
 
     def of(self, key: str, now_s: float) -> list[tuple[float, float]]:
         """Seconds ago and bytes a second, oldest first."""

@@ -6,8 +6,9 @@ Text from the daemon is made safe for a terminal here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rich import box
@@ -15,40 +16,34 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kcl_daemon.admin.page import (
-    MAX_MOVES,
-    QUERY_HEADINGS,
-    SHARD_HEADINGS,
-    behind_text,
-    by_lag,
-    cpu_text,
-    leader_text,
-    memory_text,
-    move_reason,
-    owner_text,
-    query_cells,
-    reported_text,
-    role_text,
-    shard_cells,
-    stderr_of,
-)
 from kcl_daemon.admin.site import StatusDocument
 from kcl_daemon.admin.view import (
+    CHILDREN,
+    SHARDS,
+    TONES,
     DisplayState,
-    LeaseCounts,
     LineageEntry,
     ShardEntry,
-    count_leases,
+    StatusTable,
+    child_cells,
+    count_states,
     headline,
+    leader_text,
+    moves_table,
     not_ready,
+    query_table,
+    shard_cells,
     shard_entries,
+    shards_with_children,
+    spark_shard_table,
+    stderr_of,
     time_text,
     trouble_first,
-    waits_for,
+    worker_table,
 )
 from kcl_daemon.cli.common import aligned
-from kcl_daemon.telemetry.snapshot import MoveView, ShardView, Snapshot, SparkView
-from kcl_daemon.text import about, duration, on_one_line, rate, short_number
+from kcl_daemon.telemetry.snapshot import ShardView, Snapshot
+from kcl_daemon.text import duration, on_one_line
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _SPARK_CELLS: Final = 15
@@ -58,45 +53,42 @@ _FRAME_LINES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class StatusBlock:
-    """`numbers` are right-aligned columns; `left_out` counts dropped rows."""
-
-    title: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numbers: frozenset[int]
-    states: tuple[DisplayState, ...] = ()
-    empty: str = ""
-    left_out: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class StatusView:
     lines: tuple[str, ...]
     troubles: tuple[str, ...]
-    blocks: tuple[StatusBlock, ...] = field(default=())
+    blocks: tuple[StatusTable, ...]
 
 
 def build_view(status: StatusDocument, *, max_lines: int | None = None) -> StatusView:
     """If `max_lines` is too small, shards in trouble come first and the last tables are dropped."""
     snapshot = status.snapshot
     known = shard_entries(snapshot)
-    counted = count_leases(known)
-    lines = tuple(map(on_one_line, _lines(snapshot, counted, known)))
+    lines = tuple(map(on_one_line, _lines(snapshot, count_states(known))))
     troubles = tuple(map(on_one_line, not_ready(snapshot)))
-    blocks = (
+    spark = () if snapshot.spark is None else (query_table(snapshot.spark), spark_shard_table(snapshot.spark))
+    tables = (
         _shards(status, known),
-        _workers(snapshot),
+        worker_table(snapshot),
         _children(snapshot),
-        *_engine(snapshot.spark),
-        _moves(snapshot.moves),
+        *spark,
+        moves_table(snapshot),
     )
+    blocks: Iterable[StatusTable] = map(_printable, tables)
     if max_lines is not None:
-        blocks = tuple(_in(blocks, max_lines - len(lines) - len(troubles)))
-    return StatusView(lines, troubles, blocks)
+        blocks = _in(tuple(blocks), max_lines - len(lines) - len(troubles))
+    return StatusView(lines, troubles, tuple(blocks))
 
 
-def _in(blocks: Sequence[StatusBlock], lines: int) -> Iterator[StatusBlock]:
+def _printable(table: StatusTable) -> StatusTable:
+    return replace(
+        table,
+        title=on_one_line(table.title),
+        headings=tuple(map(str.lower, table.headings)),
+        rows=tuple(tuple(map(on_one_line, row)) for row in table.rows),
+    )
+
+
+def _in(blocks: Sequence[StatusTable], lines: int) -> Iterator[StatusTable]:
     """The first block may use two thirds of the lines."""
     wanted = [len(each.rows) + _FRAME_LINES for each in blocks]
     for number, block in enumerate(blocks):
@@ -119,13 +111,13 @@ def plain_lines(shown: StatusView) -> Iterator[str]:
         yield from aligned(block.headings, block.rows, block.numbers) if block.rows else [block.empty]
 
 
-def _cut(block: StatusBlock, most: int) -> StatusBlock:
+def _cut(block: StatusTable, most: int) -> StatusTable:
     left = max(0, len(block.rows) - most)
     return replace(block, rows=block.rows[:most], states=block.states[:most], left_out=left)
 
 
-def _lines(snapshot: Snapshot, counted: LeaseCounts, known: Sequence[ShardEntry]) -> Iterator[str]:
-    (_, state), (_, lag), (_, throughput), (_, failing), (_, stalled) = headline(snapshot, known)
+def _lines(snapshot: Snapshot, states: Counter[DisplayState]) -> Iterator[str]:
+    (_, state), (_, lag), (_, throughput), (_, failing), (_, stalled) = headline(snapshot, states)
     yield f"{state}, worst lag {lag}, {throughput}, {failing} failing, {stalled} stalled"
     yield ", ".join(each for each in (snapshot.application, snapshot.place) if each)
     reported = (
@@ -137,58 +129,25 @@ def _lines(snapshot: Snapshot, counted: LeaseCounts, known: Sequence[ShardEntry]
     )
     yield ", ".join(each for each in reported if each)
     yield (
-        f"{counted.leases} leases: {counted.held} of this worker, {counted.nobody} unowned, "
-        f"{counted.handing_off} handing over, {counted.finished} finished"
+        f"{states.total()} leases: {len(snapshot.shards)} of this worker, "
+        f"{states[DisplayState.NOBODY]} unowned, {states[DisplayState.HANDING_OFF]} handing over, "
+        f"{states[DisplayState.FINISHED]} finished"
     )
 
 
-def _workers(snapshot: Snapshot) -> StatusBlock:
-    rows = (
-        (
-            worker.worker_id,
-            role_text(worker, snapshot),
-            str(worker.leases),
-            cpu_text(worker),
-            reported_text(worker),
-        )
-        for worker in sorted(snapshot.workers, key=lambda each: each.worker_id)
-    )
-    return StatusBlock(
-        title="Workers",
-        headings=("worker", "role", "leases", "cpu", "last report"),
-        rows=_fit(rows),
-        numbers=frozenset({2, 3, 4}),
-        empty="the tables were not read yet",
-    )
-
-
-def _shards(status: StatusDocument, known: Sequence[ShardEntry]) -> StatusBlock:
+def _shards(status: StatusDocument, known: Sequence[ShardEntry]) -> StatusTable:
     placed = list(trouble_first(known))
-    return StatusBlock(
-        title="Shards",
-        headings=("shard", "state", "lag", "throughput", "records", "waits for", "checkpoint", "worker"),
-        rows=_fit(_shard_cells(each, status) for each in placed),
-        numbers=frozenset({2, 3, 4}),
-        states=tuple(each.entry.state for each in placed),
-        empty="no lease is known",
-    )
+    rows = tuple(_shard_cells(each, status) for each in placed)
+    return replace(SHARDS, rows=rows, states=tuple(each.entry.state for each in placed))
 
 
 def _shard_cells(placed: LineageEntry, status: StatusDocument) -> tuple[str, ...]:
     entry = placed.entry
     name = f"{placed.lead}{entry.shard_id}"
     name = name if entry.stream is None else f"{name} ({entry.stream})"
-    held = entry.held
-    progress = ("", "", "", "")
-    if held is not None:
-        bars = spark(status.throughput.get(entry.key, []))
-        progress = (
-            behind_text(held),
-            f"{bars} {rate(held.bytes_per_s)}".strip(),
-            str(held.records),
-            waits_for(held),
-        )
-    return (name, entry.state.value, *progress, short_number(entry.checkpoint), owner_text(entry))
+    state, lag, throughput, *others = shard_cells(entry)
+    bars = "" if entry.held is None else spark(status.throughput.get(entry.key, []))
+    return (name, state, lag, f"{bars} {throughput}".strip(), *others)
 
 
 def spark(samples: Sequence[tuple[float, float]]) -> str:
@@ -199,78 +158,18 @@ def spark(samples: Sequence[tuple[float, float]]) -> str:
     return "".join(_BARS[round(value / most * (len(_BARS) - 1))] for value in values)
 
 
-def _moves(moves: Sequence[MoveView]) -> StatusBlock:
-    return StatusBlock(
-        title="Last moves",
-        headings=("when", "lease", "reason"),
-        rows=_fit((f"{about(move.ago_s)} ago", move.key, move_reason(move)) for move in moves[:MAX_MOVES]),
-        numbers=frozenset({0}),
-        empty="none by this worker",
-    )
+def _children(snapshot: Snapshot) -> StatusTable:
+    """With one line of stderr only."""
 
+    def cells(shard: ShardView) -> tuple[str, ...]:
+        return (*child_cells(shard), *(stderr_of(shard)[-1:] or ("",)))
 
-def _children(snapshot: Snapshot) -> StatusBlock:
-    rows = (
-        _child_cells(shard)
-        for shard in sorted(snapshot.shards, key=lambda each: each.key)
-        if shard.child is not None or shard.failures
-    )
-    return StatusBlock(
-        title="Children",
-        headings=("shard", "pid", "memory", "uptime", "restarts", "last line of stderr"),
-        rows=_fit(rows),
-        numbers=frozenset({1, 2, 3, 4}),
-        empty="no child is running",
-    )
-
-
-def _child_cells(shard: ShardView) -> tuple[str, ...]:
-    child = shard.child
-    runs = ("", "", "")
-    if child is not None:
-        runs = (str(child.pid), memory_text(child), duration(child.running_s))
-    said = stderr_of(shard)
-    return (shard.key, *runs, str(shard.restarts), said[-1] if said else "")
-
-
-def _engine(spark: SparkView | None) -> tuple[StatusBlock, ...]:
-    if spark is None:
-        return ()
-    queries = StatusBlock(
-        title="Spark queries" if spark.ui is None else f"Spark queries ({on_one_line(spark.ui)})",
-        headings=tuple(map(str.lower, QUERY_HEADINGS)),
-        rows=_fit(map(query_cells, spark.queries)),
-        numbers=frozenset(range(2, len(QUERY_HEADINGS))),
-        empty="none",
-    )
-    shards = StatusBlock(
-        title="Shards in Spark",
-        headings=tuple(map(str.lower, SHARD_HEADINGS)),
-        rows=_fit(map(shard_cells, by_lag(spark))),
-        numbers=frozenset(range(1, len(SHARD_HEADINGS))),
-        empty="no shard is connected",
-    )
-    return queries, shards
-
-
-def _fit(rows: Iterator[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(map(on_one_line, row)) for row in rows)
+    headings = (*CHILDREN.headings[:-1], "Last line of stderr")
+    return replace(CHILDREN, headings=headings, rows=tuple(map(cells, shards_with_children(snapshot))))
 
 
 _STATE_COLUMN: Final = 1
-_STYLES: Final = {
-    DisplayState.FAILING: "bold red",
-    DisplayState.STALLED: "bold red",
-    DisplayState.NOBODY: "bold red",
-    DisplayState.HANDING_OFF: "yellow",
-    DisplayState.UNSETTLED: "yellow",
-    DisplayState.STARTING: "yellow",
-    DisplayState.WAITING: "yellow",
-    DisplayState.READING: "green",
-    DisplayState.AT_TIP: "green",
-    DisplayState.ELSEWHERE: "dim",
-    DisplayState.FINISHED: "dim",
-}
+_STYLES: Final = {"bad": "bold red", "busy": "yellow", "good": "green", "calm": "dim"}
 # Columns that may shrink, then columns to drop, in order.
 _MAY_BE_CUT: Final = frozenset({"waits for", "reason", "last line of stderr", "role"})
 _GIVE_UP: Final = ("worker", "checkpoint", "records", "throughput", "waits for")
@@ -302,7 +201,7 @@ def _line(words: str, style: str = "") -> Text:
     return Text(words, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _narrowed(block: StatusBlock, width: int) -> StatusBlock:
+def _narrowed(block: StatusTable, width: int) -> StatusTable:
     if width < _SHORT_BELOW:
         rows = tuple(tuple(_SHARD_PREFIX.sub("", cell) for cell in row) for row in block.rows)
         block = replace(block, rows=rows)
@@ -314,7 +213,7 @@ def _narrowed(block: StatusBlock, width: int) -> StatusBlock:
     return block
 
 
-def _least_width(block: StatusBlock) -> int:
+def _least_width(block: StatusTable) -> int:
     widths = (
         min(_width(block, number), _CUT_WIDTH) if heading in _MAY_BE_CUT else _width(block, number)
         for number, heading in enumerate(block.headings)
@@ -322,7 +221,7 @@ def _least_width(block: StatusBlock) -> int:
     return sum(widths) + _GAP * len(block.headings)
 
 
-def _without(block: StatusBlock, place: int) -> StatusBlock:
+def _without(block: StatusTable, place: int) -> StatusTable:
     return replace(
         block,
         headings=block.headings[:place] + block.headings[place + 1 :],
@@ -331,7 +230,7 @@ def _without(block: StatusBlock, place: int) -> StatusBlock:
     )
 
 
-def _table(block: StatusBlock) -> Table:
+def _table(block: StatusTable) -> Table:
     table = Table(
         title=block.title,
         title_justify="left",
@@ -353,10 +252,10 @@ def _table(block: StatusBlock) -> Table:
     for number, row in enumerate(block.rows):
         cells = [Text(cell) for cell in row]
         if block.states:
-            cells[_STATE_COLUMN].stylize(_STYLES[block.states[number]])
+            cells[_STATE_COLUMN].stylize(_STYLES[TONES[block.states[number]]])
         table.add_row(*cells)
     return table
 
 
-def _width(block: StatusBlock, number: int) -> int:
+def _width(block: StatusTable, number: int) -> int:
     return max(len(block.headings[number]), *(len(row[number]) for row in block.rows))

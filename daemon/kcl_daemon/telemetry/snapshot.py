@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from kcl_daemon.leases.lease import Lease, WorkerId
 from kcl_daemon.leases.worker_row import CPU, WorkerRow
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.progress.progress import ActiveLease, LeaseProgress, WaitReason
-from kcl_daemon.progress.watchdog import FAILING_FROM, ShardState, lag_s, stall_status, state_of
+from kcl_daemon.progress.watchdog import ShardState, lag_s, stall_status, state_of
 from kcl_daemon.text import masked, on_one_line
 from kcl_daemon.worker import Worker
 
@@ -91,18 +91,6 @@ def no_spark() -> SparkView | None:
     return None
 
 
-__all__ = [
-    "ChildView",
-    "LeaseView",
-    "MoveView",
-    "ShardState",
-    "ShardView",
-    "Snapshot",
-    "SnapshotSource",
-    "WorkerView",
-]
-
-
 @dataclass(frozen=True, slots=True)
 class ChildView:
     """`restarts` counts earlier children since the lease was taken; `stderr` ends with the newest line."""
@@ -155,10 +143,6 @@ class ShardView:
     stderr_tail: tuple[str, ...] = ()
     next_try_s: float | None = None
 
-    @property
-    def is_failing(self) -> bool:
-        return self.failures >= FAILING_FROM
-
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
@@ -180,12 +164,13 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """`reported_s` is the time since the report changed."""
+    """`leases` counts the unfinished ones that it reads; `reported_s` is the time since the report changed."""
 
     worker_id: str
     leases: int
     cpu_percent: float | None
     reported_s: float | None
+    cpu_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,21 +249,22 @@ def lease_view(lease: Lease) -> LeaseView:
 
 
 def worker_views(
-    rows: Iterable[WorkerRow], leases: Sequence[Lease], reported_s: Callable[[WorkerId], float | None]
+    rows: Iterable[WorkerRow],
+    leases: Iterable[Lease],
+    reported_s: Callable[[WorkerId], float | None],
+    *,
+    leader: WorkerId | None = None,
 ) -> tuple[WorkerView, ...]:
-    """All workers that report or own an unfinished lease."""
+    """All workers that report or own an unfinished lease, and the leader."""
     held = Counter(lease.actual_owner for lease in leases if not lease.is_finished)
-    figures = {row.worker_id: _cpu(row) for row in rows}
-    owners = {owner for owner in held if owner is not None}
-    return tuple(
-        WorkerView(worker, held[worker], figures.get(worker), reported_s(worker))
-        for worker in sorted(figures.keys() | owners)
-    )
+    latest = {row.worker_id: row.metrics.get(CPU, ())[-1:] for row in rows}
 
+    def view(worker: WorkerId) -> WorkerView:
+        (cpu,) = latest.get(worker) or (None,)
+        failed = cpu is not None and cpu < 0
+        return WorkerView(worker, held[worker], None if failed else cpu, reported_s(worker), failed)
 
-def _cpu(row: WorkerRow) -> float | None:
-    averages = row.metrics.get(CPU, ())
-    return averages[-1] if averages and averages[-1] >= 0 else None
+    return tuple(view(name) for name in sorted({*latest, *filter(None, held), *filter(None, [leader])}))
 
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from kcl_daemon.progress.progress import WaitReason
+from kcl_daemon.progress.watchdog import ShardState
 from kcl_daemon.telemetry.snapshot import (
     ChildView,
     LeaseView,
     MoveView,
-    ShardState,
     ShardView,
     Snapshot,
     SparkQueryView,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from kcl_daemon.admin.view import DisplayState, count_leases, in_words, lineage, not_ready, shard_entries
+from kcl_daemon.admin.view import DisplayState, count_states, in_words, lineage, not_ready, shard_entries
 from kcl_daemon.progress.progress import WaitReason
 from kcl_daemon.telemetry.snapshot import LeaseView, ShardView, Snapshot
 from tests.examples import examples
@@ -111,9 +111,10 @@ def test_what_this_worker_knows_of_its_own_leases_wins_over_what_the_table_told(
 
 
 def test_leases_are_counted_by_where_they_are() -> None:
-    counted = count_leases(shard_entries(SNAPSHOT))
-    assert (counted.leases, counted.held, counted.stalled) == (6, 2, 1)
-    assert (counted.nobody, counted.handing_off, counted.finished) == (1, 1, 1)
+    states = count_states(shard_entries(SNAPSHOT))
+    assert (states.total(), states[DisplayState.STALLED], states[DisplayState.FAILING]) == (6, 1, 0)
+    assert (states[DisplayState.NOBODY], states[DisplayState.HANDING_OFF]) == (1, 1)
+    assert states[DisplayState.FINISHED] == 1
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_a_worker_with_a_crash_loop_is_not_ready_and_says_what_the_child_said_la
             "(ValueError: not an order)"
         ),
     )
-    assert in_words(failing, count_leases(shard_entries(replace(failing, fleet=())))) == (
+    assert in_words(failing, count_states(shard_entries(replace(failing, fleet=())))) == (
         "This worker is running, is the leader and holds 1 shard, 1 failing."
     )
     assert not_ready(replace(READY, shards=(replace(FAILING, failures=1),))) == (), (
@@ -174,6 +175,6 @@ def test_the_sentence_that_is_read_out_changes_only_when_something_happens() -> 
         renewed_s=0.1,
         shards=tuple(replace(s, waits_s=9) for s in SNAPSHOT.shards),
     )
-    said = in_words(SNAPSHOT, count_leases(shard_entries(SNAPSHOT)))
+    said = in_words(SNAPSHOT, count_states(shard_entries(SNAPSHOT)))
     assert said == "This worker is running, is the leader and holds 2 shards, 1 stalled."
-    assert in_words(later, count_leases(shard_entries(later))) == said
+    assert in_words(later, count_states(shard_entries(later))) == said

@@ -15,7 +15,8 @@ from kcl_daemon.app import build
 from kcl_daemon.config.children import FailureSettings
 from kcl_daemon.leases.lease import WorkerId
 from kcl_daemon.ports import NO_METERS, Meters, Statistic
-from kcl_daemon.telemetry.snapshot import ShardState, ShardView, Snapshots
+from kcl_daemon.progress.watchdog import ShardState
+from kcl_daemon.telemetry.snapshot import ShardView, Snapshots
 from kcl_local.kinesis.model import KinesisModel
 from kcl_protocol import encode
 from kcl_protocol.messages import DaemonMessage, ProcessRecords, Status
