@@ -50,7 +50,7 @@ def test_a_fleet_of_2x_works_and_is_steered_back_and_forth(
             app.wait_done()  # every record was read by a worker that takes its leases itself
             wait_until(lambda: document(app)["ready"], lambda: str(document(app)))  # it has reported, too
             seen = document(app)
-            assert seen["clientVersion"] == "CLIENT_VERSION_UPGRADE_FROM_2X"
+            assert seen["client_version"] == "CLIENT_VERSION_UPGRADE_FROM_2X"
             assert (seen["ready"], seen["leases"], seen["index"]) == (True, 2, "active")
 
             unsure = migrate(app, "rollback", "--no-index-deletion", answer="n\n")
@@ -58,8 +58,8 @@ def test_a_fleet_of_2x_works_and_is_steered_back_and_forth(
             back = migrate(app, "rollback", "--no-index-deletion", "--yes")
             assert (back.returncode, back.stderr) == (0, "")
             seen = document(app)
-            assert (seen["clientVersion"], seen["index"]) == ("CLIENT_VERSION_2X", "active")
-            assert seen["modifiedBy"] == "KclMigrationTool-rollback"
+            assert (seen["client_version"], seen["index"]) == ("CLIENT_VERSION_2X", "active")
+            assert seen["modified_by"] == "KclMigrationTool-rollback"
 
             again = migrate(app, "rollback", "--yes")
             assert again.returncode == 1
@@ -68,5 +68,5 @@ def test_a_fleet_of_2x_works_and_is_steered_back_and_forth(
             forward = migrate(app, "rollforward", answer="y\n")
             assert forward.returncode == 0
             seen = document(app)
-            assert seen["clientVersion"] == "CLIENT_VERSION_UPGRADE_FROM_2X"
+            assert seen["client_version"] == "CLIENT_VERSION_UPGRADE_FROM_2X"
             assert len(seen["history"]) == 3

@@ -80,7 +80,10 @@ def test_a_fleet_moves_into_one_table_while_records_flow(local: Local, tmp_path:
         with app.daemon(CAREFUL, FLEET, worker="w-1") as before:
             app.wait_done()
             wait_until(lambda: state(app) == "INIT", "every worker is known to know the single table", STEP_S)
-            assert (shown(app)["layout"], shown(app)["ownersThatDoNotKnowTheSingleTable"]) == ("separate", [])
+            assert (shown(app)["layout"], shown(app)["owners_that_do_not_know_the_single_table"]) == (
+                "separate",
+                [],
+            )
             before.stop()
         set_row(app, {"tm": {"S": f"{PREFIX}DEPLOYED"}})
         with (

@@ -362,7 +362,14 @@ MOVES: Final = StatusTable("Last moves", ("When", "Lease", "Reason"), frozenset(
 QUERIES: Final = StatusTable(
     "Spark queries",
     (
-        *("Query", "State", "Batch", "Last commit", "Rows in", "Rows done", "Batch took", "Rows in state"),
+        "Query",
+        "State",
+        "Batch",
+        "Last commit",
+        "Rows in",
+        "Rows done",
+        "Batch took",
+        "Rows in state",
         "Dropped as late",
     ),
     frozenset(range(2, 9)),

@@ -6,39 +6,34 @@ the calls that it cannot try.
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import click
-import orjson
 from anyio import to_thread
 
 from kcl_daemon.app import streams_of
 from kcl_daemon.aws.build import build_consumers, build_kinesis, build_schemas, build_tables
-from kcl_daemon.aws.session import Clients, caller_identity, open_clients
+from kcl_daemon.aws.session import Clients, caller_identity, open_clients, unknown_regions
 from kcl_daemon.cli.common import (
     EXIT_CONFIGURATION,
     EXIT_FAILURE,
-    NOT_TRIED,
-    Finding,
     advice_for,
+    as_json_option,
     chosen_file,
     describe,
+    json_text,
+    load_file,
     run,
-    try_check,
     with_file,
 )
-from kcl_daemon.cli.common import not_checked as not_tried
 from kcl_daemon.cli.run import check_program
 from kcl_daemon.config.children import DeadLetterStore
-from kcl_daemon.config.load import EffectiveProperty, Loaded, as_properties, effective, load, value_text
+from kcl_daemon.config.load import EffectiveProperty, Loaded, as_properties, effective, value_text
 from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.properties import Notice
 from kcl_daemon.config.retrieval import RetrievalMode
@@ -59,10 +54,15 @@ from kcl_daemon.ports import (
     Table,
 )
 from kcl_daemon.shards.lineage import Shard, finished_but_open, leases_of_former_stream
-from kcl_daemon.system import SystemClock, SystemRandomness
+from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import build_log
-from kcl_daemon.text import masked, on_one_line, shown
+from kcl_daemon.text import masked, numbered, on_one_line, shown
 
+_Result = TypeVar("_Result")
+
+Finding = tuple[bool, str]
+"""Whether it is good, and its text."""
+_NOT_TRIED: Final = ": NOT TRIED, as "
 _REGISTER: Final = "RegisterStreamConsumer"
 _A_CONSUMER: Final = "it would register a consumer, which costs money"
 _SUBSCRIBE: Final = "SubscribeToShard"
@@ -72,6 +72,22 @@ _ANOTHER: Final = (
     "the stream was recreated, start over with `kcl-daemon leases reset`"
 )
 _A_SUBSCRIPTION: Final = "it would interrupt the worker that reads the shard"
+
+
+def not_tried(what: str, why: str) -> Finding:
+    """A finding that counts as good, but says that it was not tried."""
+    return True, masked(on_one_line(f"{what}{_NOT_TRIED}{why}"))
+
+
+async def try_check(
+    findings: list[Finding], what: str, attempt: Callable[[], Awaitable[_Result]]
+) -> _Result | None:
+    """Returns None, and adds a finding, if AWS refuses."""
+    try:
+        return await attempt()
+    except (AwsError, ConfigurationError) as error:
+        findings.append((False, masked(on_one_line(f"{what}: {describe(error)}; {advice_for(error)}"))))
+        return None
 
 
 class Consumers(Protocol):
@@ -105,10 +121,8 @@ async def lease_findings(settings: Settings, kinesis: Kinesis, table: Table) -> 
         await require_same_stream_mode(table, many=settings.reads_many)
         leases = await leases_of(table)
         if settings.reads_many:
-            log, clock = (
-                build_log(level="error", form="console", stream=sys.stderr, clock=SystemClock()),
-                SystemClock(),
-            )
+            clock = SystemClock()
+            log = build_log(level="error", form="console", stream=sys.stderr, clock=clock)
             await streams_of(settings, kinesis, clock, log, table=table).prepare()
             return [(True, f"leases: {len(leases)}")] if leases else []
         stream = StreamRef(settings.stream_name, settings.stream_arn)
@@ -128,12 +142,12 @@ async def _compared(
     here = [lease for lease in unfinished if lease.shard_id in listed]
     if leases_of_former_stream(leases, shards) or (unfinished and not here):
         return [(False, f"leases: they belong to another stream than {stream.name}; {_ANOTHER}")]
-    numbered = [lease for lease in here if not lease.checkpoint.is_sentinel][:_POSITIONS_MOST]
-    refused = [each for lease in numbered if (each := await _refused(lease, stream, kinesis)) is not None]
+    tried = [lease for lease in here if not lease.checkpoint.is_sentinel][:_POSITIONS_MOST]
+    refused = [each for lease in tried if (each := await _refused(lease, stream, kinesis)) is not None]
     if refused:
         return refused[:1]
     reported = (
-        f"leases: {len(here)} unfinished for {len(shards)} listed shards; {len(numbered)} checkpoints tried"
+        f"leases: {len(here)} unfinished for {len(shards)} listed shards; {len(tried)} checkpoints tried"
     )
     if not (stuck := finished_but_open(leases, shards)):
         return [(True, reported)]
@@ -313,39 +327,22 @@ _SCRIPTS: Final = frozenset(
 _IN_PLACE_OF_A_SCRIPT: Final = frozenset({"-m", "-c", "-e", "--eval"})
 
 
-@dataclass(frozen=True, slots=True)
-class CheckVerdict:
-    errors: int = 0
-    warnings: int = 0
-    not_tried: int = 0
-    asked_aws: bool = False
-
-    def line(self) -> str:
-        """Such as `OK: would start; 1 warning; 2 things not tried`."""
-        counts = [
-            _counted(number, noun)
-            for number, noun in ((self.errors, "error"), (self.warnings, "warning"))
-            if number
-        ]
-        parts = [", ".join(counts)] if counts else []
-        if not self.errors:
-            parts.insert(0, "OK: would start")
-        if not self.asked_aws and not self.errors:
-            parts.append("AWS was not checked (use --with-aws)")
-        if self.not_tried:
-            parts.append(f"{_counted(self.not_tried, 'thing')} not tried")
-        return "; ".join(parts)
+def verdict_of(*, errors: int = 0, warnings: int = 0, not_tried: int = 0, asked_aws: bool = False) -> str:
+    """Such as `OK: would start; 1 warning; 2 things not tried`."""
+    counts = [numbered(count, noun) for count, noun in ((errors, "error"), (warnings, "warning")) if count]
+    parts = [] if errors else ["OK: would start"]
+    parts += [", ".join(counts)] if counts else []
+    if not asked_aws and not errors:
+        parts.append("AWS was not checked (use --with-aws)")
+    if not_tried:
+        parts.append(f"{numbered(not_tried, 'thing')} not tried")
+    return "; ".join(parts)
 
 
-def verdict_of(warnings: Sequence[str], findings: Sequence[Finding] | None) -> CheckVerdict:
-    """`findings` is None if AWS was not asked."""
-    reported = findings or ()
-    return CheckVerdict(
-        errors=sum(not good for good, _ in reported),
-        warnings=len(warnings),
-        not_tried=sum(good and NOT_TRIED in text for good, text in reported),
-        asked_aws=findings is not None,
-    )
+def count_findings(findings: Sequence[Finding]) -> tuple[int, int]:
+    """Errors, and what was not tried."""
+    errors = sum(not good for good, _ in findings)
+    return errors, sum(good and _NOT_TRIED in text for good, text in findings)
 
 
 def sentence(notice: Notice, file: str) -> str:
@@ -381,10 +378,6 @@ def about_region(name: str, nearest: str | None) -> str:
     return on_one_line(f"region: warning: the installed AWS SDK does not know the region {name}{meant}")
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 _EPILOG: Final = """\b
 Exit codes:
   0  the daemon would start, as far as checked
@@ -393,7 +386,7 @@ Exit codes:
 """
 
 
-@click.command("check", short_help="Show what a properties file means, and its errors.", epilog=_EPILOG)
+@click.command("check", epilog=_EPILOG)
 @with_file
 @click.option(
     "--with-aws",
@@ -409,9 +402,7 @@ Exit codes:
     is_flag=True,
     help="Print a properties file instead, with variables and overrides resolved. Secrets are NOT masked.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document with all settings, for scripts."
-)
+@as_json_option
 def check(
     *,
     file: Path | None,
@@ -427,17 +418,14 @@ def check(
 
     The last line is the result. Uses the network only with --with-aws.
     """
-    chosen = chosen_file(file, properties_file, command="kcl-daemon check")
     try:
-        loaded = load(
-            chosen, randomness=SystemRandomness(), hostname=socket.gethostname(), environment=os.environ
-        )
+        loaded = load_file(chosen_file(file, properties_file))
         check_program(loaded)
     except ConfigurationError as error:
         problems = str(error).splitlines()
         if as_json:
-            click.echo(orjson.dumps({"problems": problems}, option=orjson.OPT_INDENT_2))
-        for line in () if as_json else (*problems, CheckVerdict(errors=len(problems)).line()):
+            click.echo(json_text({"problems": problems}))
+        for line in () if as_json else (*problems, verdict_of(errors=len(problems))):
             click.echo(line, err=True)
         sys.exit(EXIT_CONFIGURATION)
     if resolved:
@@ -445,25 +433,20 @@ def check(
         return
     only_changed = changed if as_json else not everything
     shown = [each for each in effective(loaded) if not (only_changed and each.is_default)]
-    findings = _ask_aws(loaded) if with_aws else None
+    findings = run(lambda: check_services(loaded.settings)) if with_aws else None
     warnings = _warnings(loaded)
-    verdict = verdict_of(warnings, findings)
+    errors, untried = count_findings(findings or ())
+    verdict = verdict_of(errors=errors, warnings=len(warnings), not_tried=untried, asked_aws=with_aws)
     if as_json:
-        click.echo(_document(loaded, shown, findings, verdict))
+        counts = {"errors": errors, "warnings": len(warnings), "not_tried": untried, "line": verdict}
+        click.echo(json_text(_document(loaded, shown, findings, counts)))
     else:
         _report(shown, [*_infos(loaded), *warnings], findings or [])
-        click.echo(verdict.line())
-    if verdict.errors:
+        click.echo(verdict)
+    if errors:
         sys.exit(EXIT_FAILURE)
-    if strict and verdict.warnings:
+    if strict and warnings:
         sys.exit(EXIT_CONFIGURATION)
-
-
-def _ask_aws(loaded: Loaded) -> list[Finding]:
-    # Most checks need no AWS SDK.
-    from kcl_daemon.cli.check import check_services as poll  # noqa: PLC0415
-
-    return run(lambda: poll(loaded.settings), command="kcl-daemon check")
 
 
 def _table(shown: list[EffectiveProperty]) -> list[str]:
@@ -485,34 +468,26 @@ def _infos(loaded: Loaded) -> list[str]:
 
 def _warnings(loaded: Loaded) -> list[str]:
     reported = [sentence(each, loaded.file) for each in loaded.warnings if each.level == "warning"]
-    reported += _unknown_regions(loaded)
+    reported += [about_region(name, nearest) for name, nearest in unknown_regions(loaded.settings.endpoints)]
     script = missing_script(loaded.settings.child.command, lambda name: Path(name).exists())
     if script is not None:
         reported.append(about_script(script, str(Path.cwd())))
     return reported
 
 
-def _unknown_regions(loaded: Loaded) -> list[str]:
-    # This import loads the AWS SDK.
-    from kcl_daemon.aws.session import unknown_regions  # noqa: PLC0415
-
-    return [about_region(name, nearest) for name, nearest in unknown_regions(loaded.settings.endpoints)]
-
-
 def _document(
-    loaded: Loaded, shown: list[EffectiveProperty], findings: list[Finding] | None, verdict: CheckVerdict
-) -> bytes:
-    settings = {each.key: {"value": each.value, "origin": each.origin} for each in shown}
+    loaded: Loaded,
+    shown: list[EffectiveProperty],
+    findings: list[Finding] | None,
+    verdict: Mapping[str, object],
+) -> dict[str, object]:
     notices = [
         {"event": each.event, "level": each.level, **each.fields(loaded.file)} for each in loaded.warnings
     ]
-    document: dict[str, object] = {"problems": [], "settings": settings, "notices": notices}
-    document["verdict"] = {
-        "errors": verdict.errors,
-        "warnings": verdict.warnings,
-        "notTried": verdict.not_tried,
-        "line": verdict.line(),
+    return {
+        "problems": [],
+        "settings": {each.key: {"value": each.value, "origin": each.origin} for each in shown},
+        "notices": notices,
+        "verdict": verdict,
+        **({} if findings is None else {"aws": [{"good": good, "finding": text} for good, text in findings]}),
     }
-    if findings is not None:
-        document["aws"] = [{"good": good, "finding": text} for good, text in findings]
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2, default=str)

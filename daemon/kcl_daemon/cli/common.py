@@ -1,4 +1,4 @@
-"""Shared by the commands: properties file, `--stream`, exit codes and error reports.
+"""Shared by the commands: properties file, exit codes, error reports and JSON.
 
 A `KclError` becomes one line with advice; any other exception is a bug.
 """
@@ -9,20 +9,18 @@ import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from functools import wraps
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import anyio
 import click
+import orjson
 
-from kcl_daemon.app import streams_of
-from kcl_daemon.config.load import load
+from kcl_daemon.config.load import Loaded, load
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import (
     AccessDenied,
-    AwsError,
     ChildError,
     ChildStartFailed,
     ConfigurationError,
@@ -36,15 +34,13 @@ from kcl_daemon.errors import (
     Throttled,
     Unavailable,
 )
-from kcl_daemon.fleet.streams import MultiStreamTracker
-from kcl_daemon.leases.lease import Lease, StreamIdentity
-from kcl_daemon.ports import Clock, Kinesis, Log, StreamRef, Table
+from kcl_daemon.ports import Log
 from kcl_daemon.system import SystemRandomness
 from kcl_daemon.text import masked, on_one_line
 
 
 class NotChanged(KclError):
-    """Raised when a change is not possible; the message says why."""
+    """Raised when a change is not possible; the message says why, and what to do."""
 
 
 def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[int]) -> list[str]:
@@ -139,25 +135,48 @@ Exit codes:
   2  wrong command line, properties file or environment
 """
 
+as_json_option: Final = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document, for scripts."
+)
+
+
+def json_text(document: object) -> str:
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2, default=str).decode()
+
 
 def with_file(command: _Command) -> _Command:
-    for option in (
-        click.option(
-            "-p",
-            "--properties",
-            "--properties-file",
-            "properties_file",
-            metavar="FILE",
-            type=click.Path(path_type=Path),
-            help="Properties file of the application's workers; overrides [FILE].",
-        ),
-        click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path)),
-    ):
-        command = option(command)
-    return command
+    option = click.option(
+        "-p",
+        "--properties",
+        "--properties-file",
+        "properties_file",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Properties file of the application's workers; overrides [FILE].",
+    )
+    return click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))(
+        option(command)
+    )
 
 
-def chosen_file(file: Path | None, properties_file: Path | None, *, command: str) -> Path:
+def with_settings(command: Callable[..., object]) -> Callable[..., object]:
+    """Calls a command with the settings of the file that is given; exits with code 2 if it is not usable."""
+
+    @wraps(command)
+    def called(*, file: Path | None, properties_file: Path | None, **others: object) -> object:
+        return command(settings_of(file, properties_file), **others)
+
+    return with_file(called)
+
+
+def command_name() -> str:
+    """Such as `kcl-daemon leases list`."""
+    context = click.get_current_context()
+    below = context.command_path.removeprefix(context.find_root().command_path).strip()
+    return f"kcl-daemon {below or context.info_name}"
+
+
+def chosen_file(file: Path | None, properties_file: Path | None) -> Path:
     """The option wins over the argument.
 
     Raises:
@@ -165,143 +184,47 @@ def chosen_file(file: Path | None, properties_file: Path | None, *, command: str
     """
     chosen = properties_file or file
     if chosen is None:
-        raise click.UsageError(f"no properties file given: {command} --properties FILE")
+        raise click.UsageError(f"no properties file given: {command_name()} --properties FILE")
     if properties_file is not None and file is not None:
         click.echo(f"{on_one_line(str(file))} is ignored; --properties is used", err=True)
     return chosen
 
 
+def load_file(file: Path, environment: Mapping[str, str] = os.environ) -> Loaded:
+    """As the daemon reads it on this host; raises ConfigurationError."""
+    return load(file, randomness=SystemRandomness(), hostname=socket.gethostname(), environment=environment)
+
+
 def settings_of(
-    file: Path | None,
-    properties_file: Path | None,
-    *,
-    command: str,
-    environment: Mapping[str, str] = os.environ,
+    file: Path | None, properties_file: Path | None, environment: Mapping[str, str] = os.environ
 ) -> Settings:
     """Exits with code 2 if there is no usable file."""
-    chosen = chosen_file(file, properties_file, command=command)
+    chosen = chosen_file(file, properties_file)
     try:
-        return load(
-            chosen, randomness=SystemRandomness(), hostname=socket.gethostname(), environment=environment
-        ).settings
+        return load_file(chosen, environment).settings
     except ConfigurationError as error:
-        for line in str(error).splitlines():
-            click.echo(line, err=True)
-        sys.exit(EXIT_CONFIGURATION)
+        refuse(error)
 
 
-def run(
-    act: Callable[[], Awaitable[_Result]], *, command: str, plain: tuple[type[KclError], ...] = ()
-) -> _Result:
-    """Run `act`; a `KclError` ends the process with one line on stderr and an exit code.
+def refuse(error: ConfigurationError) -> NoReturn:
+    """Exits with code 2, with a line for each problem."""
+    for line in str(error).splitlines():
+        click.echo(line, err=True)
+    sys.exit(EXIT_CONFIGURATION)
 
-    Errors of the kinds in `plain` bring their own advice.
-    """
+
+def run(act: Callable[[], Awaitable[_Result]]) -> _Result:
+    """Run `act`; a `KclError` ends the process with one line on stderr and an exit code."""
     try:
-        return anyio.run(partial(_awaited, act))
+        return anyio.run(act)
     except Exception as error:  # a task group raises exception groups
         first, *others = leaves(error)
         if not all(isinstance(each, KclError) for each in (first, *others)):
             raise
-        said = str(first) if isinstance(first, plain) else f"{describe(first)}; {advice_for(first)}"
-        click.echo(masked(on_one_line(f"{command}: {said}")), err=True)
+        said = str(first) if isinstance(first, NotChanged) else f"{describe(first)}; {advice_for(first)}"
+        click.echo(masked(on_one_line(f"{command_name()}: {said}")), err=True)
         sys.exit(exit_code(first))
-
-
-async def _awaited(act: Callable[[], Awaitable[_Result]]) -> _Result:
-    return await act()
-
-
-stream_option: Final = click.option(
-    "--stream",
-    "stream",
-    metavar="NAME",
-    help="With many streams: only this one, by name or ACCOUNT:NAME:CREATION_EPOCH.",
-)
 
 
 def stream_text(settings: Settings) -> str:
     return ", ".join(settings.streams.texts) or settings.stream_arn or settings.stream_name
-
-
-def is_of(lease: Lease, stream: str | None, settings: Settings) -> bool:
-    if stream is None:
-        return True
-    if lease.stream is None:
-        return stream in (settings.stream_name, settings.stream_arn)
-    return stream in (lease.stream.name, str(lease.stream))
-
-
-def is_named(stream: str, settings: Settings) -> bool:
-    """Whether the file names the stream, even without leases."""
-    return stream in (settings.stream_name, settings.stream_arn, *settings.streams.texts)
-
-
-def leases_of(leases: Iterable[Lease], stream: str | None, settings: Settings) -> tuple[Lease, ...]:
-    return tuple(lease for lease in leases if is_of(lease, stream, settings))
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenStream:
-    """`ref.identity` is None in single-stream mode."""
-
-    ref: StreamRef
-
-    def owns(self, lease: Lease) -> bool:
-        return lease.stream == self.ref.identity
-
-
-async def chosen_stream(
-    settings: Settings, stream: str | None, kinesis: Kinesis, *, table: Table, clock: Clock, log: Log
-) -> ChosenStream:
-    """Find the one stream that a command acts on.
-
-    Raises NotChanged if the choice is missing or wrong.
-    """
-    streams = streams_of(settings, kinesis, clock, log, table=table)
-    if not isinstance(streams, MultiStreamTracker):
-        if stream is not None and stream not in (settings.stream_name, settings.stream_arn):
-            raise NotChanged(f"this application reads {stream_text(settings)}, not {stream}")
-        return ChosenStream(streams.stream.ref)
-    if stream is None:
-        raise NotChanged(
-            f"this application reads many streams; add --stream with one of {stream_text(settings)}"
-        )
-    await streams.prepare()
-    found = [
-        each.ref
-        for each in streams.current
-        if stream in (each.ref.name, each.ref.arn, _text(each.ref.identity))
-    ]
-    if len(found) != 1:
-        how_many = "none" if not found else "several"
-        raise NotChanged(
-            f"--stream {stream}: {how_many} of {stream_text(settings)} "
-            f"{'has' if len(found) == 0 else 'have'} this name"
-        )
-    return ChosenStream(found[0])
-
-
-def _text(identity: StreamIdentity | None) -> str:
-    return str(identity)
-
-
-_T = TypeVar("_T")
-
-Finding = tuple[bool, str]
-"""Whether it is good, and its text."""
-NOT_TRIED: Final = ": NOT TRIED, as "
-
-
-async def try_check(findings: list[Finding], what: str, attempt: Callable[[], Awaitable[_T]]) -> _T | None:
-    """Returns None, and adds a finding, if AWS refuses."""
-    try:
-        return await attempt()
-    except (AwsError, ConfigurationError) as error:
-        findings.append((False, masked(on_one_line(f"{what}: {describe(error)}; {advice_for(error)}"))))
-        return None
-
-
-def not_checked(what: str, why: str) -> Finding:
-    """A finding that counts as good, but says that it was not tried."""
-    return True, masked(on_one_line(f"{what}{NOT_TRIED}{why}"))

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import click
-import orjson
 
-from kcl_daemon.cli.common import settings_of, with_file
+from kcl_daemon.cli.common import json_text, with_settings
 from kcl_daemon.config.children import DeadLetterDestination, DeadLetterStore
 from kcl_daemon.config.metrics_and_page import MetricsLevel
 from kcl_daemon.config.retrieval import RetrievalMode
 from kcl_daemon.config.services import CredentialsSource
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.config.tables import TableOptions
 
 Service = Literal["kinesis", "dynamodb", "glue", "cloudwatch"]
+_SERVICES: Final[tuple[Service, ...]] = ("kinesis", "dynamodb", "glue", "cloudwatch")
 
 _ARN: Final = re.compile(r"arn:(?P<partition>[^:]+):kinesis:")
 _PARTITIONS: Final = (("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"))
@@ -31,16 +29,6 @@ _STREAM: Final = ("DescribeStreamSummary", "ListShards")
 _POLLING: Final = ("GetShardIterator", "GetRecords")
 _ROWS: Final = ("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Scan")
 _MAKING: Final = ("CreateTable", "DescribeTable")
-
-
-@dataclass(frozen=True, slots=True)
-class AccountScope:
-    partition: str
-    region: str
-    account: str
-
-    def arn(self, service: str, rest: str) -> str:
-        return f"arn:{self.partition}:{service}:{self.region}:{self.account}:{rest}"
 
 
 def build_policy(
@@ -53,6 +41,7 @@ def build_policy(
     statements: list[dict[str, Any]] = []
     if "kinesis" in services:
         statements += _kinesis(settings, account)
+        statements += _dead_letters(settings, account)
     if "dynamodb" in services:
         statements += _dynamodb(settings, account)
     if "glue" in services and settings.schemas.are_resolved:
@@ -63,14 +52,14 @@ def build_policy(
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def _place(settings: Settings, region: str | None, account: str | None) -> AccountScope:
+def _arn(settings: Settings, service: str, rest: str, *, region: str | None, account: str | None) -> str:
     arns = (settings.stream_arn, *(each.arn for each in settings.streams.arns))
     match = _ARN.match(next((arn for arn in arns if arn is not None), ""))
     region = region or settings.endpoints.region_name or "*"
     partition = next((name for prefix, name in _PARTITIONS if region.startswith(prefix)), "aws")
     if match is not None:
         partition = match["partition"]
-    return AccountScope(partition, region, account or "*")
+    return f"arn:{partition}:{service}:{region}:{account or '*'}:{rest}"
 
 
 def is_for_every_account(document: Mapping[str, Any]) -> bool:
@@ -79,13 +68,12 @@ def is_for_every_account(document: Mapping[str, Any]) -> bool:
 
 
 def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
-    own = settings.endpoints.of_kinesis.region_name
-    place = _place(settings, own, account)
-    many = [each.arn or place.arn("kinesis", f"stream/{each.name}") for each in settings.streams.listed]
+    arn = partial(_stream_arn, settings, account)
+    many = [each.arn or arn(each.name) for each in settings.streams.listed]
     if settings.streams.name_filter is not None:
-        many.append(place.arn("kinesis", f"stream/{settings.streams.name_filter}"))
+        many.append(arn(settings.streams.name_filter))
         yield _statement("ListStreams", "kinesis", ("ListStreams",), ["*"])
-    streams = many or [settings.stream_arn or place.arn("kinesis", f"stream/{settings.stream_name}")]
+    streams = many or [settings.stream_arn or arn(settings.stream_name)]
     fan_out = settings.retrieval.mode is RetrievalMode.FANOUT
     polls = not fan_out or settings.fan_out.fallback_to_polling
     registers = fan_out and settings.fan_out.consumer_arn is None
@@ -101,43 +89,46 @@ def _kinesis(settings: Settings, account: str | None) -> Iterator[dict[str, Any]
         described = [*streams, *consumers] if registers else consumers
         yield _statement("FindConsumer", "kinesis", ("DescribeStreamConsumer",), described)
         yield _statement("Subscribe", "kinesis", ("SubscribeToShard",), consumers)
-    if settings.failures.dead_letters is not None:
-        yield from _dead_letters(settings.failures.dead_letters, place)
 
 
-def _dead_letters(destination: DeadLetterDestination, place: AccountScope) -> Iterator[dict[str, Any]]:
-    address = destination.address
-    match destination.box:
-        case DeadLetterStore.SQS:
-            account, name = urlsplit(address).path.strip("/").split("/")
-            there = replace(place, region=destination.region_name or place.region, account=account)
-            yield _statement("DeadLetters", "sqs", ("SendMessage",), [there.arn("sqs", name)])
-        case DeadLetterStore.KINESIS:
-            arn = address if destination.region_name else place.arn("kinesis", f"stream/{address}")
-            yield _statement("DeadLetters", "kinesis", ("PutRecord",), [arn])
-        case DeadLetterStore.FILE:
+def _dead_letters(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
+    match settings.failures.dead_letters:
+        case DeadLetterDestination(box=DeadLetterStore.SQS, address=address, region_name=there):
+            region = there or settings.endpoints.of_kinesis.region_name
+            owner, name = urlsplit(address).path.strip("/").split("/")
+            queue = _arn(settings, "sqs", name, region=region, account=owner)
+            yield _statement("DeadLetters", "sqs", ("SendMessage",), [queue])
+        case DeadLetterDestination(box=DeadLetterStore.KINESIS, address=address, region_name=there):
+            stream = address if there else _stream_arn(settings, account, address)
+            yield _statement("DeadLetters", "kinesis", ("PutRecord",), [stream])
+        case _:
             pass
 
 
+def _stream_arn(settings: Settings, account: str | None, name: str) -> str:
+    region = settings.endpoints.of_kinesis.region_name
+    return _arn(settings, "kinesis", f"stream/{name}", region=region, account=account)
+
+
 def _dynamodb(settings: Settings, account: str | None) -> Iterator[dict[str, Any]]:
-    place = _place(settings, settings.endpoints.of_dynamodb.region_name, account)
-    tables = settings.tables
-    leases = place.arn("dynamodb", f"table/{settings.lease_table}")
-    others = [
-        place.arn("dynamodb", f"table/{name}")
-        for name in (settings.worker_metrics_table, settings.coordinator_table)
+    region, tables = settings.endpoints.of_dynamodb.region_name, settings.tables
+    leases, workers, coordinator = arns = [
+        _arn(settings, "dynamodb", f"table/{name}", region=region, account=account)
+        for name in (settings.lease_table, settings.worker_metrics_table, settings.coordinator_table)
     ]
-    yield _statement("Tables", "dynamodb", (*_MAKING, *_ROWS), [leases, *others])
+    yield _statement("Tables", "dynamodb", (*_MAKING, *_ROWS), arns)
     # UpdateTable only adds the index by owner to a KCL 2.x lease table.
     yield _statement("OwnerIndex", "dynamodb", ("UpdateTable",), [leases])
     yield _statement("FindOwnLeases", "dynamodb", ("Query",), [f"{leases}/index/*"])
-    options = ((leases, tables.leases), (others[0], tables.worker_metrics), (others[1], tables.coordinator))
-    yield from _optional(
-        "Recovery", "UpdateContinuousBackups", [arn for arn, each in options if _recovers(each)]
-    )
-    yield from _optional("Tags", "TagResource", [arn for arn, each in options if each.tags])
+    options = ((leases, tables.leases), (workers, tables.worker_metrics), (coordinator, tables.coordinator))
+    recovered = [arn for arn, each in options if each.point_in_time_recovery]
+    tagged = [arn for arn, each in options if each.tags]
+    if recovered:
+        yield _statement("Recovery", "dynamodb", ("UpdateContinuousBackups",), recovered)
+    if tagged:
+        yield _statement("Tags", "dynamodb", ("TagResource",), tagged)
     if tables.migrate_all:
-        yield _statement("Migration", "dynamodb", ("ConditionCheckItem",), [leases, *others])
+        yield _statement("Migration", "dynamodb", ("ConditionCheckItem",), arns)
 
 
 def _cloudwatch(settings: Settings) -> Iterator[dict[str, Any]]:
@@ -149,15 +140,6 @@ def _cloudwatch(settings: Settings) -> Iterator[dict[str, Any]]:
     yield {**_statement("Metrics", "cloudwatch", ("PutMetricData",), ["*"]), "Condition": bound}
 
 
-def _recovers(options: TableOptions) -> bool:
-    return options.point_in_time_recovery
-
-
-def _optional(sid: str, action: str, resources: list[str]) -> Iterator[dict[str, Any]]:
-    if resources:
-        yield _statement(sid, "dynamodb", (action,), resources)
-
-
 def _statement(sid: str, service: str, actions: tuple[str, ...], resources: list[str]) -> dict[str, Any]:
     return {
         "Sid": sid,
@@ -167,11 +149,11 @@ def _statement(sid: str, service: str, actions: tuple[str, ...], resources: list
     }
 
 
-@click.command("iam-policy", short_help="Print the IAM permissions that the daemon needs.")
-@with_file
+@click.command("iam-policy")
+@with_settings
 @click.option(
     "--service",
-    type=click.Choice(["kinesis", "dynamodb", "glue", "cloudwatch"]),
+    type=click.Choice(_SERVICES),
     help="Only for this service, if the others use another role.",
 )
 @click.option(
@@ -180,9 +162,7 @@ def _statement(sid: str, service: str, actions: tuple[str, ...], resources: list
     help="Account of the daemon's credentials, and so of its tables and of streams given by name. Default: "
     "any account.",
 )
-def iam_policy(
-    *, file: Path | None, properties_file: Path | None, service: Service | None, account: str | None
-) -> None:
+def iam_policy(settings: Settings, *, service: Service | None, account: str | None) -> None:
     """Print the minimal IAM policy for a daemon with this properties file, as JSON.
 
     It allows the daemon to create its tables. If they exist and have their index, you can remove `CreateTable` and
@@ -190,12 +170,8 @@ def iam_policy(
     """
     if account is not None and (len(account) != 12 or not account.isdecimal()):
         raise click.UsageError("an account has 12 digits")
-    settings = settings_of(file, properties_file, command="kcl-daemon iam-policy")
-    services: tuple[Service, ...] = (
-        ("kinesis", "dynamodb", "glue", "cloudwatch") if service is None else (service,)
-    )
-    document = build_policy(settings, services, account=account)
-    click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+    document = build_policy(settings, _SERVICES if service is None else (service,), account=account)
+    click.echo(json_text(document))
     for note in notes(settings, document):
         click.echo(note, err=True)
 

@@ -10,19 +10,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
-from pathlib import Path
 from typing import Final, TypeVar
 
 import click
-import orjson
 
-from kcl_daemon.aws.build import build_tables
-from kcl_daemon.aws.session import open_clients
-from kcl_daemon.cli.common import run, settings_of, with_file
+from kcl_daemon.cli.application import on_application
+from kcl_daemon.cli.common import NotChanged, as_json_option, json_text, with_settings
 from kcl_daemon.config.settings import Settings
-from kcl_daemon.errors import AwsError, KclError
+from kcl_daemon.errors import AwsError
 from kcl_daemon.fleet.monitor import latest_of
-from kcl_daemon.leases.layout import StateRefusal
+from kcl_daemon.leases.layout import StateRefusal, StateRow
 from kcl_daemon.leases.lease import Lease
 from kcl_daemon.leases.row import OWNER_INDEX, MalformedRowError, Row, is_lease_row, lease_from_row
 from kcl_daemon.leases.worker_row import ACTIVE_REPORTS, WorkerRow, worker_from_row
@@ -37,18 +34,20 @@ from kcl_daemon.migrations.kcl2_rules import (
     upgrade_readiness,
 )
 from kcl_daemon.migrations.one_table_rules import TABLE_STATUS_CODEC as MOVE
-from kcl_daemon.migrations.one_table_rules import MigrationRow, TableStatus, migration_readiness
-from kcl_daemon.migrations.tables import open_existing
+from kcl_daemon.migrations.one_table_rules import (
+    MigrationReadiness,
+    MigrationRow,
+    TableStatus,
+    migration_readiness,
+)
 from kcl_daemon.ports import Clock, IndexState, Tables
 from kcl_daemon.system import SystemClock
 from kcl_daemon.text import numbered, on_one_line
 
+_Result = TypeVar("_Result")
+
 # A race is lost only to a concurrent write; five in a row are unlikely.
 _MAX_LOST_RACES: Final = 5
-
-
-class MigrationNotChanged(KclError):
-    """Raised when the rules or a concurrent change forbid it; nothing was written."""
 
 
 class Direction(Enum):
@@ -57,38 +56,26 @@ class Direction(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class TableMove:
-    """The migration to a single table.
-
-    `row` is a `StateRefusal` if it is unreadable. `unsupporting` are lease owners without support for the
-    single table. `in_legacy` are workers that report to the old table.
-    """
-
-    is_single: bool
-    row: MigrationRow | StateRefusal | None
-    unsupporting: tuple[str, ...] = ()
-    in_legacy: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class MigrationStatus:
-    """The migration to 3.x.
+    """The migrations to 3.x and to a single table.
 
-    `row` is a `StateRefusal` if it is unreadable. `workers` have the age of their rows in seconds; those
-    older than `active_s` do not count.
+    `version` and `move` are a `StateRefusal` if the row is unreadable. `workers` have the age of their rows in
+    seconds; those older than `active_s` do not count.
     """
 
-    row: VersionRow | StateRefusal | None
+    version: VersionRow | StateRefusal | None
     index: IndexState
     ready: UpgradeReadiness
     workers: tuple[tuple[str, float], ...]
     leases: int
-    tables: TableMove
     active_s: float
+    is_single: bool
+    move: MigrationRow | StateRefusal | None
+    move_ready: MigrationReadiness
 
 
 async def migration_status(tables: Tables, *, clock: Clock, report_s: float) -> MigrationStatus:
-    stored = CLIENT_VERSION_CODEC.read(await tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
+    version = await _version(tables)
     state = await tables.leases.describe()
     index = IndexState.ABSENT if state is None else state.owner_index
     lease_rows = await tables.leases.scan()
@@ -100,42 +87,40 @@ async def migration_status(tables: Tables, *, clock: Clock, report_s: float) -> 
     workers = latest_of(apart, in_leases)
     wall_s = clock.wall_ms() / 1000
     ages = sorted((wall_s - worker.last_update_s, str(worker.worker_id)) for worker in workers)
-    ready = upgrade_readiness(
-        leases, workers, index_active=index is IndexState.ACTIVE, wall_s=wall_s, report_s=report_s
-    )
-    seen = migration_readiness(
-        row=None,
-        leases=leases,
-        legacy_workers=apart,
-        workers=in_leases,
-        legacy_rows=(),
-        wall_s=wall_s,
-        report_s=report_s,
-    )
-    move = TableMove(
-        is_single=tables.share_one_table,
-        row=MOVE.read(await tables.coordinator.get(MOVE.row_key)),
-        unsupporting=seen.unsupporting,
-        in_legacy=seen.in_legacy,
-    )
     return MigrationStatus(
-        stored,
-        index,
-        ready,
-        tuple((worker, age_s) for age_s, worker in ages),
-        len(leases),
-        move,
-        ACTIVE_REPORTS * report_s,
+        version=version,
+        index=index,
+        ready=upgrade_readiness(
+            leases, workers, index_active=index is IndexState.ACTIVE, wall_s=wall_s, report_s=report_s
+        ),
+        workers=tuple((worker, age_s) for age_s, worker in ages),
+        leases=len(leases),
+        active_s=ACTIVE_REPORTS * report_s,
+        is_single=tables.share_one_table,
+        move=MOVE.read(await tables.coordinator.get(MOVE.row_key)),
+        move_ready=migration_readiness(
+            row=None,
+            leases=leases,
+            legacy_workers=apart,
+            workers=in_leases,
+            legacy_rows=(),
+            wall_s=wall_s,
+            report_s=report_s,
+        ),
     )
+
+
+async def _version(tables: Tables) -> VersionRow | StateRefusal | None:
+    return CLIENT_VERSION_CODEC.read(await tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
 
 
 async def decide(tables: Tables, direction: Direction, *, clock: Clock) -> VersionChange:
-    """Raises MigrationNotChanged if the rules forbid the change."""
-    stored = CLIENT_VERSION_CODEC.read(await tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
+    """Raises NotChanged if the rules forbid the change."""
+    stored = await _version(tables)
     rule = rollback if direction is Direction.ROLLBACK else rollforward
     decided = rule(stored, now_ms=clock.wall_ms(), key_attribute=tables.coordinator.key_attribute)
     if isinstance(decided, StateRefusal):
-        raise MigrationNotChanged(f"{decided.problem}; {decided.advice}")
+        raise NotChanged(f"{decided.problem}; {decided.advice}")
     return decided
 
 
@@ -143,30 +128,28 @@ async def change_version(tables: Tables, direction: Direction, *, clock: Clock) 
     """Decide and write.
 
     Raises:
-        MigrationNotChanged: the rules forbid it, or the row kept changing.
+        NotChanged: the rules forbid it, or the row kept changing.
         AwsError: a call failed; after Unavailable the row may have been written.
     """
     for _ in range(_MAX_LOST_RACES):
         decided = await decide(tables, direction, clock=clock)
         if (await tables.coordinator.update(decided.update)).applied:
             return decided
-    raise MigrationNotChanged("the row kept changing; check `kcl-daemon migrate status` and try again")
+    raise NotChanged("the row kept changing; check `kcl-daemon migrate status` and try again")
 
 
 async def remove_index(tables: Tables, after_s: float, *, clock: Clock, say: Callable[[str], None]) -> None:
     """Delete the index by owner once no worker uses it.
 
     Raises:
-        MigrationNotChanged: the application was rolled forward meanwhile.
+        NotChanged: the application was rolled forward meanwhile.
         AwsError: a call failed; the rollback itself is done.
     """
     say(f"waiting {after_s:.0f} s until no worker uses the index {OWNER_INDEX}")
     await clock.sleep(after_s)
-    stored = CLIENT_VERSION_CODEC.read(await tables.coordinator.get(CLIENT_VERSION_CODEC.row_key))
-    if not (
-        stored is not None and not isinstance(stored, StateRefusal) and stored.state is ClientVersion.V2X
-    ):
-        raise MigrationNotChanged("the application is no longer rolled back, so the index is kept")
+    stored = await _version(tables)
+    if not isinstance(stored, StateRow) or stored.state is not ClientVersion.V2X:
+        raise NotChanged("the application is no longer rolled back, so the index is kept")
     state = await tables.leases.describe()
     if state is None or state.owner_index is IndexState.ABSENT:
         say("there is no index to delete")
@@ -215,21 +198,19 @@ _MOVE_MEANING = {
 
 
 def status_lines(seen: MigrationStatus) -> Iterator[str]:
-    row = seen.row
+    row = seen.version
     if row is None:
         yield f"no row {CLIENT_VERSION_CODEC.row_key}: no 3.x worker has started, or all are in phase 1"
     elif isinstance(row, StateRefusal):
         yield f"{on_one_line(row.problem)}; {row.advice}"
     else:
         yield f"{row.state}: {_MEANING.get(row.state, '')}"
-        yield f"  since {_date(row.at_ms)}, set by {on_one_line(row.by)}"
-        for past in row.history:
-            yield f"  before: {on_one_line(past.state)}, {_date(past.at_ms)}, {on_one_line(past.by)}"
+        yield from _history_lines(row)
     yield f"index by owner: {seen.index.value}"
     yield f"{numbered(seen.leases, 'lease')}, {len(seen.ready.unowned)} of them without an owner"
     for key in seen.ready.unowned:
         yield f"  {on_one_line(key)}: no owner"
-    upgrading = isinstance(row, StateRefusal) or row is None or row.state is not ClientVersion.V3X
+    upgrading = not isinstance(row, StateRow) or row.state is not ClientVersion.V3X
     silent = frozenset[str](seen.ready.silent if upgrading else ())
     known = {worker for worker, _ in seen.workers}
     for worker, age_s in seen.workers:
@@ -239,12 +220,12 @@ def status_lines(seen: MigrationStatus) -> Iterator[str]:
         yield f"  {on_one_line(owner)}: owns leases but has never reported; the upgrade waits for it"
     if upgrading:
         yield ("ready for 3.x" if seen.ready.is_met else f"not ready: {on_one_line(seen.ready.missing)}")
-    yield from _move_lines(seen.tables)
+    yield from _move_lines(seen)
 
 
-def _move_lines(move: TableMove) -> Iterator[str]:
-    row = move.row
-    if move.is_single:
+def _move_lines(seen: MigrationStatus) -> Iterator[str]:
+    row = seen.move
+    if seen.is_single:
         yield "tables: one, all rows are in the lease table"
     elif row is None:
         yield "tables: separate; no migration to one table is in progress"
@@ -252,58 +233,56 @@ def _move_lines(move: TableMove) -> Iterator[str]:
         yield f"tables: separate; {on_one_line(row.problem)}; {row.advice}"
     else:
         yield f"tables: separate; {row.state}: {_MOVE_MEANING[row.state]}"
-    if row is not None and not isinstance(row, StateRefusal):
-        yield f"  since {_date(row.at_ms)}, set by {on_one_line(row.by)}"
-        for past in row.history:
-            yield f"  before: {on_one_line(past.state)}, {_date(past.at_ms)}, {on_one_line(past.by)}"
-    if not move.is_single:
-        for owner in move.unsupporting:
+    if isinstance(row, StateRow):
+        yield from _history_lines(row)
+    if not seen.is_single:
+        for owner in seen.move_ready.unsupporting:
             yield f"  {on_one_line(owner)}: owns leases but does not report support for the single table"
-        for worker in move.in_legacy:
+        for worker in seen.move_ready.in_legacy:
             yield f"  {on_one_line(worker)}: writes its row to the old table"
 
 
+def _history_lines(row: VersionRow | MigrationRow) -> Iterator[str]:
+    yield f"  since {_date(row.at_ms)}, set by {on_one_line(row.by)}"
+    for past in row.history:
+        yield f"  before: {on_one_line(past.state)}, {_date(past.at_ms)}, {on_one_line(past.by)}"
+
+
 def status_json(seen: MigrationStatus) -> str:
-    row = seen.row
-    readable = row if row is not None and not isinstance(row, StateRefusal) else None
-    document = {
-        "clientVersion": None if readable is None else str(readable.state),
-        "problem": row.problem if isinstance(row, StateRefusal) else None,
-        "modifiedBy": None if readable is None else readable.by,
-        "modifiedMillis": None if readable is None else readable.at_ms,
-        "history": [
-            {"clientVersion": past.state, "modifiedBy": past.by, "modifiedMillis": past.at_ms}
-            for past in (() if readable is None else readable.history)
-        ],
-        "index": seen.index.value,
-        "leases": seen.leases,
-        "ready": seen.ready.is_met,
-        "leasesWithoutOwner": list(seen.ready.unowned),
-        "ownersThatDoNotReport": list(seen.ready.silent),
-        "workers": [
-            {"workerId": worker, "reportedSecondsAgo": round(age_s), "active": age_s < seen.active_s}
-            for worker, age_s in seen.workers
-        ],
-        "tables": _move_document(seen.tables),
-    }
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+    workers = [
+        {"worker": worker, "report_age_s": round(age_s), "alive": age_s < seen.active_s}
+        for worker, age_s in seen.workers
+    ]
+    return json_text(
+        {
+            **_row_document(seen.version, "client_version"),
+            "index": seen.index.value,
+            "leases": seen.leases,
+            "ready": seen.ready.is_met,
+            "leases_without_owner": list(seen.ready.unowned),
+            "owners_that_do_not_report": list(seen.ready.silent),
+            "workers": workers,
+            "tables": {
+                "layout": "single" if seen.is_single else "separate",
+                **_row_document(seen.move, "migration"),
+                "owners_that_do_not_know_the_single_table": list(seen.move_ready.unsupporting),
+                "workers_that_report_to_the_old_table": list(seen.move_ready.in_legacy),
+            },
+        }
+    )
 
 
-def _move_document(move: TableMove) -> dict[str, object]:
-    row = move.row
-    readable = row if row is not None and not isinstance(row, StateRefusal) else None
+def _row_document(row: VersionRow | MigrationRow | StateRefusal | None, state: str) -> dict[str, object]:
+    readable = row if isinstance(row, StateRow) else None
     return {
-        "layout": "single" if move.is_single else "separate",
-        "migration": None if readable is None else str(readable.state),
+        state: None if readable is None else str(readable.state),
         "problem": row.problem if isinstance(row, StateRefusal) else None,
-        "modifiedBy": None if readable is None else readable.by,
-        "modifiedMillis": None if readable is None else readable.at_ms,
+        "modified_by": None if readable is None else readable.by,
+        "modified_ms": None if readable is None else readable.at_ms,
         "history": [
-            {"migration": past.state, "modifiedBy": past.by, "modifiedMillis": past.at_ms}
+            {state: past.state, "modified_by": past.by, "modified_ms": past.at_ms}
             for past in (() if readable is None else readable.history)
         ],
-        "ownersThatDoNotKnowTheSingleTable": list(move.unsupporting),
-        "workersThatReportToTheOldTable": list(move.in_legacy),
     }
 
 
@@ -314,9 +293,6 @@ def _date(at_ms: int) -> str:
         return f"{at_ms} ms"
 
 
-_Result = TypeVar("_Result")
-
-_COMMAND: Final = "kcl-daemon migrate COMMAND"
 _EPILOG: Final = """\b
 Exit codes:
   0  done
@@ -333,51 +309,43 @@ def migrate() -> None:
 @migrate.command(
     "status", short_help="Show the state, its history, and what the upgrade waits for.", epilog=_EPILOG
 )
-@with_file
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for scripts.")
-def show(*, file: Path | None, properties_file: Path | None, as_json: bool) -> None:
+@with_settings
+@as_json_option
+def show(settings: Settings, *, as_json: bool) -> None:
     """Show the client version of the application, its history, and what the upgrade waits for. Writes nothing.
 
     Also shows the state of the migration from three tables to one.
     """
-    settings = settings_of(file, properties_file, command=_COMMAND)
     report_s = settings.leases.worker_metrics_report_ms / 1000
-    seen = _run(settings, lambda tables: migration_status(tables, clock=SystemClock(), report_s=report_s))
+    seen = _on_tables(settings, partial(migration_status, clock=SystemClock(), report_s=report_s))
     click.echo(status_json(seen) if as_json else "\n".join(status_lines(seen)))
 
 
 @migrate.command("rollback", short_help="Roll the fleet back to KCL 2.x mode.", epilog=_EPILOG)
-@with_file
+@with_settings
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
     "--no-index-deletion", is_flag=True, help="Keep the index by owner, and do not wait two minutes."
 )
-def roll_back(*, file: Path | None, properties_file: Path | None, yes: bool, no_index_deletion: bool) -> None:
+def roll_back(settings: Settings, *, yes: bool, no_index_deletion: bool) -> None:
     """Roll the whole fleet back to KCL 2.x mode, wait until all workers follow, then delete the index by owner.
 
     Workers keep running. When it is done, you can deploy 2.x workers.
     """
-    _steer(
-        settings_of(file, properties_file, command=_COMMAND),
-        Direction.ROLLBACK,
-        yes=yes,
-        keep_index=no_index_deletion,
-    )
+    _steer(settings, Direction.ROLLBACK, yes=yes, keep_index=no_index_deletion)
 
 
 @migrate.command("rollforward", short_help="Resume an upgrade that was rolled back.", epilog=_EPILOG)
-@with_file
+@with_settings
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def roll_forward(*, file: Path | None, properties_file: Path | None, yes: bool) -> None:
+def roll_forward(settings: Settings, *, yes: bool) -> None:
     """Resume an upgrade that was rolled back. All workers must be 3.x again."""
-    _steer(
-        settings_of(file, properties_file, command=_COMMAND), Direction.ROLLFORWARD, yes=yes, keep_index=True
-    )
+    _steer(settings, Direction.ROLLFORWARD, yes=yes, keep_index=True)
 
 
 def _steer(settings: Settings, direction: Direction, *, yes: bool, keep_index: bool) -> None:
     clock = SystemClock()
-    planned = _run(settings, lambda tables: decide(tables, direction, clock=clock))
+    planned = _on_tables(settings, lambda tables: decide(tables, direction, clock=clock))
     if not yes:
         deletes = planned.remove_index_after_s is not None and not keep_index
         also = " and delete the index by owner two minutes later" if deletes else ""
@@ -390,14 +358,8 @@ def _steer(settings: Settings, direction: Direction, *, yes: bool, keep_index: b
         if done.remove_index_after_s is not None and not keep_index:
             await remove_index(tables, done.remove_index_after_s, clock=clock, say=click.echo)
 
-    _run(settings, carry_out)
+    _on_tables(settings, carry_out)
 
 
-def _run(settings: Settings, act: Callable[[Tables], Awaitable[_Result]]) -> _Result:
-    return run(partial(_act, settings, act), command="kcl-daemon migrate", plain=(MigrationNotChanged,))
-
-
-async def _act(settings: Settings, act: Callable[[Tables], Awaitable[_Result]]) -> _Result:
-    async with open_clients(settings.endpoints) as clients:
-        opened = await open_existing(build_tables(settings, clients, SystemClock()), settings)
-        return await act(opened.tables)
+def _on_tables(settings: Settings, act: Callable[[Tables], Awaitable[_Result]]) -> _Result:
+    return on_application(settings, lambda application: act(application.opened.tables))

@@ -29,7 +29,7 @@ _PACKAGE: Final = Path(__file__).parents[1]
 _NOT_A_DOCUMENT: Final = "site_hooks.py"
 
 
-@click.command("packaging", short_help="Print or write files for systemd, Kubernetes and others.")
+@click.command("packaging")
 @click.argument("name", required=False, metavar="[NAME]")
 @click.option(
     "--write",

@@ -10,27 +10,32 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import urlsplit
 
 import anyio
 import click
-import orjson
 
 from kcl_daemon.admin.server import token_in, url_of
 from kcl_daemon.admin.site import NoStatus, StatusDocument, status_from
 from kcl_daemon.admin.view import not_ready
-from kcl_daemon.cli.common import EXIT_CONFIGURATION, settings_of, with_file
+from kcl_daemon.cli.common import (
+    EXIT_CONFIGURATION,
+    as_json_option,
+    command_name,
+    json_text,
+    settings_of,
+    with_file,
+)
 from kcl_daemon.cli.status_view import StatusView, build_view, plain_lines
 from kcl_daemon.config.metrics_and_page import ADMIN_TOKEN, ADMIN_TOKEN_FILE, FIT_FOR_A_HEADER, is_token
 from kcl_daemon.config.properties import given_for, normal, variable_for
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.system import SystemClock
-
-_Command = TypeVar("_Command", bound=Callable[..., object])
 
 WITHIN_S: Final = 10.0
 MAX_BYTES: Final = 256 * 2**20
@@ -58,40 +63,49 @@ class StatusSource:
     token: str | None = None
 
 
-def with_source(command: _Command) -> _Command:
-    for option in (
-        click.option(
-            "--url",
-            metavar="URL",
-            help="URL of the status page, such as http://127.0.0.1:8080; overrides the file.",
-        ),
-        click.option(
-            "--token-file",
-            metavar="FILE",
-            type=click.Path(path_type=Path, dir_okay=False, exists=True),
-            help=f"File with the token. Default: the environment variable {_TOKEN_VARIABLE}, then the "
-            "properties file.",
-        ),
-    ):
-        command = option(command)
-    return with_file(command)
+def with_source(command: Callable[..., object]) -> Callable[..., object]:
+    """Calls a command with the status page that is named; exits with code 2 if none is, or if its token is wrong."""
+
+    @wraps(command)
+    def called(
+        *,
+        file: Path | None,
+        properties_file: Path | None,
+        url: str | None,
+        token_file: Path | None,
+        **others: object,
+    ) -> object:
+        return command(source_of(file, properties_file, url, token_file), **others)
+
+    url = click.option(
+        "--url",
+        metavar="URL",
+        help="URL of the status page, such as http://127.0.0.1:8080; overrides the file.",
+    )
+    token_file = click.option(
+        "--token-file",
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False, exists=True),
+        help=f"File with the token. Default: the environment variable {_TOKEN_VARIABLE}, then the "
+        "properties file.",
+    )
+    return with_file(token_file(url(called)))
 
 
 def source_of(
-    file: Path | None, properties_file: Path | None, url: str | None, token_file: Path | None, *, command: str
+    file: Path | None, properties_file: Path | None, url: str | None, token_file: Path | None
 ) -> StatusSource:
     """Raises click.UsageError if no status page is named, UnusableSource for a wrong token."""
     token = _token_given(token_file)
     if url is not None:
         return StatusSource(_address(url), token)
     if file is None and properties_file is None:
-        raise click.UsageError(f"which daemon? Use {command} --properties FILE or --url URL")
-    admin = settings_of(file, properties_file, command=command, environment=_environment()).admin
+        raise click.UsageError(f"which daemon? Use {command_name()} --properties FILE or --url URL")
+    admin = settings_of(file, properties_file, _environment()).admin
     if admin.port is None:
         raise click.UsageError(
-            "this file does not set adminPort, so the daemon has no status page: add `adminPort = 8080` "
-            "and restart the, so its daemon cannot be asked: add the line `adminPort = 8080` and start "
-            "the daemon again"
+            "this file does not set adminPort, so the daemon has no status page: add the line "
+            "`adminPort = 8080` and start the daemon again"
         )
     if admin.port == 0:
         raise click.UsageError("adminPort is 0: find the address in the log of the daemon and use --url")
@@ -179,29 +193,20 @@ Ctrl-C ends it. Where there are more shards than lines, those that need attentio
 """
 
 
-@click.command("status", short_help="Show the state of a running daemon.", epilog=_EPILOG)
+@click.command("status", epilog=_EPILOG)
 @with_source
-@click.option("--json", "as_json", is_flag=True, help="Print the daemon's JSON document, for scripts.")
+@as_json_option
 @click.option(
     "-q", "--quiet", is_flag=True, help="Print nothing; the exit code says whether the daemon is ready."
 )
-def status(
-    *,
-    file: Path | None,
-    properties_file: Path | None,
-    url: str | None,
-    token_file: Path | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def status(source: StatusSource, *, as_json: bool, quiet: bool) -> None:
     """Show what a running daemon does: its fleet, its shards, its children; once.
 
     It is asked over its status page (adminPort).
     """
-    source = source_of(file, properties_file, url, token_file, command="kcl-daemon status")
     reported = fetch(source)
     if as_json:
-        click.echo(orjson.dumps(reported, option=orjson.OPT_INDENT_2))
+        click.echo(json_text(reported))
     elif not quiet:
         _print(build_view(reported))
     sys.exit(EXIT_NOT_READY if not_ready(reported.snapshot) else 0)
@@ -219,7 +224,7 @@ def _print(shown: StatusView) -> None:
     console.print(renderable(shown, width=console.width))
 
 
-@click.command("top", short_help="Show the same, live.", epilog=_TOP_EPILOG)
+@click.command("top", epilog=_TOP_EPILOG)
 @with_source
 @click.option(
     "--every",
@@ -230,19 +235,11 @@ def _print(shown: StatusView) -> None:
     show_default=True,
     help="Refresh interval.",
 )
-def top(
-    *,
-    file: Path | None,
-    properties_file: Path | None,
-    url: str | None,
-    token_file: Path | None,
-    every_s: float,
-) -> None:
+def top(source: StatusSource, *, every_s: float) -> None:
     """Show what a running daemon does, again and again, until Ctrl-C.
 
     It is asked over its status page (adminPort).
     """
-    source = source_of(file, properties_file, url, token_file, command="kcl-daemon top")
     try:
         anyio.run(_top, source, every_s)
     except KeyboardInterrupt:

@@ -253,9 +253,9 @@ def worker_views(
     leases: Iterable[Lease],
     reported_s: Callable[[WorkerId], float | None],
     *,
-    leader: WorkerId | None = None,
+    also: Iterable[WorkerId] = (),
 ) -> tuple[WorkerView, ...]:
-    """All workers that report or own an unfinished lease, and the leader."""
+    """All workers that report or own an unfinished lease, and `also` these."""
     held = Counter(lease.actual_owner for lease in leases if not lease.is_finished)
     latest = {row.worker_id: row.metrics.get(CPU, ())[-1:] for row in rows}
 
@@ -264,7 +264,7 @@ def worker_views(
         failed = cpu is not None and cpu < 0
         return WorkerView(worker, held[worker], None if failed else cpu, reported_s(worker), failed)
 
-    return tuple(view(name) for name in sorted({*latest, *filter(None, held), *filter(None, [leader])}))
+    return tuple(view(name) for name in sorted({*latest, *filter(None, held), *also}))
 
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from kcl_daemon.cli.check import lease_findings, stream_findings, table_findings
-from kcl_daemon.cli.common import Finding
+from kcl_daemon.cli.check import Finding, lease_findings, stream_findings, table_findings
 from kcl_daemon.errors import AccessDenied
 from kcl_daemon.leases.row import Row, creation
 from kcl_daemon.ports import ConsumerName, StreamRef

@@ -75,7 +75,7 @@ def test_a_service_that_does_not_answer_is_one_line_with_exit_code_1(here: Path,
     assert result.exit_code == 1
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
-    assert line.startswith("kcl-daemon leases: Unavailable: ")
+    assert line.startswith(f"kcl-daemon leases {words[0]}: Unavailable: ")
     assert "endpoint properties" in line
 
 

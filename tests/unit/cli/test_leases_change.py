@@ -62,7 +62,7 @@ async def stored(table: MemoryTable) -> Lease:
 
 def test_a_reset_takes_the_lease_from_its_owner_who_cannot_write_any_more() -> None:
     async def scene(table: Busy) -> None:
-        assert (await carry_out(table, BACK)).done is ChangeResult.WRITTEN
+        assert await carry_out(table, BACK) is ChangeResult.WRITTEN
         now = await stored(table)
         assert now == replace(
             LEASE,
@@ -80,7 +80,7 @@ def test_a_reset_takes_the_lease_from_its_owner_who_cannot_write_any_more() -> N
 def test_a_renewal_in_between_is_met_by_another_try() -> None:
     async def scene(table: Busy) -> None:
         table.renewals = 3
-        assert (await carry_out(table, BACK)).done is ChangeResult.WRITTEN
+        assert await carry_out(table, BACK) is ChangeResult.WRITTEN
         assert (await stored(table)).lease_counter == 7 + 3 + 1
 
     on_table(scene)
@@ -101,12 +101,12 @@ def test_a_lease_that_never_holds_still_is_given_up_and_told() -> None:
 def test_what_is_gone_or_there_already_is_told_and_left_alone() -> None:
     async def scene(table: Busy) -> None:
         create = LeaseChange(ResetKind.CREATE, replace(LEASE, lease_owner=None), TRIM_HORIZON, "")
-        assert (await carry_out(table, create)).done is ChangeResult.THERE
+        assert await carry_out(table, create) is ChangeResult.THERE
         delete = LeaseChange(ResetKind.DELETE, LEASE, None, "")
-        assert (await carry_out(table, delete)).done is ChangeResult.WRITTEN
-        assert (await carry_out(table, delete)).done is ChangeResult.GONE
-        assert (await carry_out(table, BACK)).done is ChangeResult.GONE
-        assert (await carry_out(table, create)).done is ChangeResult.WRITTEN
+        assert await carry_out(table, delete) is ChangeResult.WRITTEN
+        assert await carry_out(table, delete) is ChangeResult.GONE
+        assert await carry_out(table, BACK) is ChangeResult.GONE
+        assert await carry_out(table, create) is ChangeResult.WRITTEN
         with pytest.raises(NotChanged, match="no longer exists"):
             await release_lease(table, LeaseKey("shardId-9"))
 
@@ -128,13 +128,13 @@ def test_a_checkpoint_is_moved_ahead_only_from_where_it_was_seen() -> None:
 
     async def scene(table: Busy) -> None:
         table.renewals = 2
-        assert (await move_past(table, LEASE, past)).done is ChangeResult.WRITTEN
+        assert await move_past(table, LEASE, past) is ChangeResult.WRITTEN
         now = await stored(table)
         assert (now.lease_owner, now.checkpoint) == (None, past)
         with pytest.raises(NotChanged, match="has just moved to 49/4"):
             await move_past(table, LEASE, past)
         await table.delete(KEY)
-        assert (await move_past(table, LEASE, past)).done is ChangeResult.GONE
+        assert await move_past(table, LEASE, past) is ChangeResult.GONE
 
     on_table(scene)
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from kcl_daemon.app import streams_of
-from kcl_daemon.cli.leases.look import FleetObserver, LeaseLag, ObservedFleet, lags
+from kcl_daemon.cli.leases.look import LeaseLag, ObservedFleet, lags, observe
 from kcl_daemon.config.children import ChildSettings
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import (
@@ -84,7 +84,7 @@ class Stage:
         """Look, and make sure that it was reading only."""
         self.forget_calls()
         opened = await open_existing(Tables(self.leases, self.workers, self.coordinator), SETTINGS)
-        seen = await FleetObserver(opened, SETTINGS, clock=self.clock, log=MemoryLog()).watch(watch_s)
+        seen = await observe(opened, SETTINGS, watch_s, clock=self.clock, log=MemoryLog())
         calls = {call for table in (self.leases, self.workers, self.coordinator) for call in table.calls}
         assert calls <= {"get", "scan", "other"}
         return seen
@@ -114,7 +114,7 @@ def test_separate_tables_of_java_workers_are_read() -> None:
         assert [(lease.lease_key, lease.lease_owner) for lease in seen.leases] == [(FIRST, ONE)]
         assert seen.fleet.workers == {ONE}
         assert seen.leader is not None
-        assert (seen.leader.worker, seen.leader.lease_s, seen.leader.leads) == (ONE, 30.0, True)
+        assert (seen.leader.worker, seen.leader.lease_s, seen.leading) == (ONE, 30.0, ONE)
 
     on_stage(test)
 
@@ -222,7 +222,7 @@ def test_watching_longer_than_the_fail_over_time_shows_what_stands_still() -> No
         async with anyio.create_task_group() as group:
             group.start_soon(renew)
             opened = await open_existing(Tables(stage.leases, stage.workers, stage.coordinator), SETTINGS)
-            seen.append(await FleetObserver(opened, SETTINGS, clock=stage.clock, log=MemoryLog()).watch(14.0))
+            seen.append(await observe(opened, SETTINGS, 14.0, clock=stage.clock, log=MemoryLog()))
             group.cancel_scope.cancel()
         assert seen[0].knows_abandoned
         assert seen[0].fleet.abandoned == {FIRST}
@@ -238,7 +238,7 @@ def test_a_lock_that_stands_still_under_our_eyes_is_no_longer_in_force() -> None
         await stage.make_separate()
         seen = await stage.poll(watch_s=31.0)
         assert seen.leader is not None
-        assert not seen.leader.leads
+        assert seen.leading is None
 
     on_stage(test)
 

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from kcl_daemon.cli.common import NotChanged
-from kcl_daemon.cli.leases.change import PositionType, RecordType, SkippedRange, just_before, next_records
+from kcl_daemon.cli.leases.change import SkippedRange, just_before, next_records, position_of, record_of
 from kcl_daemon.leases.lease import MAX_HASH, HashRange, Lease, LeaseKey, ShardId
 from kcl_daemon.ports import StreamRef
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
@@ -49,7 +49,7 @@ class Stage:
 
     async def skipped(self, checkpoint: ExtendedSequenceNumber, record: str | None = None) -> SkippedRange:
         """What `leases skip` would go past."""
-        wanted = None if record is None else RecordType().convert(record, None, None)
+        wanted = None if record is None else record_of(record)
         lease = Lease(LeaseKey(SHARD), 1, checkpoint, hash_range=HashRange(0, MAX_HASH))
         kinesis = MemoryKinesis(self.model)
         return await next_records(kinesis, STREAM, lease, wanted, start_s=None, clock=self.clock)
@@ -74,14 +74,14 @@ def on_stage(test: Callable[[Stage], Awaitable[None]]) -> None:
     ],
 )
 def test_a_position_is_read(text: str, position: InitialPosition) -> None:
-    assert PositionType().convert(text, None, None) == position
+    assert position_of(text) == position
 
 
 @pytest.mark.parametrize(
     ("text", "ago_s"), [("1h", 3600.0), ("90s", 90.0), ("1h30m", 5400.0), ("1.5h", 5400.0), ("2d", 172_800.0)]
 )
 def test_a_position_may_be_how_long_ago(text: str, ago_s: float) -> None:
-    position = PositionType().convert(text, None, None)
+    position = position_of(text)
     assert position.at is StartAt.TIMESTAMP
     assert position.timestamp_s == pytest.approx(SystemClock().wall_ms() / 1000 - ago_s, abs=60.0)
 
@@ -89,7 +89,7 @@ def test_a_position_may_be_how_long_ago(text: str, ago_s: float) -> None:
 @pytest.mark.parametrize("text", ["", "yesterday", "h", "1x", "1h30", "1.2.3", "-5", "2026-13-01"])
 def test_what_is_no_position_is_told(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a position"):
-        PositionType().convert(text, None, None)
+        position_of(text)
 
 
 def test_reading_goes_on_with_the_first_record_at_or_after_the_time() -> None:
@@ -188,4 +188,4 @@ def test_a_lease_without_a_place_in_the_shard_has_nothing_to_skip() -> None:
 @pytest.mark.parametrize("text", ["", "x", "12/", "12/x", "-1", "TRIM_HORIZON"])
 def test_what_is_no_record_is_told(text: str) -> None:
     with pytest.raises(click.BadParameter, match="not a sequence number"):
-        RecordType().convert(text, None, None)
+        record_of(text)

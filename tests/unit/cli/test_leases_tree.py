@@ -35,10 +35,10 @@ def test_a_split_and_a_merge_are_drawn_with_state_and_lag() -> None:
     )
     assert lines == [
         "a  finished",
-        "|- b  at 12, w-1, 1.5 s behind",
-        "|  `- d  waits for b, at TRIM_HORIZON, w-1",
-        "`- c  finished",
-        "   `- d, see above",
+        "├─ b  at 12, w-1, 1.5 s behind",
+        "│  └─ d  waits for b, at TRIM_HORIZON, w-1",
+        "└─ c  finished",
+        "   └─ d, see above",
         "e  at TRIM_HORIZON, no worker reads it",
     ]
 
@@ -65,5 +65,5 @@ def test_streams_are_drawn_one_after_the_other_though_their_shards_have_the_same
         for stream in streams
         for each in (lease("a", at=SHARD_END, owner=None), lease("b", "a"))
     ]
-    below = ["a  finished", "`- b  at TRIM_HORIZON, w-1"]
+    below = ["a  finished", "└─ b  at TRIM_HORIZON, w-1"]
     assert drawn(*leases) == ["1:clicks:5:", *below, "1:orders:5:", *below]

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kcl_daemon.cli import main
+from kcl_daemon.cli.common import NotChanged
 from kcl_daemon.cli.migrate import (
     Direction,
-    MigrationNotChanged,
     change_version,
     decide,
     migration_status,
@@ -130,7 +130,7 @@ def test_a_rollforward_during_the_wait_saves_the_index() -> None:
         async with anyio.create_task_group() as background:
 
             async def removed() -> None:
-                with pytest.raises(MigrationNotChanged, match="the index is kept"):
+                with pytest.raises(NotChanged, match="the index is kept"):
                     await stage.remove(120)
 
             background.start_soon(removed)
@@ -177,7 +177,7 @@ def test_what_the_state_does_not_allow_is_refused_with_words(
     async def scene(stage: Stage) -> None:
         if version is not None:
             await stage.coordinator.says(version)
-        with pytest.raises(MigrationNotChanged, match=said):
+        with pytest.raises(NotChanged, match=said):
             await decide(stage.tables, direction, clock=stage.clock)
 
     play(scene)
@@ -191,7 +191,7 @@ def test_a_change_in_between_is_read_and_judged_anew() -> None:
         assert await stage.coordinator.state() is V.V2X
         await stage.coordinator.says(V.UPGRADE_FROM_2X)
         stage.coordinator.rival = V.V3X
-        with pytest.raises(MigrationNotChanged, match="is not possible"):
+        with pytest.raises(NotChanged, match="is not possible"):
             await change_version(stage.tables, Direction.ROLLBACK, clock=stage.clock)
 
     play(scene)
@@ -226,11 +226,11 @@ def test_the_status_names_everything_that_an_upgrade_waits_for() -> None:
         ):
             assert part in text
         document = json.loads(status_json(seen))
-        assert document["clientVersion"] == V.UPGRADE_FROM_2X.value
-        assert document["ownersThatDoNotReport"] == ["w-2", "w-old"]
-        assert document["leasesWithoutOwner"] == ["shardId-3"]
+        assert document["client_version"] == V.UPGRADE_FROM_2X.value
+        assert document["owners_that_do_not_report"] == ["w-2", "w-old"]
+        assert document["leases_without_owner"] == ["shardId-3"]
         assert document["ready"] is False
-        assert [worker["active"] for worker in document["workers"]] == [True, False]
+        assert [worker["alive"] for worker in document["workers"]] == [True, False]
 
     play(scene)
 
@@ -255,7 +255,7 @@ def test_the_status_of_an_application_without_a_row_or_with_a_strange_one_is_tol
     async def scene(stage: Stage) -> None:
         seen = await migration_status(stage.tables, clock=stage.clock, report_s=30.0)
         assert "no row Migration3.0" in next(status_lines(seen))
-        assert json.loads(status_json(seen))["clientVersion"] is None
+        assert json.loads(status_json(seen))["client_version"] is None
         await stage.coordinator.put({"key": CLIENT_VERSION_CODEC.row_key, "cv": "CLIENT_VERSION_9X"})
         seen = await migration_status(stage.tables, clock=stage.clock, report_s=30.0)
         assert "CLIENT_VERSION_9X" in next(status_lines(seen))
@@ -303,9 +303,9 @@ def test_the_status_tells_how_far_the_move_into_one_table_is(state: TableStatus 
             "separate",
             None if state is None else state.value,
         )
-        assert reported["ownersThatDoNotKnowTheSingleTable"] == ["w-2"]
-        assert reported["workersThatReportToTheOldTable"] == ["w-1"]
-        assert [past["modifiedBy"] for past in reported["history"]] == ([] if state is None else ["w-8"])
+        assert reported["owners_that_do_not_know_the_single_table"] == ["w-2"]
+        assert reported["workers_that_report_to_the_old_table"] == ["w-1"]
+        assert [past["modified_by"] for past in reported["history"]] == ([] if state is None else ["w-8"])
 
     play(scene)
 
@@ -366,7 +366,7 @@ def test_the_group_is_a_command_of_the_program() -> None:
         (["status"], 2, "no properties file given"),
         (["rollback", "--help"], 0, "--no-index-deletion"),
         (["status", "nowhere.properties"], 2, "nowhere.properties"),
-        (["rollforward", "-p", "app.properties", "--yes"], 1, "kcl-daemon migrate: Unavailable"),
+        (["rollforward", "-p", "app.properties", "--yes"], 1, "kcl-daemon migrate rollforward: Unavailable"),
     ],
 )
 def test_the_command_line_says_what_is_wrong(here: Path, words: list[str], code: int, said: str) -> None:

@@ -7,9 +7,9 @@ shard.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Final
@@ -17,12 +17,12 @@ from typing import Final
 import click
 
 from kcl_daemon.cli.common import NotChanged
+from kcl_daemon.fleet.streams import leases_of
 from kcl_daemon.leases.lease import HashRange, Lease, LeaseKey, ShardId
 from kcl_daemon.leases.row import (
     MalformedRowError,
     creation,
     if_unchanged,
-    is_lease_row,
     lease_from_row,
     release,
     reposition,
@@ -47,22 +47,9 @@ class ChangeResult(Enum):
     THERE = "nothing to do, the lease already exists"
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeOutcome:
-    change: LeaseChange
-    done: ChangeResult
-
-
 async def all_leases(table: Table) -> tuple[Lease, ...]:
     """Skips unreadable rows, as workers do."""
-    found: list[Lease] = []
-    for row in await table.scan():
-        try:
-            if is_lease_row(row):
-                found.append(lease_from_row(row))
-        except MalformedRowError:
-            continue  # shown by `kcl-daemon leases list`
-    return tuple(sorted(found, key=lambda lease: lease.lease_key))
+    return tuple(sorted(await leases_of(table), key=lambda lease: lease.lease_key))
 
 
 def chosen_leases(leases: Sequence[Lease], names: Iterable[str]) -> tuple[Lease, ...]:
@@ -85,7 +72,7 @@ def chosen_leases(leases: Sequence[Lease], names: Iterable[str]) -> tuple[Lease,
     return tuple(lease for lease in leases if lease.lease_key in wanted or lease.shard_id in wanted)
 
 
-async def carry_out(table: Table, change: LeaseChange) -> ChangeOutcome:
+async def carry_out(table: Table, change: LeaseChange) -> ChangeResult:
     """Write one change to the current row.
 
     Raises:
@@ -93,15 +80,18 @@ async def carry_out(table: Table, change: LeaseChange) -> ChangeOutcome:
         AwsError: a call failed; after Unavailable the row may have been written.
     """
     if change.kind is ResetKind.CREATE:
-        written = await table.put(*creation(change.lease))
-        return ChangeOutcome(change, ChangeResult.WRITTEN if written.applied else ChangeResult.THERE)
-    for _ in range(_MAX_LOST_RACES):
-        lease = await _now(table, change.lease.lease_key)
-        if lease is None:
-            return ChangeOutcome(change, ChangeResult.GONE)
-        if await _write(table, replace(change, lease=lease)):
-            return ChangeOutcome(change, ChangeResult.WRITTEN)
-    raise NotChanged(f"the lease {change.lease.lease_key} kept changing; try again")
+        created = await table.put(*creation(change.lease))
+        return ChangeResult.WRITTEN if created.applied else ChangeResult.THERE
+
+    async def write(lease: Lease) -> bool:
+        if change.position is None:
+            written = await table.delete(lease.lease_key, if_unchanged(lease))
+        else:
+            written = await table.update(reposition(lease, change.position))
+        return written.applied
+
+    is_there = await _write_now(table, change.lease.lease_key, write)
+    return ChangeResult.WRITTEN if is_there else ChangeResult.GONE
 
 
 async def carry_out_all(table: Table, changes: Iterable[LeaseChange], report: Callable[[str], object]) -> int:
@@ -111,29 +101,27 @@ async def carry_out_all(table: Table, changes: Iterable[LeaseChange], report: Ca
     """
     written = 0
     for change in changes:
-        outcome = await carry_out(table, change)
-        if outcome.done is ChangeResult.WRITTEN:
+        done = await carry_out(table, change)
+        if done is ChangeResult.WRITTEN:
             written += 1
         else:
-            report(f"{change.lease.lease_key}: {outcome.done.value}")
+            report(f"{change.lease.lease_key}: {done.value}")
     return written
 
 
-async def move_past(table: Table, lease: Lease, position: ExtendedSequenceNumber) -> ChangeOutcome:
+async def move_past(table: Table, lease: Lease, position: ExtendedSequenceNumber) -> ChangeResult:
     """Move a checkpoint ahead; raises as `carry_out`, and NotChanged if it has moved since it was read."""
-    change = LeaseChange(ResetKind.RESET, lease, position, "")
-    for _ in range(_MAX_LOST_RACES):
-        now = await _now(table, lease.lease_key)
-        if now is None:
-            return ChangeOutcome(change, ChangeResult.GONE)
+
+    async def write(now: Lease) -> bool:
         if now.checkpoint != lease.checkpoint:
             raise NotChanged(
                 f"the checkpoint of {lease.lease_key} has just moved to {now.checkpoint}; nothing was "
                 "skipped, check again"
             )
-        if await _write(table, replace(change, lease=now)):
-            return ChangeOutcome(change, ChangeResult.WRITTEN)
-    raise NotChanged(f"the lease {lease.lease_key} kept changing; try again")
+        return (await table.update(reposition(now, position))).applied
+
+    is_there = await _write_now(table, lease.lease_key, write)
+    return ChangeResult.WRITTEN if is_there else ChangeResult.GONE
 
 
 async def release_all(table: Table, keys: Iterable[LeaseKey], report: Callable[[str], object]) -> int:
@@ -152,33 +140,34 @@ async def release_lease(table: Table, key: LeaseKey) -> bool:
 
     Raises as `carry_out`, and NotChanged if the lease is missing.
     """
+    had_owner = True
+
+    async def write(lease: Lease) -> bool:
+        nonlocal had_owner
+        had_owner = lease.lease_owner is not None
+        return not had_owner or (await table.update(release(lease))).applied
+
+    if not await _write_now(table, key, write):
+        raise NotChanged(f"the lease {key} no longer exists")
+    return had_owner
+
+
+async def _write_now(table: Table, key: LeaseKey, write: Callable[[Lease], Awaitable[bool]]) -> bool:
+    """Calls `write` with the row as it is now until it succeeds; returns False if there is no row.
+
+    Raises NotChanged if the row is unreadable or kept changing.
+    """
     for _ in range(_MAX_LOST_RACES):
-        lease = await _now(table, key)
-        if lease is None:
-            raise NotChanged(f"the lease {key} no longer exists")
-        if lease.lease_owner is None:
+        row = await table.get(key)
+        if row is None:
             return False
-        if (await table.update(release(lease))).applied:
+        try:
+            lease = lease_from_row(row)
+        except MalformedRowError as malformed:
+            raise NotChanged(f"{malformed}; repair or delete that row") from malformed
+        if await write(lease):
             return True
     raise NotChanged(f"the lease {key} kept changing; try again")
-
-
-async def _now(table: Table, key: LeaseKey) -> Lease | None:
-    row = await table.get(key)
-    if row is None:
-        return None
-    try:
-        return lease_from_row(row)
-    except MalformedRowError as malformed:
-        raise NotChanged(f"{malformed}; repair or delete that row") from malformed
-
-
-async def _write(table: Table, change: LeaseChange) -> bool:
-    if change.position is None:
-        written = await table.delete(change.lease.lease_key, if_unchanged(change.lease))
-    else:
-        written = await table.update(reposition(change.lease, change.position))
-    return written.applied
 
 
 # The search starts this long before the time; on a busy shard the last record is near.
@@ -191,26 +180,18 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _AGO: Final = re.compile(r"(?:\d{1,9}(?:\.\d+)?[smhd])+")
 
 
-class PositionType(click.ParamType[InitialPosition]):
+def position_of(text: str) -> InitialPosition:
     """`TRIM_HORIZON`, `LATEST`, ISO 8601 (default UTC), epoch seconds, or an age (`1h30m`)."""
-
-    name = "position"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> InitialPosition:
-        text = str(value).strip()
-        if text.upper() in (StartAt.TRIM_HORIZON.value, StartAt.LATEST.value):
-            return InitialPosition(StartAt(text.upper()))
-        at_s = _ago_s(text, SystemClock()) or _epoch_s(text)
-        if at_s is None:
-            self.fail(
-                f"{text!r} is not a position: TRIM_HORIZON, LATEST, a time such as 2026-11-20T12:00:00Z, "
-                "how long ago such as 90s, 1h30m or 2d, or epoch seconds",
-                param,
-                ctx,
-            )
-        return InitialPosition(StartAt.TIMESTAMP, at_s)
+    text = text.strip()
+    if text.upper() in (StartAt.TRIM_HORIZON.value, StartAt.LATEST.value):
+        return InitialPosition(StartAt(text.upper()))
+    at_s = _ago_s(text, SystemClock()) or _epoch_s(text)
+    if at_s is None:
+        raise click.BadParameter(
+            f"{text!r} is not a position: TRIM_HORIZON, LATEST, a time such as 2026-11-20T12:00:00Z, "
+            "how long ago such as 90s, 1h30m or 2d, or epoch seconds"
+        )
+    return InitialPosition(StartAt.TIMESTAMP, at_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,20 +214,11 @@ class RecordTarget:
         return self.position <= checkpoint
 
 
-class RecordType(click.ParamType[RecordTarget]):
-    name = "record"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> RecordTarget:
-        if isinstance(value, RecordTarget):
-            return value
-        number, slash, sub_number = str(value).strip().partition("/")
-        if not (number.isdecimal() and (sub_number or ("" if slash else "0")).isdecimal()):
-            self.fail(
-                f"{value!r} is not a sequence number or SEQUENCE_NUMBER/SUB_SEQUENCE_NUMBER", param, ctx
-            )
-        return RecordTarget(ExtendedSequenceNumber(number, int(sub_number or 0)), whole=not sub_number)
+def record_of(text: str) -> RecordTarget:
+    number, slash, sub_number = text.strip().partition("/")
+    if not (number.isdecimal() and (sub_number or ("" if slash else "0")).isdecimal()):
+        raise click.BadParameter(f"{text!r} is not a sequence number or SEQUENCE_NUMBER/SUB_SEQUENCE_NUMBER")
+    return RecordTarget(ExtendedSequenceNumber(number, int(sub_number or 0)), whole=not sub_number)
 
 
 def _ago_s(text: str, clock: Clock) -> float | None:
@@ -274,37 +246,23 @@ async def just_before(
     It is the last earlier user record, or TRIM_HORIZON. Without its sub-sequence number, the rest of a KPL
     aggregate would be read again. Raises AwsError.
     """
-    search = _Search(kinesis, stream, shard_id, at_s, clock)
     starts = [ReadFrom(IteratorKind.AT_TIMESTAMP, timestamp_s=at_s - window_s) for window_s in _WINDOWS_S]
     for start in (*starts, ReadFrom(IteratorKind.TRIM_HORIZON)):
-        found = await search.last_before(start)
+        async with aclosing(_pages(kinesis, stream, shard_id, start, clock)) as pages:
+            found = _end_of(await _last_before(pages, at_s))
         if found is not None:
             return found
     return TRIM_HORIZON
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
-    kinesis: Kinesis
-    stream: StreamRef
-    shard_id: ShardId
-    at_s: float
-    clock: Clock
-
-    async def last_before(self, start: ReadFrom) -> ExtendedSequenceNumber | None:
-        iterator: str | None = await self.kinesis.get_shard_iterator(self.stream, self.shard_id, start)
-        last: Record | None = None
-        while iterator is not None:
-            fetched = await self.kinesis.get_records(self.stream, self.shard_id, iterator, _READ_MOST)
-            for record in fetched.records:
-                if (record.approximate_arrival_timestamp or 0) >= self.at_s * 1000:
-                    return _end_of(last)
-                last = record
-            if not fetched.records and not fetched.millis_behind_latest:
-                break
-            iterator = fetched.next_iterator
-            await self.clock.sleep(_PAUSE_S)
-        return _end_of(last)
+async def _last_before(pages: AsyncIterator[FetchedRecords], at_s: float) -> Record | None:
+    last: Record | None = None
+    async for fetched in pages:
+        for record in fetched.records:
+            if (record.approximate_arrival_timestamp or 0) >= at_s * 1000:
+                return last
+            last = record
+    return last
 
 
 def _end_of(record: Record | None) -> ExtendedSequenceNumber | None:

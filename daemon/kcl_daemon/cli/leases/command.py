@@ -1,63 +1,79 @@
-"""`kcl-daemon leases list`, `explain` and `tree`: show leases, workers and the leader's plan.
+"""`kcl-daemon leases`: shows leases, workers and the leader's plan; moves, skips, releases and deletes leases.
 
-They write nothing; `steer` writes.
+The commands that write ask for confirmation. Workers may run meanwhile.
 """
 
 from __future__ import annotations
 
+import base64
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
+import anyio
 import click
 
-from kcl_daemon.app import streams_of
-from kcl_daemon.aws.build import build_kinesis, build_tables
-from kcl_daemon.aws.session import open_clients
-from kcl_daemon.cli.common import (
-    EPILOG,
-    is_named,
+from kcl_daemon.cli.application import (
+    Application,
+    chosen_stream,
     is_of,
     leases_of,
-    run,
-    settings_of,
+    on_application,
     stream_option,
+)
+from kcl_daemon.cli.common import (
+    EPILOG,
+    NotChanged,
+    as_json_option,
+    settings_of,
     stream_text,
     with_file,
+    with_settings,
 )
-from kcl_daemon.cli.leases.look import ExplainedPlan, FleetObserver, ObservedFleet, lags
-from kcl_daemon.cli.leases.show import explain_json, explain_lines, list_json, list_lines, tree_lines
-from kcl_daemon.cli.leases.steer import delete, release, reset, skip
+from kcl_daemon.cli.leases.change import (
+    ChangeResult,
+    RecordTarget,
+    SkippedRange,
+    all_leases,
+    carry_out_all,
+    chosen_leases,
+    just_before,
+    move_past,
+    next_records,
+    position_of,
+    record_of,
+    release_all,
+)
+from kcl_daemon.cli.leases.look import ObservedFleet, lags, observe
+from kcl_daemon.cli.leases.show import (
+    ExplainedPlan,
+    explain_json,
+    explain_lines,
+    list_json,
+    list_lines,
+    shortened,
+    tree_lines,
+)
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.fleet.assigner import assignment_strategies
 from kcl_daemon.fleet.context import timings
-from kcl_daemon.migrations.tables import open_existing
-from kcl_daemon.system import SystemClock
-from kcl_daemon.telemetry.logs import build_log
-from kcl_daemon.text import on_one_line
+from kcl_daemon.leases.lease import Lease, ShardId
+from kcl_daemon.ports import Kinesis, StreamRef
+from kcl_daemon.records.payload import Payload
+from kcl_daemon.shards.lineage import InitialPosition, Shard
+from kcl_daemon.shards.sync import LeaseChange, ResetKind, reset_shards, reset_stream
+from kcl_daemon.telemetry.logs import LogLevels, build_log
+from kcl_daemon.text import numbered, on_one_line
+from kcl_protocol.sequence import ExtendedSequenceNumber
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 _WATCH_MOST_S: Final = 3600.0
-_COMMAND: Final = "kcl-daemon leases COMMAND"
-
-
-@dataclass(frozen=True, slots=True)
-class LeasesRequest:
-    """With `watch_s` 0 the tables are read once."""
-
-    watch_s: float = 0.0
-    with_lag: bool = False
-    stream: str | None = None
-
-
-def _common(command: _Command) -> _Command:
-    return with_file(
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for scripts.")(command)
-    )
+_SEARCHES_AT_ONCE: Final = 8
+_SHOWN_MOST: Final = 160
 
 
 @click.group("leases", help="Show which worker reads which shard and why; move, reset and delete leases.")
@@ -65,12 +81,9 @@ def leases() -> None:
     """The group."""
 
 
-for _steering in (reset, skip, release, delete):
-    leases.add_command(_steering)
-
-
 @leases.command("list", short_help="Show leases, workers and the leader.", epilog=EPILOG)
-@_common
+@with_settings
+@as_json_option
 @click.option("--all", "with_finished", is_flag=True, help="Show finished leases too.")
 @click.option(
     "--lag",
@@ -81,17 +94,10 @@ for _steering in (reset, skip, release, delete):
 )
 @stream_option
 def list_leases(
-    *,
-    file: Path | None,
-    properties_file: Path | None,
-    as_json: bool,
-    with_finished: bool,
-    with_lag: bool,
-    stream: str | None,
+    settings: Settings, *, as_json: bool, with_finished: bool, with_lag: bool, stream: str | None
 ) -> None:
     """Show every lease with its owner and checkpoint, the workers and the leader, as stored in the tables now."""
-    settings = settings_of(file, properties_file, command=_COMMAND)
-    seen = of_stream(_run(settings, LeasesRequest(with_lag=with_lag, stream=stream)), settings, stream)
+    seen = of_stream(_look(settings, with_lag=with_lag, stream=stream), settings, stream)
     if as_json:
         click.echo(list_json(seen, with_finished=with_finished))
     else:
@@ -99,7 +105,8 @@ def list_leases(
 
 
 @leases.command("explain", short_help="Show what the leader would do now, and why.", epilog=EPILOG)
-@_common
+@with_settings
+@as_json_option
 @click.option(
     "--watch",
     "watch_s",
@@ -109,12 +116,9 @@ def list_leases(
     help="Watch this long before deciding. More than failoverTimeMillis shows which owners are silent.",
 )
 @stream_option
-def explain_leases(
-    *, file: Path | None, properties_file: Path | None, as_json: bool, watch_s: float, stream: str | None
-) -> None:
+def explain_leases(settings: Settings, *, as_json: bool, watch_s: float, stream: str | None) -> None:
     """Show what the leader would do now with the settings of this file, and why. Changes nothing."""
-    settings = settings_of(file, properties_file, command=_COMMAND)
-    seen = _run(settings, LeasesRequest(watch_s=watch_s))
+    seen = _look(settings, watch_s=watch_s)
     # The leader plans for all leases.
     explained = explain_seen(seen, settings)
     moves = tuple(move for move in explained.plan.moves if is_of(move.lease, stream, settings))
@@ -125,13 +129,12 @@ def explain_leases(
 
 
 @leases.command("tree", short_help="Show the lineage of the shards, with state and lag.", epilog=EPILOG)
-@with_file
+@with_settings
 @click.option("--lag", "with_lag", is_flag=True, help="Also show the lag of each checkpoint.")
 @stream_option
-def tree(*, file: Path | None, properties_file: Path | None, with_lag: bool, stream: str | None) -> None:
+def tree(settings: Settings, *, with_lag: bool, stream: str | None) -> None:
     """Draw the parents and children of all shards that have leases, with the state of each."""
-    settings = settings_of(file, properties_file, command=_COMMAND)
-    seen = _run(settings, LeasesRequest(with_lag=with_lag, stream=stream))
+    seen = _look(settings, with_lag=with_lag, stream=stream)
     click.echo("\n".join(tree_lines(of_stream(seen, settings, stream))))
 
 
@@ -149,27 +152,282 @@ def explain_seen(seen: ObservedFleet, settings: Settings) -> ExplainedPlan:
 def of_stream(seen: ObservedFleet, settings: Settings, stream: str | None) -> ObservedFleet:
     """Exits with code 2 if the application does not read the stream."""
     chosen = leases_of(seen.leases, stream, settings)
-    if stream is not None and not chosen and not is_named(stream, settings):
+    # The file may name a stream that has no leases.
+    named = (None, settings.stream_name, settings.stream_arn, *settings.streams.texts)
+    if not chosen and stream not in named:
         raise click.BadParameter(
-            f"this application has no stream {on_one_line(stream)}; it reads {stream_text(settings)}",
+            f"this application has no stream {on_one_line(stream or '')}; it reads {stream_text(settings)}",
             param_hint="--stream",
         )
     return replace(seen, fleet=replace(seen.fleet, leases=list(chosen)))
 
 
-def _run(settings: Settings, request: LeasesRequest) -> ObservedFleet:
-    return run(partial(_see, settings, request), command="kcl-daemon leases")
+def _look(
+    settings: Settings, *, watch_s: float = 0.0, with_lag: bool = False, stream: str | None = None
+) -> ObservedFleet:
+    """With `watch_s` 0 the tables are read once."""
 
-
-async def _see(settings: Settings, request: LeasesRequest) -> ObservedFleet:
-    clock = SystemClock()
-    log = build_log(level="error", form="console", stream=sys.stderr, clock=clock)
-    async with open_clients(settings.endpoints) as clients:
-        opened = await open_existing(build_tables(settings, clients, clock), settings)
-        seen = await FleetObserver(opened, settings, clock=clock, log=log).watch(request.watch_s)
-        if not request.with_lag:
+    async def look(application: Application) -> ObservedFleet:
+        # Unreadable rows are part of what is shown.
+        log = build_log(level=LogLevels("off"), form="console", stream=sys.stderr, clock=application.clock)
+        seen = await observe(application.opened, settings, watch_s, clock=application.clock, log=log)
+        if not with_lag:
             return seen
-        kinesis = build_kinesis(clients)
-        chosen = leases_of(seen.leases, request.stream, settings)
-        streams = streams_of(settings, kinesis, clock, log, table=opened.tables.leases)
-        return replace(seen, lags=await lags(chosen, kinesis, streams))
+        chosen = leases_of(seen.leases, stream, settings)
+        return replace(seen, lags=await lags(chosen, application.kinesis, application.streams))
+
+    return on_application(settings, look)
+
+
+def _that_writes(command: _Command) -> _Command:
+    yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+    dry_run = click.option("--dry-run", is_flag=True, help="Show the changes, but write nothing.")
+    return stream_option(dry_run(yes(command)))
+
+
+@leases.command("reset", short_help="Move checkpoints: replay or skip.", epilog=EPILOG)
+@with_settings
+@click.option(
+    "--to",
+    "position",
+    metavar="TRIM_HORIZON|LATEST|TIME",
+    type=position_of,
+    required=True,
+    help="New position: the oldest record (TRIM_HORIZON), the newest (LATEST), or a time: "
+    "2026-11-20T12:00:00Z, how long ago (90s, 1h30m, 2d), or epoch seconds.",
+)
+@click.option("--shard", "shards", metavar="ID", multiple=True, help="Only this shard; can be repeated.")
+@_that_writes
+def reset(
+    settings: Settings,
+    *,
+    position: InitialPosition,
+    shards: tuple[str, ...],
+    stream: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Move checkpoints to another position: replay or skip. Workers can keep running.
+
+    Workers lose these leases, and the leader assigns them again within seconds. Without --shard, the leases become
+    those of a new application that starts at this position. Records are processed again or skipped, as you choose.
+    """
+
+    async def plan(application: Application) -> tuple[LeaseChange, ...]:
+        ref = await chosen_stream(settings, stream, application.streams)
+        known = [lease for lease in await all_leases(application.table) if lease.stream == ref.identity]
+        listed = await _shards(application.kinesis, ref, position, shards)
+        positions = await _positions(application, ref, listed, position)
+        return (reset_shards if shards else reset_stream)(listed, known, positions, ref.identity)
+
+    changes = on_application(settings, plan)
+    question = f"reset {numbered(len(changes), 'lease')} of {settings.application_name}?"
+    _change(settings, changes, question, dry_run=dry_run, yes=yes)
+
+
+async def _shards(
+    kinesis: Kinesis, ref: StreamRef, position: InitialPosition, names: Sequence[str]
+) -> tuple[Shard, ...]:
+    if not names:
+        return await kinesis.list_shards(ref, position)
+    listed = {str(shard.shard_id): shard for shard in await kinesis.list_shards(ref)}
+    missing = sorted(set(names) - listed.keys())
+    if missing:
+        raise NotChanged(f"the stream {ref.name} has no shard {', '.join(missing)}")
+    return tuple(listed[name] for name in dict.fromkeys(names))
+
+
+async def _positions(
+    application: Application, ref: StreamRef, shards: Iterable[Shard], position: InitialPosition
+) -> Mapping[ShardId, ExtendedSequenceNumber]:
+    at_s = position.timestamp_s
+    if at_s is None:
+        return {shard.shard_id: position.checkpoint for shard in shards}
+    found: dict[ShardId, ExtendedSequenceNumber] = {}
+    limiter = anyio.CapacityLimiter(_SEARCHES_AT_ONCE)
+
+    async def search(shard_id: ShardId) -> None:
+        async with limiter:
+            clock = application.clock
+            found[shard_id] = await just_before(application.kinesis, ref, shard_id, at_s, clock=clock)
+
+    async with anyio.create_task_group() as searches:
+        for shard in shards:
+            searches.start_soon(search, shard.shard_id)
+    return found
+
+
+@leases.command("skip", short_help="Skip a record that blocks its shard.", epilog=EPILOG)
+@with_settings
+@click.option("--shard", "shard", metavar="ID", required=True, help="Shard to change.")
+@click.option(
+    "--record",
+    "record",
+    metavar="NUMBER[/SUB]",
+    type=record_of,
+    help="Skip up to and including this record; its sequence number is in the log of the processor or the "
+    "daemon. Records between the checkpoint and this one are skipped too. Default: the first record "
+    "after the checkpoint.",
+)
+@_that_writes
+def skip(
+    settings: Settings,
+    *,
+    shard: str,
+    record: RecordTarget | None,
+    stream: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Move the checkpoint of a shard past a record that its processor cannot process. Workers can keep running.
+
+    Shows the record first. If the processor checkpoints rarely, it may already have processed the first record after the
+    checkpoint: find the failing record in its log, and name it with --record.
+    """
+
+    async def plan(application: Application) -> tuple[Lease, SkippedRange]:
+        ref = await chosen_stream(settings, stream, application.streams)
+        known = [lease for lease in await all_leases(application.table) if lease.stream == ref.identity]
+        (lease,) = chosen_leases(known, [shard])
+        start_s, clock = settings.initial_position.timestamp_s, application.clock
+        return lease, await next_records(
+            application.kinesis, ref, lease, record, start_s=start_s, clock=clock
+        )
+
+    lease, skipped = on_application(settings, plan)
+    click.echo("\n".join(_skip_lines(lease, skipped)))
+    many = "this record" if skipped.count == 1 else f"these {skipped.count} records"
+    if not _confirmed(f"skip {many}? No child will get them again.", dry_run=dry_run, yes=yes):
+        return
+
+    async def move(application: Application) -> None:
+        done = await move_past(application.table, lease, skipped.last.position)
+        if done is not ChangeResult.WRITTEN:
+            raise NotChanged(f"{lease.lease_key}: {done.value}")
+
+    on_application(settings, move)
+    click.echo("done: reading continues after this record within seconds")
+
+
+@leases.command("release", short_help="Take leases away from their owners.", epilog=EPILOG)
+@with_file
+@click.option(
+    "--shard", "shards", metavar="ID", multiple=True, help="The lease of this shard; can be repeated."
+)
+@click.option("--worker", metavar="ID", help="All leases of this worker.")
+@_that_writes
+def release(
+    *,
+    file: Path | None,
+    properties_file: Path | None,
+    shards: tuple[str, ...],
+    worker: str | None,
+    stream: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Take leases from their owners at once, without a last checkpoint. The leader assigns them again.
+
+    Use it for a worker that hangs. If a worker still works, stop it instead, so that it can finish.
+    """
+    if bool(shards) == (worker is not None):
+        raise click.UsageError("use either --shard (once or more) or --worker")
+    settings = settings_of(file, properties_file)
+
+    async def plan(application: Application) -> list[Lease]:
+        known = leases_of(await all_leases(application.table), stream, settings)
+        chosen = chosen_leases(known, shards) if worker is None else known
+        owned = (lease for lease in chosen if lease.lease_owner is not None)
+        return [lease for lease in owned if worker in (None, lease.lease_owner, lease.actual_owner)]
+
+    chosen = on_application(settings, plan)
+    for lease in chosen:
+        click.echo(f"release {lease.lease_key} from {lease.actual_owner}")
+    if not chosen:
+        click.echo("nothing to release: these leases have no owner")
+    elif _confirmed(f"release {numbered(len(chosen), 'lease')}?", dry_run=dry_run, yes=yes):
+        keys = [lease.lease_key for lease in chosen]
+        written = on_application(
+            settings, lambda application: release_all(application.table, keys, click.echo)
+        )
+        click.echo(_done(written, "the leader assigns them again shortly"))
+
+
+@leases.command("delete", short_help="Delete leases.", epilog=EPILOG)
+@with_settings
+@click.option(
+    "--shard",
+    "shards",
+    metavar="ID",
+    multiple=True,
+    required=True,
+    help="The leases of this shard; can be repeated.",
+)
+@_that_writes
+def delete(
+    settings: Settings, *, shards: tuple[str, ...], stream: str | None, dry_run: bool, yes: bool
+) -> None:
+    """Delete the leases of shards, with their checkpoints.
+
+    If the shard is open, the leader creates its lease again, at the initial position of its properties file. To start
+    at another position, use `reset`.
+    """
+
+    async def plan(application: Application) -> tuple[LeaseChange, ...]:
+        known = leases_of(await all_leases(application.table), stream, settings)
+        return tuple(
+            LeaseChange(ResetKind.DELETE, lease, None, f"owner {lease.actual_owner or 'nobody'}")
+            for lease in chosen_leases(known, shards)
+        )
+
+    changes = on_application(settings, plan)
+    question = f"delete {numbered(len(changes), 'lease')} with their checkpoints?"
+    _change(settings, changes, question, dry_run=dry_run, yes=yes)
+
+
+def _change(
+    settings: Settings, changes: Sequence[LeaseChange], question: str, *, dry_run: bool, yes: bool
+) -> None:
+    for line in _change_lines(changes) or ["nothing to do"]:
+        click.echo(line)
+    if _confirmed(question, dry_run=dry_run, yes=yes):
+        written = on_application(
+            settings, lambda application: carry_out_all(application.table, changes, click.echo)
+        )
+        click.echo(_done(written, "workers follow within seconds"))
+
+
+def _confirmed(question: str, *, dry_run: bool, yes: bool) -> bool:
+    """Exits with code 1 if the person refuses."""
+    if not (dry_run or yes):
+        click.confirm(question, abort=True)
+    return not dry_run
+
+
+def _done(written: int, following: str) -> str:
+    return f"done: {numbered(written, 'lease')}" + (f"; {following}" if written else "")
+
+
+def _skip_lines(lease: Lease, skipped: SkippedRange) -> Iterator[str]:
+    """Shows the full sequence number, so that it can be found in logs."""
+    record, owner = skipped.last, lease.actual_owner or "nobody"
+    yield f"skip {lease.lease_key} -> {record.position} (at {lease.checkpoint}, owner {owner})"
+    if skipped.count > 1:
+        yield f"  {skipped.count - 1} records before it have no checkpoint and are skipped too"
+    (decoded,) = Payload((record,), 0).decoded()
+    data = base64.b64decode(decoded.data)
+    arrival_ms = decoded.approximate_arrival_timestamp
+    if arrival_ms is not None:
+        yield f"  arrived {datetime.fromtimestamp(arrival_ms / 1000, UTC).isoformat(timespec='milliseconds')}"
+    yield f"  partition key {on_one_line(decoded.partition_key[:_SHOWN_MOST])}"
+    more = "" if len(data) <= _SHOWN_MOST else " ..."
+    yield f"  {len(data)} bytes: {on_one_line(data[:_SHOWN_MOST].decode('utf-8', 'backslashreplace'))}{more}"
+
+
+def _change_lines(changes: Iterable[LeaseChange]) -> list[str]:
+    return [
+        f"{change.kind.value} {change.lease.lease_key}"
+        + ("" if change.position is None else f" -> {shortened(change.position)}")
+        + f" ({change.reason})"
+        for change in changes
+    ]

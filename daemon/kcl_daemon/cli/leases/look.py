@@ -5,28 +5,25 @@ It writes nothing: no worker row, lock or table.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import anyio
 
-from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove
+from kcl_daemon.assignment.plan import Fleet
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import AccessDenied, AwsError, StreamNotFound, Throttled
 from kcl_daemon.fleet.context import timings
 from kcl_daemon.fleet.lease_renewer import MalformedRowLog
 from kcl_daemon.fleet.monitor import FleetMonitor
 from kcl_daemon.fleet.streams import StreamTracker, TrackedStream
-from kcl_daemon.fleet.table_views import WORKER_KINDS, TableWrapper
-from kcl_daemon.leases.layout import ENTITY
-from kcl_daemon.leases.leader import LEADER_KEY, LockObservation, lock_from_row
+from kcl_daemon.leases.leader import LEADER_KEY, LeaderLock, lock_from_row
 from kcl_daemon.leases.lease import Lease, LeaseKey, WorkerId
-from kcl_daemon.leases.row import MalformedRowError, Row
-from kcl_daemon.leases.worker_row import CPU, FAILED, worker_from_row
+from kcl_daemon.leases.row import MalformedRowError, is_lease_row, lease_from_row
+from kcl_daemon.leases.worker_row import worker_from_row
 from kcl_daemon.migrations.tables import OpenedTables, TableOrigin
-from kcl_daemon.ports import Clock, Kinesis, Log, Table, Tables
+from kcl_daemon.ports import Clock, Kinesis, Log, Tables
 from kcl_daemon.retrieval.source import StartMemory, read_from
 from kcl_protocol.sequence import LATEST
 
@@ -39,10 +36,6 @@ class LeaderView:
     lease_s: float
     released: bool
     silent_s: float
-
-    @property
-    def leads(self) -> bool:
-        return not self.released and self.silent_s <= self.lease_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +57,8 @@ class LeaseLag:
 class ObservedFleet:
     """The state of an application.
 
-    `leader` is None if there is no lock, `lags` if they were not requested. `wall_s` is epoch seconds of this
-    machine at the last poll.
+    `leader` is the owner of the lock, None if there is no lock; `lags` is None if they were not requested.
+    `wall_s` is epoch seconds of this machine at the last poll.
     """
 
     origin: TableOrigin
@@ -82,95 +75,21 @@ class ObservedFleet:
         return tuple(sorted(self.fleet.leases, key=lambda lease: lease.lease_key))
 
     @property
+    def leading(self) -> WorkerId | None:
+        """The leader, if its lock is in force."""
+        leader = self.leader
+        in_force = leader is not None and not leader.released and leader.silent_s <= leader.lease_s
+        return leader.worker if leader is not None and in_force else None
+
+    @property
     def knows_abandoned(self) -> bool:
         """Whether the watch was long enough to see abandoned leases."""
         return self.watched_s > self.failover_s
 
-
-@dataclass(frozen=True, slots=True)
-class ObservedWorker:
-    """`last_report_s` is epoch seconds by the worker's clock; `report_age_s` is its age at the last poll.
-
-    `leases` counts the unfinished ones that it reads.
-    """
-
-    worker_id: WorkerId
-    alive: bool
-    last_report_s: int | None
-    report_age_s: float | None
-    cpu_percent: float | None
-    cpu_failed: bool
-    leases: int
-    leads: bool
-
-
-def worker_views(seen: ObservedFleet) -> tuple[ObservedWorker, ...]:
-    reads = Counter(lease.actual_owner for lease in seen.fleet.unfinished if lease.actual_owner is not None)
-    leader = seen.leader.worker if seen.leader is not None and seen.leader.leads else None
-    names = {*seen.fleet.stats, *seen.fleet.workers, *reads, *([] if leader is None else [leader])}
-    return tuple(_worker_view(seen, name, reads[name], leads=name == leader) for name in sorted(names))
-
-
-def _worker_view(seen: ObservedFleet, name: WorkerId, leases: int, *, leads: bool) -> ObservedWorker:
-    row = seen.fleet.stats.get(name)
-    averages = () if row is None else row.metrics.get(CPU, ())
-    latest = averages[-1] if averages else None
-    return ObservedWorker(
-        worker_id=name,
-        alive=name in seen.fleet.workers,
-        last_report_s=None if row is None else row.last_update_s,
-        report_age_s=None if row is None else seen.wall_s - row.last_update_s,
-        cpu_percent=None if latest == FAILED else latest,
-        cpu_failed=latest == FAILED,
-        leases=leases,
-        leads=leads,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseSummary:
-    """`leases` and `finished` count all; the others count unfinished leases.
-
-    `abandoned` is None if the watch was too short.
-    """
-
-    leases: int
-    owned: int
-    unowned: int
-    abandoned: int | None
-    handing_off: int
-    finished: int
-
-
-def summarize_leases(seen: ObservedFleet) -> LeaseSummary:
-    unfinished = seen.fleet.unfinished
-    owned = [lease for lease in unfinished if lease.actual_owner is not None]
-    abandoned = sum(lease.lease_key in seen.fleet.abandoned for lease in owned)
-    return LeaseSummary(
-        leases=len(seen.fleet.leases),
-        owned=len(owned),
-        unowned=len(unfinished) - len(owned),
-        abandoned=abandoned if seen.knows_abandoned else None,
-        handing_off=sum(lease.checkpoint_owner is not None for lease in owned),
-        finished=len(seen.fleet.leases) - len(unfinished),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ExplainedPlan:
-    """The leader's plan.
-
-    Moves in `at_once` happen at the next poll, the others at the next balancing.
-    """
-
-    seen: ObservedFleet
-    plan: AssignmentPlan
-    at_once: frozenset[LeaseKey]
-    balance_s: float
-    ema_alpha: float
-
-    def is_at_once(self, move: LeaseMove) -> bool:
-        return move.lease.lease_key in self.at_once
+    def report_age_s(self, worker: WorkerId) -> float | None:
+        """By the clocks of the worker and of this machine."""
+        row = self.fleet.stats.get(worker)
+        return None if row is None else self.wall_s - row.last_update_s
 
 
 # Not a real worker: only a leader counts itself as alive.
@@ -179,96 +98,67 @@ _OBSERVER: Final = WorkerId("(observer)")
 _MAX_PARALLEL_LAGS: Final = 8
 
 
-class _CachedTable(TableWrapper):
-    """Keeps the rows that `FleetMonitor` drops as unreadable."""
+async def observe(
+    opened: OpenedTables, settings: Settings, seconds: float = 0.0, *, clock: Clock, log: Log
+) -> ObservedFleet:
+    """Poll for this many seconds, at least once; raises AwsError. Malformed lease rows are logged."""
+    tables, pace = opened.tables, timings(settings.leases, settings.balance)
+    monitor = FleetMonitor(
+        worker_id=_OBSERVER,
+        tables=tables,
+        max_leases_for_worker=settings.leases.max_leases_for_worker,
+        clock=clock,
+        timings=pace,
+        malformed=MalformedRowLog(log),
+    )
+    began_s = since_s = clock.monotonic()
+    lock: LeaderLock | None = None
+    while True:
+        await monitor.poll()
+        before, lock = lock, lock_from_row(await tables.coordinator.get(LEADER_KEY))
+        if before is None or lock is None or lock.version != before.version:
+            since_s = clock.monotonic()
+        left_s = began_s + seconds - clock.monotonic()
+        if left_s <= 0:
+            break
+        await clock.sleep(min(pace.poll_s, left_s))
+    leader = None
+    if lock is not None and lock.owner:
+        silent_s = clock.monotonic() - since_s
+        leader = LeaderView(lock.owner, lock.duration_ms / 1000, lock.released, silent_s)
+    seen = ObservedFleet(
+        origin=opened.origin,
+        leader=leader,
+        fleet=monitor.fleet(),
+        unreadable=(),
+        lags=None,
+        wall_s=clock.wall_ms() / 1000,
+        watched_s=clock.monotonic() - began_s if seconds > 0 else 0.0,
+        failover_s=pace.failover_s,
+    )
+    return replace(seen, unreadable=tuple([each async for each in _unreadable(tables, monitor, lock)]))
 
-    def __init__(self, table: Table) -> None:
-        super().__init__(table)
-        self.rows: list[Row] = []
 
-    async def scan(self) -> list[Row]:
-        self.rows = await super().scan()
-        return self.rows
-
-
-class _Unreadable(MalformedRowLog):
-    """Collects unreadable rows instead of logging them."""
-
-    def __init__(self, log: Log) -> None:
-        super().__init__(log)
-        self.problems: dict[str, str] = {}
-
-    def report(self, malformed: MalformedRowError) -> None:
-        self.problems[malformed.key] = malformed.problem
-
-
-class FleetObserver:
-    def __init__(self, opened: OpenedTables, settings: Settings, *, clock: Clock, log: Log) -> None:
-        tables = opened.tables
-        self._origin = opened.origin
-        self._clock = clock
-        self._leases, self._coordinator = _CachedTable(tables.leases), tables.coordinator
-        # A single table holds the worker rows, too.
-        self._workers = self._leases if tables.share_one_table else _CachedTable(tables.worker_metrics)
-        self._unreadable = _Unreadable(log)
-        self._timings = timings(settings.leases, settings.balance)
-        self._monitor = FleetMonitor(
-            worker_id=_OBSERVER,
-            tables=Tables(self._leases, self._workers, self._coordinator),
-            max_leases_for_worker=settings.leases.max_leases_for_worker,
-            clock=clock,
-            timings=self._timings,
-            malformed=self._unreadable,
-        )
-        self._lock_row: Row | None = None
-        self._lock_seen: LockObservation | None = None
-
-    async def watch(self, seconds: float) -> ObservedFleet:
-        """Poll for this many seconds, at least once; raises AwsError."""
-        began_s = self._clock.monotonic()
-        await self._poll()
-        while (left_s := began_s + seconds - self._clock.monotonic()) > 0:
-            await self._clock.sleep(min(self._timings.poll_s, left_s))
-            await self._poll()
-        return ObservedFleet(
-            origin=self._origin,
-            leader=self._leader(),
-            fleet=self._monitor.fleet(),
-            unreadable=tuple(self._unreadable_rows()),
-            lags=None,
-            wall_s=self._clock.wall_ms() / 1000,
-            watched_s=self._clock.monotonic() - began_s if seconds > 0 else 0.0,
-            failover_s=self._timings.failover_s,
-        )
-
-    async def _poll(self) -> None:
-        self._unreadable.problems.clear()
-        await self._monitor.poll()
-        self._lock_row = await self._coordinator.get(LEADER_KEY)
-        lock = lock_from_row(self._lock_row)
-        if lock is None:
-            self._lock_seen = None
-        elif self._lock_seen is None or self._lock_seen.version != lock.version:
-            self._lock_seen = LockObservation(lock.version, self._clock.monotonic())
-
-    def _leader(self) -> LeaderView | None:
-        lock = lock_from_row(self._lock_row)
-        if lock is None or not lock.owner or self._lock_seen is None:
-            return None
-        silent_s = self._clock.monotonic() - self._lock_seen.since_s
-        return LeaderView(lock.owner, lock.duration_ms / 1000, lock.released, silent_s)
-
-    def _unreadable_rows(self) -> Iterable[UnreadableRow]:
-        for key, problem in sorted(self._unreadable.problems.items()):
-            yield UnreadableRow(self._leases.name, key, problem)
-        key_attribute = self._workers.key_attribute
-        for row in self._workers.rows:
-            is_worker = self._workers is not self._leases or row.get(ENTITY) in WORKER_KINDS
-            if is_worker and worker_from_row(row, key_attribute=key_attribute) is None:
-                yield UnreadableRow(self._workers.name, str(row.get(key_attribute)), "not a valid worker row")
-        lock = lock_from_row(self._lock_row)
-        if lock is not None and not lock.owner:
-            yield UnreadableRow(self._coordinator.name, LEADER_KEY, "not a valid leader lock")
+async def _unreadable(
+    tables: Tables, monitor: FleetMonitor, lock: LeaderLock | None
+) -> AsyncIterator[UnreadableRow]:
+    """Reads again what the monitor left out."""
+    if monitor.unreadable_leases:
+        for row in await tables.leases.scan():
+            try:
+                if is_lease_row(row):
+                    lease_from_row(row)
+            except MalformedRowError as malformed:
+                yield UnreadableRow(tables.leases.name, malformed.key, malformed.problem)
+    workers = tables.worker_metrics
+    if monitor.unreadable_workers:
+        for row in await workers.scan():
+            if worker_from_row(row, key_attribute=workers.key_attribute) is None:
+                yield UnreadableRow(
+                    workers.name, str(row.get(workers.key_attribute)), "not a valid worker row"
+                )
+    if lock is not None and not lock.owner:
+        yield UnreadableRow(tables.coordinator.name, LEADER_KEY, "not a valid leader lock")
 
 
 async def lags(

@@ -6,30 +6,35 @@ Text from a table is made safe for a terminal here.
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from math import ceil
 from typing import Final, TypeAlias
 
+from kcl_daemon.admin.view import cpu_text, draw_lineage, reported_text
 from kcl_daemon.assignment.load import FleetLoad, WorkerLoad, measure_fleet, metric_title
 from kcl_daemon.assignment.plan import AssignmentPlan, Fleet, LeaseMove
-from kcl_daemon.cli.common import aligned
-from kcl_daemon.cli.leases.look import (
-    ExplainedPlan,
-    LeaderView,
-    LeaseLag,
-    ObservedFleet,
-    ObservedWorker,
-    summarize_leases,
-    worker_views,
-)
-from kcl_daemon.leases.lease import Lease, ShardId, StreamIdentity, WorkerId
-from kcl_daemon.leases.worker_row import CPU, WorkerRow
-from kcl_daemon.text import about, duration, numbered, on_one_line, shown
+from kcl_daemon.cli.common import aligned, json_text
+from kcl_daemon.cli.leases.look import LeaseLag, ObservedFleet
+from kcl_daemon.leases.lease import Lease, LeaseKey, StreamIdentity, WorkerId
+from kcl_daemon.telemetry.snapshot import WorkerView, worker_views
+from kcl_daemon.text import NONE, duration, numbered, on_one_line, short_number, shown
 from kcl_protocol.sequence import ExtendedSequenceNumber
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedPlan:
+    """The leader's plan.
+
+    Moves in `at_once` happen at the next poll, the others at the next balancing.
+    """
+
+    seen: ObservedFleet
+    plan: AssignmentPlan
+    at_once: frozenset[LeaseKey]
+    balance_s: float
+    ema_alpha: float
+
 
 _MAX_LISTED = 4
 _HEADINGS = ("worker", "leases", "cpu", "throughput", "headroom", "")
@@ -42,9 +47,10 @@ def explain_plan(fleet: Fleet, plan: AssignmentPlan, *, ema_alpha: float = 0.5) 
     share.
     """
     state = measure_fleet(fleet, alpha=ema_alpha)
-    rows = [_HEADINGS, *(_row(worker, state, fleet) for worker in sorted(_workers(fleet)))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    return (*(_line(row, widths) for row in rows), "", *_measures(state), *_moves(plan))
+    workers = worker_views(fleet.stats.values(), fleet.unfinished, lambda _: None, also=fleet.workers)
+    shown_workers = (each for each in workers if each.leases or each.worker_id in fleet.workers)
+    rows = [_row(worker, state, fleet) for worker in shown_workers]
+    return (*aligned(_HEADINGS, rows, {1, 2, 3}), "", *_measures(state), *_moves(plan))
 
 
 def _measures(state: FleetLoad) -> Iterator[str]:
@@ -66,26 +72,14 @@ def _listed(values: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(values[:-1]), values[-1])))
 
 
-def _workers(fleet: Fleet) -> frozenset[WorkerId]:
-    owners = (lease.actual_owner for lease in fleet.unfinished)
-    return fleet.workers | {owner for owner in owners if owner is not None}
-
-
-def _row(worker: WorkerId, state: FleetLoad, fleet: Fleet) -> tuple[str, ...]:
-    row = fleet.stats.get(worker)
-    cpu = _cpu(row)
+def _row(view: WorkerView, state: FleetLoad, fleet: Fleet) -> tuple[str, ...]:
+    worker = WorkerId(view.worker_id)
     load = state.loads.get(worker)
     if load is None:
         leases = sum(fleet.future_owner(lease) == worker for lease in fleet.unfinished)
-        return worker, str(leases), cpu, "", "", _why_not(worker, fleet)
-    return worker, str(load.leases), cpu, f"{load.throughput_kbps:.0f} KiB/s", _headroom(load), ""
-
-
-def _cpu(row: WorkerRow | None) -> str:
-    averages = () if row is None else row.metrics.get(CPU, ())
-    if not averages:
-        return "-"
-    return f"{averages[-1]:.0f} %" if averages[-1] >= 0 else "failed"
+        return worker, str(leases), cpu_text(view), "", "", _why_not(worker, fleet)
+    throughput = f"{load.throughput_kbps:.0f} KiB/s"
+    return worker, str(load.leases), cpu_text(view), throughput, _headroom(load), ""
 
 
 def _headroom(load: WorkerLoad) -> str:
@@ -99,16 +93,6 @@ def _why_not(worker: WorkerId, fleet: Fleet) -> str:
     return "could not measure itself"
 
 
-def _line(cells: tuple[str, ...], widths: list[int]) -> str:
-    texts, numbers = cells[:1] + cells[4:], cells[1:4]
-    padded = chain(
-        (texts[0].ljust(widths[0]),),
-        (cell.rjust(width) for cell, width in zip(numbers, widths[1:4], strict=True)),
-        (cell.ljust(width) for cell, width in zip(texts[1:], widths[4:], strict=True)),
-    )
-    return "  ".join(padded).rstrip()
-
-
 def _moves(plan: AssignmentPlan) -> Iterator[str]:
     if not plan.moves:
         yield "nothing to move"
@@ -118,33 +102,22 @@ def _moves(plan: AssignmentPlan) -> Iterator[str]:
         yield f"{key}: no worker has room for it"
 
 
-_NONE: Final = "-"
-_LEASE_HEADINGS: Final = (
-    "shard",
-    "owner",
-    "handoff to",
-    "checkpoint",
-    "counter",
-    "switches",
-    "throughput",
-    "lag",
-)
-_LEASE_NUMBERS: Final = frozenset({4, 5, 6, 7})
+_COLUMNS: Final = ("shard", "owner", "handoff to", "checkpoint", "counter", "switches", "throughput", "lag")
+_COLUMN_NUMBERS: Final = frozenset({4, 5, 6, 7})
 _LAG_COLUMN: Final = 7
 _WORKER_HEADINGS: Final = ("worker", "state", "last report", "cpu", "leases", "")
 _WORKER_NUMBERS: Final = frozenset({2, 3, 4})
-_CHECKPOINT_START, _CHECKPOINT_END = 6, 12
 _LAG_MOST: Final = 40
 
 
 def list_lines(seen: ObservedFleet, *, with_finished: bool) -> tuple[str, ...]:
     leases = [lease for lease in seen.leases if with_finished or not lease.is_finished]
-    width = len(_LEASE_HEADINGS) if seen.lags is not None else _LAG_COLUMN
+    width = len(_COLUMNS) if seen.lags is not None else _LAG_COLUMN
     rows = [_lease_cells(lease, seen)[:width] for lease in leases]
     return _paragraphs(
         [_origin_line(seen)],
-        aligned(_LEASE_HEADINGS[:width], rows, _LEASE_NUMBERS) if rows else ["no leases to show"],
-        _worker_lines(worker_views(seen)),
+        aligned(_COLUMNS[:width], rows, _COLUMN_NUMBERS) if rows else ["no leases to show"],
+        _worker_lines(seen),
         _unreadable_lines(seen),
         [_summary_line(seen, with_finished=with_finished)],
     )
@@ -154,36 +127,26 @@ def explain_lines(explained: ExplainedPlan) -> tuple[str, ...]:
     seen, plan = explained.seen, explained.plan
     decided = explain_plan(seen.fleet, plan, ema_alpha=explained.ema_alpha)
     return _paragraphs(
-        [_origin_line(seen), _leader_text(seen.leader)],
+        [_origin_line(seen), _leader_text(seen)],
         map(on_one_line, decided),
         _unreadable_lines(seen),
         (*_timing_lines(explained), *(f"note: {note}" for note in notes(seen))),
     )
 
 
-def notes(seen: ObservedFleet) -> tuple[str, ...]:
-    return (*_of_workers(seen), *_of_watching(seen))
-
-
-def _of_workers(seen: ObservedFleet) -> Iterator[str]:
+def notes(seen: ObservedFleet) -> Iterator[str]:
     if seen.fleet.unfinished and not seen.fleet.workers:
         yield "no worker is alive: there is no leader and nothing is read"
-
-
-def _of_watching(seen: ObservedFleet) -> Iterator[str]:
-    if seen.knows_abandoned:
-        return
-    checked = "a single check" if seen.watched_s <= 0 else f"{seen.watched_s:.0f} s of watching"
-    limit = f"a lease is abandoned after {seen.failover_s:g} s without a change"
-    advice = f"use --watch {ceil(1.4 * seen.failover_s)}"
-    yield f"{checked} cannot show which owners are silent: {limit}; {advice}"
+    if not seen.knows_abandoned:
+        checked = "a single check" if seen.watched_s <= 0 else f"{seen.watched_s:.0f} s of watching"
+        limit = f"a lease is abandoned after {seen.failover_s:g} s without a change"
+        advice = f"use --watch {ceil(1.4 * seen.failover_s)}"
+        yield f"{checked} cannot show which owners are silent: {limit}; {advice}"
 
 
 def shortened(checkpoint: ExtendedSequenceNumber) -> str:
     """Cuts the middle of the 56 digits; checkpoints of a shard differ at the end."""
-    text = str(checkpoint.sequence_number)
-    if len(text) > _CHECKPOINT_START + _CHECKPOINT_END + 3:
-        text = f"{text[:_CHECKPOINT_START]}...{text[-_CHECKPOINT_END:]}"
+    text = short_number(str(checkpoint.sequence_number))
     return f"{text}/{checkpoint.sub_sequence_number}" if checkpoint.sub_sequence_number else text
 
 
@@ -203,13 +166,13 @@ def _lease_cells(lease: Lease, seen: ObservedFleet) -> tuple[str, ...]:
         shortened(lease.checkpoint),
         str(lease.lease_counter),
         str(lease.owner_switches_since_checkpoint),
-        _NONE if lease.throughput_kbps is None else f"{lease.throughput_kbps:.1f} KiB/s",
+        NONE if lease.throughput_kbps is None else f"{lease.throughput_kbps:.1f} KiB/s",
         _lag_cell(seen.lags.get(lease.lease_key)) if seen.lags is not None else "",
     )
 
 
 def _owner_cell(lease: Lease, seen: ObservedFleet) -> str:
-    owner = lease.actual_owner or _NONE
+    owner = lease.actual_owner or NONE
     if lease.lease_key in seen.fleet.abandoned:
         owner += " (silent)"
     return owner if lease.degraded_by is None else f"{owner} (failing on {lease.degraded_by})"
@@ -217,33 +180,40 @@ def _owner_cell(lease: Lease, seen: ObservedFleet) -> str:
 
 def _handoff_cell(lease: Lease, seen: ObservedFleet) -> str:
     if lease.checkpoint_owner is None:
-        return _NONE
+        return NONE
     to = lease.lease_owner or "nobody"
     return f"{to} (overdue)" if lease.lease_key in seen.fleet.overdue else to
 
 
 def _lag_cell(lag: LeaseLag | None) -> str:
     if lag is None:
-        return _NONE
+        return NONE
     return shown(lag.unknown_because)[:_LAG_MOST] if lag.millis is None else duration(lag.millis / 1000)
 
 
-def _worker_lines(workers: Sequence[ObservedWorker]) -> list[str]:
-    if not workers:
-        return ["no workers: none reports or owns a lease"]
-    return aligned(_WORKER_HEADINGS, map(_worker_cells, workers), _WORKER_NUMBERS)
+def _workers(seen: ObservedFleet) -> tuple[WorkerView, ...]:
+    also = (*seen.fleet.workers, *([] if seen.leading is None else [seen.leading]))
+    return worker_views(seen.fleet.stats.values(), seen.fleet.leases, seen.report_age_s, also=also)
 
 
-def _worker_cells(worker: ObservedWorker) -> tuple[str, ...]:
-    cpu = _NONE if worker.cpu_percent is None else f"{worker.cpu_percent:.0f} %"
-    age_s = worker.report_age_s
+def _worker_lines(seen: ObservedFleet) -> list[str]:
+    rows = [_worker_cells(worker, seen) for worker in _workers(seen)]
+    return (
+        aligned(_WORKER_HEADINGS, rows, _WORKER_NUMBERS)
+        if rows
+        else ["no workers: none reports or owns a lease"]
+    )
+
+
+def _worker_cells(worker: WorkerView, seen: ObservedFleet) -> tuple[str, ...]:
+    is_silent = "silent" if worker.reported_s is not None else "no row"
     return (
         worker.worker_id,
-        "alive" if worker.alive else "silent" if age_s is not None else "no row",
-        _NONE if age_s is None else f"{about(age_s)} ago",
-        "failed" if worker.cpu_failed else cpu,
+        "alive" if worker.worker_id in seen.fleet.workers else is_silent,
+        reported_text(worker),
+        cpu_text(worker),
         str(worker.leases),
-        "leader" if worker.leads else "",
+        "leader" if worker.worker_id == seen.leading else "",
     )
 
 
@@ -255,13 +225,14 @@ def _origin_line(seen: ObservedFleet) -> str:
     )
 
 
-def _leader_text(leader: LeaderView | None) -> str:
+def _leader_text(seen: ObservedFleet) -> str:
+    leader = seen.leader
     if leader is None:
         return "leader: none; the next worker to take the lock decides"
     name = on_one_line(leader.worker)
     if leader.released:
         return f"leader: none, {name} released the lock; the next worker to take it decides"
-    if not leader.leads:
+    if seen.leading is None:
         return f"leader: {name}, but its lock was not renewed for {duration(leader.silent_s)}"
     return f"leader: {name}"
 
@@ -273,24 +244,35 @@ def _unreadable_lines(seen: ObservedFleet) -> Iterator[str]:
         yield "workers ignore these rows: repair or delete them"
 
 
+def _summary(seen: ObservedFleet) -> dict[str, int | None]:
+    """All but `leases` and `finished` count unfinished leases; `abandoned` is None if the watch was too short."""
+    unfinished = seen.fleet.unfinished
+    owned = [lease for lease in unfinished if lease.actual_owner is not None]
+    abandoned = sum(lease.lease_key in seen.fleet.abandoned for lease in owned)
+    return {
+        "leases": len(seen.fleet.leases),
+        "owned": len(owned),
+        "unowned": len(unfinished) - len(owned),
+        "abandoned": abandoned if seen.knows_abandoned else None,
+        "handing_off": sum(lease.checkpoint_owner is not None for lease in owned),
+        "finished": len(seen.fleet.leases) - len(unfinished),
+    }
+
+
 def _summary_line(seen: ObservedFleet, *, with_finished: bool) -> str:
-    counts, workers = summarize_leases(seen), worker_views(seen)
-    hidden = " (shown with --all)" if counts.finished and not with_finished else ""
-    of_leases = ", ".join(
-        (
-            f"{numbered(counts.leases, 'lease')}: {counts.owned} with an owner",
-            f"{counts.unowned} without",
-            f"{counts.handing_off} in handoff",
-            f"{counts.finished} finished{hidden}",
-        )
+    counts, workers = _summary(seen), _workers(seen)
+    hidden = " (shown with --all)" if counts["finished"] and not with_finished else ""
+    of_leases = (
+        f"{numbered(len(seen.fleet.leases), 'lease')}: {counts['owned']} with an owner, "
+        f"{counts['unowned']} without, {counts['handing_off']} in handoff, {counts['finished']} finished{hidden}"
     )
-    alive = sum(worker.alive for worker in workers)
-    return f"{of_leases}; {numbered(len(workers), 'worker')}, {alive} alive; {_leader_text(seen.leader)}"
+    of_workers = f"{numbered(len(workers), 'worker')}, {len(seen.fleet.workers)} alive"
+    return f"{of_leases}; {of_workers}; {_leader_text(seen)}"
 
 
 def _timing_lines(explained: ExplainedPlan) -> Iterator[str]:
     moves = explained.plan.moves
-    at_once = sum(map(explained.is_at_once, moves))
+    at_once = sum(move.lease.lease_key in explained.at_once for move in moves)
     if at_once:
         yield f"at its next check: {at_once} of these moves"
     if at_once < len(moves):
@@ -311,79 +293,34 @@ def tree_lines(seen: ObservedFleet) -> tuple[str, ...]:
 def _stream_lines(seen: ObservedFleet, stream: StreamIdentity | None) -> Iterator[str]:
     if stream is not None:
         yield f"{stream}:"
-    by_id = {lease.shard_id: lease for lease in seen.leases if lease.stream == stream}
-    below = _children(by_id)
-    roots = [shard_id for shard_id, lease in by_id.items() if not _known_parents(lease, by_id)]
-    drawing = _Drawing(seen, by_id, below)
-    for root in roots:
-        yield from drawing.lines(root, "", "")
+    by_id: dict[str, Lease] = {lease.shard_id: lease for lease in seen.leases if lease.stream == stream}
+    for branch in draw_lineage({name: _known_parents(lease, by_id) for name, lease in by_id.items()}):
+        state = ", ".join(_state(by_id[branch.name], by_id, seen))
+        yield on_one_line(f"{branch.lead}{branch.name}{', see above' if branch.again else f'  {state}'}")
 
 
-def _known_parents(lease: Lease, by_id: Mapping[ShardId, Lease]) -> list[ShardId]:
+def _known_parents(lease: Lease, by_id: Mapping[str, Lease]) -> list[str]:
     return sorted(parent for parent in lease.parent_shard_ids if parent in by_id)
 
 
-def _children(by_id: Mapping[ShardId, Lease]) -> Mapping[ShardId, Sequence[ShardId]]:
-    below: dict[ShardId, list[ShardId]] = defaultdict(list)
-    for shard_id, lease in by_id.items():
-        for parent in _known_parents(lease, by_id):
-            below[parent].append(shard_id)
-    return below
-
-
-class _Drawing:
-    def __init__(
-        self, seen: ObservedFleet, by_id: Mapping[ShardId, Lease], below: Mapping[ShardId, Sequence[ShardId]]
-    ) -> None:
-        self._seen = seen
-        self._by_id = by_id
-        self._below = below
-        self._drawn: set[ShardId] = set()
-
-    def lines(self, root: ShardId, lead: str, indent: str) -> Iterator[str]:
-        """An explicit stack: a lineage may have thousands of generations."""
-        stack = [(root, lead, indent)]
-        while stack:
-            shard_id, lead, indent = stack.pop()
-            if shard_id in self._drawn:
-                yield f"{lead}{shard_id}, see above"
-                continue
-            self._drawn.add(shard_id)
-            yield f"{lead}{shard_id}  {self._state(self._by_id[shard_id])}"
-            children = self._below.get(shard_id, ())
-            for number, child in reversed(list(enumerate(children, start=1))):
-                is_last = number == len(children)
-                stack.append(
-                    (
-                        child,
-                        f"{indent}{'`- ' if is_last else '|- '}",
-                        f"{indent}{'   ' if is_last else '|  '}",
-                    )
-                )
-
-    def _state(self, lease: Lease) -> str:
-        return on_one_line(", ".join(self._words(lease)))
-
-    def _words(self, lease: Lease) -> Iterator[str]:
-        if lease.is_finished:
-            yield "finished"
-            return
-        waits_for = [
-            parent for parent in _known_parents(lease, self._by_id) if not self._by_id[parent].is_finished
-        ]
-        if waits_for:
-            yield f"waits for {' and '.join(waits_for)}"
-        yield f"at {shortened(lease.checkpoint)}"
-        if lease.actual_owner is None:
-            yield "no worker reads it"
-        else:
-            silent = " (silent)" if lease.lease_key in self._seen.fleet.abandoned else ""
-            yield f"{lease.actual_owner}{silent}"
-        if lease.checkpoint_owner is not None:
-            yield f"moving to {lease.lease_owner}"
-        lag = None if self._seen.lags is None else self._seen.lags.get(lease.lease_key)
-        if lag is not None:
-            yield _behind(lag)
+def _state(lease: Lease, by_id: Mapping[str, Lease], seen: ObservedFleet) -> Iterator[str]:
+    if lease.is_finished:
+        yield "finished"
+        return
+    waits_for = [parent for parent in _known_parents(lease, by_id) if not by_id[parent].is_finished]
+    if waits_for:
+        yield f"waits for {' and '.join(waits_for)}"
+    yield f"at {shortened(lease.checkpoint)}"
+    if lease.actual_owner is None:
+        yield "no worker reads it"
+    else:
+        silent = " (silent)" if lease.lease_key in seen.fleet.abandoned else ""
+        yield f"{lease.actual_owner}{silent}"
+    if lease.checkpoint_owner is not None:
+        yield f"moving to {lease.lease_owner}"
+    lag = None if seen.lags is None else seen.lags.get(lease.lease_key)
+    if lag is not None:
+        yield _behind(lag)
 
 
 def _behind(lag: LeaseLag) -> str:
@@ -399,12 +336,12 @@ _Document: TypeAlias = dict[str, object]
 
 def list_json(seen: ObservedFleet, *, with_finished: bool) -> str:
     leases = [lease for lease in seen.leases if with_finished or not lease.is_finished]
-    return _text({**_common(seen), "leases": [_lease(lease, seen) for lease in leases]})
+    return json_text({**_common(seen), "leases": [_lease(lease, seen) for lease in leases]})
 
 
 def explain_json(explained: ExplainedPlan) -> str:
     seen = explained.seen
-    return _text(
+    return json_text(
         {
             **_common(seen),
             "watched_s": round(seen.watched_s, 3),
@@ -432,25 +369,26 @@ def _common(seen: ObservedFleet) -> _Document:
         if leader is None
         else {
             "worker": leader.worker,
-            "leads": leader.leads,
+            "leads": seen.leading is not None,
             "released": leader.released,
             "lease_s": leader.lease_s,
             "silent_s": round(leader.silent_s, 3),
         },
-        "summary": asdict(summarize_leases(seen)),
-        "workers": [_worker(worker) for worker in worker_views(seen)],
-        "unreadable_rows": [asdict(row) for row in seen.unreadable],
+        "summary": _summary(seen),
+        "workers": [_worker(worker, seen) for worker in _workers(seen)],
+        "unreadable_rows": list(seen.unreadable),
     }
 
 
-def _worker(worker: ObservedWorker) -> _Document:
+def _worker(worker: WorkerView, seen: ObservedFleet) -> _Document:
+    row = seen.fleet.stats.get(WorkerId(worker.worker_id))
     return {
         "worker": worker.worker_id,
-        "alive": worker.alive,
-        "leader": worker.leads,
+        "alive": worker.worker_id in seen.fleet.workers,
+        "leader": worker.worker_id == seen.leading,
         "leases": worker.leases,
-        "last_report_s": worker.last_report_s,
-        "report_age_s": None if worker.report_age_s is None else round(worker.report_age_s, 3),
+        "last_report_s": None if row is None else row.last_update_s,
+        "report_age_s": None if worker.reported_s is None else round(worker.reported_s, 3),
         "cpu_percent": worker.cpu_percent,
         "cpu_failed": worker.cpu_failed,
     }
@@ -488,10 +426,6 @@ def _move(move: LeaseMove, explained: ExplainedPlan) -> _Document:
         "from": move.lease.actual_owner,
         "to": move.to,
         "how": move.how.value,
-        "when": "next look" if explained.is_at_once(move) else "next balancing",
+        "when": "next look" if move.lease.lease_key in explained.at_once else "next balancing",
         "reason": move.reason,
     }
-
-
-def _text(document: _Document) -> str:
-    return json.dumps(document, indent=2)

@@ -1,0 +1,93 @@
+"""The application that a command acts on: its tables and streams, and `--stream`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import click
+
+from kcl_daemon.app import streams_of
+from kcl_daemon.aws.build import build_kinesis, build_tables
+from kcl_daemon.aws.session import open_clients
+from kcl_daemon.cli.common import NotChanged, run, stream_text
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.fleet.streams import MultiStreamTracker, SingleStreamTracker
+from kcl_daemon.leases.lease import Lease
+from kcl_daemon.migrations.tables import OpenedTables, open_existing
+from kcl_daemon.ports import Clock, Kinesis, StreamRef, Table
+from kcl_daemon.system import SystemClock
+from kcl_daemon.telemetry.logs import build_log
+
+_Result = TypeVar("_Result")
+Streams = SingleStreamTracker | MultiStreamTracker
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """One that has run before; `table` is its lease table."""
+
+    opened: OpenedTables
+    table: Table
+    kinesis: Kinesis
+    streams: Streams
+    clock: Clock
+
+
+def on_application(settings: Settings, act: Callable[[Application], Awaitable[_Result]]) -> _Result:
+    """A `KclError` ends the process, as in `run`."""
+
+    async def opened() -> _Result:
+        clock = SystemClock()
+        log = build_log(level="error", form="console", stream=sys.stderr, clock=clock)
+        async with open_clients(settings.endpoints) as clients:
+            found = await open_existing(build_tables(settings, clients, clock), settings)
+            table, kinesis = found.tables.leases, build_kinesis(clients)
+            streams = streams_of(settings, kinesis, clock, log, table=table)
+            return await act(Application(found, table, kinesis, streams, clock))
+
+    return run(opened)
+
+
+stream_option: Final = click.option(
+    "--stream",
+    "stream",
+    metavar="NAME",
+    help="With many streams: only this one, by name or ACCOUNT:NAME:CREATION_EPOCH.",
+)
+
+
+def is_of(lease: Lease, stream: str | None, settings: Settings) -> bool:
+    if stream is None:
+        return True
+    if lease.stream is None:
+        return stream in (settings.stream_name, settings.stream_arn)
+    return stream in (lease.stream.name, str(lease.stream))
+
+
+def leases_of(leases: Iterable[Lease], stream: str | None, settings: Settings) -> tuple[Lease, ...]:
+    return tuple(lease for lease in leases if is_of(lease, stream, settings))
+
+
+async def chosen_stream(settings: Settings, stream: str | None, streams: Streams) -> StreamRef:
+    """The one stream that a command acts on; its `identity` is None in single-stream mode.
+
+    Raises NotChanged if the choice is missing or wrong.
+    """
+    if not isinstance(streams, MultiStreamTracker):
+        if stream is not None and stream not in (settings.stream_name, settings.stream_arn):
+            raise NotChanged(f"this application reads {stream_text(settings)}, not {stream}")
+        return streams.stream.ref
+    if stream is None:
+        raise NotChanged(
+            f"this application reads many streams; add --stream with one of {stream_text(settings)}"
+        )
+    await streams.prepare()
+    refs = [each.ref for each in streams.current]
+    found = [ref for ref in refs if stream in (ref.name, ref.arn, str(ref.identity))]
+    if len(found) != 1:
+        how_many, have = ("several", "have") if found else ("none", "has")
+        raise NotChanged(f"--stream {stream}: {how_many} of {stream_text(settings)} {have} this name")
+    return found[0]
