@@ -15,10 +15,9 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Final, Literal, NoReturn
+from typing import Final, Literal, NamedTuple, NoReturn
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -32,8 +31,7 @@ class ExtraMissing(click.ClickException):
     exit_code = 2
 
 
-@dataclass(frozen=True, slots=True)
-class LaterCommand:
+class LaterCommand(NamedTuple):
     """A command that is imported when called.
 
     `where` is `package.module:attribute`; `modules` are the top-level packages of `extra`.
@@ -44,18 +42,19 @@ class LaterCommand:
     extra: str = ""
     modules: tuple[str, ...] = ()
 
-    def load(self, name: str) -> click.Command:
-        """Raises ExtraMissing, which says how to install the extra."""
-        missing = [module for module in self.modules if importlib.util.find_spec(module) is None]
-        if missing:
-            raise ExtraMissing(
-                f"`{name}` needs packages that are not installed ({', '.join(missing)}); "
-                f'install them with: pip install "kcl-daemon[{self.extra}]"'
-            )
-        module, _, attribute = self.where.partition(":")
-        command: object = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command), f"{self.where} is a click command"
-        return command
+
+def load_command(name: str, later: LaterCommand) -> click.Command:
+    """Raises ExtraMissing, which says how to install the extra."""
+    missing = [module for module in later.modules if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ExtraMissing(
+            f"`{name}` needs packages that are not installed ({', '.join(missing)}); "
+            f'install them with: pip install "kcl-daemon[{later.extra}]"'
+        )
+    module, _, attribute = later.where.partition(":")
+    command: object = getattr(importlib.import_module(module), attribute)
+    assert isinstance(command, click.Command), f"{later.where} is a click command"
+    return command
 
 
 class NoSuchCommand(click.UsageError):
@@ -71,7 +70,7 @@ class NoSuchCommand(click.UsageError):
 
 
 class CommandGroup(click.Group):
-    """A group in which options and files belong to the default command."""
+    """A group in which options and files, and Java's command line, belong to the default command."""
 
     def __init__(
         self,
@@ -98,26 +97,53 @@ class CommandGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         later = self._later.get(cmd_name)
-        if later is None:
-            return super().get_command(ctx, cmd_name)
         try:
-            return later.load(cmd_name)
+            command = super().get_command(ctx, cmd_name) if later is None else load_command(cmd_name, later)
         except ExtraMissing:
             if ctx.resilient_parsing:  # no completions without the extra
                 return None
             raise
+        if command is not None:
+            add_examples(command, cmd_name)
+        return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the default command if no command or own option comes first.
 
         Raises NoSuchCommand if the first word cannot be a file.
         """
+        args = as_daemon(args)
         own_options = {spelling for each in self.get_params(ctx) for spelling in each.opts}
         if args and args[0] not in {*self.list_commands(ctx), *own_options}:
             if not ctx.resilient_parsing and not _may_be_file(args[0]):
                 raise NoSuchCommand.of(args[0], ctx.info_name or "", self.list_commands(ctx), ctx)
             args = [self._default_name, *args]
         return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Ctrl-C raises only after the import; the daemon handles signals itself."""
+        found = super().resolve_command(ctx, args)
+        if found[1] is not self._default:
+            interrupt.end()
+        return found
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Ctrl-C exits with 130, also at a prompt."""
+        try:
+            result: object = super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(interrupt.EXIT_INTERRUPTED)
+        except click.Abort as aborted:
+            if isinstance(aborted.__context__, KeyboardInterrupt):
+                click.echo(err=True)  # the cursor is still behind the prompt
+                ctx.exit(interrupt.EXIT_INTERRUPTED)
+            raise
+        else:
+            return result
+        finally:
+            interrupt.begin()
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
@@ -179,7 +205,7 @@ _NO_SAMPLE: Final = (
 )
 
 
-@click.command("helper", short_help="Print the command that starts the daemon.")
+@click.command("helper")
 @click.option(
     "--print_command",
     "--print-command",
@@ -269,12 +295,11 @@ def _become(words: list[str]) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-m", "kcl_daemon", *words])  # noqa: S606 - ourselves
 
 
-_COMPLETION_PROGRAM: Final = "kcl-daemon"
 VARIABLE: Final = "_KCL_DAEMON_COMPLETE"
 """If this variable is set, the program prints completions."""
 
 
-@click.command("completion", short_help="Print the completion script of a shell.")
+@click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(*, shell: Literal["bash", "zsh", "fish"]) -> None:
     """Print the script that lets a shell complete commands, options and files.
@@ -284,7 +309,7 @@ def completion(*, shell: Literal["bash", "zsh", "fish"]) -> None:
     found = get_completion_class(shell)
     assert found is not None, f"click knows {shell}"
     root = click.get_current_context().find_root().command
-    click.echo(found(root, {}, _COMPLETION_PROGRAM, VARIABLE).source())
+    click.echo(found(root, {}, _PROGRAM, VARIABLE).source())
 
 
 _FILE: Final = "app.properties"
@@ -417,7 +442,7 @@ def run(
     if chosen is None:
         raise click.UsageError("no properties file given: kcl-daemon --properties FILE")
     # --help must not wait for the AWS SDK.
-    from kcl_daemon.cli.run import LogRequest, RunRequest, run_daemon  # noqa: PLC0415
+    from kcl_daemon.cli.run import RunRequest, run_daemon  # noqa: PLC0415
     from kcl_daemon.telemetry.logs import parse_levels  # noqa: PLC0415
 
     try:
@@ -428,46 +453,58 @@ def run(
         RunRequest(
             file=chosen,
             ignored_file=file if properties_file is not None else None,
-            log=LogRequest(log_configuration, levels, log_format),
+            log_configuration=log_configuration,
+            log_levels=levels,
+            log_form=log_format,
             passed_over=(*passed_over, *java, *class_path),
         )
     )
 
 
-class Root(CommandGroup):
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, as_daemon(args))
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        command = super().get_command(ctx, cmd_name)
-        if command is not None:
-            add_examples(command, cmd_name)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Ctrl-C raises only after the import; `run` handles signals itself."""
-        found = super().resolve_command(ctx, args)
-        if found[1] is not run:
-            interrupt.end()
-        return found
-
-    def invoke(self, ctx: click.Context) -> object:
-        """Ctrl-C exits with 130, also at a prompt."""
-        try:
-            result: object = super().invoke(ctx)
-        except KeyboardInterrupt:
-            ctx.exit(interrupt.EXIT_INTERRUPTED)
-        except click.Abort as aborted:
-            if isinstance(aborted.__context__, KeyboardInterrupt):
-                click.echo(err=True)  # the cursor is still behind the prompt
-                ctx.exit(interrupt.EXIT_INTERRUPTED)
-            raise
-        else:
-            return result
-        finally:
-            interrupt.begin()
+_LOCAL: Final = ("aiohttp", "flask", "flask_cors", "moto")
+_LATER: Final[Mapping[str, LaterCommand]] = {
+    "demo": LaterCommand(
+        "kcl_local.demo.command:demo",
+        "Try everything on this machine, without an AWS account.",
+        extra="local",
+        modules=(*_LOCAL, "rich"),
+    ),
+    "check": LaterCommand("kcl_daemon.cli.check:check", "Show what a properties file means, and its errors."),
+    "completion": LaterCommand("kcl_daemon.cli.root:completion", "Print the completion script of a shell."),
+    "helper": LaterCommand(
+        "kcl_daemon.cli.root:helper",
+        "Print the command that starts the daemon, like the helpers of the client libraries.",
+    ),
+    "iam-policy": LaterCommand(
+        "kcl_daemon.cli.iam_policy:iam_policy", "Print the IAM permissions that the daemon needs."
+    ),
+    "leases": LaterCommand(
+        "kcl_daemon.cli.leases.command:leases",
+        "Show which worker reads which shard and why; move, reset and delete leases.",
+    ),
+    "local": LaterCommand(
+        "kcl_local.server:local",
+        "Run local Kinesis, DynamoDB, STS and CloudWatch endpoints.",
+        extra="local",
+        modules=_LOCAL,
+    ),
+    "migrate": LaterCommand("kcl_daemon.cli.migrate:migrate", "Show and control the migration from KCL 2.x."),
+    "packaging": LaterCommand(
+        "kcl_daemon.cli.packaging:packaging",
+        "Print or write files for systemd, Kubernetes and others, and the documentation.",
+    ),
+    "replay": LaterCommand("kcl_daemon.cli.run_child:replay", "Replay a recorded session with a processor."),
+    "run-child": LaterCommand(
+        "kcl_daemon.cli.run_child:run_child", "Test a processor with a file of records, without a stream."
+    ),
+    "status": LaterCommand(
+        "kcl_daemon.cli.status:status",
+        "Show the state of a running daemon; the exit code says whether it is ready.",
+    ),
+    "top": LaterCommand(
+        "kcl_daemon.cli.status:top", "Show the same as a live view.", extra="terminal", modules=("rich",)
+    ),
+}
 
 
 def _show_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -476,72 +513,13 @@ def _show_version(context: click.Context, _parameter: click.Parameter, wanted: b
         context.exit()
 
 
-main: Final = Root(
+main: Final = CommandGroup(
     name="kcl-daemon",
     help="Process an Amazon Kinesis data stream with a program in any language.\n\nRuns the program of "
     "executableName once per shard and talks to it with the MultiLangDaemon protocol.",
     epilog=_EPILOG,
     default=run,
-    later={
-        "demo": LaterCommand(
-            "kcl_local.demo.command:demo",
-            "Try everything on this machine, without an AWS account.",
-            extra="local",
-            modules=("aiohttp", "flask", "flask_cors", "moto", "rich"),
-        ),
-        "check": LaterCommand(
-            "kcl_daemon.cli.check:check",
-            "Show what a properties file means, and its errors.",
-        ),
-        "completion": LaterCommand(
-            "kcl_daemon.cli.root:completion",
-            "Print the completion script of a shell.",
-        ),
-        "helper": LaterCommand(
-            "kcl_daemon.cli.root:helper",
-            "Print the command that starts the daemon, like the helpers of the client libraries.",
-        ),
-        "iam-policy": LaterCommand(
-            "kcl_daemon.cli.iam_policy:iam_policy",
-            "Print the IAM permissions that the daemon needs.",
-        ),
-        "leases": LaterCommand(
-            "kcl_daemon.cli.leases.command:leases",
-            "Show which worker reads which shard and why; move, reset and delete leases.",
-        ),
-        "local": LaterCommand(
-            "kcl_local.server:local",
-            "Run local Kinesis, DynamoDB, STS and CloudWatch endpoints.",
-            extra="local",
-            modules=("aiohttp", "flask", "flask_cors", "moto"),
-        ),
-        "migrate": LaterCommand(
-            "kcl_daemon.cli.migrate:migrate",
-            "Show and control the migration from KCL 2.x.",
-        ),
-        "packaging": LaterCommand(
-            "kcl_daemon.cli.packaging:packaging",
-            "Print or write files for systemd, Kubernetes and others, and the documentation.",
-        ),
-        "replay": LaterCommand(
-            "kcl_daemon.cli.run_child:replay",
-            "Replay a recorded session with a processor.",
-        ),
-        "run-child": LaterCommand(
-            "kcl_daemon.cli.run_child:run_child",
-            "Test a processor with a file of records, without a stream.",
-        ),
-        "status": LaterCommand(
-            "kcl_daemon.cli.status:status",
-            "Show the state of a running daemon; the exit code says whether it is ready.",
-        ),
-        "top": LaterCommand(
-            "kcl_daemon.cli.status:top",
-            "Show the same as a live view.",
-            extra="terminal",
-            modules=("rich",),
-        ),
-    },
+    later=_LATER,
     params=[
         click.Option(
             ["-V", "--version"],

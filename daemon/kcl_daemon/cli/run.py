@@ -20,20 +20,19 @@ from signal import Signals
 from typing import Final, Literal, NoReturn, Protocol, Self
 
 import anyio
-import click
 
 from kcl_daemon import __version__
 from kcl_daemon.app import build_application
 from kcl_daemon.children.start import find_program, options_of
-from kcl_daemon.cli.common import EXIT_CONFIGURATION, report_failure, stream_text
-from kcl_daemon.config.load import Loaded, load
+from kcl_daemon.cli.common import load_file, refuse, report_failure, stream_text
+from kcl_daemon.config.load import Loaded
 from kcl_daemon.config.settings import Settings
 from kcl_daemon.errors import ChildStartFailed, ConfigurationError
 from kcl_daemon.interrupt import exit_now
 from kcl_daemon.ports import Clock, Log
 from kcl_daemon.production import Telemetry, real_adapters, telemetry_of
 from kcl_daemon.spark.supervisor import spark_engine
-from kcl_daemon.system import SystemClock, SystemRandomness
+from kcl_daemon.system import SystemClock
 from kcl_daemon.telemetry.logs import LogForm, LogLevels, build_log
 from kcl_daemon.telemetry.snapshot import SnapshotSource
 from kcl_daemon.text import counted, short_shards, shown
@@ -104,20 +103,11 @@ class ServiceManager:
             self._log.warning("service_manager_not_told", address=self._address, error=str(error))
 
 
-@dataclass(frozen=True, slots=True)
-class LogRequest:
-    """`configuration` is a logback file and has no effect. `levels` None means info."""
-
-    configuration: Path | None = None
-    levels: LogLevels | None = None
-    form: LogForm | Literal["auto"] = "auto"
-
-
-def open_log(request: LogRequest) -> Log:
-    form = request.form
+def open_log(levels: LogLevels | None = None, form: LogForm | Literal["auto"] = "auto") -> Log:
+    """On stderr; `levels` None means info."""
     if form == "auto":
         form = "console" if sys.stderr.isatty() else "json"
-    return build_log(level=request.levels or LogLevels(), form=form, stream=sys.stderr, clock=SystemClock())
+    return build_log(level=levels or LogLevels(), form=form, stream=sys.stderr, clock=SystemClock())
 
 
 EXIT_SIGNAL: Final = 128
@@ -188,15 +178,8 @@ QUIET_STOP_S: Final = 1.0
 """A stop shorter than this is not logged."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopNotice:
-    source: SnapshotSource
-    grace_s: float
-    log: Log
-
-
 class ServiceManaged:
-    """Reports the worker's state to the service manager, and a slow stop to the log."""
+    """Reports the worker's state to the service manager, and a stop that waits for children to the log."""
 
     def __init__(
         self,
@@ -205,13 +188,17 @@ class ServiceManaged:
         started: anyio.Event,
         manager: ServiceManager,
         clock: Clock,
-        waiting: StopNotice,
+        source: SnapshotSource,
+        grace_s: float,
+        log: Log,
     ) -> None:
         self._worker = worker
         self._started = started
         self._manager = manager
         self._clock = clock
-        self._waiting = waiting
+        self._source = source
+        self._grace_s = grace_s
+        self._log = log
         self._stop_asked = anyio.Event()
 
     async def run(self) -> None:
@@ -237,14 +224,12 @@ class ServiceManaged:
     async def _report_wait(self) -> None:
         await self._stop_asked.wait()
         await self._clock.sleep(QUIET_STOP_S)
-        waiting = self._waiting
-        shards = [each.shard_id for each in waiting.source.now().shards if each.child is not None]
+        shards = [each.shard_id for each in self._source.now().shards if each.child is not None]
         if not shards:
             return
-        reason = f"up to {waiting.grace_s:g} s for {counted(len(shards), 'child', 'children')} ({short_shards(shards)})"
-        waiting.log.info(
-            "stop_waits", reason=reason, shards=shards, advice="press Ctrl-C again to end it now"
-        )
+        children = f"{counted(len(shards), 'child', 'children')} ({short_shards(shards)})"
+        reason, advice = f"up to {self._grace_s:g} s for {children}", "press Ctrl-C again to end it now"
+        self._log.info("stop_waits", reason=reason, shards=shards, advice=advice)
 
 
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -252,12 +237,14 @@ _STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """`passed_over` are words that only Java understands."""
+    """`log_configuration` is a logback file and has no effect; `passed_over` are words that only Java knows."""
 
     file: Path
     ignored_file: Path | None
-    log: LogRequest
-    passed_over: tuple[str, ...] = ()
+    log_configuration: Path | None
+    log_levels: LogLevels | None
+    log_form: LogForm | Literal["auto"]
+    passed_over: tuple[str, ...]
 
 
 def run_daemon(request: RunRequest) -> NoReturn:
@@ -266,15 +253,11 @@ def run_daemon(request: RunRequest) -> NoReturn:
         # Until the loop listens: process 1 of a container would ignore SIGTERM.
         signal.signal(number, exit_now)
     try:
-        loaded = load(
-            request.file, randomness=SystemRandomness(), hostname=socket.gethostname(), environment=os.environ
-        )
+        loaded = load_file(request.file)
         check_program(loaded)
     except ConfigurationError as error:
-        for line in str(error).splitlines():
-            click.echo(line, err=True)
-        sys.exit(EXIT_CONFIGURATION)
-    log = open_log(request.log)
+        refuse(error)
+    log = open_log(request.log_levels, request.log_form)
     _report(loaded, request, log)
     manager = ServiceManager.of(os.environ, log)
     code = _run(loaded.settings, signals, manager, log)
@@ -319,9 +302,14 @@ async def _serve(
             assembled = build_application(mine, telemetry.adapters, engine.figures)
             telemetry.snapshot = assembled.snapshots.now
             worker = assembled.worker
-            waiting = StopNotice(assembled.snapshots, mine.child.shutdown_grace_ms / 1000, log)
             reported = ServiceManaged(
-                worker, started=worker.started, manager=manager, clock=adapters.clock, waiting=waiting
+                worker,
+                started=worker.started,
+                manager=manager,
+                clock=adapters.clock,
+                source=assembled.snapshots,
+                grace_s=mine.child.shutdown_grace_ms / 1000,
+                log=log,
             )
             async with _status_page(mine, assembled.snapshots, telemetry, log):
                 yield telemetry.background(engine.background(reported))
@@ -357,9 +345,9 @@ def _report(loaded: Loaded, request: RunRequest, log: Log) -> None:
         stream=stream_text(settings),
         worker_id=settings.worker_id,
     )
-    if request.log.configuration is not None:
+    if request.log_configuration is not None:
         advice = "logback files have no effect; use --log-level, for example --log-level INFO,kcl_daemon.retrieval=DEBUG"
-        log.warning("log_configuration_ignored", file=shown(str(request.log.configuration)), advice=advice)
+        log.warning("log_configuration_ignored", file=shown(str(request.log_configuration)), advice=advice)
     if request.passed_over:
         advice = "there is no JVM: class path, JVM options and system properties have no effect"
         log.info("java_words_passed_over", words=[shown(word) for word in request.passed_over], advice=advice)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kcl_daemon.cli.run import LogRequest, open_log
+from kcl_daemon.cli.run import open_log
 from kcl_daemon.telemetry.logs import LogLevels
 
 
@@ -14,7 +14,7 @@ from kcl_daemon.telemetry.logs import LogLevels
 def test_the_log_is_on_stderr_from_info_on_unless_levels_are_given(
     capsys: pytest.CaptureFixture[str], levels: LogLevels | None, logged: list[str]
 ) -> None:
-    log = open_log(LogRequest(levels=levels))
+    log = open_log(levels)
     log.debug("one")
     log.info("two")
     out, err = capsys.readouterr()

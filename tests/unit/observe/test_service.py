@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kcl_daemon.cli.run import START_EXTENDED_S, ServiceManaged, ServiceManager, StopNotice
+from kcl_daemon.cli.run import START_EXTENDED_S, ServiceManaged, ServiceManager
 from kcl_daemon.telemetry.snapshot import Snapshot
 from tests.simulator.loop import run_virtual
 from tests.unit.admin.stage import READING, READY, STALLED, Standing
@@ -134,8 +134,18 @@ class Work:
         self._asked.set()
 
 
-def waiting_for(log: MemoryLog, snapshot: Snapshot = READY) -> StopNotice:
-    return StopNotice(Standing(snapshot), grace_s=20, log=log)
+def managed(
+    work: Work, manager: ServiceManager, log: MemoryLog, snapshot: Snapshot = READY
+) -> ServiceManaged:
+    return ServiceManaged(
+        work,
+        started=work.started,
+        manager=manager,
+        clock=LoopClock(),
+        source=Standing(snapshot),
+        grace_s=20,
+        log=log,
+    )
 
 
 def stop_in(seconds: float, snapshot: Snapshot) -> MemoryLog:
@@ -150,10 +160,7 @@ def stop_in(seconds: float, snapshot: Snapshot) -> MemoryLog:
 
     async def a_life() -> None:
         work = Slow(starts_after_s=0)
-        waiting = waiting_for(log, snapshot)
-        runnable = ServiceManaged(
-            work, started=work.started, manager=reported, clock=LoopClock(), waiting=waiting
-        )
+        runnable = managed(work, reported, log, snapshot)
         async with anyio.create_task_group() as group:
             group.start_soon(runnable.run)
             await anyio.sleep(1)
@@ -184,9 +191,7 @@ def test_a_long_start_asks_for_time_and_the_stop_is_told(manager: Manager) -> No
 
     async def a_life() -> None:
         work = Work(starts_after_s=50)
-        runnable = ServiceManaged(
-            work, started=work.started, manager=reported, clock=LoopClock(), waiting=waiting_for(MemoryLog())
-        )
+        runnable = managed(work, reported, MemoryLog())
         async with anyio.create_task_group() as group:
             group.start_soon(runnable.run)
             await anyio.sleep(65)
@@ -202,10 +207,7 @@ def test_a_worker_that_fails_fails(tmp_path: Path) -> None:
 
     async def a_life() -> None:
         work = Work(starts_after_s=1, fails=ValueError("no table"))
-        waiting = waiting_for(MemoryLog())
-        await ServiceManaged(
-            work, started=work.started, manager=reported, clock=LoopClock(), waiting=waiting
-        ).run()
+        await managed(work, reported, MemoryLog()).run()
 
     with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="no table")):
         run_virtual(a_life)
