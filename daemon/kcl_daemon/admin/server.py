@@ -5,7 +5,7 @@ A failure here never stops the worker.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -304,12 +304,14 @@ async def _listen(settings: AdminSettings, server: AdminServer, clock: Clock, lo
     """Retries if the port is taken, for example by a worker that is being replaced."""
     reported: str | None = None
     while True:
-        failed: list[BaseException] = []
+        failed: Sequence[BaseException] = ()
         try:
             await _serve(settings, server, log)
         except* OSError as errors:
             # Connections handle their own errors.
-            failed += _leaves(errors)
+            failed = errors.exceptions
+        while failed and isinstance(failed[0], BaseExceptionGroup):
+            failed = failed[0].exceptions
         error = str(failed[0]) if failed else "it ended"
         if error != reported:
             reported = error
@@ -348,14 +350,6 @@ async def _listening(address: str, port: int) -> AsyncGenerator[MultiListener[So
             await anyio.create_tcp_listener(local_host=_ALL_OF_IPV4, local_port=bound)
         )
         yield MultiListener([*given.listeners, *more.listeners])
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            yield from _leaves(each)
-    else:
-        yield error
 
 
 def _url(address: str, listener: MultiListener[SocketStream]) -> str:
