@@ -239,7 +239,7 @@ def _spark(view: SparkView) -> Iterator[str]:
     yield from _table("spark-shards", caption, replace(shown, rows=shown.rows[:MAX_SHARDS]))
 
 
-_SECTIONS: Final = (
+_SECTIONS: Final[tuple[tuple[str, str], ...]] = (
     ("fleet", "Fleet"),
     ("shards", "Shards"),
     ("children", "Children"),

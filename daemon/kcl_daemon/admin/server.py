@@ -33,11 +33,6 @@ from kcl_daemon.ports import Clock, Log
 from kcl_daemon.telemetry.snapshot import SnapshotSource
 
 MAX_HEAD_BYTES: Final = 16 * 1024
-MAX_CONNECTIONS: Final = 64
-HEAD_WITHIN_S: Final = 10.0
-"""Time limit from the last response to the end of the next request."""
-SENT_WITHIN_S: Final = 10.0
-"""Time limit for sending a response."""
 _RECEIVE_BYTES: Final = 16 * 1024
 _ADVICE: Final = "a bug in the daemon; it continues; report it with this traceback"
 _LINGER_S: Final = 1.0
@@ -52,9 +47,11 @@ _ALWAYS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    max_connections: int = MAX_CONNECTIONS
-    head_within_s: float = HEAD_WITHIN_S
-    sent_within_s: float = SENT_WITHIN_S
+    """`head_within_s` is from the last response to the end of the next request."""
+
+    max_connections: int = 64
+    head_within_s: float = 10.0
+    sent_within_s: float = 10.0
 
 
 SERVER_LIMITS: Final = ServerLimits()
@@ -326,7 +323,8 @@ async def _listen(settings: AdminSettings, server: AdminServer, clock: Clock, lo
 
 async def _serve(settings: AdminSettings, server: AdminServer, log: Log) -> None:
     async with _listening(settings.address, settings.port or 0) as listener:
-        log.info("status_page_served", url=_url(settings.address, listener))
+        port: int = listener.extra_attributes[SocketAttribute.local_port]()
+        log.info("status_page_served", url=url_of(settings.address, port))
         await server.serve(listener)
 
 
@@ -350,11 +348,6 @@ async def _listening(address: str, port: int) -> AsyncGenerator[MultiListener[So
             await anyio.create_tcp_listener(local_host=_ALL_OF_IPV4, local_port=bound)
         )
         yield MultiListener([*given.listeners, *more.listeners])
-
-
-def _url(address: str, listener: MultiListener[SocketStream]) -> str:
-    port: int = listener.extra_attributes[SocketAttribute.local_port]()
-    return url_of(address, port)
 
 
 def url_of(address: str, port: int) -> str:

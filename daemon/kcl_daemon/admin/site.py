@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 import orjson
@@ -210,10 +210,8 @@ class MetricsText(Protocol):
     def body(self) -> bytes: ...
 
 
-class MetricsRenderer(Protocol):
-    async def render(self, accept: str = "") -> MetricsText:
-        """Renders the format that the header `Accept` asks for."""
-        ...
+MetricsRenderer: TypeAlias = Callable[[str], Awaitable[MetricsText]]
+"""Renders the format that the header `Accept` asks for."""
 
 
 class AdminSite:
@@ -316,7 +314,7 @@ class AdminSite:
     async def _metrics_page(self, request: AdminRequest) -> AdminResponse:
         if self._metrics is None:
             return plain(HTTPStatus.NOT_FOUND, "there are no metrics here")
-        text = await self._metrics.render(request.accept)
+        text = await self._metrics(request.accept)
         return AdminResponse(HTTPStatus.OK, text.body, text.content_type)
 
     @property

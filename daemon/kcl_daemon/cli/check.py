@@ -63,15 +63,11 @@ _Result = TypeVar("_Result")
 Finding = tuple[bool, str]
 """Whether it is good, and its text."""
 _NOT_TRIED: Final = ": NOT TRIED, as "
-_REGISTER: Final = "RegisterStreamConsumer"
-_A_CONSUMER: Final = "it would register a consumer, which costs money"
-_SUBSCRIBE: Final = "SubscribeToShard"
 _POSITIONS_MOST: Final = 5
 _ANOTHER: Final = (
     "does applicationName belong to an application that reads another stream? Then use a new one. If "
     "the stream was recreated, start over with `kcl-daemon leases reset`"
 )
-_A_SUBSCRIPTION: Final = "it would interrupt the worker that reads the shard"
 
 
 def not_tried(what: str, why: str) -> Finding:
@@ -188,7 +184,7 @@ async def _fan_out(settings: Settings, stream_arn: str, consumers: Consumers) ->
     found = await try_check(findings, f"consumer {given or name}", lambda: consumers.describe_consumer(asked))
     if not findings:
         findings += _consumer(found, given or name, registers=given is None)
-    return [*findings, not_tried(_SUBSCRIBE, _A_SUBSCRIPTION)]
+    return [*findings, not_tried("SubscribeToShard", "it would interrupt the worker that reads the shard")]
 
 
 def _consumer(found: StreamConsumer | None, called: str, *, registers: bool) -> list[Finding]:
@@ -200,7 +196,7 @@ def _consumer(found: StreamConsumer | None, called: str, *, registers: bool) -> 
         return [(False, f"consumer {called}: {reported}; correct or remove fanoutConfig.consumerArn")]
     return [
         (True, f"consumer {called}: {reported}; the daemon registers it"),
-        not_tried(_REGISTER, _A_CONSUMER),
+        not_tried("RegisterStreamConsumer", "it would register a consumer, which costs money"),
     ]
 
 

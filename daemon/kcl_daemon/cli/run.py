@@ -326,7 +326,7 @@ def _status_page(
     # Without a status page the start is faster.
     from kcl_daemon.admin.server import served  # noqa: PLC0415
 
-    return served(settings.admin, source, clock=SystemClock(), log=log, metrics=telemetry.exposition())
+    return served(settings.admin, source, clock=SystemClock(), log=log, metrics=telemetry.exposition().render)
 
 
 def _stop_signals() -> tuple[signal.Signals, ...]:

@@ -16,7 +16,7 @@ import anyio.lowlevel
 import pytest
 
 from kcl_daemon.admin.probe import probe
-from kcl_daemon.admin.server import MAX_CONNECTIONS, RETRY_S, served, token_of, url_of
+from kcl_daemon.admin.server import RETRY_S, SERVER_LIMITS, served, token_of, url_of
 from kcl_daemon.config.metrics_and_page import AdminSettings
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.telemetry.snapshot import Snapshot
@@ -86,7 +86,7 @@ def test_many_callers_at_once_are_answered() -> None:
 
 def test_idle_connections_keep_nobody_from_an_answer() -> None:
     with serving(Standing()) as made, ExitStack() as idle:
-        for _ in range(MAX_CONNECTIONS + 1):
+        for _ in range(SERVER_LIMITS.max_connections + 1):
             idle.enter_context(socket.create_connection(("127.0.0.1", made.port), timeout=90))
         assert made.get("/livez")[0] == 200
 

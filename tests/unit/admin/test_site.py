@@ -47,7 +47,7 @@ def ask(path: str, *, source: Standing | None = None, token: str | None = None, 
 
     async def main() -> AdminResponse:
         access = AdminAccess("127.0.0.1", token)
-        site = AdminSite(source or Standing(), access=access, clock=LoopClock(), metrics=Figures())
+        site = AdminSite(source or Standing(), access=access, clock=LoopClock(), metrics=Figures().render)
         return await site.answer(AdminRequest("GET", path, "localhost", **more))
 
     return run_virtual(main)
