@@ -30,6 +30,7 @@ from tests.simulator.plan import (
 )
 
 _RARE_READS_MS: Final = 8_000
+_FEW_RECORDS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +67,13 @@ class Draw:
         ends_at_s = faults_s + bound_s + chance.uniform(20.0, 60.0)
         return Plan(
             shards=drawn_shards,
-            records_per_s=drawn_shards * chance.uniform(0.2, 3.0),
+            records_per_s=drawn_shards * chance.uniform(0.2, 1.5),
             backlog=chance.pick((0, 0, 200, 3000)),
             happenings=(),
             calm_at_s=faults_s,
             ends_at_s=max(ends_at_s, self.sizes.seconds or 0.0),
+            # Most of what comes when all is well would be the same.
+            ends_early=self.sizes.seconds is None and chance.fork("ends").happens(0.8),
             bound_s=bound_s,
             retrieval=RetrievalSettings(
                 max_records=chance.pick((10_000, 10_000, 500, 150)),
@@ -83,9 +86,13 @@ class Draw:
         )
 
     def long_plan(self, *, faults_s: float, bound_s: float, shards: tuple[int, int]) -> Plan:
-        """A plan for half an hour and more, in which idle shards are read rarely: the reads would cost most of the time."""
+        """A plan for half an hour and more, with rare reads and few records: they would cost most of the time."""
         plan = self.plan(faults_s=faults_s, bound_s=bound_s, shards=shards)
-        return replace(plan, retrieval=replace(plan.retrieval, idle_time_between_reads_ms=_RARE_READS_MS))
+        return replace(
+            plan,
+            records_per_s=min(plan.records_per_s, _FEW_RECORDS / plan.ends_at_s),
+            retrieval=replace(plan.retrieval, idle_time_between_reads_ms=_RARE_READS_MS),
+        )
 
     def kill(self, *pauses_s: float | None) -> Kill:
         """SIGKILL for some worker; a replacement after one of these pauses, now and then under the same name."""

@@ -41,10 +41,12 @@ class Liveness:
         self._bound_s = bound_s
         self._since: dict[tuple[str, str], float] = {}
         self._seen: list[tuple[str, str]] = []
+        self.worst_s = 0.0
+        """For how long something had been out of order at the last look, at most."""
 
     def poll(self) -> None:
         """Report what has been out of order for too long."""
-        self._seen = []
+        self._seen, self.worst_s = [], 0.0
         living = self._living()
         views = self._rules.views
         for key, view in views.items():
@@ -89,5 +91,6 @@ class Liveness:
         noted = self._since.setdefault((name, key), now())
         self._seen.append((name, key))
         since = noted if since_s is None else max(noted, since_s)
+        self.worst_s = max(self.worst_s, now() - since)
         if now() - since > self._bound_s:
             report(name, f"{detail}, for {now() - since:.0f} s now")

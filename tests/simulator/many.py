@@ -16,7 +16,6 @@ from tests.simulator.plan import Epoch, Happening, Plan, Stop, StreamAppears, St
 # A stream that appears is seen at the next look at the list; then come the leader's next looks.
 _BOUND_S: Final = 90.0
 _SHARDS: Final = (1, 1, 1, 2, 2, 3, 5, 8)
-_HUNDREDS: Final = 300
 
 
 def many_streams(draw: Draw) -> Plan:
@@ -99,18 +98,19 @@ def foreign_epochs(draw: Draw) -> Plan:
 
 
 def streams_by_hundreds(draw: Draw) -> Plan:
-    """Three hundred streams of one to eight shards that appear and disappear while workers die and stop."""
+    """A hundred streams, now and then three hundred, that appear and disappear while workers die and stop."""
     chance = draw.chance
+    streams = chance.pick((100, 100, 100, 300))
     plan = draw.long_plan(faults_s=80.0, bound_s=_BOUND_S, shards=(1, 2))
 
     def change() -> Happening:
-        number = chance.between(1, _HUNDREDS - 1)
+        number = chance.between(1, streams - 1)
         gone = chance.happens(0.4)
         return StreamDisappears(number) if gone else StreamAppears(number, chance.pick(_SHARDS))
 
     return replace(
         plan,
-        streams=tuple(f"stream-{number:03d}" for number in range(_HUNDREDS)),
+        streams=tuple(f"stream-{number:03d}" for number in range(streams)),
         streams_settings=StreamsSettings(
             name_filter="stream-*",
             refresh_ms=chance.pick((2_000, 10_000, 20_000)),
@@ -121,7 +121,7 @@ def streams_by_hundreds(draw: Draw) -> Plan:
         backlog=min(plan.backlog, 600),
         happenings=(
             *draw.arrivals(draw.workers(3, 4)),
-            *draw.some(change, count=(150, 300), between_s=(2.0, 75.0)),
+            *draw.some(change, count=(streams // 2, streams), between_s=(2.0, 75.0)),
             *reshards(draw, (0, 3)),
             *draw.some(
                 lambda: draw.kill(0.5, 5.0) if chance.happens(0.6) else Stop(draw.target(), 3.0),

@@ -57,7 +57,6 @@ def _plan(draw: Draw, *, faults_s: float, bound_s: float = _BOUND_S) -> Plan:
     plan = draw.long_plan(faults_s=faults_s, bound_s=bound_s, shards=(2, 8))
     return replace(
         plan,
-        records_per_s=min(plan.records_per_s, 4.0),
         java_names_entities=draw.chance.happens(0.5),
         java_reports_cpu=draw.chance.happens(0.5),
     )

@@ -342,6 +342,7 @@ class Plan:
         nursery: what children are like; they behave from `calm_at_s` on.
         calm_at_s: from now on nothing goes wrong any more.
         ends_at_s: producers stop.
+        ends_early: they stop before, when all has been well for a while after `calm_at_s`.
         bound_s: how long the fleet may take to be in order after `calm_at_s`, and to finish after `ends_at_s`.
         skew_s: dates are wrong by up to this.
         drift: clocks run wrong by up to this part.
@@ -372,6 +373,7 @@ class Plan:
     happenings: tuple[Planned, ...]
     calm_at_s: float
     ends_at_s: float
+    ends_early: bool = False
     start_at: StartAt = StartAt.TRIM_HORIZON
     backlog: int = 0
     record_bytes: int = 0

@@ -22,6 +22,10 @@ from tests.simulator.trace import Trace, Write
 from tests.simulator.violation import Violation
 from tests.simulator.world import Sabotage, World
 
+# Where a plan ends early.
+_WELL_FOR_S: Final = 30.0
+# Records wait for their turn also where all is well.
+_USUAL_S: Final = 6.0
 # A child may take shutdownGraceMillis, then EOF, SIGTERM and SIGKILL one after the other.
 _STOP_BOUND_S: Final = 45.0
 # Agreement on a leader takes a look in five minutes; then come ten minutes of readiness, and the looks of all at its end.
@@ -118,6 +122,7 @@ class _Course:
     def __init__(self, plan: Plan, chance: Chance, trace: Trace, sabotage: Sabotage) -> None:
         self._plan = plan
         self._chance = chance
+        self._ends_early = plan.ends_early and not (plan.is_quiet or plan.names_stand_alone)
         self._trace = trace
         self._sabotage = sabotage
         self.world: World | None = None
@@ -141,11 +146,7 @@ class _Course:
             reported.begin()
             await anyio.sleep(self._plan.calm_at_s)
             world.calm_down()
-            while now() < self._plan.ends_at_s:
-                await anyio.sleep(LOOK_S)
-                world.liveness.poll()
-                if self._plan.names_stand_alone and now() > self._plan.calm_at_s + self._plan.bound_s:
-                    world.succession.look_at_names()
+            await self._watch_calm(world)
             await self._arrive(world)
             if self._plan.moves_tables:
                 await self._arrive_in_one_table(world)
@@ -155,6 +156,16 @@ class _Course:
         finally:
             self.virtual_s = now()
             self.callbacks = loop.handles_run
+
+    async def _watch_calm(self, world: World) -> None:
+        """To the planned end, or until all has been well for a while: most of the rest would be the same."""
+        well_s = 0.0
+        while now() < self._plan.ends_at_s and not (self._ends_early and well_s >= _WELL_FOR_S):
+            await anyio.sleep(LOOK_S)
+            world.liveness.poll()
+            well_s = well_s + LOOK_S if world.liveness.worst_s <= _USUAL_S else 0.0
+            if self._plan.names_stand_alone and now() > self._plan.calm_at_s + self._plan.bound_s:
+                world.succession.look_at_names()
 
     async def _arrive(self, world: World) -> None:
         """Wait for the client version that the plan ends in: each change of the leader begins the readiness anew."""
