@@ -19,10 +19,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from kcl_daemon.config.children import ChildSettings
+from kcl_daemon.config.settings import Settings
+from kcl_daemon.config.spark import SparkSettings
+from kcl_daemon.spark.supervisor import engine_options
 from kcl_spark.control import monotonic_s, pause
 from kcl_spark.positions import START, Position
 
 ROOT = Path(__file__).parents[2]
+SETTINGS = Settings(
+    application_name="app",
+    stream_name="words",
+    child=ChildSettings(command=("true",)),
+    worker_id="w",
+    spark=SparkSettings(
+        pipeline="job:pipeline",
+        master="local[2]",
+        driver_memory="600m",
+        checkpoint_interval_ms=100,
+        conf=(
+            ("spark.ui.enabled", "false"),
+            ("spark.sql.shuffle.partitions", "2"),
+            ("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1"),
+        ),
+    ),
+)
 BASE = 49_640_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000
 
 
@@ -236,22 +257,8 @@ class Daemon:
             self.hooks[point](relay)
 
     def options(self, **more: Any) -> dict[str, Any]:
-        return {
-            "pipeline": "job:pipeline",
-            "application": "app",
-            "stream": "words",
-            "socket": str(self.socket),
-            "state_dir": str(self.folder / "state"),
-            "master": "local[2]",
-            "driver_memory": "600m",
-            "checkpoint_interval_ms": 100,
-            "conf": {
-                "spark.ui.enabled": "false",
-                "spark.sql.shuffle.partitions": "2",
-                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-            },
-            **more,
-        }
+        given: dict[str, Any] = json.loads(engine_options(SETTINGS, self.socket))
+        return {**given, "state_dir": str(self.folder / "state"), **more}
 
     def start_engine(self, *, ready_within_s: float = 240, **more: Any) -> EngineProcess:
         engine = self.engine = EngineProcess(self.options(**more), self.folder, self.environment)

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from kcl_daemon.spark.supervisor import engine_options
 from kcl_spark.control import Refused, pause
 from kcl_spark.listener import TlsListener, open_tls_listener
-from kcl_spark.session import EngineOptions
+from kcl_spark.session import EngineOptions, parse
 from kcl_spark.uplink import Uplink, UplinkOptions
 from kcl_spark.wire import RelayConnection, RelayGone, read_line, write_line
 from tests.ports import free_port
-from tests.spark.daemon import wait_for
+from tests.spark.daemon import SETTINGS, wait_for
 from tests.spark.parts import Told, no_tell
 from tests.unit.transport.certificate import write_certificate
 
@@ -34,11 +35,8 @@ Serve = Callable[[socket.socket], None]
 def options(folder: Path, **more: str) -> EngineOptions:
     """An engine that listens on some port."""
     (folder / "token").write_text(f"{TOKEN}\n")
-    return EngineOptions(
-        pipeline="a:b",
-        application="app",
-        stream="words",
-        socket="",
+    return replace(
+        parse(engine_options(SETTINGS, folder / "unused")),
         state_dir=str(folder),
         certificate=more.get("certificate", str(write_certificate(folder))),
         token_file=more.get("token_file", str(folder / "token")),

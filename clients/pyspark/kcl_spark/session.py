@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,20 +42,9 @@ INLINE: Final = "inline"
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Options of one engine.
+    """Options of one engine, as in the first line from the daemon.
 
-    Args:
-        state_dir: Spark's checkpoints; must survive restarts.
-        spool_dir: empty: in the state folder.
-        spool_max_bytes: size at which shards must wait.
-        remote: a Spark Connect server instead of `master`.
-        transport: how records reach Spark's workers: `local`, `shared` or `inline`.
-        listen: `host:port` for relays of other hosts; empty: none.
-        trigger: time between batches in Spark's notation, or `availableNow`.
-        max_skew_ms: how much later a shard's records may be than those of the slowest shard.
-        max_skew_wait_ms: how long a silent shard holds the others; 0: no shard waits.
-        state_reset: allow new state although there are checkpoints.
-        query_retries: within one batch.
+    They are the properties `spark...`; paths and addresses are empty where the property is not set.
     """
 
     pipeline: str
@@ -63,28 +52,28 @@ class EngineOptions:
     stream: str
     socket: str
     state_dir: str
+    spool_max_bytes: int
+    master: str
+    transport: str
+    conf: dict[str, str]
+    packages: str
+    driver_memory: str
+    trigger: str
+    max_bytes_per_trigger: int
+    max_skew_ms: int
+    max_skew_wait_ms: int
+    checkpoint_interval_ms: int
+    drain_timeout_ms: int
+    on_lost_range: str
+    state_reset: bool
+    columns: str
     spool_dir: str = ""
-    spool_max_bytes: int = 1024**3
-    master: str = "local[*]"
     remote: str = ""
-    transport: str = "local"
     listen: str = ""
     certificate: str = ""
     key: str = ""
     token_file: str = ""
-    conf: dict[str, str] = field(default_factory=dict[str, str])
-    packages: str = ""
-    driver_memory: str = "1g"
-    trigger: str = "0.2 seconds"
-    max_bytes_per_trigger: int = 64 * 1024**2
-    max_skew_ms: int = 0
-    max_skew_wait_ms: int = 60_000
-    checkpoint_interval_ms: int = 5_000
-    drain_timeout_ms: int = 60_000
-    on_lost_range: str = "fail"
-    state_reset: bool = False
-    columns: str = "kcl"
-    query_retries: int = 5
+    query_retries: int = 5  # within one batch
 
     @property
     def state(self) -> Path:

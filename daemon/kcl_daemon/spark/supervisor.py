@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -300,35 +300,20 @@ _LAST_WORDS_MS: Final = 5_000
 
 
 def engine_options(settings: Settings, socket: Path) -> bytes:
-    """The engine's first line; it listens on `socket`."""
+    """The engine's first line: the settings by name, without `engine_`. It listens on `socket`."""
     spark = settings.spark
-    options: Mapping[str, object] = {
-        "pipeline": spark.pipeline,
+    options: dict[str, object] = {
+        name.removeprefix("engine_"): value
+        for name, value in asdict(spark).items()
+        if value is not None and name not in {"engine", "engine_authority"}  # they are for the uplink
+    }
+    options |= {
         "application": settings.application_name,
         "stream": settings.stream_name,
         "socket": str(socket),
         "state_dir": spark.state_dir or f"{settings.application_name}-spark",
-        "spool_dir": spark.spool_dir or "",
-        "spool_max_bytes": spark.spool_max_bytes,
-        "master": spark.master,
-        "remote": spark.remote or "",
         "transport": spark.used_transport,
-        "listen": spark.engine_listen or "",
-        "certificate": spark.engine_certificate or "",
-        "key": spark.engine_key or "",
-        "token_file": spark.engine_token_file or "",
         "conf": dict(spark.conf),
-        "packages": spark.packages,
-        "driver_memory": spark.driver_memory,
-        "trigger": spark.trigger,
-        "max_bytes_per_trigger": spark.max_bytes_per_trigger,
-        "max_skew_ms": spark.max_skew_ms,
-        "max_skew_wait_ms": spark.max_skew_wait_ms,
-        "checkpoint_interval_ms": spark.checkpoint_interval_ms,
-        "drain_timeout_ms": spark.drain_timeout_ms,
-        "on_lost_range": spark.on_lost_range,
-        "state_reset": spark.state_reset,
-        "columns": spark.columns,
     }
     return orjson.dumps(options, option=orjson.OPT_APPEND_NEWLINE)
 
