@@ -5,20 +5,24 @@ A test compares the committed page.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import pairwise
 from typing import Final
 
 from kcl_daemon.config import services
-from kcl_daemon.config.keys import BY_NAME, INERT, KEYS, InertProperty
 from kcl_daemon.config.kinds import Key
-from kcl_daemon.config.load import default_of
+from kcl_daemon.config.load import default_of, field_of
 from kcl_daemon.config.properties import variable_for
+from kcl_daemon.config.settings import BY_NAME, DEFAULTS, INERT, KEYS
 
 _HEAD: Final = """\
 # Properties
 
-<!-- Written by `python -m tools.properties_reference`; change the tables in `daemon/kcl_daemon/config` instead. -->
+<!-- Written by `python -m tools.properties_reference`; change the settings in `daemon/kcl_daemon/config` instead. -->
 
 `kcl-daemon --properties FILE` reads the properties file of the Java MultiLangDaemon (KCL 3.x). A file that works with the
 Java daemon works here too. If a value cannot be valid, the daemon refuses the file, with one line for each such value.
@@ -118,7 +122,7 @@ def reference() -> str:
             "Each logs one warning (`property_has_no_effect`). So do nested properties of the SDK client builders, such "
             "as\n`dynamoDbClient.overrideConfiguration.apiCallTimeout`: the daemon has its own timeouts, retries and connections.\n"
         ),
-        *_inert_table(INERT.values()),
+        *_inert_table(),
         _LOG,
     ]
     return "\n".join(parts)
@@ -128,18 +132,45 @@ def _key_table(keys: Iterable[Key]) -> Iterator[str]:
     rows = ["| Key | Meaning | Allowed | Default |", "|---|---|---|---|"]
     for key in keys:
         names = _listed((key.name, *key.aliases), " or ")
-        rows.append(f"| {names} | {key.meaning} | {key.kind.allowed} | {default_of(key)} |")
+        rows.append(f"| {names} | {meaning_of(key)} | {key.kind.allowed} | {default_of(key)} |")
     yield "\n".join(rows) + "\n"
 
 
-def _inert_table(properties: Iterable[InertProperty]) -> Iterator[str]:
+def meaning_of(key: Key) -> str:
+    """As declared, else the docstring below the field."""
+    section, _, name = key.target.rpartition(".")
+    owner = type(field_of(DEFAULTS, section) if section else DEFAULTS)
+    return key.meaning or docstrings(owner.__module__)[owner.__name__, name]
+
+
+@cache
+def docstrings(module: str) -> dict[tuple[str, str], str]:
+    """Those of fields, by class and field, each on one line; the interpreter does not keep them."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {
+        (node.name, name): " ".join(text.split())
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        for name, text in _below_fields(node)
+    }
+
+
+def _below_fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for pair in pairwise(node.body):
+        match pair:
+            case (ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(value=str(text)))):
+                yield name, text
+            case _:
+                pass
+
+
+def _inert_table() -> Iterator[str]:
     """Leaves out a dotted name if its last part has a row, too."""
     rows = ["| Key | Why |", "|---|---|"]
-    for each in properties:
-        _, dot, bare = each.name.rpartition(".")
-        if dot and bare in INERT:
-            continue
-        rows.append(f"| `{each.name}` | {each.why} |")
+    for name, why in INERT.items():
+        _, dot, bare = name.rpartition(".")
+        if not (dot and bare in INERT):
+            rows.append(f"| `{name}` | {why} |")
     yield "\n".join(rows) + "\n"
 
 

@@ -114,7 +114,7 @@ async def opened(layout: TableLayout, clients: Clients) -> Stage:
     log = MemoryLog()
     application = ApplicationTables(
         build_tables(settings, clients, LoopClock()),
-        settings=TablesSettings(layout),
+        settings=TablesSettings(layout=layout),
         clock=LoopClock(),
         log=log,
     )

@@ -22,9 +22,9 @@ from botocore.validate import ParamValidator
 from kcl_client import RecordProcessor
 from kcl_client.testing import Report, drive
 from kcl_daemon.config.children import ChildSettings
-from kcl_daemon.config.keys import KEYS
 from kcl_daemon.config.load import interpret
 from kcl_daemon.config.properties import normal
+from kcl_daemon.config.settings import KEYS
 from tests.documents.blocks import blocks_of
 from tests.packaging.dockerfile import ROOT, stages
 

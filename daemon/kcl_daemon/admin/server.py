@@ -21,7 +21,6 @@ from anyio.streams.stapled import MultiListener
 
 from kcl_daemon.admin.site import AdminAccess, AdminRequest, AdminResponse, AdminSite, MetricsRenderer, plain
 from kcl_daemon.config.metrics_and_page import (
-    ADMIN_TOKEN_FILE,
     FIT_FOR_A_HEADER,
     AdminSettings,
     is_loopback,
@@ -273,7 +272,7 @@ async def token_of(settings: AdminSettings) -> str | None:
     """Raises ConfigurationError for a bad token file."""
     if settings.token_file is None:
         return settings.token
-    return await anyio.to_thread.run_sync(token_in, Path(settings.token_file), ADMIN_TOKEN_FILE.name)
+    return await anyio.to_thread.run_sync(token_in, Path(settings.token_file), "adminTokenFile")
 
 
 def token_in(file: Path, name: str) -> str:

@@ -32,7 +32,7 @@ from kcl_daemon.cli.common import (
     with_file,
 )
 from kcl_daemon.cli.status_view import StatusView, build_view, plain_lines
-from kcl_daemon.config.metrics_and_page import ADMIN_TOKEN, ADMIN_TOKEN_FILE, FIT_FOR_A_HEADER, is_token
+from kcl_daemon.config.metrics_and_page import FIT_FOR_A_HEADER, is_token
 from kcl_daemon.config.properties import given_for, normal, variable_for
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.system import SystemClock
@@ -110,7 +110,7 @@ def source_of(
     if admin.port == 0:
         raise click.UsageError("adminPort is 0: find the address in the log of the daemon and use --url")
     if token is None and admin.token_file is not None:
-        token = _token_in(Path(admin.token_file), ADMIN_TOKEN_FILE.name)
+        token = _token_in(Path(admin.token_file), "adminTokenFile")
     return StatusSource(url_of(admin.address, admin.port), token or admin.token)
 
 
@@ -128,7 +128,7 @@ def _address(url: str) -> str:
 def _token_given(token_file: Path | None) -> str | None:
     if token_file is not None:
         return _token_in(token_file, "--token-file")
-    variable, value = given_for(ADMIN_TOKEN.name, os.environ) or ("", None)
+    variable, value = given_for("adminToken", os.environ) or ("", None)
     if value is not None and not is_token(value := value.strip()):
         raise UnusableSource(f"the environment variable {variable} is not a token: {FIT_FOR_A_HEADER}")
     return value
@@ -143,9 +143,9 @@ def _token_in(file: Path, name: str) -> str:
 
 def _environment() -> Mapping[str, str]:
     """A token in the environment wins over a token file."""
-    if given_for(ADMIN_TOKEN.name, os.environ) is None:
+    if given_for("adminToken", os.environ) is None:
         return os.environ
-    background = normal(variable_for(ADMIN_TOKEN_FILE.name))
+    background = normal(variable_for("adminTokenFile"))
     return {name: value for name, value in os.environ.items() if normal(name) != background}
 
 

@@ -1,7 +1,4 @@
-"""Settings and properties of leases: balancing, handoff, shard sync, cleanup, migration from KCL 2.x.
-
-The keys say what the fields mean.
-"""
+"""Settings and properties of leases: balancing, handoff, shard sync, cleanup, migration from KCL 2.x."""
 
 from __future__ import annotations
 
@@ -16,15 +13,22 @@ from kcl_daemon.config.kinds import (
     MILLISECONDS,
     MILLISECONDS_OR_NONE,
     InvalidValue,
-    Key,
     ValueKind,
-    choice,
     duration,
+    java,
+    member,
     number,
+    ours,
     trimmed,
     truth,
     whole_number,
 )
+
+# Java's beans; their properties count under `bean.name`, too.
+_HANDOFF: Final = "gracefulLeaseHandoffConfigBean"
+_UTILIZATION: Final = "workerUtilizationAwareAssignmentConfigBean"
+_CLEANUP: Final = "leaseCleanupConfig"
+_PERCENT: Final = whole_number(1, 100, "percent")
 
 
 class ClientVersionConfig(StrEnum):
@@ -35,30 +39,44 @@ class ClientVersionConfig(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
-    """Leases and the fleet.
-
-    Args:
-        failover_time_ms: a lease whose counter has not changed for this long may be taken.
-        leader_lease_ms: written to the lock row, where Java workers read it; longer in an idle fleet
-            (`Timings.term`).
-        graceful_handoff: False: a lease is taken at once.
-        max_leases_to_steal: per run, with 2.x workers.
-        priority_assignment: with 2.x workers.
-    """
-
-    failover_time_ms: int = 10_000
-    max_leases_for_worker: int = 2**31 - 1
-    parent_shard_poll_interval_ms: int = 10_000
-    leader_lease_ms: int = 12_000
-    leader_heartbeat_ms: int = 3_000
-    worker_metrics_report_ms: int = 30_000
-    handoff_timeout_ms: int = 30_000
-    graceful_handoff: bool = True
-    client_version_config: ClientVersionConfig = ClientVersionConfig.V3X
-    max_leases_to_steal: int = 1
-    priority_assignment: bool = True
-    start_backoff_ms: int = 1_000
-    task_backoff_ms: int = 500
+    failover_time_ms: int = java("failoverTimeMillis", MILLISECONDS, 10_000)
+    """A lease that is not renewed for this long goes to another worker."""
+    max_leases_for_worker: int = java("maxLeasesForWorker", whole_number(1, INT_MAX, "leases"), INT_MAX)
+    """Maximum number of leases, and so of children, of this worker."""
+    parent_shard_poll_interval_ms: int = java("parentShardPollIntervalMillis", MILLISECONDS, 10_000)
+    """How often a shard checks whether its parents are finished."""
+    worker_metrics_report_ms: int = java(
+        "workerMetricsReporterFreqInMillis", MILLISECONDS, 30_000, bean=_UTILIZATION
+    )
+    """How often a worker writes its row in the worker metrics table."""
+    start_backoff_ms: int = java("schedulerInitializationBackoffTimeMillis", MILLISECONDS_OR_NONE, 1_000)
+    """Pause between the 20 attempts to start while a service is busy or does not answer."""
+    task_backoff_ms: int = java("taskBackoffTimeMillis", MILLISECONDS_OR_NONE, 500)
+    """First pause before a failed step at the end of a shard is retried; doubles up to 10 s. For failed
+    children see `childRestartBackoffMillis`."""
+    # Written to the lock row, where Java workers read it; `Timings.term` makes it longer in an idle fleet.
+    leader_lease_ms: int = ours("leaderLeaseMillis", MILLISECONDS, 12_000)
+    """How long a leader may be silent before another worker takes over. In a fleet with no more leases than
+    workers, up to two and a half times that, but at most 30 s. Must be the same on all workers."""
+    leader_heartbeat_ms: int = ours("leaderHeartbeatMillis", MILLISECONDS, 3_000)
+    """How often the leader renews its lock. Must be less than a third of `leaderLeaseMillis`."""
+    graceful_handoff: bool = java("isGracefulLeaseHandoffEnabled", truth(), default=True, bean=_HANDOFF)
+    """Whether the child may finish before its lease moves. If not, the lease is taken immediately."""
+    handoff_timeout_ms: int = java(
+        "gracefulLeaseHandoffTimeoutMillis", MILLISECONDS_OR_NONE, 30_000, bean=_HANDOFF
+    )
+    """How long a graceful handoff may take. Then the lease moves anyway."""
+    client_version_config: ClientVersionConfig = java(
+        "clientVersionConfig", member(ClientVersionConfig), ClientVersionConfig.V3X
+    )
+    """Whether the application migrates from KCL 2.x: `..._COMPATIBLE_WITH_2X` until all workers are 3.x and
+    you have observed the upgrade for a while, then `..._3X`. See `kcl-daemon migrate`."""
+    max_leases_to_steal: int = java("maxLeasesToStealAtOneTime", whole_number(1, INT_MAX, "leases"), 1)
+    """In a fleet with 2.x workers: maximum number of leases that this worker takes from live workers in one
+    run."""
+    priority_assignment: bool = java("enablePriorityLeaseAssignment", truth(), default=True)
+    """In a fleet with 2.x workers: whether leases that have not been renewed for three failover times are
+    taken regardless of a fair share."""
 
 
 class AssignmentStrategy(Enum):
@@ -68,169 +86,64 @@ class AssignmentStrategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BalanceSettings:
-    """The leader's settings count for all workers.
+    """The leader's settings count for all workers."""
 
-    Args:
-        max_throughput_per_host_kbps: KiB per second.
-        variance_balancing_frequency: balance in every n-th assignment interval.
-        worker_metrics_ema_alpha: weight of the newer value.
-        assignment_interval_ms: None: twice the failover time.
-    """
-
-    strategy: AssignmentStrategy = AssignmentStrategy.WORKER_UTILIZATION_AWARE
-    disable_worker_metrics: bool = False
-    capture_ms: int = 1_000
-    max_throughput_per_host_kbps: float = inf
-    dampening_percentage: int = 60
-    rebalance_threshold_percentage: int = 10
-    allow_throughput_overshoot: bool = True
-    variance_balancing_frequency: int = 3
-    worker_metrics_ema_alpha: float = 0.5
-    assignment_interval_ms: int | None = None
-    stale_worker_s: float = 86_400.0
-    persisted_averages: int = 10
-
-
-_HANDOFF_BEAN: Final = "gracefulLeaseHandoffConfigBean"
-_UTILIZATION_BEAN: Final = "workerUtilizationAwareAssignmentConfigBean"
-_PERCENT: Final = whole_number(1, 100, "percent")
-
-HANDOFF_KEYS: Final[tuple[Key, ...]] = (
-    Key(
-        "isGracefulLeaseHandoffEnabled",
-        truth(),
-        "leases.graceful_handoff",
-        "Whether the child may finish before its lease moves. If not, the lease is taken immediately.",
-        aliases=(f"{_HANDOFF_BEAN}.isGracefulLeaseHandoffEnabled",),
-    ),
-    Key(
-        "gracefulLeaseHandoffTimeoutMillis",
-        MILLISECONDS_OR_NONE,
-        "leases.handoff_timeout_ms",
-        "How long a graceful handoff may take. Then the lease moves anyway.",
-        aliases=(f"{_HANDOFF_BEAN}.gracefulLeaseHandoffTimeoutMillis",),
-    ),
-)
-
-BALANCE_KEYS: Final[tuple[Key, ...]] = (
-    Key(
-        "leaseAssignmentStrategy",
-        choice({strategy.value: strategy for strategy in AssignmentStrategy}),
-        "balance.strategy",
-        "Whether leases are balanced by the load of the workers or by number of leases. The leader's "
-        "setting applies.",
-        extension=True,
-    ),
-    Key(
-        "leaseAssignmentIntervalMillis",
-        MILLISECONDS,
-        "balance.assignment_interval_ms",
-        "Load is balanced every `leaseAssignmentIntervalMillis` times `varianceBalancingFrequency`.",
-        default="twice `failoverTimeMillis`",
-    ),
-    Key(
-        "varianceBalancingFrequency",
-        whole_number(1, INT_MAX, "intervals"),
-        "balance.variance_balancing_frequency",
-        "Load is balanced once in this many `leaseAssignmentIntervalMillis`.",
-        aliases=(f"{_UTILIZATION_BEAN}.varianceBalancingFrequency",),
-    ),
-    Key(
-        "reBalanceThresholdPercentage",
-        _PERCENT,
-        "balance.rebalance_threshold_percentage",
-        "Leases move when the load of a worker differs from its fair share by more than this.",
-        aliases=(f"{_UTILIZATION_BEAN}.reBalanceThresholdPercentage",),
-    ),
-    Key(
+    strategy: AssignmentStrategy = ours(
+        "leaseAssignmentStrategy", member(AssignmentStrategy), AssignmentStrategy.WORKER_UTILIZATION_AWARE
+    )
+    """Whether leases are balanced by the load of the workers or by number of leases. The leader's setting
+    applies."""
+    assignment_interval_ms: int | None = java(
+        "leaseAssignmentIntervalMillis", MILLISECONDS, None, shown="twice `failoverTimeMillis`"
+    )
+    """Load is balanced every `leaseAssignmentIntervalMillis` times `varianceBalancingFrequency`."""
+    variance_balancing_frequency: int = java(
+        "varianceBalancingFrequency", whole_number(1, INT_MAX, "intervals"), 3, bean=_UTILIZATION
+    )
+    """Load is balanced once in this many `leaseAssignmentIntervalMillis`."""
+    rebalance_threshold_percentage: int = java(
+        "reBalanceThresholdPercentage", _PERCENT, 10, bean=_UTILIZATION
+    )
+    """Leases move when the load of a worker differs from its fair share by more than this."""
+    dampening_percentage: int = java(
         "dampeningPercentage",
         _PERCENT,
-        "balance.dampening_percentage",
-        "How much of a worker's excess load moves away in one balancing run.",
-        aliases=(
-            "dampeningPercentageValue",  # from a guide of AWS; Java's code does not know it
-            f"{_UTILIZATION_BEAN}.dampeningPercentage",
-            f"{_UTILIZATION_BEAN}.dampeningPercentageValue",
-        ),
-    ),
-    Key(
-        "allowThroughputOvershoot",
-        truth(),
-        "balance.allow_throughput_overshoot",
-        "Whether the smallest lease of a worker may move if every lease is larger than the worker's "
-        "excess load.",
-        aliases=(f"{_UTILIZATION_BEAN}.allowThroughputOvershoot",),
-    ),
-    Key(
+        60,
+        aliases=("dampeningPercentageValue",),  # from a guide of AWS; Java's code does not know it
+        bean=_UTILIZATION,
+    )
+    """How much of a worker's excess load moves away in one balancing run."""
+    allow_throughput_overshoot: bool = java(
+        "allowThroughputOvershoot", truth(), default=True, bean=_UTILIZATION
+    )
+    """Whether the smallest lease of a worker may move if every lease is larger than the worker's excess
+    load."""
+    max_throughput_per_host_kbps: float = java(
         "maxThroughputPerHostKBps",
         number(above=0, high=inf, unit="KiB per second"),
-        "balance.max_throughput_per_host_kbps",
-        "A worker that reads more than this gets no further lease.",
-        aliases=(f"{_UTILIZATION_BEAN}.maxThroughputPerHostKBps",),
-        default="none: no limit",
-    ),
-    Key(
-        "workerMetricsEMAAlpha",
-        number(above=0, high=1),
-        "balance.worker_metrics_ema_alpha",
-        "Weight of the newest value in the moving average of a worker's metrics.",
-        aliases=(f"{_UTILIZATION_BEAN}.workerMetricsEMAAlpha",),
-    ),
-    Key(
-        "disableWorkerMetrics",
-        truth(),
-        "balance.disable_worker_metrics",
-        "Whether this worker does not report its CPU. Its throughput is used instead.",
-        aliases=(f"{_UTILIZATION_BEAN}.disableWorkerMetrics",),
-    ),
-    Key(
-        "inMemoryWorkerMetricsCaptureFrequencyMillis",
-        MILLISECONDS,
-        "balance.capture_ms",
-        "How often CPU is measured.",
-        aliases=(f"{_UTILIZATION_BEAN}.inMemoryWorkerMetricsCaptureFrequencyMillis",),
-    ),
-    Key(
-        "noOfPersistedMetricsPerWorkerMetrics",
-        whole_number(1, 100, "averages"),
-        "balance.persisted_averages",
-        "How many CPU averages the row of a worker holds. Leaders use their moving average.",
-        aliases=(f"{_UTILIZATION_BEAN}.noOfPersistedMetricsPerWorkerMetrics",),
-    ),
-    Key(
-        "staleWorkerMetricsEntryCleanupDuration",
-        duration(),
-        "balance.stale_worker_s",
-        "Rows of workers that are silent for longer are deleted.",
-        aliases=(f"{_UTILIZATION_BEAN}.staleWorkerMetricsEntryCleanupDuration",),
-        default="P1D",
-    ),
-)
-
-
-VERSION_KEYS: Final[tuple[Key, ...]] = (
-    Key(
-        "clientVersionConfig",
-        choice({config.value: config for config in ClientVersionConfig}),
-        "leases.client_version_config",
-        "Whether the application migrates from KCL 2.x: `..._COMPATIBLE_WITH_2X` until all workers are "
-        "3.x and you have observed the upgrade for a while, then `..._3X`. See `kcl-daemon migrate`.",
-    ),
-    Key(
-        "maxLeasesToStealAtOneTime",
-        whole_number(1, INT_MAX, "leases"),
-        "leases.max_leases_to_steal",
-        "In a fleet with 2.x workers: maximum number of leases that this worker takes from live workers "
-        "in one run.",
-    ),
-    Key(
-        "enablePriorityLeaseAssignment",
-        truth(),
-        "leases.priority_assignment",
-        "In a fleet with 2.x workers: whether leases that have not been renewed for three failover "
-        "times are taken regardless of a fair share.",
-    ),
-)
+        inf,
+        bean=_UTILIZATION,
+        shown="none: no limit",
+    )
+    """A worker that reads more than this gets no further lease."""
+    worker_metrics_ema_alpha: float = java(
+        "workerMetricsEMAAlpha", number(above=0, high=1), 0.5, bean=_UTILIZATION
+    )
+    """Weight of the newest value in the moving average of a worker's metrics."""
+    disable_worker_metrics: bool = java("disableWorkerMetrics", truth(), default=False, bean=_UTILIZATION)
+    """Whether this worker does not report its CPU. Its throughput is used instead."""
+    capture_ms: int = java(
+        "inMemoryWorkerMetricsCaptureFrequencyMillis", MILLISECONDS, 1_000, bean=_UTILIZATION
+    )
+    """How often CPU is measured."""
+    persisted_averages: int = java(
+        "noOfPersistedMetricsPerWorkerMetrics", whole_number(1, 100, "averages"), 10, bean=_UTILIZATION
+    )
+    """How many CPU averages the row of a worker holds. Leaders use their moving average."""
+    stale_worker_s: float = java(
+        "staleWorkerMetricsEntryCleanupDuration", duration(), 86_400.0, bean=_UTILIZATION, shown="P1D"
+    )
+    """Rows of workers that are silent for longer are deleted."""
 
 
 class ShardSyncStrategy(Enum):
@@ -238,32 +151,10 @@ class ShardSyncStrategy(Enum):
     PERIODIC = "PERIODIC"
 
 
-@dataclass(frozen=True, slots=True)
-class ShardSettings:
-    """Shard sync, audit and cleanup; the leader's settings count.
-
-    Args:
-        audit_confidence: audits in a row.
-        ignore_unexpected_children: False: create no lease while there are such shards.
-        waiting_generations_most: None: assign in any order.
-    """
-
-    sync_strategy: ShardSyncStrategy = ShardSyncStrategy.SHARD_END
-    audit_ms: int = 120_000
-    audit_confidence: int = 3
-    ignore_unexpected_children: bool = False
-    cleanup_finished: bool = True
-    cleanup_ms: int = 60_000
-    cleanup_completed_ms: int = 300_000
-    cleanup_garbage_ms: int = 1_800_000
-    waiting_generations_most: int | None = None
-
-
-_CLEANUP_BEAN: Final = "leaseCleanupConfig"
 _PARENTS_FIRST: Final = re.compile(r"PARENTS_FIRST(?::([0-9]{1,9}))?")
 
 
-def prioritization() -> ValueKind:
+def prioritization() -> ValueKind[int | None]:
     """`NONE` gives None, `PARENTS_FIRST` a number of generations."""
 
     def read(text: str) -> int | None:
@@ -278,75 +169,38 @@ def prioritization() -> ValueKind:
     return ValueKind(read, "NONE or PARENTS_FIRST or PARENTS_FIRST:GENERATIONS")
 
 
-SHARD_KEYS: Final[tuple[Key, ...]] = (
-    Key(
-        "shardSyncStrategyType",
-        choice({strategy.value: strategy for strategy in ShardSyncStrategy}),
-        "shards.sync_strategy",
-        "SHARD_END: child shards get their leases when their parents end, and the leader looks for "
-        "holes. PERIODIC: at each audit the leader also compares all shards with all leases, and "
-        "creates the leases of a whole lineage at once.",
-        extension=True,
-    ),
-    Key(
-        "leasesRecoveryAuditorExecutionFrequencyMillis",
-        MILLISECONDS,
-        "shards.audit_ms",
-        "How often the leader audits the leases for holes: parts of the hash range without a lease.",
-        extension=True,
-    ),
-    Key(
-        "leasesRecoveryAuditorInconsistencyConfidenceThreshold",
-        whole_number(1, INT_MAX, "audits"),
-        "shards.audit_confidence",
-        "A hole is filled after it was seen in this many audits in a row.",
-        extension=True,
-    ),
-    Key(
-        "ignoreUnexpectedChildShards",
-        truth(),
-        "shards.ignore_unexpected_children",
-        "Whether shards whose parent is still open are ignored. If not, no lease is created while such "
-        "shards exist.",
-    ),
-    Key(
-        "cleanupLeasesUponShardCompletion",
-        truth(),
-        "shards.cleanup_finished",
-        "Whether the leases of finished shards are deleted once their child shards are being read. Java "
-        "ignores `false`.",
-    ),
-    Key(
-        "leaseCleanupIntervalMillis",
-        MILLISECONDS,
-        "shards.cleanup_ms",
-        "How often the leader looks for leases to delete.",
-        aliases=(f"{_CLEANUP_BEAN}.leaseCleanupIntervalMillis",),
-        extension=True,
-    ),
-    Key(
-        "completedLeaseCleanupIntervalMillis",
-        MILLISECONDS,
-        "shards.cleanup_completed_ms",
-        "Minimum time between two cleanups of finished leases.",
-        aliases=(f"{_CLEANUP_BEAN}.completedLeaseCleanupIntervalMillis",),
-        extension=True,
-    ),
-    Key(
-        "garbageLeaseCleanupIntervalMillis",
-        MILLISECONDS,
-        "shards.cleanup_garbage_ms",
-        "Minimum time between two checks for finished leases whose shards no longer exist in Kinesis.",
-        aliases=(f"{_CLEANUP_BEAN}.garbageLeaseCleanupIntervalMillis",),
-        extension=True,
-    ),
-    Key(
-        "shardPrioritization",
-        prioritization(),
-        "shards.waiting_generations_most",
-        "PARENTS_FIRST: leases of parents are assigned first; a lease that waits for more generations "
-        "of unfinished parents than GENERATIONS (default 0) is not assigned. Java refuses any value.",
-        default="NONE",
-        extension=True,
-    ),
-)
+@dataclass(frozen=True, slots=True)
+class ShardSettings:
+    """Shard sync, audit and cleanup; the leader's settings count."""
+
+    sync_strategy: ShardSyncStrategy = ours(
+        "shardSyncStrategyType", member(ShardSyncStrategy), ShardSyncStrategy.SHARD_END
+    )
+    """SHARD_END: child shards get their leases when their parents end, and the leader looks for holes.
+    PERIODIC: at each audit the leader also compares all shards with all leases, and creates the leases of a
+    whole lineage at once."""
+    audit_ms: int = ours("leasesRecoveryAuditorExecutionFrequencyMillis", MILLISECONDS, 120_000)
+    """How often the leader audits the leases for holes: parts of the hash range without a lease."""
+    audit_confidence: int = ours(
+        "leasesRecoveryAuditorInconsistencyConfidenceThreshold", whole_number(1, INT_MAX, "audits"), 3
+    )
+    """A hole is filled after it was seen in this many audits in a row."""
+    ignore_unexpected_children: bool = java("ignoreUnexpectedChildShards", truth(), default=False)
+    """Whether shards whose parent is still open are ignored. If not, no lease is created while such shards
+    exist."""
+    cleanup_finished: bool = java("cleanupLeasesUponShardCompletion", truth(), default=True)
+    """Whether the leases of finished shards are deleted once their child shards are being read. Java ignores
+    `false`."""
+    cleanup_ms: int = ours("leaseCleanupIntervalMillis", MILLISECONDS, 60_000, bean=_CLEANUP)
+    """How often the leader looks for leases to delete."""
+    cleanup_completed_ms: int = ours(
+        "completedLeaseCleanupIntervalMillis", MILLISECONDS, 300_000, bean=_CLEANUP
+    )
+    """Minimum time between two cleanups of finished leases."""
+    cleanup_garbage_ms: int = ours(
+        "garbageLeaseCleanupIntervalMillis", MILLISECONDS, 1_800_000, bean=_CLEANUP
+    )
+    """Minimum time between two checks for finished leases whose shards no longer exist in Kinesis."""
+    waiting_generations_most: int | None = ours("shardPrioritization", prioritization(), None, shown="NONE")
+    """PARENTS_FIRST: leases of parents are assigned first; a lease that waits for more generations of
+    unfinished parents than GENERATIONS (default 0) is not assigned. Java refuses any value."""

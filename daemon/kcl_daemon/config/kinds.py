@@ -1,4 +1,4 @@
-"""The kinds of property values, and the `Key` type of the table.
+"""The kinds of property values, and how a field of the settings declares its property.
 
 Values are trimmed as in Java. Where Java reads junk as 0 or a default, a kind refuses it.
 """
@@ -6,13 +6,18 @@ Values are trimmed as in Java. Where Java reads junk as 0 or a default, a kind r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import Enum
 from math import isinf
-from typing import Final, NoReturn
+from typing import Final, Generic, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+AnyEnum = TypeVar("AnyEnum", bound=Enum)
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -45,10 +50,10 @@ class InvalidValue(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class ValueKind:
+class ValueKind(Generic[T_co]):
     """`read` raises InvalidValue. `written` is its reverse; None: `str`."""
 
-    read: Callable[[str], object]
+    read: Callable[[str], T_co]
     allowed: str
     written: Callable[[object], str] | None = None
 
@@ -66,18 +71,18 @@ def trimmed(text: str) -> str:
     return text.strip(_BLANKS)
 
 
-def _not_blank(text: str) -> str:
+def not_blank(text: str) -> str:
     word = trimmed(text)
     if not word:
         raise InvalidValue("empty; give a value or remove the line")
     return word
 
 
-def whole_number(low: int, high: int, unit: str = "") -> ValueKind:
+def whole_number(low: int, high: int, unit: str = "") -> ValueKind[int]:
     """Both limits are included."""
 
     def read(text: str) -> int:
-        word = _not_blank(text)
+        word = not_blank(text)
         if not _WHOLE_NUMBER.fullmatch(word):
             raise InvalidValue("not a whole number")
         if len(word) > _DIGITS_MAX or not low <= (number := int(word)) <= high:
@@ -87,11 +92,11 @@ def whole_number(low: int, high: int, unit: str = "") -> ValueKind:
     return ValueKind(read, f"{low} to {high} {unit}".strip())
 
 
-def number(*, above: float, high: float, unit: str = "") -> ValueKind:
+def number(*, above: float, high: float, unit: str = "") -> ValueKind[float]:
     """Above `above`, at most `high`, never infinite."""
 
     def read(text: str) -> float:
-        word = _not_blank(text)
+        word = not_blank(text)
         if not _NUMBER.fullmatch(word):
             raise InvalidValue("not a number")
         if not above < (value := float(word)) <= high or isinf(value):
@@ -102,11 +107,11 @@ def number(*, above: float, high: float, unit: str = "") -> ValueKind:
     return ValueKind(read, f"more than {above:g}{most} {unit}".strip())
 
 
-def duration() -> ValueKind:
+def duration() -> ValueKind[float]:
     """A `java.time.Duration` above 0, in seconds."""
 
     def read(text: str) -> float:
-        match = _DURATION.fullmatch(_not_blank(text))
+        match = _DURATION.fullmatch(not_blank(text))
         parts = {unit: part for unit, part in match.groupdict().items() if part} if match else {}
         if not parts:
             raise InvalidValue("not a duration")
@@ -132,7 +137,7 @@ def _as_iso_8601(value: object) -> str:
     return f"P{days}T{time}" if time else f"P{days}"
 
 
-def truth() -> ValueKind:
+def truth() -> ValueKind[bool]:
     """Java's words, in any case."""
     words = {
         **dict.fromkeys(("true", "yes", "y", "on", "1"), True),
@@ -140,7 +145,7 @@ def truth() -> ValueKind:
     }
 
     def read(text: str) -> bool:
-        value = words.get(_not_blank(text).lower())
+        value = words.get(not_blank(text).lower())
         if value is None:
             raise InvalidValue("neither true nor false")
         return value
@@ -148,11 +153,11 @@ def truth() -> ValueKind:
     return ValueKind(read, "true, yes, y, on, 1, false, no, n, off, 0")
 
 
-def choice(values: Mapping[str, object], advice: Mapping[str, str] | None = None) -> ValueKind:
+def choice(values: Mapping[str, T], advice: Mapping[str, str] | None = None) -> ValueKind[T]:
     """One of some words (capitals in `values`), in any case; `advice` has reasons for refused ones."""
 
-    def read(text: str) -> object:
-        word = _not_blank(text).upper()
+    def read(text: str) -> T:
+        word = not_blank(text).upper()
         if word not in values:
             raise InvalidValue((advice or {}).get(word, "not an allowed value"))
         return values[word]
@@ -160,11 +165,16 @@ def choice(values: Mapping[str, object], advice: Mapping[str, str] | None = None
     return ValueKind(read, " or ".join(values))
 
 
-def tags() -> ValueKind:
+def member(members: type[AnyEnum]) -> ValueKind[AnyEnum]:
+    """One of an enum whose values are the words in capitals."""
+    return choice({str(each.value): each for each in members})
+
+
+def tags() -> ValueKind[tuple[tuple[str, str], ...]]:
     """`k=v,k2=v2`; gives pairs. Java drops bad ones with a warning."""
 
     def read(text: str) -> tuple[tuple[str, str], ...]:
-        pairs = dict(_tag(each) for each in _not_blank(text).split(","))
+        pairs = dict(_tag(each) for each in not_blank(text).split(","))
         if len(pairs) > _MAX_TAGS:
             raise InvalidValue(f"more than {_MAX_TAGS} tags")
         return tuple(pairs.items())
@@ -181,14 +191,14 @@ def _tag(text: str) -> tuple[str, str]:
     return key, value
 
 
-def start_word() -> ValueKind:
+def start_word() -> ValueKind[InitialPosition]:
     return choice(
         {"LATEST": InitialPosition(StartAt.LATEST), "TRIM_HORIZON": InitialPosition(StartAt.TRIM_HORIZON)},
         {"AT_TIMESTAMP": "to start at a time, set initialPositionInStreamExtended to epoch seconds"},
     )
 
 
-def start_timestamp() -> ValueKind:
+def start_timestamp() -> ValueKind[InitialPosition]:
     """Epoch seconds."""
     seconds = whole_number(0, _EPOCH_SECONDS_MAX, "seconds since 1970-01-01 UTC")
 
@@ -200,18 +210,17 @@ def start_timestamp() -> ValueKind:
             if word.isdecimal() and len(word) == 13:
                 raise InvalidValue(f"out of range, these are milliseconds: write {word[:-3]}") from None
             raise refusal from None
-        assert isinstance(number, int), "whole_number gives whole numbers"
         return InitialPosition(StartAt.TIMESTAMP, float(number))
 
     return ValueKind(read, seconds.allowed)
 
 
-def name(pattern: str, allowed: str) -> ValueKind:
+def name(pattern: str, allowed: str) -> ValueKind[str]:
     """The whole trimmed text must match."""
     compiled = re.compile(pattern)
 
     def read(text: str) -> str:
-        word = _not_blank(text)
+        word = not_blank(text)
         if not compiled.fullmatch(word):
             raise InvalidValue("not a valid name")
         return word
@@ -225,14 +234,14 @@ def check_port(digits: str | None) -> None:
         raise InvalidValue(f"{digits} is not a port; ports are 1 to {PORT_MAX}")
 
 
-def endpoint() -> ValueKind:
+def endpoint() -> ValueKind[str]:
     allowed = "http://HOST, http://HOST:PORT or the same with https"
 
     def refuse() -> NoReturn:
         raise InvalidValue("not a valid service endpoint")
 
     def read(text: str) -> str:
-        word = _not_blank(text)
+        word = not_blank(text)
         if not word.isascii() or not word.isprintable() or " " in word:
             refuse()
         try:
@@ -249,11 +258,11 @@ def endpoint() -> ValueKind:
     return ValueKind(read, allowed)
 
 
-def stream_arn() -> ValueKind:
+def stream_arn() -> ValueKind[StreamArn]:
     """KCL: KinesisClientLibConfigurator checks the same form."""
 
     def read(text: str) -> StreamArn:
-        word = _not_blank(text)
+        word = not_blank(text)
         match = _ARN.fullmatch(word)
         if match is None:
             raise InvalidValue("not the ARN of a stream")
@@ -262,7 +271,17 @@ def stream_arn() -> ValueKind:
     return ValueKind(read, "arn:aws:kinesis:REGION:ACCOUNT:stream/NAME, with an account of 12 digits")
 
 
-def command() -> ValueKind:
+def file() -> ValueKind[str]:
+    def read(text: str) -> str:
+        word = trimmed(text)
+        if not word or "\0" in word:
+            raise InvalidValue("not a path")
+        return word
+
+    return ValueKind(read, "a path")
+
+
+def command() -> ValueKind[tuple[str, ...]]:
     """Splits at spaces only (KCL: MultiLangRecordProcessorFactory)."""
 
     def read(text: str) -> tuple[str, ...]:
@@ -294,8 +313,8 @@ class Key:
 
     Args:
         name: as in Java, case-sensitive.
-        target: dotted path in `Settings`.
-        meaning: one line for the reference.
+        target: dotted path in `Settings`; in a declaration, below its field.
+        meaning: for the reference; empty: the docstring of the field.
         aliases: the last one in the file counts.
         default: for the reference, if `Settings` does not show it.
         blank_is_absent: empty is like no line, as in Java.
@@ -303,11 +322,83 @@ class Key:
     """
 
     name: str
-    kind: ValueKind
-    target: str
-    meaning: str
+    kind: ValueKind[object]
+    target: str = ""
+    meaning: str = ""
     aliases: tuple[str, ...] = ()
     default: str | None = None
     required: bool = False
     blank_is_absent: bool = False
     extension: bool = False
+
+
+_KEYS: Final = "keys"
+
+
+def keys(*declared: Key) -> Mapping[str, object]:
+    """Metadata of a field that has several properties, or whose value has another type than its kind."""
+    return {_KEYS: declared}
+
+
+def java(
+    name: str,
+    kind: ValueKind[T],
+    default: T,
+    *,
+    bean: str = "",
+    aliases: tuple[str, ...] = (),
+    shown: str | None = None,
+    blank_is_absent: bool = False,
+    extension: bool = False,
+) -> T:
+    """A field with a property of the Java daemon; the docstring below the field is the property's meaning.
+
+    `bean` is Java's nested configuration in which the property has the same name. `shown` is the default in
+    the reference, if that is not `default`, or `none`.
+    """
+    nested = tuple(f"{bean}.{each}" for each in (name, *aliases) if bean)
+    key = Key(
+        name,
+        kind,
+        aliases=(*aliases, *nested),
+        default=shown,
+        blank_is_absent=blank_is_absent,
+        extension=extension,
+    )
+    return field(default=default, metadata=keys(key))
+
+
+def ours(
+    name: str,
+    kind: ValueKind[T],
+    default: T,
+    *,
+    bean: str = "",
+    aliases: tuple[str, ...] = (),
+    shown: str | None = None,
+    blank_is_absent: bool = False,
+) -> T:
+    """The same for a property that Java does not know."""
+    return java(
+        name,
+        kind,
+        default,
+        bean=bean,
+        aliases=aliases,
+        shown=shown,
+        blank_is_absent=blank_is_absent,
+        extension=True,
+    )
+
+
+def keys_of(settings: object, path: str = "") -> Iterator[Key]:
+    """All properties of a dataclass and of those inside it."""
+    if not is_dataclass(settings):
+        return
+    for each in fields(settings):
+        value = getattr(settings, each.name)
+        for key in each.metadata.get(_KEYS, ()):
+            target = f"{path}{each.name}.{key.target}".rstrip(".")
+            is_none = key.default is None and not key.required and value in (None, ())
+            yield replace(key, target=target, default="none" if is_none else key.default)
+        yield from keys_of(value, f"{path}{each.name}.")

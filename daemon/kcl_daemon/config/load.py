@@ -6,58 +6,34 @@ Reports all problems at once. Refuses what Java would silently read as another v
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import javaproperties
 
 from kcl_daemon.config import properties
-from kcl_daemon.config.balance import BalanceSettings, LeaseSettings, ShardSettings
-from kcl_daemon.config.checks import (
-    check_failures,
-    check_names,
-    check_spark,
-    check_streams,
-    check_together,
-    regions_of,
-)
-from kcl_daemon.config.children import ChildSettings, FailureSettings
-from kcl_daemon.config.keys import (
-    EXECUTABLE_NAME,
-    EXPAND_ENVIRONMENT,
-    INITIAL_POSITION,
-    INITIAL_POSITION_EXTENDED,
-    KEYS,
-    REGION_NAME,
-    STREAM_ARN,
-    STREAM_NAME,
-    WORKER_ID,
-)
+from kcl_daemon.config.checks import check_together, regions_of
 from kcl_daemon.config.kinds import Key, StreamArn
-from kcl_daemon.config.metrics_and_page import AdminSettings, MetricsSettings
 from kcl_daemon.config.properties import Notice, Problem, PropertyEntry, overrides
-from kcl_daemon.config.reading import NAMES, Reading, java_differences
-from kcl_daemon.config.retrieval import (
-    RETRIEVAL_MODE,
-    FanOutSettings,
-    RetrievalSettings,
-    SchemaSettings,
-    resolve_mode,
-)
-from kcl_daemon.config.services import CredentialsSettings, Endpoints, ServiceSettings
-from kcl_daemon.config.settings import Settings
-from kcl_daemon.config.spark import CONF_PREFIX, SparkSettings
-from kcl_daemon.config.streams import STREAM_ARNS, StreamsSettings
-from kcl_daemon.config.tables import TablesSettings
+from kcl_daemon.config.reading import NAMES, Reading
+from kcl_daemon.config.retrieval import resolve_mode
+from kcl_daemon.config.settings import BY_NAME, DEFAULTS, KEYS, Settings
+from kcl_daemon.config.spark import CONF_PREFIX
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.ports import Randomness
 from kcl_daemon.shards.lineage import InitialPosition
 from kcl_daemon.text import encodable, on_one_line, shown
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 FILE_BYTES_MAX: Final = 1024 * 1024
+AnySettings = TypeVar("AnySettings", bound="DataclassInstance")
 RELAY: Final = (sys.executable, "-m", "kcl_spark.relay")
 """For a Spark pipeline; its socket is added later."""
 
@@ -75,12 +51,12 @@ class Loaded:
     settings: Settings
     warnings: tuple[Notice, ...]
     file: str
-    entries: Mapping[str, properties.PropertyEntry]
+    entries: Mapping[str, PropertyEntry]
     texts: Mapping[str, str]
 
     def about_executable(self, reason: str) -> ConfigurationError:
         """`reason` names key and value."""
-        return self._about(EXECUTABLE_NAME.name, reason)
+        return self._about("executableName", reason)
 
     def about_user(self, reason: str) -> ConfigurationError:
         return self._about("childUser", reason)
@@ -128,21 +104,14 @@ def interpret(
         reading.take(entry)
     values = reading.values()
     resolve_mode(values, (*reading.entries.values(), *reading.others.values()))
-    lines = {name: entry.line for name, entry in reading.entries.items()}
-    problems, notices = check_together(values, lines, environment or {})
-    reading.problems += [
-        *problems,
-        *check_names(values, reading.entries),
-        *check_streams(values, reading.entries),
-        *check_failures(values, reading.entries),
-        *check_spark(values, reading.entries),
-    ]
-    reading.notices += [*notices, *java_differences(values, lines)]
+    problems, notices = check_together(values, reading.entries, environment or {})
+    reading.problems += problems
+    reading.notices += notices
     reading.check_required(values)
     if reading.problems:
         raise reading.failure()
     return Loaded(
-        settings=_settings({WORKER_ID.name: default_worker_id, **values}, reading.spark_conf),
+        settings=_settings({"workerId": default_worker_id, **values}, reading.spark_conf),
         warnings=reading.in_order(),
         file=reading.file,
         entries=reading.entries,
@@ -152,86 +121,30 @@ def interpret(
 
 def _settings(values: Mapping[str, object], spark_conf: Mapping[str, str]) -> Settings:
     fields = {key.target: values[key.name] for key in KEYS if key.name in values}
-    arn = fields.get(STREAM_ARN.target)
+    region = BY_NAME["regionName"].target
+    arn = values.get("streamArn")
     if isinstance(arn, StreamArn):
-        fields |= {STREAM_ARN.target: arn.arn, STREAM_NAME.target: arn.stream_name}
-        fields.setdefault(REGION_NAME.target, arn.region_name)
+        fields |= {"stream_arn": arn.arn, "stream_name": arn.stream_name}
+        fields.setdefault(region, arn.region_name)
     for region_name in regions_of(values):
-        fields.setdefault(REGION_NAME.target, region_name)
-    fields.setdefault(STREAM_NAME.target, "")
-    # Any: a test compares the table with the types of the fields.
-    sections: dict[str, dict[str, Any]] = {
-        "": {},
-        "child": {},
-        "endpoints": {},
-        "endpoints.credentials": {},
-        "endpoints.of_kinesis": {},
-        "endpoints.of_dynamodb": {},
-        "endpoints.of_cloudwatch": {},
-        "endpoints.of_glue": {},
-        "streams": {},
-        "leases": {},
-        "balance": {},
-        "shards": {},
-        "retrieval": {},
-        "fan_out": {},
-        "tables": {},
-        "tables.leases": {},
-        "tables.worker_metrics": {},
-        "tables.coordinator": {},
-        "metrics": {},
-        "schemas": {},
-        "failures": {},
-        "admin": {},
-        "spark": {"conf": tuple(spark_conf.items())},
-    }
-    for target, value in fields.items():
-        section, _, attribute = target.rpartition(".")
-        sections[section][attribute] = value
-    if "pipeline" in sections["spark"]:
-        sections["child"]["command"] = RELAY
-    return Settings(
-        **sections[""],
-        child=ChildSettings(**sections["child"]),
-        streams=StreamsSettings(**sections["streams"]),
-        endpoints=_endpoints(sections),
-        leases=LeaseSettings(**sections["leases"]),
-        balance=BalanceSettings(**sections["balance"]),
-        shards=ShardSettings(**sections["shards"]),
-        retrieval=RetrievalSettings(**sections["retrieval"]),
-        fan_out=FanOutSettings(**sections["fan_out"]),
-        tables=_tables(sections),
-        spark=SparkSettings(**sections["spark"]),
-        metrics=MetricsSettings(**sections["metrics"]),
-        schemas=SchemaSettings(**sections["schemas"]),
-        failures=FailureSettings(**sections["failures"]),
-        admin=AdminSettings(**sections["admin"]),
-    )
+        fields.setdefault(region, region_name)
+    if "sparkPipeline" in values:
+        fields["child.command"] = RELAY
+    return _with(DEFAULTS, {**fields, "spark.conf": tuple(spark_conf.items())})
 
 
-def _endpoints(sections: Mapping[str, Mapping[str, Any]]) -> Endpoints:
-    return Endpoints(
-        **sections["endpoints"],
-        credentials=CredentialsSettings(**sections["endpoints.credentials"]),
-        of_kinesis=ServiceSettings(**sections["endpoints.of_kinesis"]),
-        of_dynamodb=ServiceSettings(**sections["endpoints.of_dynamodb"]),
-        of_cloudwatch=ServiceSettings(**sections["endpoints.of_cloudwatch"]),
-        of_glue=ServiceSettings(**sections["endpoints.of_glue"]),
-    )
-
-
-def _tables(sections: Mapping[str, Mapping[str, Any]]) -> TablesSettings:
-    defaults = TablesSettings()
-    return TablesSettings(
-        **sections["tables"],
-        leases=replace(defaults.leases, **sections["tables.leases"]),
-        worker_metrics=replace(defaults.worker_metrics, **sections["tables.worker_metrics"]),
-        coordinator=replace(defaults.coordinator, **sections["tables.coordinator"]),
-    )
-
-
-_NOTHING: Final = Settings(application_name="", stream_name="", child=ChildSettings(command=()), worker_id="")
-"""All defaults; required fields are empty."""
+def _with(settings: AnySettings, values: Mapping[str, object]) -> AnySettings:
+    """`settings` with other values, by dotted path."""
+    own: dict[str, Any] = {}  # a test compares the kinds with the types of the fields
+    inner: dict[str, dict[str, object]] = defaultdict(dict)
+    for path, value in values.items():
+        name, _, rest = path.partition(".")
+        if rest:
+            inner[name][rest] = value
+        else:
+            own[name] = value
+    own |= {name: _with(getattr(settings, name), below) for name, below in inner.items()}
+    return replace(settings, **own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,34 +159,32 @@ class EffectiveProperty:
 
 def effective(loaded: Loaded) -> Iterator[EffectiveProperty]:
     """Every key, in the order of the reference."""
+    derived = _derived(loaded)
     for key in KEYS:
-        derived = _derived_from(key, loaded)
         entry = loaded.entries.get(key.name)
-        if derived is None and (entry is None or key.name not in loaded.texts):
-            yield EffectiveProperty(
-                key.name, _default_in_force(key, loaded.settings), "default", is_default=True
-            )
-            continue
-        text = _in_force(key, loaded)
-        if derived is not None or entry is None:
-            origin = derived or ""
-        else:
+        if key.name in derived:
+            origin = derived[key.name]
+        elif entry is not None and key.name in loaded.texts:
             origin = entry.variable or f"{loaded.file}:{entry.line}"
-        yield EffectiveProperty(key.name, shown(text, name=key.name), origin, is_default=False)
+        else:
+            value = _default_in_force(key, loaded.settings)
+            yield EffectiveProperty(key.name, value, "default", is_default=True)
+            continue
+        text = shown(_in_force(key, loaded), name=key.name)
+        yield EffectiveProperty(key.name, text, origin, is_default=False)
 
 
 def as_properties(loaded: Loaded) -> str:
     """A file that means the same wherever it is read; contains overrides, variables and secrets."""
     # DEFAULT may depend on properties that are not written out.
-    texts = {**loaded.texts, RETRIEVAL_MODE.name: value_text(loaded.settings.retrieval.mode)}
-    values = {key.name: texts[key.name] for key in KEYS if key.name in texts}
-    if loaded.settings.stream_arn is None and values.pop(STREAM_ARN.name, None) is not None:
+    texts = {**loaded.texts, "retrievalMode": value_text(loaded.settings.retrieval.mode)}
+    if loaded.settings.stream_arn is None and texts.pop("streamArn", None) is not None:
         # Only the name counts, wherever the file is read.
-        values[STREAM_NAME.name] = loaded.settings.stream_name
+        texts["streamName"] = loaded.settings.stream_name
         if loaded.settings.endpoints.region_name is not None:
-            values[REGION_NAME.name] = loaded.settings.endpoints.region_name
-        values = {key.name: values[key.name] for key in KEYS if key.name in values}
-    values.pop(EXPAND_ENVIRONMENT.name, None)  # variables are already replaced
+            texts["regionName"] = loaded.settings.endpoints.region_name
+    texts.pop("expandEnvironment", None)  # variables are already replaced
+    values = {key.name: texts[key.name] for key in KEYS if key.name in texts}
     values |= {f"{CONF_PREFIX}{name}": value for name, value in loaded.settings.spark.conf}
     return "".join(f"{javaproperties.join_key_value(name, value, ' = ')}\n" for name, value in values.items())
 
@@ -289,37 +200,32 @@ def _in_force(key: Key, loaded: Loaded) -> str:
 
 
 def _default_in_force(key: Key, settings: Settings) -> str:
-    if key is WORKER_ID:
+    if key.name == "workerId":
         return shown(settings.worker_id)
     return default_of(key).replace("`", "")
 
 
-def _derived_from(key: Key, loaded: Loaded) -> str | None:
-    """What else set the field, or overruled the file."""
-    if STREAM_ARN.name in loaded.texts and (derived := _derived_from_arn(key, loaded)) is not None:
-        return derived
-    if loaded.settings.streams.arns and key is REGION_NAME and key.name not in loaded.entries:
-        return STREAM_ARNS.name
-    if key is RETRIEVAL_MODE and _is_default(loaded.entries.get(key.name)):
-        return "default"
-    if key is INITIAL_POSITION and INITIAL_POSITION_EXTENDED.name in loaded.texts:
-        return INITIAL_POSITION_EXTENDED.name
-    if key is EXECUTABLE_NAME and loaded.settings.spark.pipeline is not None:
-        return "sparkPipeline"
-    return None
-
-
-def _derived_from_arn(key: Key, loaded: Loaded) -> str | None:
-    names_region = loaded.settings.endpoints.region_name is not None
-    if key is STREAM_NAME or (key is REGION_NAME and names_region and key.name not in loaded.entries):
-        return STREAM_ARN.name
-    if key is STREAM_ARN and loaded.settings.stream_arn is None:
-        return "only its name is used"
-    return None
-
-
-def _is_default(entry: PropertyEntry | None) -> bool:
-    return entry is None or entry.value.strip().upper() == "DEFAULT"
+def _derived(loaded: Loaded) -> dict[str, str]:
+    """What else set a field, or overruled the file, by property."""
+    settings, entries, has_arn = loaded.settings, loaded.entries, "streamArn" in loaded.texts
+    found: dict[str, str] = {}
+    if has_arn:
+        found["streamName"] = "streamArn"
+        if settings.stream_arn is None:
+            found["streamArn"] = "only its name is used"
+    if "regionName" not in entries:
+        if has_arn and settings.endpoints.region_name is not None:
+            found["regionName"] = "streamArn"
+        elif settings.streams.arns:
+            found["regionName"] = "streamArns"
+    mode = entries.get("retrievalMode")
+    if mode is None or mode.value.strip().upper() == "DEFAULT":
+        found["retrievalMode"] = "default"
+    if "initialPositionInStreamExtended" in loaded.texts:
+        found["initialPositionInStream"] = "initialPositionInStreamExtended"
+    if settings.spark.pipeline is not None:
+        found["executableName"] = "sparkPipeline"
+    return found
 
 
 def default_of(key: Key) -> str:
@@ -327,17 +233,11 @@ def default_of(key: Key) -> str:
         return key.default
     if key.required:
         return "required"
-    return value_text(field_of(_NOTHING, key.target))
+    return value_text(field_of(DEFAULTS, key.target))
 
 
 def field_of(settings: Settings, target: str) -> object:
-    """Raises LookupError."""
-    value: object = settings
-    for name in target.split("."):
-        if not hasattr(value, name):
-            raise LookupError(f"{target} is no field of the settings")
-        value = getattr(value, name)
-    return value
+    return attrgetter(target)(settings)
 
 
 def value_text(value: object) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import ip_address
@@ -12,16 +11,18 @@ from typing import Final
 from kcl_daemon.config.kinds import (
     INT_MAX,
     MILLISECONDS,
+    PORT_MAX,
     InvalidValue,
-    Key,
     ValueKind,
     check_port,
-    choice,
+    file,
+    java,
+    member,
     name,
+    ours,
     trimmed,
     whole_number,
 )
-from kcl_daemon.config.properties import Problem
 
 
 class MetricsLevel(Enum):
@@ -30,34 +31,18 @@ class MetricsLevel(Enum):
     DETAILED = "DETAILED"
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsSettings:
-    """The keys say what the fields mean.
-
-    Args:
-        queue_most: more figures are dropped.
-        dimensions: `ALL`: every one.
-        namespace: None: the application's name.
-        otlp_endpoint: None: no export.
-    """
-
-    level: MetricsLevel = MetricsLevel.DETAILED
-    buffer_ms: int = 10_000
-    queue_most: int = 10_000
-    dimensions: tuple[str, ...] = ("ALL",)
-    namespace: str | None = None
-    otlp_endpoint: str | None = None
-    otlp_period_ms: int = 30_000
-
-
 _SEPARATOR: Final = re.compile(r"[\s,]+")
 _ADDRESS: Final = re.compile(
     r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?(/[!-?A-~]*)?"
 )
 _DIMENSION: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,99}")
+_NAMESPACE: Final = name(
+    r"(?!AWS/)[A-Za-z0-9_.#:/-]{1,255}",
+    "1 to 255 of letters, digits and . _ # : / -, not beginning with AWS/",
+)
 
 
-def dimensions() -> ValueKind:
+def _dimensions() -> ValueKind[tuple[str, ...]]:
     """Separated by commas or blanks, with or without braces; empty: none (KCL)."""
 
     def read(text: str) -> tuple[str, ...]:
@@ -72,7 +57,7 @@ def dimensions() -> ValueKind:
     )
 
 
-def otlp_address() -> ValueKind:
+def _otlp_address() -> ValueKind[str]:
     """Without user and password."""
 
     def read(text: str) -> str:
@@ -88,87 +73,26 @@ def otlp_address() -> ValueKind:
     )
 
 
-METRICS_KEYS: Final[tuple[Key, ...]] = (
-    Key(
-        "metricsLevel",
-        choice({level.value: level for level in MetricsLevel}),
-        "metrics.level",
-        "How many metrics go to CloudWatch ([metrics](metrics.md)). NONE: no metrics.",
-    ),
-    Key(
-        "metricsBufferTimeMillis",
-        MILLISECONDS,
-        "metrics.buffer_ms",
-        "How long metrics are buffered before they are sent.",
-    ),
-    Key(
-        "metricsMaxQueueSize",
-        whole_number(1, INT_MAX, "figures"),
-        "metrics.queue_most",
-        "Maximum length of the queue; metrics that do not fit are dropped.",
-    ),
-    Key(
-        "metricsEnabledDimensions",
-        dimensions(),
-        "metrics.dimensions",
-        "CloudWatch dimensions to use.",
-        default="ALL",
-    ),
-    Key(
-        "metricsNamespace",
-        name(
-            r"(?!AWS/)[A-Za-z0-9_.#:/-]{1,255}",
-            "1 to 255 of letters, digits and . _ # : / -, not beginning with AWS/",
-        ),
-        "metrics.namespace",
-        "CloudWatch namespace of the metrics.",
-        default="`applicationName`",
-        extension=True,
-    ),
-    Key(
-        "metricsOtlpEndpoint",
-        otlp_address(),
-        "metrics.otlp_endpoint",
-        "URL of the collector, with path, that gets the [metrics](metrics.md) over OTLP/HTTP. Needs "
-        "`pip install 'kcl-daemon[otlp]'`. Headers come from `OTEL_EXPORTER_OTLP_HEADERS`.",
-        default="none: no export",
-        extension=True,
-    ),
-    Key(
-        "metricsOtlpPeriodMillis",
-        MILLISECONDS,
-        "metrics.otlp_period_ms",
-        "Time between two exports.",
-        extension=True,
-    ),
-)
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    level: MetricsLevel = java("metricsLevel", member(MetricsLevel), MetricsLevel.DETAILED)
+    """How many metrics go to CloudWatch ([metrics](metrics.md)). NONE: no metrics."""
+    buffer_ms: int = java("metricsBufferTimeMillis", MILLISECONDS, 10_000)
+    """How long metrics are buffered before they are sent."""
+    queue_most: int = java("metricsMaxQueueSize", whole_number(1, INT_MAX, "figures"), 10_000)
+    """Maximum length of the queue; metrics that do not fit are dropped."""
+    dimensions: tuple[str, ...] = java("metricsEnabledDimensions", _dimensions(), ("ALL",), shown="ALL")
+    """CloudWatch dimensions to use."""
+    namespace: str | None = ours("metricsNamespace", _NAMESPACE, None, shown="`applicationName`")
+    """CloudWatch namespace of the metrics."""
+    otlp_endpoint: str | None = ours("metricsOtlpEndpoint", _otlp_address(), None, shown="none: no export")
+    """URL of the collector, with path, that gets the [metrics](metrics.md) over OTLP/HTTP. Needs
+    `pip install 'kcl-daemon[otlp]'`. Headers come from `OTEL_EXPORTER_OTLP_HEADERS`."""
+    otlp_period_ms: int = ours("metricsOtlpPeriodMillis", MILLISECONDS, 30_000)
+    """Time between two exports."""
 
 
 LOOPBACK: Final = "127.0.0.1"
-
-
-@dataclass(frozen=True, slots=True)
-class AdminSettings:
-    """`port` 0: a free one, None: no page. Without token and file, callers need none."""
-
-    port: int | None = None
-    address: str = LOOPBACK
-    token: str | None = None
-    token_file: str | None = None
-
-
-def request_address(address: str) -> str:
-    """The IP address for requests from this machine, or ValueError."""
-    where = ip_address(address)
-    # `::` also serves IPv4, and a container may lack IPv6 on loopback.
-    return LOOPBACK if where.is_unspecified else str(where)
-
-
-def is_loopback(address: str) -> bool:
-    return ip_address(address).is_loopback
-
-
-_PORT_MAX: Final = 65_535
 _TOKEN: Final = re.compile(r"[!-~]{16,256}")
 FIT_FOR_A_HEADER: Final = "16 to 256 printable ASCII characters, no spaces"
 
@@ -178,7 +102,7 @@ def is_token(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None
 
 
-def token() -> ValueKind:
+def _token() -> ValueKind[str]:
     """The message never repeats a refused token."""
 
     def read(text: str) -> str:
@@ -190,7 +114,7 @@ def token() -> ValueKind:
     return ValueKind(read, FIT_FOR_A_HEADER)
 
 
-def address() -> ValueKind:
+def _address() -> ValueKind[str]:
     def read(text: str) -> str:
         try:
             return str(ip_address(trimmed(text)))
@@ -202,60 +126,28 @@ def address() -> ValueKind:
     )
 
 
-def file() -> ValueKind:
-    def read(text: str) -> str:
-        word = trimmed(text)
-        if not word or "\0" in word:
-            raise InvalidValue("not a path")
-        return word
+@dataclass(frozen=True, slots=True)
+class AdminSettings:
+    """`port` None: no page. Without token and file, callers need none."""
 
-    return ValueKind(read, "a path")
-
-
-ADMIN_PORT: Final = Key(
-    "adminPort",
-    whole_number(0, _PORT_MAX),
-    "admin.port",
-    "Port of the status page, the probes and `/metrics` ([status page](status-page.md)). 0: a free "
-    "port, which the log shows.",
-    default="none: no status page",
-    extension=True,
-)
-ADMIN_ADDRESS: Final = Key(
-    "adminAddress",
-    address(),
-    "admin.address",
-    "Address of the status page. Any address except a loopback one needs a token.",
-    extension=True,
-)
-ADMIN_TOKEN: Final = Key(
-    "adminToken",
-    token(),
-    "admin.token",
-    "Token for all pages except `/livez` and `/readyz`: as bearer token, or as password with any user name.",
-    default="none: no token is needed",
-    extension=True,
-)
-ADMIN_TOKEN_FILE: Final = Key(
-    "adminTokenFile",
-    file(),
-    "admin.token_file",
-    "File with the token, read at start. Spaces around the token are ignored.",
-    default="none",
-    extension=True,
-)
-ADMIN_KEYS: Final[tuple[Key, ...]] = (ADMIN_PORT, ADMIN_ADDRESS, ADMIN_TOKEN, ADMIN_TOKEN_FILE)
+    port: int | None = ours("adminPort", whole_number(0, PORT_MAX), None, shown="none: no status page")
+    """Port of the status page, the probes and `/metrics` ([status page](status-page.md)). 0: a free port,
+    which the log shows."""
+    address: str = ours("adminAddress", _address(), LOOPBACK)
+    """Address of the status page. Any address except a loopback one needs a token."""
+    token: str | None = ours("adminToken", _token(), None, shown="none: no token is needed")
+    """Token for all pages except `/livez` and `/readyz`: as bearer token, or as password with any user
+    name."""
+    token_file: str | None = ours("adminTokenFile", file(), None)
+    """File with the token, read at start. Spaces around the token are ignored."""
 
 
-def check_admin(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator[Problem]:
-    given = [key for key in (ADMIN_TOKEN, ADMIN_TOKEN_FILE) if key.name in lines]
-    if len(given) > 1:
-        reason = f"and {ADMIN_TOKEN.name} are both set; keep one"
-        yield Problem(reason, ADMIN_TOKEN_FILE.name, None, lines[ADMIN_TOKEN_FILE.name])
-    where = values.get(ADMIN_ADDRESS.name, LOOPBACK)
-    assert isinstance(where, str), "an address is text"
-    if ADMIN_PORT.name in values and not given and not is_loopback(where):
-        reason = (
-            f"other hosts can reach this address, so it needs {ADMIN_TOKEN.name} or {ADMIN_TOKEN_FILE.name}"
-        )
-        yield Problem(reason, ADMIN_ADDRESS.name, where, lines[ADMIN_ADDRESS.name])
+def request_address(address: str) -> str:
+    """The IP address for requests from this machine, or ValueError."""
+    where = ip_address(address)
+    # `::` also serves IPv4, and a container may lack IPv6 on loopback.
+    return LOOPBACK if where.is_unspecified else str(where)
+
+
+def is_loopback(address: str) -> bool:
+    return ip_address(address).is_loopback

@@ -179,6 +179,10 @@ class Problem:
     line: int | None = None
     variable: str | None = None
 
+    @staticmethod
+    def at(entry: PropertyEntry, reason: str) -> Problem:
+        return Problem(reason, entry.key, entry.value, entry.line, entry.variable)
+
     def rendered(self, file: str) -> str:
         """`app.properties:12: failoverTimeMillis = abc: not a whole number; allowed: ...`."""
         where = on_one_line(file) if self.line is None else f"{on_one_line(file)}:{self.line}"

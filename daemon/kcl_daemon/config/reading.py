@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kcl_daemon.config import properties, services
-from kcl_daemon.config.keys import (
-    BY_NAME,
-    EXECUTABLE_NAME,
-    EXPAND_ENVIRONMENT,
-    INERT,
-    KEYS,
-    STREAM_ARN,
-    STREAM_NAME,
-)
-from kcl_daemon.config.kinds import InvalidValue, Key, trimmed
-from kcl_daemon.config.metrics_and_page import ADMIN_TOKEN, ADMIN_TOKEN_FILE
-from kcl_daemon.config.properties import Notice, Problem, expanded
+from kcl_daemon.config import services
+from kcl_daemon.config.kinds import InvalidValue, Key, trimmed, truth
+from kcl_daemon.config.properties import Notice, Problem, PropertyEntry, expanded
 from kcl_daemon.config.services import CLIENT_PREFIXES
-from kcl_daemon.config.spark import CONF_PREFIX, SPARK_PIPELINE
-from kcl_daemon.config.streams import STREAM_ARNS, STREAM_FILTER, STREAM_NAMES
+from kcl_daemon.config.settings import BY_NAME, INERT, KEYS
+from kcl_daemon.config.spark import CONF_PREFIX
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.text import shown
 
@@ -36,7 +26,12 @@ _CLIENT_BUILDERS: Final = tuple(f"{name}." for name in CLIENT_PREFIXES)
 _REFUSED_BUILDER: Final = "httpClientBuilder"
 _NESTED: Final = "the daemon has its own timeouts, retries and connections for AWS calls"
 # Only one of two can be set.
-_SAME_THING: Final = {ADMIN_TOKEN.name: ADMIN_TOKEN_FILE.name, ADMIN_TOKEN_FILE.name: ADMIN_TOKEN.name}
+_SAME_THING: Final = {"adminToken": "adminTokenFile", "adminTokenFile": "adminToken"}
+# Instead of a required property.
+_INSTEAD: Final = {
+    "streamName": ("streamArn", "streamArns", "streamNames", "streamFilter"),
+    "executableName": ("sparkPipeline",),
+}
 _EXAMPLES: Final = {
     "executableName": "executableName = PROGRAM ARGUMENTS",
     "applicationName": "applicationName = NAME_OF_THE_APPLICATION",
@@ -58,18 +53,16 @@ class Reading:
 
     file: str
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    entries: dict[str, properties.PropertyEntry] = field(default_factory=dict[str, properties.PropertyEntry])
-    others: dict[str, properties.PropertyEntry] = field(default_factory=dict[str, properties.PropertyEntry])
+    entries: dict[str, PropertyEntry] = field(default_factory=dict[str, PropertyEntry])
+    others: dict[str, PropertyEntry] = field(default_factory=dict[str, PropertyEntry])
     notices: list[Notice] = field(default_factory=list[Notice])
     problems: list[Problem] = field(default_factory=list[Problem])
     unknown: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
-    spark_entries: dict[str, properties.PropertyEntry] = field(
-        default_factory=dict[str, properties.PropertyEntry]
-    )
+    spark_entries: dict[str, PropertyEntry] = field(default_factory=dict[str, PropertyEntry])
     spark_conf: dict[str, str] = field(default_factory=dict[str, str])
     texts: dict[str, str] = field(default_factory=dict[str, str])
 
-    def take(self, entry: properties.PropertyEntry) -> None:
+    def take(self, entry: PropertyEntry) -> None:
         """The later of two entries for one property counts."""
         key = BY_NAME.get(services.canonical_name(entry.key) or entry.key)
         if key is not None:
@@ -80,7 +73,7 @@ class Reading:
         else:
             self._last_wins(self.others, entry.key, entry)
 
-    def _instead_of_another(self, key: Key, entry: properties.PropertyEntry) -> None:
+    def _instead_of_another(self, key: Key, entry: PropertyEntry) -> None:
         """A variable also overrides the other property for the same thing."""
         other = _SAME_THING.get(key.name, "")
         before = self.entries.get(other)
@@ -88,13 +81,11 @@ class Reading:
             del self.entries[other]
             self._note_overridden(entry, before)
 
-    def _note_overridden(self, entry: properties.PropertyEntry, before: properties.PropertyEntry) -> None:
+    def _note_overridden(self, entry: PropertyEntry, before: PropertyEntry) -> None:
         facts: dict[str, object] = {"ignored_line": before.line, "ignored_key": shown(before.key)}
         self.notices.append(Notice("property_overridden", shown(entry.key), 0, facts, "info", entry.variable))
 
-    def _last_wins(
-        self, entries: dict[str, properties.PropertyEntry], name: str, entry: properties.PropertyEntry
-    ) -> None:
+    def _last_wins(self, entries: dict[str, PropertyEntry], name: str, entry: PropertyEntry) -> None:
         before = entries.pop(name, None)
         entries[name] = entry
         if before is None or before.value == entry.value:
@@ -121,12 +112,15 @@ class Reading:
                 text = expanded(given.value, self.environment) if expands else given.value
                 values[key.name] = key.kind.read(text)
             except InvalidValue as refusal:
-                reason = f"{refusal}; allowed: {key.kind.allowed}"
-                self.problems.append(Problem(reason, given.key, given.value, given.line, given.variable))
+                self._refuse(given, f"{refusal}; allowed: {key.kind.allowed}")
             else:
                 self.texts[key.name] = trimmed(text)
-                self._note_value(key, text, given)
+                if key.name in services.SPELLINGS:
+                    self.notices += services.notices(text, key=given.key, line=given.line)
         return values
+
+    def _refuse(self, entry: PropertyEntry, reason: str) -> None:
+        self.problems.append(Problem.at(entry, reason))
 
     def _read_spark_conf(self, *, expands: bool) -> None:
         """Any text is good, but its variables must be set."""
@@ -134,43 +128,33 @@ class Reading:
             try:
                 text = expanded(given.value, self.environment) if expands else given.value
             except InvalidValue as refusal:
-                self.problems.append(
-                    Problem(str(refusal), given.key, given.value, given.line, given.variable)
-                )
+                self._refuse(given, str(refusal))
             else:
                 self.spark_conf[name] = trimmed(text)
 
     def _expands(self) -> bool:
         """`values` reports a bad setting."""
-        given = self.entries.get(EXPAND_ENVIRONMENT.name)
+        given = self.entries.get("expandEnvironment")
         try:
-            return given is not None and EXPAND_ENVIRONMENT.kind.read(given.value) is True
+            return given is not None and truth().read(given.value)
         except InvalidValue:
             return False
 
-    def _note_value(self, key: Key, text: str, given: properties.PropertyEntry) -> None:
-        if key.name in services.SPELLINGS:
-            self.notices += services.notices(text, key=given.key, line=given.line)
-
-    def _other(self, entry: properties.PropertyEntry) -> None:
-        inert = INERT.get(entry.key)
-        if inert is not None:
-            self._notice("property_has_no_effect", entry, {"why": inert.why})
-            return
-        if _is_nested(entry.key):
-            self._notice("property_has_no_effect", entry, {"why": _NESTED})
+    def _other(self, entry: PropertyEntry) -> None:
+        why = INERT.get(entry.key) or (_NESTED if _is_nested(entry.key) else None)
+        if why is not None:
+            self._notice("property_has_no_effect", entry, {"why": why})
             return
         nearest = nearest_name(entry.key)
         if entry.key.startswith(_STRICT_PREFIXES):
             meant = "" if nearest is None else f"; {nearest} is"
-            reason = f"not a known property, and the Java daemon refuses it{meant}"
-            self.problems.append(Problem(reason, entry.key, entry.value, entry.line, entry.variable))
+            self._refuse(entry, f"not a known property, and the Java daemon refuses it{meant}")
             return
         if nearest is not None:
             self.unknown[nearest] = (shown(entry.key), entry.line)
         self._notice("unknown_property", entry, {} if nearest is None else {"nearest": nearest})
 
-    def _notice(self, event: str, entry: properties.PropertyEntry, facts: Mapping[str, object]) -> None:
+    def _notice(self, event: str, entry: PropertyEntry, facts: Mapping[str, object]) -> None:
         self.notices.append(Notice(event, shown(entry.key), entry.line, facts, variable=entry.variable))
 
     def check_required(self, values: Mapping[str, object]) -> None:
@@ -178,14 +162,8 @@ class Reading:
         written = (services.canonical_name(each.key or "") or each.key for each in self.problems)
         bad = {BY_NAME[key].name for key in written if key in BY_NAME}
         for key in KEYS:
-            if not key.required or key.name in values or key.name in bad:
-                continue
-            if key is STREAM_NAME and any(
-                other.name in values or other.name in bad
-                for other in (STREAM_ARN, STREAM_ARNS, STREAM_NAMES, STREAM_FILTER)
-            ):
-                continue
-            if key is EXECUTABLE_NAME and (SPARK_PIPELINE.name in values or SPARK_PIPELINE.name in bad):
+            enough = (key.name, *_INSTEAD.get(key.name, ()))
+            if not key.required or any(each in values or each in bad for each in enough):
                 continue
             reason = f"is missing; add a line: {_EXAMPLES[key.name]}"
             if key.name in self.unknown:
@@ -223,20 +201,3 @@ def _is_nested(key: str) -> bool:
 def nearest_name(key: str) -> str | None:
     found = difflib.get_close_matches(key[:100].lower(), _KNOWN, n=1, cutoff=_NEAREST_CUTOFF)
     return _KNOWN[found[0]] if found else None
-
-
-# Java ignores 0 and `false` of unboxed properties (KCL: ConfigurationSettableUtils). These differ then.
-_JAVA_USES: Final = {
-    "cleanupLeasesUponShardCompletion": "true",
-    "fanoutConfig.retryBackoffMillis": "1000",
-    "schedulerInitializationBackoffTimeMillis": "1000",
-    "taskBackoffTimeMillis": "500",
-}
-
-
-def java_differences(values: Mapping[str, object], lines: Mapping[str, int]) -> Iterator[Notice]:
-    for name, java_uses in _JAVA_USES.items():
-        value = values.get(name)
-        if value is False or value == 0:
-            facts = {"value": value, "java_uses": java_uses}
-            yield Notice("property_honoured_unlike_java", name, lines[name], facts, level="info")

@@ -7,107 +7,30 @@ are other properties with these prefixes, as in Java.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 from urllib.parse import urlsplit
 
-from kcl_daemon.config.kinds import InvalidValue, Key, ValueKind, choice, endpoint, name, trimmed, truth
+from kcl_daemon.config.kinds import (
+    InvalidValue,
+    Key,
+    ValueKind,
+    choice,
+    endpoint,
+    java,
+    keys,
+    keys_of,
+    name,
+    ours,
+    trimmed,
+    truth,
+)
 from kcl_daemon.config.properties import Notice
 from kcl_daemon.text import shown
 
 REGION: Final = name(r"[A-Za-z0-9-]{1,63}", "a region such as eu-west-1")
-
-CLIENT_PREFIXES: Final = {
-    "kinesisClient": ("kinesis", "Kinesis"),
-    "dynamoDbClient": ("dynamodb", "DynamoDB"),
-    "cloudWatchClient": ("cloudwatch", "CloudWatch"),
-    "glueClient": ("glue", "Glue"),
-}
-
-
-def _service_keys(prefix: str, section: str, service: str) -> tuple[Key, ...]:
-    target = f"endpoints.of_{section}"
-    extension = section == "glue"
-    return (
-        Key(
-            f"{prefix}.region",
-            REGION,
-            f"{target}.region_name",
-            f"Region of {service} only.",
-            default="`regionName`",
-            extension=extension,
-        ),
-        Key(
-            f"{prefix}.fipsEnabled",
-            truth(),
-            f"{target}.fips",
-            f"Whether to use the FIPS endpoint of {service}.",
-            extension=extension,
-        ),
-        Key(
-            f"{prefix}.dualstackEnabled",
-            truth(),
-            f"{target}.dualstack",
-            f"Whether to use the dual-stack endpoint (IPv4 and IPv6) of {service}.",
-            extension=extension,
-        ),
-    )
-
-
-SERVICE_KEYS: Final[tuple[Key, ...]] = (
-    Key(
-        "kinesisEndpoint",
-        endpoint(),
-        "endpoints.kinesis",
-        "Endpoint of Kinesis.",
-        aliases=("kinesisClient.endpointOverride",),
-        default="from the AWS SDK",
-    ),
-    Key(
-        "dynamoDBEndpoint",
-        endpoint(),
-        "endpoints.dynamodb",
-        "Endpoint of DynamoDB.",
-        aliases=("dynamoDbClient.endpointOverride",),
-        default="from the AWS SDK",
-    ),
-    Key(
-        "cloudWatchClient.endpointOverride",
-        endpoint(),
-        "endpoints.cloudwatch",
-        "Endpoint of CloudWatch.",
-        default="from the AWS SDK",
-    ),
-    Key(
-        "glueClient.endpointOverride",
-        endpoint(),
-        "endpoints.glue",
-        "Endpoint of Glue; used only with `schemaRegistry`.",
-        default="from the AWS SDK",
-        extension=True,
-    ),
-    *(
-        key
-        for prefix, (section, service) in CLIENT_PREFIXES.items()
-        for key in _service_keys(prefix, section, service)
-    ),
-    Key(
-        "dynamoDbClient.endpointDiscoveryEnabled",
-        truth(),
-        "endpoints.of_dynamodb.endpoint_discovery",
-        "Whether endpoint discovery of DynamoDB is used.",
-        default="from the AWS SDK",
-    ),
-    Key(
-        "dynamoDbClient.accountIdEndpointMode",
-        choice({word.upper(): word for word in ("preferred", "disabled", "required")}),
-        "endpoints.of_dynamodb.account_id_endpoint_mode",
-        "Whether the account-based endpoint of DynamoDB is used.",
-        default="from the AWS SDK",
-    ),
-)
 
 
 class CredentialsSource(Enum):
@@ -141,48 +64,7 @@ class CredentialsProvider:
     external_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CredentialsSettings:
-    """The first provider with credentials is used.
-
-    Empty: the SDK's chain for Kinesis, those of Kinesis for others.
-    """
-
-    kinesis: tuple[CredentialsProvider, ...] = ()
-    dynamodb: tuple[CredentialsProvider, ...] = ()
-    cloudwatch: tuple[CredentialsProvider, ...] = ()
-    glue: tuple[CredentialsProvider, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceSettings:
-    """None: the common region, or what the SDK says. The last two are for DynamoDB."""
-
-    region_name: str | None = None
-    fips: bool = False
-    dualstack: bool = False
-    endpoint_discovery: bool | None = None
-    account_id_endpoint_mode: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoints:
-    """None: from the AWS SDK (also `AWS_ENDPOINT_URL*`)."""
-
-    region_name: str | None = None
-    kinesis: str | None = None
-    dynamodb: str | None = None
-    cloudwatch: str | None = None
-    glue: str | None = None
-    credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
-    of_kinesis: ServiceSettings = field(default_factory=ServiceSettings)
-    of_dynamodb: ServiceSettings = field(default_factory=ServiceSettings)
-    of_cloudwatch: ServiceSettings = field(default_factory=ServiceSettings)
-    of_glue: ServiceSettings = field(default_factory=ServiceSettings)
-
-
 _PREFIX: Final = "AwsCredentialsProvider"
-GLUE_CREDENTIALS: Final = f"{_PREFIX}Glue"
 
 SOURCES: Final = {source.value: (source,) for source in CredentialsSource}
 # The Java daemon 3.x knows none of these names.
@@ -206,88 +88,16 @@ _SESSION_NAME: Final = re.compile(r"[A-Za-z0-9_+=,.@-]{2,64}")
 _EXTERNAL_ID: Final = re.compile(r"[A-Za-z0-9_+=,.@:/-]{2,1224}")
 _PROFILE_NAME: Final = re.compile(r"[^\x00-\x1f\]\[]{1,128}")
 _REGION: Final = re.compile(r"[a-z0-9-]{1,63}")
-_ALLOWED: Final = f"{', '.join(SOURCES)}; several separated by commas"
 
 
-def providers() -> ValueKind:
-    def read(text: str) -> tuple[CredentialsProvider, ...]:
-        entries = [trimmed(entry) for entry in text.split(",") if trimmed(entry)]
-        if not entries:
-            raise InvalidValue("empty; give a value or remove the line")
-        found = tuple(provider for entry in entries for provider in _providers(entry))
-        if not found:
-            raise InvalidValue("Java system properties do not exist here; use another provider")
-        return found
-
-    return ValueKind(read, _ALLOWED)
-
-
-def _key(
-    suffix: str, builder: str, target: str, meaning: str, default: str, *, extension: bool = False
-) -> Key:
-    return Key(
-        f"{_PREFIX}{suffix}",
-        providers(),
-        f"endpoints.credentials.{target}",
-        meaning,
-        aliases=(f"{builder}.class",),
-        default=default,
-        extension=extension,
-    )
-
-
-CREDENTIALS_KEYS: Final = (
-    _key(
-        "",
-        "kinesisCredentialsProvider",
-        "kinesis",
-        "Credentials providers for Kinesis; the first that has credentials is used. See "
-        "[Credentials](#credentials).",
-        "DefaultCredentialsProvider",
-    ),
-    _key("DynamoDB", "dynamoDBCredentialsProvider", "dynamodb", "The same for DynamoDB.", f"`{_PREFIX}`"),
-    _key(
-        "CloudWatch",
-        "cloudWatchCredentialsProvider",
-        "cloudwatch",
-        "The same for CloudWatch.",
-        f"`{_PREFIX}`",
-    ),
-    _key(
-        "Glue",
-        "glueCredentialsProvider",
-        "glue",
-        "The same for Glue, for example a role in the account of the schema registry.",
-        f"`{_PREFIX}`",
-        extension=True,
-    ),
-)
-SPELLINGS: Final = tuple(key.name for key in CREDENTIALS_KEYS)
-BUILDER_PREFIXES: Final = tuple(key.aliases[0].removesuffix("class") for key in CREDENTIALS_KEYS)
-
-
-def canonical_name(key: str) -> str | None:
-    """None: no credentials key. Case matters only after `Provider` (KCL: KinesisClientLibConfigurator)."""
-    if not key.lower().startswith(_PREFIX.lower()):
-        return None
-    spelling = _PREFIX + key[len(_PREFIX) :]
-    return spelling if spelling in SPELLINGS else None
-
-
-def notices(text: str, *, key: str, line: int) -> Iterator[Notice]:
-    names = [_name(entry) for entry in text.split(",") if trimmed(entry)]
-    if any(CredentialsSource.CHAIN in _sources(chosen) for chosen in names):
-        yield Notice("credentials_from_sdk_chain", shown(key), line, {"chain": "botocore"}, level="info")
-    for chosen in names:
-        if chosen in SOURCES_OF_SDK_1:
-            today = " or ".join(source.value for source in SOURCES_OF_SDK_1[chosen])
-            advice = f"a name of SDK 1.x, refused by the Java daemon 3.x; use {today}"
-        elif chosen in _OF_THE_JVM:
-            advice = "Java system properties do not exist here; ignored"
-        else:
-            continue
-        facts = {"provider": shown(chosen), "advice": advice}
-        yield Notice("credentials_provider_doubtful", shown(key), line, facts)
+def _providers(text: str) -> tuple[CredentialsProvider, ...]:
+    entries = [trimmed(entry) for entry in text.split(",") if trimmed(entry)]
+    if not entries:
+        raise InvalidValue("empty; give a value or remove the line")
+    found = tuple(provider for entry in entries for provider in _providers_in(entry))
+    if not found:
+        raise InvalidValue("Java system properties do not exist here; use another provider")
+    return found
 
 
 def _name(entry: str) -> str:
@@ -301,7 +111,7 @@ def _sources(name: str) -> tuple[CredentialsSource, ...]:
     return SOURCES.get(name) or SOURCES_OF_SDK_1.get(name, ())
 
 
-def _providers(entry: str) -> Iterator[CredentialsProvider]:
+def _providers_in(entry: str) -> Iterator[CredentialsProvider]:
     name = _name(entry)
     arguments = [trimmed(argument) for argument in entry.split("|")[1:]]
     if name in _OF_THE_JVM:
@@ -379,3 +189,153 @@ def _sts(text: str) -> tuple[str, str]:
     if not good or not region_name or " " in host:
         raise InvalidValue(f"{shown(text)!r} is not an STS endpoint with its region: endpoint=HOST^REGION")
     return url, region_name
+
+
+_FROM_SDK: Final = "from the AWS SDK"
+_AS_KINESIS: Final = f"`{_PREFIX}`"
+_PROVIDERS: Final = ValueKind(_providers, f"{', '.join(SOURCES)}; several separated by commas")
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialsSettings:
+    """The first provider with credentials is used.
+
+    Empty: the SDK's chain for Kinesis, those of Kinesis for others.
+    """
+
+    kinesis: tuple[CredentialsProvider, ...] = java(
+        _PREFIX,
+        _PROVIDERS,
+        (),
+        aliases=("kinesisCredentialsProvider.class",),
+        shown=CredentialsSource.CHAIN.value,
+    )
+    """Credentials providers for Kinesis; the first that has credentials is used. See
+    [Credentials](#credentials)."""
+    dynamodb: tuple[CredentialsProvider, ...] = java(
+        f"{_PREFIX}DynamoDB",
+        _PROVIDERS,
+        (),
+        aliases=("dynamoDBCredentialsProvider.class",),
+        shown=_AS_KINESIS,
+    )
+    """The same for DynamoDB."""
+    cloudwatch: tuple[CredentialsProvider, ...] = java(
+        f"{_PREFIX}CloudWatch",
+        _PROVIDERS,
+        (),
+        aliases=("cloudWatchCredentialsProvider.class",),
+        shown=_AS_KINESIS,
+    )
+    """The same for CloudWatch."""
+    glue: tuple[CredentialsProvider, ...] = ours(
+        f"{_PREFIX}Glue", _PROVIDERS, (), aliases=("glueCredentialsProvider.class",), shown=_AS_KINESIS
+    )
+    """The same for Glue, for example a role in the account of the schema registry."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """None: the common region, or what the SDK says. The last two are for DynamoDB."""
+
+    region_name: str | None = None
+    fips: bool = False
+    dualstack: bool = False
+    endpoint_discovery: bool | None = None
+    account_id_endpoint_mode: str | None = None
+
+
+CLIENT_PREFIXES: Final = ("kinesisClient", "dynamoDbClient", "cloudWatchClient", "glueClient")
+
+
+def _client(prefix: str, service: str, *more: Key) -> Mapping[str, object]:
+    """Metadata: the properties of one client; Java has none for Glue."""
+    glue = prefix == "glueClient"
+    region = f"Region of {service} only."
+    fips = f"Whether to use the FIPS endpoint of {service}."
+    dualstack = f"Whether to use the dual-stack endpoint (IPv4 and IPv6) of {service}."
+    return keys(
+        Key(f"{prefix}.region", REGION, "region_name", region, default="`regionName`", extension=glue),
+        Key(f"{prefix}.fipsEnabled", truth(), "fips", fips, extension=glue),
+        Key(f"{prefix}.dualstackEnabled", truth(), "dualstack", dualstack, extension=glue),
+        *more,
+    )
+
+
+_DISCOVERY: Final = Key(
+    "dynamoDbClient.endpointDiscoveryEnabled",
+    truth(),
+    "endpoint_discovery",
+    "Whether endpoint discovery of DynamoDB is used.",
+    default=_FROM_SDK,
+)
+_ENDPOINT_MODE: Final = Key(
+    "dynamoDbClient.accountIdEndpointMode",
+    choice({word.upper(): word for word in ("preferred", "disabled", "required")}),
+    "account_id_endpoint_mode",
+    "Whether the account-based endpoint of DynamoDB is used.",
+    default=_FROM_SDK,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """None: from the AWS SDK (also `AWS_ENDPOINT_URL*`)."""
+
+    region_name: str | None = java(
+        "regionName", REGION, None, shown="region of `streamArn`, else from the AWS SDK"
+    )
+    """Region of all AWS services."""
+    kinesis: str | None = java(
+        "kinesisEndpoint", endpoint(), None, aliases=("kinesisClient.endpointOverride",), shown=_FROM_SDK
+    )
+    """Endpoint of Kinesis."""
+    dynamodb: str | None = java(
+        "dynamoDBEndpoint", endpoint(), None, aliases=("dynamoDbClient.endpointOverride",), shown=_FROM_SDK
+    )
+    """Endpoint of DynamoDB."""
+    cloudwatch: str | None = java("cloudWatchClient.endpointOverride", endpoint(), None, shown=_FROM_SDK)
+    """Endpoint of CloudWatch."""
+    glue: str | None = ours("glueClient.endpointOverride", endpoint(), None, shown=_FROM_SDK)
+    """Endpoint of Glue; used only with `schemaRegistry`."""
+    of_kinesis: ServiceSettings = field(
+        default_factory=ServiceSettings, metadata=_client("kinesisClient", "Kinesis")
+    )
+    of_dynamodb: ServiceSettings = field(
+        default_factory=ServiceSettings,
+        metadata=_client("dynamoDbClient", "DynamoDB", _DISCOVERY, _ENDPOINT_MODE),
+    )
+    of_cloudwatch: ServiceSettings = field(
+        default_factory=ServiceSettings, metadata=_client("cloudWatchClient", "CloudWatch")
+    )
+    of_glue: ServiceSettings = field(default_factory=ServiceSettings, metadata=_client("glueClient", "Glue"))
+    credentials: CredentialsSettings = field(default_factory=CredentialsSettings)
+
+
+_OF_CREDENTIALS: Final = tuple(keys_of(CredentialsSettings()))
+SPELLINGS: Final = tuple(key.name for key in _OF_CREDENTIALS)
+BUILDER_PREFIXES: Final = tuple(key.aliases[0].removesuffix("class") for key in _OF_CREDENTIALS)
+
+
+def canonical_name(key: str) -> str | None:
+    """None: no credentials key. Case matters only after `Provider` (KCL: KinesisClientLibConfigurator)."""
+    if not key.lower().startswith(_PREFIX.lower()):
+        return None
+    spelling = _PREFIX + key[len(_PREFIX) :]
+    return spelling if spelling in SPELLINGS else None
+
+
+def notices(text: str, *, key: str, line: int) -> Iterator[Notice]:
+    names = [_name(entry) for entry in text.split(",") if trimmed(entry)]
+    if any(CredentialsSource.CHAIN in _sources(chosen) for chosen in names):
+        yield Notice("credentials_from_sdk_chain", shown(key), line, {"chain": "botocore"}, level="info")
+    for chosen in names:
+        if chosen in SOURCES_OF_SDK_1:
+            today = " or ".join(source.value for source in SOURCES_OF_SDK_1[chosen])
+            advice = f"a name of SDK 1.x, refused by the Java daemon 3.x; use {today}"
+        elif chosen in _OF_THE_JVM:
+            advice = "Java system properties do not exist here; ignored"
+        else:
+            continue
+        facts = {"provider": shown(chosen), "advice": advice}
+        yield Notice("credentials_provider_doubtful", shown(key), line, facts)

@@ -1,31 +1,91 @@
-"""The typed settings of one daemon. Defaults are the Java daemon's unless a comment says why not."""
+"""The typed settings of one daemon, and all properties: loader and reference are made from their fields.
+
+Defaults are the Java daemon's unless a comment says why not. `INERT` properties have no effect but a warning,
+so that a file from Java starts.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from kcl_daemon.config.balance import BalanceSettings, LeaseSettings, ShardSettings
 from kcl_daemon.config.children import ChildSettings, FailureSettings
+from kcl_daemon.config.kinds import (
+    Key,
+    file,
+    keys,
+    keys_of,
+    name,
+    ours,
+    start_timestamp,
+    start_word,
+    stream_arn,
+    truth,
+)
 from kcl_daemon.config.metrics_and_page import AdminSettings, MetricsSettings
 from kcl_daemon.config.retrieval import FanOutSettings, RetrievalSettings, SchemaSettings
 from kcl_daemon.config.services import Endpoints
 from kcl_daemon.config.spark import SparkSettings
-from kcl_daemon.config.streams import StreamsSettings
+from kcl_daemon.config.streams import NAME_OF_STREAM, StreamsSettings
 from kcl_daemon.config.tables import TablesSettings
 from kcl_daemon.shards.lineage import InitialPosition
+
+# Names derived from it: see `checks`.
+_APPLICATION_NAME: Final = name(
+    r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+",
+    "printable characters; 3 to 237 letters, digits, dots, dashes and underscores if tables are named "
+    "after it",
+)
+# The key of a row, in KCL 3.5's layout beside lease and coordinator rows.
+_WORKER_ID: Final = name(
+    r"(?!(?:Leader|Migration3\.0|TableMigration3\.5|shardId-[0-9]+)$)[!-~]([ -~]{0,254}[!-~])?",
+    "1 to 256 printable ASCII characters; not Leader, Migration3.0, TableMigration3.5 or a shard id",
+)
+_STREAM_NAME: Final = Key(
+    "streamName",
+    NAME_OF_STREAM,
+    default="required unless `streamArn`, `streamArns`, `streamNames` or `streamFilter` is set",
+    required=True,
+    blank_is_absent=True,
+)
+_WORKER_ID_KEY: Final = Key(
+    "workerId",
+    _WORKER_ID,
+    aliases=("workerIdentifier",),
+    default="host name and 12 random hexadecimal digits",
+)
+_START_AT: Final = Key(
+    "initialPositionInStreamExtended",
+    start_timestamp(),
+    meaning="The same, as a time. Overrides `initialPositionInStream`.",
+    default="none",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`stream_name` is empty if it reads many `streams`; `state_folder` None: the default."""
 
-    application_name: str
-    stream_name: str
+    application_name: str = field(metadata=keys(Key("applicationName", _APPLICATION_NAME, required=True)))
+    """Name of the application. All workers of an application share its tables, which are named after it."""
+    stream_name: str = field(metadata=keys(_STREAM_NAME))
+    """The stream to read."""
     child: ChildSettings
-    worker_id: str
-    stream_arn: str | None = None
+    worker_id: str = field(metadata=keys(_WORKER_ID_KEY))
+    """Name of this worker in the tables. Must be unique among running workers."""
+    stream_arn: str | None = field(
+        default=None, metadata=keys(Key("streamArn", stream_arn(), blank_is_absent=True))
+    )
+    """ARN of the stream. Replaces `streamName`; API calls use the ARN, and its region applies if `regionName`
+    is not set. If the ARN has another region than `regionName`, or account 000000000000, only the stream name
+    is used."""
     streams: StreamsSettings = field(default_factory=StreamsSettings)
-    initial_position: InitialPosition = field(default_factory=InitialPosition)
+    initial_position: InitialPosition = field(
+        default_factory=InitialPosition,
+        metadata=keys(Key("initialPositionInStream", start_word()), _START_AT),  # the later one wins
+    )
+    """Where reading starts in a shard without a lease."""
     endpoints: Endpoints = field(default_factory=Endpoints)
     leases: LeaseSettings = field(default_factory=LeaseSettings)
     balance: BalanceSettings = field(default_factory=BalanceSettings)
@@ -38,8 +98,18 @@ class Settings:
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     schemas: SchemaSettings = field(default_factory=SchemaSettings)
     admin: AdminSettings = field(default_factory=AdminSettings)
-    expand_environment: bool = False
-    state_folder: str | None = None
+    expand_environment: bool = ours("expandEnvironment", truth(), default=False)
+    """Whether `${NAME}` and `${NAME:-DEFAULT}` in values are replaced by environment variables. If not, they
+    are plain text, as in Java."""
+    state_folder: str | None = ours(
+        "stateFolder",
+        file(),
+        None,
+        shown="the first writable of `$STATE_DIRECTORY` (systemd), `kcl-daemon` in `$XDG_STATE_HOME`, "
+        "`~/.local/state`, `/var/lib` or `$XDG_RUNTIME_DIR`, and a folder in `/tmp`",
+    )
+    """A folder on this host (in a container: on a volume) where a running daemon records its identity. After
+    a kill, the next daemon takes over its leases at once. All daemons on a host share it."""
 
     @property
     def reads_many(self) -> bool:
@@ -58,3 +128,100 @@ class Settings:
     @property
     def coordinator_table(self) -> str:
         return self.tables.coordinator.name or f"{self.application_name}-CoordinatorState"
+
+
+DEFAULTS: Final = Settings(application_name="", stream_name="", child=ChildSettings(command=()), worker_id="")
+"""Required fields are empty."""
+
+# The order of the reference, by field or by the settings that it is in. Of two that fit, the longer one counts.
+_ORDER: Final = (
+    "child.command",
+    "application_name",
+    "stream_name",
+    "stream_arn",
+    "streams",
+    "worker_id",
+    "state_folder",
+    "endpoints",
+    "endpoints.of_dynamodb.endpoint_discovery",
+    "endpoints.of_dynamodb.account_id_endpoint_mode",
+    "endpoints.credentials",
+    "initial_position",
+    "leases",
+    "tables",
+    "leases.graceful_handoff",
+    "leases.handoff_timeout_ms",
+    "balance",
+    "shards",
+    "leases.client_version_config",
+    "leases.max_leases_to_steal",
+    "leases.priority_assignment",
+    "spark",
+    "retrieval.mode",
+    "fan_out",
+    "retrieval",
+    "child",
+    "failures",
+    "metrics",
+    "schemas",
+    "admin",
+    "expand_environment",
+)
+
+
+def _place(key: Key) -> int:
+    fitting = (each for each in _ORDER if f"{key.target}.".startswith(f"{each}."))
+    return _ORDER.index(max(fitting, key=len))
+
+
+KEYS: Final[tuple[Key, ...]] = tuple(sorted(keys_of(DEFAULTS), key=_place))
+BY_NAME: Final[dict[str, Key]] = {spelling: key for key in KEYS for spelling in (key.name, *key.aliases)}
+
+_OF_POLLING: Final = ("retryGetRecordsInSeconds", "maxGetRecordsThreadPool")
+_NAMES_BY_REASON: Final[dict[str, tuple[str, ...]]] = {
+    "only makes retrievalMode=DEFAULT mean POLLING, as in the Java daemon 3.x": (
+        *_OF_POLLING,
+        *(f"pollingConfig.{each}" for each in _OF_POLLING),
+    ),
+    "there is no thread pool to limit": ("maxActiveThreads",),
+    "there are no renewal threads to bound": ("maxLeaseRenewalThreads",),
+    "leases of child shards are created when their parents end; the leader looks for holes every "
+    "leasesRecoveryAuditorExecutionFrequencyMillis": ("shardSyncIntervalMillis",),
+    "at start, existing leases are never compared with the shards, only checked for holes": (
+        "skipShardSyncAtWorkerInitializationIfLeasesExist",
+    ),
+    "a failed list of shards is retried after a second, then with growing pauses, without limit": (
+        "listShardsBackoffTimeInMillis",
+        "maxListShardsRetryAttempts",
+    ),
+    "workers query the index by owner; a scan of the table goes page by page and blocks nothing": (
+        "leaseTableScanTotalSegments",
+    ),
+    "the daemon has its own timeouts and retries": (
+        "kinesisClient.defaultsMode",
+        "dynamoDbClient.defaultsMode",
+        "cloudWatchClient.defaultsMode",
+    ),
+    "does nothing in the Java daemon 3.x either": (
+        "validateSequenceNumberBeforeCheckpointing",
+        "processingLanguage",
+    ),
+    "a property of KCL 1.x; does nothing in the Java daemon 3.x either": (
+        "userAgent",
+        "shardPrioritizationStrategy",
+        "maxCacheByteSize",
+        "maxRecordsCount",
+        "dataFetchingStrategy",
+        "idleMillisBetweenCalls",
+        "kinesisClientConfig",
+    ),
+    "of KCL 1.x; now skipShardSyncAtWorkerInitializationIfLeasesExist": (
+        "skipShardSyncAtStartupIfLeasesExist",
+    ),
+    "of KCL 1.x; now initialPositionInStreamExtended, in epoch seconds": (
+        "timestampAtInitialPositionInStream",
+    ),
+    "removed; subscriptions always use HTTP/1.1": ("fanoutHttpVersion",),
+}
+INERT: Final = {name: why for why, names in _NAMES_BY_REASON.items() for name in names}
+"""Why a property has no effect, by its name."""

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcl_daemon.config.keys import KEYS
 from kcl_daemon.config.kinds import InvalidValue, Key, trimmed, truth
 from kcl_daemon.config.load import Loaded, as_properties, default_of, effective, interpret
+from kcl_daemon.config.settings import KEYS
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.text import shown
 from tests.examples import examples

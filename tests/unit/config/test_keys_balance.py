@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kcl_daemon.config.balance import AssignmentStrategy, BalanceSettings
-from kcl_daemon.config.keys import BY_NAME
+from kcl_daemon.config.settings import BY_NAME
 from tests.unit.config.helpers import read, refusals
 
 UTILIZATION = "workerUtilizationAwareAssignmentConfigBean"

@@ -83,6 +83,12 @@ def test_what_cannot_be_meant_is_refused_with_file_key_and_value(lines: str, rep
     assert reported in refusal
 
 
+def test_an_arn_that_counts_by_name_only_is_refused_beside_many_streams() -> None:
+    arn = CLICKS.replace("111122223333", "000000000000")
+    (refusal,) = refusals(f"streamNames = a\nstreamArn = {arn}\n", base=BASE)
+    assert f"streamArn = {arn}: names one stream, streamNames names many" in refusal
+
+
 def test_no_stream_at_all_is_missing() -> None:
     (refusal,) = refusals(base=BASE)
     assert "streamName is missing" in refusal

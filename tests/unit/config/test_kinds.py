@@ -15,7 +15,7 @@ PART = number(above=0, high=1)
 RATE = number(above=0, high=inf, unit="KiB per second")
 
 
-def reason(kind: ValueKind, text: str) -> str:
+def reason(kind: ValueKind[object], text: str) -> str:
     with pytest.raises(InvalidValue) as caught:
         kind.read(text)
     return str(caught.value)

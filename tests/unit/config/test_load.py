@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from kcl_daemon.config.balance import LeaseSettings
 from kcl_daemon.config.children import ChildSettings
-from kcl_daemon.config.keys import BY_NAME, INERT
 from kcl_daemon.config.kinds import LONG_MAX
 from kcl_daemon.config.load import FILE_BYTES_MAX, Loaded, as_properties, effective, interpret, load
 from kcl_daemon.config.retrieval import RetrievalMode, RetrievalSettings
-from kcl_daemon.config.settings import Settings
+from kcl_daemon.config.settings import BY_NAME, INERT, Settings
 from kcl_daemon.errors import ConfigurationError
 from kcl_daemon.shards.lineage import InitialPosition, StartAt
 from kcl_daemon.system import SystemRandomness
@@ -71,8 +70,17 @@ def test_every_key_fills_its_field() -> None:
     assert settings.endpoints.kinesis == "http://127.0.0.1:4567"
     assert settings.endpoints.dynamodb == "https://ddb.example:8443/"
     assert settings.initial_position == InitialPosition(StartAt.TRIM_HORIZON)
-    assert settings.leases == LeaseSettings(12_000, 7, 8_000, 9_000, 2_999, 20_000)
-    assert settings.retrieval == RetrievalSettings(500, 250, 1_000, 2)
+    assert settings.leases == LeaseSettings(
+        failover_time_ms=12_000,
+        max_leases_for_worker=7,
+        parent_shard_poll_interval_ms=8_000,
+        leader_lease_ms=9_000,
+        leader_heartbeat_ms=2_999,
+        worker_metrics_report_ms=20_000,
+    )
+    assert settings.retrieval == RetrievalSettings(
+        max_records=500, idle_time_between_reads_ms=250, prefetch_bytes=1_000, prefetch_batches=2
+    )
     assert settings.child == ChildSettings(
         ("consumer.py",),
         timeout_s=90,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import re
 from pathlib import Path
 
 import pytest
 
-from kcl_daemon.config.keys import BY_NAME, INERT, KEYS
+from kcl_daemon.config import checks, load, reading
 from kcl_daemon.config.kinds import Key
 from kcl_daemon.config.load import default_of, field_of
-from kcl_daemon.config.streams import STREAMS_KEYS
+from kcl_daemon.config.settings import BY_NAME, INERT, KEYS
 from tests.unit.config.helpers import GOOD, read
 from tools.properties_reference import reference
 
@@ -121,7 +124,7 @@ SAMPLES = {
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
 def test_every_key_reaches_the_field_that_the_table_names(key: Key) -> None:
-    base = MANY if key in STREAMS_KEYS else GOOD
+    base = MANY if key.target.startswith("streams.") else GOOD
     before = field_of(read(base=base).settings, key.target)
     written = f"{key.name} = {SAMPLES.get(key.name, '600')}\n"
     after = field_of(read(written, base=base).settings, key.target)
@@ -133,6 +136,17 @@ def test_no_name_is_in_two_tables() -> None:
     spellings = [spelling for key in KEYS for spelling in (key.name, *key.aliases)]
     assert len(spellings) == len(set(spellings)) == len(BY_NAME)
     assert not set(spellings) & set(INERT)
+
+
+def test_every_property_that_a_rule_names_exists() -> None:
+    trees = [ast.parse(inspect.getsource(module)) for module in (checks, load, reading)]
+    texts = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    named = {
+        text for text in texts if isinstance(text, str) and re.fullmatch(r"[a-z]+[A-Z.][A-Za-z.]+", text)
+    }
+    assert len(named) > 50
+    others = {"availableNow", "child.command", "glueClient.", "httpClientBuilder", "spark.conf"}
+    assert named - set(BY_NAME) == others
 
 
 def test_defaults_are_those_of_the_settings() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kcl_daemon.config.keys import INERT
 from kcl_daemon.config.reading import nearest_name
+from kcl_daemon.config.settings import INERT
 from tests.unit.config.helpers import GOOD, events, read, refusals
 
 BAD = [

@@ -96,7 +96,9 @@ class Stage:
         """The tables as a worker with such settings has them."""
         return ApplicationTables(
             Tables(self.leases, self.workers, self.coordinator),
-            settings=TablesSettings(layout, leases, worker_metrics, coordinator),
+            settings=TablesSettings(
+                layout=layout, leases=leases, worker_metrics=worker_metrics, coordinator=coordinator
+            ),
             clock=LoopClock(),
             log=self.log,
         )
