@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import cache
 
 import pytest
-from botocore.loaders import Loader
 from hypothesis import HealthCheck, settings
+
+from tests.models import read_once
 
 # The machine may stand still for seconds in the middle of an example, or while one is drawn: neither says anything about
 # the rule. Every day the same examples, so that a run judges the change and not its luck; `make prove` draws new ones.
@@ -32,12 +32,5 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _models_of_services_are_read_once() -> Generator[None]:  # pyright: ignore[reportUnusedFunction]
-    """Whoever makes a session of botocore reads them again, which takes ten times as long as the rest of a client."""
-    read = cache(Loader().load_service_model)
-
-    def load(_: Loader, service_name: str, type_name: str, api_version: str | None = None) -> object:
-        return read(service_name, type_name, api_version)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Loader, "load_service_model", load)
+    with read_once():
         yield

@@ -116,7 +116,7 @@ def measure(shards: int, seconds: float, turns: int, *, with_records: bool) -> s
             (folder / name).mkdir()
             app = stack.enter_context(application(local, folder / name, name, shards=shards))
             apps.append(app)
-            daemons.append(stack.enter_context(app.daemon(child, more, worker=name)))
+            daemons.append(stack.enter_context(app.daemon(child, more, worker=name, fresh=True)))
         for daemon in daemons:
             wait_until(lambda of=daemon: len(of.named("child_started")) >= shards, "all children", START_S)  # type: ignore[misc]
         unwatched, watched = daemons

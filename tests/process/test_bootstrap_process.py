@@ -29,7 +29,7 @@ def test_five_thousand_shards_get_their_leases_in_half_a_minute(
 ) -> None:
     with application(local, tmp_path, "bootstrap", shards=0) as app:
         app.create_stream(SHARDS)
-        with app.daemon(f"{PROCESSORS}.careful", SETTINGS) as daemon:
+        with app.daemon(f"{PROCESSORS}.careful", SETTINGS, fresh=True) as daemon:
             daemon.wait_for("leadership_taken")
             began_s = monotonic_s()
             daemon.wait_for("leases_created", within_s=3 * BOOTSTRAP_MOST_S, count=SHARDS)

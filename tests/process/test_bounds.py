@@ -76,7 +76,7 @@ def start_up_s(local: Local, directory: Path, name: str) -> tuple[float, float]:
     """From the start of a fresh application's daemon to the first record of all, and to that of the last shard."""
     with application(local, directory, name, shards=SHARDS) as app:
         app.put(1)
-        with app.daemon(CAREFUL) as daemon:
+        with app.daemon(CAREFUL, fresh=True) as daemon:
             took_s = first_record_s(app) - daemon.started_s
             app.wait_done()
             all_s = max(entry.at_s for _, entry in app.ledgers if entry.kind == "records") - daemon.started_s
@@ -107,7 +107,10 @@ def test_four_idle_shards_take_little_memory_and_processor(
     local: Local, tmp_path: Path, record_property: Record
 ) -> None:
     """With the default settings, each shard with its child; the processor's own time, for the machine may be busy."""
-    with application(local, tmp_path, "idle", shards=SHARDS) as app, app.daemon(CAREFUL) as daemon:
+    with (
+        application(local, tmp_path, "idle", shards=SHARDS) as app,
+        app.daemon(CAREFUL, fresh=True) as daemon,
+    ):
         daemon.wait_for("child_started", times=SHARDS)
         app.put(1)
         app.wait_done()

@@ -51,7 +51,7 @@ def kill_and_restart(
     victim.signal(signal.SIGKILL)
     assert victim.end() == -signal.SIGKILL
     Event().wait(RESTART_S)
-    daemon = stack.enter_context(app.daemon(CAREFUL, SETTINGS, worker=name))
+    daemon = stack.enter_context(app.daemon(CAREFUL, SETTINGS, worker=name, fresh=True))
     wait_until(lambda: len(first_records(app, name)) == SHARDS, f"{name} reads every shard")
     leader_seen = daemon.wait_for("leadership_taken")
     return daemon, max(first_records(app, name).values()) - killed_s, wall_s(leader_seen) - killed_at

@@ -65,7 +65,7 @@ def test_memory_of_a_daemon_stands_still(
     local: Local, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     with application(local, tmp_path, "soak", shards=SHARDS) as app:
-        with app.daemon(f"{PROCESSORS}.careful") as daemon:
+        with app.daemon(f"{PROCESSORS}.careful", fresh=True) as daemon:
             daemon.wait_for("child_started", times=SHARDS)
             process, began_s = psutil.Process(daemon.process.pid), monotonic_s()
             troubles = cycle(TROUBLES)
