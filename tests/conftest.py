@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.models import read_once
+
+if TYPE_CHECKING:
+    from tests.process.local import Local
 
 # The machine may stand still for seconds in the middle of an example, or while one is drawn: neither says anything about
 # the rule. Every day the same examples, so that a run judges the change and not its luck; `make prove` draws new ones.
@@ -28,6 +32,15 @@ settings.load_profile("every-day")
 def anyio_backend() -> str:
     """Where tests marked `anyio` run; the daemon runs there, too."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def local() -> Generator[Local]:
+    """The endpoints as one process for all tests of this process; streams and tables need names of their own."""
+    from tests.process.local import local_process  # noqa: PLC0415 - takes half a second, which few tests need
+
+    with local_process() as running:
+        yield running
 
 
 @pytest.fixture(scope="session", autouse=True)

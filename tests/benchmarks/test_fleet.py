@@ -21,7 +21,7 @@ from tests.benchmarks.fleet import (
 from tests.benchmarks.java import requests_per_minute
 from tests.benchmarks.tables import requests_table, table
 
-SEEDS: Final = int(os.environ.get("FLEET_SEEDS", "8"))
+SEEDS: Final = int(os.environ.get("FLEET_SEEDS", "4"))
 SEEDS_PROVEN: Final = 200
 # Bounds in seconds; each is from one kill, start or stop until every shard concerned delivers again.
 WORKER_S, LEADER_S, QUICK_S, JOINING_S, DEPLOY_GAP_S = 16.0, 45.0, 5.0, 20.0, 3.0
@@ -56,7 +56,7 @@ def count_requests(sizes: list[tuple[int, int]], minutes: float) -> None:
 
 
 def test_idle_fleets_ask_less_than_the_java_worker() -> None:
-    count_requests([(1, 1), (10, 1), (100, 1), (1, 10), (10, 10), (100, 10)], minutes=2)
+    count_requests([(1, 1), (100, 1), (1, 10), (100, 10)], minutes=2)
 
 
 @pytest.mark.prove

@@ -22,7 +22,7 @@ from kcl_daemon import __version__
 from kcl_local.demo.check import monotonic_s
 from tests.packaging.dockerfile import DOCKERFILE, ROOT, stages
 from tests.process.daemon import Daemon, application
-from tests.process.local import Local, local_process
+from tests.process.local import Local
 
 BUILD: Final = [sys.executable, "-m", "tests.packaging.rootfs"]
 PRIVATE: Final = ["unshare", "--mount", "--propagation", "private", "--"]
@@ -121,12 +121,6 @@ def why_not_built() -> str | None:
         timeout=60,
     )
     return None if tried.returncode == 0 else f"no layers over the root here: {tried.stderr.strip()}"
-
-
-@pytest.fixture(scope="module")
-def local() -> Generator[Local]:
-    with local_process() as running:
-        yield running
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Fixtures of the page tier: a browser, and endpoints for daemons."""
+"""Fixtures of the page tier: a browser."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Generator
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
-
-from tests.process.local import Local, local_process
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -29,10 +27,3 @@ def browser() -> Generator[Browser]:
         launched = playwright.chromium.launch(executable_path=program, args=words)
         yield launched
         launched.close()
-
-
-@pytest.fixture(scope="session")
-def local() -> Generator[Local]:
-    """The endpoints as one process for the whole session; streams and tables need names of their own."""
-    with local_process() as running:
-        yield running

@@ -15,7 +15,14 @@ from playwright.sync_api import Browser
 
 from kcl_daemon.cli.status import status
 from tests.page.looking import Looked, looking
-from tests.process.daemon import Application, Daemon, again_and_again, application, wait_until
+from tests.process.daemon import (
+    FAILOVER_MS,
+    Application,
+    Daemon,
+    again_and_again,
+    application,
+    wait_until,
+)
 from tests.process.local import Local
 
 if TYPE_CHECKING:
@@ -24,10 +31,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)
 
 TALKING: Final = f"{sys.executable} -m tests.page.talking"
-# Nobody dies here, so nobody need be as quick to notice as in other tests: on a busy machine no lease is lost by the way.
 MORE: Final = {
     "adminPort": 0,
-    "failoverTimeMillis": 15_000,
+    "failoverTimeMillis": FAILOVER_MS,
     "childRestartBackoffMillis": 100,
     "idleTimeBetweenReadsInMillis": 200,
     "workerMetricsReporterFreqInMillis": 500,

@@ -74,7 +74,7 @@ CHILDREN: Final[Mapping[str, Case]] = {
     "foreign_checkpoint": Case("checkpoint_refused", ("IllegalArgumentException",), replaced=False),
 }
 # Of the others, tests below and those of single children (`test_children`) show every day what is met and how.
-OFTEN: Final = ("half_line", "half_line_and_exit", "wrong_answer", "exit_at_once", "closed_stdout")
+OFTEN: Final = ("half_line", "half_line_and_exit", "wrong_answer", "closed_stdout")
 EVERY_DAY: Final = [
     pytest.param(behaviour, marks=[] if behaviour in OFTEN else [pytest.mark.prove]) for behaviour in CHILDREN
 ]

@@ -17,7 +17,7 @@ import pytest
 
 from tests.process.children.support import is_gone
 from tests.process.daemon import wait_until
-from tests.process.local import Local, kinesis_client, local_process
+from tests.process.local import Local, kinesis_client
 
 # Answers every action; with `stubborn` it never answers shutdownRequested.
 CHILD = """\
@@ -33,15 +33,13 @@ END_SECONDS = 90
 
 
 @pytest.fixture(scope="module")
-def local() -> Generator[Local, None, None]:
-    """Endpoints with a stream `orders` of one shard."""
-    with local_process() as running:
-        with kinesis_client(running.kinesis_url) as kinesis:
-            kinesis.create_stream(StreamName="orders", ShardCount=1)
-            kinesis.get_waiter("stream_exists").wait(
-                StreamName="orders", WaiterConfig={"Delay": 1, "MaxAttempts": 90}
-            )
-        yield running
+def local(local: Local) -> Local:
+    """Endpoints with a stream `signals` of one shard."""
+    with kinesis_client(local.kinesis_url) as kinesis:
+        kinesis.create_stream(StreamName="signals", ShardCount=1)
+        waiter = kinesis.get_waiter("stream_exists")
+        waiter.wait(StreamName="signals", WaiterConfig={"Delay": 1, "MaxAttempts": 90})
+    return local
 
 
 class Daemon:
@@ -79,7 +77,7 @@ def daemon(
     (directory / "child.py").write_text(CHILD, encoding="ascii")
     text = (
         f"executableName = {sys.executable} child.py {argument}\napplicationName = {application}\n"
-        f"streamName = orders\nregionName = us-east-1\n{more}"
+        f"streamName = signals\nregionName = us-east-1\n{more}"
     )
     (directory / "app.properties").write_text(text, encoding="ascii")
     with subprocess.Popen(

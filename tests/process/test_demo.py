@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 GONE_WITHIN_S: Final = 60.0
 SHORT: Final = ("--records", "3000", "--rate", "1000", "--shards", "3", "--plain")
-LONG: Final = ("--seconds", "60", "--rate", "500", "--shards", "2", "--plain")
+LONG: Final = ("--seconds", "60", "--rate", "100", "--shards", "1", "--plain")
 BUSY: Final = ("--seconds", "60", "--rate", "50000", "--shards", "4", "--plain")
 QUICK_FAILOVER: Final = {
     "failoverTimeMillis": "2000",
@@ -203,6 +203,7 @@ async def assert_everything_delivered(
     assert verdict.is_right
 
 
+@pytest.mark.prove  # as `test_restart_in_place` shows it every day, here with a split
 async def test_a_killed_daemon_started_again_delivers_every_record(tmp_path: Path) -> None:
     async with loaded_stage(tmp_path, shards=2, seconds=8) as (set_up, all_written):
         properties = set_up.write_properties("worker", QUICK_FAILOVER)

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, application, wait_until
-from tests.process.local import Local, local_process
+from tests.process.local import Local
 
 pytestmark = pytest.mark.timeout(300)
 
 CAREFUL: Final = f"{PROCESSORS}.careful"
 QUICK: Final = {"failoverTimeMillis": FAILOVER_MS}
 FIRST: Final = "shardId-000000000000"
-
-
-@pytest.fixture(name="own_local", scope="module")
-def _own_local() -> Generator[Local, None, None]:
-    """Endpoints of this module's own: it makes them fail, and counts calls."""
-    with local_process() as running:
-        yield running
 
 
 def order_fault(local: Local, **fault: object) -> None:
@@ -48,12 +40,12 @@ def put_and_wait(app: Application, times: int, *, but: str = "") -> None:
         app.wait_done(set(app.last_written) - {but}, within_s=90.0)
 
 
-def test_shards_are_subscribed_to_through_cuts_and_a_split(own_local: Local, tmp_path: Path) -> None:
-    before = calls(own_local).get("GetRecords", 0)
-    with application(own_local, tmp_path, "pushed", shards=2) as app:
+def test_shards_are_subscribed_to_through_cuts_and_a_split(local: Local, tmp_path: Path) -> None:
+    before = calls(local).get("GetRecords", 0)
+    with application(local, tmp_path, "pushed", shards=2) as app:
         app.put(20)
         for kind in ("cut", "short", "corrupt"):
-            order_fault(own_local, operation="SubscribeToShard", fault=kind, event=1)
+            order_fault(local, operation="SubscribeToShard", fault=kind, event=1)
         with app.daemon(CAREFUL, QUICK) as daemon:
             daemon.wait_for("consumer_registered")
             put_and_wait(app, 3)
@@ -65,11 +57,11 @@ def test_shards_are_subscribed_to_through_cuts_and_a_split(own_local: Local, tmp
             assert not daemon.named("fan_out_impossible")
             daemon.stop()
         app.assert_account(repeated=0)
-    assert calls(own_local).get("GetRecords", 0) == before, "nothing was polled"
+    assert calls(local).get("GetRecords", 0) == before, "nothing was polled"
 
 
-def test_a_second_run_finds_the_consumer_of_the_first(own_local: Local, tmp_path: Path) -> None:
-    with application(own_local, tmp_path, "again", shards=1) as app:
+def test_a_second_run_finds_the_consumer_of_the_first(local: Local, tmp_path: Path) -> None:
+    with application(local, tmp_path, "found-again", shards=1) as app:
         for event in ("consumer_registered", "consumer_found"):
             app.put(3)
             with app.daemon(CAREFUL, {**QUICK, "retrievalMode": "FANOUT"}) as daemon:
@@ -80,10 +72,8 @@ def test_a_second_run_finds_the_consumer_of_the_first(own_local: Local, tmp_path
         app.assert_account(repeated=0)
 
 
-def test_shards_are_polled_where_the_stream_has_no_room_for_a_consumer(
-    own_local: Local, tmp_path: Path
-) -> None:
-    with application(own_local, tmp_path, "full", shards=1) as app:
+def test_shards_are_polled_where_the_stream_has_no_room_for_a_consumer(local: Local, tmp_path: Path) -> None:
+    with application(local, tmp_path, "full", shards=1) as app:
         arn = app.kinesis.describe_stream_summary(StreamName="full")["StreamDescriptionSummary"]["StreamARN"]
         for number in range(20):
             app.kinesis.register_stream_consumer(StreamARN=arn, ConsumerName=f"other-{number}")

@@ -62,9 +62,10 @@ def test_streams_of_the_command_line_are_there_at_once() -> None:
             kinesis.get_records(ShardIterator=iterator)
 
 
-def test_a_shell_can_evaluate_what_it_prints() -> None:
+def test_a_shell_can_evaluate_what_it_prints_and_sigterm_ends_it_well() -> None:
     script = 'eval "$(head -n 10)"; [ -n "$AWS_ENDPOINT_URL_CLOUDWATCH" ] && env'
-    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE) as endpoints:
+    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as endpoints:
+        assert endpoints.stderr is not None
         try:
             ended = subprocess.run(
                 ["sh", "-c", script],
@@ -76,6 +77,8 @@ def test_a_shell_can_evaluate_what_it_prints() -> None:
             )
         finally:
             endpoints.terminate()
+        assert endpoints.wait(timeout=60) == 0
+        assert endpoints.stderr.read() == b""
     environment: dict[str, str] = {}
     for line in ended.stdout.splitlines():
         name, _, environment[name] = line.partition("=")
@@ -105,23 +108,11 @@ def test_a_malformed_stream_is_told(stream: str, tmp_path: Path) -> None:
     assert ended.stdout == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_well(number: signal.Signals) -> None:
-    command = [*COMMAND, "--format", "env"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline().startswith(b"AWS_ENDPOINT_URL_KINESIS=http://127.0.0.1:")
-        process.send_signal(number)
-        assert process.wait(timeout=60) == 0
-        assert process.stderr.read() == b""
-
-
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_where_it_serves_can_be_written_into_a_file(tmp_path: Path) -> None:
+def test_where_it_serves_can_be_written_into_a_file_and_sigint_ends_it_well(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*COMMAND, "--write", "local.env"],
         cwd=tmp_path,
@@ -138,14 +129,16 @@ def test_where_it_serves_can_be_written_into_a_file(tmp_path: Path) -> None:
             endpoints.send_signal(signal.SIGINT)
         assert endpoints.wait(timeout=60) == 0
         assert endpoints.stdout is not None
-        assert endpoints.stdout.read() == ""
+        assert (endpoints.stdout.read(), endpoints.stderr.read()) == ("", "")
     assert "export AWS_ENDPOINT_URL_KINESIS=http://127.0.0.1:" in (tmp_path / "local.env").read_text("ascii")
 
 
 def test_a_terminal_is_told_at_once_what_it_does() -> None:
     ours, theirs = pty.openpty()
-    with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=theirs) as endpoints:
+    command = [*COMMAND, "--format", "env"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs) as endpoints:
         os.close(theirs)
+        assert endpoints.stdout is not None
         try:
             said = b""
             while b"serving; " not in said or not said.endswith(b"\n"):
@@ -153,6 +146,7 @@ def test_a_terminal_is_told_at_once_what_it_does() -> None:
             starting, serving = said.splitlines()
             assert starting.startswith(b"starting Kinesis, DynamoDB")
             assert serving.startswith(b"serving; Ctrl-C ends it; ")
+            assert endpoints.stdout.readline().startswith(b"AWS_ENDPOINT_URL_KINESIS=http://127.0.0.1:")
         finally:
             endpoints.send_signal(signal.SIGINT)
         os.close(ours)

@@ -121,6 +121,7 @@ def test_two_daemons_follow_four_generations_and_repeat_nothing(local: Local, tm
     print(f"four generations are through {took_s:.1f} s after the last reshard")  # noqa: T201
 
 
+@pytest.mark.prove  # every day the simulator kills workers of ours there, in `reshard_killed`
 def test_a_daemon_killed_during_a_reshard_loses_nothing(local: Local, tmp_path: Path) -> None:
     with (
         application(local, tmp_path, "reshard-kill", shards=3) as app,

@@ -19,7 +19,7 @@ from tests.process.local import Local
 
 CAREFUL: Final = f"{PROCESSORS}.careful"
 SHARDS: Final = 8
-LOAD_PERIOD_S: Final = 0.1
+LOAD_PERIOD_S: Final = 0.2
 # RestartSec of a supervisor that does not wait.
 RESTART_S: Final = 0.5
 # Lease, fail-over and lock times are the defaults: without the proof this takes 10 s and more.

@@ -14,7 +14,7 @@ import fastavro
 import pytest
 
 from tests.process.daemon import FAILOVER_MS, PROCESSORS, Application, application, wait_until
-from tests.process.local import Local, local_process
+from tests.process.local import Local
 from tests.unit.retrieval.aggregates import aggregate
 from tests.unit.retrieval.registry import CLICKS, framed
 
@@ -30,12 +30,6 @@ QUICK: Final = {
     "idleTimeBetweenReadsInMillis": 200,
     "failoverTimeMillis": FAILOVER_MS,
 }
-
-
-@pytest.fixture(name="local", scope="module")
-def _local() -> Generator[Local, None, None]:
-    with local_process() as running:
-        yield running
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.process.daemon import PROCESSORS, application, wait_until
+from tests.process.daemon import FAILOVER_MS, PROCESSORS, application, wait_until
 from tests.process.local import Local
 
 pytestmark = pytest.mark.timeout(300)
@@ -15,7 +15,13 @@ pytestmark = pytest.mark.timeout(300)
 CAREFUL: Final = f"{PROCESSORS}.careful"
 # What alpha finds where the test takes so long that it looks again, a minute after it saw that the stream was gone.
 A_MINUTE_LATER: Final = {"stream_recreated", "iterator_renewed", "position_refused"}
-QUICK: Final = {"idleTimeBetweenReadsInMillis": 200, "leasesRecoveryAuditorExecutionFrequencyMillis": 500}
+QUICK: Final = {
+    "failoverTimeMillis": FAILOVER_MS,
+    "workerMetricsReporterFreqInMillis": 500,
+    "leaseAssignmentStrategy": "LEASE_COUNT_BASED",
+    "idleTimeBetweenReadsInMillis": 200,
+    "leasesRecoveryAuditorExecutionFrequencyMillis": 500,
+}
 
 
 def test_a_deleted_stream_is_one_error_and_its_leases_stay(local: Local, tmp_path: Path) -> None:
