@@ -12,13 +12,16 @@ PYTEST := $(BIN)/pytest
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/build/bytecode
 EVERY_DAY := -m 'not prove and not peer'
-# Tiers that compute: one for each of two cores. Tiers that wait much of their time: more than that, the longest first.
+# Tiers that compute: one for each of two cores. Tiers that wait much of their time: more than that, the longest file first.
 # Each file by one of them, as its tests share endpoints, a Spark session, a browser.
 COMPUTING := tests/simulator tests/benchmarks tests/contract tests/unit tests/house tests/transcripts
 WAITING := tests/spark tests/process tests/page tests/dropin tests/packaging tests/documents
 SIDE_BY_SIDE ?= -n 2 --dist loadfile
 WAITING_SIDE_BY_SIDE ?= -n 4 --dist loadfile --no-loadscope-reorder
-TOGETHER := $(MAKE) --no-print-directory --jobs 2 --output-sync=target --keep-going
+TOGETHER := $(MAKE) --no-print-directory --output-sync=target --keep-going
+SOURCES := daemon protocol clients
+# How a program that computes is started: `nice` where others wait, and must not wait longer for that.
+BEHIND ?=
 
 .PHONY: audit dist sbom bench bench-spark demo docs test prove peers check lint types mypy pyright imports computing waiting unit simulator process dropin page format clean help
 
@@ -31,7 +34,7 @@ help:
 	@echo "make bench   what the record path costs: CPU, records a second, memory (BENCH_ARGS=...)"
 	@echo "make docs    the documents as a site, in build/site"
 	@echo "make peers   the reshard tests with a Kinesis of other people, kinesis-local (needs Node)"
-	@echo "make prove   the long proofs: thousands of simulator seeds, crash suites"
+	@echo "make prove   the long proofs: thousands of simulator seeds, crash suites, the tests' types a second time"
 
 $(VENV)/local.stamp: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -56,22 +59,23 @@ demo: $(VENV)/spark.stamp
 	$(BIN)/kcl-daemon demo --spark $(DEMO_ARGS)
 endif
 
-# mypy looks at everything, and remembers; basedpyright does not, and looks at the tests in `make test` only.
+# mypy looks at everything, and remembers; basedpyright does not, and looks at the tests in `make prove` only.
 check: $(VENV)/dev.stamp
-	$(TOGETHER) unit pyright mypy lint imports PYRIGHT_ON="daemon protocol clients"
+	$(TOGETHER) --jobs 2 unit pyright mypy lint imports PYRIGHT_ON="$(SOURCES)"
 
-# The tests one tier after the other: beside other work, those that measure would measure that.
+# What waits leaves processor time; what computes takes that and no more, so that what waits is not held up.
 test: $(VENV)/dev.stamp
-	$(TOGETHER) pyright mypy lint imports
-	$(MAKE) --no-print-directory --keep-going computing waiting
+	@echo "Tests, types and lint run side by side; each prints when it is done, the last after about six minutes."
+	$(TOGETHER) --jobs 3 waiting computing pyright mypy lint imports PYRIGHT_ON="$(SOURCES)" BEHIND="nice -n 10"
 
 computing: $(VENV)/dev.stamp
-	$(PYTEST) $(EVERY_DAY) $(SIDE_BY_SIDE) $(COMPUTING) $(PYTEST_ARGS)
+	$(BEHIND) $(PYTEST) $(EVERY_DAY) $(SIDE_BY_SIDE) $(COMPUTING) $(PYTEST_ARGS)
 
 waiting: $(VENV)/dev.stamp
 	$(PYTEST) $(EVERY_DAY) $(WAITING_SIDE_BY_SIDE) $(WAITING) $(PYTEST_ARGS)
 
 prove: $(VENV)/dev.stamp
+	$(BIN)/basedpyright --warnings
 	$(PYTEST) -m prove --timeout 3600 $(PYTEST_ARGS)
 	$(PYTEST) $(EVERY_DAY) --hypothesis-profile prove $(SIDE_BY_SIDE) \
 		tests/unit tests/contract tests/process/test_children_stderr.py tests/spark/test_planning.py tests/spark/test_alignment.py tests/spark/test_figures.py
@@ -94,22 +98,25 @@ docs: $(VENV)/dev.stamp
 	@echo "build/site/index.html"
 
 lint: $(VENV)/dev.stamp
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml daemon protocol clients
+	$(BEHIND) $(BIN)/ruff format --check .
+	$(BEHIND) $(BIN)/ruff check .
+	$(BEHIND) $(BIN)/bandit --quiet --recursive --configfile pyproject.toml daemon protocol clients
 
 types: mypy pyright
 
 mypy: $(VENV)/dev.stamp
-	$(BIN)/mypy
+	$(BEHIND) $(BIN)/mypy
 
 pyright: $(VENV)/dev.stamp
-	$(BIN)/basedpyright --warnings $(PYRIGHT_ON)
+	$(BEHIND) $(BIN)/basedpyright --warnings $(PYRIGHT_ON)
 
 imports: $(VENV)/dev.stamp
-	$(BIN)/lint-imports
+	$(BEHIND) $(BIN)/lint-imports
 
-unit simulator process dropin page: $(VENV)/dev.stamp
+unit: $(VENV)/dev.stamp
+	$(PYTEST) $(EVERY_DAY) $(SIDE_BY_SIDE) tests/unit
+
+simulator process dropin page: $(VENV)/dev.stamp
 	$(PYTEST) $(EVERY_DAY) tests/$@
 
 dist: $(VENV)/dev.stamp

@@ -102,11 +102,12 @@ def normal(name: str) -> str:
 
 
 def link(distributions: dict[str, Distribution], folder: Path) -> None:
-    """A site-packages with these and nothing else, as links."""
+    """A site-packages with these and nothing else, as links; a package is one link, and so keeps its compiled modules."""
     for each in distributions.values():
-        for path in each.files or ():
-            if ".." in path.parts or "__pycache__" in path.parts:
-                continue
+        files = [path for path in each.files or () if ".." not in path.parts]
+        packages = {path.parts[0] for path in files if len(path.parts) == 2 and path.name == "__init__.py"}
+        alone = (str(path) for path in files if path.parts[0] not in {*packages, "__pycache__"})
+        for path in (*packages, *alone):
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.exists():

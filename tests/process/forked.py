@@ -101,7 +101,7 @@ def _server() -> socket.socket:
             [sys.executable, "-W", "error", "-m", "tests.process.forked"],
             cwd=_ROOT,
             env={**kept, "PYTHONPATH": path},
-            stdin=theirs,
+            stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
         )
 
